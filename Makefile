@@ -8,7 +8,7 @@ IN_MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4
 COMPILED := PYTHONDONTWRITEBYTECODE=
 
 # The beginning of a loop over the tables in examples/.
-OF_EXAMPLES = for name in order review_loop; do $(BIN)/python -m fsm_agent.diagram examples/diagrams/$$name \
+OF_EXAMPLES = for name in order review_loop nested parallel; do $(BIN)/python -m fsm_agent.diagram examples/diagrams/$$name \
 	--table examples.$$name:TABLE --limits examples.$$name:LIMITS
 
 .DEFAULT_GOAL := help
@@ -16,7 +16,7 @@ LOCK := requirements/development.txt
 COMPILE := --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
 	--no-emit-trusted-host --no-emit-options
 
-.PHONY: help demo test test-slow explore check diagrams bench lock audit sbom models clean
+.PHONY: help demo test test-slow explore check diagrams bench figures lock audit sbom models clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -55,6 +55,10 @@ bench: .venv/developing ## what the engine costs beside a bare loop, and a long 
 	@echo
 	@$(BIN)/python benchmarks/streaming.py
 	@echo
+	@$(BIN)/python benchmarks/many_turns.py
+	@echo
+	@$(BIN)/python benchmarks/startup.py
+	@echo
 	@$(BIN)/python benchmarks/long_history.py
 	@echo
 	@$(BIN)/python benchmarks/prefix_cache.py
@@ -68,6 +72,9 @@ bench: .venv/developing ## what the engine costs beside a bare loop, and a long 
 	@$(BIN)/python benchmarks/search.py --messages 100000
 	@echo
 	@$(BIN)/python benchmarks/insights.py
+
+figures: .venv/developing ## measure anew what the pages say of speed; nothing else should run meanwhile
+	@$(BIN)/python benchmarks/figures.py --measure
 
 lock: .supply/installed ## choose the versions anew that development and CI install by hash
 	@.supply/bin/pip-compile $(COMPILE) --extra dev --upgrade -o .supply/new $(abspath pyproject.toml)

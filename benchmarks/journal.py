@@ -1,125 +1,136 @@
-"""What writing everything down costs: commits a second, and time and bytes a move at any length of the
-history.
+"""What writing everything down costs: processor time of a move beside one that is kept in memory, and how
+much the file grows with a turn.
 
-``python benchmarks/journal.py`` prints: moves and commits a second with 1, 50 and 1,000 turns at once, in
-both durabilities; the time that a move takes with the journal on disk and with none; bytes that a move adds
-at 10 and at 5,000 messages."""
+    python benchmarks/journal.py [--quick] [--json FILE]
+
+The model answers at once from memory and the tool is pure, so what is left is the engine and its journal.
+Processor time is user and system, of all threads, the writer's included; the smallest of some runs counts.
+Machines differ and so do their moods: beside each time stands what it is on a core that writes 1 MB with
+``json.dumps`` in 5 ms, and what this one took for that just before is printed, too. Growth is the size of the
+file after many turns, less that after few, the index of the search included."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import statistics
+import json
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from fsm_agent import Agent, tool
-from fsm_agent.composition.effect_handler import EffectHandler
-from fsm_agent.composition.turn_wiring import MACHINE, STATES
-from fsm_agent.fsm.journal import MemoryJournal
-from fsm_agent.fsm.runner import Runner
+from engine import Model, agent_of, in_memory
+
 from fsm_agent.sessions.store import Store
-from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 
-ROUNDS = 10
-"""Tool rounds of a turn: 3 moves each."""
-
-
-@tool(effect="pure")
-def echo(words: str = "x") -> str:
-    """Give a text back."""
-    return words
+REFERENCE = 5.0
+"""Milliseconds for ``json.dumps`` of 1 MB on the core that times are given for."""
+FEW, MANY = 5, 55
+"""Rounds of tools; what a move costs is their difference."""
 
 
-def model(rounds: int = ROUNDS) -> ScriptedModel:
-    return ScriptedModel(
-        [*(tools(call("echo", {"words": str(number)})) for number in range(rounds)), text("done")]
-    )
+def calibration() -> float:
+    """Milliseconds that ``json.dumps`` of 1 MB takes here, the best of five."""
+    rows = [{"role": "user", "content": "word " * 10, "number": number} for number in range(11_000)]
+    size = len(json.dumps(rows)) / 1e6
+
+    def once() -> float:
+        began = time.process_time()
+        json.dumps(rows)
+        return 1000 * (time.process_time() - began) / size
+
+    return min(once() for _ in range(5))
 
 
-def agent_of(store: Store, number: int, rounds: int = ROUNDS) -> Agent:
-    return Agent(
-        model(rounds),
-        tools=[echo],
-        toolsets=[],
-        system_prompt="Be short.",
-        home=store.home,
-        store=store,
-        session_id=f"s-{number}",
-        clock=FakeClock(),
-        settings={"guardrail": {"hard_stop": False}, "prompt": {"context_files": False}},
-    )
+async def spent(turns: int, rounds: int, durability: Any) -> tuple[float, int, int]:
+    """(seconds of processor time, moves, commits) of so many turns at once; ``None``: in memory."""
+    with tempfile.TemporaryDirectory() as home:
+        store = Store(Path(home), durability or "normal")
+        made = [agent_of(store, rounds, number).start("go") for number in range(turns)]
+        steps = [in_memory(turn) for turn in made]
+
+        async def to_the_end(step: Callable[[], Awaitable[Any]]) -> int:
+            moves = 0
+            while await step() is not None:
+                moves += 1
+            return moves
+
+        began = time.process_time()
+        if durability is None:
+            moves = sum(await asyncio.gather(*map(to_the_end, steps)))
+        else:
+            moves = sum(len(result.states) - 1 for result in await asyncio.gather(*(t.arun() for t in made)))
+        seconds = time.process_time() - began
+        return seconds, moves, store.database.commits
 
 
-async def together(count: int, durability: Any, home: Path) -> tuple[float, int, int]:
-    """(seconds, moves, commits) of so many turns at once."""
-    store = Store(home, durability)
-    rounds = ROUNDS if count <= 50 else 2
-    turns = [agent_of(store, number, rounds).start("go") for number in range(count)]
-    began = time.perf_counter()
-    await asyncio.gather(*(turn.arun() for turn in turns))
-    return time.perf_counter() - began, sum(len(turn.steps) for turn in turns), store.database.commits
+async def a_move(turns: int, durability: Any) -> tuple[float, float]:
+    """(microseconds of processor time, commits) of a move in the middle of a turn."""
+    many, few = await spent(turns, MANY, durability), await spent(turns, FEW, durability)
+    moves = many[1] - few[1]
+    return 1e6 * (many[0] - few[0]) / moves, (many[2] - few[2]) / moves
 
 
-async def one_move(home: Path, stored: bool, history: Sequence[Any]) -> list[float]:
-    """Seconds of each move of a turn, the model's and the tools' included (both answer at once)."""
-    agent = agent_of(Store(home), 0, 60)
-    turn = agent.start("go", conversation_history=history)
-    if not stored:
-        state: Any = turn._state
-        session = agent._store.session("s-0")
-        performer = EffectHandler(agent._services, session)
-        performer.prompted("Be short.")
-        turn._runner = Runner(state, MACHINE, STATES, performer, MemoryJournal())
-    found = []
-    while True:
-        began = time.perf_counter()
-        if (await turn._runner.step() if not stored else await turn.step()) is None:
-            return found
-        found.append(time.perf_counter() - began)
+async def growth(rounds: int, turns: int) -> float:
+    """Bytes that the file grows by with a turn, all in one session."""
+    with tempfile.TemporaryDirectory() as home:
+        store = Store(Path(home), "normal")
+        agent = agent_of(store, rounds)
+        model: Model = agent._services.backends.current.port  # type: ignore[assignment]
+
+        async def size_after(count: int) -> int:
+            for _ in range(count):
+                model.number = 0
+                await agent.arun("hello there")
+            store.database.write(lambda c: None)
+            with store.database.reading() as c:
+                return int(c.execute("PRAGMA page_count").fetchone()[0]) * 4096
+
+        before = await size_after(turns // 4)
+        return (await size_after(turns) - before) / turns
 
 
-def bytes_a_move(home: Path, history: Sequence[Any]) -> int:
-    agent = agent_of(Store(home), 0)
-    turn = agent.start("go", conversation_history=history)
-    turn.run()
-    with agent._store.database.reading() as c:
-        sizes = c.execute(
-            "SELECT length(delta) + length(guards) + length(changes) FROM transitions WHERE turn = ? AND"
-            " seq > 1",
-            (turn.id,),
-        ).fetchall()
-    return int(statistics.mean(size for (size,) in sizes))
+async def figures(quick: bool) -> dict[str, float]:
+    """All of them by name."""
+    repetitions = 2 if quick else 5
+    times: dict[str, list[float]] = {}
+    found: dict[str, float] = {}
+    for _ in range(repetitions):
+        scale = REFERENCE / calibration()
+        for turns in (1, 50):
+            for where in (None, "full"):
+                spent_here, commits = await a_move(turns, where)
+                name = f"a move {'on disk' if where else 'in memory'}, {turns} at once"
+                times.setdefault(f"{name}, µs here", []).append(spent_here)
+                times.setdefault(f"{name}, µs", []).append(spent_here * scale)
+                if where:
+                    found[f"commits a move, {turns} at once"] = commits
+        times.setdefault("json.dumps of 1 MB, ms here", []).append(REFERENCE / scale)
+    found |= {name: min(values) for name, values in times.items()}
+    for turns in (1, 50):
+        on_disk, in_mind = (
+            found[f"a move {where}, {turns} at once, µs"] for where in ("on disk", "in memory")
+        )
+        found[f"a move on disk over memory, {turns} at once, µs"] = on_disk - in_mind
+    count = 100 if quick else 1_000
+    found["a turn of one line, bytes"] = await growth(0, count)
+    found["a turn of ten rounds of tools, bytes"] = await growth(10, count // 5)
+    return found
 
 
 def main() -> None:
-    print("turns at once   durability   moves/s   commits/s   moves a commit")
-    for durability in ("full", "normal"):
-        for count in (1, 50, 1000):
-            with tempfile.TemporaryDirectory() as folder:
-                seconds, moves, commits = asyncio.run(together(count, durability, Path(folder)))
-            a_second = f"{moves / seconds:7,.0f}   {commits / seconds:9,.0f}"
-            print(f"{count:13,}   {durability:10}   {a_second}   {moves / commits:14.1f}")
-    print()
-    print("messages   a move in memory   a move on disk   added   bytes a move")
-    for rows in (10, 5_000):
-        history = [
-            {"role": ("user", "assistant")[number % 2], "content": "word " * 20} for number in range(rows)
-        ]
-        middle = []
-        for stored in (False, True):
-            with tempfile.TemporaryDirectory() as folder:
-                times = asyncio.run(one_move(Path(folder), stored, history))
-            middle.append(statistics.median(times[3:]) * 1e6)
-        with tempfile.TemporaryDirectory() as folder:
-            size = bytes_a_move(Path(folder), history)
-        print(
-            f"{rows:8,}   {middle[0]:13,.0f} µs   {middle[1]:11,.0f} µs   {middle[1] - middle[0]:5,.0f}  "
-            f" {size:12,}"
-        )
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions, rougher figures")
+    parser.add_argument("--json", metavar="FILE", help="write them as one object, too")
+    given = parser.parse_args()
+    found = asyncio.run(figures(given.quick))
+    for name, value in sorted(found.items()):
+        print(f"{name:50} {value:>10,.2f}")
+    if given.json:
+        Path(given.json).write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

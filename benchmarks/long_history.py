@@ -1,13 +1,16 @@
 """What a long history costs: making the next request, and sending it.
 
-    python benchmarks/long_history.py [--json]
+    python benchmarks/long_history.py [--json [FILE]]
 
 1. *Building*: the time to make request N+1 after request N (one tool round was added), for histories of 10 to
    5,000 rows, beside the time to make the first request over the same history.
 2. *Sending*: the client's processor time for one streamed call on histories of 10 and 1,000 rows, through the
    low-level door of the SDK that the engine uses, and through its typed ``create()``. The server runs in a
    process of its own.
-3. *Compacting*: pruning, dividing and assembling 2,000 rows, without the summary call (target: under 100 ms).
+3. *Whole turns*: processor time of all threads for a turn of one call, over histories of 10 and 5,000 rows
+   that are handed over for the first time, handed over again as the last turn gave them back, and stored in
+   the session; beside a streamed call of the bare SDK with the same rows.
+4. *Compacting*: pruning, dividing and assembling 2,000 rows, without the summary call (target: under 100 ms).
 """
 
 from __future__ import annotations
@@ -17,10 +20,13 @@ import asyncio
 import json
 import multiprocessing
 import statistics
+import sys
+import tempfile
 import time
 from multiprocessing.connection import Connection
 from typing import Any
 
+from fsm_agent import Agent
 from fsm_agent.conversation.compaction import assembled, divide, pruned, summary_prompt
 from fsm_agent.conversation.effects import ModelRequest, Runtime
 from fsm_agent.conversation.messages import Message, ToolCall
@@ -97,6 +103,38 @@ async def sending(url: str, rows: int, runs: int) -> dict[str, float]:
     }
 
 
+async def turns(url: str, rows: int, runs: int) -> dict[str, float]:
+    import openai
+
+    history: Any = [row.to_dict() for row in rounds(rows)]
+    first, again, stored, bare = [], [], [], []
+    with tempfile.TemporaryDirectory() as home:
+
+        async def turn(agent: Agent, handed: Any = None) -> tuple[float, Any]:
+            begun = time.process_time()
+            result = await agent.arun("go on", conversation_history=handed)
+            assert result.completed, result.error
+            return time.process_time() - begun, result.messages
+
+        async with openai.AsyncOpenAI(base_url=url, api_key="k", max_retries=0) as client:
+            for _ in range(runs):
+                agent = Agent("openai:scripted", base_url=url, api_key="k", home=home, toolsets=[])
+                took, said = await turn(agent, history)
+                first.append(took)
+                await asyncio.sleep(0.5)  # what is done beside turns, such as indexing, is not theirs
+                took, said = await turn(agent, said)
+                again.append(took)
+                stored.append((await turn(agent))[0])
+                await agent.aclose()
+                begun = time.process_time()
+                stream = await client.chat.completions.create(model="scripted", messages=history, stream=True)
+                async for _chunk in stream:
+                    pass
+                bare.append(time.process_time() - begun)
+    ways = {"first": first, "again": again, "stored": stored, "bare": bare}
+    return {"rows": rows} | {f"{way}_ms": 1000 * statistics.median(took) for way, took in ways.items()}
+
+
 def compacting(rows: int, runs: int) -> dict[str, float]:
     history, took = rounds(rows), []
     for _ in range(runs):
@@ -120,6 +158,7 @@ async def measure(url: str, runs: int) -> dict[str, list[dict[str, float]]]:
     return {
         "building": [building(rows, runs) for rows in (10, 100, 1_000, 5_000)],
         "sending": [await sending(url, rows, runs) for rows in (10, 1_000)],
+        "turns": [await turns(url, rows, 5) for rows in (10, 5_000)],
         "compacting": [compacting(rows, 5) for rows in (200, 2_000)],
     }
 
@@ -127,7 +166,7 @@ async def measure(url: str, runs: int) -> dict[str, list[dict[str, float]]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=30)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", nargs="?", type=argparse.FileType("w"), const=sys.stdout, metavar="FILE")
     given = parser.parse_args()
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs,), daemon=True)
@@ -136,7 +175,7 @@ def main() -> None:
     ours.send("stop")
     process.join(10)
     if given.json:
-        print(json.dumps(measured, indent=2))
+        print(json.dumps(measured, indent=2), file=given.json)
         return
     print(f"{'rows':>6} {'first request ms':>17} {'next request ms':>16}")
     for row in measured["building"]:
@@ -150,6 +189,11 @@ def main() -> None:
         f"{long['create_ms'] / short['create_ms']:.2f} × through create()"
     )
 
+    print(f"\n{'rows':>6} {'handed over':>12} {'again':>8} {'stored':>8} {'bare SDK, cpu ms':>17}")
+    for row in measured["turns"]:
+        figures = [row[f"{way}_ms"] for way in ("first", "again", "stored")]
+        print("{:>6.0f} {:>12.1f} {:>8.1f} {:>8.1f} {:>17.1f}".format(row["rows"], *figures, row["bare_ms"]))
+    print("of the bare SDK's: " + ", ".join(f"1/{row['bare_ms'] / one:.0f}" for one in figures) + "\n")
     for row in measured["compacting"]:
         print(f"compacting {row['rows']:,.0f} rows: {row['ms']:.1f} ms")
 

@@ -7,24 +7,29 @@ The names are loaded on first use, so that importing the package stays cheap.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from fsm_agent.runtime import registry
+from fsm_agent.support.later import loaded
 
 if TYPE_CHECKING:
     from fsm_agent.agent import Agent
+    from fsm_agent.composition.handoffs import Handoff
     from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart
     from fsm_agent.conversation.result import TurnResult
     from fsm_agent.debug.core.remote_server import RemoteDebugServer
+    from fsm_agent.errors import TurnSuspended
     from fsm_agent.fsm.base_turn import BaseTurn
+    from fsm_agent.fsm.nested import Nested
     from fsm_agent.fsm.pause_point import PausePoint
     from fsm_agent.fsm.runner import Step
+    from fsm_agent.hooks import Answer, Block, Guardrail, Hooks, RequestChange, Retry, Rewrite
     from fsm_agent.sessions.store import Database
+    from fsm_agent.sessions.store.pending import Pending
     from fsm_agent.sessions.turn import Turn
     from fsm_agent.settings.model import Settings
     from fsm_agent.support.version import __version__
-    from fsm_agent.tools import tool
+    from fsm_agent.tools import ResultLater, RunContext, WakeAt, tool
     from fsm_agent.workflow import Workflow, WorkflowResult
 
 _HOMES = {
@@ -32,11 +37,21 @@ _HOMES = {
     "AudioPart": "fsm_agent.conversation.parts",
     "BaseTurn": "fsm_agent.fsm.base_turn",
     "FilePart": "fsm_agent.conversation.parts",
+    "Handoff": "fsm_agent.composition.handoffs",
     "ImagePart": "fsm_agent.conversation.parts",
+    "Pending": "fsm_agent.sessions.store.pending",
+    "ResultLater": "fsm_agent.tools",
+    **dict.fromkeys(
+        ("Answer", "Block", "Guardrail", "Hooks", "RequestChange", "Retry", "Rewrite"), "fsm_agent.hooks"
+    ),
+    "Nested": "fsm_agent.fsm.nested",
+    "RunContext": "fsm_agent.tools",
     "Settings": "fsm_agent.settings.model",
     "Step": "fsm_agent.fsm.runner",
     "Turn": "fsm_agent.sessions.turn",
     "TurnResult": "fsm_agent.conversation.result",
+    "TurnSuspended": "fsm_agent.errors",
+    "WakeAt": "fsm_agent.tools",
     "Workflow": "fsm_agent.workflow",
     "WorkflowResult": "fsm_agent.workflow",
     "__version__": "fsm_agent.support.version",
@@ -44,15 +59,17 @@ _HOMES = {
 }
 
 __all__ = [
-    "Agent", "AudioPart", "BaseTurn", "FilePart", "ImagePart", "Settings", "Step", "Turn", "TurnResult",
-    "Workflow", "WorkflowResult", "__version__", "tool",
+    "Agent", "Answer", "AudioPart", "BaseTurn", "Block", "FilePart", "Guardrail", "Handoff", "Hooks",
+    "ImagePart", "Nested", "Pending", "RequestChange", "ResultLater", "Retry", "Rewrite", "RunContext",
+    "Settings", "Step", "Turn", "TurnResult", "TurnSuspended", "WakeAt", "Workflow", "WorkflowResult",
+    "__version__", "tool",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'fsm_agent' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    value = getattr(loaded(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -2,65 +2,58 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
-from fsm_agent.composition.agent_factory import composed
-from fsm_agent.composition.effect_handler import EffectHandler
-from fsm_agent.composition.intake import history_of, message_of
-from fsm_agent.composition.options import DEFAULT_TOOLSETS, AgentOptions, Inherited
-from fsm_agent.composition.request_books import RequestBooks
-from fsm_agent.composition.turn_wiring import (
-    COUNTERS,
-    DIGEST,
-    KIND,
-    MACHINE,
-    STATES,
-    TurnState,
-    compacted,
-    continued,
-    ending_of,
-    joined,
-    reopened,
-    result_of,
-)
-from fsm_agent.conversation.effects import CloseTurn, Compacted, OpenTurn
-from fsm_agent.conversation.messages import Message
+from fsm_agent.composition.options import DEFAULT_TOOLSETS, AgentOptions, Deps, Inherited, Other, Out
+from fsm_agent.conversation.handover import AGENT_NAME
 from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart, Part
-from fsm_agent.conversation.result import TurnResult
-from fsm_agent.conversation.supplied import supplied_history
 from fsm_agent.errors import ConfigError, SessionBusy, StoreError
-from fsm_agent.fsm.journal import Step
-from fsm_agent.fsm.pause_point import PausePoint
-from fsm_agent.fsm.properties import watcher
-from fsm_agent.fsm.runner import Runner
-from fsm_agent.memory.provider import MemoryProvider
-from fsm_agent.memory.snapshot import recalled
-from fsm_agent.prompt import Sources, prompt_of
-from fsm_agent.providers.credentials import ApiKey
-from fsm_agent.runtime.budget import IterationBudget
-from fsm_agent.runtime.ports import Clock, ModelPort
-from fsm_agent.sessions.checkpoints import PutBack
-from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.session_lease import SessionLease
-from fsm_agent.sessions.store import Begun, ConversationLog, ConversationRecording, NewTurn, Store
-from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.names import find_turn, name_after, rename
-from fsm_agent.sessions.store.rewind.edits import edited
-from fsm_agent.sessions.store.rewind.positions import Position, forked, position_of, take_over
-from fsm_agent.sessions.store.rewind.undo import Undone, undo
-from fsm_agent.sessions.store.rows import asked_words
-from fsm_agent.sessions.turn import Turn
-from fsm_agent.sessions.turn_line import TurnLine
-from fsm_agent.settings.model import Settings
-from fsm_agent.support.threads import LOOP
-from fsm_agent.tools import Tool
-from fsm_agent.toolsets.agent import Background
-from fsm_agent.toolsets.agent.posted import children_of, spent_below
+from fsm_agent.support.later import Later
+
+# What turns are made of is loaded when the first agent is made: importing this module is cheap.
+if TYPE_CHECKING:
+    import os
+
+    from typing_extensions import TypeForm, Unpack
+
+    from fsm_agent.composition import agent_parts as engine
+    from fsm_agent.composition.effect_handler import EffectHandler
+    from fsm_agent.composition.handoffs import Handoff, OptionedAgent
+    from fsm_agent.composition.options import AgentArguments, TurnArguments
+    from fsm_agent.composition.turn_wiring import TurnState
+    from fsm_agent.conversation.compaction import ContextEngine
+    from fsm_agent.conversation.handover import HandoffStep
+    from fsm_agent.conversation.messages import Message
+    from fsm_agent.conversation.result import TurnResult
+    from fsm_agent.fsm.journal import Step
+    from fsm_agent.fsm.pause_point import PausePoint
+    from fsm_agent.hooks import Guardrail, Hooks
+    from fsm_agent.memory.provider import MemoryProvider
+    from fsm_agent.output import OutputType
+    from fsm_agent.prompt import Recalled
+    from fsm_agent.providers.credentials import ApiKey
+    from fsm_agent.runtime.budget import IterationBudget
+    from fsm_agent.runtime.ports import Clock, ModelPort
+    from fsm_agent.runtime.turn_inbox import TurnInbox
+    from fsm_agent.sessions.checkpoints import PutBack
+    from fsm_agent.sessions.relay import Relay
+    from fsm_agent.sessions.session import Session
+    from fsm_agent.sessions.store import Begun, ConversationLog, ConversationRecording, Store
+    from fsm_agent.sessions.store.journal.read import Turns
+    from fsm_agent.sessions.store.pending import Pending, PendingItems
+    from fsm_agent.sessions.store.rewind.positions import Position
+    from fsm_agent.sessions.store.rewind.undo import Undone
+    from fsm_agent.sessions.store.speaker import Speaker
+    from fsm_agent.sessions.turn import Turn
+    from fsm_agent.settings.model import Settings
+    from fsm_agent.tools import RunContext, Tool
+    from fsm_agent.toolsets.agent import Background
+else:
+    engine = Later("fsm_agent.composition.agent_parts")
 
 Content = (
     str | Part | ImagePart | AudioPart | FilePart | Sequence[str | Part | ImagePart | AudioPart | FilePart]
@@ -68,24 +61,67 @@ Content = (
 """What a user can say: text, a content part, or several of them."""
 
 
-class Agent:
+class Agent(Generic[Deps, Out]):
     """An agent: a model, tools, settings, and a session that goes on from turn to turn.
 
     ``model``: ``"<provider>:<model>"``, a ``ModelPort`` (a scripted one for instance), or ``None`` to take
     what is there: ``FSM_AGENT_MODEL``, a key in the environment, a local server, else the offline demo.
+    ``output_type``: what its answers must be: a pydantic model, a dataclass, a ``TypedDict``, another type or
+    union, a function whose parameters are asked for and whose result is the answer, or a ``JsonSchema``
+    (``fsm_agent.output``); ``None`` for text.
     ``api_key``: a string, a list, or an object with ``get()`` and ``refresh()``. ``tools``: decorated or
     plain functions. ``toolsets``: names of built-in groups (``fsm_agent.toolsets``,
     ``fsm_agent.toolsets.agent``), ``[]`` for none. ``fallbacks``: dicts with the keys model (or a port),
     base_url, api_key, api_mode, context_window. ``callbacks``: see ``fsm_agent.runtime.callbacks``.
     ``clock``: every wait and time limit goes through it. ``budget``: iterations shared with other agents.
-    ``auxiliary``: smaller models for summaries, a dict like those of ``fallbacks`` or a list of them; the
-    main model is used when they fail. ``memory``: an external memory besides the files in the home directory.
+    ``auxiliary``: smaller models for side work, a dict like those of ``fallbacks`` or a list of them, or such
+    lists by task (``summary``, ``web``, ``vision``, ``title``); the main model is used when they fail.
+    ``memory``: an external memory besides the files in the home directory.
+    ``context_engine``: decides how a conversation that is too long becomes shorter, in the place of the
+    built-in engine (``fsm_agent.conversation.compaction``); children have it, too.
+    ``hooks``, ``input_guardrails``, ``output_guardrails``: code of yours that sees what goes through its
+    turns, and may change or refuse it (``fsm_agent.hooks``); its children have the hooks, too.
     ``mcp``: MCP servers by name instead of those in ``config.toml``, see ``fsm_agent.toolsets.mcp``.
-    ``source``: what its new sessions are begun by, in lists and insights.
+    ``source``: what its new sessions are begun by, in lists and insights. ``name``: what other agents, and
+    whoever reads what it did, call it. ``handoffs``: agents that it can hand a conversation to, or a
+    ``Handoff`` for each. A message goes to the agent that it is given to; ``speaker()`` is the one that
+    answered last.
 
     Raises ``ConfigError`` for anything that cannot be used, in one line.
     """
 
+    @overload
+    def __init__(
+        self,
+        model: str | ModelPort | None = None,
+        *,
+        output_type: None = None,
+        **more: Unpack[AgentArguments],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        model: str | ModelPort | None = None,
+        *,
+        output_type: TypeForm[Out],
+        **more: Unpack[AgentArguments],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        model: str | ModelPort | None = None,
+        *,
+        output_type: Callable[..., Coroutine[Any, Any, Out]],
+        **more: Unpack[AgentArguments],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        model: str | ModelPort | None = None,
+        *,
+        output_type: Callable[..., Out],
+        **more: Unpack[AgentArguments],
+    ) -> None: ...
     def __init__(
         self,
         model: str | ModelPort | None = None,
@@ -97,6 +133,7 @@ class Agent:
         tools: Sequence[Tool | Callable[..., Any]] = (),
         toolsets: Sequence[str] = DEFAULT_TOOLSETS,
         system_prompt: str | None = None,
+        output_type: Any = None,
         fallbacks: Sequence[Mapping[str, Any]] | None = None,
         settings: Settings | Mapping[str, Any] | None = None,
         home: str | os.PathLike[str] | None = None,
@@ -104,28 +141,42 @@ class Agent:
         callbacks: object | Mapping[str, Callable[..., Any]] | None = None,
         clock: Clock | None = None,
         budget: IterationBudget | None = None,
-        auxiliary: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        auxiliary: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
         memory: MemoryProvider | None = None,
+        context_engine: ContextEngine | None = None,
+        hooks: Sequence[Hooks] = (),
+        input_guardrails: Sequence[Guardrail | Callable[..., Any]] = (),
+        output_guardrails: Sequence[Guardrail | Callable[..., Any]] = (),
         mcp: Mapping[str, Any] | None = None,
         workdir: str | os.PathLike[str] | None = None,
         store: Store | None = None,
         inherits: Inherited | None = None,
         source: str = "python",
+        name: str = AGENT_NAME,
+        handoffs: Sequence[Handoff | OptionedAgent] = (),
+        inbox: TurnInbox | None = None,
     ) -> None:
         self._options = AgentOptions(
             model=model, base_url=base_url, api_mode=api_mode, api_key=api_key, context_window=context_window,
             tools=tuple(tools), toolsets=toolsets if isinstance(toolsets, str) else tuple(toolsets),
-            system_prompt=system_prompt, fallbacks=fallbacks, settings=settings, home=home,
-            session_id=session_id,
-            callbacks=callbacks, clock=clock, budget=budget, auxiliary=auxiliary, memory=memory, mcp=mcp,
-            workdir=workdir, store=store, inherits=inherits, source=source,
+            system_prompt=system_prompt, output_type=output_type, fallbacks=fallbacks, settings=settings,
+            home=home, session_id=session_id, callbacks=callbacks, clock=clock, budget=budget,
+            auxiliary=auxiliary, memory=memory, context_engine=context_engine, hooks=tuple(hooks),
+            input_guardrails=tuple(input_guardrails), output_guardrails=tuple(output_guardrails), mcp=mcp,
+            workdir=workdir, store=store,
+            inherits=inherits, source=source, name=name, handoffs=handoffs, inbox=inbox,
         )  # fmt: skip
-        self._services = services = composed(self._options, Agent.of)
+        self._services = services = engine.composed(self._options, Agent.of)
         self.home, self.settings, self.signals = services.home, services.settings, services.signals
         self.session_id = session_id or f"s-{uuid.uuid4().hex[:12]}"
-        self._line = TurnLine(self.settings.interrupt.second_message, self.signals)
+        self._line = engine.TurnLine(self.settings.interrupt.second_message, self.signals)
         self._store, self._primary = services.store, services.backends.runtime()
         self._held = None if inherits is None else inherits.session
+        self._others: dict[str, Agent[Any, Any]] = {}
+        most = self.settings.max_turns_at_once if inherits is None else None  # a child's parent has a place
+        self._door = engine.TurnDoor(
+            most, self.signals, services.callbacks, services.clock, self.settings.poll
+        )
 
     @classmethod
     def of(cls, options: AgentOptions) -> Self:
@@ -134,63 +185,239 @@ class Agent:
 
     # Turns
 
-    def chat(self, user_message: Content) -> str:
+    def chat(self, user_message: Content, *, deps: Deps | None = None) -> str:
         """One turn; only its text."""
-        return self.run_conversation(user_message).final_response or ""
+        return self.run_conversation(user_message, deps=deps).final_response or ""
 
+    @overload
     def run_conversation(
         self,
         user_message: Content,
         system_message: str | None = None,
         conversation_history: Sequence[Mapping[str, Any] | Message] | None = None,
         task_id: str | None = None,
-    ) -> TurnResult:
+        *,
+        ephemeral_prompt: str | None = None,
+        deps: Deps | None = None,
+    ) -> TurnResult[Out]: ...
+    @overload
+    def run_conversation(
+        self,
+        user_message: Content,
+        *,
+        output_type: TypeForm[Other],
+        **more: Unpack[TurnArguments[Deps]],
+    ) -> TurnResult[Other]: ...
+    @overload
+    def run_conversation(
+        self,
+        user_message: Content,
+        *,
+        output_type: Callable[..., Coroutine[Any, Any, Other]],
+        **more: Unpack[TurnArguments[Deps]],
+    ) -> TurnResult[Other]: ...
+    @overload
+    def run_conversation(
+        self,
+        user_message: Content,
+        *,
+        output_type: Callable[..., Other],
+        **more: Unpack[TurnArguments[Deps]],
+    ) -> TurnResult[Other]: ...
+    def run_conversation(
+        self,
+        user_message: Content,
+        system_message: str | None = None,
+        conversation_history: Sequence[Mapping[str, Any] | Message] | None = None,
+        task_id: str | None = None,
+        *,
+        ephemeral_prompt: str | None = None,
+        deps: Any = None,
+        output_type: Any = None,
+    ) -> TurnResult[Any]:
         """One turn, synchronously; also inside a running event loop. While another turn runs, the setting
-        ``interrupt.second_message`` decides; by default ``SessionBusy`` is raised."""
-        turn = self.start(user_message, system_message, conversation_history, task_id)
-        return LOOP.run(self._line.run(turn, user_message))
+        ``interrupt.second_message`` decides; by default ``SessionBusy`` is raised. When the turn hands the
+        conversation over, the next one of the other agent follows; the result is the last one's. Raises
+        ``TurnSuspended`` for a turn that waits for an answer nobody gives now, see ``pending``."""
+        turn = self._started(
+            user_message,
+            system_message,
+            conversation_history,
+            task_id,
+            ephemeral_prompt,
+            deps,
+            output_type,
+        )
+        relay, words = self._relay(turn, deps, output_type), user_message if output_type is None else None
+        return engine.LOOP.run(self._line.run(relay, words))
 
+    @overload
     async def arun(
         self,
         user_message: Content,
         system_message: str | None = None,
         conversation_history: Sequence[Mapping[str, Any] | Message] | None = None,
         task_id: str | None = None,
-    ) -> TurnResult:
+        *,
+        ephemeral_prompt: str | None = None,
+        deps: Deps | None = None,
+    ) -> TurnResult[Out]: ...
+    @overload
+    async def arun(
+        self,
+        user_message: Content,
+        *,
+        output_type: TypeForm[Other],
+        **more: Unpack[TurnArguments[Deps]],
+    ) -> TurnResult[Other]: ...
+    @overload
+    async def arun(
+        self,
+        user_message: Content,
+        *,
+        output_type: Callable[..., Coroutine[Any, Any, Other]],
+        **more: Unpack[TurnArguments[Deps]],
+    ) -> TurnResult[Other]: ...
+    @overload
+    async def arun(
+        self,
+        user_message: Content,
+        *,
+        output_type: Callable[..., Other],
+        **more: Unpack[TurnArguments[Deps]],
+    ) -> TurnResult[Other]: ...
+    async def arun(
+        self,
+        user_message: Content,
+        system_message: str | None = None,
+        conversation_history: Sequence[Mapping[str, Any] | Message] | None = None,
+        task_id: str | None = None,
+        *,
+        ephemeral_prompt: str | None = None,
+        deps: Any = None,
+        output_type: Any = None,
+    ) -> TurnResult[Any]:
         """``run_conversation``, asynchronously."""
         if not isinstance(user_message, str):  # an image or a PDF may take seconds
-            user_message = await asyncio.to_thread(self._message, user_message)
-        turn = self.start(user_message, system_message, conversation_history, task_id)
-        return await self._line.run(turn, user_message)
+            user_message = await engine.asyncio.to_thread(self._message, user_message)
+        turn = self._started(
+            user_message,
+            system_message,
+            conversation_history,
+            task_id,
+            ephemeral_prompt,
+            deps,
+            output_type,
+        )
+        relay, words = self._relay(turn, deps, output_type), user_message if output_type is None else None
+        return await self._line.run(relay, words)
 
+    @overload
     def start(
         self,
         user_message: Content,
         system_message: str | None = None,
         conversation_history: Sequence[Mapping[str, Any] | Message] | None = None,
         task_id: str | None = None,
-    ) -> Turn:
-        """A turn that has not moved yet. ``user_message``: text, or content parts in any form of
-        ``fsm_agent.conversation.parts``; an image or a PDF may take seconds. ``conversation_history``
-        replaces the session's rows and is never changed; system rows at its beginning join
-        ``system_message``.
+        *,
+        ephemeral_prompt: str | None = None,
+        deps: Deps | None = None,
+    ) -> Turn[Out]: ...
+    @overload
+    def start(
+        self,
+        user_message: Content,
+        *,
+        output_type: TypeForm[Other],
+        **more: Unpack[TurnArguments[Deps]],
+    ) -> Turn[Other]: ...
+    @overload
+    def start(
+        self,
+        user_message: Content,
+        *,
+        output_type: Callable[..., Coroutine[Any, Any, Other]],
+        **more: Unpack[TurnArguments[Deps]],
+    ) -> Turn[Other]: ...
+    @overload
+    def start(
+        self,
+        user_message: Content,
+        *,
+        output_type: Callable[..., Other],
+        **more: Unpack[TurnArguments[Deps]],
+    ) -> Turn[Other]: ...
+    def start(
+        self,
+        user_message: Content,
+        system_message: str | None = None,
+        conversation_history: Sequence[Mapping[str, Any] | Message] | None = None,
+        task_id: str | None = None,
+        *,
+        ephemeral_prompt: str | None = None,
+        deps: Any = None,
+        output_type: Any = None,
+    ) -> Turn[Any]:
+        """A turn that has not moved yet. ``user_message``: text, or
+        content parts in any form of ``fsm_agent.conversation.parts``; an image or a PDF may take seconds.
+        ``conversation_history`` replaces the session's rows and is never changed; system rows at its
+        beginning join ``system_message``. ``ephemeral_prompt``: what stands behind the system prompt in this
+        turn alone; it is in no transcript, in no later turn, and behind what a provider is told to cache.
+        ``deps``: what tools get in their ``RunContext``; it is never stored. ``output_type``: of this
+        answer, in the place of the agent's, whichever agent gives it; ``str`` for text.
 
-        Raises ``ConfigError`` for a message that is empty or too long, for a part that cannot be used or
-        that the model does not read, and for a history with rows that are none, or with a system row behind
-        others.
+        Raises ``ConfigError`` for tools that need ``deps`` when there are none, for a message that is empty
+        or too long, for a part that cannot be used or that the model does not read, for a history with rows
+        that are none, or with a system row behind others, and for an ``ephemeral_prompt`` that is no text.
         """
+        return self._started(
+            user_message,
+            system_message,
+            conversation_history,
+            task_id,
+            ephemeral_prompt,
+            deps,
+            output_type,
+        )
+
+    def _started(
+        self,
+        user_message: Content,
+        system_message: str | None = None,
+        conversation_history: Sequence[Mapping[str, Any] | Message] | None = None,
+        task_id: str | None = None,
+        ephemeral_prompt: str | None = None,
+        deps: Any = None,
+        output_type: Any = None,
+        turn_id: str = "",
+        handoffs: tuple[HandoffStep, ...] = (),
+    ) -> Turn[Any]:
+        """``handoffs``: the way of the conversation to this agent since the user spoke; then ``turn_id`` is
+        known."""
         content, rows = self._message(user_message), None
-        if conversation_history is not None:
-            supplied = supplied_history(conversation_history, self._primary)
-            rows = history_of(supplied.messages, self._services.backends.runtimes(), self.settings.parts)
-            system_message = supplied.with_prompt(system_message)
+        if not isinstance(ephemeral_prompt, str | None):
+            raise ConfigError("ephemeral_prompt has the wrong type", ephemeral_prompt, "a text, or None")
         session = self._session()
-        name_after(self._store, session, content)
-        state = self._state(session, content, task_id or str(uuid.uuid4()), rows)
-        performer, log = EffectHandler(self._services, session, state.turn_id), self._log(state, session)
+        if conversation_history is not None:
+            supplied = engine.supplied_history(conversation_history, self._primary, session.rows)
+            rows = engine.history_of(
+                supplied.messages, self._services.backends.runtimes(), self.settings.parts
+            )
+            system_message = supplied.with_prompt(system_message)
+        engine.name_after(self._store, session, content)
+        state = self._state(
+            session, content, task_id or str(uuid.uuid4()), rows, ephemeral_prompt or "",
+            turn_id=turn_id, handoffs=handoffs,
+        )  # fmt: skip
+        output = self._output_type(output_type)
+        performer, log = self._performer(session, state, deps, output), self._log(state, session)
         parent = None if (child := self._options.inherits) is None else child.order.parent_turn
-        new = NewTurn(
-            asked_words(content), KIND.table.name, DIGEST, self.settings.model_dump(mode="json"), parent
+        new = engine.NewTurn(
+            engine.asked_words(content),
+            engine.KIND.table.name,
+            engine.DIGEST,
+            self.settings.model_dump(mode="json"),
+            parent,
         )
 
         def moved(successor: Session) -> None:
@@ -202,66 +429,162 @@ class Agent:
         async def enter() -> Begun:
             begun = await self._store.begin(session, state, log.opened, new, moved)
             state.share(performer.session.wire)
-            performer.prompted(*self._prompt(performer.session, system_message))
+            performer.prompted(*await self._prompt(performer.session, system_message))
+            performer.began(content)
             return begun
 
         return self._turn(state, session, performer, log, enter)
 
-    def _message(self, content: Content) -> Any:
-        return message_of(content, self._services.backends.runtimes(), self.settings.parts)
+    def _output_type(self, given: Any) -> OutputType[Any] | None:
+        own = self._services.output
+        return own if given is None else engine.output_type_of(given, self.settings)
 
-    def resume(self, session_or_turn_id: str) -> Turn:
+    def _message(self, content: Content) -> Any:
+        services = self._services
+        asks = services.agent_tools.handles("ask_image") and services.child_factory.has_models("vision")
+        return engine.message_of(content, services.backends.runtimes(), self.settings.parts, asks_images=asks)
+
+    def resume(
+        self, session_or_turn_id: str, *, deps: Deps | None = None, output_type: Any = None
+    ) -> Turn[Out]:
         """An unfinished turn, where it was when its process ended: by its id or its beginning, or by the id,
         beginning or title of its session. Calls of tools that were running then are not repeated unless they
-        are pure or idempotent; the model is told. Raises ``ConfigError`` when there is nothing to resume,
-        ``SessionBusy`` while another process runs it."""
-        info = find_turn(self._store, session_or_turn_id).moved_by(KIND.table.name)
-        self._store.refuse_if_run(info)
-        position, session = position_of(self._store, info.id), self._store.session(info.session)
-        session.release(session.acquire(info.id))  # refused at once, not at the first move
-        return self._continued(position, session, lambda: take_over(self._store, position, session))
+        are pure or idempotent; the model is told. A suspended turn goes on when what it waited for is there;
+        else whoever is present is asked, or it is suspended again. Of a session whose last turn handed the
+        conversation over: the turn of the other agent, if it was not begun. ``deps``: as of ``start``, for
+        what is left of the turn. ``output_type``: as of ``start``, which has to be given again; without it,
+        and where the agent's is another, the answer is plain data by the schema that is stored. Raises
+        ``ConfigError`` when there is nothing to resume, ``SessionBusy`` while another process runs it."""
+        if not self._options.handoffs:
+            return self._resumed(session_or_turn_id, deps, output_type)
+        left = engine.speaker_after(self.journal, engine.any_turn(self._store, session_or_turn_id))
+        if left.handoffs and left == engine.speaker_of(self._store, left.turn.session):
+            return self._taken_over(left.turn.session, left.handoffs, left.task_id, deps, output_type)
+        return self._reached(left)._resumed(session_or_turn_id, deps, output_type)
 
-    def fork(self, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> Turn:
+    def _resumed(self, session_or_turn_id: str, deps: Any, output_type: Any) -> Turn[Any]:
+        info = engine.find_turn(self._store, session_or_turn_id).moved_by(engine.KIND.table.name)
+        self._store.refuse_if_run(info)
+        position, session = engine.position_of(self._store, info.id), self._store.session(info.session)
+        session.release(session.acquire(info.id))  # refused at once, not at the first move
+        enter = partial(engine.take_over, self._store, position, session)
+        return self._continued(position, session, deps, enter, output_type)
+
+    def pending(self) -> list[Pending]:
+        """What the suspended turns of this home wait for, oldest first: questions, approvals, results that
+        come later, times."""
+        return self._items.open()
+
+    def answer(self, pending_id: str, value: Any = None, *, pattern: str = "", by: str = "") -> Pending:
+        """Answer what waits under this id, whichever process asked; ``resume`` its ``turn`` then. ``value``:
+        for an approval "once", "session", "always", "deny" or "never", where the longer ones hold for
+        ``pattern``; for a question words, or the number of a choice; for a result whatever the tool might
+        have returned; for a timer nothing, or the result of the call. ``by``: who answers, by default the
+        user of this machine. Raises ``ConfigError`` for what is no answer, for one that nobody waits for any
+        more, and for a second one."""
+        return engine.answer(self._items, pending_id, value, pattern=pattern, by=by)
+
+    @property
+    def _items(self) -> PendingItems:
+        return engine.PendingItems(lambda: self._store.database, self._services.clock.now)
+
+    def fork(
+        self,
+        turn_id: str,
+        at: int,
+        edit: Mapping[str, Any] | None = None,
+        *,
+        deps: Deps | None = None,
+        output_type: Any = None,
+    ) -> Turn[Out]:
         """A new turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves, with the
         changes of ``edit`` (``fsm_agent.sessions.store.rewind.edits.edited`` says which). The old turn stays
-        as it is. Raises ``ConfigError``."""
-        self.journal.info(turn_id).moved_by(KIND.table.name)
-        position = edited(position_of(self._store, turn_id, at), edit or {}, COUNTERS)
+        as it is. ``deps``, ``output_type``: as of ``resume``. Raises ``ConfigError``."""
+        self.journal.info(turn_id).moved_by(engine.KIND.table.name)
+        position = engine.edited(engine.position_of(self._store, turn_id, at), edit or {}, engine.COUNTERS)
         session = self._store.new_session()
-        write = forked(self._store, position, session, _turn_id(session), DIGEST)
+        write = engine.forked(self._store, position, session, _turn_id(session), engine.DIGEST)
 
         async def enter() -> Begun:
             await self._store.written(write)
-            return Begun(1)
+            return engine.Begun(1)
 
-        return self._continued(position, session, enter)
+        return self._continued(position, session, deps, enter, output_type)
 
-    def _continued(self, position: Position, session: Session, enter: Callable[[], Awaitable[Begun]]) -> Turn:
+    def _continued(
+        self,
+        position: Position,
+        session: Session,
+        deps: Any,
+        enter: Callable[[], Awaitable[Begun]],
+        output_type: Any = None,
+    ) -> Turn[Any]:
         imported = position.turn.imported
-        state = continued(position, self.settings)
+        state = engine.continued(position, self.settings)
         remembers = self._services.recall.there and not imported  # a memory is not told what a stranger wrote
         state.setup.belong(attended=self._services.callbacks.has("approval"), has_memory=remembers)
-        performer = EffectHandler(self._services, session, state.turn_id, imported=imported)
+        own = self._services.output
+        output = (
+            self._output_type(output_type)
+            if not state.seq
+            else engine.output_type_again(state.setup.output, output_type, own, self.settings)
+        )
+        performer = self._performer(session, state, deps, output, imported=imported)
         log = self._log(state, session, position.recording)
+        performer.cut_off = position.recording.cut_off()
 
         async def reenter() -> Begun:
             begun = await enter()
-            joined(state, session)
+            engine.joined(state, session)
             log.opened()  # before: what the agent puts in place of what is stored is a change like others
             performer.prompted(
-                *((state.setup.system_prompt, ()) if state.seq else self._prompt(session, None))
+                *((state.setup.system_prompt, ()) if state.seq else await self._prompt(session, None))
             )
-            reopened(state, await performer.reopen(state.setup.runtime), position)
-            performer.spent_before(state.iterations, state.attempts, spent_below(self._store, state.turn_id))
+            engine.reopened(state, await performer.reopen(state.setup.runtime), position)
+            performer.spent_before(
+                state.iterations, state.attempts, engine.spent_below(self._store, state.turn_id)
+            )
+            performer.began(state.user_content)
             return begun
 
         steps = self.journal.steps(position.turn.id, 1, state.seq) if state.seq else []
         return self._turn(state, session, performer, log, reenter, steps)
 
+    def _performer(
+        self,
+        session: Session,
+        state: TurnState,
+        deps: Any,
+        output: OutputType[Any] | None,
+        *,
+        imported: bool = False,
+    ) -> EffectHandler:
+        self._services.tools.refuse_without(deps)
+        if output is not None:
+            output.refuse_without(deps)
+
+        def scene() -> RunContext[Any]:
+            most = state.limits.get("iterations")
+            left = None if most is None else max(0, most - state.iterations)
+            names = tuple(tool.name for tool in state.setup.tools)
+            return engine.RunContext(
+                deps, state.session_id, state.turn_id, state.task_id, iterations_left=left, tools=names
+            )
+
+        return engine.EffectHandler(
+            self._services,
+            session,
+            state.turn_id,
+            imported=imported,
+            scene=scene,
+            handoffs=len(state.setup.handoffs),
+            output=output,
+        )
+
     def _log(
         self, state: TurnState, session: Session, recording: ConversationRecording | None = None
     ) -> ConversationLog:
-        return ConversationLog(self._store.database, session, state, recording, tell=self._status)
+        return engine.ConversationLog(self._store.database, session, state, recording, tell=self._status)
 
     def _status(self, text: str) -> None:
         self._services.callbacks.emit("status", text)
@@ -274,22 +597,26 @@ class Agent:
         log: ConversationLog,
         enter: Callable[[], Awaitable[Begun]],
         steps: Sequence[Step] = (),
-    ) -> Turn:
-        gate = PausePoint(state, KIND, self.signals, self._store.pause_points)
-        runner = Runner(
+    ) -> Turn[Any]:
+        gate = engine.PausePoint(state, engine.KIND, self.signals, self._store.pause_points)
+        runner = engine.Runner(
             state,
-            MACHINE,
-            STATES,
+            engine.MACHINE,
+            engine.STATES,
             gate.through(performer, performer),
             log,
             self._moved(state, performer, log, gate),
-            watcher(MACHINE.table, state, self.settings.properties, steps),
+            engine.watcher(engine.MACHINE.table, state, self.settings.properties, steps),
         )
-        ending = ending_of(
-            self._store, state.turn_id, lambda done: self._ended(state, done, session), self.settings.store
+        ending = engine.ending_of(
+            self._store,
+            state.turn_id,
+            lambda done: self._ended(state, done, session, performer),
+            self.settings.store,
         )
-        lease = SessionLease(self._store, state.turn_id, log, enter, ending, self._status)
-        return Turn(state, runner, session, lease, gate, steps)
+        ending = replace(ending, suspended=partial(self._suspended, state.turn_id))
+        lease = engine.SessionLease(self._store, state.turn_id, log, enter, ending, self._status)
+        return engine.Turn(state, runner, session, lease, gate, self._door, steps)
 
     async def acompact(self, focus: str = "") -> dict[str, Any] | None:
         """Make the session shorter now; ``focus`` is what its summary should be about. The figures of the
@@ -312,16 +639,19 @@ class Agent:
             raise SessionBusy(
                 f"turn {left[-1][0]} was left unfinished; resume it, or say something new, before compacting"
             )
-        state, performer = self._state(held, "", state="Compress"), EffectHandler(self._services, held)
+        state, performer = (
+            self._state(held, "", state="Compress"),
+            engine.EffectHandler(self._services, held),
+        )
         try:
-            opened = await performer(OpenTurn())
+            opened = await performer(engine.OpenTurn())
             held.guard.forced()
             state.setup.reopen(opened)
             state.load(held.rows)
-            state.compaction.begin(Compacted(held.guard.done))
+            state.compaction.begin(engine.Compacted(held.guard.done))
             state.compaction.force(focus)
-            await compacted(state, performer)
-            await performer(CloseTurn(silences=opened.silences))
+            await engine.compacted(state, performer)
+            await performer(engine.CloseTurn(silences=opened.silences))
             await self._store.save(held)
         except BaseException:
             self._store.refresh(held)
@@ -330,7 +660,7 @@ class Agent:
 
     def compact(self, focus: str = "") -> dict[str, Any] | None:
         """``acompact``, synchronously."""
-        return LOOP.run(self.acompact(focus))
+        return engine.LOOP.run(self.acompact(focus))
 
     async def aundo(self, turns: int = 1, *, files: bool = False) -> Undone:
         """Take back the session's last turns, one that was left unfinished among them: the transcript is what
@@ -338,12 +668,12 @@ class Agent:
         directory are put back as the checkpoint from before these turns has them, whoever changed them since.
         Raises ``ConfigError`` when there are not so many, ``SessionBusy`` while a turn is running,
         ``StoreError`` when the files cannot be put back."""
-        undone = await undo(self._store, self._session().id, turns)
+        undone = await engine.undo(self._store, self._session().id, turns)
         self.session_id = undone.session
         if not files:
             return undone
         try:
-            return replace(undone, files=await asyncio.to_thread(self._put_back, undone.turns))
+            return replace(undone, files=await engine.asyncio.to_thread(self._put_back, undone.turns))
         except StoreError as error:
             raise StoreError(f"the turns were taken back, but not their files: {error}") from None
 
@@ -352,13 +682,13 @@ class Agent:
         without a checkpoint."""
         with_children, checkpoints = list(turns), self._services.checkpoints
         for turn in with_children:
-            with_children += [child.turn_id for child in children_of(self._store, turn)]
+            with_children += [child.turn_id for child in engine.children_of(self._store, turn)]
         found = checkpoints.of_turn(with_children)
         return None if found is None else checkpoints.put_back(found)
 
     def undo(self, turns: int = 1, *, files: bool = False) -> Undone:
         """``aundo``, synchronously."""
-        return LOOP.run(self.aundo(turns, files=files))
+        return engine.LOOP.run(self.aundo(turns, files=files))
 
     @property
     def title(self) -> str:
@@ -369,12 +699,12 @@ class Agent:
     def rename(self, title: str) -> str:
         """Give the session a title; what it is called now. Raises ``ConfigError`` for one that another
         session has, and before the session's first turn."""
-        return rename(self._store, self._session().id, title)
+        return engine.rename(self._store, self._session().id, title)
 
     @property
     def journal(self) -> Turns:
         """What the turns of this home did: their moves, requests, snapshots and results."""
-        return Turns(self._store.database)
+        return engine.Turns(self._store.database)
 
     @property
     def context_used(self) -> float:
@@ -397,17 +727,23 @@ class Agent:
         content: Any,
         task_id: str = "",
         supplied: tuple[Message, ...] | None = None,
-        state: str = MACHINE.table.initial,
+        ephemeral: str = "",
+        state: str = "",
+        turn_id: str = "",
+        handoffs: tuple[HandoffStep, ...] = (),
     ) -> TurnState:
-        return TurnState.of(
-            state=state,
-            turn_id=_turn_id(session),
+        return engine.TurnState.of(
+            state=state or engine.MACHINE.table.initial,
+            turn_id=turn_id or _turn_id(session),
+            agent=self._options.name,
+            handoffs=handoffs,
             session_id=session.id,
             parent_session_id=session.parent,
             task_id=task_id,
             settings=self.settings,
             user_content=content,
             supplied_history=supplied,
+            ephemeral_prompt=ephemeral,
             runtime=self._services.backends.runtime(),
             attended=self._services.callbacks.has("approval"),
             has_memory=self._services.recall.there,
@@ -415,17 +751,35 @@ class Agent:
             meter=session.meter,
         )
 
-    def _ended(self, state: TurnState, steps: list[Step], session: Session) -> TurnResult:
+    async def _ended(
+        self, state: TurnState, steps: list[Step], session: Session, performer: EffectHandler
+    ) -> TurnResult[Any]:
         self.session_id = state.session_id
-        result = result_of(state, steps, session.newest())
-        if not self._services.agent_tools.handles("delegate_task"):
+        result = await engine.result_of(state, steps, session.newest(), performer.answers)
+        if not self._services.agent_tools.begin_turns:
             return result
         try:
-            return result.model_copy(update={"children": children_of(self._store, state.turn_id)})
+            return result.model_copy(update={"children": engine.children_of(self._store, state.turn_id)})
         except StoreError as error:  # the answer is worth more than the list
             return result.model_copy(
                 update={"cleanup_errors": [*result.cleanup_errors, f"the children are not listed: {error}"]}
             )
+
+    def as_tool(
+        self, name: str | None = None, description: str = "", max_iterations: int | None = None
+    ) -> Tool:
+        """This agent as a tool for other agents, to be given in their ``tools``. A call is a child turn with
+        a history of its own, under this agent's model, prompt, tools and settings, in the store of the agent
+        that calls and within the limits of its tree (``settings.delegation``); the answer is the result.
+        ``name``: of the tool, and of the agent in those turns; by default its own. ``description``: when to
+        ask it, for the model. ``max_iterations`` of one call; by default the setting. Raises
+        ``ConfigError``."""
+        known = replace(self.options, name=self._options.name if name is None else name)
+        return engine.agent_tool(known, self.settings, description, max_iterations)
+
+    def _suspended(self, turn_id: str, waits: Sequence[Pending]) -> None:
+        about = {"turn_id": turn_id, "pending": [one.to_dict() for one in waits]}
+        self._services.callbacks.emit("event", "turn:suspended", about)
 
     def interrupt(self, message: str | None = None) -> None:
         """Stop the running turn, or the next one before its first request. From any thread; idempotent."""
@@ -448,45 +802,138 @@ class Agent:
 
     async def aclose(self) -> None:
         """Stop tasks in the background where they are, to be taken up by the session's next turn; store what
-        an external memory was not told yet; close the connections and programs of this agent."""
+        an external memory was not told yet; close the connections and programs of this agent. A turn that
+        waits for its place (``max_turns_at_once``) is sent away with a ``ConfigError``."""
+        self._door.close()
         if self._services.background is not None:
             await self._services.background.aclose()
+        for other in self._others.values():
+            await other.aclose()
         await self._services.programs.end()
         await self._services.recall.aclose()
         await self._services.tools.aclose()
         self._services.agent_tools.close()
         for backend in (*self._services.backends.chain, *self._services.auxiliary):
-            if self._options.inherits is None or backend.choice.profile.name != "scripted":
+            borrowed = self._options.inherits is not None or self._options.inbox is not None
+            if not borrowed or backend.choice.profile.name != "scripted":
                 # a port that was handed in is the parent's
                 await backend.port.aclose()
 
     def close(self) -> None:
         """``aclose``, synchronously."""
-        LOOP.run(self.aclose())
+        engine.LOOP.run(self.aclose())
 
-    def _prompt(self, session: Session, system_message: str | None) -> tuple[str, tuple[str, ...]]:
+    # Conversations that go from agent to agent
+
+    @property
+    def options(self) -> AgentOptions:
+        """What it was made with; where no model was named, with the one that was found."""
+        return engine.named(self._options, self._services.backends)
+
+    def _relay(self, turn: Turn[Any], deps: Any, output_type: Any) -> Relay:
+        def onward(result: TurnResult) -> Turn[Any] | None:
+            self.session_id = result.session_id
+            if result.turn_exit_reason != "handed_over":
+                return None
+            way = tuple(result.handoffs)
+            return self._taken_over(result.session_id, way, result.task_id, deps, output_type)
+
+        return engine.Relay(turn, onward)
+
+    def _taken_over(
+        self,
+        session_id: str,
+        handoffs: tuple[HandoffStep, ...],
+        task_id: str,
+        deps: Any,
+        output_type: Any,
+    ) -> Turn[Any]:
+        """The turn of the agent that a conversation was handed over to. Raises ``ConfigError`` when this
+        agent knows none of that name."""
+        last, session = handoffs[-1], self._store.newest(session_id)
+        handoff = engine.found_handoff(self.options, last)
+        rows = handoff.filtered([row.to_dict() for row in session.rows])
+        other, turn_id = self._other(handoff), engine.next_turn_id(session.id, last.turn_id)
+        other.session_id = session.id
+        self._status(f"{last.agent} hands the conversation over to {last.to}")
+        return other._started(last.message, None, rows, task_id, None, deps, output_type, turn_id, handoffs)
+
+    def speaker(self) -> Agent[Any, Any]:
+        """The agent that has the conversation: the one that ran its last turn, or that it was handed to; this
+        one, if it knows no other of that name. Its turns are in the same session."""
+        left = engine.speaker_of(self._store, self.session_id)
+        return self if left is None else self._reached(left)
+
+    def _reached(self, left: Speaker) -> Agent[Any, Any]:
+        """The agent of this name; this one when it knows no other."""
+        if left.agent == self._options.name or not self._options.handoffs:
+            return self
+        try:
+            handoff = engine.found_handoff(self.options, engine.HandoffStep("", left.agent, "", ""))
+        except ConfigError as error:
+            self._status(f"{error}; {self._options.name} goes on")
+            return self
+        other = self._other(handoff)
+        other.session_id = self.session_id
+        return other
+
+    def _other(self, handoff: Handoff) -> Agent[Any, Any]:
+        """The agent of a handoff, in the store and for the people of this one."""
+        if handoff.agent is self:
+            return self
+        if (other := self._others.get(handoff.name)) is None:
+            own, mine, limits = handoff.agent.options, self._options, handoff.agent.settings.delegation
+            most = self.settings.delegation.max_handoffs
+            above = {
+                "delegation": limits.model_copy(update={"max_handoffs": most}),
+                "limits": handoff.agent.settings.limits.within(self.settings.limits),
+            }
+            other = self._others[handoff.name] = Agent.of(
+                replace(
+                    own,
+                    name=handoff.name,
+                    settings=handoff.agent.settings.model_copy(update=above),
+                    home=self.home,
+                    store=self._store,
+                    clock=self._services.clock,
+                    callbacks=mine.callbacks if own.callbacks is None else own.callbacks,
+                    workdir=self._services.workdir if own.workdir is None else own.workdir,
+                    source=mine.source,
+                    inbox=self.signals,
+                )
+            )
+        return other
+
+    async def _prompt(self, session: Session, system_message: str | None) -> tuple[str, tuple[str, ...]]:
         """Of the primary model, whichever answers: a fallback must not change the bytes."""
-        sources = Sources(
+
+        async def recall() -> Recalled:
+            return engine.recalled(
+                self._services.notes, *await self._services.recall.prompt_block(session.id)
+            )
+
+        sources = engine.Sources(
             home=self.home,
             workdir=self._services.workdir,
             settings=self.settings.prompt,
             identity=self._options.system_prompt,
             tools=(*self._services.tools.lasting_names, *self._services.agent_tools.names),
-            provider=self._primary.provider,
             model=self._primary.model,
             window=self._primary.window,
-            recall=lambda: recalled(self._services.notes),
+            speaker=self._options.name if self._options.inbox else "",
+            recall=recall,
         )
-        return prompt_of(session.prompts, sources, system_message, self._services.clock.now())
+        return await engine.prompt_of(session.prompts, sources, system_message, self._services.clock.now())
 
     def _moved(
         self, state: TurnState, performer: EffectHandler, log: ConversationLog, gate: PausePoint
     ) -> Callable[[Step], None]:
-        books = RequestBooks(state)
+        books = engine.RequestBooks(state)
 
         def tell(step: Step) -> None:
             departed, watched = performer.departed + log.known_replies, gate.watcher is not None
             assert books.balance(step, departed, watched=watched), f"{step.row}: {books}"
+            performer.moved(step)
             if self._services.callbacks.hears("transition"):
                 counters = state.counters()
                 self._services.callbacks.emit(

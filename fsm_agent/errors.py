@@ -13,10 +13,14 @@ transition table has rows for them. Exceptions are for bugs and wrong use, split
     │   ├── PropertyBroken    a move would break a property of the table, and the turn is watched for it
     │   └── JournalError      the journal refused a row: another process has taken the turn over
     ├── StoreError            the file that sessions are kept in cannot be used (exit code 2)
-    └── SessionBusy           another turn of this session is running (exit code 2)
+    ├── SessionBusy           another turn of this session is running (exit code 2)
+    └── TurnSuspended         the turn waits for an answer, and goes on when it is there (exit code 4)
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 
 class FsmAgentError(Exception):
@@ -79,6 +83,16 @@ class StoreError(FsmAgentError):
 
 class SessionBusy(FsmAgentError):
     """Another turn of the same session is still running."""
+
+
+class TurnSuspended(FsmAgentError):
+    """The turn has not ended: it waits for answers, for results or for a time, and may be gone on with in any
+    process. ``turn_id`` of the turn; ``pending``: what it waits for."""
+
+    def __init__(self, turn_id: str, pending: Sequence[Any]) -> None:
+        self.turn_id, self.pending = turn_id, tuple(pending)
+        waits = ", ".join(f"{one.id} ({one.what})" for one in pending) or "nothing any more: resume it"
+        super().__init__(f"turn {turn_id} is suspended, it waits for {waits}")
 
 
 def _short(value: object, limit: int = 120) -> str:

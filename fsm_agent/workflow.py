@@ -13,24 +13,27 @@ What you write is a table, a pure state for each of its names, a dataclass for w
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar, get_args
 
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.fsm.base_turn import BaseTurn, OutcomeName, with_counters
-from fsm_agent.fsm.codec import fields_of, restored
+from fsm_agent.fsm.codec import codec_of, fields_of, restored
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.nested import Nested, RunTurn, TurnEnded
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.properties import Watch, watcher
 from fsm_agent.fsm.runner import CRASHED, Perform, Runner, State
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.turn_kind import TurnKind
+from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.sessions.durable_turn import DurableTurn
 from fsm_agent.sessions.session import Session
@@ -67,7 +70,8 @@ class WorkflowResult(Generic[T]):
 class Workflow(Generic[T]):
     """All turns of one table in one home.
 
-    ``states``: a pure generator function for each state of ``table``; the final one needs none. ``turn``: the
+    ``states``: a pure generator function for each state of ``table``, and a ``Nested`` for one that runs
+    other tables; the final one needs none. ``turn``: the
     dataclass of its turns. ``perform``: what performs requests, one coroutine function for all of them or one
     for each class of request. ``begin``: makes a turn from the words that a person begins one with, in the
     debugger for instance; by default ``turn(words)``. ``home``: the folder of the store, by default that of
@@ -91,10 +95,16 @@ class Workflow(Generic[T]):
         over: str | None = None,
         watch: Watch = "warn",
     ) -> None:
-        self.kind = TurnKind(table, _checked_states(table, states), over)
+        states = _checked_states(table, states)
+        self.home = home_of(home, os.environ)
+        flows = [flow for state in states.values() if isinstance(state, Nested) for flow in state.flows]
+        self._inner: dict[str, Workflow[Any]] = {
+            flow.kind.table.name: flow.in_home(self.home) for flow in flows if isinstance(flow, Workflow)
+        }
+        kinds = {name: one for flow in flows for name, one in _kinds(flow.kind)}
+        self.kind: TurnKind = TurnKind(table, states, over, inner=kinds)
         self.turn_type = _checked_type(turn, {*OTHERS, *self.kind.counters})
         self.begin: Callable[[str], T] = begin or turn
-        self.home = home_of(home, os.environ)
         self._perform = _performing(perform)
         self._machine = Machine(table)
         self.watch = _checked_watch(table, watch)
@@ -128,16 +138,19 @@ class Workflow(Generic[T]):
         own. Raises ``ConfigError`` for one that cannot be stored, and at its first step for a ``turn_id``
         that there is already."""
         self._refuse_others(turn)
-        turn.enter(self.kind.table)
         held = self.store.newest(session or turn.turn_id)
         if held.rows:
             raise ConfigError(
                 "the session is a conversation", held.id, "one for turns of this table, or none"
             )
+        return self._started(turn, held)
+
+    def _started(self, turn: T, held: Session, parent: str | None = None) -> DurableTurn[WorkflowResult[T]]:
+        turn.enter(self.kind.table)
         held.source = held.source or self.kind.table.name
         log = TurnLog(self.store.database, held, turn)
         table = self.kind.table
-        new = NewTurn(asked_words(_asked(turn)), table.name, table.digest)
+        new = NewTurn(asked_words(_asked(turn)), table.name, table.digest, parent=parent)
         return self._turn(
             turn, held, log, lambda: self.store.begin(held, turn, log.opened, new, log.followed)
         )
@@ -192,11 +205,17 @@ class Workflow(Generic[T]):
         enter: Callable[[], Awaitable[Begun]],
         steps: Sequence[Step] = (),
     ) -> DurableTurn[WorkflowResult[T]]:
-        gate = PausePoint(turn, self.kind, _Inbox(turn), self.store.pause_points)
+        inner: list[PausePoint] = []
+        gate = PausePoint(turn, self.kind, _Inbox(turn, inner), self.store.pause_points, inner)
+
+        async def perform(request: Any) -> Any:
+            if isinstance(request, RunTurn):
+                return await self._inner[request.table]._run_to_its_end(request, session, gate)
+            return await self._perform(request)
+
         watching = watcher(self.kind.table, turn, self.watch, steps)
-        runner = Runner(
-            turn, self._machine, self.kind.states, gate.through(self._perform), log, watch=watching
-        )
+        performed = gate.through(perform if self._inner else self._perform)
+        runner = Runner(turn, self._machine, self.kind.states, performed, log, watch=watching)
         return DurableTurn(
             turn,
             runner,
@@ -205,6 +224,27 @@ class Workflow(Generic[T]):
             gate,
             steps,
         )
+
+    async def _run_to_its_end(self, request: RunTurn, outer: Session, gate: PausePoint) -> TurnEnded | NotYet:
+        """The turn of this table that a state of another one asks for, begun or gone on with, unless it has
+        ended already. Where it is suspended, so is the outer one."""
+        known = next(iter(self.journal.recent(1, request.turn_id)), None)
+        if known is not None and known.ended is not None:
+            return TurnEnded(known.exit or "", self.journal.snapshot(known.id))
+        kind: Any = self.turn_type
+        codec = codec_of(kind)
+        if known is not None:
+            turn = self.resume(known.id)
+        else:
+            held = self.store.session(request.turn_id)
+            held.kind, held.parent = "child", outer.id
+            turn = self._started(codec.decode(request.begins), held, gate.turn.turn_id)
+        try:
+            with gate.around(turn.gate):
+                result = await turn.arun()
+        except TurnSuspended:
+            return NotYet()
+        return TurnEnded(result.exit, codec.encode(result.turn))
 
     def _restored(self, snapshot: Mapping[str, Any], info: TurnInfo) -> T:
         """The turn that a snapshot is of. One that came in a file has no larger limits than a new one. Raises
@@ -243,15 +283,18 @@ class Workflow(Generic[T]):
 
 
 class _Inbox(TurnInbox):
-    """Says to the turn what people say."""
+    """Says to the turn what people say, and to those of the ``inner`` turns which can be interrupted."""
 
-    def __init__(self, turn: BaseTurn) -> None:
+    def __init__(self, turn: BaseTurn, inner: Sequence[PausePoint]) -> None:
         super().__init__()
-        self._turn = turn
+        self._turn, self._inner = turn, inner
 
     def interrupt(self, message: str | None = None) -> None:
         self._told("interrupt", "interrupted", "message")(message)
         super().interrupt(message)
+        for one in tuple(self._inner):
+            with contextlib.suppress(ConfigError):  # it cannot be interrupted, and runs to its end
+                one.signals.interrupt(message)
 
     def steer(self, text: str) -> None:
         self._told("steer", "told anything", "text")(text)
@@ -266,7 +309,7 @@ class _Inbox(TurnInbox):
 
 
 def _ending(turn: T) -> TurnEnding[WorkflowResult[T]]:
-    def result(steps: list[Step]) -> WorkflowResult[T]:
+    async def result(steps: list[Step]) -> WorkflowResult[T]:
         return WorkflowResult(turn.turn_id, turn.exit or "", turn.outcome, turn, tuple(steps))
 
     def closing(ended: WorkflowResult[T]) -> Closing:
@@ -287,7 +330,17 @@ def _checked_states(table: Table, states: Mapping[str, State]) -> dict[str, Stat
             missing[0],
             "one for each of " + ", ".join(table.states),
         )
-    return {name: states[name] for name in table.states}
+    for name in table.states:
+        if isinstance(states[name], Nested) != (name in table.inner):
+            allowed = "a Nested" if name in table.inner else "a function, or inner={...} of the table"
+            raise ConfigError(f"{name} of {table.name} cannot be this", type(states[name]).__name__, allowed)
+    nested = {name: one.of(table, name) for name, one in states.items() if isinstance(one, Nested)}
+    return {name: nested.get(name) or states[name] for name in table.states}
+
+
+def _kinds(kind: TurnKind) -> Iterator[tuple[str, TurnKind]]:
+    yield kind.table.name, kind
+    yield from kind.inner.items()
 
 
 def _checked_watch(table: Table, watch: Watch) -> Watch:

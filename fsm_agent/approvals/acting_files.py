@@ -135,14 +135,20 @@ def acts_later(path: str, workdir: str, home: str | None = None) -> str:
 def plain_name(part: str) -> str:
     """A name as some file systems read it: without case, invisible characters, streams, and dots or spaces at
     its end."""
-    text = unicodedata.normalize("NFKC", part).casefold()
-    text = "".join(character for character in text if unicodedata.category(character) != "Cf")
-    return text.split(":")[0].rstrip(" .")
+    return _plain(part).split(":")[0].rstrip(" .")
 
 
 def as_names(path: str) -> str:
-    """The path with ``plain_name`` of every part."""
-    return "/".join(plain_name(part) for part in re.split(r"[/\\]+", path) if part not in ("", "."))
+    """The path with ``plain_name`` of every part that has one. Letters come first: some are slashes."""
+    return "/".join(name for part in re.split(r"[/\\]+", _plain(path)) if (name := plain_name(part)))
+
+
+def _plain(text: str) -> str:
+    """Unicode's compatible form without case (NFKC_Casefold), without invisible characters."""
+    seen = "".join(character for character in text if unicodedata.category(character) != "Cf")
+    for form in ("NFD", "NFKC"):
+        seen = unicodedata.normalize(form, seen).casefold()
+    return unicodedata.normalize("NFKC", seen)
 
 
 def _names_of(path: str, workdir: str, home: str) -> Iterator[str]:

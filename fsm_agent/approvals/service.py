@@ -29,11 +29,13 @@ from fsm_agent.approvals.policy import hard_line
 from fsm_agent.approvals.question import rememberable
 from fsm_agent.approvals.repository import Grant, Grants, Verdict
 from fsm_agent.approvals.rules import Asked, Pattern, allows
+from fsm_agent.approvals.waiting import SPELLED, WORDS, Waiting
 from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.conversation.effects import Approval, AskApproval, Effect, ToolSpec
 from fsm_agent.errors import StoreError
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
+from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings.model import ApprovalSettings as ApprovalSettings
 from fsm_agent.support.threads import in_daemon_thread
@@ -72,7 +74,7 @@ class Approvals:
         self._allowed = [Pattern.of(text) for text in rules.allow]
         self._denied = [Pattern.of(text) for text in rules.deny]
         self._session: list[Pattern] = []
-        self._nobody, self._origin = NOBODY, ""
+        self._nobody, self._origin, self._silent = NOBODY, "", False
         self._turnstiles: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
             weakref.WeakKeyDictionary()
         )
@@ -80,14 +82,17 @@ class Approvals:
         self._imported, self._outside = False, frozenset[str]()
         self._confinements: Mapping[str, Confinement] = {}
 
-    def for_child(self, callbacks: Callbacks, origin: str, *, ask: bool) -> Approvals:
+    def for_child(
+        self, callbacks: Callbacks, origin: str, *, ask: bool, rules: ApprovalSettings | None = None
+    ) -> Approvals:
         """Those of a child turn: under the same rules and checks, without what was approved for this session.
         With ``ask`` the same person is asked, one question at a time, and told which task it is for; else
-        nobody is (APPR-05)."""
+        nobody is (APPR-05). ``rules``: of another agent whose turn it is; of these counts what makes it more
+        careful."""
         child = Approvals(
             self._callbacks if ask else callbacks,
             self._clock,
-            self._rules,
+            self._rules if rules is None else self._rules.stricter(rules),
             self._poll,
             grants=self._grants,
             workdir=self._workdir,
@@ -98,7 +103,7 @@ class Approvals:
             CHILD,
             self._hooks,
         )
-        child._imported = self._imported
+        child._imported, child._silent = self._imported, not ask
         return child
 
     def for_imported(self) -> Approvals:
@@ -143,21 +148,36 @@ class Approvals:
 
     # Asking
 
-    async def ask(self, request: AskApproval, interrupted: asyncio.Event, session: str = "") -> Approval:
+    async def ask(
+        self,
+        request: AskApproval,
+        interrupted: asyncio.Event,
+        session: str = "",
+        waiting: Waiting | None = None,
+    ) -> Approval | NotYet:
         """``session``: the one that an answer "for this session" is remembered for; without, this agent
-        remembers it."""
+        remembers it. ``waiting``: of a turn that may be suspended; a stored answer to this very question is
+        taken, else a person is asked."""
         call = await in_daemon_thread(
             self._call, request.name, request.arguments
         )  # a long command takes a while
         try:
             why = self._why(call)
             settled = await self._settled(call, why, interrupted, session)
+            if settled is not None:
+                return settled
+            question, waiting = self.posed(request, call), None if self._silent else waiting
+            stored = None if waiting is None else waiting.approval(question, self._workdir)
         except StoreError as error:
             return Approval(False, f"what was decided before cannot be read: {error}")
-        if settled is not None:
-            return settled
+        if stored is not None:
+            await self.remember(question, stored, session)
+            return stored
+        later = None if waiting is None else waiting.put_off(question, self._workdir)
         if not self._callbacks.has("approval"):
-            return Approval(False, f"{self._nobody}; it is asked because {why}" if why else self._nobody)
+            return later or Approval(
+                False, f"{self._nobody}; it is asked because {why}" if why else self._nobody
+            )
         turnstile = self._turnstiles.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         finish, _ = await self._waited(
             turnstile.acquire(), interrupted, limited=False
@@ -165,9 +185,11 @@ class Approvals:
         if finish != "done":
             return Approval(False, "interrupted", interrupted=True)
         try:
-            finish, answer = await self._waited(self._person(request, call, session), interrupted)
+            finish, answer = await self._waited(self._person(question, session, waiting), interrupted)
         finally:
             turnstile.release()
+        if finish == "late" and later is not None:
+            return later
         if not isinstance(answer, Approval):
             late = f"no answer within {self._rules.timeout:.0f} s"
             return Approval(
@@ -227,10 +249,11 @@ class Approvals:
         pattern, why = call.exactly if call.rememberable else "", self._why(call)
         return replace(request, pattern=pattern, origin=self._origin, why=why, where=where)
 
-    async def _person(self, request: AskApproval, call: Asked, session: str) -> Approval:
-        question = self.posed(request, call)
+    async def _person(self, question: AskApproval, session: str, waiting: Waiting | None) -> Approval:
         self._callbacks.announce("approval", question)
         approval = read_answer(await self._callbacks.ask("approval", question))
+        if waiting is not None and waiting.resumed:
+            approval = await in_daemon_thread(waiting.settled, question, approval)
         await self.remember(question, approval, session)
         return approval
 
@@ -328,16 +351,8 @@ def read_answer(answer: Any) -> Approval:
     for good."""
     if isinstance(answer, Approval):
         return answer
-    match answer:
-        case True | "once" | "yes" | "y":
-            return Approval(True)
-        case "session":
-            return Approval(True, scope="session")
-        case "always":
-            return Approval(True, scope="always")
-        case "never":
-            return Approval(False, "the user said never", scope="always")
-    return Approval(False, "the user said no")
+    said = SPELLED.get(answer, answer) if isinstance(answer, str | bool) else "deny"
+    return WORDS.get(said, WORDS["deny"])
 
 
 def _read_hook(answer: Any) -> Approval | None:

@@ -2,6 +2,6 @@
 
 import sys
 
-from fsm_agent.cli.entry import main
+from fsm_agent.cli import main
 
 sys.exit(main())

@@ -9,7 +9,22 @@ import typer
 from fsm_agent.cli.config_app import config
 from fsm_agent.cli.diagram_app import diagram
 from fsm_agent.cli.models_app import models
-from fsm_agent.cli.options import ApiKey, BaseUrl, Commands, Home, Json, MaxIterations, Model, Sets, Yes
+from fsm_agent.cli.options import (
+    ApiKey,
+    BaseUrl,
+    Commands,
+    Home,
+    Json,
+    MaxCost,
+    MaxIterations,
+    MaxSeconds,
+    MaxTokens,
+    Model,
+    Sets,
+    Tools,
+    Yes,
+)
+from fsm_agent.cli.pending_app import pending
 from fsm_agent.cli.sessions_app import sessions
 
 approvals = typer.Typer(
@@ -47,6 +62,7 @@ app = typer.Typer(
 
 app.add_typer(diagram, name="diagram")
 app.add_typer(sessions, name="sessions")
+app.add_typer(pending, name="pending")
 app.add_typer(approvals, name="approvals")
 app.add_typer(config, name="config")
 app.add_typer(models, name="models")
@@ -88,7 +104,11 @@ def run(
     base_url: BaseUrl = None,
     api_key: ApiKey = None,
     max_iterations: MaxIterations = None,
+    max_cost: MaxCost = None,
+    max_tokens: MaxTokens = None,
+    max_seconds: MaxSeconds = None,
     set: Sets = None,
+    tool: Tools = None,
     yes: Yes = False,
     session: Session = None,
     image: Annotated[
@@ -98,13 +118,19 @@ def run(
         list[str] | None,
         typer.Option(metavar="FILE", help="A PDF, a text or audio that goes with the text; repeatable."),
     ] = None,
+    output_schema: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="A JSON schema for the answer; only the answer is printed."),
+    ] = None,
 ) -> None:
-    """Run one turn. Exit codes: 0 completed, 1 failed, 2 wrong use, 3 partial, 130 interrupted."""
-    from fsm_agent.cli.given import CliOptions
+    """Run one turn. Exit codes: 0 completed, 1 failed, 2 wrong use, 3 partial, 4 suspended, 130
+    interrupted."""
+    from fsm_agent.cli.given import CliOptions, bounded
     from fsm_agent.cli.run import run
 
-    given = CliOptions(model, base_url, api_key, home, max_iterations, set or (), yes, session)
-    raise typer.Exit(run(text, given, json, image or (), file or ()))
+    sets = bounded(set, max_cost, max_tokens, max_seconds)
+    given = CliOptions(model, base_url, api_key, home, max_iterations, sets, yes, session, tools=tool or ())
+    raise typer.Exit(run(text, given, json, image or (), file or (), output_schema))
 
 
 @app.command()
@@ -114,17 +140,42 @@ def chat(
     base_url: BaseUrl = None,
     api_key: ApiKey = None,
     max_iterations: MaxIterations = None,
+    max_cost: MaxCost = None,
+    max_tokens: MaxTokens = None,
+    max_seconds: MaxSeconds = None,
     set: Sets = None,
+    tool: Tools = None,
     yes: Yes = False,
     session: Session = None,
 ) -> None:
     """Talk with the agent, turn after turn."""
     from fsm_agent.cli.chat import chat
+    from fsm_agent.cli.given import CliOptions, bounded
+
+    sets = bounded(set, max_cost, max_tokens, max_seconds)
+    given = CliOptions(model, base_url, api_key, home, max_iterations, sets, yes, session, tools=tool or ())
+    raise typer.Exit(chat(given))
+
+
+@app.command()
+def acp(
+    model: Model = None,
+    home: Home = None,
+    base_url: BaseUrl = None,
+    api_key: ApiKey = None,
+    max_iterations: MaxIterations = None,
+    set: Sets = None,
+    tool: Tools = None,
+    yes: Yes = False,
+) -> None:
+    """Serve an editor over standard input and output (Agent Client Protocol)."""
+    from fsm_agent.cli.acp import acp
     from fsm_agent.cli.given import CliOptions
 
-    raise typer.Exit(
-        chat(CliOptions(model, base_url, api_key, home, max_iterations, set or (), yes, session))
+    given = CliOptions(
+        model, base_url, api_key, home, max_iterations, set or (), yes, None, "acp", tool or ()
     )
+    raise typer.Exit(acp(given))
 
 
 @app.command()
@@ -137,6 +188,14 @@ def verify(
         ),
     ] = None,
     promela: Annotated[str | None, typer.Option(metavar="FILE", help="Write a model for spin there.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="<provider>:<model>, to bound what a turn costs with it."),
+    ] = None,
+    fallback: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODEL", help="Another model that a turn may go on with; repeatable."),
+    ] = None,
     watch: Annotated[
         list[str] | None,
         typer.Option(metavar="STATE", help="Bound the visits of it; default: what a cap counts, or all."),
@@ -154,7 +213,10 @@ def verify(
     use."""
     from fsm_agent.cli.verify import verify
 
-    raise typer.Exit(verify(table, set or (), json, promela, tuple(watch or ()), time, counterexample))
+    models = (*((model,) if model else ()), *(fallback or ()))
+    raise typer.Exit(
+        verify(table, set or (), json, promela, tuple(watch or ()), time, counterexample, models)
+    )
 
 
 @app.command()
@@ -221,13 +283,16 @@ def debug(
     api_key: ApiKey = None,
     max_iterations: MaxIterations = None,
     set: Sets = None,
+    tool: Tools = None,
 ) -> None:
     """Step through a turn, look back, change it, and go on from anywhere."""
     from fsm_agent.cli.debug import Wanted, debug
     from fsm_agent.cli.given import CliOptions
 
     wanted = Wanted(turn, attach, task, web, port, open, dap, stdio)
-    raise typer.Exit(debug(wanted, CliOptions(model, base_url, api_key, home, max_iterations, set or ())))
+    raise typer.Exit(
+        debug(wanted, CliOptions(model, base_url, api_key, home, max_iterations, set or (), tools=tool or ()))
+    )
 
 
 @app.command()

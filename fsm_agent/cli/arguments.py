@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 from fsm_agent.composition.turn_table import TURN
 from fsm_agent.errors import ConfigError, TableError
 from fsm_agent.fsm.table import Table
+from fsm_agent.tools import Tool, as_tool
 
 
 def table_of(name: str | None) -> Table:
@@ -23,9 +24,19 @@ def table_of(name: str | None) -> Table:
     return table
 
 
-def attribute_of(name: str) -> object:
-    """What ``module:attribute`` is. Raises ``ConfigError`` for what cannot be loaded, ``TableError`` for a
-    wrong table."""
+def tools_of(names: Sequence[str]) -> list[Tool]:
+    """The tools that each ``module:attribute`` is, or lists. Raises ``ConfigError``."""
+    found = [
+        attribute_of(name, "the tool", "module:attribute of a tool, or of a list of tools") for name in names
+    ]
+    return [
+        as_tool(one) for thing in found for one in (thing if isinstance(thing, list | tuple) else (thing,))
+    ]
+
+
+def attribute_of(name: str, what: str = "the table", allowed: str = "module:attribute of a Table") -> object:
+    """What ``module:attribute`` is. Raises ``ConfigError`` when ``what`` cannot be loaded, ``TableError`` for
+    a wrong table."""
     module, _, attribute = name.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")
@@ -34,9 +45,7 @@ def attribute_of(name: str) -> object:
     except TableError:
         raise
     except Exception as error:  # a module of the user's may raise anything
-        raise ConfigError(
-            f"the table cannot be loaded ({error})", name, "module:attribute of a Table"
-        ) from error
+        raise ConfigError(f"{what} cannot be loaded ({error})", name, allowed) from error
 
 
 def nested(sets: Sequence[str]) -> dict[str, Any]:
@@ -57,6 +66,15 @@ def nested(sets: Sequence[str]) -> dict[str, Any]:
                 raise ConfigError("--set names both a setting and a part of it", text, "one of the two")
         group[path[-1]] = value_of(value.strip())
     return values
+
+
+def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The same in one mapping of ``nested.name``: how limits of inner tables are called."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        inner = isinstance(value, dict)
+        found |= dotted(value, f"{prefix}{name}.") if inner else {prefix + name: value}
+    return found
 
 
 def value_of(text: str) -> Any:

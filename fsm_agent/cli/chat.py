@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
 from collections import deque
@@ -16,20 +15,23 @@ from rich.text import Text
 
 from fsm_agent.agent import Agent, Content
 from fsm_agent.cli.approval import attend
+from fsm_agent.cli.commands import compacted, obey
 from fsm_agent.cli.given import CliOptions, agent_of
 from fsm_agent.cli.live import ProgressView
 from fsm_agent.cli.meanwhile import Meanwhile
+from fsm_agent.cli.pending_line import waiting_line
 from fsm_agent.cli.prompt import SIGN, Reader, piped, typed
 from fsm_agent.cli.run import ctrl_c, played
 from fsm_agent.cli.screen import clean, console_of, preview, seconds
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.conversation.parts import FilePart, ImagePart, Part, named
 from fsm_agent.conversation.result import TurnResult
-from fsm_agent.errors import ConfigError, SessionBusy, StoreError
+from fsm_agent.errors import ConfigError, SessionBusy, StoreError, TurnSuspended
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import TurnInfo
 from fsm_agent.sessions.turn import Turn
 from fsm_agent.settings.model import SecondMessage
+from fsm_agent.support.threads import in_a_loop
 
 HELP = """\
 Write a message and press Enter. Alt-Enter, or a backslash at the end of the line, begins a new line.
@@ -74,7 +76,7 @@ def chat(given: CliOptions) -> int:
     if sys.stdin.isatty() and live.console.is_terminal and sys.platform != "win32":
         meanwhile = Meanwhile(live.typed)
         live.aside = meanwhile.aside
-    asyncio.run(Talk(agent, live, read, meanwhile).go_on())
+    in_a_loop(Talk(agent, live, read, meanwhile).go_on())
     return 0
 
 
@@ -171,6 +173,9 @@ class Talk:
             signals = self._agent.signals
             self._waiting.extendleft(reversed((*self._last.pending_steer, *signals.take_steer())))
             signals.clear()  # what came too late for the turn is no word to the next one
+        except TurnSuspended as waits:
+            line = waiting_line(waits.pending, waits.turn_id)
+            self._live.write(Text(f"  {line}, or say /resume", "yellow"))
         except (ConfigError, SessionBusy) as error:
             self._live.write(Text(clean(str(error)), "red"))
 
@@ -209,24 +214,9 @@ class Talk:
             case "image" | "file":
                 return f"/{command} FILE adds it to the next message."
             case "compact":
-                return "Done." if await self._compact(words) else "The conversation stays as it is."
-            case "title":
-                title = self._agent.rename(words) if words else self._agent.title
-                return (
-                    f"The session is called “{clean(title)}”."
-                    if title
-                    else "The session gets its title with its first turn."
-                )
-            case "undo":
-                asked = re.fullmatch(r"(\d*)\s*(words)?", words)
-                if asked is None:
-                    raise ConfigError("so many turns cannot be undone", words, "a number, and perhaps: words")
-                done = await self._agent.aundo(int(asked[1] or 1), files=not asked[2])
-                kept = "" if asked[2] else f" {done.files or 'There was no checkpoint of files to put back.'}"
-                return (
-                    f"Taken back, from “{preview(done.asked, 60)}” on; the transcript has"
-                    f" {done.rows} messages now.{kept}"
-                )
+                return compacted(await self._compact(words))
+            case "title" | "undo":
+                return await obey(self._agent, command, words)
         return f"There is no command /{command}; /help shows what can be done."
 
     async def _make_room(self) -> None:

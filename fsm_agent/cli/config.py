@@ -11,6 +11,7 @@ from typing import Any
 
 import tomlkit
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 from rich.table import Table
 from rich.text import Text
 from tomlkit.exceptions import ParseError, TOMLKitError
@@ -138,10 +139,21 @@ def _summary(config: Config) -> dict[str, Any]:
         "known": _known(config),
         "learned": learned,
         "fallbacks": [mask(str(entry["model"])) for entry in config.fallbacks if "model" in entry],
-        "auxiliary": [mask(str(entry["model"])) for entry in config.auxiliary if "model" in entry],
+        "auxiliary": _auxiliary(config),
         "providers": [f"{name} at {mask(config.profiles[name].base_url or '')}" for name in own],
         "mcp servers": list(config.mcp.get("servers", {})),
     }
+
+
+def _auxiliary(config: Config) -> list[str]:
+    if not isinstance(config.auxiliary, Mapping):
+        return [mask(str(entry["model"])) for entry in config.auxiliary if "model" in entry]
+    return [
+        f"{mask(str(entry['model']))} ({task})"
+        for task, entries in config.auxiliary.items()
+        for entry in entries
+        if "model" in entry
+    ]
 
 
 def _known(config: Config) -> str:
@@ -184,13 +196,8 @@ def _plain(settings: BaseModel, keys: list[str]) -> Any:
 
 
 def _json(value: Any) -> Any:
-    return (
-        list(value)
-        if isinstance(value, tuple)
-        else int(value)
-        if isinstance(value, float) and value.is_integer()
-        else value
-    )
+    whole = isinstance(value, float) and value.is_integer()
+    return int(value) if whole else to_jsonable_python(value)
 
 
 def _table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> Table:

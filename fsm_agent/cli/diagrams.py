@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fsm_agent.cli.arguments import nested, table_of
+from fsm_agent.cli.arguments import dotted, nested, table_of
 from fsm_agent.composition.turn_table import TURN
 from fsm_agent.diagram import FORMATS, render, written
 from fsm_agent.diagram import runs as files
@@ -142,7 +142,7 @@ def _counted(table: Table, format: str, engine: str, overlay: str | None, covera
 
 
 def _limits(sets: Sequence[str]) -> Mapping[str, int]:
-    values = nested(sets)
+    values = dotted(nested(sets))
     for limit, value in values.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise ConfigError(f"limit {limit} is out of range", value, "a whole number, 0 or more")

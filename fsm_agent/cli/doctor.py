@@ -20,6 +20,8 @@ from fsm_agent.composition.turn_table import TURN
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.fsm.verify import examine
 from fsm_agent.providers.config_file import Config, config_of
+from fsm_agent.providers.kept_keys import is_kept, unkept
+from fsm_agent.providers.prices import price_of
 from fsm_agent.providers.probe import local_models
 from fsm_agent.providers.profiles import LOCAL_SERVERS
 from fsm_agent.sessions.checkpoints import Checkpoints
@@ -92,6 +94,7 @@ def _findings(home: str | None) -> Iterator[Finding]:
     yield _keys(config)
     yield _servers()
     yield _model(config)
+    yield _limits(config)
     yield _learned(home, config)
     yield _mcp_servers(home, config)
     yield _sandbox(home, config)
@@ -153,17 +156,22 @@ def _settings() -> Finding:
 
 
 def _keys(config: Config) -> Finding:
-    names = sorted(
-        {
-            profile.key_env
-            for profile in config.profiles.values()
-            if profile.key_env and os.environ.get(profile.key_env)
-        }
-    )
-    if broken := [name for name in names if os.environ[name].strip() != os.environ[name]]:
-        return Finding("keys", f"{broken[0]} has blanks around it", "set it again without them")
-    found = ", ".join(f"{name}=***" for name in names)
-    return Finding("keys", found or "none set; fine for local servers and the offline demo")
+    """Where each key is from; no keyring is asked for more than that the key is there."""
+    given = {
+        name: os.environ[name]
+        for name in (profile.key_env for profile in config.profiles.values())
+        if name and os.environ.get(name)
+    } | {f"[providers.{name}]": profile.key for name, profile in config.profiles.items() if profile.key}
+    found = []
+    for name, text in sorted(given.items()):
+        if text.strip() != text:
+            return Finding("keys", f"{name} has blanks around it", "set it again without them")
+        try:
+            unkept(text)
+        except ConfigError as error:
+            return Finding("keys", f"{name}: {error}", "put the key into the keyring, or give it otherwise")
+        found.append(f"{name}=*** ({text})" if is_kept(text) else f"{name}=*** (the environment)")
+    return Finding("keys", ", ".join(found) or "none set; fine for local servers and the offline demo")
 
 
 def _servers() -> Finding:
@@ -188,6 +196,27 @@ def _model(config: Config) -> Finding:
             "model", mask(str(error)), "correct FSM_AGENT_MODEL, the config file, or the provider's variables"
         )
     return Finding("model", f"{name_of(choice)}, because {choice.why}; known of it: {known_of(choice)}")
+
+
+def _limits(config: Config) -> Finding:
+    try:
+        settings = Settings.of(None, config.settings)
+        choice = config.chooser(plain_http=settings.credential.plain_http)
+    except ConfigError:
+        return Finding("limits", "not looked at, because the settings or the model cannot be used")
+    given = {
+        f"limits.{scope}.{unit}": value
+        for scope, limit in settings.limits.each.items()
+        for unit, value in limit.model_dump(exclude_none=True).items()
+    }
+    priced = price_of(choice.model, choice.profile.name, settings.prices) is not None
+    todo = (
+        ""
+        if priced or not any(name.endswith("usd") for name in given)
+        else f"set prices for {name_of(choice)}"
+    )
+    found = ", ".join(f"{name} = {value:,}" for name, value in given.items())
+    return Finding("limits", found or "none in money, tokens or time", todo)
 
 
 def _learned(given: str | None, config: Config) -> Finding:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from copy import copy
 from functools import cache
 from typing import Any
 
@@ -23,14 +24,14 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 completed, 1 failed, 2 wrong use, 3 partial, 130
-    interrupted."""
+    """Run a command and return its exit code: 0 completed, 1 failed, 2 wrong use, 3 partial, 4 suspended,
+    130 interrupted."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a replaced stream may not have it
     try:
-        given = None if arguments is None else list(arguments)
-        code = _command()(args=given, prog_name="fsm-agent", standalone_mode=False)
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        code = _command(given[0] if given else "")(args=given, prog_name="fsm-agent", standalone_mode=False)
         sys.stdout.flush()
     except (ConfigError, SessionBusy, StoreError) as error:
         return _complain(str(error))
@@ -49,9 +50,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @cache
-def _command() -> Any:
-    """The commands as typer makes them of their signatures, once a process."""
-    return typer.main.get_command(app)
+def _command(first: str) -> Any:
+    """The commands as typer makes them of their signatures, once a process: the one that the first word
+    names, or all where it names none."""
+    named = copy(app)
+    named.registered_commands = [one for one in app.registered_commands if _named(one) == first]
+    named.registered_groups = [one for one in app.registered_groups if one.name == first]
+    known = named.registered_commands or named.registered_groups
+    return typer.main.get_command(named if known else app)
+
+
+def _named(command: Any) -> str:
+    """How a command is called: as its function is, where it has no other name."""
+    return command.name or typer.main.get_command_name(command.callback.__name__)
 
 
 def _complain(message: str, code: int = USAGE) -> int:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.agent import Agent
-from fsm_agent.cli.arguments import nested
+from fsm_agent.cli.arguments import nested, tools_of
 from fsm_agent.composition.options import DEFAULT_TOOLSETS, AgentOptions
+from fsm_agent.composition.side_models import by_task
 from fsm_agent.providers.choose import Choice
-from fsm_agent.providers.config_file import config_of
+from fsm_agent.providers.config_file import Config, config_of
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.names import find_session
 from fsm_agent.settings.model import Settings
@@ -22,7 +23,7 @@ from fsm_agent.support.home import home_of
 class CliOptions:
     """What ``run`` and ``chat`` have in common. ``sets`` are ``nested.name=value`` texts; ``yes`` approves
     every tool; ``session`` is the one to go on in, as its user calls it; ``source`` names the command in
-    lists of sessions."""
+    lists of sessions; ``tools`` are ``module:name`` of the user's own."""
 
     model: str | None = None
     base_url: str | None = None
@@ -33,6 +34,7 @@ class CliOptions:
     yes: bool = False
     session: str | None = None
     source: str = "cli"
+    tools: Sequence[str] = ()
 
 
 def agent_of(given: CliOptions, callbacks: object) -> tuple[Agent, Choice]:
@@ -52,13 +54,15 @@ def options_of(given: CliOptions, callbacks: object) -> tuple[AgentOptions, Choi
         settings = settings.model_copy(
             update={"delegation": settings.delegation.model_copy(update={"approvals": "ask"})}
         )
-    asks = ("clarify",) if getattr(callbacks, "clarify", None) is not None else ()
+    somebody = getattr(callbacks, "clarify", None) is not None or settings.approval.unanswered == "suspend"
+    asks = ("clarify",) if somebody else ()
     store = store_for(home, settings.store.durability)
     options = AgentOptions(
         model=f"{choice.profile.name}:{choice.model}",
         base_url=choice.base_url,
         api_key=given.api_key,
-        toolsets=(*DEFAULT_TOOLSETS, "learn", "delegate", *asks),
+        tools=tools_of(given.tools),
+        toolsets=(*DEFAULT_TOOLSETS, "learn", "delegate", *asks, *_sides(config)),
         settings=settings,
         home=home,
         session_id=None if given.session is None else find_session(store, given.session),
@@ -67,6 +71,20 @@ def options_of(given: CliOptions, callbacks: object) -> tuple[AgentOptions, Choi
         source=given.source,
     )
     return options, choice
+
+
+def _sides(config: Config) -> list[str]:
+    """Toolsets that ask another model, where the config file has models for that."""
+    models = by_task(config.auxiliary)
+    return [name for name, task in (("ask", "web"), ("vision", "vision")) if models[task]]
+
+
+def bounded(
+    sets: Sequence[str] | None, usd: float | None, tokens: int | None, seconds: float | None
+) -> list[str]:
+    """Return the ``name=value`` texts with the limits of a turn and its children behind them."""
+    limits = {"usd": usd, "tokens": tokens, "seconds": seconds}.items()
+    return [*(sets or ()), *(f"limits.tree.{name}={value}" for name, value in limits if value is not None)]
 
 
 def settings_of(

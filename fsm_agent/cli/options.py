@@ -19,9 +19,20 @@ Home = Annotated[
     str | None, typer.Option(help="Data directory; default: $FSM_AGENT_HOME, else the platform's.")
 ]
 MaxIterations = Annotated[int | None, typer.Option(help="Iterations that the turn may use.")]
+MaxCost = Annotated[
+    float | None, typer.Option(metavar="USD", help="US dollars that the turn and its children may cost.")
+]
+MaxTokens = Annotated[int | None, typer.Option(help="Tokens that the turn and its children may use.")]
+MaxSeconds = Annotated[float | None, typer.Option(help="Seconds that the turn may take.")]
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as api_max_retries=5."),
+]
+Tools = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tool", metavar="MODULE:NAME", help="A tool of your own, or a list of them; looked for here first."
+    ),
 ]
 Yes = Annotated[bool, typer.Option("--yes/--ask", "-y", help="Approve every tool call without asking.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]

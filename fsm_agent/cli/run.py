@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.text import Text
@@ -17,39 +18,80 @@ from fsm_agent.agent import Agent
 from fsm_agent.cli.approval import attend
 from fsm_agent.cli.given import CliOptions, agent_of
 from fsm_agent.cli.live import ProgressView
+from fsm_agent.cli.pending_line import waiting_line
 from fsm_agent.cli.screen import console_of
+from fsm_agent.conversation.nesting import json_of
 from fsm_agent.conversation.parts import FilePart, ImagePart
 from fsm_agent.conversation.result import TurnResult
+from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.sessions.turn import Turn
+from fsm_agent.support.texts import one_line
+from fsm_agent.support.threads import in_a_loop
+
+SUSPENDED = 4
+"""Exit code for a turn that waits for an answer."""
 
 
 def run(
-    text: str, given: CliOptions, as_json: bool, images: Sequence[str] = (), files: Sequence[str] = ()
+    text: str,
+    given: CliOptions,
+    as_json: bool,
+    images: Sequence[str] = (),
+    files: Sequence[str] = (),
+    schema: str | None = None,
 ) -> int:
     """Run a new turn and return the exit code of its outcome. ``images`` and ``files`` are paths or web
-    addresses of what goes with the text."""
+    addresses of what goes with the text; ``schema`` is the path of a JSON schema for the answer."""
+    output_type: Any = str if schema is None else schema_in(schema)
     parts: list[ImagePart | FilePart] = [*map(ImagePart, images), *map(FilePart, files)]
 
     def begin(agent: Agent) -> Turn:
         words = sys.stdin.read() if text == "-" else text
-        return agent.start([words, *parts] if parts else words)
+        return agent.start([words, *parts] if parts else words, output_type=output_type)
 
-    return go(given, as_json, begin)
+    return go(given, as_json, begin, typed=schema is not None)
 
 
-def go(given: CliOptions, as_json: bool, begin: Callable[[Agent], Turn]) -> int:
+def schema_in(path: str) -> Any:
+    """The JSON schema in a file as the type of an answer. Raises ``ConfigError``."""
+    from fsm_agent.output import JsonSchema
+
+    try:
+        return JsonSchema(json_of(Path(path).read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else one_line(str(error), 200)
+        raise ConfigError(f"--output-schema cannot be read ({why})", path, "a JSON schema") from None
+
+
+def go(given: CliOptions, as_json: bool, begin: Callable[[Agent], Turn], *, typed: bool = False) -> int:
     """Run the turn that ``begin`` makes and return the exit code of its outcome. With ``as_json`` standard
-    output gets the result and nothing else; progress goes to standard error then, if that is a terminal."""
-    stream = sys.stderr if as_json else sys.stdout
-    live = ProgressView(console_of(stream), quiet=as_json and not stream.isatty())
+    output gets the result and nothing else, of a ``typed`` turn its answer; progress goes to standard error
+    then, if that is a terminal."""
+    alone = as_json or typed
+    stream = sys.stderr if alone else sys.stdout
+    live = ProgressView(console_of(stream), quiet=alone and not stream.isatty())
     attend(live, given.yes)
     agent, choice = agent_of(given, live)
     turn = begin(agent)
     live.begin(f"{choice.profile.name}:{choice.model}", choice.why)
-    result = asyncio.run(_one(agent, turn, live))
+    try:
+        result = in_a_loop(_one(agent, turn, live))
+    except TurnSuspended as waits:
+        return suspended(waits, as_json)
     if as_json:
         print(json.dumps(result.model_dump(mode="json")))
+    elif typed and result.final_response is not None and result.completed:
+        print(json.dumps(result.output))
+    elif typed and result.error:
+        print(f"error: {result.error}", file=sys.stderr)
     return code_of(result)
+
+
+def suspended(waits: TurnSuspended, as_json: bool) -> int:
+    """Say what a turn waits for, and return the exit code of that."""
+    told = {"suspended": True, "turn_id": waits.turn_id, "pending": [one.to_dict() for one in waits.pending]}
+    print(json.dumps(told) if as_json else waiting_line(waits.pending, waits.turn_id))
+    return SUSPENDED
 
 
 def code_of(result: TurnResult) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -120,7 +121,7 @@ def last_exit(one: SessionInfo) -> Text:
     if one.running is not None:
         return Text("running", "bold cyan")
     if one.unfinished:
-        return Text("unfinished", "bold yellow")
+        return Text("suspended" if one.pending else "unfinished", "bold yellow")
     if one.last is None:
         return Text("no turn yet", "dim")
     return Text(clean(one.last.exit or ""), OUTCOMES.get(one.last.outcome or "", ""))
@@ -133,7 +134,7 @@ def rename(home: str | None, name: str, title: str) -> int:
     """Give a session a title; returns the exit code."""
     store = store_of(home)
     session = store.newest(find_session(store, name)).id
-    _say(f"{session} is called “{renamed(store, session, title)}” now")
+    say(f"{session} is called “{renamed(store, session, title)}” now")
     return 0
 
 
@@ -141,7 +142,7 @@ def undo(home: str | None, name: str, turns: int) -> int:
     """Take back the last turns of a session."""
     store = store_of(home)
     done = LOOP.run(undone(store, find_session(store, name), turns))
-    _say(
+    say(
         f"{count(len(done.turns), 'turn')} of {done.session} taken back, from “{preview(done.asked, 60)}” on;"
         f" the transcript has {count(done.rows, 'message')} now. What tools did stays done."
     )
@@ -177,7 +178,7 @@ def export(home: str | None, name: str, output: str | None, format: str, raw: bo
         for line in lines:
             print(line)
         return 0
-    written = _write(Path(output), lines)
+    written = write_lines(Path(output), lines)
     print(
         f"{kind} {found}: {count(written, 'line')} in {output}{'' if raw else ', secrets masked'}",
         file=sys.stderr,
@@ -185,11 +186,16 @@ def export(home: str | None, name: str, output: str | None, format: str, raw: bo
     return 0
 
 
-def _write(path: Path, lines: Iterator[str]) -> int:
-    """Only the user may read it."""
+def write_lines(path: Path, lines: Iterator[str]) -> int:
+    """Write a file that only the user may read, and return how many lines are safe in it. Raises
+    ``ConfigError``."""
     try:
         with open(path, "w", encoding="utf-8", opener=private_file) as file:
-            return sum(file.write(line + "\n") > 0 for line in lines)
+            written = sum(file.write(line + "\n") > 0 for line in lines)
+            file.flush()
+            with contextlib.suppress(OSError):  # a pipe cannot be flushed to a disk
+                os.fsync(file.fileno())
+            return written
     except OSError as error:
         raise ConfigError(f"the file cannot be written ({error.strerror})", str(path)) from None
 
@@ -215,21 +221,22 @@ def import_file(home: str | None, file: str, as_json: bool) -> int:
         print(json.dumps({**told, "copied": done.copied, "unfinished": done.unfinished}))
         return 0
     new = ", under new ids, because it was here already" if done.copied else ""
-    _say(
+    say(
         f"{done.of} {done.id}: {count(done.turns, 'turn')} and {count(done.messages, 'message')}"
         f" imported{new}"
     )
     for turn in done.unfinished:
-        _say(f"it was left unfinished: fsm-agent sessions resume {turn}")
+        say(f"it was left unfinished: fsm-agent sessions resume {turn}")
     if done.unfinished:
-        _say(
+        say(
             "It goes on under the rules of this home, and asks before every call that does more than read"
             " here."
         )
     return 0
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Print one line."""
     screen().print(Text(clean(line)))
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fsm_agent.cli.options import ApiKey, BaseUrl, Commands, Home, Json, Model, Yes
+from fsm_agent.cli.options import ApiKey, BaseUrl, Commands, Home, Json, Model, Tools, Yes
 
 sessions = typer.Typer(
     cls=Commands, rich_markup_mode=None, help="What was said and done: show, find, go on, carry elsewhere."
@@ -120,13 +120,14 @@ def resume(
     home: Home = None,
     base_url: BaseUrl = None,
     api_key: ApiKey = None,
+    tool: Tools = None,
     yes: Yes = False,
 ) -> None:
     """Go on with a turn that was left unfinished. Exit codes as for run."""
     from fsm_agent.cli.continued import resume
     from fsm_agent.cli.given import CliOptions
 
-    raise typer.Exit(resume(id, CliOptions(model, base_url, api_key, home, yes=yes), json))
+    raise typer.Exit(resume(id, CliOptions(model, base_url, api_key, home, yes=yes, tools=tool or ()), json))
 
 
 @sessions.command()
@@ -146,13 +147,63 @@ def fork(
     home: Home = None,
     base_url: BaseUrl = None,
     api_key: ApiKey = None,
+    tool: Tools = None,
     yes: Yes = False,
 ) -> None:
     """Run a turn again from one of its moves, in a session of its own. Exit codes as for run."""
     from fsm_agent.cli.continued import fork
     from fsm_agent.cli.given import CliOptions
 
-    raise typer.Exit(fork(turn, at, edit, CliOptions(model, base_url, api_key, home, yes=yes), json))
+    raise typer.Exit(
+        fork(turn, at, edit, CliOptions(model, base_url, api_key, home, yes=yes, tools=tool or ()), json)
+    )
+
+
+OlderThan = Annotated[
+    float, typer.Option("--older-than", metavar="DAYS", help="What was not used for so many days.")
+]
+Keep = Annotated[int, typer.Option(help="Conversations that stay in any case: those used last.")]
+Dry = Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")]
+Sure = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before removing.")]
+
+
+@sessions.command()
+def prune(
+    older_than: OlderThan,
+    keep: Keep = 0,
+    dry_run: Dry = False,
+    yes: Sure = False,
+    json: Json = False,
+    home: Home = None,
+) -> None:
+    """Remove old conversations for good; what is unfinished stays."""
+    from fsm_agent.cli.retention import prune
+
+    raise typer.Exit(prune(home, older_than, keep, dry_run, yes, json))
+
+
+@sessions.command()
+def archive(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A new file, which import reads again.")],
+    older_than: OlderThan,
+    keep: Keep = 0,
+    dry_run: Dry = False,
+    yes: Sure = False,
+    json: Json = False,
+    home: Home = None,
+) -> None:
+    """Move old conversations into a file, secrets and all; what is unfinished stays."""
+    from fsm_agent.cli.retention import prune
+
+    raise typer.Exit(prune(home, older_than, keep, dry_run, yes, json, archive=file))
+
+
+@sessions.command()
+def vacuum(json: Json = False, home: Home = None) -> None:
+    """Give room that is free in the file back to the disk."""
+    from fsm_agent.cli.retention import make_smaller
+
+    raise typer.Exit(make_smaller(home, json))
 
 
 @sessions.command()

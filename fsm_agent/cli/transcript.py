@@ -10,11 +10,14 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
+from rich.tree import Tree
 
 from fsm_agent.cli.arguments import value_of
 from fsm_agent.cli.figures import cost, count, moment, spell, tokens
 from fsm_agent.cli.screen import clean, preview, seconds
 from fsm_agent.cli.sessions import OUTCOMES, last_exit, put, screen, store_of
+from fsm_agent.conversation.handover import AGENT_NAME
+from fsm_agent.conversation.hosted import told_in
 from fsm_agent.conversation.parts import said
 from fsm_agent.sessions.store.names import one_of
 from fsm_agent.sessions.store.reports.records import (
@@ -92,6 +95,9 @@ def _head(shown: Shown) -> Iterator[Text]:
         yield Text.assemble(
             "  ", last_exit(one), (f": fsm-agent sessions resume {clean(one.last.id)}", "yellow")
         )
+    for item in one.pending:
+        waits = "waits for" if item.answered is None else f"has its answer ({item.said}) to"
+        yield Text(f"  {waits} {item.id}: {clean(item.what)}", "yellow")
     if one.running is not None:
         yield Text(
             f"  a turn is running in process {one.running.get('pid')} on"
@@ -106,6 +112,8 @@ def _turn(record: TurnReport, width: int) -> Iterator[RenderableType]:
     line = Text.assemble(
         "\n── ", (clean(info.id), "bold"), "  ", (clean(outcome), OUTCOMES.get(outcome, "yellow"))
     )
+    if record.agent not in ("", AGENT_NAME):
+        line.append(f"  {clean(record.agent)}", "cyan")
     facts = [clean(info.exit or f"in {info.state}"), count(info.seq, "move"), spell(record.seconds)]
     facts += [f"{tokens(record.spent)} tokens", f"cost {cost(record.spent)}"]
     if info.parent is not None:
@@ -114,10 +122,31 @@ def _turn(record: TurnReport, width: int) -> Iterator[RenderableType]:
     if record.undone is not None:
         facts.append("undone")
     yield line.append("\n   " + " · ".join(facts), "dim")
+    if record.children or record.handed_to:
+        yield Padding(_below(record), (0, 0, 0, 3), expand=False)
     for doubt in record.doubts:
         yield _doubt(doubt)
     if record.steps:
         yield Padding(_moves(record), (0, 0, 0, 2), expand=False)
+
+
+def _below(record: TurnReport) -> Tree:
+    """What came of a turn: the turns that its tools began, and who went on with the conversation."""
+    tree = Tree(Text("agents", "dim"), guide_style="dim")
+    _add_below(tree, record)
+    return tree
+
+
+def _add_below(tree: Tree, record: TurnReport) -> None:
+    for child in record.children:
+        outcome = child.info.outcome or "unfinished"
+        line = Text.assemble((clean(child.agent), "cyan"), f"  {preview(child.info.asked, 60)}  ")
+        line.append(clean(child.info.exit or f"in {child.info.state}"), OUTCOMES.get(outcome, "yellow"))
+        facts = [clean(child.model), f"{tokens(child.spent)} tokens", f"cost {cost(child.spent)}"]
+        line.append(" · " + " · ".join([*filter(None, facts), clean(child.info.id)]), "dim")
+        _add_below(tree.add(line), child)
+    if record.handed_to:
+        tree.add(Text.assemble(("→ ", "magenta"), (clean(record.handed_to), "cyan"), " goes on"))
 
 
 def _doubt(doubt: Doubt) -> Text:
@@ -173,6 +202,8 @@ def _message(row: ShownMessage, full: bool) -> Iterator[RenderableType]:
         yield Text("  (a summary of earlier messages)", "dim")
     if text:
         yield Padding(Text(text), (0, 0, 0, 2), expand=False)
+    for words in told_in(body.get("blocks", ())):
+        yield Text(f"  ⋯ {clean(words)}", "dim")
     for call in body.get("tool_calls", ()):
         function = call["function"]
         yield Text.assemble(

@@ -8,9 +8,11 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
-from fsm_agent.cli.arguments import nested, table_of
+from fsm_agent.cli.arguments import dotted, nested, table_of
+from fsm_agent.cli.money import most_money
 from fsm_agent.cli.screen import console_of
 from fsm_agent.composition.turn_table import TURN, limits_for
 from fsm_agent.errors import ConfigError
@@ -18,7 +20,7 @@ from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import search, verify_table
 from fsm_agent.fsm.verify.reachability.counterexample import counterexample
 from fsm_agent.fsm.verify.reachability.promela import STATES_OF_THE_END, promela
-from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
+from fsm_agent.fsm.verify.reachability.small_scopes import all_limit_names, limit_names
 from fsm_agent.fsm.verify.time_limit import SECONDS, TimeLimit
 from fsm_agent.settings.model import Settings
 
@@ -36,11 +38,14 @@ def verify(
     watch: tuple[str, ...] = (),
     seconds: float = SECONDS,
     script: str | None = None,
+    models: Sequence[str] = (),
 ) -> int:
     """Print the report about a table; 1 when a check fails. ``model`` is the file that the Promela model is
     written to, ``watch`` are the states whose visits are bounded, ``seconds`` the time for the bounds,
-    ``script`` the file for a counterexample when there is one."""
+    ``script`` the file for a counterexample when there is one, ``models`` what a turn may ask."""
     table = table_of(name)
+    if len(models) > 1 and "fallbacks" not in nested(sets):
+        sets = [*sets, f"fallbacks={len(models) - 1}"]
     if wrong := [state for state in watch if state not in table.states or state == table.final]:
         allowed = ", ".join(state for state in table.states if state != table.final)
         raise ConfigError(f"the table {table.name} has no such state to watch", ", ".join(wrong), allowed)
@@ -50,13 +55,20 @@ def verify(
         report = verify_table(table, chosen, watch=watch, within=TimeLimit(seconds, tell))
     shown = [] if script is None or report.ok else _write_counterexample(table, name, script)
     requests = most_requests(chosen or {}, sets) if table is TURN else {}
+    money = most_money(requests, models, _settings_in(sets)) if requests else None
     if json:
         more: dict[str, object] = {"requests": requests} if requests else {}
+        more |= {"money": asdict(money)} if money else {}
         more |= {"promela": written} if written else {}
         print(jsonlib.dumps(report.to_dict() | more, ensure_ascii=False))
         return 0 if report.ok else 1
     body, _, verdict = report.render().rpartition("\n")
-    lines = [body, *_requests_in_words(requests), *(_how_to_check(written) if written else ())]
+    lines = [
+        body,
+        *_requests_in_words(requests),
+        *(money.lines() if money else ()),
+        *(_how_to_check(written) if written else ()),
+    ]
     print("\n".join([*lines, *([""] if len(lines) > 1 else []), verdict, *shown]))
     return 0 if report.ok else 1
 
@@ -64,8 +76,7 @@ def verify(
 def most_requests(chosen: Mapping[str, int], sets: Sequence[str]) -> dict[str, int]:
     """The most requests to models under these maxima: of a ``turn``, of the ``tree`` of a turn and its
     children, of a ``compaction`` that a person asks for."""
-    given = nested(sets)
-    settings = Settings.of({key: value for key, value in given.items() if key in Settings.model_fields})
+    settings = _settings_in(sets)
     tree = settings.delegation.max_attempts_per_tree
     own = chosen["attempts"]
     return {
@@ -73,6 +84,10 @@ def most_requests(chosen: Mapping[str, int], sets: Sequence[str]) -> dict[str, i
         "tree": tree or int(own * settings.delegation.tree_cap_factor),
         "compaction": min(own, chosen["summarisers"]),
     }
+
+
+def _settings_in(sets: Sequence[str]) -> Settings:
+    return Settings.of({key: value for key, value in nested(sets).items() if key in Settings.model_fields})
 
 
 def _requests_in_words(most: Mapping[str, int]) -> list[str]:
@@ -99,8 +114,8 @@ def limits(table: Table, sets: Sequence[str]) -> Mapping[str, int] | None:
     """The maxima that bounds are worked out for: for the turn's table those of the settings (``name=value``
     texts, under the names of ``Settings``), and maxima given by their own names; ``None`` for a table of the
     user's own when none is given."""
-    known = limit_names(table)
-    given = nested(sets)
+    known = all_limit_names(table)
+    given = nested(sets) if table is TURN else dotted(nested(sets))
     settings = {key: value for key, value in given.items() if table is TURN and key in Settings.model_fields}
     values: dict[str, int] = {}
     if table is TURN:

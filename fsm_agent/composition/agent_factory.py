@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fsm_agent.approvals.repository import Grants
 from fsm_agent.approvals.service import Approvals
+from fsm_agent.composition.agent_tool import AgentTool
+from fsm_agent.composition.answers import output_type_of
 from fsm_agent.composition.child_factory import ChildAgentFactory
+from fsm_agent.composition.engine_calls import EngineCalls
+from fsm_agent.composition.handoffs import transfer_tools
 from fsm_agent.composition.options import AgentOptions
 from fsm_agent.composition.services import HOME_FILES, RESULTS, Services
+from fsm_agent.composition.side_models import by_task
+from fsm_agent.conversation.handover import NAME
+from fsm_agent.conversation.wire.options import check_options
 from fsm_agent.errors import ConfigError
+from fsm_agent.hooks.calls import HookCalls
 from fsm_agent.memory.context_injection import MemoryRecall
 from fsm_agent.memory.external import ExternalMemory, checked
 from fsm_agent.memory.files import Notes
@@ -23,6 +33,7 @@ from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.config_file import Config, config_of
 from fsm_agent.providers.connect import connect
 from fsm_agent.providers.failover import Backend, Backends, fallback_backends, make_backend
+from fsm_agent.providers.kept_keys import unkept
 from fsm_agent.providers.keyless_environment import hide_from_children
 from fsm_agent.providers.learned import LearnedFacts
 from fsm_agent.runtime.callbacks import Callbacks
@@ -40,25 +51,38 @@ from fsm_agent.tools.runner import ToolRunner
 from fsm_agent.tools.source import ToolSource
 from fsm_agent.toolsets import TOOLSETS
 from fsm_agent.toolsets import toolsets as tools_of
-from fsm_agent.toolsets.agent import AGENT_LEVEL, AGENT_TOOLSETS, AgentTools, Background, agent_tools
+from fsm_agent.toolsets.agent import (
+    AGENT_LEVEL,
+    AGENT_TOOLSETS,
+    BEGIN_TURNS,
+    AgentTools,
+    Background,
+    agent_tools,
+)
 from fsm_agent.toolsets.agent.bridge import bridge_tools
 from fsm_agent.toolsets.agent.child import ChildAgent
-from fsm_agent.toolsets.mcp.servers import McpServers
+from fsm_agent.toolsets.agent.review import REVIEW
+from fsm_agent.toolsets.agent.title import TITLE
 
 
 def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) -> Services:
     """The services of an agent; ``make`` makes the agents of its children. Raises ``ConfigError`` for what
     cannot be used."""
+    if not re.fullmatch(NAME, options.name):
+        allowed = "1 to 48 letters, digits, underscores and dashes"
+        raise ConfigError("the name of an agent cannot be used", options.name, allowed)
     home = home_of(options.home, os.environ)
     config = config_of(home)
-    hide_from_children(profile.key_env for profile in config.profiles.values() if profile.key_env)
     settings = Settings.of(options.settings, config.settings)
+    variables = (profile.key_env for profile in config.profiles.values() if profile.key_env)
+    headers = {name: unkept(text) for name, text in settings.request.headers.items()}
+    hide_from_children(variables, headers.values())
     store = options.store or store_for(home, settings.store.durability)
     clock, workdir = options.clock or SystemClock(), Path(options.workdir or Path.cwd())
-    told, signals, inherits = Callbacks(options.callbacks), TurnInbox(), options.inherits
+    told, signals, inherits = Callbacks(options.callbacks), options.inbox or TurnInbox(), options.inherits
     poll, grace = settings.poll.control, settings.tool.interrupt_grace
     learned = LearnedFacts(home, settings.learned.days, clock.now)
-    backends, auxiliary, notices = _models(options, config, settings, clock, learned)
+    backends, auxiliary, sides, notices = _models(options, config, settings, clock, learned, headers)
     if opened := made_private(home, HOME_FILES):
         notices = (opened, *notices)
     external = _external(options.memory, clock, settings)
@@ -79,18 +103,29 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
         notes=Notes.at(home, settings.memory),
         recall=MemoryRecall(external, told, signals),
         learned=learned,
+        hooks=HookCalls(
+            options.hooks,
+            options.input_guardrails,
+            options.output_guardrails,
+            clock=clock,
+            settings=settings,
+            tell=partial(told.emit, "status"),
+        ),
         checkpoints=Checkpoints(home, workdir, settings.checkpoints),
+        output=output_type_of(options.output_type, settings),
+        engine=EngineCalls.of(options.context_engine, clock, settings),
         auxiliary=auxiliary,
         budget=options.budget,
         notices=notices,
     )
     more = (
         inherits.more
-        if inherits
-        else McpServers.of(options.mcp, home=home, workdir=workdir, clock=clock, settings=settings)
+        if inherits and options.mcp is None
+        else _servers(options, config, home, workdir, clock, settings)
     )
-    services.child_factory = ChildAgentFactory(make, _named(options, backends), services, more)
-    services.background = _background(options, services)
+    known = replace(named(options, backends), auxiliary=sides)
+    services.child_factory = ChildAgentFactory(make, known, services, more)
+    services.background = _background(known, services)
     own, registered = _tools(options, services, external, more)
     services.agent_tools = AgentTools(own, clock=clock, interrupt_grace=grace, poll=poll)
     services.tools = ToolRunner(
@@ -102,14 +137,21 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
         more=more,
         reserved=[tool.spec.name for tool in own],
     )
+    names = [*services.agent_tools.names, *services.tools.lasting_names]
+    services.notices += tuple(check_options(backends.runtimes(), settings.request, names))
     return services
 
 
 def _models(
-    options: AgentOptions, config: Config, settings: Settings, clock: Clock, learned: LearnedFacts
-) -> tuple[Backends, tuple[Backend, ...], tuple[str, ...]]:
-    """(the primary with its fallbacks, the models for side tasks in the order in which they are tried,
-    entries that cannot be used, in words)."""
+    options: AgentOptions,
+    config: Config,
+    settings: Settings,
+    clock: Clock,
+    learned: LearnedFacts,
+    headers: Mapping[str, str],
+) -> tuple[Backends, tuple[Backend, ...], Mapping[str, Any], tuple[str, ...]]:
+    """(the primary with its fallbacks, the models for summaries in the order in which they are tried, usable
+    entries for side work by task, entries that cannot be used, in words)."""
     model = options.model
     choose = partial(config.chooser, plain_http=settings.credential.plain_http)
     if not (model is None or isinstance(model, str) or hasattr(model, "call")):
@@ -120,17 +162,24 @@ def _models(
     def port(choice: Choice) -> ModelPort:
         return connect(choice, settings, clock)
 
+    def first(choice: Choice) -> ModelPort:
+        return connect(choice, settings, clock, headers)
+
     names = ("model", "base_url", "api_key", "api_mode", "context_window")
-    primary = make_backend({name: getattr(options, name) for name in names}, choose, settings, port)
+    primary = make_backend({name: getattr(options, name) for name in names}, choose, settings, first)
     fallbacks = config.fallbacks if options.fallbacks is None else options.fallbacks
     chain, notices = fallback_backends(fallbacks, choose, settings, port)
-    specs = config.auxiliary if options.auxiliary is None else options.auxiliary
-    smaller = [specs] if isinstance(specs, Mapping) else specs
-    auxiliary, _ = fallback_backends(smaller, choose, settings, port)
-    return Backends(primary, chain, settings, clock, learned), tuple(auxiliary), tuple(notices)
+    sides = by_task(config.auxiliary if options.auxiliary is None else options.auxiliary)
+    usable = {
+        task: [(spec, one) for spec in specs for one in fallback_backends([spec], choose, settings, port)[0]]
+        for task, specs in sides.items()
+    }
+    smaller = {task: [spec for spec, _ in found] for task, found in usable.items()}
+    summarisers = tuple(backend for _, backend in usable["summary"])
+    return Backends(primary, chain, settings, clock, learned), summarisers, smaller, tuple(notices)
 
 
-def _named(options: AgentOptions, backends: Backends) -> AgentOptions:
+def named(options: AgentOptions, backends: Backends) -> AgentOptions:
     """The options with the model that was found: children do not look for one again."""
     if options.model is not None:
         return options
@@ -150,7 +199,7 @@ def _tools(
     own = [as_tool(one) for one in (*options.tools, *(external.tools() if external else ()))]
     names = {one.spec.name for one in own}
     groups = [name for name in options.toolsets if name in TOOLSETS]
-    mine = [name for name in options.toolsets if name != "delegate" or services.child_factory.allowed]
+    mine = [name for name in options.toolsets if name not in BEGIN_TURNS or services.child_factory.allowed]
     home, settings = services.home, services.settings
     offered = [
         *tools_of(
@@ -166,8 +215,22 @@ def _tools(
         *(bridge_tools(more) if more is not None and settings.tool.bridge_above is not None else ()),
     ]
     built_in = [one for one in offered if one.spec.name not in names]
+    others = [one.held_by(services) for one in own if isinstance(one, AgentTool)]
+    others += transfer_tools(options.handoffs, settings.delegation.max_handoffs)
     agent_level = [one for one in built_in if one.spec.name in AGENT_LEVEL]
-    return agent_level, [*(one for one in built_in if one.spec.name not in AGENT_LEVEL), *own]
+    outer = [*(one for one in built_in if one.spec.name not in AGENT_LEVEL), *own]
+    return [*agent_level, *others], [one for one in outer if not isinstance(one, AgentTool)]
+
+
+def _servers(
+    options: AgentOptions, config: Config, home: Path, workdir: Path, clock: Clock, settings: Settings
+) -> ToolSource | None:
+    """The MCP servers of an agent that has any."""
+    if options.mcp is None and not config.mcp:
+        return None
+    from fsm_agent.toolsets.mcp.servers import McpServers
+
+    return McpServers.of(options.mcp, home=home, workdir=workdir, clock=clock, settings=settings)
 
 
 def _background(options: AgentOptions, services: Services) -> Background | None:
@@ -186,10 +249,16 @@ def _background(options: AgentOptions, services: Services) -> Background | None:
         services.clock,
         services.settings,
         able=able,
-        reviews=services.settings.memory.review == "child" and services.child_factory.allowed,
+        quiet=_quiet(options, services.settings) if services.child_factory.allowed else (),
     )
-    services.signals.listener = background.interrupt
+    services.signals.listeners.append(background.interrupt)
     return background
+
+
+def _quiet(options: AgentOptions, settings: Settings) -> tuple[str, ...]:
+    """Tasks in the background whose report nobody reads, that this agent begins."""
+    review = (REVIEW,) if settings.memory.review == "child" else ()
+    return (*review, TITLE) if by_task(options.auxiliary)[TITLE] else review
 
 
 def _external(memory: MemoryProvider | None, clock: Clock, settings: Settings) -> ExternalMemory | None:

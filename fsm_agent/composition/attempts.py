@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from fsm_agent.conversation.effects import CallModel, Cancelled, Failure, Runtime
 from fsm_agent.conversation.messages import ModelReply
+from fsm_agent.providers.choose import Choice
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.registry import KEYS, TURN
 from fsm_agent.support.redaction import mask
@@ -28,14 +29,17 @@ SHORT = 160
 def tell_attempt(
     callbacks: Callbacks,
     request: CallModel,
-    runtime: Runtime,
+    choice: Choice,
     reply: ModelReply | Failure | Cancelled,
     seconds: float,
     rows: int,
 ) -> None:
-    """Say what became of ``request`` to ``runtime`` after so many ``seconds``, with ``rows`` of history."""
-    told = fields_of(request, runtime, reply, seconds, rows)
+    """Say what became of ``request`` to ``choice`` after so many ``seconds``, with ``rows`` of history. When
+    all went well and nobody listens, nothing is made."""
     failed = isinstance(reply, Failure)
+    if not (failed or callbacks.hears("event") or log.isEnabledFor(logging.INFO)):
+        return
+    told = fields_of(request, choice.runtime(), reply, seconds, rows)
     words = line_of(told) if failed else f"attempt at {told['address']}: {told['outcome']}"
     log.log(logging.WARNING if failed else logging.INFO, "%s", words, extra=told)
     callbacks.emit("event", EVENT, told)
@@ -71,6 +75,8 @@ def fields_of(
     return {
         **told,
         "outcome": "failure",
+        "kind": reply.kind,
+        "exception": reply.exception,
         "failure_class": detect(reply, size, runtime.error_rows).name,
         "status": reply.status,
         "problem": one_line(mask(reply.message, KEYS), SHORT),
@@ -82,6 +88,8 @@ def line_of(told: dict[str, Any]) -> str:
     """The line about an attempt that failed."""
     which = f"attempt {told['attempt']} of {told['most']}" if told["most"] > 1 else "the request"
     kind = told["failure_class"].replace("_", " ")
+    if kind == "timeout" and told["kind"] == "transport" and "timeout" not in told["exception"].lower():
+        kind = "the connection failed"
     return f"{which} failed after {told['seconds']:.1f} s at {told['address']}: {kind}: {told['problem']}"
 
 

@@ -1,21 +1,25 @@
-"""Agents for child turns: like their parent, without what a child may not do."""
+"""Agents for child turns: like their parent, or like another agent, without what a child may not do."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 from fsm_agent.composition.options import AgentOptions, Inherited
 from fsm_agent.composition.services import RESULTS, Services, save
+from fsm_agent.composition.side_models import asked_by, by_task
 from fsm_agent.conversation.effects import Saved
-from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.callbacks import Callbacks, listened
 from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.settings.model import Settings
 from fsm_agent.support.texts import one_line
 from fsm_agent.tools import Tool, as_tool
 from fsm_agent.tools.source import ToolSource
 from fsm_agent.toolsets.agent import ChildTask
-from fsm_agent.toolsets.agent.child import ChildAgent
+from fsm_agent.toolsets.agent.child import ChildAgent, ChildFactory
 from fsm_agent.toolsets.agent.review import REVIEW, TOOLSETS
 
 WITHHELD_TOOLSETS = frozenset({"memory", "learn", "clarify", "code"})
@@ -24,6 +28,10 @@ WITHHELD = frozenset(
 )
 """Tools that a child never has, whoever made them: it does not write notes or skills, ask or message people,
 schedule work, or run programs that call tools (AGT-05). A review is there for notes and skills."""
+
+
+SIDE_ITERATIONS = 3
+"""Of a child that only answers: one, and two for a reply that is cut."""
 
 
 class Borrowed:
@@ -59,55 +67,93 @@ class ChildAgentFactory:
         services: Services,
         more: ToolSource | None,
     ) -> None:
-        self._make, self._options, self._services = make, options, services
+        self._make, self._services = make, services
+        self._options = replace(options, mcp=None, handoffs=())  # a child answers its parent
         self._more = None if more is None else Borrowed(more)
         self._depth = 0 if options.inherits is None else options.inherits.depth
+        self._settings, self._most = services.settings, services.settings.delegation.max_iterations
+        self._other = False
 
     @property
     def allowed(self) -> bool:
         """May an agent of this depth have children at all?"""
         return self._depth < self._services.settings.delegation.max_depth
 
+    def has_models(self, task: str) -> bool:
+        """Say whether there are models for this side task, besides the one in use."""
+        return bool(by_task(self._options.auxiliary)[task])
+
+    def of(self, other: AgentOptions, settings: Settings, most: int) -> ChildFactory:
+        """Return where the children come from that are turns of another agent, with its own ``settings``, of
+        at most ``most`` iterations. The limits on the tree stay those of its first agent."""
+        family = copy.copy(self)
+        hooks = (*self._options.hooks, *other.hooks)
+        family._options = replace(other, handoffs=(), hooks=hooks)
+        family._more, family._most = None, most
+        family._other = True
+        mine = self._settings
+        above: dict[str, Any] = {"delegation": mine.delegation, "limits": settings.limits.within(mine.limits)}
+        above["prices"] = {**mine.prices, **settings.prices}
+        family._settings = settings.model_copy(update=above)
+        return family
+
     def child(self, order: ChildTask) -> ChildAgent:
-        services, options = self._services, self._options
-        limits, callbacks = services.settings.delegation, Callbacks(order.callbacks)
+        options, more = self._options, self._more
+        bounds: dict[str, Any] = {"max_iterations": self._most}
+        if order.side_task:
+            options, more = asked_by(options, order.side_task), None
+            request = self._settings.request.without_hosted().for_another()
+            bounds = {**_few(SIDE_ITERATIONS), "request": request}
+        elif order.task_id == REVIEW:
+            groups = [name for name in options.toolsets if name in TOOLSETS]
+            options, more = replace(options, tools=(), toolsets=groups), None
+            bounds = _few(self._settings.memory.review_iterations)
+        else:
+            own = [one for one in map(as_tool, options.tools) if one.spec.name not in WITHHELD]
+            groups = [name for name in options.toolsets if name not in WITHHELD_TOOLSETS]
+            options = replace(options, tools=own, toolsets=groups)
+        return self._made(order, options, self._settings.model_copy(update=bounds), more)
+
+    def _made(
+        self, order: ChildTask, options: AgentOptions, settings: Settings, more: ToolSource | None
+    ) -> ChildAgent:
+        services, limits = self._services, self._services.settings.delegation
         session = services.store.session(order.session_id)
         session.kind, session.source, session.parent = "child", "child", order.parent_session
-        own = [] if order.task_id == REVIEW else [as_tool(one) for one in options.tools]
-        goal, review = one_line(order.goal, 200), order.task_id == REVIEW
-        groups = [
-            name
-            for name in options.toolsets
-            if (name in TOOLSETS if review else name not in WITHHELD_TOOLSETS)
-        ]
-        most = services.settings.memory.review_iterations if review else limits.max_iterations
-        bounds = {"max_iterations": most} | ({"max_attempts_per_turn": 3 * most} if review else {})
         approvals = services.approvals.for_child(
-            callbacks, goal, ask=limits.approvals == "ask" and not order.unattended
+            Callbacks(order.callbacks),
+            one_line(order.goal, 200),
+            ask=limits.approvals == "ask" and not order.unattended,
+            rules=settings.approval if self._other else None,
         )
         if Turns(services.store.database).info(order.parent_turn).imported:
             approvals = approvals.for_imported()
+        heard = listened(options.callbacks, order.callbacks) if self._other else order.callbacks
         return self._make(
             replace(
                 options,
-                tools=[one for one in own if one.spec.name not in WITHHELD],
-                toolsets=groups,
-                settings=services.settings.model_copy(update=bounds),
+                settings=settings,
                 home=services.home,
                 session_id=order.session_id,
-                callbacks=order.callbacks,
+                callbacks=heard,
                 clock=services.clock,
                 budget=order.budget,
                 memory=None,
-                mcp=None,
-                workdir=services.workdir,
+                output_type=options.output_type if self._other else None,
+                input_guardrails=options.input_guardrails if self._other else (),
+                output_guardrails=options.output_guardrails if self._other else (),
+                workdir=options.workdir if self._other and options.workdir else services.workdir,
                 store=services.store,
-                inherits=Inherited(
-                    order, self._depth + 1, approvals, None if review else self._more, session
-                ),
+                inbox=None,
+                inherits=Inherited(order, self._depth + 1, approvals, more, session),
                 source="child",
             )
         )
 
     def keep(self, name: str, text: str) -> Saved:
         return save(self._services.home / RESULTS, name, text)
+
+
+def _few(most: int) -> dict[str, int]:
+    """Limits of a child with little to do."""
+    return {"max_iterations": most, "max_attempts_per_turn": 3 * most}

@@ -5,27 +5,42 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from fsm_agent.approvals.waiting import Waiting
+from fsm_agent.composition.answers import Answers
+from fsm_agent.composition.limit_keeper import LimitKeeper
 from fsm_agent.composition.model_caller import ModelCaller
 from fsm_agent.composition.services import DUMPS, RESULTS, Services, save
+from fsm_agent.conversation.call_key import signature
 from fsm_agent.conversation.effects import (
+    FINAL,
+    AnswerChecked,
     AnswerProgram,
     Approval,
     AskApproval,
+    AskEngine,
     BeginReview,
+    CallChanged,
     CallModel,
+    Cancelled,
+    CheckAnswer,
+    CheckMessage,
     CheckSignals,
     CloseTurn,
     Compacted,
     Done,
     DumpRequest,
+    EngineAnswer,
+    Failure,
     FilesKept,
     KeepFiles,
     Lesson,
+    MessageChecked,
+    NameSession,
     NoteCompaction,
     Opened,
     OpenTurn,
@@ -38,11 +53,14 @@ from fsm_agent.conversation.effects import (
     Rekey,
     Replaced,
     ReplaceHistory,
+    RequestChanged,
     ResolvedPaths,
     ResolvePaths,
     Runtime,
     RunTool,
     Saved,
+    ShowCall,
+    ShowRequest,
     Signals,
     Spill,
     Switched,
@@ -56,54 +74,88 @@ from fsm_agent.conversation.effects import (
     Transformed,
     Wait,
 )
+from fsm_agent.conversation.messages import ModelReply
+from fsm_agent.conversation.parts import said
 from fsm_agent.errors import StoreError
+from fsm_agent.fsm.journal import Step
+from fsm_agent.output import NOT_TAKEN, OutputType
 from fsm_agent.runtime import registry
 from fsm_agent.runtime.authority import Admission
 from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
+from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
 from fsm_agent.support.threads import in_daemon_thread
-from fsm_agent.tools import ToolFailure
-from fsm_agent.toolsets.agent import ToolContext, bridged
+from fsm_agent.tools import RunContext, ToolFailure
+from fsm_agent.tools.runner import NOWHERE
+from fsm_agent.toolsets.agent import ChildTask, ToolContext, bridged
+from fsm_agent.toolsets.agent.clarify import answered
 from fsm_agent.toolsets.agent.review import review_of
+from fsm_agent.toolsets.agent.title import TITLE, title_of
 from fsm_agent_states.execute_tools import PROGRAMMATIC
 
+Ended = ToolOutcome | ProgramAsks | NotYet
 UNASKED = "nobody said yes to it"
 FROM_A_FILE = (
     "this turn came in a file: it goes on with the model, the tools and the rules of this agent, and every"
     " call that does more than read here is asked about"
 )
+NO_PROGRAM_WAITS = "its result comes later, and a program cannot wait for that. Do not call it again."
 DENIED = "denied: {why}. Do not try the same thing in other words; ask the user or go on without."
 
 
 class EffectHandler:
     """One turn's requests. Call it with a request, await its reply; ``fsm_agent.conversation.effects`` says
     what each one means. ``session`` is the one that the turn is in, which compactions change; ``turn_id`` is
-    empty where requests are performed outside of a turn. ``imported``: the turn came in a file."""
+    empty where requests are performed outside of a turn. ``imported``: the turn came in a file. ``cut_off``:
+    keys of calls that were running when another process ended. ``handoffs``: how often the conversation went
+    from agent to agent since the user spoke. ``output``: the type of its answer."""
 
     def __init__(
-        self, services: Services, session: Session, turn_id: str = "", *, imported: bool = False
+        self,
+        services: Services,
+        session: Session,
+        turn_id: str = "",
+        *,
+        imported: bool = False,
+        scene: Callable[[], RunContext[Any]] = lambda: NOWHERE,
+        handoffs: int = 0,
+        output: OutputType[Any] | None = None,
     ) -> None:
-        self._services, self.session, self._turn_id = services, session, turn_id
+        self._handoffs = handoffs
+        self._services, self.session, self._turn_id, self._scene = services, session, turn_id, scene
         self._prompt: str = ""
+        self.cut_off: frozenset[str] = frozenset()
         self._notices: Sequence[str] = ()
         self._imported, self._admission = imported, Admission()
         self._approvals = services.approvals.for_imported() if imported else services.approvals
         self._budget = _budget_of(services, turn_id)
+        suspends = bool(turn_id) and services.settings.approval.unanswered == "suspend"
+        items = PendingItems(lambda: services.store.database, services.clock.now)
+        self._waiting = Waiting(items, turn_id, suspends)
+        self.answers = None if output is None else Answers(output, services, scene)
         self._attempts = ModelCaller(
             services,
             lambda: len(self.session.rows),
             None if self._budget is None else self._budget.requests,
+            None if self.answers is None else self.answers.partial,
         )
         self._performers: dict[type, Callable[[Any], Awaitable[Any]]] = {
             OpenTurn: self._open,
             Prefetch: self._prefetch,
             Preserve: self._preserve,
+            AskEngine: self._ask_engine,
             SyncMemory: self._sync_memory,
             BeginReview: self._begin_review,
+            NameSession: self._name_session,
             CheckSignals: self._signals,
-            CallModel: self._attempts.call,
+            CheckMessage: self._check_message,
+            CheckAnswer: self._check_answer,
+            ShowRequest: self._show_request,
+            ShowCall: self._show_call,
+            CallModel: self._call_model if services.hooks.there else self._attempts.call,
             KeepFiles: self._keep_files,
             RunTool: self._run_tool,
             AnswerProgram: self._answer_program,
@@ -123,6 +175,9 @@ class EffectHandler:
             Tell: self._tell,
             CloseTurn: self._close,
         }
+        if services.settings.limits.each:
+            keeper = LimitKeeper(services, turn_id, session.id)
+            self._performers, self._attempts.left = keeper.around(self._performers), keeper.seconds_left
 
     def __call__(self, request: Any) -> Awaitable[Any]:
         return self._performers[type(request)](request)
@@ -131,12 +186,15 @@ class EffectHandler:
         """Return the question as a person is asked it."""
         return self._approvals.posed(question)
 
-    async def answered(self, question: AskApproval, answer: Approval, *, by_debugger: bool) -> None:
+    async def answered(self, question: AskApproval, answer: Approval, *, by_debugger: bool) -> Approval:
         """A person, a rule or a debugger has answered: what was allowed may be run. An answer of a debugger
         is remembered as any person's is."""
         if by_debugger:
+            if self._waiting.resumed:
+                answer = await asyncio.to_thread(self._waiting.settled, question, answer)
             await self._approvals.remember(question, answer, self.session.id)
         self._admission.answered(question, answer)
+        return answer
 
     @property
     def departed(self) -> int:
@@ -168,13 +226,25 @@ class EffectHandler:
             auxiliary=self._auxiliary(),
             compacted=Compacted(guard.done, guard.blocked(self._services.clock.now())),
             review_due=self._review_due(),
+            unnamed=self._unnamed(),
             news=await self._news(opening=True),
             silences=self._services.silences,
+            engine=self._services.engine is not None,
+            **self._asked_of(),
         )
+
+    def _asked_of(self) -> Mapping[str, Any]:
+        """What the turn has to ask for besides, and the type of its answer."""
+        services = self._services
+        checks = replace(services.hooks.checks(), limits=bool(services.settings.limits.each))
+        if self.answers is None:
+            return {"checks": checks}
+        return {"checks": self.answers.checks(checks), "output": self.answers.spec}
 
     def _tools(self) -> tuple[ToolSpec, ...]:
         services = self._services
-        specs = (*services.tools.specs, *services.agent_tools.specs)
+        final = () if self.answers is None else (self.answers.final_tool,)
+        specs = (*services.tools.specs, *services.agent_tools.specs, *final)
         specs = self._approvals.looked_at(specs, services.tools.outside_names, services.tools.confinements)
         self._admission.opened(specs)
         return bridged(specs, services.tools.late_names, services.settings.tool.bridge_above)
@@ -194,10 +264,11 @@ class EffectHandler:
 
     async def _news(self, *, opening: bool = False) -> tuple[str, ...]:
         """What is to be told of tasks in the background."""
-        background, window = self._services.background, self._services.backends.runtime().window
-        if background is None:
+        background = self._services.background
+        if background is None or not (opening or background.fresh):
             return ()
-        return await background.news(self.session, self._turn_id, window, opening=opening)
+        window = self._services.backends.runtime().window
+        return await background.news(self.session, self._turn_id, window)
 
     async def reopen(self, before: Runtime) -> Opened:
         """What ``OpenTurn`` does, for a turn that was opened in another process: what it goes on with. It ran
@@ -211,8 +282,14 @@ class EffectHandler:
                 self._services.callbacks.emit("status", line)
         if self._services.background is not None:
             self._services.background.resumed()
+        self._waiting.resumed = True
         return Opened(
-            runtime, self._tools(), workdir=str(self._services.workdir), auxiliary=self._auxiliary()
+            runtime,
+            self._tools(),
+            workdir=str(self._services.workdir),
+            auxiliary=self._auxiliary(),
+            engine=self._services.engine is not None,
+            **self._asked_of(),
         )
 
     def spent_before(self, iterations: int, attempts: int, below: SpentBudget) -> None:
@@ -234,11 +311,23 @@ class EffectHandler:
         every, turn_number = self._services.settings.memory.review_every, self.session.turns + 1
         return every > 0 and turn_number % every == 0 and self._services.agent_tools.handles("memory")
 
+    def _unnamed(self) -> bool:
+        """Of a person's session, in its first turn, when there are models for titles."""
+        session, background = self.session, self._services.background
+        first = session.turns == 0 and session.kind == "root"
+        return first and background is not None and TITLE in background.quiet
+
     async def _prefetch(self, request: Prefetch) -> Prefetched:
         return await self._services.recall.prefetch(self.session.id, request.text, self._keep)
 
     async def _preserve(self, request: Preserve) -> Prefetched:
         return await self._services.recall.preserve(request.rows)
+
+    async def _ask_engine(self, request: AskEngine) -> EngineAnswer:
+        engine = self._services.engine
+        if engine is None:
+            return EngineAnswer(problem="this agent has none")
+        return await engine.answer(request, self._services.signals.event())
 
     async def _sync_memory(self, request: SyncMemory) -> Done:
         self._services.recall.sync(request.user, request.answer)
@@ -246,14 +335,23 @@ class EffectHandler:
 
     async def _begin_review(self, request: BeginReview) -> Done:
         """A review that cannot be begun is told, and hurts nobody. Children are not reviewed."""
+        return await self._begin_quiet(review_of, "the conversation is not reviewed")
+
+    async def _name_session(self, request: NameSession) -> Done:
+        """A session without another title keeps its first words."""
+        return await self._begin_quiet(title_of, "no title is looked for")
+
+    async def _begin_quiet(
+        self, task_of: Callable[[Session, str, IterationBudget], ChildTask], otherwise: str
+    ) -> Done:
         services, rules = self._services, self._services.settings
         if services.background is None or self._budget is None or not services.child_factory.allowed:
             return Done()
         budget = self._budget.child(rules.delegation.budget, rules.memory.review_iterations)
         try:
-            await services.background.begin([review_of(self.session, self._turn_id, budget)])
+            await services.background.begin([task_of(self.session, self._turn_id, budget)])
         except ToolFailure as error:
-            services.callbacks.emit("status", f"the conversation is not reviewed: {error}")
+            services.callbacks.emit("status", f"{otherwise}: {error}")
         return Done()
 
     async def _signals(self, request: CheckSignals) -> Signals:
@@ -274,6 +372,7 @@ class EffectHandler:
             self._services.backends.rest_primary(self._services.settings.primary_cooldown.chain_exhausted)
         self._services.signals.clear()
         await self._services.callbacks.drain()
+        await self._services.hooks.drain()
         return Done(await self._keep_lessons(request.lessons))
 
     async def _keep_lessons(self, lessons: tuple[Lesson, ...]) -> tuple[str, ...]:
@@ -286,7 +385,45 @@ class EffectHandler:
             return (f"what was learned of the model is not kept: {type(error).__name__}: {error}",)
         return ()
 
+    # Hooks and guardrails
+
+    def began(self, content: Any) -> None:
+        """Tell the hooks that the turn begins here, or goes on."""
+        if self._services.hooks.tells("turn_begin"):
+            self._services.hooks.tell("turn_begin", self._scene(), said(content))
+
+    def moved(self, step: Step) -> None:
+        """Tell the hooks of a move."""
+        if self._services.hooks.tells("on_move"):
+            self._services.hooks.tell("on_move", self._scene(), step)
+
+    async def _check_message(self, request: CheckMessage) -> MessageChecked:
+        return await self._services.hooks.message(self._scene(), request.text, beside=request.beside)
+
+    async def _check_answer(self, request: CheckAnswer) -> AnswerChecked:
+        let_out = partial(self._services.hooks.answer, self._scene())
+        if self.answers is None or not request.typed:
+            return await let_out(request.text)
+        return await self.answers.check(request.text, let_out)
+
+    async def _show_request(self, request: ShowRequest) -> RequestChanged:
+        context = replace(self._scene(), attempt=request.attempt)
+        return await self._services.hooks.request(context, request, self._services.backends.runtime())
+
+    async def _show_call(self, request: ShowCall) -> CallChanged | NotYet:
+        context = replace(self._scene(), call_id=request.call_id)
+        return await self._services.hooks.call(context, request)
+
     # Model
+
+    async def _call_model(self, request: CallModel) -> ModelReply | Failure | Cancelled:
+        reply, hooks = await self._attempts.call(request), self._services.hooks
+        asked = request.request.purpose == "turn"
+        if isinstance(reply, ModelReply) and asked and hooks.tells("after_request"):
+            return (await hooks.reply(replace(self._scene(), attempt=request.attempt), reply)).cleaned()
+        if isinstance(reply, Failure) and hooks.tells("on_error"):
+            hooks.tell("on_error", replace(self._scene(), attempt=request.attempt), reply.message)
+        return reply
 
     async def _rekey(self, request: Rekey) -> Switched:
         return await self._services.backends.rekey(request)
@@ -318,23 +455,40 @@ class EffectHandler:
             return FilesKept(problem=str(error))
         return FilesKept(made.id)
 
-    async def _run_tool(self, request: RunTool) -> ToolOutcome | ProgramAsks:
+    async def _run_tool(self, request: RunTool) -> Ended:
         services = self._services
+        digest = signature(request.name, request.arguments) if self._waiting.resumed else ""
+        if (item := self._waiting.of(request.call_id, ("result", "timer", "question"), digest)) is not None:
+            if item.settled(services.clock.now()):
+                return await self._told(request, await self._brought(request, item))
+            if item.kind != "question":  # which is asked again
+                return NotYet(item.kind, item.call, item.tool, item.asked, item.choices, digest, item.due)
         if services.settings.tool.delay:
             await services.clock.sleep(services.settings.tool.delay)
+        if why := await self._blocked(request):
+            return await self._told(request, ToolOutcome(request.call_id, "denied", DENIED.format(why=why)))
         services.callbacks.emit("tool_start", request.call_id, request.name, dict(request.arguments))
         self._progress("started", request, lambda: str(dict(request.arguments)))
         return await self._told(request, await self._ran(request))
 
-    async def _answer_program(self, request: AnswerProgram) -> ToolOutcome | ProgramAsks:
+    async def _brought(self, request: RunTool, item: Pending) -> ToolOutcome:
+        """The outcome of a call that was answered while nobody ran the turn, or whose time has come."""
+        value = item.asked if item.answered is None else item.answer
+        if item.kind == "question":
+            value = answered(item.asked, item.choices, value)
+        own = self._services.agent_tools
+        return await (own if own.handles(request.name) else self._services.tools).brought(request, value)
+
+    async def _answer_program(self, request: AnswerProgram) -> Ended:
         programs, turn = self._services.programs, self._turn_id
         program = programs.of(turn, request.call_id)
         ended = await programs.answered(turn, request)
         return ended if program is None else await self._told(program, ended)
 
-    async def _told(self, request: RunTool, ended: ToolOutcome | ProgramAsks) -> ToolOutcome | ProgramAsks:
-        """An outcome, after it was told; a program that asks for something has none yet."""
-        if isinstance(ended, ProgramAsks):
+    async def _told(self, request: RunTool, ended: Ended) -> Ended:
+        """An outcome, after it was told; a program that asks for something has none yet, and neither has a
+        call whose result comes later."""
+        if not isinstance(ended, ToolOutcome):
             return ended
         outcome, arguments = await self._changed(request, ended), dict(request.arguments)
         self._services.callbacks.emit(
@@ -347,27 +501,53 @@ class EffectHandler:
         if self._services.callbacks.hears("tool_progress"):
             self._services.callbacks.emit("tool_progress", what, request.name, one_line(preview(), 120))
 
-    async def _ran(self, request: RunTool) -> ToolOutcome | ProgramAsks:
+    def _say(self, name: str, text: str) -> None:
+        """What a tool says of itself while it runs."""
+        self._services.callbacks.emit("tool_progress", "said", name, text)
+
+    async def _blocked(self, request: RunTool) -> str:
+        """Why the call does not run, or nothing; nobody is told before that it starts."""
+        if self._admission.free(request.name):
+            event = self._services.signals.event()
+            return await self._approvals.before(request.name, request.arguments, event)
+        return "" if self._admission.admits(request) else UNASKED
+
+    async def _ran(self, request: RunTool) -> Ended:
         """By the agent itself for its own tools, and by the registry for all others: this is the only place
         that chooses."""
         services, interrupted = self._services, self._services.signals.event()
-        why = "" if self._admission.admits(request) else UNASKED
-        if self._admission.free(request.name):
-            why = await self._approvals.before(request.name, request.arguments, interrupted)
-        if why:
-            return ToolOutcome(request.call_id, "denied", DENIED.format(why=why))
+        if request.name == FINAL and self.answers is not None:
+            return ToolOutcome(request.call_id, "error", NOT_TAKEN)
         if request.name in PROGRAMMATIC:
             run = partial(services.tools.run, request, interrupted)
             return await services.programs.begun(self._turn_id, request, run)
+        by_program = self._made_by_program(request.call_id)
         if not services.agent_tools.handles(request.name):
-            return await services.tools.run(request, interrupted)
+            scene = replace(self._scene(), tell=self._say, attempt=1 + (request.key in self.cut_off))
+            ended = await services.tools.run(request, interrupted, scene)
+            if isinstance(ended, NotYet) and by_program:
+                return ToolOutcome(request.call_id, "error", NO_PROGRAM_WAITS)
+            return ended
         window = services.backends.runtime().window
-        scene = ToolContext(self.session, self._turn_id, request.call_id, interrupted, self._budget, window)
-        return await services.agent_tools.run(request, scene)
+        here = ToolContext(
+            self.session,
+            self._turn_id,
+            request.call_id,
+            interrupted,
+            self._budget,
+            window,
+            self._scene().deps,
+            self._handoffs,
+        )
+        return await services.agent_tools.run(request, here)
 
     async def _changed(self, request: RunTool, outcome: ToolOutcome) -> ToolOutcome:
-        """What an ``after_tool`` callback makes of a result; one that fails leaves it as it is."""
-        callbacks = self._services.callbacks
+        """What hooks and an ``after_tool`` callback make of a result; one that fails leaves it as it is."""
+        callbacks, hooks = self._services.callbacks, self._services.hooks
+        if hooks.tells("on_error") and outcome.status != "ok":
+            hooks.tell("on_error", replace(self._scene(), call_id=request.call_id), outcome.text)
+        if hooks.tells("after_tool"):
+            outcome = await hooks.result(replace(self._scene(), call_id=request.call_id), request, outcome)
         if not callbacks.has("after_tool"):
             return outcome
         answer = await callbacks.ask(
@@ -375,8 +555,13 @@ class EffectHandler:
         )
         return replace(outcome, text=answer) if isinstance(answer, str) else outcome
 
-    async def _ask(self, request: AskApproval) -> Approval:
-        return await self._approvals.ask(request, self._services.signals.event(), self.session.id)
+    async def _ask(self, request: AskApproval) -> Approval | NotYet:
+        """A program that waits for a call lives no longer than this process, so its calls are not put off."""
+        waiting = None if self._made_by_program(request.call_id) else self._waiting
+        return await self._approvals.ask(request, self._services.signals.event(), self.session.id, waiting)
+
+    def _made_by_program(self, call_id: str) -> bool:
+        return self._services.programs.of(self._turn_id, call_id.rpartition("~")[0]) is not None
 
     async def _resolve(self, request: ResolvePaths) -> ResolvedPaths:
         return await in_daemon_thread(_resolved, request)
@@ -423,7 +608,9 @@ class EffectHandler:
 
     async def _transform(self, request: Transform) -> Transformed:
         answer = await self._services.callbacks.ask("transform", request.text)
-        return Transformed(answer if isinstance(answer, str) and answer != request.text else None)
+        changed = answer if isinstance(answer, str) and answer != request.text else None
+        ended = await self._services.hooks.ending(self._scene(), request.text if changed is None else changed)
+        return Transformed(changed) if ended.text is None else ended
 
     async def _tell(self, request: Tell) -> Done:
         if request.once:
@@ -450,8 +637,8 @@ def _budget_of(services: Services, turn_id: str) -> IterationBudget | None:
     """What a turn shares with others: with its children, if it can have any (DIS-01), under what it was
     given. A child was given the budget of its tree."""
     given, trees = services.budget, services.store.trees
-    reviewed = services.settings.memory.review == "child" and services.background is not None
-    family = reviewed or services.agent_tools.handles("delegate_task")
+    quiet = services.background is not None and services.background.quiet
+    family = bool(quiet) or services.agent_tools.begin_turns
     if (given is not None and given.requests is not None) or not family:
         return given
     return trees.get(turn_id) or trees.setdefault(turn_id, tree_budget(services.settings, given))

@@ -33,8 +33,11 @@ MAX_MESSAGE = 8_000_000
 EXTRAS = {"Pillow is not installed": "images", "pypdf is not installed": "pdf"}
 
 
-def message_of(content: Any, chain: Sequence[Runtime], settings: PartSettings) -> Any:
+def message_of(
+    content: Any, chain: Sequence[Runtime], settings: PartSettings, *, asks_images: bool = False
+) -> Any:
     """Return the content of a user's message as a turn can begin with it. ``chain``: the model in use first.
+    ``asks_images``: it can have another model look at images that it does not read.
     May take seconds. Raises ``ConfigError`` for a message that is empty or too long, and for a part that
     cannot be used or that the model does not read: the line names both."""
     if isinstance(content, Sequence | str) and not content:
@@ -47,7 +50,7 @@ def message_of(content: Any, chain: Sequence[Runtime], settings: PartSettings) -
         raise ConfigError("the message is empty", read, "some text")
     if length > MAX_MESSAGE:
         raise ConfigError("the message is too long", f"{length:,} characters", f"up to {MAX_MESSAGE:,}")
-    return read if isinstance(read, str) else [_usable(part, chain, settings) for part in read]
+    return read if isinstance(read, str) else [_usable(part, chain, settings, asks_images) for part in read]
 
 
 def history_of(
@@ -70,7 +73,7 @@ def _fitting(row: Message, chain: Sequence[Runtime], settings: PartSettings) -> 
     return replace(row, content=content)
 
 
-def _usable(part: Part, chain: Sequence[Runtime], settings: PartSettings) -> Part:
+def _usable(part: Part, chain: Sequence[Runtime], settings: PartSettings, asks_images: bool) -> Part:
     if kind_of(part) is None:
         return part
     size = size_of(part)
@@ -89,6 +92,8 @@ def _usable(part: Part, chain: Sequence[Runtime], settings: PartSettings) -> Par
             str(error),
             _remedy(str(error), "a smaller image, as PNG or JPEG"),
         ) from None
+    if asks_images and kind_of(part) == "image":
+        return made
     if (why := obstacle(made, View.of(chain[0], frozenset()))) and not text_of_file(made):
         kind = kind_of(part)
         what = f"{named(part)} cannot be sent: {model} {why}"

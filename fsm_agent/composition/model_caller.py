@@ -6,32 +6,45 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from fsm_agent.composition.attempts import tell_attempt
 from fsm_agent.composition.services import Services
 from fsm_agent.conversation.effects import CallModel, Cancelled, Failure, ModelRequest, Wait, Waited
 from fsm_agent.conversation.messages import ModelReply
+from fsm_agent.output import NOTHING
 from fsm_agent.runtime.budget import RequestCap
 from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
+from fsm_agent.runtime.partial_objects import PartialObjects
 from fsm_agent.runtime.ports import ModelPort
 from fsm_agent.runtime.stream_accumulator import StreamAccumulator
-from fsm_agent.support.texts import clean, one_line
+from fsm_agent.support.texts import one_line
 
 PARAGRAPH = "\n\n"
+OUT_OF_TIME = "a limit in seconds was reached while the model was asked"
 FROM_THE_START = "\n\n[The reply broke off and begins again.]\n\n"
 
 
 class ModelCaller:
     """Performs ``CallModel`` and ``Wait``. What a provider or a network does comes back as a value. ``cap``:
     of the requests of a tree of turns. ``rows``: how long the conversation is. ``departed``: requests that
-    left, as their wires say.
+    left, as their wires say. ``read`` makes an object of the beginning of an answer.
 
-    Text that was shown before its attempt failed is told again by the next one: that begins with a mark
-    (CALL-15)."""
+    ``left``: seconds until a limit in time, which no request and no wait outlasts. Text that was shown before
+    its attempt failed is told again by the next one: that begins with a mark (CALL-15)."""
 
-    def __init__(self, services: Services, rows: Callable[[], int], cap: RequestCap | None = None) -> None:
-        self._services, self._rows, self._cap = services, rows, cap
+    def __init__(
+        self,
+        services: Services,
+        rows: Callable[[], int],
+        cap: RequestCap | None = None,
+        read: Callable[[str], Any] | None = None,
+    ) -> None:
+        self._services, self._rows, self._cap, self._read = services, rows, cap, read
+        self._partial: PartialObjects | None = None
         self.departed = 0
+        self.left: Callable[[], float] = lambda: math.inf
         self._shown_in_vain = False
 
     async def call(self, request: CallModel) -> ModelReply | Failure | Cancelled:
@@ -43,6 +56,7 @@ class ModelCaller:
             services.callbacks,
             quiet=request.request.purpose == "summary",
             lead=FROM_THE_START if self._shown_in_vain else PARAGRAPH if request.paragraph else "",
+            partial=self._partial_of(request),
         )
         services.callbacks.emit("thinking", True)
         interrupted = services.signals.event()  # asked for after the callback, which may interrupt
@@ -53,6 +67,7 @@ class ModelCaller:
             sink.close()
             return Failure("capped", f"turn and children have sent {self._cap.limit:,} requests", sent=False)
         total, heartbeat = Stopwatch(services.clock), Heartbeat(services, "the model has not answered yet")
+        most = max(0.0, min(request.total, self.left()))
         backend = (
             services.backends.current if request.auxiliary is None else services.auxiliary[request.auxiliary]
         )
@@ -60,7 +75,7 @@ class ModelCaller:
         try:
             finish = await wait_with_deadline(
                 work,
-                left=lambda: min(request.stale_after - sink.silence(), request.total - total.elapsed()),
+                left=lambda: min(request.stale_after - sink.silence(), most - total.elapsed()),
                 interrupted=interrupted,
                 poll=services.settings.poll.control,
                 tick=heartbeat.tick,
@@ -71,18 +86,29 @@ class ModelCaller:
                 await asyncio.wait({work})
         sink.close()
         outcome = self._outcome(request, sink, finish, work)
+        if not _is_continued(outcome):
+            self._partial = None
         if sink.told:
             self._shown_in_vain = isinstance(outcome, Failure)
         self.departed += sink.sent and getattr(outcome, "sent", True)
         tell_attempt(
             services.callbacks,
             request,
-            backend.choice.runtime(),
+            backend.choice,
             outcome,
             total.elapsed(),
             self._rows(),
         )
         return self._came_back(outcome)
+
+    def _partial_of(self, request: CallModel) -> PartialObjects | None:
+        """What tells of the answer while it is written; after a reply that was cut, the same again."""
+        told = self._services.callbacks
+        if self._read is None or request.request.purpose != "turn" or not told.hears("output_partial"):
+            return None
+        if self._partial is None:
+            self._partial = PartialObjects(self._read, partial(told.emit, "output_partial"), NOTHING)
+        return self._partial
 
     def _outcome(
         self,
@@ -101,10 +127,10 @@ class ModelCaller:
         return work.result()
 
     def _came_back(self, reply: ModelReply | Failure | Cancelled) -> ModelReply | Failure | Cancelled:
-        """The reply as states get it: clean text, and what can be done about the keys of a failure."""
+        """The reply as states get it: cleaned, and what can be done about the keys of a failure."""
         services = self._services
         if isinstance(reply, ModelReply):
-            return replace(reply, text=clean(reply.text), reasoning=clean(reply.reasoning))
+            return reply.cleaned()
         if isinstance(reply, Failure):
             keys = services.backends.current.keys
             return replace(
@@ -117,6 +143,8 @@ class ModelCaller:
         twice."""
         if sink.shown and not sink.tool_begun:
             return ModelReply(sink.shown, sink.thoughts, finish=None, cut=True)
+        if self.left() <= 0:
+            return Failure("transport", OUT_OF_TIME, exception="TimeLimit", sent=sink.sent)
         silent = f"nothing arrived for {request.stale_after:g} s"
         return Failure("stale", silent, exception="StaleStream", detail=silent, sent=sink.sent)
 
@@ -124,7 +152,8 @@ class ModelCaller:
         """In slices of a heartbeat, so that a long wait says what it waits for; an interrupt ends it at
         once."""
         services = self._services
-        seconds = services.backoff.seconds(request.kind, request.attempt, request.retry_after)
+        asked = services.backoff.seconds(request.kind, request.attempt, request.retry_after)
+        seconds = max(0.0, min(asked, self.left()))
         interrupted = services.signals.event()
         if seconds >= 1:
             services.callbacks.emit("status", f"waiting {seconds:.0f} s: {request.why}")
@@ -142,6 +171,13 @@ class ModelCaller:
             if finish == "done" and left > 0:
                 services.callbacks.emit("status", f"still waiting, {left:.0f} s more: {request.why}")
         return Waited(seconds, interrupted.is_set())
+
+
+def _is_continued(outcome: ModelReply | Failure | Cancelled) -> bool:
+    """Is the reply one whose text goes on in the next?"""
+    if not isinstance(outcome, ModelReply) or outcome.tool_calls or not outcome.text:
+        return False
+    return outcome.cut or outcome.finish in (None, "length")
 
 
 async def called(port: ModelPort, request: ModelRequest, sink: StreamAccumulator) -> ModelReply | Failure:

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypedDict
 
-from fsm_agent.approvals.service import Approvals
-from fsm_agent.memory.provider import MemoryProvider
-from fsm_agent.providers.credentials import ApiKey
-from fsm_agent.runtime.budget import IterationBudget
-from fsm_agent.runtime.ports import Clock, ModelPort
-from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store import Store
-from fsm_agent.settings.model import Settings
-from fsm_agent.tools import Tool
-from fsm_agent.tools.source import ToolSource
-from fsm_agent.toolsets.agent import ChildTask
+from typing_extensions import TypeVar
+
+from fsm_agent.conversation.handover import AGENT_NAME
+
+if TYPE_CHECKING:
+    import os
+
+    from fsm_agent.approvals.service import Approvals
+    from fsm_agent.composition.handoffs import Handoff, OptionedAgent
+    from fsm_agent.conversation.compaction import ContextEngine
+    from fsm_agent.conversation.messages import Message
+    from fsm_agent.hooks import Guardrail, Hooks
+    from fsm_agent.memory.provider import MemoryProvider
+    from fsm_agent.providers.credentials import ApiKey
+    from fsm_agent.runtime.budget import IterationBudget
+    from fsm_agent.runtime.ports import Clock, ModelPort
+    from fsm_agent.runtime.turn_inbox import TurnInbox
+    from fsm_agent.sessions.session import Session
+    from fsm_agent.sessions.store import Store
+    from fsm_agent.settings.model import Settings
+    from fsm_agent.tools import Tool
+    from fsm_agent.tools.source import ToolSource
+    from fsm_agent.toolsets.agent import ChildTask
+
+Deps = TypeVar("Deps", default=Any)
+Out = TypeVar("Out", default=str)
+Other = TypeVar("Other")
 
 DEFAULT_TOOLSETS = ("core", "memory", "skills", "todo", "sessions")
 """What works everywhere. ``delegate`` costs the requests of other turns, ``clarify`` needs a person: those
 are asked for."""
-Specs = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
-"""One entry like those of ``fallbacks``, or a list of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +55,8 @@ class Inherited:
 class AgentOptions:
     """The arguments of ``Agent``, which says what they mean, by their names and with their defaults. The
     services of an agent are composed from it; the options of a child are made from it with
-    ``dataclasses.replace``."""
+    ``dataclasses.replace``. ``inbox``: what people say to it, where it goes on with the conversation of
+    another agent, which has the same."""
 
     model: str | ModelPort | None = None
     base_url: str | None = None
@@ -52,6 +66,7 @@ class AgentOptions:
     tools: Sequence[Tool | Callable[..., Any]] = ()
     toolsets: Sequence[str] = DEFAULT_TOOLSETS
     system_prompt: str | None = None
+    output_type: Any = None
     fallbacks: Sequence[Mapping[str, Any]] | None = None
     settings: Settings | Mapping[str, Any] | None = None
     home: str | os.PathLike[str] | None = None
@@ -59,10 +74,60 @@ class AgentOptions:
     callbacks: object | Mapping[str, Callable[..., Any]] | None = None
     clock: Clock | None = None
     budget: IterationBudget | None = None
-    auxiliary: Specs = None
+    auxiliary: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None
     memory: MemoryProvider | None = None
+    context_engine: ContextEngine | None = None
+    hooks: Sequence[Hooks] = ()
+    input_guardrails: Sequence[Guardrail | Callable[..., Any]] = ()
+    output_guardrails: Sequence[Guardrail | Callable[..., Any]] = ()
     mcp: Mapping[str, Any] | None = None
     workdir: str | os.PathLike[str] | None = None
     store: Store | None = None
     inherits: Inherited | None = None
     source: str = "python"
+    name: str = AGENT_NAME
+    handoffs: Sequence[Handoff | OptionedAgent] = ()
+    inbox: TurnInbox | None = None
+
+
+class AgentArguments(TypedDict, total=False):
+    """The arguments of ``Agent`` besides ``model`` and ``output_type``, for type checkers."""
+
+    base_url: str | None
+    api_mode: str | None
+    api_key: ApiKey
+    context_window: int | None
+    tools: Sequence[Tool | Callable[..., Any]]
+    toolsets: Sequence[str]
+    system_prompt: str | None
+    fallbacks: Sequence[Mapping[str, Any]] | None
+    settings: Settings | Mapping[str, Any] | None
+    home: str | os.PathLike[str] | None
+    session_id: str | None
+    callbacks: object | Mapping[str, Callable[..., Any]] | None
+    clock: Clock | None
+    budget: IterationBudget | None
+    auxiliary: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None
+    memory: MemoryProvider | None
+    context_engine: ContextEngine | None
+    hooks: Sequence[Hooks]
+    input_guardrails: Sequence[Guardrail | Callable[..., Any]]
+    output_guardrails: Sequence[Guardrail | Callable[..., Any]]
+    mcp: Mapping[str, Any] | None
+    workdir: str | os.PathLike[str] | None
+    store: Store | None
+    inherits: Inherited | None
+    source: str
+    name: str
+    handoffs: Sequence[Handoff | OptionedAgent]
+    inbox: TurnInbox | None
+
+
+class TurnArguments(TypedDict, Generic[Deps], total=False):
+    """The arguments of ``Agent.start`` besides the message and ``output_type``, for type checkers."""
+
+    system_message: str | None
+    conversation_history: Sequence[Mapping[str, Any] | Message] | None
+    task_id: str | None
+    ephemeral_prompt: str | None
+    deps: Deps | None

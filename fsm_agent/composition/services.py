@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
 
 from fsm_agent.approvals.service import Approvals
+from fsm_agent.composition.engine_calls import EngineCalls
+from fsm_agent.composition.options import AgentOptions
 from fsm_agent.conversation.effects import Saved, Tell
+from fsm_agent.hooks.calls import HookCalls
 from fsm_agent.memory.context_injection import MemoryRecall
 from fsm_agent.memory.files import Notes
+from fsm_agent.output import OutputType
 from fsm_agent.providers.failover import Backend, Backends
 from fsm_agent.providers.learned import LearnedFacts
 from fsm_agent.runtime.budget import IterationBudget
@@ -32,8 +37,8 @@ RESULTS = "results"
 DUMPS = "dumps"
 """Folder of the home directory where requests that failed are saved."""
 HOME_FILES = (
-    "sessions.db*", "owners", "learned.json*", "config.toml", RESULTS, DUMPS, "logs", "*MEMORY.md*",
-    "*USER.md*", "SOUL.md", "skills", "chat_history", "trajectories.jsonl", CHECKPOINTS,
+    "sessions.db*", "owners", "learned.json*", "key-rests.json*", "config.toml", RESULTS, DUMPS, "logs",
+    "*MEMORY.md*", "*USER.md*", "SOUL.md", "skills", "chat_history", "trajectories.jsonl", CHECKPOINTS,
 )  # fmt: skip
 """Patterns of all that may be in the home directory."""
 
@@ -48,6 +53,14 @@ def save(folder: Path, name: str, text: str) -> Saved:
     except OSError as error:
         return Saved(error=f"{type(error).__name__}: {error}")
     return Saved(str(path))
+
+
+class ChildFamilies(ChildFactory, Protocol):
+    """Where the children of an agent come from, like it or of another one."""
+
+    def of(self, other: AgentOptions, settings: Settings, most: int) -> ChildFactory:
+        """Return where the children come from that are turns of another agent."""
+        ...
 
 
 @dataclass(slots=True)
@@ -70,14 +83,17 @@ class Services:
     notes: Notes
     recall: MemoryRecall
     learned: LearnedFacts
+    hooks: HookCalls
     checkpoints: Checkpoints
+    output: OutputType[Any] | None = None
+    engine: EngineCalls | None = None
     auxiliary: tuple[Backend, ...] = ()
     budget: IterationBudget | None = None
     silences: int = 0
     told: set[Tell] = field(default_factory=set)
     notices: tuple[str, ...] = ()
     programs: Programs = field(default_factory=Programs)
-    child_factory: ChildFactory = field(init=False)
+    child_factory: ChildFamilies = field(init=False)
     background: Background | None = field(init=False)
     agent_tools: AgentTools = field(init=False)
     tools: ToolRunner = field(init=False)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
+from fsm_agent.composition.answers import Answers
 from fsm_agent.conversation.effects import Opened
 from fsm_agent.conversation.exit_reason import ExitReason, Outcome
+from fsm_agent.conversation.handover import HandoffStep
 from fsm_agent.conversation.result import TurnResult, TurnUsage, VisitedState
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.fsm.codec import restored
@@ -62,6 +65,7 @@ DIGEST = TURN.digest
 """Which table a stored turn was moved by."""
 COMPACTING = Machine(COMPACTION)
 """Moves a compaction that a person asks for."""
+LIMITED = frozenset({ExitReason.COST_LIMIT, ExitReason.TOKEN_LIMIT, ExitReason.TIME_LIMIT})
 COUNTERS = frozenset(counter.name for counter in TURN.counters)
 
 
@@ -146,17 +150,23 @@ def reopened(turn: TurnState, opened: Opened, position: Position) -> None:
     recompose(turn)
 
 
-def result_of(turn: TurnState, steps: Sequence[Step], session: Session) -> TurnResult:
+async def result_of(
+    turn: TurnState, steps: Sequence[Step], session: Session, answers: Answers | None = None
+) -> TurnResult[Any]:
     """The one place that makes a ``TurnResult``."""
     setup, accounting, recovery, ending = turn.setup, turn.accounting, turn.recovery, turn.ending
     reason = ending.exit or ExitReason.LOCAL_PROCESSING_ERROR
     outcome, usage = reason.outcome, TurnUsage.of(accounting.usage)
     session.turns += 1
     session.usage += accounting.usage
-    spent = total_cost(accounting.usages, turn.settings.cache.ttl)
+    spent = total_cost(accounting.usages, turn.settings.cache.ttl, turn.settings.prices)
     failed = outcome is not Outcome.COMPLETED
+    way, to = list(setup.handoffs), turn.tooling.handed_to
+    if reason is ExitReason.HANDED_OVER:
+        way.append(HandoffStep(setup.agent, to, turn.tooling.handed_note, turn.turn_id))
     return TurnResult(
         final_response=ending.final_response,
+        output=await _output(turn, answers),
         messages=[row.to_dict() for row in turn.history],
         api_calls=turn.iterations,
         attempts=accounting.request_count,
@@ -196,8 +206,11 @@ def result_of(turn: TurnState, steps: Sequence[Step], session: Session) -> TurnR
         response_transformed=ending.response_transformed,
         interrupt_message=ending.interrupt_message,
         pending_steer=list(ending.pending_steer),
-        guardrail=turn.tooling.guardrails.halted,
+        guardrail=turn.ending.blocked or turn.tooling.guardrails.halted,
+        limit=None if ending.limit is None or reason not in LIMITED else asdict(ending.limit),
         cleanup_errors=list(ending.cleanup_errors),
+        agent=setup.agent,
+        handoffs=way,
         compressions=list(turn.compaction.compressions),
         states=[
             *(VisitedState(state=s.source, event=s.event, row=s.row, seconds=s.seconds) for s in steps),
@@ -206,13 +219,29 @@ def result_of(turn: TurnState, steps: Sequence[Step], session: Session) -> TurnR
     )
 
 
+async def _output(turn: TurnState, answers: Answers | None) -> Any:
+    """What the turn answered with, as a value; that of a last word only if it is an answer by chance."""
+    reason, last = turn.ending.exit, turn.rows[-1] if turn.rows else None
+    answered = reason is not None and reason.outcome is Outcome.COMPLETED
+    if not answered and reason is not ExitReason.MAX_ITERATIONS_SUMMARY:
+        return None
+    if answers is None:
+        return turn.ending.final_response if answered else None
+    is_said = last is not None and last.role == "assistant" and last.wire
+    return await answers.value(last.text) if last is not None and is_said else None
+
+
 def ending_of(
-    store: Store, turn_id: str, result: Callable[[list[Step]], TurnResult], settings: Storage
-) -> TurnEnding[TurnResult]:
+    store: Store,
+    turn_id: str,
+    result: Callable[[list[Step]], Awaitable[TurnResult[Any]]],
+    settings: Storage,
+) -> TurnEnding[TurnResult[Any]]:
     """What is done with a turn of an agent that has ended."""
 
     def closing(ended: TurnResult) -> Closing:
-        said = ended.model_dump(mode="json", exclude={"messages", "states"})
+        # a value is made of the text again, and what a function returned may not be for the disk
+        said = ended.model_dump(mode="json", exclude={"messages", "states", "output"})
         exit_reason = ended.turn_exit_reason
         return Closing(exit_reason.value, exit_reason.outcome.value, said, f"{ended.provider}:{ended.model}")
 

@@ -15,6 +15,11 @@ from fsm_agent.conversation.messages import Message, ModelReply, Usage
 Concurrency = Literal["parallel", "serial", "interactive"]
 Effect = Literal["pure", "idempotent", "unsafe"]
 ApiMode = Literal["chat_completions", "codex_responses", "anthropic_messages"]
+OutputMode = Literal["native", "tool", "prompt"]
+"""How a model is asked for an answer of a type: its provider holds it to the JSON schema, it calls a tool
+whose arguments are the answer, or it is told the schema in words."""
+FINAL = "final_result"
+"""The tool whose arguments are the answer."""
 
 # Shared values
 
@@ -26,7 +31,8 @@ class ToolSpec:
     ``path_arguments`` names the arguments that are paths: a ``parallel`` tool that has any runs beside others
     only when their paths are disjoint. ``deferred``: no request names it; the model finds it with
     ``tool_search`` and calls it with ``tool_call``. ``writes_files``: it may change files of the working
-    directory, so that a checkpoint of them is made before."""
+    directory, so that a checkpoint of them is made before. ``delegates``: its calls are child turns, of which
+    one reply may begin so many, and that no program may begin."""
 
     name: str
     description: str
@@ -39,6 +45,19 @@ class ToolSpec:
     approval: Literal["never", "ask"] = "never"
     deferred: bool = False
     writes_files: bool = False
+    delegates: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """What the turn knows of the type of its answer; the type itself lives behind ``CheckAnswer``.
+    ``schema``: a JSON schema of an object. ``mode``: how the model is asked for it, ``None`` for what it does
+    best. ``wrapped``: the answer is no object by itself, but its member ``result``."""
+
+    name: str
+    schema: Mapping[str, Any]
+    mode: OutputMode | None = None
+    wrapped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +77,8 @@ class Runtime:
     ``most_output`` of a reply, ``None`` when unknown. ``window_learned``: the window is what a
     refusal named in an earlier turn. ``repairs``: changes that its requests are known to
     need. ``vision``, ``audio``, ``files``: what it reads besides text. ``stale_floor``: seconds that a model
-    which thinks before it speaks may be silent at least. ``effort_key``: how chat completions ask for
+    which thinks before it speaks may be silent at least. ``structured_output``: the best of the ways to ask
+    it for an answer of a type. ``effort_key``: how chat completions ask for
     reasoning, empty where they cannot. ``manners``: the known provider whose wire this one speaks, where
     that is another. ``prompt_role``: of the row that the system prompt is. ``next_window`` is the
     window of the next usable fallback, ``possible_rekeys`` the most that its pool of keys or one of a usable
@@ -81,6 +101,7 @@ class Runtime:
     stale_floor: float = 0.0
     cache_marks: bool = False
     effort_key: Literal["", "reasoning_effort", "reasoning"] = ""
+    structured_output: OutputMode = "tool"
     prompt_role: Literal["system", "developer"] = "system"
     usable_fallbacks: int = 0
     possible_rekeys: int = 0
@@ -122,6 +143,27 @@ class ModelRequest:
     chars: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class LongContext:
+    """A conversation that is to become shorter. ``rows``: the transcript, oldest first. ``window`` of the
+    model in tokens, all else in characters (``size_of``): ``size`` now, ``goal`` to get below, ``most`` above
+    which nothing is gained; ``room`` that is left after a provider refused the request, ``None`` while none
+    did. ``forced``: a provider or a person insists. ``compacted_before``: in this session. ``focus``: what a
+    summary should be about. ``preserved``: what an external memory wants to stay known of the rows that
+    go."""
+
+    rows: tuple[Message, ...]
+    window: int
+    size: int
+    goal: int
+    most: float
+    room: int | None = None
+    forced: bool = False
+    compacted_before: bool = False
+    focus: str = ""
+    preserved: str = ""
+
+
 # Requests
 
 
@@ -145,6 +187,18 @@ class Preserve:
 
 
 @dataclass(frozen=True, slots=True)
+class AskEngine:
+    """Ask the user's context engine for one of its three steps. ``goes``, ``window`` and ``summary`` are what
+    the step is given besides ``context``."""
+
+    step: Literal["cut", "prompt", "rows"]
+    context: LongContext
+    goes: tuple[int, ...] = ()
+    window: int = 0
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SyncMemory:
     """Tell the external memory of a completed turn; it is stored in the background."""
 
@@ -155,6 +209,11 @@ class SyncMemory:
 @dataclass(frozen=True, slots=True)
 class BeginReview:
     """Have a child turn look over what was said, in the background, for what is worth keeping."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameSession:
+    """Have a child turn find a title for the session, in the background."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +243,53 @@ class CallModel:
         """What is kept of it: the body follows from the transcript, and keeping each would cost the square of
         its length."""
         return replace(self, request=replace(self.request, body=b""))
+
+
+@dataclass(frozen=True, slots=True)
+class CheckMessage:
+    """Do the guardrails let this text of the user in? ``beside``: those that run beside the first request."""
+
+    text: str
+    beside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CheckAnswer:
+    """Is this text what was asked for (``typed``), and do the guardrails let it out?"""
+
+    text: str
+    typed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLimits:
+    """Could a request of so many tokens, with a reply of so many, pass a limit in money, tokens or time?
+    ``summary``: it is for a summary, which other models may be asked for."""
+
+    prompt_tokens: int
+    output_tokens: int
+    summary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShowRequest:
+    """Show the user's hooks a request before it is sent; ``attempt`` as of ``CallModel``."""
+
+    request: ModelRequest
+    attempt: int = 1
+
+    def recorded(self) -> ShowRequest:
+        """What is kept of it, as of ``CallModel``."""
+        return replace(self, request=replace(self.request, body=b""))
+
+
+@dataclass(frozen=True, slots=True)
+class ShowCall:
+    """Show the user's hooks a call before anybody is asked whether it may run."""
+
+    call_id: str
+    name: str
+    arguments: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,10 +479,31 @@ class Compacted:
 
 
 @dataclass(frozen=True, slots=True)
+class Checks:
+    """What an agent wants to be asked in a turn. ``message``, ``beside`` (the first request) and ``answer``:
+    guardrails; ``answer`` also for a type of the answer. ``output_tool``: the tool whose call is the answer.
+    ``limits``: in money, tokens or time. ``requests``, ``calls``: hooks that see them first."""
+
+    message: bool = False
+    beside: bool = False
+    answer: bool = False
+    output_tool: str = ""
+    limits: bool = False
+    requests: bool = False
+    calls: bool = False
+
+
+NO_CHECKS = Checks()
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     """What a turn starts with. ``session_rows`` are the rows stored so far; ``workdir`` is where relative
-    paths begin. ``review_due``: it is time that the notes are looked over. ``news``: reports on tasks in the
-    background. ``silences``: requests in a row that went silent when the agent's last turn ended."""
+    paths begin. ``review_due``: it is time that the notes are looked over. ``unnamed``: a
+    model is to find a title for the session. ``news``: reports on tasks in the
+    background. ``silences``: requests in a row that went silent when the agent's last turn ended.
+    ``engine``: the agent has a context engine of the user's. ``checks``: what is asked of it besides.
+    ``output``: the type of the answer, if it has one."""
 
     runtime: Runtime
     tools: tuple[ToolSpec, ...]
@@ -387,8 +514,12 @@ class Opened:
     auxiliary: tuple[Runtime, ...] = ()
     compacted: Compacted = Compacted()
     review_due: bool = False
+    unnamed: bool = False
     news: tuple[str, ...] = ()
     silences: int = 0
+    engine: bool = False
+    checks: Checks = NO_CHECKS
+    output: OutputSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,6 +527,18 @@ class Prefetched:
     """What was recalled, empty for nothing. ``problem``: why there is less than there could be."""
 
     text: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAnswer:
+    """What a context engine said. ``places``: of ``cut``, the rows that go; of ``rows``, those of the shorter
+    conversation, in order: of the conversation before, and behind its end of ``made``, the new ones.
+    ``problem``: why there is no answer."""
+
+    places: tuple[int, ...] = ()
+    prompt: str = ""
+    made: tuple[Message, ...] = ()
     problem: str = ""
 
 
@@ -455,13 +598,17 @@ ToolStatus = Literal["ok", "error", "timeout", "cancelled", "denied", "unknown",
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """Exactly one for each call. ``unknown``: it was started and nobody can say whether it took effect."""
+    """Exactly one for each call. ``unknown``: it was started and nobody can say whether it took effect.
+    ``changed_by``: hooks that changed the text. ``hands_to``: the agent that goes on with the
+    conversation."""
 
     call_id: str
     status: ToolStatus
     text: str
     seconds: float = 0.0
     content: tuple[Mapping[str, Any], ...] = ()
+    changed_by: tuple[str, ...] = ()
+    hands_to: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,6 +637,76 @@ class ResolvedPaths:
     """Absolute paths without links, in the order of the question."""
 
     paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageChecked:
+    """``blocked``: why the message is refused, empty when it is not. ``text``: what was made of it, ``None``
+    when nothing was changed. ``by``: the names of the guardrails that did either."""
+
+    blocked: str = ""
+    text: str | None = None
+    by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerChecked:
+    """``problem``: what the model is told to mend, empty when the text is an answer. ``blocked``, ``text``
+    and ``by`` as of ``MessageChecked``."""
+
+    problem: str = ""
+    blocked: str = ""
+    text: str | None = None
+    by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LimitReached:
+    """The limit that stops a turn: its scope, and in US dollars, tokens or seconds (``unit``) the ``limit``
+    itself, what was ``spent``, and what the next ``request`` could have taken at most, and at ``least`` with
+    a reply of a few words (0 for seconds)."""
+
+    scope: Literal["turn", "tree", "session", "day"]
+    unit: Literal["usd", "tokens", "seconds"]
+    limit: float
+    spent: float
+    request: float = 0.0
+    least: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsChecked:
+    """``over``: the kind of limit that could be passed, empty for none. ``why``: which one, what was spent,
+    and what the request may cost; ``limit``: the same as values. ``output_tokens``: what the reply may have
+    so that no limit is passed, ``None`` where there is none in money or tokens."""
+
+    over: Literal["", "cost", "tokens", "time"] = ""
+    why: str = ""
+    limit: LimitReached | None = None
+    output_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestChanged:
+    """What hooks made of a request. ``options``: fields of its body by name, ``None`` for one to leave out;
+    ``rows``: what goes behind its messages, in the form of its wire. ``answer``: a reply in the place of a
+    model's, ``blocked``: why there is none; then nothing is sent. ``by``: their names."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    rows: tuple[Mapping[str, Any], ...] = ()
+    answer: str | None = None
+    blocked: str = ""
+    by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallChanged:
+    """What hooks made of a call: other ``arguments``, or a ``result`` in the place of the tool's; ``None``
+    for neither. ``by``: their names."""
+
+    arguments: Mapping[str, Any] | None = None
+    result: str | None = None
+    by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -537,9 +754,10 @@ class FilesKept:
 
 @dataclass(frozen=True, slots=True)
 class Transformed:
-    """``text`` is ``None`` when nothing was changed."""
+    """``text`` is ``None`` when nothing was changed. ``by``: the hooks that did."""
 
     text: str | None = None
+    by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -554,9 +772,16 @@ Request = (
     OpenTurn
     | Prefetch
     | Preserve
+    | AskEngine
     | SyncMemory
     | BeginReview
+    | NameSession
     | CheckSignals
+    | CheckMessage
+    | CheckAnswer
+    | CheckLimits
+    | ShowRequest
+    | ShowCall
     | CallModel
     | KeepFiles
     | RunTool
@@ -580,7 +805,13 @@ Request = (
 Reply = (
     Opened
     | Prefetched
+    | EngineAnswer
     | Signals
+    | MessageChecked
+    | AnswerChecked
+    | LimitsChecked
+    | RequestChanged
+    | CallChanged
     | ModelReply
     | Failure
     | Cancelled

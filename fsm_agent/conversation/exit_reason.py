@@ -45,6 +45,12 @@ class ExitReason(StrEnum):
     LOCAL_PROCESSING_ERROR = "local_processing_error"
     RUNTIME_CONTEXT_TOO_SMALL = "runtime_context_too_small"
     ATTEMPT_CAP_REACHED = "attempt_cap_reached"
+    COST_LIMIT = "cost_limit"
+    TOKEN_LIMIT = "token_limit"  # noqa: S105 - a name
+    TIME_LIMIT = "time_limit"
+    GUARDRAIL_BLOCKED = "guardrail_blocked"
+    OUTPUT_INVALID = "output_invalid"
+    HANDED_OVER = "handed_over"
 
     @property
     def outcome(self) -> Outcome:
@@ -54,7 +60,7 @@ class ExitReason(StrEnum):
 
 def _outcome_of(reason: ExitReason) -> Outcome:
     match reason:
-        case ExitReason.TEXT_RESPONSE | ExitReason.PRIOR_CONTENT_USED:
+        case ExitReason.TEXT_RESPONSE | ExitReason.PRIOR_CONTENT_USED | ExitReason.HANDED_OVER:
             return Outcome.COMPLETED
         case (
             ExitReason.PARTIAL_STREAM_RECOVERY
@@ -68,6 +74,9 @@ def _outcome_of(reason: ExitReason) -> Outcome:
             | ExitReason.SCRATCHPAD_INCOMPLETE
             | ExitReason.RESPONSES_INCOMPLETE
             | ExitReason.GUARDRAIL_HALT
+            | ExitReason.COST_LIMIT
+            | ExitReason.TOKEN_LIMIT
+            | ExitReason.TIME_LIMIT
         ):
             return Outcome.PARTIAL
         case (
@@ -88,6 +97,8 @@ def _outcome_of(reason: ExitReason) -> Outcome:
             | ExitReason.LOCAL_PROCESSING_ERROR
             | ExitReason.RUNTIME_CONTEXT_TOO_SMALL
             | ExitReason.ATTEMPT_CAP_REACHED
+            | ExitReason.GUARDRAIL_BLOCKED
+            | ExitReason.OUTPUT_INVALID
         ):
             return Outcome.FAILED
         case _:

@@ -67,10 +67,10 @@ FAMILIES: tuple[ReasoningFamily, ...] = (
     ReasoningFamily("responses", "codex_responses", "items"),
     ReasoningFamily("openrouter", _CHAT, "details", providers=("openrouter",), by_model=True),
     ReasoningFamily(
-        "gemini 2", _CHAT, "extras", providers=("gemini",), models=("gemini-1", "gemini-2"), by_model=True
+        "gemini 2", _CHAT, "extras", ("gemini", "vertex"), models=("gemini-1", "gemini-2"), by_model=True
     ),
     ReasoningFamily(
-        "gemini", _CHAT, "extras", providers=("gemini",), stand_in=GEMINI_STAND_IN, by_model=True
+        "gemini", _CHAT, "extras", ("gemini", "vertex"), ("gemini",), stand_in=GEMINI_STAND_IN, by_model=True
     ),
     ReasoningFamily(
         "deepseek", _CHAT, "text", providers=("deepseek",), field="reasoning_content", required=True

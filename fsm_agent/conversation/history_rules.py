@@ -133,12 +133,13 @@ def _unique(call_id: str, seen: set[str], taken: set[str]) -> str:
     return candidate
 
 
+_READER = json.JSONDecoder()
 _SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def _arguments(call: ToolCall) -> tuple[str, bool]:
     try:
-        value = json.loads(call.arguments or "{}")
+        value = _READER.decode(call.arguments or "{}")
     except ValueError:
         return "{}", False
     if not isinstance(value, dict):
@@ -148,6 +149,8 @@ def _arguments(call: ToolCall) -> tuple[str, bool]:
 
 def _joined(rows: list[WireRow]) -> WireRow:
     """Several rows of one role as one: texts joined by a blank line, lists of parts concatenated."""
+    if len(rows) == 1:
+        return rows[0]
     first = dict(rows[0])
     for row in rows[1:]:
         before, after = first.get("content"), row.get("content")

@@ -9,13 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from fsm_agent.conversation.nesting import portable
 from fsm_agent.conversation.parts import Part, kind_of
 from fsm_agent.conversation.parts import said as said_of
 from fsm_agent.errors import ConfigError
+from fsm_agent.support.texts import clean
 
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[str, ...] = get_args(Role)
 Content = str | Sequence[Part] | None
+# Kinds in a tuple, and dict before Mapping, because a history of thousands of rows is checked with them.
+TEXT, CONTENT = (str, type(None)), (str, list, type(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,12 @@ class ToolCall:
     arguments: str
     item_id: str = ""
     extra: Mapping[str, Any] | None = field(default=None, hash=False)
+
+    def cleaned(self) -> ToolCall:
+        """Return the call as ``ModelReply.cleaned`` has it."""
+        id, name, arguments, item_id = map(clean, (self.id, self.name, self.arguments, self.item_id))
+        extra = self.extra if self.extra is None or portable(self.extra) else None
+        return ToolCall(id, name, arguments, item_id, extra)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the call in the form of chat completions."""
@@ -84,6 +94,14 @@ class Message:
         others = () if isinstance(self.content, str | None) else self.content
         return "\n".join(filter(None, (self.sent, said_of([part for part in others if kind_of(part)]))))
 
+    def followed_by(self, text: str) -> Message:
+        """The row as it goes out, with a text behind what is in it."""
+        if self.sent is not None:
+            return replace(self, sent=f"{self.sent}\n\n{text}")
+        if isinstance(self.content, str | None):
+            return replace(self, content=f"{self.content or ''}\n\n{text}".lstrip())
+        return replace(self, content=[*self.content, {"type": "text", "text": text}])
+
     def reworded(self, words: Callable[[Part], str]) -> Message:
         """The row with a text in place of each part that is none and for which ``words`` has any."""
         if isinstance(self.content, str | None):
@@ -103,9 +121,18 @@ class Message:
         row: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.tool_calls:
             row["tool_calls"] = [call.to_dict() for call in self.tool_calls]
-        for key in ("tool_call_id", "name", "reasoning", "finish_reason", "sent", "issuer"):
-            if (value := getattr(self, key)) is not None:
-                row[key] = value
+        if self.tool_call_id is not None:
+            row["tool_call_id"] = self.tool_call_id
+        if self.name is not None:
+            row["name"] = self.name
+        if self.reasoning is not None:
+            row["reasoning"] = self.reasoning
+        if self.finish_reason is not None:
+            row["finish_reason"] = self.finish_reason
+        if self.sent is not None:
+            row["sent"] = self.sent
+        if self.issuer is not None:
+            row["issuer"] = self.issuer
         if self.blocks:
             row["blocks"] = [dict(block) for block in self.blocks]
         if self.interrupted:
@@ -119,23 +146,25 @@ class Message:
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Message:
         """Read a row as a caller or a store gives it. Raises ``ConfigError`` for a row that is no message."""
-        if not isinstance(row, Mapping) or row.get("role") not in ROLES:
+        if not isinstance(row, (dict, Mapping)) or row.get("role") not in ROLES:
             raise ConfigError("not a message", row, f"a mapping with role in {', '.join(ROLES)}")
         content = row.get("content")
-        if not isinstance(content, str | list | None):
+        if not isinstance(content, CONTENT):
             raise ConfigError(
                 "a message's content has the wrong type", content, "a string, a list of parts, or None"
             )
         for key in ("reasoning", "issuer"):
-            if not isinstance(row.get(key), str | None):
+            if not isinstance(row.get(key), TEXT):
                 raise ConfigError(f"{key} of a message has the wrong type", row[key], "a string or None")
         blocks = row.get("blocks") or ()
-        if not isinstance(blocks, list | tuple) or not all(isinstance(one, Mapping) for one in blocks):
+        if blocks and not (
+            isinstance(blocks, (list, tuple)) and all(isinstance(one, Mapping) for one in blocks)
+        ):
             raise ConfigError("blocks of a message has the wrong type", blocks, "a list of objects")
         return cls(
             role=row["role"],
             content=content,
-            tool_calls=tuple(_call_from(call) for call in row.get("tool_calls") or ()),
+            tool_calls=tuple(map(_call_from, calls)) if (calls := row.get("tool_calls")) else (),
             tool_call_id=row.get("tool_call_id"),
             name=row.get("name"),
             reasoning=row.get("reasoning"),
@@ -150,8 +179,8 @@ class Message:
 
 
 def _call_from(call: Any) -> ToolCall:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping):
+    function = call.get("function") if isinstance(call, (dict, Mapping)) else None
+    if not isinstance(function, (dict, Mapping)):
         raise ConfigError("not a tool call", call, '{"id": …, "function": {"name": …, "arguments": …}}')
     given, extra = str(call.get("id") or ""), call.get("extra_content")
     call_id = str(call.get("call_id") or given)
@@ -206,7 +235,8 @@ class ModelReply:
 
     ``text`` is as received (inline reasoning tags not yet stripped). ``finish`` is ``None`` when the stream
     ended without saying why; ``cut`` says that the connection broke after something was delivered. ``usage``
-    is ``None`` when the provider did not report any: unknown is not zero."""
+    is ``None`` when the provider did not report any: unknown is not zero. ``changed_by``: hooks that changed
+    it; not ``sent``: a hook gave it in the place of a model."""
 
     text: str = ""
     reasoning: str = ""
@@ -217,3 +247,18 @@ class ModelReply:
     usage: Usage | None = None
     model: str | None = None
     blocks: tuple[Mapping[str, Any], ...] = field(default=())
+    changed_by: tuple[str, ...] = ()
+    sent: bool = True
+
+    def cleaned(self) -> ModelReply:
+        """Return the reply as it can be stored, sent and shown: all text is Unicode, and of what is kept
+        verbatim for its maker only what any reader of JSON takes."""
+        return replace(
+            self,
+            text=clean(self.text),
+            reasoning=clean(self.reasoning),
+            tool_calls=tuple(call.cleaned() for call in self.tool_calls),
+            refusal=None if self.refusal is None else clean(self.refusal),
+            model=None if self.model is None else clean(self.model),
+            blocks=tuple(block for block in self.blocks if portable(block)),
+        )

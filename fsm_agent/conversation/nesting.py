@@ -28,15 +28,25 @@ def json_of(text: str, decoder: json.JSONDecoder | None = None) -> Any:
     return value if brackets <= MAX_DEPTH else checked(value)
 
 
-def checked(value: Any) -> Any:
+def portable(value: Any) -> bool:
+    """Say whether a value can be stored, sent and read again: text is Unicode and numbers are finite, and it
+    is half as deep as what is read at most, because it becomes a part of something else."""
+    try:
+        json.dumps(checked(value, MAX_DEPTH // 2), ensure_ascii=False, allow_nan=False).encode()
+    except ValueError:
+        return False
+    return True
+
+
+def checked(value: Any, levels: int = MAX_DEPTH) -> Any:
     """The value of a JSON text itself. Raises ``OverlyNestedError`` for one that is too deep, which is found
     out level by level, without recursion."""
     level = [value] if type(value) in _CONTAINERS else []
-    for _ in range(MAX_DEPTH):
+    for _ in range(levels):
         if not level:
             return value
         parts = (one.values() if type(one) is dict else one for one in level)
         level = [part for many in parts for part in many if type(part) in _CONTAINERS]
     if level:
-        raise OverlyNestedError(f"it is nested in more than {MAX_DEPTH} levels")
+        raise OverlyNestedError(f"it is nested in more than {levels} levels")
     return value

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, Generic
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SkipValidation, field_serializer
+from pydantic_core import to_jsonable_python
+from typing_extensions import TypeVar
 
 from fsm_agent.conversation.exit_reason import ExitReason
+from fsm_agent.conversation.handover import AGENT_NAME, HandoffStep
 from fsm_agent.conversation.messages import Usage
+
+Out = TypeVar("Out", default=Any, covariant=True)
 
 
 class TurnUsage(BaseModel):
@@ -40,8 +45,8 @@ class TurnUsage(BaseModel):
 
 
 class ChildTurn(BaseModel):
-    """A turn that ``delegate_task`` started: how it ended, and what it took, which is not in its parent's
-    figures. ``outcome`` is ``None`` for one that has not ended."""
+    """A turn that a tool of its parent started: how it ended, and what it took, which is not in its parent's
+    figures. ``outcome`` is ``None`` for one that has not ended. ``agent``: whose turn it was."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -54,6 +59,7 @@ class ChildTurn(BaseModel):
     attempts: int = 0
     usage: TurnUsage = TurnUsage()
     estimated_cost_usd: float | None = None
+    agent: str = AGENT_NAME
 
 
 class VisitedState(BaseModel):
@@ -67,7 +73,7 @@ class VisitedState(BaseModel):
     seconds: float
 
 
-class TurnResult(BaseModel):
+class TurnResult(BaseModel, Generic[Out]):
     """The result of one turn; readable like a dict. Exactly one of completed, failed, partial, interrupted is
     true.
 
@@ -80,7 +86,11 @@ class TurnResult(BaseModel):
     reported none). ``estimated_cost_usd`` is what the reported tokens cost where ``cost_status`` is
     ``estimated``, by the prices of ``cost_source``; ``None`` where nothing is paid by the token
     (``included``), or where a price is not known (``unknown``). ``error`` and ``failure_class`` are ``None``
-    for a turn that went well.
+    for a turn that went well. ``limit``: the limit in money, tokens or time that ended the turn, with the
+    fields of ``LimitReached``.
+
+    ``output``: the answer as a value of the type that was asked for; without one, the text. ``None`` for a
+    turn that ended without such an answer; then ``error`` says why.
 
     ``stored``: question, answer and what was done are in the store; where they are not, the last of
     ``cleanup_errors`` says why, and the session's next turn in this process tries again."""
@@ -88,6 +98,7 @@ class TurnResult(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     final_response: str | None
+    output: Annotated[Out | None, SkipValidation()] = None
     messages: list[dict[str, Any]]
     api_calls: int
     attempts: int
@@ -127,12 +138,20 @@ class TurnResult(BaseModel):
     interrupt_message: str | None
     pending_steer: list[str]
     guardrail: dict[str, Any] | None
+    limit: dict[str, Any] | None = None
     cleanup_errors: list[str]
     stored: bool = True
     tried: int = 0
+    agent: str = AGENT_NAME
+    handoffs: list[HandoffStep] = []
     compressions: list[dict[str, Any]]
     children: list[ChildTurn] = []
     states: list[VisitedState]
+
+    @field_serializer("output", when_used="json")
+    def _plain(self, value: Any) -> Any:
+        """What an output function returns may be anything."""
+        return to_jsonable_python(value, fallback=str)
 
     def __getitem__(self, name: str) -> Any:
         if name not in type(self).model_fields:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fsm_agent.conversation.effects import Runtime
 from fsm_agent.conversation.families import ReasoningFamily, issuer_of, runtime_family
-from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.messages import TEXT, Message, ToolCall
 from fsm_agent.conversation.parts import parts_of
 from fsm_agent.errors import ConfigError
+from fsm_agent.support.later import uncollected
 
-PROMPTS = ("system", "developer")
+PROMPTS, SPEAKERS = ("system", "developer"), ("user", "assistant", "tool")
 THINKING = ("thinking", "redacted_thinking")
 LISTS = ("reasoning_details", "codex_reasoning_items", "codex_message_items")
+PLAIN = frozenset(("role", "content", "tool_calls", "tool_call_id", "name"))
+"""What most rows consist of. With a text, and calls that have nothing of a vendor's own, such a row can be
+read only one way, whoever made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +34,27 @@ class SuppliedHistory:
         return "\n\n".join(texts) or system_message
 
 
-def supplied_history(rows: Iterable[Mapping[str, Any] | Message], runtime: Runtime) -> SuppliedHistory:
+def supplied_history(
+    rows: Iterable[Mapping[str, Any] | Message], runtime: Runtime, known: Sequence[Message] = ()
+) -> SuppliedHistory:
     """Read a caller's history; neither the list nor its rows are ever changed. What only its maker can read
     (signatures, encrypted items, reasoning) is kept. Where a row does not say who made it, it was the model
-    that the agent runs on, ``runtime``, if that is what its family makes; else nobody knows.
+    that the agent runs on, ``runtime``, if that is what its family makes; else nobody knows. ``known``: the
+    rows of the session. As long as the history begins as they do, it has these very messages, so that they
+    are neither stored nor written for the wire again.
 
     Raises ``ConfigError`` for a row that is no message, and for one of the system behind others."""
     family, issuer = runtime_family(runtime), issuer_of(runtime)
-    messages = [row if isinstance(row, Message) else _message(row, family, issuer) for row in rows]
+    messages, at = [], 0
+    with uncollected():
+        for row in rows:
+            old = known[at] if at < len(known) else None
+            message = row if isinstance(row, Message) else _read(row, old, family, issuer)
+            messages.append(message)
+            if message is old:
+                at += 1
+            elif message.role != "system":
+                known = ()
     first = next((at for at, one in enumerate(messages) if one.role != "system"), len(messages))
     if any(one.role == "system" for one in messages[first:]):
         late = next(one.text for one in messages[first:] if one.role == "system")
@@ -47,7 +64,27 @@ def supplied_history(rows: Iterable[Mapping[str, Any] | Message], runtime: Runti
     return SuppliedHistory(prompt, tuple(_with_call_ids(messages[first:])))
 
 
+def _read(row: Any, old: Message | None, family: ReasoningFamily, issuer: str) -> Message:
+    """The message that a row is: ``old`` where that would be read of it again."""
+    if old is None or not isinstance(old.content, TEXT) or old.blocks or any(map(_extra, old.tool_calls)):
+        return _message(row, family, issuer)  # numbers may be equal and written otherwise
+    as_stored = old.to_dict()
+    if row == as_stored and (old.reasoning is None or old.issuer is not None):
+        return old
+    message = _message(row, family, issuer)
+    return old if message.to_dict() == as_stored else message
+
+
+def _extra(call: ToolCall) -> bool:
+    return call.extra is not None
+
+
 def _message(row: Any, family: ReasoningFamily, issuer: str) -> Message:
+    plain = type(row) is dict and row.keys() <= PLAIN and isinstance(row.get("content"), TEXT)
+    if plain and row.get("role") in SPEAKERS:
+        message = Message.from_dict(row)
+        if not any(map(_extra, message.tool_calls)):
+            return message
     if isinstance(row, Mapping) and row.get("role") in PROMPTS:
         row = {**row, "role": "system"}
     if isinstance(row, Mapping):
@@ -100,7 +137,9 @@ def _with_call_ids(messages: Iterable[Message]) -> Iterable[Message]:
     """Results that name the item of a call are made to name the call."""
     calls: dict[str | None, str] = {}
     for message in messages:
-        calls |= {call.item_id: call.id for call in message.tool_calls if call.item_id}
+        for call in message.tool_calls:
+            if call.item_id:
+                calls[call.item_id] = call.id
         if message.role == "tool" and message.tool_call_id in calls:
             message = replace(message, tool_call_id=calls[message.tool_call_id])
         yield message

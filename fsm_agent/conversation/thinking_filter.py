@@ -27,6 +27,8 @@ class ThinkScrubber:
 
     def feed(self, delta: str) -> tuple[str, str]:
         """The (visible, reasoning) text that this piece decides."""
+        if not (self._line_start or self._held or self._closer or self._after_tag) and "\n" not in delta:
+            return delta, ""  # nearly always: a mark begins a line
         return self._decide(self._held + delta, final=False)
 
     def flush(self) -> tuple[str, str]:

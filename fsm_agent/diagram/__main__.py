@@ -15,7 +15,7 @@ from fsm_agent.diagram.stale import files, stale, write
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.layout import Layout
 from fsm_agent.fsm.table import Table
-from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
+from fsm_agent.fsm.verify.reachability.small_scopes import all_limit_names
 
 TABLE = "fsm_agent_states.table:TURN"
 
@@ -67,7 +67,7 @@ def _limits(table: Table, name: str | None) -> Mapping[str, int] | None:
         raise ConfigError(
             "these are no limits", name, "module:attribute of a mapping of names to whole numbers"
         )
-    if missing := sorted(set(limit_names(table)) - set(limits)):
+    if missing := sorted(set(all_limit_names(table)) - set(limits)):
         raise ConfigError("limits are missing", ", ".join(missing), f"all of them in {name}")
     return limits
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fsm_agent.diagram.describe import row_form
-from fsm_agent.diagram.markdown import row_grid
+from fsm_agent.diagram.markdown import row_grid, runs_in_words
 from fsm_agent.diagram.model import (
     Arrow,
     Box,
@@ -46,7 +46,8 @@ def neighbourhood(table: Table, state: str) -> Diagram:
     near = {state, *(end for arrow in arrows for end in (arrow.source, arrow.dest))}
     boxes = [box for box in whole.boxes if box.state in near]
     drawn = (_from_near(table, box) if box.state == state else _from_far(table, box, state) for box in boxes)
-    return Diagram(table, tuple(drawn), arrows)
+    nested = tuple(one for name, one in whole.runs if name == state)
+    return Diagram(table, tuple(drawn), arrows, nested=nested)
 
 
 def around(diagram: Diagram, state: str) -> Layout:
@@ -190,7 +191,7 @@ def near_markdown(table: Table, state: str) -> str:
     """The rows that leave a state, and those that lead to it from others."""
     out = [row for row in table.rows if row.source == state]
     into = [row for row in table.rows if row.dest == state and row.source != state]
-    lines = [f"# {state}, a state of the {table.name} table"]
+    lines = [f"# {state}, a state of the {table.name} table", *runs_in_words(table, state)]
     for title, rows in (("Out", out), ("In", into)):
         if rows:
             lines += ["", f"## {title}", "", *row_grid(table, rows)]

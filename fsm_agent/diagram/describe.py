@@ -29,9 +29,13 @@ default limits."""
 
 
 def describe(table: Any) -> dict[str, Any]:
-    """``name, states, final, counters, resets, lines, macros, rows``, and ``properties`` where there are
-    some."""
+    """``name, states, final, counters, resets, lines, macros, rows``, and ``properties`` and ``inner`` where
+    there are some."""
     claimed = [property_form(one) for one in getattr(table, "properties", ())]
+    inner = {
+        state: {"tables": [describe(one) for one in runs.tables], "most": runs.most}
+        for state, runs in getattr(table, "inner", {}).items()
+    }
     return {
         "name": table.name,
         "states": list(table.states),
@@ -42,6 +46,7 @@ def describe(table: Any) -> dict[str, Any]:
         "macros": [{"event": event, "exits": dict(exits)} for event, exits in table.macros],
         "rows": [row_form(row) for row in table.rows],
         **({"properties": claimed} if claimed else {}),
+        **({"inner": inner} if inner else {}),
     }
 
 

@@ -7,7 +7,7 @@ fonts are put into the finished picture, so that text which fits in Courier fits
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 
 from fsm_agent.diagram.model import Arrow, Box, Diagram, Mark
@@ -29,8 +29,6 @@ MARKED: Mapping[Mark, tuple[str, str]] = {
 
 def as_dot(diagram: Diagram) -> str:
     """A ``digraph``; ``dot -Tsvg`` draws it."""
-    names = tone_names([*diagram.table.states, *diagram.states], diagram.table.final)
-    tones = {state: _tone(name) for state, name in names.items()}
     lines = [
         f"digraph {_quoted(diagram.table.name)} {{",
         '    graph [fontname="DejaVu Sans", nodesep=0.6, ranksep=0.7];',
@@ -39,14 +37,30 @@ def as_dot(diagram: Diagram) -> str:
             ' margin="0.15,0.1"];'
         ),
         '    edge [fontname="DejaVu Sans", fontsize=11, arrowsize=0.8];',
-        *(f"    {_node(box, tones[box.state])}" for box in diagram.boxes),
-        *(f"    {_edge(arrow, tones[arrow.source])}" for arrow in diagram.arrows),
+        *(f"    {line}" for line in _inside(diagram)),
         "}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _node(box: Box, tone: Tone) -> str:
+def _inside(diagram: Diagram, prefix: str = "") -> Iterator[str]:
+    """Nodes and edges; a nested table is a frame, to whose first state those lead that run it."""
+    names = tone_names([*diagram.table.states, *diagram.states], diagram.table.final)
+    tones = {state: _tone(name) for state, name in names.items()}
+    yield from (_node(box, tones[box.state], prefix) for box in diagram.boxes)
+    yield from (_edge(arrow, tones[arrow.source], prefix) for arrow in diagram.arrows)
+    for one in diagram.nested:
+        name = f"{one.table.name}."
+        title = _quoted(one.table.name)
+        yield f'subgraph {_quoted(f"cluster_{one.table.name}")} {{ label={title}; fontname="DejaVu Sans";'
+        yield from (f"    {line}" for line in _inside(one, name))
+        yield "}"
+    for state, one in diagram.runs:
+        first = _quoted(f"{one.table.name}.{one.table.initial}")
+        yield f'{_quoted(prefix + state)} -> {first} [label="runs", style=dashed];'
+
+
+def _node(box: Box, tone: Tone, prefix: str) -> str:
     entries = [
         f"{entry.label}:  {entry.text}" if entry.label else f"      {entry.text}" for entry in box.entries
     ]
@@ -54,15 +68,17 @@ def _node(box: Box, tone: Tone) -> str:
     name = f"{box.state}   {box.badge}" if box.badge else box.state
     label = f"{_escaped(name)}\\n\\n{inside}" if inside else _escaped(name)
     line, extra = MARKED.get(box.mark, (tone.line, ""))
-    return f'{_quoted(box.state)} [label="{label}", fillcolor="{tone.strip}", color="{line}"{extra}];'
+    return (
+        f'{_quoted(prefix + box.state)} [label="{label}", fillcolor="{tone.strip}", color="{line}"{extra}];'
+    )
 
 
-def _edge(arrow: Arrow, tone: Tone) -> str:
+def _edge(arrow: Arrow, tone: Tone, prefix: str) -> str:
     label = "\\n".join(_escaped(line) for line in joined(arrow.labels, LABEL_WRAP))
     line, extra = MARKED.get(arrow.mark, (LIGHT.out if arrow.way_out else tone.line, ""))
     if not extra and (arrow.way_out or arrow.count):
         extra = f", penwidth={thickness(arrow.count) if arrow.count else 2:.2g}"
-    ends = f"{_quoted(arrow.source)} -> {_quoted(arrow.dest)}"
+    ends = f"{_quoted(prefix + arrow.source)} -> {_quoted(prefix + arrow.dest)}"
     return f'{ends} [label="{label}", color="{line}", fontcolor="{line}"{extra}];'
 
 

@@ -14,8 +14,8 @@ from fsm_agent.fsm.table import Table
 
 def as_json(diagram: Diagram) -> str:
     """``name, digest, initial, final, states, counters, resets, lines, macros, arrows, rows``, in table
-    order, and ``properties`` where there are some; complete, so that ``table_from`` makes the same table of
-    it. A counter's ``limits`` are the names that its guards compare it with."""
+    order, and ``properties`` and ``inner`` where there are some; complete, so that ``table_from`` makes the
+    same table of it. A counter's ``limits`` are the names that its guards compare it with."""
     table = diagram.table
     form = describe(table)
     limits = {
@@ -37,6 +37,7 @@ def as_json(diagram: Diagram) -> str:
         ),
         "rows": _many(form["rows"]),
         **({"properties": _many(form["properties"])} if "properties" in form else {}),
+        **({"inner": _dump(form["inner"])} if "inner" in form else {}),
     }
     return "{\n" + ",\n".join(f'  "{name}": {text}' for name, text in parts.items()) + "\n}\n"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from fsm_agent.diagram.model import Diagram, Kind, is_move, resets_in_words
@@ -28,16 +29,27 @@ def as_markdown(diagram: Diagram) -> str:
         *_rungs(table),
         *_counters(table),
         *_rows(table),
+        *(f"\n{re.sub('^#', '##', as_markdown(one), flags=re.MULTILINE)}".rstrip() for one in diagram.nested),
     ]
     return "\n".join(lines) + "\n"
 
 
 def _state(table: Table, state: str) -> Iterator[str]:
     lines = [line for line in table.lines if line.source == state]
-    yield from ("", f"### {state}", "")
+    yield from ("", f"### {state}", *runs_in_words(table, state), "")
     yield from grid(
         ("Event", "Decision list", "Resets", "Why"),
         ((f"`{ln.event}`", _list(ln), resets_in_words(table, ln.resets), ln.why) for ln in lines),
+    )
+
+
+def runs_in_words(table: Table, state: str) -> tuple[str, ...]:
+    """What a state runs, with a blank line before; nothing for most."""
+    if (inner := table.inner.get(state)) is None:
+        return ()
+    return (
+        "",
+        f"Runs {inner.label}; the exits are the events, and of several the first in this order counts.",
     )
 
 

@@ -35,15 +35,6 @@ MARKED: Mapping[str, str] = {
 def as_mermaid(diagram: Diagram) -> str:
     """A ``stateDiagram-v2``; renders on GitHub as it is. Of a marked diagram only what a run used, or what
     changed."""
-    arrows = [arrow for arrow in diagram.arrows if arrow.mark not in QUIET]
-    ends = {end for arrow in arrows for end in (arrow.source, arrow.dest)}
-    boxes = [
-        box
-        for box in diagram.boxes
-        if box.state in ends or not (box.mark in QUIET or (box.final and diagram.caption))
-    ]
-    shown = {box.state for box in boxes}
-    table = diagram.table
     lines = [
         "---",
         f"title: {json.dumps(_clean(_title(diagram)), ensure_ascii=False)}",
@@ -55,23 +46,60 @@ def as_mermaid(diagram: Diagram) -> str:
         "    rankSpacing: 70",
         "---",
         "stateDiagram-v2",
-        *([f"    [*] --> {_id(table.initial)}"] if table.initial in shown else []),
-        *(f"    {line}" for box in boxes for line in _state(box)),
-        *(f"    {_id(a.source)} --> {_id(a.dest)} : {_clean(', '.join(a.labels))}" for a in arrows),
-        *([f"    {_id(table.final)} --> [*]"] if table.final in shown else []),
-        *(f"    {line}" for line in _colours(diagram, boxes)),
+        *(f"    {line}" for line in _body(diagram)),
+        *(f"    {line}" for line in dict.fromkeys(_looks(diagram))),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _boxes(diagram: Diagram) -> list[Box]:
+    """Those that are drawn."""
+    arrows = [arrow for arrow in diagram.arrows if arrow.mark not in QUIET]
+    ends = {end for arrow in arrows for end in (arrow.source, arrow.dest)}
+    return [
+        box
+        for box in diagram.boxes
+        if box.state in ends or not (box.mark in QUIET or (box.final and diagram.caption))
+    ]
+
+
+def _body(diagram: Diagram, prefix: str = "") -> Iterator[str]:
+    """States and arrows; a nested table is a state that has them inside, and to which those lead that run it.
+    ``prefix`` keeps states of different tables apart."""
+    table, boxes = diagram.table, _boxes(diagram)
+    shown = {box.state for box in boxes}
+    if table.initial in shown:
+        yield f"[*] --> {_id(table.initial, prefix)}"
+    for box in boxes:
+        yield from _state(box, prefix)
+    for one in diagram.arrows:
+        if one.mark not in QUIET:
+            labels = _clean(", ".join(one.labels))
+            yield f"{_id(one.source, prefix)} --> {_id(one.dest, prefix)} : {labels}"
+    if table.final in shown:
+        yield f"{_id(table.final, prefix)} --> [*]"
+    for inner in diagram.nested:
+        name = f"{inner.table.name}__"
+        yield f'state "{_clean(inner.table.name)}" as {_id(name)} {{'
+        yield from (f"    {line}" for line in _body(inner, name))
+        yield "}"
+    yield from (f"{_id(s, prefix)} --> {_id(f'{one.table.name}__')} : runs" for s, one in diagram.runs)
+
+
+def _looks(diagram: Diagram, prefix: str = "") -> Iterator[str]:
+    yield from _colours(diagram, _boxes(diagram), prefix)
+    for inner in diagram.nested:
+        yield from _looks(inner, f"{inner.table.name}__")
 
 
 def _title(diagram: Diagram) -> str:
     return f"{diagram.table.name} – {diagram.caption[0]}" if diagram.caption else diagram.table.name
 
 
-def _state(box: Box) -> Iterator[str]:
-    yield f'state "{_clean(box.state)}" as {_id(box.state)}'
-    told = [box.badge] if box.badge else []
-    yield from (f"{_id(box.state)} : {_clean(line)}" for line in [*told, *_inside(box)] if line.strip())
+def _state(box: Box, prefix: str) -> Iterator[str]:
+    yield f'state "{_clean(box.state)}" as {_id(box.state, prefix)}'
+    told = [box.badge, "" if box.final else box.intro, *_inside(box)]
+    yield from (f"{_id(box.state, prefix)} : {_clean(line)}" for line in told if line.strip())
 
 
 def _inside(box: Box) -> Iterator[str]:
@@ -107,18 +135,18 @@ def _is_nameless(entry: StateEntry) -> bool:
     return all(step.kind == "rung" for step in entry.steps)
 
 
-def _colours(diagram: Diagram, boxes: Sequence[Box]) -> Iterator[str]:
+def _colours(diagram: Diagram, boxes: Sequence[Box], prefix: str) -> Iterator[str]:
     names = tone_names([*diagram.table.states, *diagram.states], diagram.table.final)
     tones = {**{f"t{number}": tone for number, tone in enumerate(LIGHT.tones)}, "final": LIGHT.final}
     drawn = {box.state: box.mark if box.mark in MARKED else names[box.state] for box in boxes}
     for name in dict.fromkeys(drawn.values()):
         look = MARKED.get(name) or f"fill:{tones[name].strip},stroke:{tones[name].line},color:{LIGHT.ink}"
         yield f"classDef {name} {look}"
-    yield from (f"class {_id(state)} {name}" for state, name in drawn.items())
+    yield from (f"class {_id(state, prefix)} {name}" for state, name in drawn.items())
 
 
-def _id(state: str) -> str:
-    name = re.sub(r"\W", "_", state)
+def _id(state: str, prefix: str = "") -> str:
+    name = re.sub(r"\W", "_", prefix + state)
     return f"{name}_" if name in RESERVED else name
 
 

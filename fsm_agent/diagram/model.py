@@ -94,7 +94,8 @@ class Diagram:
     has fewer.
 
     ``caption`` is a heading and lines of (term, words) about what the marks say; ``legend`` explains the
-    marks. ``judged``: colours say what is good and bad, so that arrows do not have those of their states."""
+    marks. ``judged``: colours say what is good and bad, so that arrows do not have those of their states.
+    ``nested``: the tables that its states run, which are drawn below or beside it."""
 
     table: Table
     boxes: tuple[Box, ...]
@@ -102,6 +103,13 @@ class Diagram:
     caption: tuple[str, tuple[tuple[str, str], ...]] | None = None
     legend: tuple[tuple[str, str], ...] = ()
     judged: bool = False
+    nested: tuple[Diagram, ...] = ()
+
+    @property
+    def runs(self) -> tuple[tuple[str, Diagram], ...]:
+        """Return each state that runs a nested table, with that one."""
+        inner = self.table.inner
+        return tuple((s, one) for one in self.nested for s in inner if one.table in inner[s].tables)
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -117,11 +125,23 @@ def diagram_of(table: Table, ways_out: Mapping[str, Sequence[str]] | None = None
     """The model of ``table``. ``ways_out`` names the exits drawn as arrows, ``{state: events}``; all other
     exits stay in their boxes. Without it, the exits that no rung stands before are drawn."""
     boxes = tuple(
-        Box(state, tuple(_entry(table, line) for line in table.lines if line.source == state))
+        Box(
+            state,
+            tuple(_entry(table, line) for line in table.lines if line.source == state),
+            _runs(table, state),
+        )
         for state in table.states
         if state != table.final
     )
-    return Diagram(table, (*boxes, _final_box(table)), _arrows(table, ways_out))
+    inner = {one.name: one for runs in table.inner.values() for one in runs.tables}
+    nested = tuple(
+        diagram_of(one, one.layout.get("ways_out") if one.layout else None) for one in inner.values()
+    )
+    return Diagram(table, (*boxes, _final_box(table)), _arrows(table, ways_out), nested=nested)
+
+
+def _runs(table: Table, state: str) -> str:
+    return f"runs {words(table.inner[state].label)}" if state in table.inner else ""
 
 
 def words(name: str) -> str:

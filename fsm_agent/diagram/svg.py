@@ -2,7 +2,8 @@
 
 Elements are addressed without drawing again: ``id="state-CallLLM"``, ``id="arrow-CallLLM-BuildMessages"``
 with ``data-rows``, each event line ``data-event`` and ``data-rows``, each rung ``data-rows`` (row ids,
-separated by spaces). A mark of the model is a class of the same name."""
+separated by spaces). A mark of the model is a class of the same name. A nested table stands below in a frame,
+with ids that begin with its name: ``id="review.state-Draft"``."""
 
 from __future__ import annotations
 
@@ -33,17 +34,39 @@ ROUND = 7.0
 
 def as_svg(diagram: Diagram, layout: Layout | None = None, proof_lines: Sequence[str] = ()) -> str:
     """The SVG of a diagram. ``proof_lines`` fill the panel "Proved for every setting"; none, no panel."""
+    size, lines = _drawn(diagram, layout, proof_lines)
+    return "\n".join([*_opening(diagram, size), *lines, "</svg>"]) + "\n"
+
+
+def _drawn(
+    diagram: Diagram, layout: Layout | None, proof_lines: Sequence[str] = (), prefix: str = ""
+) -> tuple[tuple[float, float], list[str]]:
+    """What stands in a picture, and its size."""
     scene = scene_of(diagram, layout or automatic(diagram), proof_lines)
     tones = tone_names([*diagram.table.states, *diagram.states], diagram.table.final)
     drawn = {row for arrow in diagram.arrows if arrow.way_out for row in arrow.rows}
     lines = [
-        *_opening(diagram, scene.size),
         *(line for arrow in scene.arrows for line in _arrow(arrow, tones, diagram)),
         *(line for box in scene.boxes for line in _box(box, tones, drawn, diagram)),
         *(line for panel in scene.panels for line in _panel(panel)),
-        "</svg>",
     ]
-    return "\n".join(lines) + "\n"
+    lines = [line.replace('<g id="', f'<g id="{prefix}') for line in lines]
+    width, height = scene.size
+    for one in diagram.nested:
+        size, inside = _drawn(one, one.table.layout, prefix=f"{one.table.name}.")
+        frame = Rect(PAD, PAD, size[0] + 2 * PAD, size[1] + HEAD + PAD)
+        name, place = quoteattr(one.table.name), f"translate(0,{number(height)})"
+        lines.append(f'<g class="nested" data-table={name} transform="{place}">')
+        lines.append(f'<rect class="line" {_place(frame)} rx="{number(ROUND)}" stroke="#8894a8"/>')
+        lines.append(_text("name", frame.x + PAD, frame.y + HEAD - 9, escape(one.table.name)))
+        lines += [
+            f'<g transform="translate({number(2 * PAD)},{number(PAD + HEAD)})">',
+            *inside,
+            "</g>",
+            "</g>",
+        ]
+        width, height = max(width, frame.right + PAD), height + frame.bottom + PAD
+    return (width, height), lines
 
 
 def _opening(diagram: Diagram, size: tuple[float, float]) -> Iterator[str]:

@@ -19,7 +19,7 @@ import json
 import operator
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,7 @@ class Codec:
 
 def dumps(value: object) -> str:
     """JSON in ASCII: half a surrogate pair, which models do write, survives a file that must be UTF-8."""
-    return _ENCODER.encode(value)
+    return "".join(_encoded(value, 0))
 
 
 def _plain(value: object) -> object:
@@ -67,7 +67,17 @@ def _plain(value: object) -> object:
     return str(value)
 
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain)
+def _encoder() -> Callable[[object, int], Iterable[str]]:
+    """What ``json.dumps`` makes anew for each value, made once: most values are small."""
+    made: Any = json.JSONEncoder(separators=(",", ":"), default=_plain)
+    if json.encoder.c_make_encoder is None:  # type: ignore[attr-defined]
+        return lambda value, level: made.iterencode(value)
+    return json.encoder.c_make_encoder(  # type: ignore[attr-defined, no-any-return]
+        None, _plain, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True
+    )
+
+
+_encoded = _encoder()
 
 
 @functools.cache

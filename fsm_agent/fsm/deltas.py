@@ -7,6 +7,8 @@ was cut and what was added, a changed object as its changed keys. (Why: decision
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -81,7 +83,7 @@ class Tracker:
     def __init__(self, turn: Any) -> None:
         kind: type = type(turn)
         self._turn, self._fields, self._values = turn, fields_of(kind), values_of(kind)
-        values = self._values(turn)
+        values, self._places = self._values(turn), range(len(self._fields))
         self._held = [field.codec.held(value) for field, value in zip(self._fields, values, strict=True)]
         self.start = {
             field.name: field.codec.encode(value) for field, value in zip(self._fields, values, strict=True)
@@ -91,8 +93,10 @@ class Tracker:
     def delta(self) -> dict[str, Any]:
         """What changed since the last call, field by field; empty when nothing did."""
         changed: dict[str, Any] = {}
-        for place, (value, held) in enumerate(zip(self._values(self._turn), self._held, strict=True)):
-            if value is held or value == held:
+        values = self._values(self._turn)
+        for place in itertools.compress(self._places, map(operator.is_not, values, self._held)):
+            value = values[place]
+            if value == self._held[place]:
                 continue
             name, codec = self._fields[place].name, self._fields[place].codec
             before, after = self._written[name], codec.encode(value)

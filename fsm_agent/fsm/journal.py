@@ -8,8 +8,10 @@ A running turn writes through ``Journal``: ``asked`` before requests are perform
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from fsm_agent.runtime.not_yet import NotYet
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +70,14 @@ class Journal(Protocol):
         """One request of ``exchange``, the one at ``place``, was performed."""
         ...
 
+    async def later(self, exchange: Exchange, place: int, later: NotYet) -> bool:
+        """The reply to one request comes later; returns when that is safe, and the turn may be suspended, or
+        false when it cannot be written down."""
+        ...
+
     async def moved(self, step: Step) -> None:
-        """The turn has moved; returns when the move is safe. Called again with the same ``step`` when that
-        failed, or who waited was cancelled."""
+        """The turn has moved; returns when the move is safe, or sure to be before anything that needs it.
+        Called again with the same ``step`` when that failed, or who waited was cancelled."""
         ...
 
 
@@ -87,7 +94,11 @@ class MemoryJournal:
         return [UNKNOWN] * len(exchange.requests)
 
     async def got(self, exchange: Exchange, place: int, reply: Any, seconds: float) -> None:
-        self.exchanges.append(replace(exchange, request=_slim(exchange.requests[place]), reply=reply))
+        request = _slim(exchange.requests[place])
+        self.exchanges.append(Exchange(exchange.seq, exchange.state, exchange.ordinal, request, reply))
+
+    async def later(self, exchange: Exchange, place: int, later: NotYet) -> bool:
+        return True
 
     async def moved(self, step: Step) -> None:
         self.steps.append(step)

@@ -54,7 +54,8 @@ class Machine:
         of the line is open and, on an unverified table, ``TableError`` when two are. The turn is unchanged
         then."""
         row, guards = self.choose(turn, event)
-        before = {counter: turn.count(counter) for counter in (*row.resets, *row.spends)}
+        moved = tuple(dict.fromkeys((*row.resets, *row.spends)))
+        before = [turn.count(counter) for counter in moved]
         for counter in row.resets:
             turn.reset(counter)
         for counter in row.spends:
@@ -63,8 +64,9 @@ class Machine:
         turn.seq += 1
         for tell in ROW_HOOKS:
             tell(self.table, row)
-        changes = ((counter, count, turn.count(counter)) for counter, count in before.items())
-        return Move(row, guards, tuple(change for change in changes if change[1] != change[2]))
+        after = [turn.count(counter) for counter in moved]
+        changes = zip(moved, before, after, strict=True)
+        return Move(row, guards, tuple([change for change in changes if change[1] != change[2]]))
 
     def choose(self, turn: TurnLike, event: str | None) -> tuple[Row, tuple[tuple[str, bool], ...]]:
         """The row that ``advance`` would take and the guards that say so; the turn is only read. Raises as
@@ -110,14 +112,15 @@ class _RecordedCondition(transitions.core.Condition):
     def __init__(self, func: Guard, target: bool = True) -> None:
         super().__init__(func.label, target)
         self.guard = func
-        self.told: tuple[Guard, ...] = tuple(func.atoms()) or (func,)
+        told: tuple[Guard, ...] = tuple(func.atoms()) or (func,)
+        self.told = tuple((part.label, part) for part in told)
 
     def check(self, event_data: transitions.EventData) -> bool:
         choice = event_data.model
         assert isinstance(choice, _Choice)
-        for part in self.told:
-            if part.label not in choice.guards:
-                choice.guards[part.label] = bool(part.holds(choice.turn))
+        for label, part in self.told:
+            if label not in choice.guards:
+                choice.guards[label] = bool(part.holds(choice.turn))
         return bool(self.guard.holds(choice.turn))
 
 
@@ -132,8 +135,9 @@ class _RowTransition(transitions.Transition):
 
     def execute(self, event_data: transitions.EventData) -> bool:
         """Choosing is all: a choice has no state to leave or enter, and no callback is registered."""
-        if not all(condition.check(event_data) for condition in self.conditions):
-            return False
+        for condition in self.conditions:
+            if not condition.check(event_data):
+                return False
         choice = event_data.model
         assert isinstance(choice, _Choice)
         choice.row = self.row

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Protocol
 
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.runtime.events import SIZE, Events
+from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.runtime.turn_inbox import TurnInbox
 
 Perform = Callable[[Any], Awaitable[Any]]
@@ -66,8 +67,9 @@ class QuestionDesk(Protocol):
         """Return the question as whoever is asked sees it."""
         ...
 
-    async def answered(self, question: Any, answer: Any, *, by_debugger: bool) -> None:
-        """Hear an answer before the turn does. ``by_debugger``: it is not what ``perform`` said."""
+    async def answered(self, question: Any, answer: Any, *, by_debugger: bool) -> Any:
+        """Hear an answer before the turn does, and return the one that counts. ``by_debugger``: it is not
+        what ``perform`` said."""
         ...
 
 
@@ -84,14 +86,22 @@ class PauseRegistry(Protocol):
 class PausePoint:
     """One turn's gate. ``running`` while somebody runs the turn. ``questions``: requests that a person
     answers (they have a ``question_id``), by that id; the event is set as soon as a person is asked, that is
-    when no rule forbids it."""
+    when no rule forbids it. ``inner``: the gates of turns that the state runs now; ``entering`` is told of
+    each that comes."""
 
     def __init__(
-        self, turn: Watched, kind: TurnKind, signals: TurnInbox, registry: PauseRegistry | None = None
+        self,
+        turn: Watched,
+        kind: TurnKind,
+        signals: TurnInbox,
+        registry: PauseRegistry | None = None,
+        inner: list[PausePoint] | None = None,
     ) -> None:
         self.turn, self.kind, self.signals = turn, kind, signals
         self.running = False
         self.questions: dict[str, asyncio.Event] = {}
+        self.inner = [] if inner is None else inner
+        self.entering: Callable[[PausePoint], None] = lambda inner: None
         self._watcher: DebugHook | None = None
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self._registry = registry
@@ -134,9 +144,9 @@ class PausePoint:
                 await asyncio.wait({own, arriving}, return_when=asyncio.FIRST_COMPLETED)
             watcher = None if own.done() else self._watcher
             reply = own.result() if watcher is None else await watcher.performing(request, lambda _: own)
-            if desk is not None:
-                await desk.answered(request, reply, by_debugger=not _said(own, reply))
-            return reply
+            if desk is None or isinstance(reply, NotYet):
+                return reply
+            return await desk.answered(request, reply, by_debugger=not _said(own, reply))
         finally:
             self._waiting.remove(here)
             self.questions.pop(question, None)
@@ -149,11 +159,21 @@ class PausePoint:
                 self.questions[question].set()
                 return
 
+    @contextlib.contextmanager
+    def around(self, inner: PausePoint) -> Iterator[None]:
+        """Meanwhile the state runs the turn behind this gate."""
+        self.inner.append(inner)
+        self.entering(inner)
+        try:
+            yield
+        finally:
+            self.inner.remove(inner)
+
     def opened(self) -> None:
         """Somebody runs the turn now."""
-        self.running = True
         if self._registry is not None:
             self._registry.opened(self)
+        self.running = True  # only now: who hears of it looks for it there
 
     def closed(self, ended: bool) -> None:
         """Nobody runs it any more."""

@@ -16,13 +16,11 @@ from fsm_agent.errors import ForbiddenChange, JournalError, UndeclaredEvent
 from fsm_agent.fsm.journal import UNKNOWN, Exchange, Journal, Step
 from fsm_agent.fsm.machine import Machine, Move
 from fsm_agent.fsm.standing import Standing
-from fsm_agent.fsm.table import Row
+from fsm_agent.fsm.table import CRASHED, Row
 from fsm_agent.fsm.turn_protocol import RunnableTurn
+from fsm_agent.runtime.not_yet import NotYet
 
 __all__ = ["CRASHED", "Exchange", "Perform", "RunnableTurn", "Runner", "State", "Step"]
-
-CRASHED = "crashed"
-"""The event for a bug: of a state, or of what performs its requests."""
 
 State = Callable[[Any], Generator[Any, Any, str | None]]
 Perform = Callable[[Any], Awaitable[Any]]
@@ -57,7 +55,10 @@ class Runner(Stepping):
     Three bugs of a state are told apart: it raises, it reports an event that the table does not have for it,
     or it changes what only rows change (``Standing``), which is put back. Each is reported as ``crashed``.
     Where the table has no line for that, ``UndeclaredEvent`` is raised from the bug, and the turn stands
-    where it stood."""
+    where it stood.
+
+    ``suspended``: a reply comes later (``NotYet``), so nothing happens here any more; the turn stands where
+    it stood, to be gone on with when the reply is there."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Runner(Stepping):
         watch: Callable[[Row], Exception | None] | None = None,
     ) -> None:
         self.turn = turn
-        self.ended = False
+        self.ended = self.suspended = False
         self.machine, self.states, self.perform = machine, states, perform
         self.journal, self.on_move, self.watch = journal, on_move, watch
         self._visit: Generator[Any, Any, str | None] | None = None
@@ -83,8 +84,8 @@ class Runner(Stepping):
 
     async def step_into(self) -> Exchange | Step | None:
         """One request and its reply, or the move at the end of the state; ``None`` when the turn has
-        ended."""
-        if self.ended:
+        ended, or is suspended."""
+        if self.ended or self.suspended:
             return None
         if self._step is not None:
             return await self._written_down(self._step)
@@ -105,11 +106,19 @@ class Runner(Stepping):
                 # as in ``_performed``, without another frame for the usual case
                 began = time.perf_counter()
                 reply = await self.perform(asked)
-                await self.journal.got(exchange, 0, reply, time.perf_counter() - began)
+                if isinstance(reply, NotYet):
+                    reply = await self._put_off(exchange, 0, reply)
+                else:
+                    await self.journal.got(exchange, 0, reply, time.perf_counter() - began)
         except JournalError:
             raise
         except Exception as error:
             return await self._crash(error)
+        if isinstance(reply, NotYet) or (
+            isinstance(asked, list) and any(isinstance(one, NotYet) for one in reply)
+        ):
+            self.suspended = True
+            return None
         self._asking, self._reply = None, reply
         self._ordinal += 1
         return Exchange(exchange.seq, exchange.state, exchange.ordinal, asked, reply)
@@ -137,8 +146,17 @@ class Runner(Stepping):
             return known
         began = time.perf_counter()
         reply = await self.perform(exchange.requests[place])
+        if isinstance(reply, NotYet):
+            return await self._put_off(exchange, place, reply)
         await self.journal.got(exchange, place, reply, time.perf_counter() - began)
         return reply
+
+    async def _put_off(self, exchange: Exchange, place: int, later: NotYet) -> Any:
+        """The reply that comes later, or the one in its place when that cannot be written down."""
+        if await self.journal.later(exchange, place, later):
+            return later
+        await self.journal.got(exchange, place, later.otherwise, 0.0)
+        return later.otherwise
 
     async def _crash(self, error: Exception) -> Step | None:
         self._standing.put_back(self.turn, self.machine.table)

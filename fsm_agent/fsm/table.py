@@ -36,6 +36,9 @@ class Counted(Protocol):
     def limit(self, name: str) -> int: ...
 
 
+CRASHED = "crashed"
+"""The event for a bug: of a state, or of what performs its requests."""
+
 # Guard language
 
 
@@ -263,12 +266,33 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Inner:
+    """What a state runs, and waits for: one turn of each of ``tables``, at once; with ``most`` turns of the
+    only table, as many as a list has, and not more than the outer turn's limit of that name."""
+
+    tables: tuple[Table, ...]
+    most: str = ""
+
+    @property
+    def exits(self) -> tuple[str, ...]:
+        """The exit reasons of the tables, which are the events of the state."""
+        return tuple(dict.fromkeys(row.exit for table in self.tables for row in table.rows if row.exit))
+
+    @property
+    def label(self) -> str:
+        """Return it in words: ``review × chapters``."""
+        return " and ".join(table.name for table in self.tables) + (f" × {self.most}" if self.most else "")
+
+
+@dataclass(frozen=True)
 class Table:
     """A whole machine: states, counters, lines, and the rows they expand to.
 
     ``states`` in reading order (the first is initial), ``final`` has no line. ``macros`` are (event, {state:
-    exit}) pairs: lines that exist in many states and always end the turn. Raises ``TableError`` for unknown
-    or repeated names.
+    exit}) pairs: lines that exist in many states and always end the turn. ``inner`` are the states that run
+    other tables: the events of such a state are the exits of those, each of them and no other, and of several
+    turns the first in the order of the lines counts, macros before all. Raises ``TableError`` for unknown or
+    repeated names. (Why: decision 101.)
 
     ``properties`` are claimed of every turn (``fsm_agent.fsm.properties``). Neither they nor three other
     things change the digest or what is equal: ``layout`` says where boxes and arrows stand in pictures,
@@ -286,6 +310,7 @@ class Table:
     default_limits: Callable[[], Mapping[str, int]] | None = field(default=None, compare=False, repr=False)
     promises: Callable[[], Promises] | None = field(default=None, compare=False, repr=False)
     properties: tuple[Property, ...] = field(default=(), compare=False, repr=False)
+    inner: Mapping[str, Inner] = field(default_factory=dict)
     rows: tuple[Row, ...] = field(init=False)
     by_event: Mapping[tuple[str, str], tuple[Row, ...]] = field(init=False)
 
@@ -306,6 +331,8 @@ class Table:
             )
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "by_event", by_event)
+        object.__setattr__(self, "inner", dict(self.inner))
+        _check_inner(self)
         for claimed in self.properties:
             claimed.check(self)
         if len({claimed.says for claimed in self.properties}) != len(self.properties):
@@ -326,9 +353,24 @@ class Table:
         """Counters whose limit a state may lower to what is counted."""
         return frozenset(counter.name for counter in self.counters if counter.exhaustible)
 
+    @property
+    def within(self) -> Mapping[str, Table]:
+        """The tables that its states run, and theirs, by name; those that others run before these."""
+        found: dict[str, Table] = {}
+        for table in (table for inner in self.inner.values() for table in inner.tables):
+            found |= {**table.within, table.name: table}
+        return found
+
     def events(self, state: str) -> tuple[str, ...]:
         """The alphabet that ``state`` declares, macros last."""
         return tuple(event for source, event in self.by_event if source == state)
+
+    def joined(self, state: str, exits: Iterable[str | None]) -> str:
+        """The event of a state whose inner turns ended so: the first that one of them ended with, macros
+        before all; without any turn the last line."""
+        ended, possible = set(exits), self.inner[state].exits
+        events = sorted(self.events(state), key=lambda event: event not in self.is_macro)
+        return next((e for e in events if e in ended), [e for e in events if e in possible][-1])
 
     def row(self, row_id: str) -> Row:
         """Return the row of that id; raises ``KeyError`` when there is none."""
@@ -345,6 +387,8 @@ class Table:
     def digest(self) -> str:
         """A hash of all that the proofs depend on; a cached verdict is valid for the same digest only."""
         text = repr((self.states, self.final, self.counters, self.rows))
+        for state, inner in sorted(self.inner.items()):
+            text += repr((state, [(table.name, table.digest) for table in inner.tables], inner.most))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def _macro_lines(self) -> Iterator[Line]:
@@ -362,6 +406,11 @@ def go(state: str) -> Rung:
 def end(exit_reason: str, final: str = "Finalize", *, when: Guard = ALWAYS) -> Rung:
     """The end of the turn, with its exit reason."""
     return Rung(f"⇥ {exit_reason}", final, needs=when, exit=exit_reason)
+
+
+def runs(*tables: Table, most: str = "") -> Inner:
+    """What a state runs: ``inner={"Review": runs(REVIEW)}``; see ``Inner``."""
+    return Inner(tables, most)
 
 
 def on(
@@ -455,6 +504,33 @@ def _check_names(table: Table, lines: tuple[Line, ...]) -> None:
             if unknown:
                 raise TableError(f"{where}: rung {rung.name!r} names unknown counter(s) {', '.join(unknown)}")
     _check_exhaustible(table, lines)
+
+
+def _check_inner(table: Table) -> None:
+    known: dict[str, Table] = {table.name: table}
+    for state, inner in table.inner.items():
+        where = f"{table.name}: {state}"
+        if state not in table.states or state == table.final:
+            allowed = ", ".join(one for one in table.states if one != table.final)
+            raise TableError(f"{where} cannot run tables; given: {state}; allowed: {allowed}")
+        if not inner.tables or (inner.most and len(inner.tables) > 1):
+            given = ", ".join(one.name for one in inner.tables) or "none"
+            raise TableError(f"{where} runs tables; given: {given}; allowed: some, or one with most=LIMIT")
+        for one in (one for outer in inner.tables for one in (outer, *outer.within.values())):
+            if known.setdefault(one.name, one) is not one and known[one.name] != one:
+                allowed = f"a name that no other table in {table.name} has, nor it itself"
+                raise TableError(
+                    f"{where} runs a table of a name that is taken; given: {one.name}; allowed: {allowed}"
+                )
+        events, own = set(table.events(state)), table.is_macro | {CRASHED}
+        for what, names in (
+            ("has no line for an exit of what it runs", set(inner.exits) - events),
+            ("has a line for what no table that it runs ends with", events - own - set(inner.exits)),
+        ):
+            if names:
+                raise TableError(
+                    f"{where} {what}; given: {', '.join(sorted(names))}; allowed: {', '.join(inner.exits)}"
+                )
 
 
 def _check_guard(where: str, guard: Guard) -> None:

@@ -13,12 +13,14 @@ from fsm_agent.fsm.table import Table
 class TurnKind:
     """``over``: the state at which *step over* stops; without one it stops when the state that it began in is
     left, however often that state is repeated. ``talks``: its turns have a transcript, requests to a model,
-    and tools."""
+    and tools. ``inner``: the kinds of the turns that its states run, and theirs, by the names of their
+    tables."""
 
     table: Table
     states: Mapping[str, State] = field(hash=False)
     over: str | None = None
     talks: bool = False
+    inner: Mapping[str, TurnKind] = field(default_factory=dict, hash=False)
 
     @property
     def holds(self) -> tuple[str, ...]:

@@ -28,6 +28,13 @@ class MemoryRecall:
         """Say whether anything may be recalled: an external memory, or a callback that gives context."""
         return self._memory is not None or self._callbacks.has("context")
 
+    async def prompt_block(self, session_id: str) -> tuple[str | None, str]:
+        """What the external memory puts into the prompt of this session; ``None`` when it gave no answer,
+        with the problem in words."""
+        if self._memory is None:
+            return "", ""
+        return await self._memory.prompt_block(session_id, self._signals.event())
+
     async def prefetch(self, session_id: str, text: str, spill: Callable[[str], Saved]) -> Prefetched:
         found, problem = "", ""
         if self._memory is not None:

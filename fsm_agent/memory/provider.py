@@ -20,6 +20,11 @@ class MemoryProvider(Protocol):
     def initialize(self, session_id: str) -> Awaitable[None] | None:
         """Called once, before anything else but ``tools``."""
 
+    def prompt_block(self) -> Awaitable[str] | str:
+        """What the system prompt says of this memory: what it knows of the user in general, how its tools are
+        used; empty for nothing. Asked when a session's prompt is built, and frozen in it; scanned for
+        instructions that are none of its business. A provider without this method has no block."""
+
     def prefetch(self, text: str) -> Awaitable[str] | str:
         """What is worth knowing for this message of the user; empty for nothing. The model reads it with the
         message, and it is neither stored as the user's words nor shown."""

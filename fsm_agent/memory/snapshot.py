@@ -6,17 +6,36 @@ from __future__ import annotations
 from fsm_agent.memory.entries import SEPARATOR, EntryRefused, text_of
 from fsm_agent.memory.files import Held, MemoryFile, Notes
 from fsm_agent.prompt.book import Recalled
+from fsm_agent.prompt.readers import SMALLEST_CAP, capped
 from fsm_agent.support.injection_scan import scan
 
+MOST_EXTERNAL = SMALLEST_CAP
+"""Characters that an external memory has in the prompt."""
 
-def recalled(notes: Notes) -> Recalled:
-    """Both files for the prompt. One that cannot be used is left out with a notice."""
-    notices: list[str] = []
+
+def recalled(notes: Notes, external: str | None = "", problem: str = "") -> Recalled:
+    """Both files, and the block of an external memory, for the prompt. What cannot be used is left out with
+    a notice. ``external`` is ``None``, with the ``problem`` in words, when that memory did not answer."""
+    notices = [problem] if problem else []
     return Recalled(
         _layer("# Memory: what you noted in earlier sessions", notes.memory, notices),
         _layer("# The user: what you noted about them in earlier sessions", notes.user, notices),
+        _block((external or "").strip(), notices),
         tuple(notices),
+        whole=external is not None,
     )
+
+
+def _block(text: str, notices: list[str]) -> str:
+    if not text:
+        return ""
+    if len(text) > MOST_EXTERNAL:
+        notices.append(
+            f"the block of the external memory is too long ({len(text):,} characters): the prompt holds its"
+            f" beginning and its end, {MOST_EXTERNAL:,} characters"
+        )
+    shown = capped(_safe(text, "the external memory", notices), MOST_EXTERNAL)
+    return f"# External memory\n\n{shown}"
 
 
 def _layer(title: str, file: MemoryFile, notices: list[str]) -> str:

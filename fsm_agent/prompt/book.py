@@ -3,20 +3,22 @@ changes.
 
 Layers come in three tiers, the most lasting first, so that a cache keeps as much as it can: stable (identity,
 guidance, skills, place), context (the caller's message, the project's files), volatile (memory, user profile,
-date). Of the last only the model line counts as an input: what is remembered, and the day, are frozen when
-the prompt is built. (Why: decision 23.)"""
+external memory, date). The last are no inputs: what is remembered, and the day, are frozen when the prompt is
+built. (Why: decision 23.)"""
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fsm_agent.prompt import guidance
+from fsm_agent.prompt.machine import system_line
 from fsm_agent.prompt.project import project
 from fsm_agent.prompt.readers import Reading, cap_of, read
 from fsm_agent.prompt.skills import find_skills
@@ -30,26 +32,34 @@ SOUL = "SOUL.md"
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """What is remembered, ready for the prompt."""
+    """What is remembered, ready for the prompt. ``whole`` is false when a memory gave no answer."""
 
     memory: str = ""
     user: str = ""
+    external: str = ""
     notices: tuple[str, ...] = ()
+    whole: bool = True
+
+
+async def nothing() -> Recalled:
+    """Remember nothing."""
+    return Recalled()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """What a prompt is made from. ``recall`` is asked only when one is built. ``window`` in tokens."""
+    """What a prompt is made from. ``recall`` is asked only when one is built. ``window`` in tokens.
+    ``speaker``: the agent whose prompt it is, where it is not the one that the session began with."""
 
     home: Path
     workdir: Path
     settings: PromptSettings
     identity: str | None = None
     tools: tuple[str, ...] = ()
-    provider: str = ""
     model: str = ""
     window: int | None = None
-    recall: Callable[[], Recalled] = Recalled
+    speaker: str = ""
+    recall: Callable[[], Awaitable[Recalled]] = nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +78,14 @@ class _Read:
     notices: list[str] = field(default_factory=list)
 
 
-def prompt_of(
+async def prompt_of(
     kept: dict[str, StoredPrompt], sources: Sources, system_message: str | None, now: float
 ) -> tuple[str, tuple[str, ...]]:
     """The prompt to send, and lines for people when it was just built. ``kept`` holds a session's prompts,
-    one for each message of the caller; ``now`` in seconds since the epoch."""
-    key = system_message or ""
-    read_now = _inputs(sources, key)
+    one for each message of the caller; one in which a memory is missing is not kept, so that the next turn
+    asks again. ``now`` in seconds since the epoch."""
+    read_now = _inputs(sources, system_message or "")
+    key = f"{sources.speaker}: {system_message or ''}" if sources.speaker else system_message or ""
     inputs = {
         name: hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         for name, text in read_now.layers.items()
@@ -84,9 +95,13 @@ def prompt_of(
     if stored is not None:
         changed = sorted(name for name in inputs if inputs[name] != stored.inputs.get(name))
         log.info("the system prompt was built again; changed: %s", ", ".join(changed))
-    recalled = sources.recall()
-    kept[key] = StoredPrompt(_joined(read_now.layers, recalled, now), inputs)
-    return kept[key].text, (*read_now.notices, *recalled.notices)
+    recalled = await sources.recall()
+    made = StoredPrompt(_joined(read_now.layers, recalled, now), inputs)
+    if recalled.whole:
+        kept[key] = made
+    else:
+        kept.pop(key, None)
+    return made.text, (*read_now.notices, *recalled.notices)
 
 
 def _inputs(sources: Sources, system_message: str) -> _Read:
@@ -101,13 +116,14 @@ def _inputs(sources: Sources, system_message: str) -> _Read:
         "steer": guidance.STEER if tools else "",
         "enforcement": enforce,
         "skills": guidance.skills_index(skills.found, tools),
-        "environment": guidance.environment(_system(), str(sources.workdir), platform.python_version()),
+        "environment": guidance.environment(
+            system_line(os.environ), str(sources.workdir), platform.python_version()
+        ),
         "platform": guidance.platform_hint(
             settings.platform, settings.platform_hint, replace=settings.replace_platform_hint
         ),
         "system message": system_message,
         "project": _project(sources, cap, found.notices),
-        "model": f"Model: {sources.model} ({sources.provider})" if settings.model_line else "",
     }
     found.notices += skills.notices if "skill_view" in tools else ()
     return found
@@ -135,11 +151,8 @@ def _joined(layers: Mapping[str, str], recalled: Recalled, now: float) -> str:
 
 
 def _ordered(layers: Mapping[str, str], recalled: Recalled, now: float) -> Iterator[str]:
-    yield from (text for name, text in layers.items() if name != "model")
+    yield from layers.values()
     yield recalled.memory
     yield recalled.user
-    yield f"Date: {time.strftime('%A, %Y-%m-%d', time.localtime(now))}\n{layers['model']}"
-
-
-def _system() -> str:
-    return " ".join(part for part in (platform.system(), platform.machine()) if part)
+    yield recalled.external
+    yield f"Date: {time.strftime('%A, %Y-%m-%d', time.localtime(now))}"

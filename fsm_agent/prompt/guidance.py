@@ -65,6 +65,19 @@ PLATFORMS = {
     "terminal": "Your answer is shown in a terminal: short lines, little Markdown, no images.",
     "chat": "Your answer is shown as a chat message: a few short paragraphs, no tables, no headings.",
     "plain": "Your answer is shown as plain text: no Markdown at all.",
+    "telegram": (
+        "Your answer is sent with Telegram, to be read on a phone: short paragraphs, bold, italics, code and"
+        " links at most, no tables, no headings; what is longer than 4,096 characters comes as several"
+        " messages."
+    ),
+    "discord": (
+        "Your answer is sent with Discord: its Markdown has bold, lists, quotes, code blocks and links,"
+        " and no tables; a message holds 2,000 characters."
+    ),
+    "slack": (
+        "Your answer is sent with Slack, whose marks are its own: *bold* with one star, _italics_, `code`,"
+        " <https://example.com|links>; no headings and no tables."
+    ),
 }
 Enforce = Literal["auto"] | bool | Sequence[str]
 

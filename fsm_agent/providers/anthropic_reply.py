@@ -10,13 +10,17 @@ from itertools import takewhile
 from typing import Any
 
 from fsm_agent.conversation.effects import Failure
+from fsm_agent.conversation.hosted import HOSTED, words_of
 from fsm_agent.conversation.messages import Finish, ModelReply, ToolCall, Usage
+from fsm_agent.conversation.nesting import json_of
 from fsm_agent.providers.chat_reply import EMPTY
 from fsm_agent.providers.failures import event_failure, shape_failure
+from fsm_agent.providers.fields import id_of, mapping_of, mappings_of, place_of, text_of
 from fsm_agent.providers.reply_limits import NAME_CHARACTERS
 from fsm_agent.providers.tool_calls import named
 from fsm_agent.providers.usage import messages_usage
 from fsm_agent.runtime.ports import StreamSink
+from fsm_agent.support.texts import clean
 
 _FINISH: dict[str, Finish] = {
     "end_turn": "stop",
@@ -32,24 +36,25 @@ THOUGHTS = ("thinking", "redacted_thinking")
 
 
 @dataclass(slots=True)
-class Block:
+class ReplyBlock:
     """A content block that is arriving. ``first`` is what it began with; ``pieces`` is what its deltas
     added."""
 
     first: Mapping[str, Any]
     pieces: list[str] = field(default_factory=list)
     signature: list[str] = field(default_factory=list)
+    citations: list[Any] = field(default_factory=list)
     closed: bool = False
 
     @property
     def kind(self) -> str:
         """Return the type that the block began with."""
-        return str(self.first.get("type"))
+        return text_of(self.first.get("type"))
 
     @property
     def text(self) -> str:
         """Return the text that came so far."""
-        return "".join(self.pieces)
+        return clean("".join(self.pieces))
 
     @property
     def arguments(self) -> str:
@@ -60,6 +65,18 @@ class Block:
         if self.pieces or not given:
             return self.text or ("{}" if self.closed else "")
         return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+
+    @property
+    def whole(self) -> dict[str, Any]:
+        """Return the block as it goes back to its maker."""
+        own = {**self.first, "type": self.kind}
+        if self.kind == "thinking":
+            own |= {"thinking": self.text, "signature": "".join(self.signature)}
+        elif self.kind == "text":
+            own |= {"text": self.text} | ({"citations": self.citations} if self.citations else {})
+        elif self.kind == "server_tool_use":
+            own["input"] = _object(self.arguments)
+        return own
 
 
 class MessagesReply:
@@ -72,7 +89,7 @@ class MessagesReply:
         self._sink = sink
         self._now, self._secrets = now, secrets
         self._failure: Failure | None = None
-        self._blocks: dict[Any, Block] = {}
+        self._blocks: dict[Any, ReplyBlock] = {}
         self._stop: str | None = None
         self._refusal: str | None = None
         self._model: str | None = None
@@ -96,43 +113,48 @@ class MessagesReply:
         self._sink.alive()
         match event["type"]:
             case "message_start":
-                self._begin(_mapping(event.get("message")))
+                self._begin(mapping_of(event.get("message")))
             case "content_block_start":
-                self._open(event.get("index"), _mapping(event.get("content_block")))
+                self._open(place_of(event.get("index")), mapping_of(event.get("content_block")))
             case "content_block_delta":
-                self._grow(event.get("index"), _mapping(event.get("delta")))
+                self._grow(place_of(event.get("index")), mapping_of(event.get("delta")))
             case "content_block_stop":
-                self._close(event.get("index"))
+                self._close(place_of(event.get("index")))
             case "message_delta":
-                self._note_stop(_mapping(event.get("delta")))
+                self._note_stop(mapping_of(event.get("delta")))
                 self._count(event.get("usage"))
             case "error":
                 self._failure = event_failure(event, self._now, self._secrets)
 
     def _begin(self, message: Mapping[str, Any]) -> None:
-        self._model = str(message.get("model") or "") or None
+        self._model = text_of(message.get("model")) or None
         self._count(message.get("usage"))
 
     def _open(self, index: Any, first: Mapping[str, Any]) -> None:
-        block = self._blocks[index] = Block(first)
-        block.signature = [str(first.get("signature") or "")]
+        block = self._blocks[index] = ReplyBlock(first)
+        block.signature = [text_of(first.get("signature"))]
+        block.citations = mappings_of(first.get("citations"))
         self._add(block, first.get("text") if block.kind == "text" else first.get("thinking"))
         if block.kind == "tool_use":
-            self._sink.tool(str(first.get("name") or "")[:NAME_CHARACTERS])
+            self._sink.tool(text_of(first.get("name"))[:NAME_CHARACTERS])
 
     def _grow(self, index: Any, delta: Mapping[str, Any]) -> None:
         block = self._blocks.get(index)
         if block is None:
             # its beginning was lost on the way: what is left of it is shown, but the reply is not whole
             self._torn = True
-            block = self._blocks[index] = Block({"type": _KIND_OF_DELTA.get(str(delta.get("type")), "lost")})
+            kind = _KIND_OF_DELTA.get(text_of(delta.get("type")), "lost")
+            block = self._blocks[index] = ReplyBlock({"type": kind})
         if isinstance(signature := delta.get("signature"), str):
             block.signature.append(signature)
         if isinstance(part := delta.get("partial_json"), str):
             block.pieces.append(part)
+            self._sink.arguments(text_of(block.first.get("name")), part)
+        if citation := mapping_of(delta.get("citation")):
+            block.citations.append(citation)
         self._add(block, delta.get("text") or delta.get("thinking"))
 
-    def _add(self, block: Block, text: Any) -> None:
+    def _add(self, block: ReplyBlock, text: Any) -> None:
         if isinstance(text, str) and text and block.kind in ("text", "thinking"):
             block.pieces.append(text)
             (self._sink.text if block.kind == "text" else self._sink.reasoning)(text)
@@ -140,18 +162,20 @@ class MessagesReply:
     def _close(self, index: Any) -> None:
         if index in self._blocks:
             self._blocks[index].closed = True
+            if words := words_of(self._blocks[index].whole):
+                self._sink.notice(words)
 
     def _note_stop(self, delta: Mapping[str, Any]) -> None:
         if isinstance(reason := delta.get("stop_reason"), str) and reason:
             self._stop = reason
-        details = _mapping(delta.get("stop_details"))
+        details = mapping_of(delta.get("stop_details"))
         if isinstance(words := details.get("explanation"), str) and words:
             self._refusal = words
 
     def _count(self, usage: Any) -> None:
         """Counts are totals so far. A zero never replaces a figure: some gateways know the input only at the
         start."""
-        for name, value in _mapping(usage).items():
+        for name, value in mapping_of(usage).items():
             if value or name not in self._counts:
                 self._counts[name] = value
 
@@ -160,7 +184,7 @@ class MessagesReply:
         self._sink.alive()
         self._begin(message)
         for index, block in enumerate(message.get("content") or ()):
-            self._open(index, _mapping(block))
+            self._open(index, mapping_of(block))
             self._close(index)
         self._note_stop(
             {"stop_reason": "end_turn", **{k: v for k, v in message.items() if k.startswith("stop_") and v}}
@@ -199,7 +223,7 @@ class MessagesReply:
             refusal=self._refusal,
             usage=self.usage,
             model=self._model,
-            blocks=tuple(self._thoughts(calls)),
+            blocks=tuple(self._opaque(calls)),
         )
 
     def _said(self, kind: str) -> str:
@@ -209,27 +233,51 @@ class MessagesReply:
         """The tool calls by block, each with an id that is unique among them."""
         used = {index: block for index, block in self._blocks.items() if block.kind == "tool_use"}
         given = (
-            (str(block.first.get("id") or ""), str(block.first.get("name") or ""), block.arguments)
+            (id_of(block.first.get("id")), text_of(block.first.get("name")), block.arguments)
             for block in used.values()
         )
         return dict(zip(used, named(given), strict=True))
 
-    def _thoughts(self, calls: Mapping[Any, ToolCall]) -> Iterable[Mapping[str, Any]]:
-        """The thinking blocks in order. One that does not lead the reply names the call it stands before,
-        ``before`` is empty when none follows."""
+    def _opaque(self, calls: Mapping[Any, ToolCall]) -> Iterable[Mapping[str, Any]]:
+        """What only the maker of the reply can read."""
+        if hosted := self._hosted():
+            yield {"type": HOSTED, "content": [block.whole for block in hosted.values()]}
+        yield from (thought for index, thought in self._thoughts(calls) if index not in hosted)
+
+    def _hosted(self) -> dict[Any, ReplyBlock]:
+        """The blocks of a reply in which the provider's own tools ran: all but the calls, and the thoughts
+        behind the first of them."""
+        kept, called = {}, False
+        for index, block in self._blocks.items():
+            called = called or block.kind == "tool_use"
+            if block.closed and block.kind != "tool_use" and not (called and block.kind in THOUGHTS):
+                kept[index] = block
+        return kept if any(block.kind == "server_tool_use" for block in kept.values()) else {}
+
+    def _thoughts(self, calls: Mapping[Any, ToolCall]) -> Iterable[tuple[Any, Mapping[str, Any]]]:
+        """The thinking blocks in order, each with its place. One that does not lead the reply names the call
+        it stands before, ``before`` is empty when none follows."""
         kinds = ((index, block.kind in THOUGHTS) for index, block in self._blocks.items())
         leading = {index for index, _ in takewhile(lambda pair: pair[1], kinds)}
         following = ""
-        kept: list[dict[str, Any]] = []
+        kept: list[tuple[Any, dict[str, Any]]] = []
         for index, block in reversed(self._blocks.items()):
             following = calls[index].id if index in calls else following
             if block.kind not in THOUGHTS or not (block.closed or any(block.signature)):
                 continue
-            own = {**block.first, "type": block.kind}
-            if block.kind == "thinking":
-                own |= {"thinking": block.text, "signature": "".join(block.signature)}
-            kept.append(own | {"before": following} if index not in leading else own)
+            if block.kind == "redacted_thinking" and not text_of(block.first.get("data")):
+                continue
+            place = {} if index in leading else {"before": following}
+            kept.append((index, block.whole | place))
         return kept[::-1]
+
+
+def _object(text: str) -> Any:
+    """The input of a provider's own tool, which went by in pieces."""
+    try:
+        return json_of(text)
+    except ValueError:
+        return {}
 
 
 def whole_message(
@@ -251,7 +299,3 @@ def whole_message(
     return replace(
         shape_failure("the response has no content", body, secrets), usage=messages_usage(body.get("usage"))
     )
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

@@ -11,8 +11,6 @@ from collections.abc import AsyncIterator, Iterator
 
 import httpx2
 
-from fsm_agent.conversation.nesting import MAX_BRACKETS
-
 PIECE = 16_384
 """Bytes that are handed on at once."""
 ENCODINGS = "gzip, deflate"
@@ -24,31 +22,33 @@ class BadBody(httpx2.StreamError):
 
 
 class BoundedBody(httpx2.AsyncByteStream):
-    """The body of a response, unpacked, of at most ``most`` bytes; ``event``: of those between two blank
-    lines, for a stream of events. Where it cannot be read on it ends with ``BadBody``, or just ends when it
-    may be ``cut``."""
+    """The body of a response, unpacked, of at most ``most`` bytes. Where it cannot be read on it ends with
+    ``BadBody``, or just ends when it may be ``cut``."""
 
-    def __init__(
-        self, response: httpx2.Response, most: int, *, cut: bool = False, event: int | None = None
-    ) -> None:
+    def __init__(self, response: httpx2.Response, most: int, *, cut: bool = False) -> None:
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         self._stream = response.stream
         self._encoding = response.headers.get("content-encoding", "identity").strip().lower()
-        self._most, self._cut, self._event = most, cut, event
+        self._most, self._cut = most, cut
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield the pieces. Raises ``BadBody``."""
-        left, span = self._most, _Span(self._event)
+        left = self._most
         try:
-            async for piece in self._unpacked():
-                if len(piece) > left:
-                    if not self._cut:
-                        raise BadBody(f"it answered with more than {self._most:,} bytes")
-                    yield piece[:left]
+            unpack = _Unpacker(self._encoding)
+            async for packed in self._stream:
+                for number, piece in enumerate(unpack.feed(packed)):
+                    if number:
+                        await asyncio.sleep(0)
+                    if len(piece) > left:
+                        if not self._cut:
+                            raise BadBody(f"it answered with more than {self._most:,} bytes")
+                        yield piece[:left]
+                        return
+                    left -= len(piece)
+                    yield piece
+                if unpack.ended:
                     return
-                left -= len(piece)
-                span.add(piece)
-                yield piece
         except BadBody:
             if not self._cut:
                 raise
@@ -56,16 +56,6 @@ class BoundedBody(httpx2.AsyncByteStream):
     async def aclose(self) -> None:
         """Close the connection, unless the body was read to its end."""
         await self._stream.aclose()
-
-    async def _unpacked(self) -> AsyncIterator[bytes]:
-        unpack = _Unpacker(self._encoding)
-        async for packed in self._stream:
-            for number, piece in enumerate(unpack.feed(packed)):
-                if number:
-                    await asyncio.sleep(0)
-                yield piece
-            if unpack.ended:
-                return
 
 
 class _Unpacker:
@@ -94,27 +84,3 @@ class _Unpacker:
             except zlib.error as error:
                 raise BadBody(f"its answer is damaged: {error}") from None
             packed = self._unpack.unconsumed_tail
-
-
-class _Span:
-    """What came since the last blank line."""
-
-    def __init__(self, most: int | None) -> None:
-        self._most, self._size, self._brackets, self._end = most, 0, 0, b""
-
-    def add(self, piece: bytes) -> None:
-        """Take the next piece. Raises ``BadBody`` when an event is too long or too nested."""
-        if self._most is None:
-            return
-        text = self._end + piece
-        blank = max(text.rfind(b"\n\n"), text.rfind(b"\n\r\n"), text.rfind(b"\r\r"))
-        if blank >= 0:
-            self._size = self._brackets = 0
-        since = text[blank:] if blank >= 0 else piece
-        self._size += len(since)
-        self._brackets += since.count(b"[") + since.count(b"{")
-        self._end = text[-2:]
-        if self._size > self._most:
-            raise BadBody(f"it sent an event of more than {self._most:,} bytes")
-        if self._brackets > MAX_BRACKETS:
-            raise BadBody(f"it sent an event with more than {MAX_BRACKETS:,} brackets")

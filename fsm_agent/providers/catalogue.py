@@ -13,11 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-Kind = Literal["image", "audio", "file"]
+from fsm_agent.conversation.parts import Kind
+
 _HERE = Path(__file__).parent
 _DATED = re.compile(r"(-\d{4}-\d{2}-\d{2}|-\d{8}|-latest)\Z")
+_PLACED = re.compile(r"\A(?:[a-z]+-)?anthropic-|-v\d+(?::\d+)?\Z")
+"""What Bedrock puts around the name of a model: who made it, perhaps where it runs, and a version."""
 _OURS = "our models.toml"
 
 
@@ -94,9 +97,11 @@ def _key(model: str) -> str:
 
 
 def _entry(table: str, name: str) -> tuple[Mapping[str, Any], str]:
-    """The entry under this name, or under the name without a date or ``latest`` at its end."""
+    """The entry under this name, or under the name without what Bedrock puts around it, and without a date or
+    ``latest`` at its end."""
     listed, ours = _listed()["models"].get(table, {}), _ours()["models"].get(table, {})
-    for one in (name, _DATED.sub("", name)):
+    bare = _PLACED.sub("", name)
+    for one in (name, bare, _DATED.sub("", bare)):
         if one in listed or one in ours:
             source = f"the catalogue, {_listed()['source']}" if one in listed else _OURS
             return {**listed.get(one, {}), **ours.get(one, {})}, source

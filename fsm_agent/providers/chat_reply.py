@@ -10,6 +10,7 @@ from typing import Any
 from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.messages import Finish, ModelReply, Usage
 from fsm_agent.providers.failures import body_failure, shape_failure
+from fsm_agent.providers.fields import mappings_of, text_of
 from fsm_agent.providers.reasoning import Reasoning, split_content
 from fsm_agent.providers.tool_calls import CallSlots
 from fsm_agent.providers.usage import usage_from
@@ -58,22 +59,21 @@ class ChatReply:
 
     def feed(self, chunk: Any) -> None:
         """Take one decoded chunk. Anything that is no chunk (a ping, null) is passed over."""
-        if not isinstance(chunk, Mapping) or not chunk:
+        if not isinstance(chunk, dict) or not chunk:
             return
         self._sink.alive()
-        if isinstance(model := chunk.get("model"), str) and model:
-            self._model = model
-        self.usage = usage_from(chunk.get("usage")) or self.usage
-        for choice in chunk.get("choices") or ():
-            if isinstance(choice, Mapping) and choice.get("index") in (0, None):
+        self._model = text_of(chunk.get("model")) or self._model
+        if usage := chunk.get("usage"):
+            self.usage = usage_from(usage) or self.usage
+        for choice in mappings_of(chunk.get("choices")):
+            if choice.get("index") in (0, None):
                 self._choice(choice)
 
     def _choice(self, choice: Mapping[str, Any]) -> None:
         delta = choice.get("delta") or choice.get("message")
-        if isinstance(delta, Mapping):
+        if isinstance(delta, dict):
             self._delta(delta)
-        if isinstance(reason := choice.get("finish_reason"), str) and reason:
-            reason = reason.lower()
+        if reason := text_of(choice.get("finish_reason")).lower():
             self._finish = None if reason in _BROKEN else _FINISH.get(reason, "stop")
 
     def _delta(self, delta: Mapping[str, Any]) -> None:
@@ -84,11 +84,12 @@ class ChatReply:
         if text:
             self._text.append(text)
             self._sink.text(text)
-        if isinstance(refusal := delta.get("refusal"), str):
+        if refusal := text_of(delta.get("refusal")):
             self._refusal.append(refusal)
-        for call in delta.get("tool_calls") or ():
-            if isinstance(call, Mapping) and (name := self._calls.feed(call)):
+        for call in mappings_of(delta.get("tool_calls")):
+            if name := self._calls.feed(call):
                 self._sink.tool(name)
+            self._sink.arguments(*self._calls.newest)
 
     def end(self, failure: Failure | None = None) -> ModelReply | Failure:
         """What the request brought, once nothing more comes; ``failure`` is what broke it off, if anything

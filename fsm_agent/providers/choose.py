@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
-from fsm_agent.conversation.effects import ApiMode, Runtime
+from fsm_agent.conversation.effects import ApiMode, OutputMode, Runtime
+from fsm_agent.conversation.parts import Kind
 from fsm_agent.conversation.wire.efforts import reasons
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers.catalogue import Kind, ModelFacts, facts_of, silence_of
+from fsm_agent.providers.catalogue import ModelFacts, facts_of, silence_of
+from fsm_agent.providers.kept_keys import unkept
 from fsm_agent.providers.key_origin import check_keys, check_tls, is_for, origin, vendors_at
 from fsm_agent.providers.probe import is_loopback, is_nearby
 from fsm_agent.providers.profiles import BY_KEY, LOCAL_SERVERS, PROFILES, Profile
@@ -18,6 +21,8 @@ from fsm_agent.providers.profiles import BY_KEY, LOCAL_SERVERS, PROFILES, Profil
 MODES: tuple[ApiMode, ...] = get_args(ApiMode)
 GIVEN = "what was given"
 MODEL_ENV = "FSM_AGENT_MODEL"
+_NAMED, _PLAIN = re.compile(r"{([A-Z_|]+)}"), re.compile(r"[\w.:-]+")
+"""A variable in an address, and what may be put in its place."""
 OFFLINE = "no usable key is set and no local server answers, so the offline demo replies"
 Probe = Callable[[str], Sequence[str]]
 """Lists the models of a server by its base URL; empty when there is none."""
@@ -35,6 +40,13 @@ class Choice:
     facts: ModelFacts
     why: str
     api_mode: ApiMode = "chat_completions"
+
+    @property
+    def route(self) -> str:
+        """Path of a request behind the address, where it is not the wire's own; empty where it is."""
+        if (self.base_url or "").rstrip("/").endswith("/v1"):
+            return ""
+        return dict(self.profile.routes).get(self.api_mode, "").format(model=quote(self.model, safe=""))
 
     @property
     def window(self) -> int | None:
@@ -56,6 +68,12 @@ class Choice:
     def local(self) -> bool:
         """A local server: patience instead of a fast watchdog."""
         return self.profile.local and is_nearby(self.base_url)
+
+    def _structured_output(self) -> OutputMode:
+        """By the catalogue, and for a server that can write to a schema with every model, by what it is."""
+        if self.facts.schema or (self.facts.schema is None and self.profile.schemas):
+            return "native"
+        return "prompt" if self.facts.tools is False else "tool"
 
     def runtime(self, primary: bool = True) -> Runtime:
         """What a turn knows of this provider."""
@@ -82,6 +100,7 @@ class Choice:
             effort_key=profile.effort_key
             if profile.effort_key != "reasoning_effort" or reasons(name)
             else "",
+            structured_output=self._structured_output(),
             prompt_role="developer" if profile.developer_role and reasons(name) else "system",
             error_rows=self.profile.error_rows,
         )
@@ -112,11 +131,11 @@ def choose(
     _check_window(context_window)
     keys = _given_keys(api_key)
     profile, name, why = _pick(model, base_url, env, probe, profiles, configured)
-    url = base_url or _from_env(profile.base_url_env, env) or profile.base_url
+    profile, unset = _filled(profile, env)
+    url = base_url or _from_env(profile.base_url_env, env) or (None if unset else profile.base_url)
     if url is None and not profile.in_process:
-        raise ConfigError(
-            f"provider {profile.name!r} needs an address", name, f"base_url or {profile.base_url_env}"
-        )
+        allowed = f"base_url or {profile.base_url_env}{', or ' if unset else ''}{' and '.join(unset)}"
+        raise ConfigError(f"provider {profile.name!r} needs an address", name, allowed)
     if url is not None and not base_url:
         _check_url(url, profile.base_url_env or "base_url")
     usable = _keys(profile, url, api_key, keys, env)
@@ -133,6 +152,20 @@ def choose(
     )
 
 
+def _filled(profile: Profile, env: Mapping[str, str]) -> tuple[Profile, list[str]]:
+    """(the profile with what the environment says of its address, the variables that are missing there)."""
+    if version := _from_env(profile.api_version_env, env):
+        profile = replace(profile, api_version=version)
+    address = profile.base_url or ""
+    found = {
+        names: next(filter(None, (_from_env(one, env) for one in names.split("|"))), "")
+        for names in _NAMED.findall(address)
+    }
+    if unset := [names.partition("|")[0] for names, value in found.items() if not _PLAIN.fullmatch(value)]:
+        return profile, unset
+    return replace(profile, base_url=_NAMED.sub(lambda name: found[name[1]], address) or None), []
+
+
 def _facts(profile: Profile, model: str, given: int | None) -> ModelFacts:
     """What the catalogue knows, and over it what a person says of the window. Of a server of one's own it
     knows nothing: what a model can do there depends on how it was started."""
@@ -144,9 +177,7 @@ def _facts(profile: Profile, model: str, given: int | None) -> ModelFacts:
         reads = (images if reads is None else reads).union(("file",))
     elif reads is not None and profile.files == "none":
         reads = reads.difference(("file",))
-    if profile.in_process:  # a port of the user's own, or a script, gets what it is given
-        reads = frozenset() if profile.name == "offline" else frozenset(get_args(Kind))
-    known = replace(known, reads=reads)
+    known = replace(known, reads=reads if profile.reads is None else profile.reads)
     return known if window is None else replace(known, window=window, source=known.source or GIVEN)
 
 
@@ -240,24 +271,26 @@ def _given_keys(api_key: Any) -> tuple[str, ...]:
         what = "api_key is empty" if empty else "api_key cannot be used"
         allowed = "a string, a list of strings, or an object with get() and refresh()"
         raise ConfigError(what, type(api_key).__name__, allowed)
-    return tuple(str(key).strip() for key in keys)
+    return tuple(unkept(str(key)) for key in keys)
 
 
 def _keys(
     profile: Profile, url: str | None, api_key: Any, given: tuple[str, ...], env: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """The keys given, else the one in the environment if it is for this address. A provider's own address
-    needs one; this machine does not."""
+    """The keys given, else the one that the profile or the environment names if it is for this address. A
+    provider's own address needs one; this machine does not."""
     if api_key is not None:
         return given
     named = _from_env(profile.base_url_env, env)
-    if (key := _from_env(profile.key_env, env)) and is_for(profile, url, named):
-        return (key,)
+    if (key := profile.key or _from_env(profile.key_env, env)) and is_for(profile, url, named):
+        return (unkept(key),)
     if profile.needs_key and not is_loopback(url):
         if key and url is not None:
             allowed = f"api_key, if there is one for {origin(url)}"
             allowed += f", or {profile.base_url_env} with that address" if not vendors_at(url) else ""
-            raise ConfigError(f"the key in {profile.key_env} is not for {origin(url)}", None, allowed)
+            raise ConfigError(
+                f"the key in {profile.key or profile.key_env} is not for {origin(url)}", None, allowed
+            )
         raise ConfigError(
             f"no key for provider {profile.name!r}", None, f"set {profile.key_env}, or pass api_key"
         )

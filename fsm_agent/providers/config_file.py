@@ -18,7 +18,8 @@ otherwise.
     command = ["mcp-server-time"]
 
 An argument wins over the environment, the environment over this file, and the file over the defaults. Keys of
-providers do not belong here: ``key_env`` names the variable that holds one. (Why: decision 79.)"""
+providers do not belong here: ``key_env`` names the variable that holds one, and ``api_key =
+"keyring:service/name"`` the keyring. (Why: decision 79.)"""
 
 from __future__ import annotations
 
@@ -32,6 +33,7 @@ from typing import Any
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.choose import Choice, choose
+from fsm_agent.providers.kept_keys import FORM, PREFIX, is_kept
 from fsm_agent.providers.own import profiles_of
 from fsm_agent.providers.probe import local_models
 from fsm_agent.providers.profiles import PROFILES, Profile
@@ -45,13 +47,13 @@ KEYS = ("model", "fallbacks", "auxiliary", "settings", "providers", "mcp")
 @dataclass(frozen=True, slots=True)
 class Config:
     """A config file. ``fallbacks`` and ``auxiliary`` are entries like the argument ``fallbacks`` of
-    ``Agent``. ``profiles``: the known providers and the file's own. ``mcp``: see
-    ``fsm_agent.toolsets.mcp.config``."""
+    ``Agent``, those of ``auxiliary`` perhaps by task. ``profiles``: the known providers and the file's own.
+    ``mcp``: see ``fsm_agent.toolsets.mcp.config``."""
 
     path: Path
     model: str | None = None
     fallbacks: tuple[Mapping[str, Any], ...] = ()
-    auxiliary: tuple[Mapping[str, Any], ...] = ()
+    auxiliary: tuple[Mapping[str, Any], ...] | Mapping[str, tuple[Mapping[str, Any], ...]] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     profiles: Mapping[str, Profile] = field(default_factory=lambda: PROFILES)
     mcp: Mapping[str, Any] = field(default_factory=dict)
@@ -89,7 +91,7 @@ def checked_config(path: Path, raw: Mapping[str, Any]) -> Config:
         path,
         model=model,
         fallbacks=_entries(raw, "fallbacks"),
-        auxiliary=_entries(raw, "auxiliary"),
+        auxiliary=_by_task(raw, "auxiliary"),
         settings=settings,
         profiles=profiles_of(_table(raw, "providers")),
         mcp=_table(raw, "mcp"),
@@ -120,6 +122,15 @@ def _table(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return table
 
 
+def _by_task(
+    raw: Mapping[str, Any], name: str
+) -> tuple[Mapping[str, Any], ...] | Mapping[str, tuple[Mapping[str, Any], ...]]:
+    given = raw.get(name)
+    if isinstance(given, Mapping):
+        return {task: _entries(given, task) for task in given}
+    return _entries(raw, name)
+
+
 def _entries(raw: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], ...]:
     """Models in the order in which they are tried; a text is short for a table with nothing but a model."""
     given = raw.get(name, [])
@@ -130,10 +141,7 @@ def _entries(raw: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], ...]
             'a list of "<provider>:<model>" or { model = …, base_url = … }',
         )
     entries = tuple({"model": one} if isinstance(one, str) else one for one in given)
-    if any("api_key" in entry for entry in entries):
-        raise ConfigError(
-            f"{name} holds a key",
-            "api_key",
-            "key_env in [providers.NAME], which names the variable that holds it",
-        )
+    if not all(is_kept(entry.get("api_key", PREFIX)) for entry in entries):
+        allowed = f"key_env in [providers.NAME], which names the variable that holds it, or {FORM}"
+        raise ConfigError(f"{name} holds a key", "api_key", allowed)
     return entries

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from fsm_agent.providers.choose import Choice
 from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.settings.model import Settings
+
+if TYPE_CHECKING:
+    from fsm_agent.providers.sdk_port import SdkPort
 
 LINGER = 5.0
 """Seconds that a stream may stay open after its finish reason. The reply is whole by then: a shorter stale
 limit must not come first, or the watchdog would take it for a cut one and have it continued."""
 
 
-class Limits(TypedDict):
-    """What every port is given of the settings, in seconds, and wall time."""
-
-    connect: float
-    read: float
-    total: float
-    linger: float
-    now: Callable[[], float]
-
-
-def connect(choice: Choice, settings: Settings, clock: Clock) -> ModelPort:
-    """A port for the choice; nothing is opened before its first call, and no SDK is loaded before it."""
+def connect(
+    choice: Choice, settings: Settings, clock: Clock, headers: Mapping[str, str] | None = None
+) -> ModelPort:
+    """A port for the choice; nothing is opened before its first call, and no SDK is loaded before it.
+    ``headers`` go out with each of its requests."""
     if choice.profile.name == "offline":
         from fsm_agent.providers.offline import OfflineDemo
 
@@ -38,17 +34,27 @@ def connect(choice: Choice, settings: Settings, clock: Clock) -> ModelPort:
     from fsm_agent.providers.anthropic_messages import AnthropicMessages
     from fsm_agent.providers.openai_port import OpenAIChat, OpenAIResponses
 
-    timeout, stale = settings.timeout, settings.stale
-    url, key = choice.base_url or "", choice.keys[0] if choice.keys else ""
-    limits: Limits = {
+    timeout, stale, profile = settings.timeout, settings.stale, choice.profile
+    versioned = bool(choice.route and profile.api_version)
+    options: dict[str, Any] = {
         "connect": timeout.connect,
         "read": max(stale.local, timeout.read, *stale.stream.each, *stale.whole.each),
         "total": timeout.total,
         "linger": min(LINGER, min(stale.stream.each) / 2),
         "now": clock.now,
+        "headers": headers or {},
+        "auth": profile.auth,
+        "route": choice.route,
+        "query": {"api-version": profile.api_version} if versioned else {},
     }
-    if choice.api_mode == "anthropic_messages":
-        return AnthropicMessages(url, key, auth=choice.profile.auth, **limits)
-    if choice.api_mode == "codex_responses":
-        return OpenAIResponses(url, key, **limits)
-    return OpenAIChat(url, key, **limits)
+    made: type[SdkPort] = OpenAIChat
+    if profile.client == "bedrock":
+        from fsm_agent.providers.bedrock import BedrockMessages, check_installed
+
+        check_installed()
+        made = BedrockMessages
+    elif choice.api_mode == "anthropic_messages":
+        made = AnthropicMessages
+    elif choice.api_mode == "codex_responses":
+        made = OpenAIResponses
+    return made(choice.base_url or "", choice.keys[0] if choice.keys else "", **options)

@@ -1,14 +1,14 @@
 """API keys of one provider: a pool with refresh, rotation and cooldowns.
 
 A failed key rests: 5 minutes after a 401, an hour after 429 or 402, or as long as the provider says
-(CRED-05). Which ready key a turn starts with is a strategy; by default the first. A refresh is
-tried at most twice a key and turn. (Why: decision 55.)"""
+(CRED-05), in all processes of the home (``key_rests``). Which ready key a turn starts with is a strategy; by
+default the first. A refresh is tried at most twice a key and turn. (Why: decision 55.)"""
 
 from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -73,10 +73,13 @@ class KeyPool:
         refreshes = sum(self._figures.auth_refresh_max for entry in self._entries if entry.refreshable)
         return refreshes + max(0, len(self._entries) - 1)
 
-    def new_turn(self, now: float) -> None:
-        """Give the refreshes back, and go to the key that the strategy prefers among those that are ready."""
+    def new_turn(self, now: float, rests: Callable[[str], float] = lambda key: 0.0) -> None:
+        """Give the refreshes back, and go to the key that the strategy prefers among those that are ready.
+        ``rests``: until when another process lets a key rest, in seconds since the epoch."""
         for entry in self._entries:
             entry.refreshes = 0
+            if isinstance(entry.source, str):
+                entry.ready_at = max(entry.ready_at, rests(entry.source))
         ready = [index for index, entry in enumerate(self._entries) if self._ready(entry, now)]
         if ready:
             self._index = self._preferred(ready)
@@ -99,9 +102,14 @@ class KeyPool:
         """Return the key in use; empty when the pool is."""
         return await self._entries[self._index].key() if self._entries else ""
 
+    @property
+    def in_use(self) -> CredentialEntry | None:
+        """The entry of the key in use; ``None`` where there is none."""
+        return self._entries[self._index] if self._entries else None
+
     def refreshable(self) -> bool:
         """Say whether the key in use can be renewed once more in this turn."""
-        entry = self._entries[self._index] if self._entries else None
+        entry = self.in_use
         return entry is not None and entry.refreshable and entry.refreshes < self._figures.auth_refresh_max
 
     def others(self, now: float) -> int:

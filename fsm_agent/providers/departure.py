@@ -34,6 +34,7 @@ def departing() -> Departure:
 
 
 async def watched(request: Any) -> None:
-    """A hook for the requests of an HTTP client, because the SDKs have no argument for httpcore's ``trace``.
+    """A hook for the requests of an HTTP client that go over httpcore, as those through a SOCKS proxy do: the
+    SDKs have no argument for its ``trace``. (Of all others ``LookedAt`` in ``connections`` says it.)
     A client is shared by calls at the same time; they are told apart by their tasks."""
     request.extensions["trace"] = DEPARTURE.get().trace

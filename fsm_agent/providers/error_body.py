@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fsm_agent.conversation.nesting import json_of
+from fsm_agent.support.texts import clean
 
 LIMIT = 500
 """Longest message in characters (ERR-27)."""
@@ -24,7 +25,7 @@ MOST = 200_000
 
 def one_line(text: str, limit: int = LIMIT) -> str:
     """Collapse white space, and a page of HTML to its title or visible text; cut to ``limit`` characters."""
-    text = text[:MOST]
+    text = clean(text[:MOST])
     if _HTML.match(text):
         title = _TITLE.search(text)
         text = "HTML page: " + html.unescape(title[1] if title else _HIDDEN.sub(" ", text))
@@ -64,7 +65,7 @@ def codes(body: Any) -> list[str]:
         for rank, value in enumerate((error.get("code") or named, error.get("type"), error.get("status"))):
             if isinstance(value, (str, int)) and not isinstance(value, bool) and str(value):
                 number = str(value).isdigit()
-                found.append(((100 if number else 0) + rank * 10 + depth, str(value)))
+                found.append(((100 if number else 0) + rank * 10 + depth, clean(str(value))))
     return list(dict.fromkeys(value for _, value in sorted(found, key=lambda pair: pair[0])))
 
 

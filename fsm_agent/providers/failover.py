@@ -5,17 +5,20 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from fsm_agent.conversation.effects import Rekey, Runtime, Switched
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers.catalogue import Kind, ModelFacts
+from fsm_agent.providers.catalogue import ModelFacts
 from fsm_agent.providers.choose import Choice
-from fsm_agent.providers.credentials import KeyPool
+from fsm_agent.providers.credentials import CredentialEntry, CredentialSource, KeyPool
+from fsm_agent.providers.key_rests import LONGEST
 from fsm_agent.providers.learned import LearnedFacts
 from fsm_agent.providers.profiles import PROFILES
 from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.settings.model import Settings
+from fsm_agent.support.threads import in_daemon_thread
 
 FALLBACK_KEYS = ("model", "base_url", "api_key", "api_mode", "context_window")
 PortFactory = Callable[[Choice], ModelPort]
@@ -31,6 +34,11 @@ class Backend:
     keys: KeyPool
     port: ModelPort
     streaming: bool = True
+
+    @property
+    def named(self) -> tuple[str, str]:
+        """The provider and the model."""
+        return self.choice.profile.name, self.choice.model
 
     @property
     def identity(self) -> tuple[object, str]:
@@ -82,7 +90,7 @@ class Backends:
                 " s more"
             )
         for backend in self._chain:
-            backend.keys.new_turn(now)
+            backend.keys.new_turn(now, partial(self._learned.rests.until, *backend.named))
         problem = await self._use_key()
         return self.runtime(), "; ".join(filter(None, (notice, problem)))
 
@@ -166,10 +174,26 @@ class Backends:
             refused = refused or await self._use_key()
             if not refused:
                 return Switched(True, self.runtime(), "the credential was refreshed")
-        if keys.rotate(self._clock.now(), request.failure_class, request.retry_after):
+        failed = keys.in_use
+        rotated = keys.rotate(self._clock.now(), request.failure_class, request.retry_after)
+        lost = await self._keep_rest(failed)
+        if rotated:
             unread = await self._use_key()
-            return Switched(not unread, self.runtime(), unread or "the next key is used")
+            return Switched(not unread, self.runtime(), unread or f"the next key is used{lost}")
         return Switched(False, self.runtime(), refused or "no other key is ready")
+
+    async def _keep_rest(self, entry: CredentialEntry | None) -> str:
+        """Let the other processes of the home know that a key rests; why they do not, if they do not."""
+        if entry is None or not isinstance(entry.source, str):
+            return ""
+        until = self._clock.now() + LONGEST if entry.dead else entry.ready_at
+        try:
+            await in_daemon_thread(
+                partial(self._learned.rests.keep, *self.current.named, entry.source, until)
+            )
+        except OSError as error:  # a lock that is held too long is one
+            return f" (that the last one rests is not kept: {type(error).__name__})"
+        return ""
 
     async def rebuild(self) -> Switched:
         await self.current.port.rebuild()
@@ -231,11 +255,10 @@ def make_backend(spec: Mapping[str, Any], choose: Chooser, settings: Settings, p
     model, given = spec["model"], spec.get("api_key")
     rng = random.Random(settings.backoff.seed)  # noqa: S311 - a choice among keys, not a secret
     if hasattr(model, "call"):
-        everything: frozenset[Kind] = frozenset(("image", "audio", "file"))  # it gets what it is given
-        facts = ModelFacts(window=spec.get("context_window"), reads=everything)
-        choice = Choice(PROFILES["scripted"], "scripted", None, (), facts, "a model port was given")
+        profile = PROFILES["scripted"]
+        facts = ModelFacts(window=spec.get("context_window"), reads=profile.reads)
+        choice = Choice(profile, "scripted", None, (), facts, "a model port was given")
         return Backend(choice, KeyPool(given, settings.credential, rng), model)
     choice = choose(**spec)
-    return Backend(
-        choice, KeyPool(choice.keys if given is None else given, settings.credential, rng), port(choice)
-    )
+    keys = given if isinstance(given, CredentialSource) else choice.keys
+    return Backend(choice, KeyPool(keys, settings.credential, rng), port(choice))

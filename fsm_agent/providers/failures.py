@@ -15,6 +15,7 @@ from fsm_agent.providers.redirects import is_redirect, redirect_failure
 from fsm_agent.providers.reply_limits import too_much
 from fsm_agent.providers.retry_after import retry_after
 from fsm_agent.support.redaction import mask
+from fsm_agent.support.texts import clean
 
 DEPTH = 5
 """How far a chain of causes is followed."""
@@ -40,8 +41,15 @@ _STATUS_OF_TYPE = {
     "api_error": 500,
     "timeout_error": 504,
     "overloaded_error": 529,
+    "validationException": 400,
+    "modelTimeoutException": 408,
+    "modelStreamErrorException": 424,
+    "throttlingException": 429,
+    "internalServerException": 500,
+    "serviceUnavailableException": 503,
 }
-"""The status that Anthropic documents for each type of error; an error inside a stream comes without one."""
+"""The status that Anthropic and Amazon document for each type of error; an error inside a stream comes
+without one."""
 
 
 def failure_from(exc: BaseException, now: float, secrets: Iterable[str] = ()) -> Failure:
@@ -117,10 +125,8 @@ def shape_failure(what: str, body: Any = None, secrets: Iterable[str] = ()) -> F
     secrets = tuple(secrets)
     seen = error_body.one_line(body if isinstance(body, str) else "" if body is None else repr(body), 200)
     message = mask(f"{what}: {seen}" if seen else what, secrets)
-    detail = mask("\n".join([what, *error_body.texts(body)]), secrets).lower()
-    return Failure(
-        "shape", error_body.one_line(message), detail=detail[:_DETAIL], exception="InvalidResponse"
-    )
+    detail = _detail([what, *error_body.texts(body)], secrets)
+    return Failure("shape", error_body.one_line(message), detail=detail, exception="InvalidResponse")
 
 
 def _build(
@@ -130,14 +136,14 @@ def _build(
     secrets = tuple(secrets)
     known = error_body.codes(body)
     said = error_body.one_line(mask(error_body.sentence(body), secrets))
-    detail = mask("\n".join([text, *error_body.texts(body), *known]), secrets).lower()
+    detail = _detail([text, *error_body.texts(body), *known], secrets)
     return Failure(
         kind,
         said or (_phrase(status) if status is not None else error_body.one_line(mask(text, secrets))),
         status=status,
         code=mask(known[0], secrets)[:100] if known else "",
         exception=exception,
-        detail=detail[:_DETAIL],
+        detail=detail,
         retry_after=retry_after(headers, body, now),
     )
 
@@ -152,15 +158,20 @@ def _plain(
 ) -> Failure:
     name = type(cause).__name__
     said = next((text for link in (cause, *chain) if (text := str(link).strip())), "")
-    detail = "\n".join(f"{type(link).__name__}: {link}" for link in chain)
+    detail = _detail([f"{type(link).__name__}: {link}" for link in chain], secrets)
     return Failure(
         kind,
         error_body.one_line(mask(f"{name}: {said}" if said else name, secrets)),
         code=code,
         exception=name,
-        detail=mask(detail, secrets).lower()[:_DETAIL],
+        detail=detail,
         sent=sent,
     )
+
+
+def _detail(texts: Iterable[str], secrets: Iterable[str]) -> str:
+    """All texts of an error in small letters, as words are looked for in them."""
+    return clean(mask("\n".join(texts), secrets)).lower()[:_DETAIL]
 
 
 def _causes(exc: BaseException) -> Iterator[BaseException]:
@@ -195,7 +206,12 @@ def _asked(exc: BaseException) -> str:
 
 
 def _is_decoding(exc: BaseException) -> bool:
-    return isinstance(exc, (UnicodeDecodeError, RecursionError, JSONDecodeError, OverlyNestedError))
+    """A response that cannot be decoded. Of a number of too many digits Python's JSON says so with a
+    plain ``ValueError``."""
+    too_long = type(exc) is ValueError and "integer string conversion" in str(exc)
+    return too_long or isinstance(
+        exc, (UnicodeDecodeError, RecursionError, JSONDecodeError, OverlyNestedError)
+    )
 
 
 def _is_transport(exc: BaseException) -> bool:

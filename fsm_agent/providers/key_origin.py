@@ -15,7 +15,8 @@ from fsm_agent.providers.probe import is_loopback, is_nearby
 from fsm_agent.providers.profiles import ROWS, Profile
 from fsm_agent.support.redaction import mask
 
-KEY_SHAPES = (("sk-ant-", "anthropic"), ("sk-or-", "openrouter"), ("gsk_", "groq"), ("AIza", "gemini"))
+KEY_SHAPES = (("sk-ant-", "anthropic"), ("sk-or-", "openrouter"), ("gsk_", "groq"), ("AIza", "gemini"),
+              ("xai-", "xai"))  # fmt: skip
 """How keys begin that only one provider gives out."""
 _PORTS = {"http": 80, "https": 443}
 

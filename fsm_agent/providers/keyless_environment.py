@@ -17,7 +17,6 @@ from fsm_agent.support.bare_environment import PASSED_ON
 _KEY = "_API_KEY"
 ACCOUNTS = (
     ENV_PREFIX,
-    "AZURE_OPENAI_",
     *sorted(
         {row.key_env.removesuffix(_KEY) + "_" for row in PROFILES.values() if row.key_env and row.needs_key}
     ),

@@ -7,20 +7,18 @@ forget`` takes them back. Who writes holds a lock and replaces the file, so that
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from fsm_agent.conversation.effects import Lesson, Runtime
-from fsm_agent.support.atomic_write import replace_file
-from fsm_agent.support.file_lock import locked
-from fsm_agent.support.private_files import FILE, private_folder
+from fsm_agent.providers.home_rows import HomeRows
+from fsm_agent.providers.key_rests import KeyRests
 
 LEARNED = "learned.json"
 DAY = 86_400.0
-MOST_FACTS, MOST_BYTES = 500, 1_000_000
+MOST_FACTS = 500
 BOUNDS: dict[str, tuple[int, int]] = {"window": (2_048, 100_000_000), "output": (256, 10_000_000)}
 """Tokens that are believed, by what they are of: a server that names less must not make a model useless."""
 SWITCHES = {
@@ -28,6 +26,7 @@ SWITCHES = {
     "no_streaming": "does not stream",
     "flat_tool_content": "takes results of tools as text alone",
     "grammar": "takes simpler schemas of tools alone",
+    "structured_output": "takes no JSON schema for its answers",
     "temperature": "takes no temperature",
     "effort": "cannot be asked to think",
     "output_key": "knows the cap on its replies by the other name",
@@ -61,16 +60,18 @@ class LearnedFact:
 
 
 class LearnedFacts:
-    """The facts of a home. ``days``: how long one is believed; 0 for not at all. ``now``: the wall clock.
-    What cannot be read counts as nothing learned."""
+    """The facts of a home, and ``rests``, the keys that may not be used now. ``days``: how long a fact is
+    believed; 0 for not at all. ``now``: the wall clock. What cannot be read counts as nothing learned."""
 
     def __init__(self, home: Path, days: float, now: Callable[[], float]) -> None:
-        self._path, self._days, self._now = home / LEARNED, days, now
+        self._rows, self._days, self._now = HomeRows(home / LEARNED, "facts"), days, now
+        self.rests = KeyRests(home, now)
         self._facts: tuple[LearnedFact, ...] = ()
 
     def refresh(self) -> None:
         """Read what there is: each turn begins with it."""
         self._facts = tuple(self._believed()) if self._days else ()
+        self.rests.refresh()
 
     def all(self) -> tuple[LearnedFact, ...]:
         """Those that are believed, as of the last ``refresh``."""
@@ -108,8 +109,7 @@ class LearnedFacts:
         ]
         if not lessons or not self._days:
             return
-        private_folder(self._path.parent)
-        with locked(self._path.with_name(f"{LEARNED}.lock")):
+        with self._rows.alone():
             before = {(*fact.subject, fact.name): fact for fact in self._believed()}
             facts = dict(before)
             for one in lessons:
@@ -123,9 +123,9 @@ class LearnedFacts:
     def forget(self, model: str = "") -> tuple[LearnedFact, ...]:
         """Take back what was learned of a model (``<provider>:<model>``, or the model's name alone), or of
         all; returns what it was. Raises ``OSError`` and ``TimeoutError``."""
-        if not self._path.exists():
+        if not self._rows.path.exists():
             return ()
-        with locked(self._path.with_name(f"{LEARNED}.lock")):
+        with self._rows.alone():
             there = list(self._read())
             gone = [one for one in there if model in ("", one.model, f"{one.provider}:{one.model}")]
             self._write(one for one in there if one not in gone)
@@ -133,24 +133,21 @@ class LearnedFacts:
 
     def _write(self, facts: Iterable[LearnedFact]) -> None:
         newest = sorted(facts, key=lambda fact: fact.at)[-MOST_FACTS:]
-        text = json.dumps({"facts": [asdict(fact) for fact in newest]}, indent=1)
-        replace_file(self._path, text.encode(), mode=FILE)
+        self._rows.write(map(asdict, newest))
 
     def _believed(self) -> Iterator[LearnedFact]:
         now = self._now()
         return (fact for fact in self._read() if fact.at - DAY < now < self.until(fact))
 
     def _read(self) -> Iterator[LearnedFact]:
-        """The facts of the file that can be true. Whoever could write into the home could also write this."""
-        try:
-            with open(self._path, encoding="utf-8") as file:
-                listed = json.loads(file.read(MOST_BYTES))["facts"]
-            for entry in listed:
-                fact = LearnedFact(**entry)
-                if _possible(fact.name, fact.value) and isinstance(fact.at, (int, float)):
-                    yield fact
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            return
+        """The facts of the file that can be true."""
+        for row in self._rows.read():
+            try:
+                fact = LearnedFact(**row)
+            except TypeError:
+                return
+            if _possible(fact.name, fact.value) and isinstance(fact.at, (int, float)):
+                yield fact
 
 
 def address_of(base_url: str | None) -> str:

@@ -5,24 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fsm_agent.conversation.effects import ApiMode
 from fsm_agent.errors import ConfigError
+from fsm_agent.providers.kept_keys import FORM
 from fsm_agent.providers.probe import is_nearby
-from fsm_agent.providers.profiles import PROFILES, Profile
+from fsm_agent.providers.profiles import PROFILES, Auth, Profile
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}")
 
 
 class OwnProvider(BaseModel):
     """A server at an address of its own. ``like``: the known provider whose manners it shares, default none
-    but those of its wire. ``key_env``: the variable that holds its key; without one it needs none. ``auth``:
-    the header that carries the key on the Messages wire. ``context_window`` in tokens, of every model that
-    ``windows`` (beginnings of names → tokens) does not name. ``local``: slow answers are normal; default for
-    an address nearby."""
+    but those of its wire. ``key_env``: the variable that holds its key; ``api_key``: the keyring that does
+    (``keyring:service/name``); without either it needs none. ``auth``: the header that carries the key, where
+    its wire knows several. ``api_version``: of an address like Azure's. ``context_window`` in tokens, of
+    every model that ``windows`` (beginnings of names → tokens) does not name. ``local``: slow answers are
+    normal; default for an address nearby."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -30,7 +32,9 @@ class OwnProvider(BaseModel):
     like: str | None = None
     api_mode: ApiMode | None = None
     key_env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
-    auth: Literal["x-api-key", "bearer"] | None = None
+    api_key: str | None = Field(default=None, pattern=r"^keyring:.+/.+$")
+    auth: Auth | None = None
+    api_version: str | None = None
     context_window: int | None = Field(default=None, gt=0)
     windows: dict[str, int] = Field(default_factory=dict)
     local: bool | None = None
@@ -45,13 +49,16 @@ class OwnProvider(BaseModel):
             base_url=self.base_url,
             base_url_env=None,
             key_env=self.key_env,
-            needs_key=self.key_env is not None,
+            key=self.api_key,
+            needs_key=bool(self.key_env or self.api_key),
             local=is_nearby(self.base_url) if self.local is None else self.local,
             in_process=False,
             default_model=None,
             model_windows=(*self.windows.items(), *base.model_windows),
             api_mode=self.api_mode or base.api_mode,
             auth=self.auth or base.auth,
+            api_version=self.api_version or base.api_version,
+            api_version_env=None if self.api_version else base.api_version_env,
             default_window=self.context_window or base.default_window,
         )
 
@@ -88,11 +95,10 @@ def _profile(name: str, table: Any) -> Profile:
 def _explained(where: str, error: ValidationError) -> ConfigError:
     first = error.errors(include_url=False)[0]
     key = ".".join((where, *(str(part) for part in first["loc"])))
+    if first["loc"] == ("api_key",):
+        allowed = f"key_env, which names the variable that holds it, or {FORM}"
+        return ConfigError(f"{key} holds a key", "api_key", allowed)
     if first["type"] == "extra_forbidden":
-        if first["loc"] == ("api_key",):
-            return ConfigError(
-                f"{key} holds a key", "api_key", "key_env, which names the variable that holds it"
-            )
         return ConfigError(f"unknown key {key}", None, ", ".join(OwnProvider.model_fields))
     if first["type"] == "missing":
         return ConfigError(

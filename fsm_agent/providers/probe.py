@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import ipaddress
 from urllib.parse import urlsplit
 
@@ -31,6 +30,8 @@ def local_models(base_url: str) -> tuple[str, ...]:
     raises."""
     if not is_loopback(base_url):
         return ()
+    import http.client
+
     parts = urlsplit(base_url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=TIMEOUT)
     try:

@@ -4,32 +4,42 @@ is known of their models is in ``fsm_agent.providers.catalogue``."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from fsm_agent.conversation.effects import ApiMode, ErrorRow
+from fsm_agent.conversation.parts import Kind
+
+Auth = Literal["x-api-key", "bearer", "api-key"]
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
     """One provider.
 
-    ``key_env`` and ``base_url_env`` name environment variables. ``default_model`` is used when a key in the
-    environment chose this provider. ``catalogue``: the table of the catalogue that has its models; empty
-    when none does, ``*`` for an aggregator. ``price_list``: its name in ``genai-prices``. ``files``: it
-    takes those that its models read, or reads them for every model. ``model_windows`` are (prefix of a
-    model's name, tokens), the longest prefix wins, and ``default_window`` is for the rest: what a person
-    says of a provider of their own, which comes before the catalogue. ``local``: no key and slow answers are
-    normal. ``aggregator``: it stands before other providers. ``in_process``: it has no address.
-    ``error_rows``: its own signs of error classes, which come before the general ones. ``manners``: the known
-    provider whose wire it speaks, where that is not itself. ``output_key``: its name for the cap on output.
-    ``effort_key``: how chat completions ask its thinking models for reasoning. ``developer_role``: it takes
-    the prompt of its thinking models as the developer's (FMT-01). ``marked_models``: names whose prompts it
-    caches by marks, on chat completions. ``auth``: the header that carries the key on the Messages wire."""
+    ``key_env`` and ``base_url_env`` name environment variables; ``base_url`` may name others in braces,
+    ``A|B`` for the first of two that is set. ``key``: where the key is kept (``keyring:service/name``),
+    before the environment. ``default_model`` is used when a key in the environment chose this provider.
+    ``catalogue``: the table of the catalogue that has its models; empty when none does, ``*`` for an
+    aggregator. ``price_list``: its name in ``genai-prices``. ``files``: it takes those that its models read,
+    or reads them for every model. ``model_windows`` are (prefix of a model's name, tokens), the longest
+    prefix wins, and ``default_window`` is for the rest: what a person says of a provider of their own, which
+    comes before the catalogue. ``reads``: what is said of all its models besides text, where no catalogue
+    says it. ``local``: no key and slow answers are normal. ``aggregator``: it stands before other providers.
+    ``in_process``: it has no address. ``error_rows``: its own signs of error classes, which come before the
+    general ones. ``manners``: the known provider whose wire it speaks, where that is not itself.
+    ``output_key``: its name for the cap on output. ``effort_key``: how chat completions ask its thinking
+    models for reasoning. ``developer_role``: it takes the prompt of its thinking models as the developer's
+    (FMT-01). ``schemas``: a server that holds every model to a JSON schema, by a grammar. ``marked_models``:
+    names whose prompts it caches by marks, on chat completions. ``auth``: the header that carries the key,
+    where a wire knows several. ``routes``: by wire, the path of a request where it is not the wire's own; an
+    address that ends in ``/v1`` needs none. ``api_version``: what such a request says of it, unless
+    ``api_version_env`` names another. ``client``: whose class of the SDK makes the requests."""
 
     name: str
     base_url: str | None = None
     key_env: str | None = None
     base_url_env: str | None = None
+    key: str | None = None
     api_mode: ApiMode = "chat_completions"
     local: bool = False
     aggregator: bool = False
@@ -39,12 +49,18 @@ class Profile:
     output_key: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     effort_key: Literal["", "reasoning_effort", "reasoning"] = ""
     developer_role: bool = False
+    schemas: bool = False
     marked_models: tuple[str, ...] = ()
-    auth: Literal["x-api-key", "bearer"] = "x-api-key"
+    auth: Auth = "x-api-key"
+    routes: tuple[tuple[ApiMode, str], ...] = ()
+    api_version: str = ""
+    api_version_env: str | None = None
+    client: Literal["", "bedrock"] = ""
     default_model: str | None = None
     catalogue: str = ""
     price_list: str = ""
     files: Literal["none", "own", "all"] = "none"
+    reads: frozenset[Kind] | None = None
     default_window: int | None = None
     model_windows: tuple[tuple[str, int], ...] = ()
     error_rows: tuple[ErrorRow, ...] = ()
@@ -120,13 +136,56 @@ ROWS: tuple[Profile, ...] = (
             ErrorRow("overloaded", codes=("1305",)),
         ),
     ),
-    Profile("ollama", "http://127.0.0.1:11434/v1", None, "OLLAMA_BASE_URL", local=True, needs_key=False),
-    Profile("lmstudio", "http://127.0.0.1:1234/v1", None, "LMSTUDIO_BASE_URL", local=True, needs_key=False),
-    Profile("llamacpp", "http://127.0.0.1:8080/v1", None, "LLAMACPP_BASE_URL", local=True, needs_key=False),
-    Profile("vllm", "http://127.0.0.1:8000/v1", None, "VLLM_BASE_URL", local=True, needs_key=False),
+    Profile(
+        "xai", "https://api.x.ai/v1", "XAI_API_KEY", "XAI_BASE_URL",
+        catalogue="xai", price_list="x-ai", effort_key="reasoning_effort",
+    ),
+    Profile(
+        "azure", None, "AZURE_OPENAI_API_KEY", "AZURE_OPENAI_ENDPOINT",
+        catalogue="openai", price_list="azure", files="own", auth="api-key",
+        output_key="max_completion_tokens", effort_key="reasoning_effort", developer_role=True,
+        routes=(
+            ("chat_completions", "/openai/deployments/{model}/chat/completions"),
+            ("codex_responses", "/openai/responses"),
+        ),
+        api_version="2025-04-01-preview", api_version_env="OPENAI_API_VERSION",
+    ),
+    Profile(
+        "vertex",
+        "https://{GOOGLE_CLOUD_LOCATION}-aiplatform.googleapis.com/v1/projects/{GOOGLE_CLOUD_PROJECT}"
+        "/locations/{GOOGLE_CLOUD_LOCATION}/endpoints/openapi",
+        "VERTEX_API_KEY", "VERTEX_BASE_URL",
+        catalogue="*", price_list="google", effort_key="reasoning_effort",
+    ),
+    Profile(
+        "bedrock", "https://bedrock-runtime.{AWS_REGION|AWS_DEFAULT_REGION}.amazonaws.com",
+        "AWS_BEARER_TOKEN_BEDROCK", "ANTHROPIC_BEDROCK_BASE_URL", api_mode="anthropic_messages",
+        needs_key=False, catalogue="anthropic", price_list="aws", files="own", client="bedrock",
+    ),
+    Profile(
+        "ollama", "http://127.0.0.1:11434/v1", None, "OLLAMA_BASE_URL",
+        local=True, needs_key=False, schemas=True,
+    ),
+    Profile(
+        "lmstudio", "http://127.0.0.1:1234/v1", None, "LMSTUDIO_BASE_URL",
+        local=True, needs_key=False, schemas=True,
+    ),
+    Profile(
+        "llamacpp", "http://127.0.0.1:8080/v1", None, "LLAMACPP_BASE_URL",
+        local=True, needs_key=False, schemas=True,
+    ),
+    Profile(
+        "vllm", "http://127.0.0.1:8000/v1", None, "VLLM_BASE_URL",
+        local=True, needs_key=False, schemas=True,
+    ),
     Profile("local", None, "LOCAL_API_KEY", "LOCAL_BASE_URL", local=True, needs_key=False),
-    Profile("offline", in_process=True, needs_key=False, default_model="demo", default_window=128_000),
-    Profile("scripted", in_process=True, needs_key=False, default_window=128_000),
+    Profile(
+        "offline", in_process=True, needs_key=False, default_model="demo", default_window=128_000,
+        reads=frozenset(),
+    ),
+    Profile(
+        "scripted", in_process=True, needs_key=False, default_window=128_000, reads=frozenset(get_args(Kind)),
+    ),
 )  # fmt: skip
 
 PROFILES: dict[str, Profile] = {row.name: row for row in ROWS}

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fsm_agent.providers.fields import mapping_of, mappings_of, text_of
+from fsm_agent.support.texts import clean
+
 _JOINED = ("text", "summary", "data")
 """Fields of a reasoning detail that arrive in pieces; the others (format, signature, id) are kept as last
 seen."""
+
+_FIELDS = frozenset(("reasoning", "reasoning_content", "reasoning_details", "extra_content"))
 
 
 class Reasoning:
@@ -30,7 +35,7 @@ class Reasoning:
     def blocks(self) -> tuple[Mapping[str, Any], ...]:
         """The details, the pieces of each joined, otherwise verbatim; and what is signed of the reply."""
         details = (
-            detail | {key: "".join(pieces) for key, pieces in joined.items()}
+            detail | {key: clean("".join(pieces)) for key, pieces in joined.items()}
             for detail, joined in zip(self._details, self._pieces, strict=True)
         )
         signed = self._signed
@@ -45,30 +50,32 @@ class Reasoning:
 
         Servers that send ``reasoning`` beside ``reasoning_details`` say it twice: the first that has text is
         used."""
-        details = [part for part in delta.get("reasoning_details") or () if isinstance(part, Mapping)]
+        if _FIELDS.isdisjoint(delta):
+            return ""
+        details = mappings_of(delta.get("reasoning_details"))
         for part in details:
             self._merge(part)
-        extra = delta.get("extra_content")
-        vendors = extra.values() if isinstance(extra, Mapping) else ()
-        if any(isinstance(one, Mapping) and one.get("thought_signature") for one in vendors):
+        extra = mapping_of(delta.get("extra_content"))
+        if any(mapping_of(one).get("thought_signature") for one in extra.values()):
             self._signed = extra
         for key in ("reasoning", "reasoning_content"):
-            if isinstance(text := delta.get(key), str) and text:
+            if text := text_of(delta.get(key)):
                 return text
-        return "".join(str(part.get("text") or part.get("summary") or "") for part in details)
+        return "".join(text_of(part.get("text")) or text_of(part.get("summary")) for part in details)
 
     def _merge(self, part: Mapping[str, Any]) -> None:
         last = self._details[-1] if self._details else None
         place = (part.get("type"), part.get("index"))
         if last is None or place[1] is None or place != (last.get("type"), last.get("index")):
-            self._details.append(dict(part))
-            self._pieces.append({key: [value] for key in _JOINED if isinstance(value := part.get(key), str)})
-            return
+            self._details.append(last := {})
+            self._pieces.append({})
         for key, value in part.items():
-            if key in self._pieces[-1] and isinstance(value, str):
-                self._pieces[-1][key].append(value)
-            elif value is not None:
+            if value is None:
+                last.setdefault(key, None)
+            elif key not in _JOINED:
                 last[key] = value
+            elif isinstance(value, str):
+                self._pieces[-1].setdefault(key, []).append(value)
 
 
 def split_content(content: Any) -> tuple[str, str]:

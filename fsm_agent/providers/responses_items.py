@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fsm_agent.conversation.hosted import ITEMS, taken_back
 from fsm_agent.conversation.messages import ToolCall
+from fsm_agent.providers.fields import mappings_of, text_of
 from fsm_agent.providers.tool_calls import named
 
 BREAK = "\n\n"
@@ -55,27 +57,33 @@ def calls_of(items: Collection[ResponseItem], unfinished: bool) -> Iterator[Tool
 
 
 def blocks_of(items: Collection[ResponseItem], called: bool) -> Iterator[Mapping[str, Any]]:
-    """What must be sent back besides the text: encrypted reasoning verbatim, and the phase that the text was
-    said in."""
+    """What must be sent back besides the text: encrypted reasoning and what the provider's own tools did,
+    verbatim, and the phase that the text was said in."""
     for item in items:
-        if item.kind == "reasoning" and item.whole is not None and item.whole.get("encrypted_content"):
+        if item.whole is None:
+            continue
+        if (
+            taken_back(item.whole)
+            if item.kind in ITEMS
+            else item.kind == "reasoning" and _is_sealed(item.whole)
+        ):
             yield item.whole
     phases = [item.phase for item in items if item.kind == "message" and item.texts and item.phase]
     if phases:
         yield {"type": "message", "phase": phases[0 if called else -1]}
 
 
+def _is_sealed(whole: Mapping[str, Any]) -> bool:
+    """Has a thought what the provider takes back? One that it refuses would spoil every later request."""
+    summary, content = whole.get("summary"), whole.get("content")
+    return (
+        bool(text_of(whole.get("encrypted_content")))
+        and isinstance(summary, list)
+        and len(texts_of(summary, "type")) == len(summary)
+        and isinstance(content, list | None)
+    )
+
+
 def texts_of(content: Any, key: str) -> list[str]:
     """The texts of a list of parts that have this field."""
-    parts = content if isinstance(content, list) else []
-    return [text for part in parts if (text := text_of(mapping_of(part).get(key)))]
-
-
-def text_of(value: Any) -> str:
-    """Return a value that is text, and nothing for any other."""
-    return value if isinstance(value, str) else ""
-
-
-def mapping_of(value: Any) -> Mapping[str, Any]:
-    """Return a value that is a mapping, and an empty one for any other."""
-    return value if isinstance(value, Mapping) else {}
+    return [text for part in mappings_of(content) if (text := text_of(part.get(key)))]

@@ -13,9 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 from fsm_agent.conversation.effects import Failure
+from fsm_agent.conversation.hosted import words_of
 from fsm_agent.conversation.messages import Finish, ModelReply, ToolCall, Usage
 from fsm_agent.providers.chat_reply import EMPTY
 from fsm_agent.providers.failures import body_failure, event_failure, shape_failure
+from fsm_agent.providers.fields import mapping_of, place_of, text_of
 from fsm_agent.providers.reply_limits import ID_CHARACTERS, NAME_CHARACTERS
 from fsm_agent.providers.responses_items import (
     BREAK,
@@ -23,8 +25,6 @@ from fsm_agent.providers.responses_items import (
     ResponseItem,
     blocks_of,
     calls_of,
-    mapping_of,
-    text_of,
     texts_of,
 )
 from fsm_agent.providers.usage import responses_usage
@@ -93,9 +93,9 @@ class ResponsesReply:
     def _item(self, event: Mapping[str, Any], kind: str) -> ResponseItem:
         """The item of an event, by its place; some servers tell only its id. One that was not announced is
         forgiven."""
-        place = event.get("output_index")
+        place = place_of(event.get("output_index"))
         if place is None:
-            place = event.get("item_id") or mapping_of(event.get("item")).get("id")
+            place = text_of(event.get("item_id")) or text_of(mapping_of(event.get("item")).get("id"))
         return self._items.setdefault(place, ResponseItem(kind))
 
     def _added(self, event: Mapping[str, Any]) -> None:
@@ -130,6 +130,8 @@ class ResponsesReply:
                 self._say(item, "".join(texts_of(given.get("content"), "text")))
             if not item.refusals:
                 item.refusals += texts_of(given.get("content"), "refusal")
+        elif words := words_of(given):
+            self._sink.notice(words)
         elif item.kind == "reasoning" and not item.thoughts:
             summary = BREAK.join(texts_of(given.get("summary"), "text"))
             self._think(item, summary or "".join(texts_of(given.get("content"), "text")))
@@ -162,7 +164,9 @@ class ResponsesReply:
             self._sink.reasoning(text)
 
     def _argued(self, event: Mapping[str, Any]) -> None:
-        self._item(event, "function_call").arguments.append(text_of(event.get("delta")))
+        item, piece = self._item(event, "function_call"), text_of(event.get("delta"))
+        item.arguments.append(piece)
+        self._sink.arguments(item.name, piece)
 
     def _ended(self, event: Mapping[str, Any]) -> None:
         self.take(mapping_of(event.get("response")), default=str(event["type"]).removeprefix("response."))

@@ -28,6 +28,9 @@ _HINTS = frozenset(
 )
 _EPOCH = 1e9
 """Figures above this are points in time (in seconds; a thousand times that: milliseconds), not durations."""
+LITTLE = 0.05
+"""Of a limit: with less than this part of it left a person is told."""
+_NO_NAME = ("x", "ratelimit", "remaining", "anthropic")
 
 
 def retry_after(headers: Mapping[str, str], body: Any, now: float) -> float | None:
@@ -48,18 +51,40 @@ def retry_after(headers: Mapping[str, str], body: Any, now: float) -> float | No
     return max(_resets(lower, now), default=0.0) or None if hinted is None else hinted
 
 
+def little_left(headers: Mapping[str, str], now: float) -> str:
+    """Say in a few words which limits of a provider have little left (``x-ratelimit-remaining-tokens``,
+    ``anthropic-ratelimit-requests-remaining`` and the like), and when they have more again; nothing when
+    there is enough, or nothing was said."""
+    lower = {name.lower(): value for name, value in headers.items() if "ratelimit" in name.lower()}
+    return "; ".join(_scarce(lower, now))
+
+
+def _scarce(headers: Mapping[str, str], now: float) -> Iterator[str]:
+    for name, value in headers.items():
+        left, most = _seconds(value), _seconds(headers.get(name.replace("remaining", "limit")))
+        if "remaining" not in name or left is None or not most or left > most * LITTLE:
+            continue
+        words = (word for word in name.split("-") if word not in _NO_NAME)
+        wait = next(_reset(headers.get(name.replace("remaining", "reset"), ""), now), None)
+        soon = "" if wait is None else f" for {math.ceil(wait)} s"
+        yield f"{left:,.0f} of {most:,.0f} {' '.join(words) or 'requests'} left{soon}"
+
+
 def _resets(headers: Mapping[str, str], now: float) -> Iterator[float]:
     """When the limits that are used up begin anew; headers in lower case."""
     for name, left in headers.items():
         if "ratelimit" not in name or "remaining" not in name or _seconds(left) != 0:
             continue
-        value = headers.get(name.replace("remaining", "reset"), "")
-        if (figure := _seconds(value)) is not None:
-            yield _from_epoch(figure, now)
-        elif (units := _UNITS.fullmatch(value.strip())) is not None and value.strip():
-            yield sum(float(one) * size for one, size in zip(units.groups("0"), _SIZES, strict=True))
-        else:
-            yield from _at(value, now)
+        yield from _reset(headers.get(name.replace("remaining", "reset"), ""), now)
+
+
+def _reset(value: str, now: float) -> Iterator[float]:
+    if (figure := _seconds(value)) is not None:
+        yield _from_epoch(figure, now)
+    elif (units := _UNITS.fullmatch(value.strip())) is not None and value.strip():
+        yield sum(float(one) * size for one, size in zip(units.groups("0"), _SIZES, strict=True))
+    else:
+        yield from _at(value, now)
 
 
 def _at(moment: str, now: float) -> Iterator[float]:

@@ -2,8 +2,10 @@
 values.
 
 The body of a request is bytes built elsewhere and the events of a reply are plain dicts: the typed layer of
-an SDK walks every message on every call, which costs more than the network on long conversations. The SDK
-never retries (CALL-04)."""
+an SDK walks every message on every call, which costs more than the network on long conversations. Their
+readers of streams are not used either: one passes over every event without a name, which is all that some
+gateways send, and reports an error inside a stream with the status of its response, 200. The SDK never
+retries (CALL-04)."""
 
 from __future__ import annotations
 
@@ -12,13 +14,14 @@ import functools
 import ssl
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.messages import ModelReply
-from fsm_agent.conversation.nesting import OverlyNestedError, checked, json_of
+from fsm_agent.conversation.nesting import OverlyNestedError, json_of
 from fsm_agent.providers.departure import departing, watched
 from fsm_agent.providers.failures import failure_from, shape_failure
 from fsm_agent.providers.reply_limits import (
@@ -30,13 +33,16 @@ from fsm_agent.providers.reply_limits import (
     too_much,
     within_limits,
 )
+from fsm_agent.providers.retry_after import little_left
 from fsm_agent.providers.sdk_import import sdk_module
 from fsm_agent.runtime.ports import StreamSink
 
 NO_KEY = "none"
 """Sent to servers that ask for no key; some refuse a request without the header."""
-CONNECTIONS, KEPT = 1000, 100
-"""Of one client at once, and of those the idle ones that are kept; the figures of both SDKs."""
+REST = 0.1
+"""Seconds for what follows the end of a reply: its connection can be used again once nothing does."""
+DONE = "[DONE]"
+"""The data of an event that says so."""
 
 
 class GrowingReply(Protocol):
@@ -54,22 +60,36 @@ class GrowingReply(Protocol):
         """What the request brought; ``failure`` is what broke the stream off, if anything did."""
 
 
+class EventReader(Protocol):
+    """What makes the data of events of the bytes of a stream."""
+
+    def feed(self, piece: bytes) -> Iterable[str]:
+        """Take the next bytes; yield the data of the events that are whole with them."""
+        ...
+
+
 class SdkPort(ABC):
     """One model at one endpoint, as a ``ModelPort``.
 
     ``connect``, ``read`` and ``total`` in seconds: making a connection, the longest gap between two pieces of
     a response, and the whole call; ``None`` for no limit. ``read`` should be longer than the turn's stale
-    limit, which judges by real chunks. ``linger``: how long after its end a stream that stays open is waited
+    limit, which judges by real chunks. ``headers``: what goes out besides; the SDK, and so its log, never
+    sees them. ``route``: the path of a request, where it is not the wire's own, and ``query`` what stands
+    behind it. ``linger``: how long after its end a stream that stays open is waited
     for; the reply is whole by then. ``now`` is wall time, for dates in ``Retry-After``. One client is made at
     the first call, for the event loop of that call; ``aclose`` belongs into the same loop."""
 
     sdk: ClassVar[str]
+    path: str
 
     def __init__(
         self,
         base_url: str,
         key: str = "",
         *,
+        headers: Mapping[str, str] | None = None,
+        route: str = "",
+        query: Mapping[str, str] | None = None,
         connect: float | None = 30.0,
         read: float | None = 900.0,
         total: float | None = 1800.0,
@@ -78,11 +98,14 @@ class SdkPort(ABC):
     ) -> None:
         self.base_url = base_url
         self._key = key
-        self._secrets = {key}
+        self.path = route or self.path
+        self._headers, self._query = headers or {}, query or {}
+        self._secrets = {key, *self._headers.values()}
         self._timeouts = (connect, read)
         self._total = total
         self._linger = linger
         self._now = now
+        self._scarce = False
         self._client: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -93,9 +116,8 @@ class SdkPort(ABC):
         """A client of the SDK that is loaded."""
 
     @abstractmethod
-    async def _send(self, client: Any, request: ModelRequest) -> Any:
-        """Open the response of a request as the SDK's stream; its body is not read yet. Also whole replies
-        come through this door, because only a stream shows its content type before its content."""
+    def _key_headers(self) -> dict[str, Any]:
+        """The headers that carry the key."""
 
     @abstractmethod
     def _growing(self, sink: StreamSink) -> GrowingReply: ...
@@ -104,12 +126,18 @@ class SdkPort(ABC):
     def _whole(self, body: Any, sink: StreamSink) -> ModelReply | Failure:
         """Read a reply that is one JSON object."""
 
-    def _events(self, stream: Any) -> AsyncIterable[Any]:
-        """The decoded events of a stream."""
-        events: AsyncIterable[Any] = stream
-        return events
+    def _broken(self, event: Any) -> Failure | None:
+        """The error that a provider sends in place of an event, where the growing reply does not look for
+        one."""
+        return None
 
     # What wires share
+
+    def _events(self) -> EventReader:
+        """What finds the events in the bytes of a stream."""
+        from fsm_agent.providers.event_lines import EventLines
+
+        return EventLines(EVENT_BYTES)
 
     def _client_options(self, sdk: Any) -> dict[str, Any]:
         """What every SDK's client is made with: a key of its own, so that it looks for none in the
@@ -120,19 +148,21 @@ class SdkPort(ABC):
             "base_url": self.base_url,
             "max_retries": 0,
             "timeout": sdk.Timeout(read, connect=connect, pool=connect),
-            "http_client": http_client(sdk, self.base_url),
+            "http_client": http_client(self._headers),
         }
 
-    async def _post(
-        self, client: Any, path: str, request: ModelRequest, stream: Any, key: Mapping[str, Any]
-    ) -> Any:
-        """Open a response through an SDK's low-level door. ``stream`` is the SDK's class for streams, ``key``
-        the headers that carry the key."""
+    async def _send(self, client: Any, request: ModelRequest) -> Any:
+        """Open the response of a request through the SDK's low-level door; its body is not read yet."""
+        import httpx2
+
         kind = "text/event-stream" if request.stream else "application/json"
-        headers = {**key, "Content-Type": "application/json", "Accept": kind}
-        options = {"headers": headers, "max_retries": 0}
+        headers = {**self._key_headers(), "Content-Type": "application/json", "Accept": kind}
         return await client.post(
-            path, content=request.body, cast_to=object, stream=True, stream_cls=stream, options=options
+            self.path,
+            content=request.body,
+            cast_to=httpx2.Response,
+            stream=True,
+            options={"headers": headers, "params": self._query, "max_retries": 0},
         )
 
     # The port
@@ -143,19 +173,14 @@ class SdkPort(ABC):
         growing, departure = self._growing(sink), departing()
         try:
             async with asyncio.timeout(self._total) as limit:
-                stream = await self._send(await self.ready(), request)
+                response = await self._send(await self.ready(), request)
+                self._tell_limits(response.headers, sink)
                 try:
-                    if not _is_stream(request, stream.response.headers.get("content-type", "")):
-                        return self._read(await stream.response.aread(), sink)
-                    count = 0
-                    async for event in self._events(stream):
-                        if (count := count + 1) > EVENTS:
-                            return growing.end(too_much(f"it sent more than {EVENTS:,} events"))
-                        growing.feed(checked(event))
-                        if growing.finished:
-                            limit.reschedule(asyncio.get_running_loop().time() + self._linger)
+                    if not _is_stream(request, response.headers.get("content-type", "")):
+                        return self._read(await response.aread(), sink)
+                    failure = await self._grown(growing, aiter(response.stream), limit)
                 finally:
-                    await stream.close()
+                    await response.aclose()
         except asyncio.CancelledError:
             if not departure.left:
                 sink.unsent()
@@ -163,7 +188,37 @@ class SdkPort(ABC):
         except Exception as error:
             failure = failure_from(error, self._now(), self._secrets)
             return growing.end(failure if departure.left else replace(failure, sent=False))
-        return within_limits(growing.end())
+        return growing.end(failure) if failure is not None else within_limits(growing.end())
+
+    async def _grown(
+        self, growing: GrowingReply, body: AsyncIterator[bytes], limit: asyncio.Timeout
+    ) -> Failure | None:
+        """Read a stream of events to its end. Returns what makes an end of it that it does not mean."""
+        lines, count = self._events(), 0
+        async for piece in body:
+            for data in lines.feed(piece):
+                if data.startswith(DONE):
+                    with suppress(Exception):
+                        async with asyncio.timeout(REST):
+                            async for _ in body:
+                                pass
+                    return None
+                if (count := count + 1) > EVENTS:
+                    return too_much(f"it sent more than {EVENTS:,} events")
+                event = json_of(data)
+                if (failure := self._broken(event)) is not None:
+                    return failure
+                growing.feed(event)
+            if growing.finished:
+                limit.reschedule(asyncio.get_running_loop().time() + self._linger)
+        return None
+
+    def _tell_limits(self, headers: Mapping[str, str], sink: StreamSink) -> None:
+        """Once, until there is more again."""
+        words = little_left(headers, self._now())
+        if words and not self._scarce:
+            sink.notice(f"the provider's limit is nearly used up: {words}")
+        self._scarce = bool(words)
 
     def use_key(self, key: str) -> None:
         """Use another key from the next call on; connections are kept."""
@@ -171,7 +226,12 @@ class SdkPort(ABC):
         self._secrets.add(key)
 
     async def rebuild(self) -> None:
-        """Drop every connection; the next call makes new ones."""
+        """Use none of the connections that there are; the next call makes new ones."""
+        if self._client is not None:
+            from fsm_agent.providers.connections import renew
+            from fsm_agent.providers.transport import origin_of
+
+            renew(origin_of(self._client.base_url))
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -183,6 +243,7 @@ class SdkPort(ABC):
     async def ready(self) -> Any:
         """The client of this event loop. Raises ``ImportError`` when the SDK cannot be imported."""
         sdk, loop = await sdk_module(self.sdk), asyncio.get_running_loop()
+        await sdk_module("aiohttp")
         if self._client is None or self._loop is not loop:
             self._client, self._loop = self._make(sdk), loop
         return self._client
@@ -199,31 +260,29 @@ class SdkPort(ABC):
         return within_limits(self._whole(body, sink))
 
 
-def http_client(sdk: Any, base_url: str) -> Any:
-    """The SDK's own HTTP client. Without TLS a connection is not kept: it costs next to nothing, and
-    llama.cpp closes it after each stream though it promises to keep it, so that the next request may meet the
-    end of it. It follows no redirect, which the SDK's does unless it is told not to, and reads no more of a
-    response than ``reply_limits`` say."""
-    import httpx2
-
+def http_client(headers: Mapping[str, str]) -> Any:
+    """An HTTP client of the connections that all of this process share. It follows no redirect, and reads no
+    more of a response than ``reply_limits`` say. ``headers`` go out with every request."""
     from fsm_agent.providers.bounded_body import ENCODINGS, BoundedBody
+    from fsm_agent.providers.transport import AioClient
+
+    async def added(request: Any) -> None:
+        request.headers.update(headers)
 
     async def bounded(response: Any) -> None:
         """A hook for responses whose bodies are not read yet."""
         refused, kind = response.status_code >= 300, response.headers.get("content-type", "").lower()
         whole = "json" in kind or "html" in kind
         most = ERROR_BYTES if refused else WHOLE_BYTES if whole else STREAM_BYTES
-        response.stream = BoundedBody(response, most, cut=refused, event=None if whole else EVENT_BYTES)
+        response.stream = BoundedBody(response, most, cut=refused)
         response.headers.pop("content-encoding", None)
         response.encoding = "utf-8"  # as JSON is, whatever character set a header names
 
-    kept = 0 if base_url.lower().startswith("http:") else KEPT
-    return sdk.DefaultAsyncHttpxClient(
-        verify=tls(),
-        limits=httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=kept),
+    return AioClient(
+        context=tls,
         follow_redirects=False,
         headers={"Accept-Encoding": ENCODINGS},
-        event_hooks={"request": [watched], "response": [bounded]},
+        event_hooks={"request": [added, watched], "response": [bounded]},
     )
 
 

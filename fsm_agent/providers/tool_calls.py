@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fsm_agent.conversation.messages import ToolCall
+from fsm_agent.providers.fields import id_of, mapping_of, text_of
 from fsm_agent.providers.reply_limits import ID_CHARACTERS, NAME_CHARACTERS
+from fsm_agent.support.texts import clean
 
 
 @dataclass(slots=True)
@@ -28,24 +30,22 @@ class CallSlots:
 
     A new id on an index that is in use opens a new slot: some servers send every call at index 0. A name is
     assigned, not appended: some servers repeat it in every delta. A delta without an index belongs to the
-    slot of its id; one with neither continues the last slot, unless it brings a name."""
+    slot of its id; one with neither continues the last slot, unless it brings a name. ``newest``: (name,
+    piece of the arguments) of the last delta."""
 
     def __init__(self) -> None:
         self._slots: list[Slot] = []
         self._open: dict[int, Slot] = {}
         self._by_id: dict[str, Slot] = {}
+        self.newest = "", ""
 
     def __bool__(self) -> bool:
         return bool(self._slots)
 
     def feed(self, delta: Mapping[str, Any]) -> str | None:
         """Take one delta. Returns the call's name when this delta made it known."""
-        raw_id = delta.get("id")
-        call_id = "" if raw_id is None else str(raw_id)
-        function = delta.get("function")
-        function = function if isinstance(function, Mapping) else {}
-        name = function.get("name")
-        name = name[:NAME_CHARACTERS] if isinstance(name, str) else ""
+        call_id, function = id_of(delta.get("id")), mapping_of(delta.get("function"))
+        name = text_of(function.get("name"))[:NAME_CHARACTERS]
         slot = self._slot(delta.get("index"), call_id, name)
         slot.id = slot.id or call_id
         self._by_id.setdefault(slot.id, slot)
@@ -55,6 +55,7 @@ class CallSlots:
             slot.pieces.append(arguments)
         elif arguments is not None:
             slot.pieces = [json.dumps(arguments, ensure_ascii=False)]
+        self.newest = slot.name, "" if arguments is None else slot.pieces[-1]
         if isinstance(extra := delta.get("extra_content"), Mapping):
             slot.extra = extra
         return slot.name if slot.name and not known else None
@@ -84,6 +85,7 @@ def named(calls: Iterable[tuple[str, str, str]]) -> Iterator[ToolCall]:
     id that is missing, or longer than anybody sends, is made; a name is cut."""
     seen: set[str] = set()
     for index, (given, name, arguments) in enumerate(calls):
+        given = clean(given)
         usable = 0 < len(given) <= ID_CHARACTERS and given not in seen
         call_id = given if usable else stable_id(name, arguments, index)
         seen.add(call_id)

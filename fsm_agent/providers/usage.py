@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from fsm_agent.conversation.messages import Usage
+from fsm_agent.providers.fields import mapping_of
 
 MOST_TOKENS = 1_000_000_000
 """Of one request: a hundred times the largest window. A larger count is a mistake or an attack."""
@@ -20,8 +21,8 @@ def usage_from(wire: Any) -> Usage | None:
     (gateways to Anthropic)."""
     if not _says(wire, "prompt_tokens", "completion_tokens", "total_tokens"):
         return None
-    prompt_parts = _mapping(wire.get("prompt_tokens_details"))
-    output_parts = _mapping(wire.get("completion_tokens_details"))
+    prompt_parts = mapping_of(wire.get("prompt_tokens_details"))
+    output_parts = mapping_of(wire.get("completion_tokens_details"))
     read = _first(
         prompt_parts.get("cached_tokens"),
         wire.get("prompt_cache_hit_tokens"),
@@ -46,7 +47,7 @@ def messages_usage(wire: Any) -> Usage | None:
     cache. ``None`` when it says nothing."""
     if not _says(wire, "input_tokens", "output_tokens"):
         return None
-    output, parts = _first(wire.get("output_tokens")), _mapping(wire.get("output_tokens_details"))
+    output, parts = _first(wire.get("output_tokens")), mapping_of(wire.get("output_tokens_details"))
     return Usage(
         input=_first(wire.get("input_tokens")),
         output=output,
@@ -62,10 +63,10 @@ def responses_usage(wire: Any) -> Usage | None:
     if not _says(wire, "input_tokens", "output_tokens"):
         return None
     prompt, output = _first(wire.get("input_tokens")), _first(wire.get("output_tokens"))
-    parts = _mapping(wire.get("input_tokens_details"))
+    parts = mapping_of(wire.get("input_tokens_details"))
     read = min(_first(parts.get("cached_tokens")), prompt)
     write = min(_first(parts.get("cache_write_tokens")), prompt - read)
-    reasoning = _first(_mapping(wire.get("output_tokens_details")).get("reasoning_tokens"))
+    reasoning = _first(mapping_of(wire.get("output_tokens_details")).get("reasoning_tokens"))
     return Usage(prompt - read - write, output, read, write, min(reasoning, output))
 
 
@@ -85,7 +86,3 @@ def _is_count(value: Any) -> bool:
     """A whole number of tokens, also one written as a float, in bounds that no request reaches."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and 0 <= value <= MOST_TOKENS and value == int(value)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

@@ -1,4 +1,5 @@
-"""Authority is never data: what a turn may do follows from the agent that runs it, and from a person, now.
+"""Authority is never data: what a turn may do follows from the agent that runs it, and from a person, now or
+while it was suspended in this home.
 
 A journal, a file that was imported, an edit of a fork, the description of a tool and the reply of a provider
 tell what was said and done. None of them can allow anything: not by what it says of a tool, nor by a rule, an
@@ -15,10 +16,13 @@ from typing import Any
 from fsm_agent.conversation.call_key import signature
 from fsm_agent.conversation.effects import Approval, AskApproval, RunTool, ToolSpec
 
-FIELDS = frozenset({"attended", "auxiliary", "has_memory", "runtime", "tools", "workdir"})
+FIELDS = frozenset({"attended", "auxiliary", "has_engine", "has_memory", "runtime", "tools", "workdir"})
 """Fields of a turn that one which goes on has from its agent, whatever is stored of them."""
-SETTINGS = ("approval", "credential", "delegation", "mcp", "memory", "sandbox", "store", "web")
-"""Groups of settings likewise. The others (limits, budgets, patience) are those that the turn was begun
+SETTINGS = (
+    *("approval", "credential", "delegation", "limits", "mcp", "memory", "prices", "sandbox"),
+    *("store", "web"),
+)
+"""Groups of settings likewise. The others (budgets, patience) are those that the turn was begun
 with."""
 
 

@@ -4,20 +4,22 @@ turn.
 Names and arguments (a callback may declare fewer parameters than it is given):
 
 ====================  =====================================================================================
-tool_start            call_id, name, arguments
+tool_start            call_id, name, arguments; not told of a call that is blocked or denied
 tool_complete         call_id, name, arguments, result text, status
-tool_progress         "started", "completed" or "risk" (suspicious content in a result), name, preview
+tool_progress         "started", "completed", "said" (by the tool itself) or "risk" (suspicious content in a
+                      result), name, preview
 thinking              True when the model is waited for, False at its first sign of life
 reasoning             text
 stream_delta          text, or None at a boundary
 speech_delta          the same text, for a second sink such as a voice; no boundaries
+output_partial        what an answer of a type is so far, when it has grown by a share
 tool_gen              name of a tool call that the model began to write
 interim_assistant     text next to tool calls
 step                  iteration (from 1), what the tools of the iteration before did
 status                one line for people
 transition            turn id, source, event, dest, counters
-event                 name, data: model:attempt, turn:end, session:compress, memory:review;
-                      child:start, child:tool, child:status, child:end,
+event                 name, data: model:attempt, turn:end, turn:suspended, session:compress, memory:review;
+                      child:start, child:tool, child:status, child:suspended, child:end,
                       child:report (a task in the background has ended)
 context               the user's text; answers a text that goes to the model with it and is not stored, or
                       None
@@ -57,6 +59,7 @@ CHANNELS = (
     "reasoning",
     "stream_delta",
     "speech_delta",
+    "output_partial",
     "tool_gen",
     "interim_assistant",
     "step",
@@ -70,6 +73,8 @@ CHANNELS = (
     "context",
     "transform",
 )
+ASKING = frozenset({"approval", "clarify", "before_tool"})
+"""Channels where somebody decides for the whole tree of turns: the agent's that a person talks to."""
 SECOND_SINK = {"stream_delta": "speech_delta"}
 """Who hears the text, too, and nothing but text (STR-08)."""
 
@@ -100,10 +105,12 @@ class Callbacks:
 
     def emit(self, channel: str, *values: Any) -> None:
         """Tell all who listen on ``channel``, and the event queues; raises nothing."""
-        self.announce(channel, *values)
-        self._call(channel, values)
-        if channel in SECOND_SINK and values != (None,):
-            self._call(SECOND_SINK[channel], values)
+        if events.listened_to():
+            events.publish(channel, values)
+        if self._functions:
+            self._call(channel, values)
+            if channel in SECOND_SINK and values != (None,):
+                self._call(SECOND_SINK[channel], values)
 
     def announce(self, channel: str, *values: Any) -> None:
         """Only to those who listen to the events of the turn."""
@@ -154,6 +161,23 @@ class Callbacks:
             await answer
         except Exception:
             log.warning("callback %s failed", channel, exc_info=True)
+
+
+def listened(
+    own: object | Mapping[str, Callable[..., Any]] | None, watch: Mapping[str, Callable[..., Any]] | None
+) -> dict[str, Callable[..., Any]]:
+    """Return the callbacks of an agent that works for another one: its own, without those that ask people,
+    and beside them those of ``watch``, which only listen."""
+    mine = {name: one for name, one in _functions_of(own).items() if name not in ASKING}
+
+    def both(name: str, other: _Function) -> Callable[..., Any]:
+        def call(*values: Any) -> Any:
+            other(*values)
+            return mine[name](*values)
+
+        return call if name in mine else other
+
+    return {**mine, **{name: both(name, one) for name, one in _functions_of(watch).items()}}
 
 
 class _Function:

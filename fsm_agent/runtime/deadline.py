@@ -55,18 +55,51 @@ async def wait_with_deadline(
     await asyncio.sleep(0)
     if work.done():  # what is ready at once needs no watching
         return "done"
+    race = _Race(left, poll, tick)
     stop = asyncio.ensure_future(interrupted.wait())
+    work.add_done_callback(race.done)
+    stop.add_done_callback(race.interrupted)
     try:
-        while True:
-            pause = min(poll, max(_SHORTEST, left()))
-            await asyncio.wait({work, stop}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                return "done"
-            if stop.done():
-                return "interrupted"
-            if left() <= 0:
-                return "late"
-            if tick is not None:
-                tick()
+        finish = await race.over
+        return "done" if work.done() else finish
     finally:
+        race.timer.cancel()
         stop.cancel()
+        work.remove_done_callback(race.done)
+
+
+class _Race:
+    """The first of what may end a wait. A look is a timer of the loop and wakes nobody, so many turns that
+    wait cost little."""
+
+    __slots__ = ("_left", "_loop", "_poll", "_tick", "over", "timer")
+
+    def __init__(self, left: Callable[[], float], poll: float, tick: Callable[[], None] | None) -> None:
+        self._left, self._poll, self._tick = left, poll, tick
+        self._loop = asyncio.get_running_loop()
+        self.over: asyncio.Future[Finish] = self._loop.create_future()
+        self.timer = self._look_later()
+
+    def done(self, work: asyncio.Future[Any]) -> None:
+        self._decide("done")
+
+    def interrupted(self, stop: asyncio.Future[Any]) -> None:
+        self._decide("interrupted")
+
+    def _decide(self, finish: Finish) -> None:
+        if not self.over.done():
+            self.over.set_result(finish)
+
+    def _look_later(self) -> asyncio.TimerHandle:
+        return self._loop.call_later(min(self._poll, max(_SHORTEST, self._left())), self._look)
+
+    def _look(self) -> None:
+        try:
+            if self._left() <= 0:
+                return self._decide("late")
+            if self._tick is not None:
+                self._tick()
+            self.timer = self._look_later()
+        except Exception as error:  # it is raised where the end is waited for
+            if not self.over.done():
+                self.over.set_exception(error)

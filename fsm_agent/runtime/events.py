@@ -21,7 +21,7 @@ from fsm_agent.support.threads import LOOP
 
 SIZE = 1_000
 """Events that a listener may be behind."""
-CHATTY = frozenset({"stream_delta", "reasoning", "thinking", "tool_gen", "tool_progress"})
+CHATTY = frozenset({"stream_delta", "reasoning", "thinking", "tool_gen", "tool_progress", "output_partial"})
 DROPPED = "dropped"
 
 

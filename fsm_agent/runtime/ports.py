@@ -37,6 +37,12 @@ class StreamSink(Protocol):
     def tool(self, name: str) -> None:
         """A tool call's name is known; once for each call."""
 
+    def arguments(self, name: str, delta: str) -> None:
+        """Take a piece of the arguments of a call of this tool, as it comes."""
+
+    def notice(self, words: str) -> None:
+        """A person should know this besides the reply, in a line: that little is left of a limit."""
+
     def unsent(self) -> None:
         """The call is cancelled before its request left: no byte of it was handed to a connection. A call
         that ends without this counts as sent."""

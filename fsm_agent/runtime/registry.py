@@ -18,6 +18,8 @@ TURN                   id of the turn that runs here       ``running(turn_id)`` 
 TOOL_CONTEXT           where a tool of the agent is called ``AgentTools.run``       with the call's task
 TOOL_STOPPED           tells the running tool to stop      ``ToolRunner.run``       with the call's thread
 PROGRAM_DOOR           where a program's calls come out    ``Programs.begun``        with the program's task
+CONNECTIONS            pools of connections to models, by   their first request   with their last
+                       loop, origin and proxy                                     user, or the loop
 DEPARTURE              has this task's request left?       a model port, each call  with the call's task
 KEY_VARIABLES          what no command may see of the      ``hide_from_children``   never
                        environment, by name
@@ -26,16 +28,16 @@ GUESSES                lines about models that nobody      ``EffectHandler``    
                        knows, which were said
 =====================  ==================================  ========================  =====================
 
-Beside it there are the engine's own event loop (``fsm_agent.support.threads.LOOP``) and caches of pure
-functions, which can be emptied at any time.
+Beside it there are the engine's own event loop (``fsm_agent.support.threads.LOOP``), its threads for what
+blocks (``fsm_agent.support.workers.WORKERS``), the places of running turns
+(``fsm_agent.runtime.turn_places.PLACES``), and caches of pure functions, which can be emptied at any time.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from fsm_agent.fsm.pause_point import PausePoint
     from fsm_agent.fsm.table import Row, Table
     from fsm_agent.memory.external import ExternalMemory
+    from fsm_agent.providers.connections import Connections, Key
     from fsm_agent.providers.departure import Departure
     from fsm_agent.runtime.events import EventQueue
     from fsm_agent.sessions.store import Database, Store
@@ -60,17 +63,23 @@ TURN: ContextVar[str] = ContextVar("fsm_agent_turn", default="")
 TOOL_CONTEXT: ContextVar[ToolContext] = ContextVar("fsm_agent_tool_context")
 TOOL_STOPPED: ContextVar[threading.Event | None] = ContextVar("fsm_agent_tool_stopped", default=None)
 PROGRAM_DOOR: ContextVar[ProgramDoor] = ContextVar("fsm_agent_program_door")
+CONNECTIONS: dict[Key, Connections] = {}
 DEPARTURE: ContextVar[Departure] = ContextVar("fsm_agent_departure")
 KEY_VARIABLES: set[str] = set()
 KEYS: set[str] = set()
 GUESSES: set[str] = set()
 
 
-@contextlib.contextmanager
-def running(turn_id: str) -> Iterator[None]:
+class running:  # noqa: N801 - it is used as a function is; a generator would cost each request more
     """What is told in this block is told as a part of that turn."""
-    before = TURN.set(turn_id)
-    try:
-        yield
-    finally:
-        TURN.reset(before)
+
+    __slots__ = ("_before", "_turn_id")
+
+    def __init__(self, turn_id: str) -> None:
+        self._turn_id = turn_id
+
+    def __enter__(self) -> None:
+        self._before = TURN.set(self._turn_id)
+
+    def __exit__(self, *_: object) -> None:
+        TURN.reset(self._before)

@@ -3,29 +3,41 @@ watchdog."""
 
 from __future__ import annotations
 
+from fsm_agent.conversation.effects import FINAL
 from fsm_agent.conversation.thinking_filter import ThinkScrubber
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Stopwatch
+from fsm_agent.runtime.partial_objects import PartialObjects
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.support.texts import clean, clean_piece
 
 
 class StreamAccumulator:
     """The ``StreamSink`` of one attempt. ``shown`` is the visible text so far, ``thoughts`` the reasoning;
-    nothing of a ``quiet`` attempt (a summary) is shown. ``lead`` stands before the first text. A closed sink
-    ignores what still comes from a superseded attempt."""
+    nothing of a ``quiet`` attempt (a summary) is shown. ``lead`` stands before the first text. ``partial``
+    reads the answer as far as it has come. A closed sink ignores what still comes from a superseded
+    attempt."""
 
-    def __init__(self, clock: Clock, callbacks: Callbacks, *, quiet: bool = False, lead: str = "") -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        callbacks: Callbacks,
+        *,
+        quiet: bool = False,
+        lead: str = "",
+        partial: PartialObjects | None = None,
+    ) -> None:
         self._since_chunk = Stopwatch(clock)
         self._begun, self._held_back = False, False
         self._shown: list[
             str
         ] = []  # joined when asked for: adding to one long text would copy all of it for each piece
         self._thoughts: list[str] = []
-        self._half = ""
+        self._half = self._half_thought = ""
         self.tool_begun = False
         self._callbacks = callbacks
         self._scrubber = ThinkScrubber()
+        self._partial, self._answers = partial, False
         self._quiet, self._lead, self._told = quiet, lead, False
         self._waiting, self._closed = True, False
 
@@ -59,6 +71,10 @@ class StreamAccumulator:
         """Seconds since the last chunk."""
         return self._since_chunk.elapsed() if self._begun else 0.0
 
+    def notice(self, words: str) -> None:
+        if not self._closed:
+            self._callbacks.emit("status", words)
+
     def unsent(self) -> None:
         self._held_back = True
 
@@ -76,14 +92,26 @@ class StreamAccumulator:
 
     def reasoning(self, delta: str) -> None:
         """Take a piece of the reply's reasoning."""
-        if not self._closed and delta:
-            self._thoughts.append(delta)
-            self._emit("reasoning", delta)
+        if self._closed:
+            return
+        piece, self._half_thought = clean_piece(self._half_thought + delta)
+        if piece:
+            self._thoughts.append(piece)
+            self._emit("reasoning", piece)
 
     def tool(self, name: str) -> None:
         if not self._closed:
             self.tool_begun = True
-            self._emit("tool_gen", name)
+            self._emit("tool_gen", clean(name))
+
+    def arguments(self, name: str, delta: str) -> None:
+        """Take a piece of a call's arguments; those of the tool that takes the answer are the answer."""
+        if self._closed or self._partial is None or name != FINAL:
+            return
+        if not self._answers:
+            self._answers = True
+            self._partial.restart()
+        self._partial.feed(delta)
 
     def close(self) -> None:
         """Show what the scrubber still held back, and ignore everything from now on."""
@@ -93,6 +121,8 @@ class StreamAccumulator:
             self._show(*self._scrubber.flush())
             if self._waiting:
                 self._emit("thinking", False)
+            if self._partial is not None:
+                self._partial.end()
             self._closed = True
 
     def _show(self, visible: str, reasoning: str) -> None:
@@ -101,6 +131,8 @@ class StreamAccumulator:
         if visible:
             self._shown.append(visible)
             if not self.tool_begun:
+                if self._partial is not None:
+                    self._partial.feed(visible)
                 self._emit("stream_delta", ("" if self._told else self._lead) + visible)
                 self._told = not self._quiet
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 
 class TurnInbox:
-    """Holds an interrupt and steering texts until a turn takes them. Idempotent, thread-safe. ``listener``
-    hears of each interrupt, also when no turn runs.
+    """Holds an interrupt and steering texts until a turn takes them. Idempotent, thread-safe. ``listeners``
+    hear of each interrupt, also when no turn runs.
 
     An interrupt that comes before a turn has started stays, and ends that turn at its first gate.
     """
@@ -21,7 +21,7 @@ class TurnInbox:
         self._steer: list[str] = []
         self._event: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.listener: Callable[[], None] | None = None
+        self.listeners: list[Callable[[], None]] = []
 
     def interrupt(self, message: str | None = None) -> None:
         """Ask the turn to stop, from any thread. ``message``: what the user says to it, if anything."""
@@ -30,8 +30,8 @@ class TurnInbox:
             self.message = message or self.message
             if self._event is not None and self._loop is not None and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._event.set)
-        if self.listener is not None:
-            self.listener()
+        for listener in self.listeners:
+            listener()
 
     def steer(self, text: str) -> None:
         """Leave a message that does not interrupt, from any thread."""

@@ -3,17 +3,20 @@ goes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
+from fsm_agent.errors import TurnSuspended
 from fsm_agent.fsm.condition_parser import condition, refuse_unknown
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.runner import RunnableTurn, Runner, Stepping
 from fsm_agent.runtime.events import SIZE, Events, ended
 from fsm_agent.runtime.registry import running
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.session import Moving, Session
 from fsm_agent.sessions.session_lease import SessionLease
+from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.support.threads import LOOP
 
 Result = TypeVar("Result")
@@ -23,7 +26,8 @@ class DurableTurn(Stepping, Generic[Result]):
     """A turn that has not moved yet, is moving, or has ended; of an ``Agent`` or of a ``Workflow``.
 
     The session is held from the first move to the end, so a second turn on it raises ``SessionBusy``.
-    ``result`` is ``None`` until the turn has ended."""
+    ``result`` is ``None`` until the turn has ended. ``suspended``: what it waits for, when it was suspended
+    for a reply that comes later; nothing moves this object then, and ``resume`` gives another one."""
 
     def __init__(
         self,
@@ -35,10 +39,12 @@ class DurableTurn(Stepping, Generic[Result]):
         steps: Iterable[Step] = (),
     ) -> None:
         self.result: Result | None = None
+        self.suspended: tuple[Pending, ...] | None = None
         self.steps: list[Step] = list(steps)
         self._state, self._runner, self._session = state, runner, session
         self._lease, self.gate = lease, gate
         self._holding, self._claim = False, 0
+        self._running_on = False
 
     @property
     def id(self) -> str:
@@ -55,22 +61,25 @@ class DurableTurn(Stepping, Generic[Result]):
         return self._state.dump()
 
     async def step_into(self) -> Exchange | Step | None:
-        """One request and its reply, or the move that ends the state; ``None`` when the turn has ended."""
-        if self.result is not None:
+        """One request and its reply, or the move that ends the state; ``None`` when the turn has ended, or
+        is suspended."""
+        if self.result is not None or self.suspended is not None:
             return None
-        if not self._claim:
-            self._claim = self._session.acquire(self.id)
+        self._acquire()
         try:
-            with running(self.id), self._session.step(self._claim):
+            with running(self.id), Moving(self._session, self._claim):
                 if not (self._holding or self._runner.ended):
                     await self._lease.enter()
                     self._holding = True
                     self.gate.opened()
                 if self.gate.watcher is not None:
                     await self.gate.watcher.passing()
+                self._lease.looked_at(not self._running_on or self.gate.watcher is not None)
                 happened = await self._runner.step_into()
                 if isinstance(happened, Step):
                     self.steps.append(happened)
+                elif self._runner.suspended:
+                    self.suspended = await self._lease.suspend()
                 elif happened is None:
                     self.result = await self._lease.finish(self.steps)
         except BaseException:
@@ -80,9 +89,14 @@ class DurableTurn(Stepping, Generic[Result]):
             self.gate.happened(happened)
         else:
             self._let_go()
-            self.gate.closed(ended=True)
+            self.gate.closed(ended=self.suspended is None)
             ended(self.id)
         return happened
+
+    def _acquire(self) -> None:
+        """Keep other turns of this process off the session. Raises ``SessionBusy``."""
+        if not self._claim:
+            self._claim = self._session.acquire(self.id)
 
     def _leave(self) -> None:
         """Whoever ran the turn has stopped; it can be gone on with."""
@@ -106,8 +120,8 @@ class DurableTurn(Stepping, Generic[Result]):
         when: str | None = None,
     ) -> Step | None:
         """Step until a move enters ``state``, is made on ``event``, takes ``row``, and leaves the counters as
-        ``when`` says (``"retries >= 2"``); what is not given does not matter. ``None`` when the turn ended
-        first. Raises ``ConfigError`` for a name that no move of this table has."""
+        ``when`` says (``"retries >= 2"``); what is not given does not matter. ``None`` when the turn ended,
+        or was suspended, first. Raises ``ConfigError`` for a name that no move of this table has."""
         refuse_unknown(self.gate.kind.table, state=state, event=event, row=row)
         holds = condition(when, self._state.counters()) if when is not None else None
         while (step := await self.step()) is not None:
@@ -123,14 +137,33 @@ class DurableTurn(Stepping, Generic[Result]):
         or a plain ``for`` in a thread. Iterating runs the turn; with ``run=False`` somebody else does.
         ``size``: events that a slow listener may be behind before some are dropped, see
         ``fsm_agent.runtime.events``."""
-        return Events(self.id, self.arun if run else None, size, over=self.result is not None)
+        return Events(
+            self.id,
+            self.arun if run else None,
+            size,
+            over=self.result is not None or self.suspended is not None,
+        )
 
     async def arun(self) -> Result:
-        """Run to the end."""
-        while await self.step_into() is not None:
-            pass
+        """Run to the end, as soon as it may. Raises ``TurnSuspended`` when the turn waits for an answer that
+        nobody gives now."""
+        if self.result is None and self.suspended is None:
+            async with self._admitted():
+                self._running_on = True
+                try:
+                    while await self.step_into() is not None:
+                        pass
+                finally:
+                    self._running_on = False
+        if self.suspended is not None:
+            raise TurnSuspended(self.id, self.suspended)
         assert self.result is not None
         return self.result
+
+    @asynccontextmanager
+    async def _admitted(self) -> AsyncIterator[None]:
+        """Wait until the turn may run."""
+        yield
 
     def run(self) -> Result:
         """Run to the end, synchronously; also inside a running event loop."""

@@ -109,20 +109,6 @@ class Session:
                 session.holder, session.claim = turn_id, claim
             return claim
 
-    @contextlib.contextmanager
-    def step(self, claim: int) -> Iterator[None]:
-        """Keep everybody from taking the session over while a step is made. Raises ``JournalError`` when
-        somebody has already."""
-        with self._lock:
-            if any(session.claim != claim for session in self.onward()):
-                raise JournalError(f"turn {self.holder} was taken over in this process; this one stops here")
-            self.moving = True
-        try:
-            yield
-        finally:
-            for session in self.onward():
-                session.moving = False
-
     def release(self, claim: int) -> None:
         """Let the session go, unless somebody else has claimed it since."""
         for session in self.onward():
@@ -181,7 +167,8 @@ class Session:
             if row not in self.numbers:
                 self.unwritten.append(Appended(self._number(row), None, row))
         dropped = tuple(self.numbers[row] for row in self.rows if row not in staying)
-        self.rows, self.version, self.wire = kept, self.version + 1, WireCopy()
+        self.rows, self.version = kept, self.version + 1
+        self.wire.replaced(kept)
         self.unwritten.append(RowsReplaced(self.version, tuple(self.numbers[row] for row in kept), dropped))
 
     def child(self, child: Session, rows: Iterable[Message]) -> None:
@@ -207,6 +194,30 @@ class Session:
         number = self.numbers[row] = self.next_number
         self.next_number += 1
         return number
+
+
+class Moving:
+    """A block in which a step of the turn with this ``claim`` is made, and nobody can take its session over.
+    Raises ``JournalError`` when somebody has already."""
+
+    __slots__ = ("_claim", "_session")
+
+    def __init__(self, session: Session, claim: int) -> None:
+        self._session, self._claim = session, claim
+
+    def __enter__(self) -> None:
+        session = self._session
+        with session._lock:
+            for one in session.onward():
+                if one.claim != self._claim:
+                    raise JournalError(
+                        f"turn {session.holder} was taken over in this process; this one stops here"
+                    )
+            session.moving = True
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._session.onward():
+            one.moving = False
 
 
 def next_title(title: str) -> str:

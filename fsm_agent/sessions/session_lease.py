@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from fsm_agent.errors import StaleCopyError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.sessions.store import Begun, Closing, Store, TurnLog
+from fsm_agent.sessions.store.pending import Pending, PendingItems
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -20,12 +21,14 @@ Result = TypeVar("Result")
 class TurnEnding(Generic[Result]):
     """What is done with a turn that has ended. ``result`` makes its result from its moves, ``closing`` what
     is stored of that, ``follow_up`` does what others wait for, and says what it could not do; ``noted`` puts
-    (was it stored, what went wrong) into the result."""
+    (was it stored, what went wrong) into the result. ``suspended`` is told what a turn waits for that has not
+    ended."""
 
-    result: Callable[[list[Step]], Result]
+    result: Callable[[list[Step]], Awaitable[Result]]
     closing: Callable[[Result], Closing]
     noted: Callable[[Result, bool, str], Result]
     follow_up: Callable[[], str] = lambda: ""
+    suspended: Callable[[tuple[Pending, ...]], None] = lambda waits: None
 
 
 class SessionLease(Generic[Result]):
@@ -41,26 +44,30 @@ class SessionLease(Generic[Result]):
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._store, self._turn_id, self._log = store, turn_id, log
-        self._enter, self._ending, self._tell = enter, ending, tell
-        self._entered = False
+        self._ending, self._tell = ending, tell
+        self._enter: Callable[[], Awaitable[Begun]] | None = enter
 
     async def enter(self) -> None:
         """Take the session, or take it again. Raises ``SessionBusy`` when another turn has it."""
-        if self._entered:
+        if self._enter is None:
             await self._store.hold_again(self._log.session, self._turn_id, self._log.epoch)
             return
         begun = await self._enter()
         self._log.began(begun.epoch, begun.recording)
-        self._entered = True
+        self._enter = None  # what the turn was begun with is not kept while it runs
         if begun.abandoned is not None:
             self._tell(
                 f"turn {begun.abandoned} of this session was left unfinished when its process ended; it is"
                 " given up now"
             )
 
+    def looked_at(self, moves: bool) -> None:
+        """Does somebody look at each move? Then it is safe before it is told of."""
+        self._log.looked_at = moves
+
     async def finish(self, steps: list[Step]) -> Result:
         """The turn has ended: make its result, write it, let go of the session."""
-        result = self._ending.result(steps)
+        result = await self._ending.result(steps)
         closing = self._ending.closing(result)
         await self._write_down(closing)
         self._store.keep(self._log.line)
@@ -86,6 +93,16 @@ class SessionLease(Generic[Result]):
             self._store.refresh(self._log.session)
             await self._log.ended_anew(closing)
 
+    async def suspend(self) -> tuple[Pending, ...]:
+        """Let any process go on with the turn; what it waits for, nothing when that was answered by now."""
+        await self._store.suspend(self._turn_id, self._log.epoch)
+        asked = PendingItems(lambda: self._store.database).of_turn(self._turn_id)
+        waits = tuple(one for one in asked if one.answered is None)
+        self._ending.suspended(waits)
+        log.info("turn %s is suspended: %s", self._turn_id, ", ".join(one.id for one in waits))
+        return waits
+
     def leave(self) -> None:
         """Let go of the session without having ended; the turn can be entered again."""
+        self._log.at_rest()
         self._store.let_go(self._turn_id, self._log.epoch)

@@ -10,7 +10,7 @@ from typing import Any
 
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.runtime.turn_inbox import TurnInbox
-from fsm_agent.sessions.turn import Turn
+from fsm_agent.sessions.relay import RunnableToEnd
 from fsm_agent.settings.model import SecondMessage
 
 
@@ -22,9 +22,9 @@ class TurnLine:
     def __init__(self, how: SecondMessage | None, inbox: TurnInbox) -> None:
         self._how, self._inbox = how, inbox
         self._lock = threading.Lock()
-        self._line: deque[tuple[Turn, Future[None]]] = deque()  # each with its end
+        self._line: deque[tuple[RunnableToEnd, Future[None]]] = deque()  # each with its end
 
-    async def run(self, turn: Turn, message: Any) -> TurnResult:
+    async def run(self, turn: RunnableToEnd, message: Any) -> TurnResult:
         """Run the turn that ``message`` is asked in when those before it have ended. A text that is told to a
         running turn, and read in it, has no turn of its own: the result is that one's. Raises ``SessionBusy``
         when somebody else runs a turn on the session."""
@@ -43,7 +43,7 @@ class TurnLine:
                 self._line.remove(place)
             place[1].set_result(None)
 
-    async def _after(self, running: Turn, turn: Turn, message: Any) -> TurnResult | None:
+    async def _after(self, running: RunnableToEnd, turn: RunnableToEnd, message: Any) -> TurnResult | None:
         """Wait until it is the turn's time. The result of ``running`` when the message was read in it."""
         words = message if isinstance(message, str) else None
         if self._how == "steer" and words:

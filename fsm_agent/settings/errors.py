@@ -22,9 +22,12 @@ def explained(error: ValidationError | SettingsError) -> ConfigError:
     path = _path(first["loc"])
     name = ".".join(path)
     if first["type"] == "extra_forbidden":
-        return ConfigError(f"unknown setting {name}", first["input"], ", ".join(_fields(path[:-1])))
+        names = ", ".join(_fields(path[:-1])) or _allowed(path, first["msg"])
+        return ConfigError(f"unknown setting {name}", first["input"], names)
     if first["type"] == "contradiction":
         return _contradicting(name, first["ctx"])
+    if first["type"] == "taken":
+        return ConfigError(f"setting {name} is out of range", first["ctx"]["given"], first["ctx"]["allowed"])
     variable = f"{ENV_PREFIX}{'__'.join(path).upper()}"
     origin = f" ({variable})" if os.environ.get(variable) == first["input"] else ""
     what = f"setting {name or 'settings'}{origin} is out of range"
@@ -36,6 +39,7 @@ def _unreadable(error: SettingsError) -> ConfigError:
     text = getattr(error.__cause__, "doc", None)
     ours = ((name, value) for name, value in os.environ.items() if name.upper().startswith(ENV_PREFIX))
     holds = next((name for name, value in ours if value == text), str(error))
+    text = None if "HEADERS" in holds.upper() else text
     allowed = """JSON, for example '["one", "two"]' or '{"name": 1}'"""
     return ConfigError(f"{holds} cannot be read", text, allowed)
 
@@ -54,9 +58,10 @@ def _path(loc: tuple[int | str, ...]) -> list[str]:
 
 
 def _allowed(path: list[str], otherwise: str) -> str:
-    """What may stand here: for a setting its range, for a group the names in it."""
-    if known := every_setting().get(".".join(path)):
-        return known.allowed
+    """What may stand here: for a setting, or something in it, its range, for a group the names in it."""
+    for length in range(len(path), 0, -1):
+        if known := every_setting().get(".".join(path[:length])):
+            return known.allowed
     names = _fields(path)
     number = "a number, or " if names == list(BySize.model_fields) else ""
     return f"{number}a table of {', '.join(names)}" if names else otherwise

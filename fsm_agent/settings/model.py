@@ -7,11 +7,22 @@ Seconds, tokens and characters as the docstrings say. (Why: decision 57.)"""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from functools import reduce
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SecretStr,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
@@ -35,6 +46,7 @@ Seconds = Annotated[float, Field(ge=0, le=86_400)]
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Heartbeat = Annotated[float, Field(ge=0.1, le=3600)]
 """Seconds between two signs of life. Each is a line for a person; too many slow down what is waited for."""
+LimitScope = Literal["turn", "tree", "session", "day"]
 BudgetMode = Literal["independent", "shared", "tree_cap"]
 Verdict = Literal["ask", "allow", "deny"]
 
@@ -138,6 +150,9 @@ class WholeSizes(BySize):
     above_100k: Seconds = 240
 
 
+_STREAM = StreamSizes()
+
+
 class Stale(Group):
     """When an attempt without a new chunk counts as dead. ``local`` is used for servers on this machine,
     unless ``stream`` is not its default. ``giveup``: so many dead attempts in a row open the breaker."""
@@ -150,7 +165,7 @@ class Stale(Group):
     def after(self, tokens: int, *, streaming: bool, local: bool, floor: float = 0.0) -> float:
         """Seconds of silence that a request of this size may have; ``floor`` is the model's own. What a user
         set wins. That is told by the value: those that are stored with a turn do not say who set them."""
-        if (own := self.stream.of(tokens)) != StreamSizes().of(tokens):
+        if (own := self.stream.of(tokens)) != _STREAM.of(tokens):
             return own
         if local:
             return self.local
@@ -226,7 +241,8 @@ class Compression(Group):
     and to ``tiny_window`` up to 64,000. ``min_progress``: what counts as smaller. What ``protect_first``,
     ``tail_ratio`` and ``tail_floor`` protect goes, too, when a provider refuses the request all the same;
     ``max_per_streak`` bounds how often. ``without_model``: when no model gives a summary, a list of what was
-    done is one; else the history stays as it is."""
+    done is one; else the history stays as it is. ``engine_timeout``: seconds that each step of a context
+    engine of your own may take."""
 
     enabled: bool = True
     mode: Literal["in_place", "rotate"] = "in_place"
@@ -242,6 +258,7 @@ class Compression(Group):
     preflight_passes: Count = 3
     min_progress: Annotated[float, Field(gt=0, lt=1)] = 0.05
     without_model: bool = True
+    engine_timeout: Seconds = 30
 
 
 class Tools(Group):
@@ -265,7 +282,7 @@ class Tools(Group):
     bridge_above: Count | None = None
 
 
-class Guardrail(Group):
+class GuardrailSettings(Group):
     """Loop detection. ``hard_stop``: default on when nobody is present to stop the turn (no approval
     callback)."""
 
@@ -283,7 +300,9 @@ class ApprovalSettings(Group):
     ``ask`` a person, ``allow``, or ``deny``. ``allow`` and ``deny``: patterns, see
     ``fsm_agent.approvals.rules``; deny wins. ``bypass`` allows everything that is not denied and not on a
     hard line; read once, when the agent is made. ``question_timeout``: seconds that a question of the model
-    waits for an answer."""
+    waits for an answer. ``unanswered``: what becomes of a question that nobody answers in time, or is there
+    to answer: the answer is no (``deny``), or the turn is suspended until somebody answers, in this process
+    or another (``suspend``)."""
 
     timeout: Seconds = 60
     policy: dict[str, Verdict] = Field(default_factory=dict)
@@ -291,22 +310,32 @@ class ApprovalSettings(Group):
     deny: tuple[str, ...] = ()
     bypass: bool = False
     question_timeout: Seconds = 600
+    unanswered: Literal["deny", "suspend"] = "deny"
+
+    def stricter(self, other: ApprovalSettings) -> Self:
+        """Return these rules with all that those of ``other`` ask about or deny."""
+        asked = {name for name, verdict in other.policy.items() if verdict == "ask"}
+        policy = self.policy | {name: "ask" for name in asked if self.policy.get(name) != "deny"}
+        policy |= {name: "deny" for name, verdict in other.policy.items() if verdict == "deny"}
+        return self.model_copy(update={"policy": policy, "deny": (*self.deny, *other.deny)})
 
 
 class DelegationSettings(Group):
     """Child turns. ``background``: the model may give tasks without waiting. ``budget``: see
-    ``fsm_agent.runtime.budget``. ``approvals``: what a child does when it needs a yes: ``deny``, or ``ask``
-    whoever approves for its parent. ``summary_max_chars``: of a child's answer as its parent sees it, which
-    also takes no more than ``headroom_fraction`` of the room that the parent's window has left, shared by the
-    children, but may always be ``summary_min_chars``. Seconds: ``heartbeat`` between two signs of life,
-    ``stale_idle`` and ``stale_in_tool`` after which a child that does nothing, or whose tool runs, is
-    stopped."""
+    ``fsm_agent.runtime.budget``. ``max_children`` of one reply; ``max_depth``: children below children.
+    ``max_handoffs``: how often a conversation goes from agent to agent until the user speaks again.
+    ``approvals``: what a child does when it needs a yes: ``deny``, or ``ask`` whoever approves for its
+    parent. ``summary_max_chars``: of a child's answer as its parent sees it, which also takes no more than
+    ``headroom_fraction`` of the room that the parent's window has left, shared by the children, but may
+    always be ``summary_min_chars``. Seconds: ``heartbeat`` between two signs of life, ``stale_idle`` and
+    ``stale_in_tool`` after which a child that does nothing, or whose tool runs, is stopped."""
 
     background: bool = False
     budget: BudgetMode = "tree_cap"
     max_iterations: Count = 50
     max_children: Count = 3
     max_depth: Count = 1
+    max_handoffs: Count = 5
     max_attempts_per_tree: Annotated[int, Field(ge=1)] | None = None
     tree_cap_factor: Annotated[float, Field(ge=1, le=100)] = 3
     approvals: Literal["deny", "ask"] = "deny"
@@ -316,6 +345,77 @@ class DelegationSettings(Group):
     heartbeat: Heartbeat = 30
     stale_idle: Seconds = 450
     stale_in_tool: Seconds = 1_200
+
+
+Usd = Annotated[float, Field(gt=0, le=1_000_000)]
+ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*:\S.*$")]
+PerMillion = Annotated[float, Field(ge=0, le=100_000)]
+
+
+class Limit(Group):
+    """US dollars, tokens (of prompts and replies together) and seconds that may be spent. Each is off unless
+    it is given."""
+
+    usd: Usd | None = None
+    tokens: Annotated[int, Field(ge=1)] | None = None
+    seconds: Annotated[float, Field(gt=0, le=31_536_000)] | None = None
+
+    @property
+    def given(self) -> bool:
+        """Say whether there is any."""
+        return (self.usd, self.tokens, self.seconds) != (None, None, None)
+
+    def smaller(self, other: Limit) -> Self:
+        """Return of each unit the smaller limit of the two."""
+        both = {
+            name: [one for one in (value, getattr(other, name)) if one is not None] for name, value in self
+        }
+        return self.model_copy(update={name: min(found, default=None) for name, found in both.items()})
+
+
+class LimitSettings(Group):
+    """What may be spent on requests to models, checked before each of them: in a ``turn``; in its ``tree``,
+    that is the turn, its children and theirs; in its ``session``, children included; and by all sessions of
+    the home in a local ``day``. Seconds do not count while a person is waited for. See docs/budgets.md."""
+
+    turn: Limit = Limit()
+    tree: Limit = Limit()
+    session: Limit = Limit()
+    day: Limit = Limit()
+
+    @property
+    def each(self) -> dict[LimitScope, Limit]:
+        """Return those that say anything, by their scope."""
+        named: dict[LimitScope, Limit] = {
+            "turn": self.turn,
+            "tree": self.tree,
+            "session": self.session,
+            "day": self.day,
+        }
+        return {scope: limit for scope, limit in named.items() if limit.given}
+
+    def within(self, above: LimitSettings) -> Self:
+        """Return the limits of an agent that works for another one: its own for a turn, of the others the
+        smaller of both."""
+        scopes = {
+            name: getattr(self, name).smaller(getattr(above, name)) for name in ("tree", "session", "day")
+        }
+        return self.model_copy(update=scopes)
+
+    def named(self, what: Literal["usd", "tokens", "seconds"]) -> str:
+        """Return the name of the first limit in money, tokens or seconds; empty when there is none."""
+        found = (scope for scope, limit in self.each.items() if getattr(limit, what) is not None)
+        return next((f"limits.{scope}.{what}" for scope in found), "")
+
+
+class ModelPrice(Group):
+    """US dollars for a million tokens of one model. ``cache_read`` and ``cache_write``: of a prompt that is
+    read from the provider's cache, or written to it; default as ``input``."""
+
+    input: PerMillion
+    output: PerMillion
+    cache_read: PerMillion | None = None
+    cache_write: PerMillion | None = None
 
 
 class Cache(Group):
@@ -334,20 +434,38 @@ class Interrupt(Group):
     second_message: SecondMessage | None = None
 
 
+class PrefillRow(BaseModel):
+    """A row that is sent before every conversation, as if it had been said."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    role: Literal["user", "assistant"]
+    content: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
 class Prompt(Group):
     """``enforce_tool_use``: tell the model to act instead of announcing: ``auto`` for families that need it,
     true, false, or parts of model names. ``context_files``: read AGENTS.md and its like;
     ``context_file_chars``: characters that one may take, default 6 % of the window, 20,000 to 500,000.
     ``platform``: how answers are shown; ``platform_hint``: your words on it, added or, with
-    ``replace_platform_hint``, instead. ``model_line``: name the model and its provider."""
+    ``replace_platform_hint``, instead. ``session_line``, ``model_line``: name the session, and the model that
+    is asked with its provider. ``ephemeral``: your words behind the prompt, in no transcript and no cache.
+    ``prefill``: rows (``role`` user or assistant, ``content``) that are sent before each conversation and
+    never stored. ``budget_hint``, ``context_hint``: the share of the iterations, and of the room for the
+    conversation, from which the model is told how much of it is left."""
 
     enforce_tool_use: Literal["auto"] | bool | tuple[str, ...] = "auto"
     context_files: bool = True
     context_file_chars: Annotated[int, Field(ge=1_000, le=10_000_000)] | None = None
-    platform: Literal["terminal", "chat", "plain"] | None = None
+    platform: Literal["terminal", "chat", "plain", "telegram", "discord", "slack"] | None = None
     platform_hint: str = ""
     replace_platform_hint: bool = False
+    session_line: bool = False
     model_line: bool = False
+    ephemeral: str = ""
+    prefill: tuple[PrefillRow, ...] = ()
+    budget_hint: Ratio | None = None
+    context_hint: Ratio | None = None
 
 
 class Memory(Group):
@@ -456,12 +574,118 @@ class PartSettings(Group):
     assume: tuple[Literal["image", "audio", "file"], ...] = ()
 
 
+OURS = frozenset(
+    (
+        *("model", "messages", "input", "system", "instructions", "tools", "stream", "stream_options"),
+        *("store", "include", "max_tokens", "max_completion_tokens", "max_output_tokens", "temperature"),
+        *("reasoning", "reasoning_effort", "thinking", "output_config", "tool_choice"),
+        *("parallel_tool_calls", "top_p", "seed", "stop", "stop_sequences"),
+    )
+)
+"""Fields of a request that the engine writes."""
+
+
+OUR_HEADERS = frozenset(
+    (
+        *("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie", "host", "user-agent"),
+        *("content-type", "content-length", "content-encoding", "accept", "accept-encoding", "connection"),
+        *("transfer-encoding", "te", "trailer", "upgrade", "expect", "keep-alive"),
+        *("x-amz-date", "x-amz-security-token", "x-amz-content-sha256"),
+    )
+)
+"""Headers of a request that the engine, or what signs it, writes."""
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+HostedName = Literal["web_search", "code_execution"]
+HOSTED_NAMES: tuple[HostedName, ...] = get_args(HostedName)
+
+
+def taken(given: object, allowed: str) -> PydanticCustomError:
+    """The error of a name that is not to be used here; nothing else that was given is shown."""
+    return PydanticCustomError("taken", "{allowed}", {"allowed": allowed, "given": given})
+
+
+class RequestSettings(Group):
+    """What is asked of a model with each request. ``tool_choice``: ``auto``, ``none``, ``required`` or a
+    tool's name; what it forces, it forces until a tool has run in the turn. ``stop``: texts at which a reply
+    ends. ``hosted_tools``: those that the provider runs itself, ``web_search`` and ``code_execution``, as a
+    list, or with what the provider documents of each. ``extra_body``: further fields of the body, and
+    ``extra_headers``: further headers, whose values are shown and stored nowhere; both for the model in use
+    and no fallback."""
+
+    tool_choice: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    parallel_tool_calls: bool | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(max_length=4)] = ()
+    hosted_tools: dict[HostedName, dict[str, JsonValue]] = {}
+    extra_body: dict[str, JsonValue] = {}
+    extra_headers: dict[str, SecretStr] = {}
+
+    @field_validator("hosted_tools", mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple | Mapping):
+            return value
+        for name in value:
+            if name not in HOSTED_NAMES:
+                raise taken(name, ", ".join(HOSTED_NAMES))
+        return value if isinstance(value, Mapping) else {name: {} for name in value}
+
+    @field_validator("extra_body")
+    @classmethod
+    def _not_ours(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        if ours := sorted(OURS & value.keys()):
+            raise taken(ours[0], "fields that the engine does not write itself")
+        return value
+
+    @field_validator("extra_headers", mode="before")
+    @classmethod
+    def _sendable(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise taken(None, "a table of texts")
+        for name, text in value.items():
+            text = text.get_secret_value() if isinstance(text, SecretStr) else text
+            if not isinstance(name, str) or not _HEADER.fullmatch(name):
+                raise taken(None, "names of headers: letters, digits and -")
+            if name.lower() in OUR_HEADERS:
+                raise taken(name, f"any but {', '.join(sorted(OUR_HEADERS))}")
+            if not isinstance(text, str) or not (
+                text.isascii() and text.isprintable() and text == text.strip()
+            ):
+                raise taken(name, "a value of printable ASCII, without blanks around it")
+        return value
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Names of what is asked for, ``hosted_tools`` and what is extra apart."""
+        names = ("tool_choice", "parallel_tool_calls", "top_p", "seed", "stop")
+        return tuple(name for name in names if getattr(self, name) not in (None, ()))
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The extra headers as they are sent."""
+        return {name: value.get_secret_value() for name, value in self.extra_headers.items()}
+
+    def without_hosted(self) -> RequestSettings:
+        """Return the same for a request in which no tool may run."""
+        return self.model_copy(update={"hosted_tools": {}}) if self.hosted_tools else self
+
+    def for_another(self) -> RequestSettings:
+        """Return the same for another model: what one provider documents means nothing to the next, and its
+        secrets do not go there."""
+        return self.model_copy(update={"extra_body": {}, "extra_headers": {}})
+
+
 class Settings(BaseSettings):
     """All settings: what is given here, over the environment, over the defaults; ``of`` knows the config
     file, too. ``reasoning_effort``: how much a model that can think should think before it speaks, as near to
-    this as the model can be asked; ``None`` leaves it to the model. ``properties``: what is done when a turn
+    this as the model can be asked; ``None`` leaves it to the model. ``max_turns_at_once``: of all agents in
+    the process; a turn that finds so many running waits for its time, first come, first served, children
+    apart; ``None`` for any number. ``output_retries``: how often one model is told what is wrong with
+    an answer. ``output_mode``: how a model is asked for an answer of a type: held to it by its provider,
+    by a call of a tool, by words, or what it does best. ``properties``: what is done when a turn
     breaks a property of its table (``fsm-agent verify`` proves them): nothing, a line in the log, or the turn
-    ends.
+    ends. ``prices``: of models by ``<provider>:<model>``, before the list prices.
 
     Raises ``ConfigError`` (one line: what, given, allowed) for an unknown name or a value out of range.
     """
@@ -475,12 +699,16 @@ class Settings(BaseSettings):
     max_attempts_per_turn: Annotated[int, Field(ge=1)] | None = None
     max_attempts_per_call_block: Annotated[int, Field(ge=1)] | None = None
     max_lost_requests: Count = 10
+    max_turns_at_once: Annotated[int, Field(ge=1)] | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     reasoning_effort: Effort | None = None
     retry_after_cap: Seconds = 600
     invalid_tool_strikes: Annotated[int, Field(ge=1)] = 3
     invalid_json_retries: Count = 3
+    output_retries: Count = 2
+    output_mode: Literal["auto", "native", "tool", "prompt"] = "auto"
+    hook_timeout: Seconds = 30.0
     fuzzy_name_cutoff: Ratio = 0.7
     explain_abnormal_end: bool = True
     dump_failed_requests: bool = True
@@ -497,7 +725,9 @@ class Settings(BaseSettings):
     empty: Empty = Empty()
     compression: Compression = Compression()
     tool: Tools = Tools()
-    guardrail: Guardrail = Guardrail()
+    guardrail: GuardrailSettings = GuardrailSettings()
+    limits: LimitSettings = LimitSettings()
+    prices: dict[ModelName, ModelPrice] = {}
     approval: ApprovalSettings = ApprovalSettings()
     interrupt: Interrupt = Interrupt()
     cache: Cache = Cache()
@@ -511,6 +741,7 @@ class Settings(BaseSettings):
     mcp: Mcp = Mcp()
     store: Storage = Storage()
     parts: PartSettings = PartSettings()
+    request: RequestSettings = RequestSettings()
 
     def __init__(self, **given: Any) -> None:
         try:

@@ -54,11 +54,15 @@ def _words(schema: JsonSchema) -> str:
         case "number":
             return f"number{_range(schema)}"
         case "array":
-            return "list of texts"
+            rows = [row["properties"] for row in schema.get("$defs", {}).values()]
+            named = [f"{name} ({_words(field)})" for row in rows for name, field in row.items()]
+            return f"list of tables with {', '.join(named)}" if named else "list of texts"
         case "object":
-            return f"table of {_words(schema.get('additionalProperties', {}))}"
+            values = schema.get("additionalProperties")
+            return f"table of {_words(values)}" if isinstance(values, dict) and "type" in values else "table"
         case _:
-            return f"text that fits {schema['pattern']}" if "pattern" in schema else "text"
+            some = "some text" if "minLength" in schema else "text"
+            return f"text that fits {schema['pattern']}" if "pattern" in schema else some
 
 
 def _range(schema: JsonSchema) -> str:

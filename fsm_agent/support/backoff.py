@@ -4,24 +4,13 @@ own."""
 from __future__ import annotations
 
 import random
-from typing import Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
 
-from tenacity import RetryCallState, Retrying
-from tenacity.wait import wait_base, wait_exponential, wait_fixed, wait_incrementing
+if TYPE_CHECKING:
+    from tenacity.wait import wait_base
 
 Kind = Literal["exception", "invalid", "rebuild", "overflow", "empty"]
-
-
-class Jittered(wait_base):
-    """Another strategy's wait plus a random part of it, ``U(0, share · wait)``: clients must not come in
-    step."""
-
-    def __init__(self, wait: wait_base, share: float, rng: random.Random) -> None:
-        self._wait, self._share, self._rng = wait, share, rng
-
-    def __call__(self, retry_state: RetryCallState) -> float:
-        seconds = self._wait(retry_state)
-        return seconds + self._rng.uniform(0, self._share * seconds)
 
 
 class Backoff:
@@ -44,24 +33,33 @@ class Backoff:
         retry_after_cap: float = 600.0,
         rng: random.Random | None = None,
     ) -> None:
-        rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
-        self._cap = retry_after_cap
-        self._waits: dict[str, wait_base] = {
-            "exception": Jittered(_doubling(*exception), jitter, rng),
-            "invalid": Jittered(_doubling(*invalid), jitter, rng),
-            "rebuild": wait_incrementing(start=rebuild[0] + 1, increment=1, max=rebuild[1]),
-            "overflow": wait_fixed(overflow),
-            "empty": _doubling(*empty),
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
+        self._cap, self._jitter = retry_after_cap, jitter
+        self._exception, self._invalid, self._empty = exception, invalid, empty
+        self._rebuild, self._overflow = rebuild, overflow
+
+    @cached_property
+    def _waits(self) -> dict[str, wait_base]:
+        """Made at the first failure: most programs see none."""
+        from tenacity.wait import wait_exponential, wait_fixed, wait_incrementing
+
+        (first, longest), (base, cap) = self._rebuild, self._empty
+        return {
+            "exception": wait_exponential(multiplier=self._exception[0], max=self._exception[1]),
+            "invalid": wait_exponential(multiplier=self._invalid[0], max=self._invalid[1]),
+            "rebuild": wait_incrementing(start=first + 1, increment=1, max=longest),
+            "overflow": wait_fixed(self._overflow),
+            "empty": wait_exponential(multiplier=base, max=cap),
         }
 
     def seconds(self, kind: Kind, attempt: int, retry_after: float | None = None) -> float:
         """The wait after the ``attempt``-th failure, never negative."""
         if retry_after is not None:
             return min(max(0.0, retry_after), self._cap)
+        from tenacity import RetryCallState, Retrying
+
         state = RetryCallState(Retrying(), None, (), {})
         state.attempt_number = max(1, attempt)
-        return self._waits[kind](state)
-
-
-def _doubling(base: float, cap: float) -> wait_base:
-    return wait_exponential(multiplier=base, max=cap)
+        seconds = self._waits[kind](state)
+        random_part = self._jitter if kind in ("exception", "invalid") else 0.0
+        return seconds + (self._rng.uniform(0, random_part * seconds) if random_part else 0.0)

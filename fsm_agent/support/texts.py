@@ -37,6 +37,8 @@ def clean(text: str) -> str:
 def clean_piece(text: str) -> tuple[str, str]:
     """A piece of a stream: (cleaned, half a character at its end, which belongs in front of the next
     piece)."""
+    if text.isascii() and "\x00" not in text:
+        return text, ""
     half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
     return clean(text[: len(text) - len(half)]), half
 

@@ -10,12 +10,14 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from fsm_agent.support.workers import WORKERS
+
 T = TypeVar("T")
 
 
 async def in_daemon_thread(function: Callable[..., T], *values: Any) -> T:
-    """Run a blocking function beside the loop. Unlike an executor's, the thread does not block the end of the
-    process."""
+    """Run a blocking function beside the loop, in a thread that is kept for the next one. Unlike an
+    executor's, it does not block the end of the process."""
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -28,18 +30,35 @@ async def in_daemon_thread(function: Callable[..., T], *values: Any) -> T:
             future.set_result(value)  # type: ignore[arg-type]
 
     def work() -> None:
+        nonlocal function, values, context
+        threading.current_thread().name = f"fsm-agent-{getattr(function, '__name__', 'call')}"
         value, error = None, None
         try:
             value = context.run(function, *values)
         except BaseException as caught:
             error = caught if isinstance(caught, Exception) else RuntimeError(repr(caught))
+        del function, values, context  # nobody who hears of the end finds what it worked with still held here
         if not loop.is_closed():
             loop.call_soon_threadsafe(deliver, value, error)
 
-    threading.Thread(
-        target=work, daemon=True, name=f"fsm-agent-{getattr(function, '__name__', 'call')}"
-    ).start()
+    WORKERS.run(work)
     return await future
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """An event loop for work that we start: uvloop's where it is installed, which costs less a packet. A loop
+    that is somebody else's stays what it is."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def in_a_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Do as ``asyncio.run`` does, in such a loop."""
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(main)
 
 
 class LoopThread:
@@ -67,7 +86,7 @@ class LoopThread:
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None or self._loop.is_closed():
-                self._loop = asyncio.new_event_loop()
+                self._loop = new_loop()
                 threading.Thread(target=self._loop.run_forever, daemon=True, name="fsm-agent-loop").start()
             return self._loop
 

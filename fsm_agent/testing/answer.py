@@ -39,7 +39,7 @@ async def answer(
 async def _as_stream(
     reply: Reply, dialect: Dialect, number: int, writer: asyncio.StreamWriter, served: Served
 ) -> bool:
-    await _send(writer, http.STREAM_HEAD)
+    await _send(writer, http.head(200, {**http.STREAM, **reply.headers}))
     if reply.shape == "message":
         for event in dialect.events(reply, number):
             if reply.delay and event.delta:
@@ -66,7 +66,7 @@ async def _as_object(
     if reply.shape == "empty":
         await _send(writer, http.whole(200, ""))
         return True
-    response = http.whole(200, "".join(reply.raw) or dialect.whole(reply, number))
+    response = http.whole(200, "".join(reply.raw) or dialect.whole(reply, number), reply.headers)
     if reply.end in ("cut", "hold"):
         await _send(writer, response[: response.index(b"\r\n\r\n") + 5])
         if reply.end == "hold":

@@ -66,9 +66,7 @@ def whole(code: int, body: Any, headers: Mapping[str, str] | None = None) -> byt
     return head(code, fields) + content
 
 
-STREAM_HEAD = head(
-    200, {"content-type": "text/event-stream", "cache-control": "no-cache", "transfer-encoding": "chunked"}
-)
+STREAM = {"content-type": "text/event-stream", "cache-control": "no-cache", "transfer-encoding": "chunked"}
 LAST_CHUNK = b"0\r\n\r\n"
 
 

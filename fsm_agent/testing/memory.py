@@ -13,7 +13,7 @@ from fsm_agent.tools import Tool
 
 class FakeMemory:
     """A ``MemoryProvider``. ``knows``: what it recalls for a text of the user. ``keeps``: what a summary must
-    keep.
+    keep. ``block``: what it says in the system prompt.
 
     ``hang`` and ``fail`` name a method that never answers, or raises. Give ``clock`` to let simulated time
     run out while it hangs. ``calls`` holds every call in order: its name and arguments."""
@@ -23,6 +23,7 @@ class FakeMemory:
         knows: Mapping[str, str] | None = None,
         *,
         keeps: str = "",
+        block: str = "",
         tools: Sequence[Tool] = (),
         clock: FakeClock | None = None,
         hang: str = "",
@@ -30,10 +31,15 @@ class FakeMemory:
     ) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self._knows, self._keeps, self._tools = dict(knows or {}), keeps, tuple(tools)
+        self._block = block
         self._clock, self._hang, self._fail = clock, hang, fail
 
     async def initialize(self, session_id: str) -> None:
         await self._called("initialize", session_id)
+
+    async def prompt_block(self) -> str:
+        await self._called("prompt_block")
+        return self._block
 
     async def prefetch(self, text: str) -> str:
         await self._called("prefetch", text)

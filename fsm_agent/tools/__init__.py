@@ -5,12 +5,17 @@
 ... def lookup(city: str, days: int = 1) -> str:
 ...     "Weather for a city."
 
-A handler may raise ``ToolFailure`` to report an error in its own words, and poll ``cancelled()`` to stop
-early."""
+A handler may raise ``ToolFailure`` to report an error in its own words, ``ResultLater`` when its result is
+given in later, ``WakeAt`` to let the turn rest until a time, and poll ``cancelled()`` to stop early."""
 
 from fsm_agent.tools.cancel import cancelled
 from fsm_agent.tools.decorator import Tool, as_tool, tool
 from fsm_agent.tools.failure import ToolFailure
+from fsm_agent.tools.later import ResultLater, WakeAt
+from fsm_agent.tools.run_context import RunContext
 from fsm_agent.tools.runner import ToolRunner
 
-__all__ = ["Tool", "ToolFailure", "ToolRunner", "as_tool", "cancelled", "tool"]
+__all__ = [
+    "ResultLater", "RunContext", "Tool", "ToolFailure", "ToolRunner", "WakeAt", "as_tool", "cancelled",
+    "tool",
+]  # fmt: skip

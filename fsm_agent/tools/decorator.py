@@ -99,6 +99,9 @@ def tool(function: Handler | None = None, /, **options: Any) -> Tool | Callable[
     may change files of the working directory, and a checkpoint is made before; by default a tool with
     ``path_arguments`` that is not pure.
 
+    A first parameter that is annotated ``RunContext`` or ``RunContext[Deps]`` is not shown to the model and
+    gets what the tool can know of its turn.
+
     A parameter ``idempotency_key: str`` is not shown to the model. It gets the call's key, the same when the
     call is repeated, and empty outside a turn: hand it on to a service that knows such keys.
 
@@ -182,7 +185,11 @@ def _read(
     description, descriptions = described(inspect.getdoc(handler), names)
     signature = signature_of(handler, name, descriptions)
     for path in paths:
-        _one_of(f"path_arguments of tool {name!r}", path, [known for known in names if known != KEY])
+        _one_of(
+            f"path_arguments of tool {name!r}",
+            path,
+            [known for known in names if known not in (KEY, signature.context)],
+        )
     schema = signature.schema()
     optional = [known for known in schema["properties"] if known not in schema.get("required", ())]
     for one in hidden:

@@ -11,8 +11,8 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
+from fsm_agent.support.workers import WORKERS
 from fsm_agent.tools.decorator import Tool
-from fsm_agent.tools.workers import WORKERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,10 @@ def start(tool: Tool, arguments: Mapping[str, Any], context: Context) -> asyncio
             ending.set_result(value)
 
     def work() -> None:
+        nonlocal tool, arguments, context
         threading.current_thread().name = f"tool-{tool.spec.name}"
         value = context.run(_finished, tool.handler, arguments)
+        del tool, arguments, context  # nobody who hears of the end finds what it worked with still held here
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(deliver, value)
 

@@ -8,13 +8,15 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec, ToolStatus
 from fsm_agent.conversation.parts import Part, kind_of
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
+from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.runtime.registry import TOOL_STOPPED
 from fsm_agent.support.threads import in_daemon_thread
@@ -22,7 +24,9 @@ from fsm_agent.support.untrusted import risks, wrapped
 from fsm_agent.tools import handler
 from fsm_agent.tools.decorator import Tool
 from fsm_agent.tools.failure import ToolFailure
+from fsm_agent.tools.later import ComesLater
 from fsm_agent.tools.result import parts_in, text_of, text_of_error, words_of
+from fsm_agent.tools.run_context import RunContext
 from fsm_agent.tools.signature import KEY
 from fsm_agent.tools.source import ToolSource
 
@@ -31,6 +35,8 @@ log = logging.getLogger(__name__)
 UNKNOWN_EFFECT = "It is unknown whether it took effect: check before you do it again."
 
 LATE = "tool %s (call %s) ended after its turn had gone on; its result is dropped"
+
+NOWHERE: RunContext[Any] = RunContext(None, "", "", "")
 
 Told = tuple[ToolStatus, str, tuple[Part, ...]]
 """How a call ended: its status, its text, its other parts."""
@@ -98,6 +104,11 @@ class ToolRunner:
         """Names that are the same for every turn: a prompt that is made from them is too."""
         return (*self._tools, *(self._more.labels if self._more is not None else ()))
 
+    def refuse_without(self, deps: object) -> None:
+        """Raises ``ConfigError`` when a tool needs ``deps`` and there are none."""
+        for tool in self._tools.values():
+            tool.signature.refuse_without(deps, "tool")
+
     async def ready(self, interrupted: asyncio.Event) -> tuple[str, ...]:
         """Fix the tools of the next turn. Lines for people about what is missing."""
         return (
@@ -108,7 +119,8 @@ class ToolRunner:
 
     async def aclose(self) -> None:
         """``close``, and end the programs behind the tools that come and go."""
-        await in_daemon_thread(self.close)
+        if any(tool.closer is not None for tool in self._tools.values()):
+            await in_daemon_thread(self.close)
         if self._more is not None:
             await self._more.aclose()
 
@@ -121,18 +133,32 @@ class ToolRunner:
             except Exception:  # one tool's trouble must not keep the others' processes alive
                 log.warning("a tool could not be closed", exc_info=True)
 
-    async def run(self, request: RunTool, interrupted: asyncio.Event) -> ToolOutcome:
-        """Run the call and say how it ended. Raises nothing but ``CancelledError`` when the caller itself is
-        cancelled.
+    async def run(
+        self, request: RunTool, interrupted: asyncio.Event, scene: RunContext[Any] = NOWHERE
+    ) -> ToolOutcome | NotYet:
+        """Run the call and say how it ended, or that its result comes later. Raises nothing but
+        ``CancelledError`` when the caller itself is cancelled. ``scene``: what the tool may know of its turn.
 
         Status ``ok`` or ``error`` when the handler ended; ``timeout`` after ``request.timeout`` seconds;
         after an interrupt ``not_started``, or what the handler brought within the grace, or else
         ``cancelled`` for a tool that only reads and ``unknown`` for every other."""
         watch = Stopwatch(self._clock)
-        status, text, parts = await self._ended(request, interrupted, watch)
+        told = await self._ended(request, interrupted, watch, scene)
+        if isinstance(told, NotYet):
+            return told
+        status, text, parts = told
         return ToolOutcome(request.call_id, status, text, watch.elapsed(), parts)
 
-    async def _ended(self, request: RunTool, interrupted: asyncio.Event, watch: Stopwatch) -> Told:
+    async def brought(self, request: RunTool, value: object) -> ToolOutcome:
+        """The outcome of a call whose result came later: as if its tool had returned ``value`` now."""
+        tool = self._tools.get(request.name) or await self._late(request.name)
+        told = await in_daemon_thread(_told, handler.Returned(value))
+        status, text, parts = told if tool is None else self._marked(tool, told)
+        return ToolOutcome(request.call_id, status, text, 0.0, parts)
+
+    async def _ended(
+        self, request: RunTool, interrupted: asyncio.Event, watch: Stopwatch, scene: RunContext[Any]
+    ) -> Told | NotYet:
         if request.name in self._reserved:
             return "error", f"{request.name} is a part of the agent and cannot be run as a tool.", ()
         tool = self._tools.get(request.name) or await self._late(request.name)
@@ -147,7 +173,7 @@ class ToolRunner:
         signal, context = threading.Event(), contextvars.copy_context()
         context.run(TOOL_STOPPED.set, signal)
         try:
-            work = handler.start(tool, _arguments(tool, request), context)
+            work = handler.start(tool, _arguments(tool, request, scene), context)
         except Exception as error:
             return _told(handler.Raised(error))
         try:
@@ -163,7 +189,19 @@ class ToolRunner:
             signal.set()
             if tool.is_async:
                 work.cancel()
-        return self._marked(tool, _outcome(tool, finish, work, request.timeout))
+        ending = work.result() if work.done() and not work.cancelled() else None
+        told: Told | None
+        if isinstance(ending, handler.Raised):
+            if (later := _later(request, ending.error)) and (
+                later.due is None or later.due > self._clock.now()
+            ):
+                return later
+            ending = handler.Returned(later.asked) if later else ending
+        if isinstance(ending, handler.Returned) and not isinstance(ending.value, str):
+            told = await in_daemon_thread(_told, ending)  # an image that is made smaller takes a while
+        else:
+            told = None if ending is None else _told(ending)
+        return self._marked(tool, _outcome(tool, finish, told, request.timeout))
 
     async def _late(self, name: str) -> Tool | None:
         if self._more is None:
@@ -190,14 +228,32 @@ class ToolRunner:
             await asyncio.wait({work}, timeout=self._grace)
 
 
-def _arguments(tool: Tool, request: RunTool) -> dict[str, Any]:
-    """Checked arguments, with the key of the call for a handler that asks for it. Raises ``ToolFailure``."""
+def _later(request: RunTool, error: BaseException) -> NotYet | None:
+    """What is waited for, when that is why the handler ended."""
+    if isinstance(error, TurnSuspended):  # a child's, which says what it waits for
+        return NotYet(otherwise=ToolOutcome(request.call_id, "error", str(error)))
+    return error.later(request) if isinstance(error, ComesLater) else None
+
+
+def _arguments(tool: Tool, request: RunTool, scene: RunContext[Any]) -> dict[str, Any]:
+    """Checked arguments, with the key of the call and the context for a handler that asks for them. Raises
+    ``ToolFailure``."""
     bound = tool.bind(request.arguments)
-    return {**bound, KEY: request.key} if tool.signature.keyed else bound
+    if tool.signature.keyed:
+        bound[KEY] = request.key
+    if tool.signature.context:
+        bound[tool.signature.context] = replace(
+            scene,
+            tool=request.name,
+            call_id=request.call_id,
+            idempotency_key=request.key,
+            loop=asyncio.get_running_loop(),
+        )
+    return bound
 
 
-def _outcome(tool: Tool, finish: Finish, work: asyncio.Future[handler.Ending], timeout: float) -> Told:
-    told = _told(work.result()) if work.done() and not work.cancelled() else None
+def _outcome(tool: Tool, finish: Finish, told: Told | None, timeout: float) -> Told:
+    """``told``: what the handler brought, ``None`` when it did not end by itself."""
     if finish == "late":
         late = f"\nWhat it brought after that: {told[1]}" if told else ""
         return "timeout", f"Timed out after {timeout:g} seconds. {UNKNOWN_EFFECT}{late}", ()

@@ -17,6 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.texts import one_line
 from fsm_agent.tools.failure import ToolFailure
+from fsm_agent.tools.run_context import deps_of, must_have
 
 KEY = "idempotency_key"
 """A parameter of this name is no argument of the model's: the runner fills it."""
@@ -28,7 +29,8 @@ MOST_KNOWN = 512
 millisecond."""
 
 _KNOWN: dict[Hashable, Signature] = {}
-_UNUSABLE = (PydanticUserError, PydanticUndefinedAnnotation, TypeError, ValueError, NameError, AttributeError)
+UNUSABLE = (PydanticUserError, PydanticUndefinedAnnotation, TypeError, ValueError, NameError, AttributeError)
+"""What pydantic raises for a type that it cannot read, or not describe."""
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "dependentSchemas")
 _DATA = ("default", "const", "enum", "examples")
 
@@ -43,7 +45,8 @@ class _Quiet(GenerateJsonSchema):
 class Signature:
     """Fields of ``model`` are numbered and carry the argument's name as alias, so that a tool may call an
     argument ``json`` or ``copy``, which pydantic reserves. ``always`` names arguments whose default only
-    pydantic knows; ``keyed``: the handler wants to know the call's idempotency key."""
+    pydantic knows; ``keyed``: the handler wants to know the call's idempotency key; ``context``: the
+    parameter that gets a ``RunContext``, if there is one, and ``deps`` the type that it names."""
 
     tool: str
     model: type[BaseModel]
@@ -51,6 +54,8 @@ class Signature:
     always: frozenset[str]
     keyed: bool
     written: Mapping[str, Any]
+    context: str = ""
+    deps: Any = None
 
     def schema(self) -> dict[str, Any]:
         """The JSON schema object of the arguments, without titles; a copy."""
@@ -70,23 +75,43 @@ class Signature:
             if field in given or name in self.always
         }
 
+    def refuse_without(self, deps: object, what: str) -> None:
+        """Raises ``ConfigError`` when the function, which is called ``what``, needs ``deps`` and there are
+        none."""
+        if deps is None and self.context and must_have(self.deps):
+            wanted = getattr(self.deps, "__name__", self.deps)
+            raise ConfigError(f"{what} {self.tool!r} needs deps", None, f"deps= of type {wanted}")
+
     def complaint(self, error: ValidationError) -> str:
         """Return what the model is told about arguments that do not fit."""
-        problems = error.errors(include_url=False, include_context=False)
-        lines = [f"Invalid arguments for {self.tool}; nothing was run."]
-        lines += [f"- {self.problem(problem)}" for problem in problems[:MAX_PROBLEMS]]
-        if len(problems) > MAX_PROBLEMS:
-            lines.append(f"- and {len(problems) - MAX_PROBLEMS} more")
-        return "\n".join(lines)
+        allowed = ", ".join(self.fields.values()) or "none"
+        head = f"Invalid arguments for {self.tool}; nothing was run."
+        return "\n".join([head, *problems_in(error, "arguments", f"no such argument; allowed: {allowed}")])
 
-    def problem(self, problem: Mapping[str, Any]) -> str:
-        """Return one problem of the arguments in words."""
-        where = ".".join(str(step) for step in problem["loc"]) or "arguments"
-        if problem["type"] == "missing":
-            return f"{where}: missing, and required"
-        if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
-            return f"{where}: no such argument; allowed: {', '.join(self.fields.values()) or 'none'}"
-        return f"{where}: {problem['msg']}; given: {one_line(repr(problem['input']), 120)}"
+
+def problems_in(error: ValidationError, whole: str, unknown: str) -> list[str]:
+    """Return what does not fit, a line each. ``whole``: what the value is called; ``unknown``: what is said
+    of a name on its first level that is none."""
+    problems = error.errors(include_url=False, include_context=False)
+    lines = [f"- {_problem(problem, whole, unknown)}" for problem in problems[:MAX_PROBLEMS]]
+    left = len(problems) - MAX_PROBLEMS
+    return [*lines, f"- and {left} more"] if left > 0 else lines
+
+
+def _problem(problem: Mapping[str, Any], whole: str, unknown: str) -> str:
+    where = ".".join(str(step) for step in problem["loc"]) or whole
+    if problem["type"] == "missing":
+        return f"{where}: missing, and required"
+    if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
+        return f"{where}: {unknown}"
+    return f"{where}: {problem['msg']}; given: {one_line(repr(problem['input']), 120)}"
+
+
+def schema_of(adapter: TypeAdapter[Any]) -> dict[str, Any]:
+    """Return the JSON schema of a type, without titles. Raises one of ``UNUSABLE`` where there is none."""
+    schema = _untitled(adapter.json_schema(schema_generator=_Quiet))
+    assert isinstance(schema, dict)
+    return schema
 
 
 def signature_of(function: Callable[..., Any], tool: str, descriptions: Mapping[str, str]) -> Signature:
@@ -97,8 +122,9 @@ def signature_of(function: Callable[..., Any], tool: str, descriptions: Mapping[
     """
     everything = _parameters(function, tool)
     hints = _hints(function, everything, tool)
-    parameters = [parameter for parameter in everything if parameter.name != KEY]
-    keyed = len(parameters) < len(everything)
+    context, deps = _context(everything, hints, tool)
+    parameters = [parameter for parameter in everything if parameter.name not in (KEY, context)]
+    keyed = KEY in {parameter.name for parameter in everything}
     if keyed and hints.get(KEY, str) is not str:
         raise ConfigError(f"{KEY} of tool {tool!r} has the wrong type", str(hints[KEY]), "str")
     key = _likeness(tool, everything, hints, descriptions)
@@ -117,12 +143,24 @@ def signature_of(function: Callable[..., Any], tool: str, descriptions: Mapping[
             for f, info in model.model_fields.items()
             if not isinstance(fields[f], tuple) and not info.is_required()
         }
-        signature = Signature(tool, model, names, frozenset(own), keyed, _schema(model))
-    except _UNUSABLE as error:
+        signature = Signature(tool, model, names, frozenset(own), keyed, _schema(model), context, deps)
+    except UNUSABLE as error:
         raise _unusable(tool, parameters, hints, error) from error
     if key is not None and len(_KNOWN) < MOST_KNOWN:
         _KNOWN[key] = signature
     return signature
+
+
+def _context(parameters: Sequence[inspect.Parameter], hints: Mapping[str, Any], tool: str) -> tuple[str, Any]:
+    """(the parameter that gets the context, the type of its deps); an empty name where there is none."""
+    found = [p.name for p in parameters if deps_of(hints.get(p.name)) is not None]
+    if not found:
+        return "", None
+    if found != [parameters[0].name]:
+        raise ConfigError(
+            f"tool {tool!r} has a RunContext in the wrong place", found[-1], "the first parameter"
+        )
+    return found[0], deps_of(hints[found[0]])
 
 
 def _likeness(
@@ -144,9 +182,8 @@ def _likeness(
 
 
 def _schema(model: type[BaseModel]) -> dict[str, Any]:
-    schema = _untitled(model.model_json_schema(schema_generator=_Quiet))
+    schema = schema_of(TypeAdapter(model))
     schema.setdefault("properties", {})
-    assert isinstance(schema, dict)
     return schema
 
 
@@ -206,7 +243,7 @@ def _unusable(
     for parameter in parameters:
         try:
             TypeAdapter(hints.get(parameter.name, Any)).json_schema(schema_generator=_Quiet)
-        except _UNUSABLE:
+        except UNUSABLE:
             return ConfigError(
                 f"tool {tool!r} has a parameter that yields no schema", str(parameter), allowed
             )

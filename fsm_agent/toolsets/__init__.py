@@ -30,14 +30,12 @@ from fsm_agent.memory.files import Notes
 from fsm_agent.settings.model import Memory, SandboxSettings, Web
 from fsm_agent.support.home import home_of
 from fsm_agent.tools import Tool
-from fsm_agent.toolsets.code import code_tools
 from fsm_agent.toolsets.core import core, files
 from fsm_agent.toolsets.memory import memory_tools
 from fsm_agent.toolsets.sandbox import CommandPlace, usable_sandbox
 from fsm_agent.toolsets.skill_writing import skill_writing_tools
 from fsm_agent.toolsets.skills import skill_tools
 from fsm_agent.toolsets.terminal import job_tools, terminal_tools
-from fsm_agent.toolsets.web import web_tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +68,30 @@ def _terminal(root: Path, place: CommandPlace) -> tuple[Tool, ...]:
     return (*terminal_tools(root, place), *job_tools(root, place))
 
 
+def _web(settings: Web) -> tuple[Tool, ...]:
+    from fsm_agent.toolsets.web import web_tools
+
+    return web_tools(settings)
+
+
+def _code(place: CommandPlace) -> tuple[Tool, ...]:
+    from fsm_agent.toolsets.code import code_tools
+
+    return code_tools(place)
+
+
 TOOLSETS: dict[str, Callable[[ToolsetPlace], tuple[Tool, ...]]] = {
     "core": lambda place: core(place.root, place.results, place.protected, place.commands()),
     "files": lambda place: files(place.root, place.results, place.protected),
     "terminal": lambda place: _terminal(place.root, place.commands()),
-    "web": lambda place: web_tools(place.web),
-    "code": lambda place: code_tools(place.commands()),
+    "web": lambda place: _web(place.web),
+    "code": lambda place: _code(place.commands()),
     "memory": lambda place: memory_tools(place.notes or Notes.at(place.at_home(), Memory())),
     "skills": lambda place: skill_tools(place.at_home(), place.root),
     "learn": lambda place: skill_writing_tools(place.at_home()),
 }
-"""Each makes its tools for one place. ``skills`` has none where there are no skills."""
+"""Each makes its tools for one place, and loads those that few agents have. ``skills`` has none where there
+are no skills."""
 
 __all__ = ["TOOLSETS", "ToolsetPlace", "toolset", "toolsets"]
 

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from fsm_agent.conversation.effects import ToolOutcome
+from fsm_agent.support.pipes import sent
 from fsm_agent.toolsets.programs import ProgramDoor
 
 MOST = 2_000_000
@@ -58,8 +59,7 @@ class CallLine:
                 clock.reschedule(None)
                 answer = await self._answer(line)
                 clock.reschedule(loop.time() + left)
-                writer.write(json.dumps(answer).encode() + b"\n")
-                await writer.drain()
+                await sent(writer, json.dumps(answer).encode() + b"\n")
         except (OSError, ValueError):  # the program is gone, or says what is no line
             return
         finally:

@@ -179,7 +179,7 @@ async def stop(process: asyncio.subprocess.Process, line: socket.socket) -> None
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-    await process.wait()
+        await process.wait()  # also when nobody waits any longer: the loop may end next
 
 
 class _PipeReader(asyncio.Protocol):

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.conversation.effects import AnswerProgram, ProgramAsks, RunTool, ToolOutcome
+from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.runtime.registry import PROGRAM_DOOR
 
 GONE = (
     "Unknown outcome: the process ended while this program waited for a tool, and the program with it. The"
     " calls that it had made before took effect. It was not run again."
 )
-Running = Callable[[], Coroutine[Any, Any, ToolOutcome]]
+Ended = ToolOutcome | NotYet
+Running = Callable[[], Coroutine[Any, Any, Ended]]
 
 
 class ProgramDoor:
@@ -50,7 +52,7 @@ class ProgramDoor:
 class _Program:
     request: RunTool
     door: ProgramDoor
-    work: asyncio.Task[ToolOutcome]
+    work: asyncio.Task[Ended]
 
 
 class Programs:
@@ -60,7 +62,7 @@ class Programs:
     def __init__(self) -> None:
         self._running: dict[tuple[str, str], _Program] = {}
 
-    async def begun(self, turn: str, request: RunTool, run: Running) -> ToolOutcome | ProgramAsks:
+    async def begun(self, turn: str, request: RunTool, run: Running) -> Ended | ProgramAsks:
         """Run it until it ends, or asks for a call."""
         door, context = ProgramDoor(), contextvars.copy_context()
         context.run(PROGRAM_DOOR.set, door)
@@ -73,7 +75,7 @@ class Programs:
         found = self._running.get((turn, call_id))
         return None if found is None else found.request
 
-    async def answered(self, turn: str, request: AnswerProgram) -> ToolOutcome | ProgramAsks:
+    async def answered(self, turn: str, request: AnswerProgram) -> Ended | ProgramAsks:
         """Give a program its answer, and let it run on. One that is gone has an outcome that nobody knows."""
         found = self._running.get((turn, request.call_id))
         if found is None or found.work.get_loop() is not asyncio.get_running_loop():
@@ -95,7 +97,7 @@ class Programs:
             elif not loop.is_closed():
                 loop.call_soon_threadsafe(program.work.cancel)
 
-    async def _next(self, turn: str, program: _Program) -> ToolOutcome | ProgramAsks:
+    async def _next(self, turn: str, program: _Program) -> Ended | ProgramAsks:
         work, asked, call_id = program.work, program.door.asked, program.request.call_id
         try:
             first: set[asyncio.Future[Any]] = {work, asked}

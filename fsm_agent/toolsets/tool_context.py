@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.registry import TOOL_CONTEXT
@@ -13,7 +14,8 @@ from fsm_agent.sessions.session import Session
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """``window`` of the model in use, in tokens, ``None`` when unknown. ``budget``: what the turn and its
-    children share."""
+    children share. ``deps``: what the turn was started with. ``handoffs``: how often the conversation went
+    from agent to agent since the user spoke."""
 
     session: Session
     turn_id: str
@@ -21,6 +23,8 @@ class ToolContext:
     interrupted: asyncio.Event
     budget: IterationBudget | None = None
     window: int | None = None
+    deps: Any = None
+    handoffs: int = 0
 
 
 def enter(scene: ToolContext) -> None:

@@ -49,6 +49,14 @@ class Reader:
         return f"{fetched.address}\n\n{_part(text, start, fetched.cut)}"
 
 
+async def page_text(fetcher: Fetcher, url: str) -> tuple[str, str]:
+    """Return where a page was found, and its readable text. Raises ``ToolFailure`` when there is none."""
+    fetched = await fetcher.fetch(url)
+    if fetched.status >= 400:
+        raise ToolFailure(await _refusal(fetched))
+    return fetched.address, await _readable(fetched, whole=False)
+
+
 def web_tools(settings: Web, fetcher: Fetcher | None = None) -> tuple[Tool, ...]:
     """web_fetch."""
     reader = Reader(fetcher or Fetcher(settings))

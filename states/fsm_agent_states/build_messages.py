@@ -9,15 +9,19 @@ from typing import Literal
 from fsm_agent.conversation.effects import CheckSignals, Failure, ModelRequest, Runtime, Tell
 from fsm_agent.conversation.wire import Ask, View, format_of
 from fsm_agent_states.logic import facts
+from fsm_agent_states.logic.around import ephemeral_for, hint_for, prompt_for
+from fsm_agent_states.logic.checks import Over, check_limits
 from fsm_agent_states.logic.limits import output_cap
 from fsm_agent_states.logic.recover import recover
 from fsm_agent_states.logic.scaffolds import last_word
+from fsm_agent_states.logic.typed import held_to, listed_tools, output_mode
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
 
 Event = Literal[
-    "built", "oversized", "starved", "spoken", "window_too_small", "failed", "cancelled_waiting", "cancelled"
-]
+    "built", "oversized", "starved", "spoken", "window_too_small", Over, "failed",
+    "cancelled_waiting", "cancelled",
+]  # fmt: skip
 
 
 def build_messages(turn: TurnState) -> Asks[Event]:
@@ -40,9 +44,18 @@ def build_messages(turn: TurnState) -> Asks[Event]:
     if call.stepped == turn.iterations and not turn.block.opened and not facts.toolless(turn):
         call.stepped += 1
         yield Tell("step", (turn.iterations + 1, tuple(turn.tooling.last_round)))
+    call.hint = ""
+    call.afford(None)
     call.request = compose(turn)
+    if hint := hint_for(turn, call.request):
+        call.hint = hint
+        call.request = compose(turn)
     if facts.window_too_small(turn):
         return "window_too_small"
+    if over := (yield from check_limits(turn, call.request.estimate, output_cap(turn))):
+        return over
+    if call.affordable is not None:
+        call.request = compose(turn)
     return (
         "oversized"
         if facts.compactable(turn) and facts.over_threshold(turn, call.request.estimate)
@@ -51,24 +64,37 @@ def build_messages(turn: TurnState) -> Asks[Event]:
 
 
 def compose(turn: TurnState) -> ModelRequest:
-    """The request as a pure function of history, runtime and scaffolding."""
+    """The request as a pure function of history, runtime and what is said around the history."""
     setup, recovery, toolless = turn.setup, turn.recovery, facts.toolless(turn)
     scaffold = (*recovery.scaffold, last_word(turn)) if toolless else recovery.scaffold
-    prompt = "\n\n".join(
-        text.strip() for text in (setup.system_prompt, setup.ephemeral_prompt) if text.strip()
-    )
+    prompt, ephemeral = prompt_for(turn), ephemeral_for(turn)
     view = View.of(setup.runtime, recovery.repairs_done, turn.settings.cache.ttl)
-    messages = turn.wire.messages(prompt, turn.history, scaffold, view)
+    messages = turn.wire.messages(
+        prompt,
+        turn.history,
+        scaffold,
+        view,
+        ephemeral=ephemeral,
+        prefill=turn.settings.prompt.prefill,
+        hint=turn.call.hint,
+    )
     ask = Ask(
         renamed(setup.runtime) if "output_key" in recovery.repairs_done else setup.runtime,
         prompt,
-        tools=_tools(turn) if setup.tools and not toolless else None,
+        ephemeral,
+        tools=None if toolless else _tools(turn),
         output_cap=output_cap(turn),
-        raised=recovery.output_cap is None and turn.settings.max_output_tokens is None,
+        raised=recovery.output_cap is None
+        and turn.settings.max_output_tokens is None
+        and turn.call.affordable is None,
+        firm=turn.call.affordable is not None,
         temperature=None if "temperature" in recovery.repairs_done else turn.settings.temperature,
         effort=None
         if recovery.repairs_done & {"thinking_signature", "effort"}
         else turn.settings.reasoning_effort,
+        options=turn.settings.request.without_hosted() if toolless else turn.settings.request,
+        free=any(row.role == "tool" for row in turn.rows),
+        answer=held_to(turn),
         ttl=turn.settings.cache.ttl,
     )
     body = format_of(setup.runtime.api_mode).body(ask, messages)
@@ -91,11 +117,12 @@ def recompose(turn: TurnState) -> None:
         turn.call.request = replace(turn.call.request, body=compose(turn).body)
 
 
-def _tools(turn: TurnState) -> bytes:
-    """The tool list, written once for each shape it had in this turn."""
+def _tools(turn: TurnState) -> bytes | None:
+    """The tool list, written once for each shape it had in this turn; ``None`` when there are none."""
     setup, repairs = turn.setup, turn.recovery.repairs_done
-    shape = f"{setup.runtime.api_mode} {'grammar' in repairs}"
+    shape = f"{setup.runtime.api_mode} {'grammar' in repairs} {output_mode(turn)}"
     if shape in setup.tools_written:
         return setup.tools_written[shape]
-    listed = [tool for tool in setup.tools if not tool.deferred]
+    if not (listed := listed_tools(turn)):
+        return None
     return setup.keep_written(shape, format_of(setup.runtime.api_mode).tools(listed, repairs))

@@ -2,41 +2,55 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal, assert_never
 
 from fsm_agent.conversation.effects import (
+    AnswerChecked,
     CallModel,
     Cancelled,
+    CheckMessage,
     Compacted,
     Failure,
     ModelRequest,
     NoteCompaction,
+    RequestChanged,
+    ShowRequest,
 )
 from fsm_agent.conversation.families import issuer_of
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.conversation.token_meter import plausible
+from fsm_agent.conversation.wire.options import changed_body
 from fsm_agent_states.logic import facts
+from fsm_agent_states.logic.checks import check_answer, refused
 from fsm_agent_states.logic.limits import doubt_window
 from fsm_agent_states.logic.said import say, tell_blocked
-from fsm_agent_states.logic.triage import ReplyKind, spoken_in, triage
+from fsm_agent_states.logic.triage import ReplyKind, spoken_in, triage, with_output_tool
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.turn import TurnState
 
-Event = Literal[ReplyKind, "error", "lost", "cancelled"]
+ANSWERS = frozenset({"text", "announced", "unverified", "summary"})
+"""Kinds of replies whose text may become the answer."""
+Event = Literal[ReplyKind, "invalid_output", "blocked", "error", "lost", "cancelled"]
 
 
 def call_llm(turn: TurnState) -> Asks[Event]:
-    """Reports what kind of reply came, ``error``, ``lost``, or ``cancelled``."""
+    """Reports what kind of reply came, ``error``, ``lost``, or ``cancelled``; ``invalid_output`` or
+    ``blocked`` when it is no answer to be let out."""
     request, draft, issuer = turn.call.going_out(), turn.draft, issuer_of(turn.setup.runtime)
-    reply: ModelReply | Failure | Cancelled = yield CallModel(
-        request,
-        stale_after=turn.stale_after(request),
-        total=turn.settings.timeout.total,
-        paragraph=draft.needs_break,
-        attempt=turn.block.retries + 1,
-        most=turn.limit("retries") + 1,
-    )
+    attempt: CallModel | ModelReply | Failure = yield from _shown(turn, request)
+    reply: ModelReply | Failure | Cancelled
+    if not isinstance(attempt, CallModel):
+        reply = attempt
+    elif turn.draft.admitted or not turn.setup.checks.beside:
+        reply = yield attempt
+    else:
+        reply, checked = yield [attempt, CheckMessage(turn.rows[0].text, beside=True)]
+        draft.admitted = not refused(turn, checked)
     turn.accounting.charge(reply, turn.setup.runtime)
+    if turn.ending.blocked and not isinstance(reply, Cancelled):
+        turn.recovery.explain("guardrail", turn.ending.blocked["reason"])
+        return "blocked"
     match reply:
         case Cancelled():
             turn.call.was_cancelled(reply, issuer)
@@ -47,19 +61,50 @@ def call_llm(turn: TurnState) -> Asks[Event]:
             turn.recovery.fail(reply)
             return "lost" if reply.kind == "lost" else "error"
     yield from _read(turn, reply, request)
+    reply = with_output_tool(reply, turn.setup.checks.output_tool)
     said = spoken_in(reply)
     turn.call.came_back(reply, said.visible, said.thoughts, issuer)
     turn.recovery.succeed()
-    turn.recovery.prove(turn.setup.runtime)
+    if reply.sent:
+        turn.recovery.prove(turn.setup.runtime)
     draft.last_reasoning = said.thoughts or draft.last_reasoning
     kind = triage(turn, reply, said)
     if isinstance(kind, Failure):
         turn.recovery.fail(kind)
         return "error"
+    if kind in ANSWERS and turn.setup.checks.answer:
+        checked = yield from check_answer(turn, draft.begun + said.visible, typed=kind != "summary")
+        if checked.blocked:
+            return "blocked"
+        if checked.problem:
+            draft.rejected, draft.objection = draft.begun + said.visible, checked.problem
+            draft.fragments, draft.held = [], ""
+            return "invalid_output"
+        _let_out(turn, checked)
     if kind == "summary":
         yield from say("the summary came: the task may be unfinished, another message goes on with it")
     _gather(turn, kind)
     return kind
+
+
+def _shown(turn: TurnState, request: ModelRequest) -> Asks[CallModel | ModelReply | Failure]:
+    """The attempt as the user's hooks made it, or the reply that one of them gives in its place."""
+    if turn.setup.checks.requests:
+        shown: RequestChanged = yield ShowRequest(request, turn.block.retries + 1)
+        if shown.blocked:
+            turn.ending.refuse(", ".join(shown.by), shown.blocked, "request")
+            return Failure("local", shown.blocked, sent=False)
+        if shown.answer is not None:
+            return ModelReply(shown.answer, changed_by=shown.by, sent=False)
+        request = replace(request, body=changed_body(request.body, shown.options, shown.rows))
+    return CallModel(
+        request,
+        stale_after=turn.stale_after(request),
+        total=turn.settings.timeout.total,
+        paragraph=turn.draft.needs_break,
+        attempt=turn.block.retries + 1,
+        most=turn.limit("retries") + 1,
+    )
 
 
 def _read(turn: TurnState, reply: ModelReply, request: ModelRequest) -> Asks[None]:
@@ -76,6 +121,14 @@ def _read(turn: TurnState, reply: ModelReply, request: ModelRequest) -> Asks[Non
         noted: Compacted = yield NoteCompaction("read", over=facts.over_threshold(turn, reply.usage.prompt))
         yield from tell_blocked(turn.compaction.compaction_blocked, noted)
         turn.compaction.judge(noted)
+
+
+def _let_out(turn: TurnState, checked: AnswerChecked) -> None:
+    """The text may be the answer, perhaps with changes."""
+    if checked.text is not None:
+        turn.draft.fragments = []
+        turn.call.reword(checked.text)
+    turn.draft.passed = turn.draft.begun + turn.call.visible
 
 
 def _gather(turn: TurnState, kind: ReplyKind) -> None:

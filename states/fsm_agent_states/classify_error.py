@@ -11,6 +11,7 @@ from fsm_agent.conversation.token_meter import LEAST_REPLY
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.detect import Size, detect, status_of
 from fsm_agent_states.logic.limits import believe_cap, output_cap, output_cap_from
+from fsm_agent_states.logic.typed import held_to
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
 
@@ -31,6 +32,8 @@ REPAIRS = {
     "audio_rejected": "audio",
     "files_rejected": "files",
     "list_tool_content_unsupported": "flat_tool_content",
+    "output_schema_unsupported": "structured_output",
+    "output_schema_rejected": "structured_output",
 }
 """Error class to the mode of the wire copy that repairs it; each is tried once on a provider."""
 
@@ -86,7 +89,7 @@ def family(turn: TurnState, failure: Failure, name: str) -> Family:
             turn, "smaller_images" if "smaller_images" not in turn.recovery.repairs_done else "vision"
         )
     if name in REPAIRS:
-        return _repairable(turn, REPAIRS[name])
+        return _repairable(turn, _repair_of(turn, name))
     if name == "format_error" and (unwanted := _unwanted(turn, failure)):
         return _repairable(turn, unwanted)
     if name == "output_cap":
@@ -104,8 +107,15 @@ def family(turn: TurnState, failure: Failure, name: str) -> Family:
     return "rejected"
 
 
+def _repair_of(turn: TurnState, name: str) -> str:
+    """A grammar that cannot be made of plainer schemas either may be that of the answer."""
+    again = name == "grammar_pattern" and "grammar" in turn.recovery.repairs_done
+    return "structured_output" if again else REPAIRS[name]
+
+
 def _repairable(turn: TurnState, repair: str) -> Family:
-    if repair in turn.recovery.repairs_done:
+    needless = repair == "structured_output" and held_to(turn) is None
+    if needless or repair in turn.recovery.repairs_done:
         return "rejected"
     turn.recovery.order(repair)
     return "repairable"

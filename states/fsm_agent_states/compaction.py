@@ -24,6 +24,7 @@ COMPACTION = Table(
         {
             "Compress": [
                 on("unsummarised", SUMMARISER, UNAIDED, end("unchanged", "Done"), why="one request a visit"),
+                on("unaffordable", UNAIDED, end("unchanged", "Done"), why="the summary could pass a limit"),
                 on("compressed", end("compacted", "Done"), why="fewer rows, fewer tokens or no images"),
                 on("stuck", end("unchanged", "Done"), why="nothing can go"),
                 on("outgrown", end("unchanged", "Done"), why="same, but the next model is wider"),

@@ -11,6 +11,7 @@ from fsm_agent.conversation.effects import (
     AnswerProgram,
     Approval,
     AskApproval,
+    CallChanged,
     CheckSignals,
     KeepFiles,
     Persist,
@@ -18,6 +19,7 @@ from fsm_agent.conversation.effects import (
     ResolvedPaths,
     ResolvePaths,
     RunTool,
+    ShowCall,
     Signals,
     Tell,
     ToolOutcome,
@@ -26,7 +28,6 @@ from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.calls import (
     BRIDGE,
-    DELEGATE,
     Checked,
     check_calls,
     contended,
@@ -41,14 +42,17 @@ from fsm_agent_states.logic.unchanged import changes_files, note_files
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
 
-Event = Literal["done", "done_free", "answered", "unknown_tools", "bad_json", "halted", "cancelled"]
+Event = Literal[
+    "done", "done_free", "answered", "unknown_tools", "bad_json", "handed_over", "halted", "cancelled"
+]
 
 HOUSEKEEPING = frozenset({"memory", "todo", "skill_manage", "session_search"})
 """Tools that put things in order: text beside them can be the answer."""
 PROGRAMMATIC = frozenset({"execute_code"})
 """Cheap calls made by programs: an iteration with only these is not charged."""
-NOT_FOR_PROGRAMS = PROGRAMMATIC | {BRIDGE, DELEGATE}
-"""Tools that no program may call: requests to models are made by rows of the table, and by nothing else."""
+NOT_FOR_PROGRAMS = PROGRAMMATIC | {BRIDGE}
+"""Tools that no program may call, as it may begin no child turns: requests to models are made by rows of the
+table, and by nothing else."""
 TOO_MANY = "not run: one program may make {most} calls of tools"
 SKIPPED = "not run: another call of the same reply could not be used"
 LEFT_OUT = (
@@ -59,6 +63,7 @@ OUT_OF_TIME = (
     "not started: the calls before it took the {seconds:g} s that those of one reply may take together; make"
     " it again if it is still needed"
 )
+HANDED_ALREADY = "not handed over: an earlier call of the same reply hands the conversation to {to}"
 NOT_STARTED = "cancelled by the user before it started; it had no effect"
 
 
@@ -86,6 +91,8 @@ def execute_tools(turn: TurnState) -> Asks[Event]:
         return "cancelled"
     if turn.tooling.guardrails.halted:
         return "halted"
+    if turn.tooling.handed_to:
+        return "handed_over"
     return "done_free" if all(item.call.name in PROGRAMMATIC for item in calls) else "done"
 
 
@@ -111,8 +118,12 @@ def _announce(turn: TurnState, calls: Sequence[Checked]) -> Asks[None]:
         blocks=turn.call.reply.blocks,
     ).made_by(turn.call.issuer)
     turn.append(row)
-    beside_housekeeping = text.strip() and all(item.call.name in HOUSEKEEPING for item in calls)
-    turn.draft.call_tools(prior_content=text if beside_housekeeping else "")
+    tidies = all(item.call.name in HOUSEKEEPING for item in calls)
+    unchecked = (
+        turn.setup.output is None and not turn.setup.checks.answer
+    )  # words beside calls are not checked
+    is_answer = tidies and unchecked and text.strip()
+    turn.draft.call_tools(prior_content=text if is_answer else "")
     turn.recovery.drop_scaffold()
     yield Persist((row,))
     yield Tell("stream_delta", (None,))
@@ -155,9 +166,19 @@ def _run_all(turn: TurnState, calls: Sequence[Checked]) -> Asks[bool]:
         for item, outcome in zip(ready, outcomes, strict=True):
             ended = yield from _ended(turn, item, outcome, left)
             used = max(used, ended.seconds if _shares_time(item) else 0.0)
-            item.outcome = _with_warning(turn, item, ended)
+            item.outcome = _with_warning(turn, item, _handed_over(turn, item, ended))
         left -= used
     return interrupted
+
+
+def _handed_over(turn: TurnState, item: Checked, outcome: ToolOutcome) -> ToolOutcome:
+    """The outcome of a call that may hand the conversation over: the first of a reply counts."""
+    tooling = turn.tooling
+    if outcome.hands_to and tooling.handed_to:
+        return replace(outcome, status="error", text=HANDED_ALREADY.format(to=tooling.handed_to))
+    if outcome.hands_to and item.arguments is not None:
+        tooling.handed_to, tooling.handed_note = outcome.hands_to, str(item.arguments.get("note") or "")
+    return outcome
 
 
 def _ended(
@@ -178,7 +199,7 @@ def _called_by_program(turn: TurnState, call: ToolCall, made: int, left: float) 
     tools = [
         tool
         for tool in turn.setup.tools
-        if tool.name not in NOT_FOR_PROGRAMS and tool.concurrency != "interactive"
+        if tool.name not in NOT_FOR_PROGRAMS and tool.concurrency != "interactive" and not tool.delegates
     ]
     [item] = check_calls([call], tools, turn.settings.fuzzy_name_cutoff)
     if made > (most := turn.settings.tool.max_calls):
@@ -216,6 +237,12 @@ def _admit(turn: TurnState, item: Checked) -> Asks[bool]:
     ):
         item.answer(f"not run: {reason}. Stop repeating this call.")
         return False
+    if turn.setup.checks.calls:
+        shown: CallChanged = yield ShowCall(item.call.id, item.spec.name, item.arguments)
+        item.arguments = item.arguments if shown.arguments is None else shown.arguments
+        if shown.result is not None:
+            item.answer(shown.result)
+            return False
     if item.spec.approval == "never":
         return False
     approval: Approval = yield AskApproval(item.call.id, item.spec.name, item.arguments)

@@ -10,6 +10,7 @@ from fsm_agent.conversation.effects import (
     CloseTurn,
     Done,
     DumpRequest,
+    NameSession,
     Persist,
     ReplaceHistory,
     Saved,
@@ -23,7 +24,9 @@ from fsm_agent.conversation.exit_reason import Outcome
 from fsm_agent.conversation.history_rules import unanswered
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import said
+from fsm_agent.support.texts import one_line
 from fsm_agent_states.logic import facts
+from fsm_agent_states.logic.checks import check_answer
 from fsm_agent_states.logic.explain import explain
 from fsm_agent_states.logic.said import say
 from fsm_agent_states.logic.unchanged import footer
@@ -41,12 +44,15 @@ def finalize(turn: TurnState) -> Asks[None]:
     turn.recovery.drop_scaffold()
     signals = yield from check_signals(turn, CheckSignals(take_steer=True))
     ending.pending_steer.extend(signals.steer)
-    spoken = _spoken(turn)
+    spoken = yield from _let_out(turn)
     ending.final_response = _final_text(turn, spoken)
-    if ending.final_response and _outcome(turn) is not Outcome.INTERRUPTED:
-        ending.final_response += footer(turn)
+    if ending.final_response and _outcome(turn) is not Outcome.INTERRUPTED and (note := footer(turn)):
+        if turn.setup.output is None:
+            ending.final_response += note
+        else:  # whoever reads an answer of a type reads nothing else in it
+            yield from say(one_line(note))
     _settle_error(turn)
-    if _outgrew_itself(turn):
+    if _outgrew_itself(turn) or _message_refused(turn):
         turn.withdraw()
         yield ReplaceHistory(tuple(turn.history))
     row = _closing_row(turn, spoken)
@@ -54,7 +60,9 @@ def finalize(turn: TurnState) -> Asks[None]:
     done: Done = yield Persist((*closed, row))
     ending.cleanup_errors.extend(done.problems)
     yield Tell("stream_delta", (None,))
-    if _outcome(turn) is Outcome.COMPLETED:
+    if turn.ending.exit is E.HANDED_OVER:
+        pass  # the agent that goes on has the last word
+    elif _outcome(turn) is Outcome.COMPLETED:
         yield from _transform(turn)
         yield from _remember(turn, spoken)
     elif _outcome(turn) is not Outcome.INTERRUPTED:
@@ -108,6 +116,8 @@ def _remember(turn: TurnState, spoken: str) -> Asks[None]:
         yield Tell("event", ("memory:review", {"session_id": turn.session_id, "turn_id": turn.turn_id}))
         if turn.settings.memory.review == "child":
             yield BeginReview()
+    if turn.setup.unnamed:
+        yield NameSession()
 
 
 def _keep_request(turn: TurnState) -> Asks[None]:
@@ -128,9 +138,25 @@ def _outgrew_itself(turn: TurnState) -> bool:
     return refused and large and facts.only_asked(turn)
 
 
+def _message_refused(turn: TurnState) -> bool:
+    blocked = turn.ending.blocked
+    return blocked is not None and blocked["what"] == "message"
+
+
+def _let_out(turn: TurnState) -> Asks[str]:
+    """What was said, if the guardrails let it out; an answer was shown to them when it came."""
+    spoken = _spoken(turn)
+    if not turn.setup.checks.answer or not spoken.strip() or spoken == turn.draft.passed:
+        return spoken
+    checked = yield from check_answer(turn, spoken, typed=False)
+    return "" if checked.blocked or checked.problem else spoken if checked.text is None else checked.text
+
+
 def _spoken(turn: TurnState) -> str:
     """What the model itself said that may stand as the answer."""
     draft = turn.draft
+    if turn.ending.blocked is not None:
+        return ""
     if draft.answer is not None:
         return draft.answer
     match turn.ending.exit:
@@ -152,6 +178,8 @@ def _spoken(turn: TurnState) -> str:
 
 def _final_text(turn: TurnState, spoken: str) -> str | None:
     reason = turn.ending.exit
+    if reason is E.HANDED_OVER:
+        return f"(handed over to {turn.tooling.handed_to})"
     if reason in (E.TEXT_RESPONSE, E.PRIOR_CONTENT_USED, E.MAX_ITERATIONS_SUMMARY):
         return spoken
     explanation = explain(turn) if turn.settings.explain_abnormal_end else ""

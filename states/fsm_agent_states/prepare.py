@@ -16,16 +16,17 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.conversation.messages import Message
 from fsm_agent.support.texts import clean, with_memory_block, without_memory_block
+from fsm_agent_states.logic.checks import check_message
 from fsm_agent_states.logic.content_parts import tell_parts
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState, limits_of
 
-Event = Literal["ready", "cancelled"]
+Event = Literal["ready", "blocked", "cancelled"]
 
 
 def prepare(turn: TurnState) -> Asks[Event]:
-    """Reports ``ready``, or ``cancelled`` when an interrupt was already pending: then no request is ever
-    sent."""
+    """Reports ``ready``; ``blocked`` when a guardrail refuses the message, or ``cancelled`` when an interrupt
+    was already pending: then no request is ever sent."""
     opened: Opened = yield OpenTurn()
     turn.setup.open(opened)
     turn.compaction.begin(opened.compacted)
@@ -42,19 +43,36 @@ def prepare(turn: TurnState) -> Asks[Event]:
     yield from tell_parts(turn)
     for notice in opened.notices:
         yield Tell("status", (notice,))
-    return "cancelled" if (yield from check_signals(turn)).interrupted else "ready"
+    if (yield from check_signals(turn)).interrupted:
+        return "cancelled"
+    return "blocked" if turn.ending.blocked else "ready"
 
 
 def _user_row(turn: TurnState) -> Asks[Message]:
     """The clean text is stored; what was recalled for it is only sent, in the same bytes on every later
     turn."""
     row = Message("user", clean_content(turn.user_content))
+    checked = yield from check_message(turn, row.text)
+    if checked is None:
+        return row
+    if checked != row.text:
+        row = replace(row, content=_with_text(row.content, checked))
     if not turn.setup.has_memory or not row.text.strip():
         return row
     found: Prefetched = yield Prefetch(row.text)
     if found.problem:
         yield Tell("status", (found.problem,))
     return replace(row, sent=with_memory_block(row.text, found.text)) if found.text.strip() else row
+
+
+def _with_text(content: Any, text: str) -> Any:
+    """The message with another text; what else is in it stays."""
+    if isinstance(content, str):
+        return text
+    return [
+        {"type": "text", "text": text},
+        *(part for part in content if not isinstance(part.get("text"), str)),
+    ]
 
 
 def clean_content(content: Any) -> Any:

@@ -68,6 +68,17 @@ PROPERTIES = (
         rung("fallback"),
     ),
     at_most(
+        "An answer of the wrong type is sent back at most so often as its limit says.",
+        "revisions",
+        rung("revise"),
+        since=resets("revisions"),
+    ),
+    never(
+        "After a guardrail has refused, or a limit is reached, no tool is run and nothing is sent.",
+        enters("ExecuteTools", "CallLLM", "Compress"),
+        after=event("blocked", "over_cost", "over_tokens", "over_time"),
+    ),
+    at_most(
         "A last word is asked for at most so often as a turn has graces.",
         "graces",
         spends("graces"),

@@ -49,6 +49,7 @@ COUNTERS = (
     *(Counter(name) for name in ("retries", "rebuilds", "rekeys", "compactions", "overflows", "repairs")),
     *(Counter(name) for name in ("summarisers", "unaided")),  # per compaction
     *(Counter(name) for name in ("continuations", "strikes", "recalls", "nudges", "prefills", "empties")),
+    Counter("revisions"),  # per provider: answers that are not of the type that was asked for
 )
 BLOCK = (
     "opened",
@@ -61,7 +62,15 @@ BLOCK = (
 )  # a reply closes the block
 EMPTIES = ("nudges", "prefills", "empties")  # a compaction gives the ladder of blanks back
 STREAKS = ("continuations", "strikes", "recalls", *EMPTIES)  # a tool round ends all streaks
-PROVIDER = ("retries", "rekeys", "repairs", "compactions", "overflows", *EMPTIES)  # a fallback starts afresh
+PROVIDER = (
+    "retries",
+    "rekeys",
+    "repairs",
+    "compactions",
+    "overflows",
+    "revisions",
+    *EMPTIES,
+)  # a fallback starts afresh
 SUMMARY = ("summarisers", "unaided")  # each compaction asks for a summary of its own
 
 # Rungs
@@ -110,6 +119,7 @@ def carry_on(limit: str) -> Rung:
 STRIKE = Rung("strike", "BuildMessages", left("strikes"), ("strikes",))
 RECALL = Rung("recall", "BuildMessages", left("recalls"), ("recalls",))
 ANSWER = Rung("answer with errors", "ExecuteTools", left("strikes"), ("strikes",), ("recalls",))
+REVISE = Rung("revise", "BuildMessages", left("revisions"), ("revisions",))
 # blank replies
 NUDGE = Rung("nudge", "BuildMessages", left("nudges"), ("nudges",))
 PREFILL = Rung("prefill", "BuildMessages", left("prefills"), ("prefills",))
@@ -121,6 +131,7 @@ ASK_AGAIN = Rung("ask again", "BuildMessages", left("empties"), ("empties",))
 LINES = lines_of({
     "Prepare": [
         on("ready", go("BuildMessages"), why="input clean, history loaded, user row stored"),
+        on("blocked", end("guardrail_blocked"), why="a guardrail refuses the message"),
     ],
     "BuildMessages": [
         on("built", CAPPED, SEND_AGAIN, SEND, SUMMARISE, OVER_BUDGET, why="the only door to the model"),
@@ -128,6 +139,9 @@ LINES = lines_of({
         on("starved", SUMMARISE, OVER_BUDGET, why="the budget shared with other turns refuses an iteration"),
         on("spoken", OVER_BUDGET, why="budget over, and the model has already given text: use it"),
         on("window_too_small", end("runtime_context_too_small"), why="no compaction can make a local window fit"),
+        on("over_cost", end("cost_limit"), why="the request could pass a limit in money"),
+        on("over_tokens", end("token_limit"), why="the request could pass a limit in tokens"),
+        on("over_time", end("time_limit"), why="a limit in seconds is reached"),
         on("failed", go("ClassifyError"), why="the recovery that was ordered failed"),
         on("cancelled_waiting", end("interrupted_in_backoff"), why="interrupted in the wait that a retry ordered"),
     ],
@@ -142,6 +156,8 @@ LINES = lines_of({
         on("open_scratchpad", carry_on("scratchpads"), end("scratchpad_incomplete"), resets=BLOCK, why="tag not closed"),
         on("announced", carry_on("acks"), end("text_response"), resets=BLOCK, why="only says what it will do"),
         on("unverified", carry_on("verifies"), end("text_response"), resets=BLOCK, why="edited, not verified: answer held"),
+        on("invalid_output", REVISE, FALLBACK, end("output_invalid"), resets=BLOCK, why="not of the type asked for"),
+        on("blocked", end("guardrail_blocked"), why="a guardrail refuses the message or the answer"),
         on("all_thinking", end("thinking_budget_exhausted"), why="reasoning ate the output cap"),
         on("summary", end("max_iterations_summary"), why="text of the toolless call"),
         on("no_summary", ASK_SUMMARY, OVER_BUDGET, why="toolless call gave no text"),
@@ -169,6 +185,7 @@ LINES = lines_of({
     "Compress": [
         on("unsummarised", SUMMARISER, UNAIDED, LEAVE_IT, why="a summary is needed; one request a visit"),
         on("lost", SAME_SUMMARISER, UNAIDED, LEAVE_IT, why="its process ended; nobody knows whether it left"),
+        on("unaffordable", UNAIDED, LEAVE_IT, why="a request for the summary could pass a limit"),
         on("compressed", go("BuildMessages"), resets=EMPTIES, why="fewer rows, fewer tokens or no images"),
         on("unchanged", go("BuildMessages"), why="nothing gained, but nothing forced it"),
         on("stuck", end("overflow_uncompressible"), why="the provider refused and nothing can go"),
@@ -180,6 +197,7 @@ LINES = lines_of({
         on("answered", go("BuildMessages"), why="bad JSON answered with error results"),
         on("unknown_tools", STRIKE, end("invalid_tool_calls"), why="no call names a tool; error results were given"),
         on("bad_json", RECALL, ANSWER, end("invalid_tool_calls"), why="arguments are not JSON and were not cut"),
+        on("handed_over", end("handed_over"), why="another agent goes on with the conversation"),
         on("halted", end("guardrail_halt"), why="guardrail hard stop"),
     ],
     "EmptyRecovery": [

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from fsm_agent.conversation.effects import ModelRequest, Runtime
 from fsm_agent.conversation.exit_reason import ExitReason
+from fsm_agent.conversation.hosted import SILENCE
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire import WireCopy
 from fsm_agent.fsm.codec import PART, assembled
@@ -66,6 +67,7 @@ class Counters:
     nudges: int = 0
     prefills: int = 0
     empties: int = 0
+    revisions: int = 0
 
 
 BLOCK_COUNTERS = frozenset(CallBlock.__slots__)
@@ -204,8 +206,9 @@ class TurnState(Counters):
         self.rows.extend(messages)
 
     def shorten(self, history: list[Message]) -> None:
-        """A compaction made this of the transcript: it is sent in full again."""
-        self.history, self.wire = history, WireCopy()
+        """A compaction made this of the transcript."""
+        self.history = history
+        self.wire.replaced(history)
 
     def withdraw(self) -> None:
         """The user's message stays for people to see, and is not sent again."""
@@ -229,8 +232,11 @@ class TurnState(Counters):
         return frozenset(self.last_transition.spends) if self.last_transition else frozenset()
 
     def stale_after(self, request: ModelRequest) -> float:
-        """Seconds of silence after which this request counts as dead."""
+        """Seconds of silence after which this request counts as dead. A provider that runs its own tools may
+        be silent for longer."""
         local, floor = self.setup.runtime.local, self.setup.runtime.stale_floor
+        if self.settings.request.hosted_tools and not request.toolless:
+            floor = max(floor, SILENCE)
         return self.settings.stale.after(request.estimate, streaming=request.stream, local=local, floor=floor)
 
 
@@ -268,4 +274,5 @@ def limits_of(settings: Settings, runtime: Runtime, auxiliaries: int = 0) -> Map
         "nudges": settings.empty.nudges,
         "prefills": settings.empty.prefills,
         "empties": settings.empty.retries,
+        "revisions": settings.output_retries,
     }

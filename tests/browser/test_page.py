@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from fsm_agent import Agent
 from fsm_agent.debug import DebugSession
 from fsm_agent.sessions.store import store_for
-from fsm_agent.testing import repeat, text
+from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 from tests.browser.conftest import Browser
 from tests.browser.scenes import (
     ANSWER,
@@ -160,10 +161,14 @@ def test_the_model_is_answered_by_hand(browser: Browser, home: Path) -> None:
     assert "What is going on?" in card.get_by_label("body of the request").inner_text()
     card.get_by_role("button", name="answer by hand").click()
     card.get_by_label("answer by hand", exact=True).last.fill("Nothing at all.")
-    give = card.get_by_role("button", name="give this answer")
-    give.scroll_into_view_if_needed()  # what has just moved cannot be pressed
-    give.click()
-    page.get_by_label("how the turn ended").get_by_text("Nothing at all.").wait_for()
+    give, ended = card.get_by_role("button", name="give this answer"), page.get_by_label("how the turn ended")
+    give.scroll_into_view_if_needed()
+    deadline = time.monotonic() + 60
+    while card.count():  # a page that was drawn late waits anew before a button may be pressed
+        assert time.monotonic() < deadline, "the answer cannot be given"
+        give.dispatch_event("click")
+        page.wait_for_timeout(100)
+    ended.get_by_text("Nothing at all.").wait_for()
 
 
 def test_conditions_hits_and_notes(browser: Browser, home: Path) -> None:
@@ -549,3 +554,18 @@ def test_a_question_at_a_terminal_elsewhere_is_answered_on_the_page(browser: Bro
         page.get_by_label("inspector").get_by_text("painted wall").first.wait_for()
     finally:
         elsewhere.close()
+
+
+def test_children_are_listed_below_the_turn_that_began_them(browser: Browser, home: Path) -> None:
+    cats = Agent(ScriptedModel([text("meow")]), name="cats", toolsets=[], home=home)
+    script = [tools(call("cats", {"task": "Ask the cat"})), text("done")]
+    boss = Agent(ScriptedModel(script), name="boss", toolsets=[], tools=[cats.as_tool()], home=home)
+    result = boss.run_conversation("What says the cat?")
+    page = browser.open(browser.serve(DebugSession(store_for(home, "normal")), result.turn_id).url)
+    page.locator(".picker summary").click()
+    parent, child = (page.locator(".picker li", has_text=asked) for asked in ("What says", "Ask the cat"))
+    assert "boss · " in parent.inner_text()
+    assert "child · cats · " in child.inner_text()
+    buttons = (one.locator("button").bounding_box() for one in (parent, child))
+    left = [box["x"] for box in buttons]
+    assert left[1] > left[0] + 10

@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from fsm_agent.approvals.visible import original
 from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.debug.core.pending_request import call_form
+from fsm_agent.errors import TurnSuspended
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.support.redaction import mask_json
 from fsm_agent.testing import call, repeat, text, tools
 from tests.browser.conftest import Browser
-from tests.browser.scenes import failed_turn, workshop_of
+from tests.browser.scenes import agent_of, cleaner, failed_turn, workshop_of
 from tests.helpers.questions import ARGUMENTS, rebuilt, with_lists_as_objects
 
 pytestmark = pytest.mark.slow
@@ -139,3 +140,25 @@ def test_a_yes_for_the_session_is_kept_as_the_page_says(browser: Browser, home: 
     assert page.locator(".call-remembered").text_content() == 'delete_row({"key":"first"})'
     page.locator(CARD).get_by_role("button", name="allow for this session").click()
     page.locator(".chip.engine.ended").wait_for()  # the same call was not asked about again
+
+
+def test_what_a_suspended_turn_waits_for_is_answered_here(browser: Browser, home: Path) -> None:
+    rules = {"approval": {"unanswered": "suspend"}}
+    workshop = workshop_of(home, cleaner, settings=rules)
+    with pytest.raises(TurnSuspended) as caught:
+        agent_of(home, cleaner, settings=rules).chat(HIDES)
+    [item] = caught.value.pending
+    page = browser.open(browser.serve(workshop, item.turn).url)
+    page.get_by_text("More", exact=True).click()
+    page.get_by_role("button", name="What turns wait for").click()
+    card = page.get_by_role("dialog").locator(CARD)
+    assert card.locator(".call-text").text_content() == item.asked
+    card.get_by_role("button", name=f"once {item.id}").click()  # waits until it may be pressed
+    page.get_by_text(f"{item.id} is answered: yes (once)").wait_for()
+    card.wait_for(state="detached")
+    page.get_by_role("button", name="close", exact=True).click()
+    page.get_by_role("button", name="resume the turn").click()
+    page.locator(".chip.engine.paused").wait_for()
+    page.keyboard.press("c")
+    page.locator(".chip.engine.ended").wait_for()
+    assert "deleted invoice 20481" in page.locator(".ending").inner_text()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -15,6 +16,8 @@ import pytest
 from rich.console import Console
 
 from fsm_agent import TurnResult
+from fsm_agent.cli.debug import debug_session_of
+from fsm_agent.cli.given import CliOptions
 from fsm_agent.cli.live import ProgressView
 from fsm_agent.cli.screen import clean, preview, seconds
 from fsm_agent.cli.wrapping import Wrapping
@@ -63,6 +66,7 @@ def test_version_and_help(cli: Cli) -> None:
     commands = [
         "run",
         "chat",
+        "acp",
         "verify",
         "simulate",
         "insights",
@@ -73,6 +77,7 @@ def test_version_and_help(cli: Cli) -> None:
         "approvals",
         "config",
         "models",
+        "pending",
         "undo",
     ]
     assert sorted(listed) == sorted(commands)
@@ -105,7 +110,7 @@ FILE = "{file}"
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["fly"], "no such command; given: fly; allowed: run, chat, verify"),
+        (["fly"], "no such command; given: fly; allowed: run, chat, acp, verify"),
         (["debugger"], "no such command; given: debugger; allowed: run"),
         (["run"], "Missing argument 'TEXT'"),
         (["run", "hi", "--colour"], "No such option: --colour"),
@@ -584,7 +589,14 @@ def test_examples_run(example: Path, tmp_path: Path) -> None:
         timeout=PATIENCE,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    own = {"order": "sent (completed)", "review_loop": "accepted: A machine"}
+    own = {
+        "order": "sent (completed)",
+        "review_loop": "accepted: A machine",
+        "provider_options": "2,962 m",
+        "nested": "",  # these two are run by tests/workflow
+        "parallel": "",
+        "typed_answers": "City(name='Bern', people=144000)",
+    }
     assert own.get(example.stem, "(offline demo: no language model was used)") in done.stdout
 
 
@@ -629,3 +641,66 @@ def test_a_word_is_shown_when_no_more_comes(tmp_path: Path) -> None:
     live.stream_delta("ee four")
     live.stop()
     assert re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", out.getvalue()).strip() == "one two\nthree four"
+
+
+# Tools of one's own
+
+KITCHEN = '''
+from fsm_agent import tool
+
+@tool(effect="pure")
+def oven(degrees: int) -> str:
+    """Heat the oven."""
+    with open("heated", "a") as file:
+        file.write(f"{degrees}\\n")
+    return "it is hot"
+
+ALL = [oven]
+THREE = 3
+'''
+
+
+@pytest.mark.parametrize("name", ["oven", "ALL"])
+def test_a_tool_of_ones_own_is_named_on_the_command_line(cli: Cli, name: str) -> None:
+    module = f"kitchen_{name.lower()}"
+    Path(f"{module}.py").write_text(KITCHEN)
+    with ScriptedServer([tools(call("oven", {"degrees": 180})), text("done")]) as server:
+        code, out, _ = cli("run", "bake", *server_options(server), "--tool", f"{module}:{name}")
+    assert code == 0
+    assert "done" in out.splitlines()
+    assert Path("heated").read_text() == "180\n"
+    assert "it is hot" in str(server.bodies[-1]["messages"])
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nowhere:oven", "the tool cannot be loaded"),
+        ("kitchen_wrong:fridge", "the tool cannot be loaded"),
+        ("kitchen_wrong:THREE", "not a tool"),
+    ],
+)
+def test_what_is_no_tool_is_one_line(cli: Cli, name: str, says: str) -> None:
+    Path("kitchen_wrong.py").write_text(KITCHEN)
+    code, out, err = cli("run", "bake", "--tool", name)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.behaviour("FSM-11")
+def test_a_debugger_steps_a_tool_of_ones_own_from_the_command_line(tmp_path: Path, cli: Cli) -> None:
+    Path("kitchen_debugged.py").write_text(KITCHEN)
+    with ScriptedServer([tools(call("oven", {"degrees": 180})), text("done")]) as server:
+        home, mine = str(tmp_path / "home"), ["kitchen_debugged:oven"]
+        given = CliOptions(model="local:m", base_url=server.url, home=home, tools=mine)
+        session = debug_session_of(given)
+        debugger = session.start("bake")
+        debugger.breakpoint("state", "ExecuteTools")
+        debugger.order("continue")
+        asyncio.run(debugger.settled())
+        assert not Path("heated").exists()
+        debugger.order("step")
+        asyncio.run(debugger.settled())
+        assert Path("heated").read_text() == "180\n"
+        session.close()

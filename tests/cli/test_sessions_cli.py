@@ -17,7 +17,7 @@ from fsm_agent.errors import ConfigError, SessionBusy
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.names import any_turn, find_session, first_words, one_of
-from fsm_agent.testing import ScriptedServer, call, status, text, tools
+from fsm_agent.testing import ScriptedModel, ScriptedServer, call, status, text, tools
 from tests.helpers.store_homes import agent, left_unfinished
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
@@ -195,6 +195,30 @@ def test_show_a_session_and_a_turn(cli: Cli, home: Path) -> None:
     assert [move["row"] for move in told["turns"][0]["moves"]][-1] == "CallLLM.text"
     assert told["turns"][0]["result"]["turn_exit_reason"] == "text_response"
     assert [row["role"] for row in told["messages"]] == ["user", "assistant", "tool", "tool", "assistant"]
+
+
+def test_children_and_handoffs_are_shown_below_their_turn(cli: Cli, home: Path) -> None:
+    def agent(name: str, *script: Any, **options: Any) -> Agent:
+        return Agent(ScriptedModel([*script]), name=name, toolsets=[], home=home, **options)
+
+    cats = agent("cats", text("meow"))
+    billing = agent(
+        "billing", tools(call("cats", {"task": "ask the cat"})), text("done"), tools=[cats.as_tool()]
+    )
+    triage = agent("triage", tools(call("transfer_to_billing")), handoffs=[billing])
+    result = triage.run_conversation("what did I pay?")
+    _, out, _ = cli("sessions", "show", result.session_id)
+    first, second = result.handoffs[0].turn_id, result.turn_id
+    assert f"── {first}  completed  triage\n" in out
+    assert "   agents\n   └── → billing goes on\n" in out
+    assert f"── {second}  completed  billing\n" in out
+    child = result.children[0].turn_id
+    line = next(line for line in out.splitlines() if child in line)
+    assert line.startswith("   └── cats  ask the cat  text_response · scripted:")
+    assert " · 15 tokens · cost " in line
+    one, two = json_of(cli, "sessions", "show", result.session_id)["turns"]
+    assert (one["agent"], one["handed_to"], one["children"]) == ("triage", "billing", [])
+    assert [(below["id"], below["agent"]) for below in two["children"]] == [(child, "cats")]
 
 
 def test_show_cuts_long_results_unless_they_are_asked_for(cli: Cli, home: Path) -> None:

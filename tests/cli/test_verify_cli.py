@@ -136,7 +136,7 @@ def test_json_is_the_documented_form(capsys: pytest.CaptureFixture[str]) -> None
     assert code == 0
     assert list(data) == [
         "table", "digest", "states", "lines", "rows", "counters", "checks", "ranking_with_caps", "ranking_without_caps",
-        "figures", "worst", "limits", "properties", "ok", "requests",
+        "figures", "worst", "limits", "properties", "inner", "ok", "requests",
     ]  # fmt: skip
     assert data["limits"] == {**DEFAULTS, "opened": 1}
     assert [set(check) for check in data["checks"]] == [

@@ -11,7 +11,7 @@ from fsm_agent.support.texts import split_reasoning, with_memory_block
 from fsm_agent.testing import call, text, tools
 from tests.helpers.harness import play
 
-ECHOED = with_memory_block("", "The user's door code is 4711.").strip()
+ECHOED = with_memory_block("", "The user's door code is blue heron.").strip()
 
 
 @pytest.mark.behaviour("CALL-05")
@@ -35,7 +35,7 @@ def test_an_echo_is_neither_shown_nor_stored(said: str, left: str) -> None:
         row = played.result.messages[1]
         assert row["content"].rstrip() == left.rstrip()
         assert "".join(delta for delta in played.heard.of("stream_delta") if delta).startswith(left.rstrip())
-        assert "4711" not in repr((played.result, played.heard.calls))
+        assert "blue heron" not in repr((played.result, played.heard.calls))
         assert (row.get("reasoning") or "") == ("hm" if "think" in said else "")
 
 

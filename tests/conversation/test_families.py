@@ -27,7 +27,7 @@ THOUGHT, SECRET = "I should look it up.", "EqQBCgIYAhIk+opaque/bytes=="
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedShape:
     """What a vendor sends, piece by piece, and the opaque parts of the next request: values by where they
     stand in the row (or the item) that the reply became. Empty: none goes back."""
 
@@ -111,17 +111,17 @@ CONTENT = chunks(
 )
 ONE_CALL = {k: v for k, v in CALL.items() if k != "index"}
 
-RECORDED: dict[str, Recorded] = {
-    "anthropic": Recorded("anthropic:claude-sonnet-4-5", signed(), SIGNED, "anthropic_messages"),
-    "claude": Recorded("zai:claude-by-way-of-others", signed(), SIGNED, "anthropic_messages"),
-    "unsigned": Recorded(
+RECORDED: dict[str, RecordedShape] = {
+    "anthropic": RecordedShape("anthropic:claude-sonnet-4-5", signed(), SIGNED, "anthropic_messages"),
+    "claude": RecordedShape("zai:claude-by-way-of-others", signed(), SIGNED, "anthropic_messages"),
+    "unsigned": RecordedShape(
         "moonshot:kimi-k2.5",
         UNSIGNED,
         {"content": [{"type": "thinking", "thinking": THOUGHT}, *BARE["content"]]},
         "anthropic_messages",
     ),
-    "messages": Recorded("zai:glm-4.6", signed(), BARE, "anthropic_messages"),
-    "responses": Recorded(
+    "messages": RecordedShape("zai:glm-4.6", signed(), BARE, "anthropic_messages"),
+    "responses": RecordedShape(
         "openai-responses:gpt-5",
         (
             {"type": "response.output_item.done", "output_index": 0, "item": SEALED},
@@ -131,7 +131,7 @@ RECORDED: dict[str, Recorded] = {
         {key: value for key, value in SEALED.items() if key != "id"},
         "codex_responses",
     ),
-    "openrouter": Recorded(
+    "openrouter": RecordedShape(
         "openrouter:anthropic/claude-sonnet-4.5",
         chunks(
             {"reasoning": THOUGHT, "reasoning_details": [{**DETAIL, "index": 0, "signature": None}]},
@@ -140,12 +140,12 @@ RECORDED: dict[str, Recorded] = {
         ),
         {"reasoning_details": [{**DETAIL, "index": 0}, ENCRYPTED]},
     ),
-    "gemini 2": Recorded(
+    "gemini 2": RecordedShape(
         "gemini:gemini-2.5-pro",
         chunks({"tool_calls": [{**CALL, "extra_content": GOOGLE}]}),
         {"tool_calls": [{**ONE_CALL, "extra_content": GOOGLE}]},
     ),
-    "gemini": Recorded(
+    "gemini": RecordedShape(
         "gemini:gemini-3-pro-preview",
         chunks(
             {"content": "Looking.", "extra_content": {"google": {"thought": True}}},
@@ -154,22 +154,24 @@ RECORDED: dict[str, Recorded] = {
         ),
         {"tool_calls": [{**ONE_CALL, "extra_content": GOOGLE}], "extra_content": GOOGLE},
     ),
-    "deepseek": Recorded("deepseek:deepseek-v4-pro", CONTENT, {"reasoning_content": THOUGHT}),
-    "kimi": Recorded("moonshot:kimi-k2-thinking", CONTENT, {"reasoning_content": THOUGHT}),
-    "glm": Recorded("zai:glm-4.7", CONTENT, {"reasoning_content": THOUGHT}),
-    "qwen": Recorded("qwen:qwen3-max", CONTENT, {"reasoning_content": THOUGHT}),
-    "mistral": Recorded(
+    "deepseek": RecordedShape("deepseek:deepseek-v4-pro", CONTENT, {"reasoning_content": THOUGHT}),
+    "kimi": RecordedShape("moonshot:kimi-k2-thinking", CONTENT, {"reasoning_content": THOUGHT}),
+    "glm": RecordedShape("zai:glm-4.7", CONTENT, {"reasoning_content": THOUGHT}),
+    "qwen": RecordedShape("qwen:qwen3-max", CONTENT, {"reasoning_content": THOUGHT}),
+    "mistral": RecordedShape(
         "mistral:magistral-medium-latest",
         chunks({"content": SPOKEN_CHUNK}, {"tool_calls": [CALL]}),
         {"content": SPOKEN_CHUNK},
     ),
-    "vllm": Recorded(
+    "vllm": RecordedShape(
         "vllm:openai/gpt-oss-120b",
         chunks({"reasoning": THOUGHT}, {"tool_calls": [CALL]}),
         {"reasoning": THOUGHT},
     ),
-    "llama.cpp": Recorded("llamacpp:qwen3", CONTENT, {"reasoning_content": THOUGHT}),
-    "chat": Recorded("groq:openai/gpt-oss-20b", chunks({"reasoning": THOUGHT}, {"tool_calls": [CALL]}), {}),
+    "llama.cpp": RecordedShape("llamacpp:qwen3", CONTENT, {"reasoning_content": THOUGHT}),
+    "chat": RecordedShape(
+        "groq:openai/gpt-oss-20b", chunks({"reasoning": THOUGHT}, {"tool_calls": [CALL]}), {}
+    ),
 }
 OPAQUE = (THOUGHT, SECRET)
 WHERE = ("reasoning_content", "reasoning_details", "reasoning", "extra_content")
@@ -189,7 +191,7 @@ def the_reply_in(body: Mapping[str, Any]) -> dict[str, Any]:
     return next(row for row in rows_of(body) if row.get("role") not in ("system", "developer", "user"))
 
 
-def asked_anew(history: list[dict[str, Any]], server: ScriptedServer, recorded: Recorded) -> str:
+def asked_anew(history: list[dict[str, Any]], server: ScriptedServer, recorded: RecordedShape) -> str:
     """The body of the next request when the history is handed to a new agent in front of ``server``."""
     agent = Agent(
         recorded.model,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import operator
+import sqlite3
 from typing import Any
 
 import pytest
@@ -16,14 +19,15 @@ from fsm_agent.conversation.supplied import supplied_history
 from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import text
-from fsm_agent.testing.strategies import json_values
-from tests.helpers.harness import play
+from fsm_agent.testing.strategies import histories, json_values
+from tests.helpers.harness import chat_rows, play, table
 
 OPENROUTER = Runtime("openrouter", "a/b", "https://o.example/v1")
 DEEPSEEK = Runtime("deepseek", "d", "https://d.example/v1")
 RESPONSES = Runtime("openai-responses", "gpt-5", "https://r.example/v1", api_mode="codex_responses")
 GEMINI = Runtime("gemini", "gemini-3-pro", "https://g.example/v1")
 CLAUDE = Runtime("anthropic", "claude", "https://c.example/v1", api_mode="anthropic_messages")
+VLLM = Runtime("vllm", "m", "http://v.example/v1")
 MISTRAL = Runtime("mistral", "magistral", "https://m.example/v1")
 DETAIL = {"type": "reasoning.text", "text": "hm", "signature": "s"}
 SEALED = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"}
@@ -214,3 +218,46 @@ def test_odd_values_are_refused_in_one_line_or_sent(
         one.to_dict() for one in messages
     ]
     json.loads(b"".join(WireCopy().messages("", messages, (), View.of(runtime, frozenset()))))
+
+
+@given(histories(), histories(), st.data())
+def test_a_history_that_begins_as_the_session_has_those_very_messages(
+    before: list[dict[str, Any]], after: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    runtime = data.draw(st.sampled_from([OPENROUTER, DEEPSEEK, GEMINI, CLAUDE]))
+    known = supplied_history(before, runtime).messages
+    kept = data.draw(st.integers(0, len(before)))
+    handed = [{"role": "system", "content": "p"}, *(one.to_dict() for one in known[:kept]), *after]
+    read = supplied_history(handed, runtime, known).messages
+    assert all(map(operator.is_, read, known[:kept]))
+    assert repr(read) == repr(supplied_history(handed, runtime).messages)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"extra_content": {"n": 1}},
+        {"tool_calls": [{**SIGNED_CALL, "extra_content": {"n": 1}}]},
+        {"content": [{"type": "text", "text": "a"}]},
+        {"reasoning": "hm"},
+    ],
+)
+def test_what_may_be_equal_and_yet_be_sent_otherwise_is_read_again(fields: dict[str, Any]) -> None:
+    rows = [{"role": "assistant", "content": "a", **fields}]
+    known = supplied_history(rows, OPENROUTER).messages
+    again = json.loads(json.dumps(rows).replace("1", "true"))
+    assert repr(supplied_history(again, VLLM, known)) == repr(supplied_history(again, VLLM))
+
+
+def test_a_history_that_is_handed_over_again_is_stored_and_written_once() -> None:
+    with table([text("one"), text("two"), text("three")]) as (agent, server, _, _):
+        first = agent.run_conversation("a", conversation_history=[{"role": "user", "content": "x"}])
+        again = agent.run_conversation("b", conversation_history=first.messages)
+        changed = [{**first.messages[0], "content": "y"}, *first.messages[1:]]
+        agent.run_conversation("c", conversation_history=changed)
+        with contextlib.closing(sqlite3.connect(agent.home / "sessions.db")) as database:
+            stored = [body for (body,) in database.execute("SELECT body FROM messages ORDER BY number")]
+        sent = [[row["content"] for row in chat_rows(body)[1:]] for body in server.bodies]
+    assert again.messages[: len(first.messages)] == first.messages
+    assert sent == [["x\n\na"], ["x\n\na", "one", "b"], ["y\n\na", "one", "c"]]
+    assert len(stored) == len(first.messages) + 2 + len(changed) + 2

@@ -119,6 +119,18 @@ def test_a_replaced_history_is_read_anew() -> None:
     assert [row["content"] for row in rows(wire, [Message("user", "x")])] == ["prompt", "x"]
 
 
+@given(HISTORIES, st.data())
+def test_a_wire_that_is_told_what_replaced_a_history_writes_that(
+    history: list[Message], data: st.DataObject
+) -> None:
+    wire = WireCopy()
+    written(wire, history)
+    changed = data.draw(st.lists(st.sampled_from(range(len(history)))) if history else st.just([]))
+    replaced = [Message("user", "new") if at in changed else row for at, row in enumerate(history)]
+    wire.replaced(replaced)
+    assert written(wire, replaced) == written(WireCopy(), replaced)
+
+
 @pytest.mark.behaviour("BUILD-06")
 def test_a_call_whose_result_never_came_is_removed_not_invented() -> None:
     history = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -575,3 +576,12 @@ def test_what_recoveries_change_stands_behind_the_messages() -> None:
     same = before.index(b'"max_tokens"')
     assert before[:same] == after[:same]
     assert before[same:] == b'"max_tokens":64000}'
+
+
+def test_thoughts_have_to_fit_in_a_cap_that_nobody_pays_beyond() -> None:
+    runtime = Runtime("anthropic", "claude-sonnet-4", api_mode=MODE, most_output=64_000)
+    rows = WireCopy().messages("", [Message("user", "hi")], (), PLAIN)
+    asked = Ask(runtime, output_cap=2_000, effort="high")
+    assert json.loads(format_of(MODE).body(asked, rows))["max_tokens"] > 8_000
+    body = json.loads(format_of(MODE).body(replace(asked, firm=True), rows))
+    assert (body["max_tokens"], "thinking" in body) == (2_000, False)

@@ -102,11 +102,14 @@ class NoRevision(ConversationLog):
 class NoFence(ConversationLog):
     """Nothing is compared before something is written."""
 
-    def _fenced(self, jobs: Any) -> Any:
-        return lambda c: [job(c) for job in jobs] and None
+    def _write(self, c: Any, jobs: Any) -> None:
+        for job in jobs:
+            job(c)
 
 
 LOGS = {"": ConversationLog, "no revision": NoRevision, "no fence": NoFence}
+for fault in (NoRevision, NoFence):
+    assert all(hasattr(ConversationLog, name) for name in vars(fault) if not name.startswith("__")), fault
 
 
 STOP, ENOUGH = "stop", 40
@@ -229,7 +232,7 @@ class Crowd:
     def run(self) -> None:
         """For the seconds that were asked for; on a busy machine for longer, until enough was said to judge."""
         last = time.time() + 6 * (self.until - time.time())
-        while time.time() < self.until or (self.said() < ENOUGH and time.time() < last):
+        while time.time() < self.until or (not self.enough() and time.time() < last):
             time.sleep(self.chance.uniform(0.05, 0.5))
             if self.trouble == "kill":
                 self.disturb(self.chance.randrange(len(self.workers)))
@@ -239,10 +242,11 @@ class Crowd:
         for worker in self.workers:
             os.waitpid(worker, 0)
 
-    def said(self) -> int:
-        """How many turns were reported as completed and stored."""
+    def enough(self) -> bool:
+        """Were so many turns reported as completed and stored, and, where some are taken back, was one?"""
         reports = lines(self.home / "reports.jsonl")
-        return sum(bool(one.get("completed") and one["stored"]) for one in reports)
+        said = sum(bool(one.get("completed") and one["stored"]) for one in reports)
+        return said >= ENOUGH and (self.mode == "rotate" or any(one.get("undone") for one in reports))
 
     def disturb(self, place: int) -> None:
         if self.chance.random() < 0.2:

@@ -21,12 +21,36 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fsm_agent import Agent
+from fsm_agent import (
+    Agent,
+    Guardrail,
+    Hooks,
+    RequestChange,
+    ResultLater,
+    Rewrite,
+    RunContext,
+    TurnSuspended,
+    tool,
+)  # fmt: skip
+from fsm_agent.composition.options import AgentOptions
+from fsm_agent.hooks import ShownCall, ShownRequest
 from fsm_agent.sessions.store import Store
+from fsm_agent.settings.model import Settings
+from fsm_agent.support.workers import WORKERS
 from fsm_agent.testing import ScriptedModel, repeat, text
-from fsm_agent.tools.workers import WORKERS
 from tests.crash.mutants import MUTANTS
-from tests.crash.scene import HERE, HISTORY, SESSION, Crash, GroupingDatabase, agent_of, note, world
+from tests.crash.scene import (
+    HERE,
+    HISTORY,
+    SESSION,
+    Crash,
+    CrashingDatabase,
+    GroupingDatabase,
+    PromptDatabase,
+    agent_of,
+    note,
+    world,
+)
 
 Result = dict[str, Any]
 Point = tuple[str, int]
@@ -99,18 +123,23 @@ def again(home: Path, crash: Crash, durability: str, **options: Any) -> Result:
     if not turns:
         result = agent.run_conversation("please", conversation_history=HISTORY)
     elif turns[0].ended is not None:
-        said = agent.journal.result(turns[0].id) or {}
-        rows = [row.to_dict() for row in Store(home).session(SESSION).rows]
-        return {
-            "final": said["final_response"],
-            "exit": said["turn_exit_reason"],
-            "messages": rows,
-            "heard": heard,
-            "ended": True,
-        }
+        return ended_turn(agent, turns[0].id, heard)
     else:
         result = agent.resume(SESSION).run()
     return {**told(agent, result), "heard": heard, "counts": dict(crash.counts)}
+
+
+def ended_turn(agent: Agent, turn_id: str, heard: list[str]) -> Result:
+    """What the journal says came of a turn."""
+    said = agent.journal.result(turn_id) or {}
+    return {
+        "final": said["final_response"],
+        "exit": said["turn_exit_reason"],
+        "messages": [row.to_dict() for row in Store(agent.home).session(SESSION).rows],
+        "heard": heard,
+        "paid": agent.journal.snapshot(turn_id)["attempts"],
+        "ended": True,
+    }
 
 
 def anew(home: Path, crash: Crash, durability: str, **options: Any) -> Result:
@@ -146,6 +175,7 @@ def told(agent: Any, result: Any) -> Result:
         "states": states,
         "problems": result.cleanup_errors,
         "turn": result.turn_id,
+        "paid": agent.journal.snapshot(result.turn_id)["attempts"],
         "tokens": [result.usage_turn.total, int(tokens)],
     }
 
@@ -183,45 +213,148 @@ def recovery(
         return {"then": then, "signals": [*signals, signal], **found, "world": world(home)}
 
 
-def undisturbed(durability: str) -> Result:
+def undisturbed(durability: str, **options: Any) -> Result:
     with folder() as home:
-        signal, found = in_process(lambda: first(home, Crash(), durability))
+        signal, found = in_process(lambda: first(home, Crash(), durability, **options))
         return {"signals": [signal], **found, "world": world(home)}
 
 
-def matrix(durability: str, recoveries: bool, every: int = 1) -> None:
+def matrix(durability: str, recoveries: bool, every: int, database: type[CrashingDatabase]) -> None:
     """Every point of the turn (or one in ``every``), and, if so wanted, every point of the recovery from
     each."""
-    base = undisturbed(durability)
+    base = undisturbed(durability, database=database)
     say({"base": base})
     for point in points(base["counts"])[::every]:
         with tempfile.TemporaryDirectory() as place:
-            found = case(durability, point, home := Path(place))
+            found = case(durability, point, home := Path(place), database=database)
             say(found)
             for then in points(found.get("counts", {})) if recoveries else ():
-                say({"point": point, **recovery(durability, home, then, found["signals"][:1])})
+                ended = found["signals"][:1]
+                say({"point": point, **recovery(durability, home, then, ended, database=database)})
 
 
-def asked() -> None:
-    """The turn whose unsafe tool waits for a person, killed at every point."""
+def asking(*given: Any, tools: Any, callbacks: Any, **options: Any) -> Agent:
+    """An agent whose unsafe tool waits for a person."""
 
     def person(request: Any) -> str:
         note(HERE.home, "asked", request.name)
         return "once"
 
-    def asking(*given: Any, tools: Any, callbacks: Any, **options: Any) -> Agent:
-        with_question = [
-            replace(one, spec=replace(one.spec, approval="ask")) if one.spec.name == "put" else one
-            for one in tools
-        ]
-        return Agent(*given, tools=with_question, callbacks={**callbacks, "approval": person}, **options)
+    with_question = [
+        replace(one, spec=replace(one.spec, approval="ask")) if one.spec.name == "put" else one
+        for one in tools
+    ]
+    return Agent(*given, tools=with_question, callbacks={**callbacks, "approval": person}, **options)
 
+
+class Watching(Hooks):
+    """Changes all that it may."""
+
+    def before_request(self, context: RunContext[Any], request: ShownRequest) -> RequestChange:
+        return RequestChange({"temperature": 0.5})
+
+    def before_tool(self, context: RunContext[Any], call: ShownCall) -> dict[str, Any]:
+        return {**call.arguments, "key": f"{call.arguments['key']}!"}
+
+    def after_tool(self, context: RunContext[Any], call: ShownCall, result: str, status: str) -> str:
+        return f"{result} ({status})"
+
+
+async def louder(context: RunContext[Any], words: str) -> Rewrite:
+    return Rewrite(f"{words}!")
+
+
+async def passes(context: RunContext[Any], words: str) -> None:
+    await asyncio.sleep(0)
+
+
+def hooked(*given: Any, **options: Any) -> Agent:
+    """An agent with hooks and guardrails."""
+    guards = [louder, Guardrail(passes, beside=True)]
+    return Agent(*given, hooks=[Watching()], input_guardrails=guards, output_guardrails=[louder], **options)
+
+
+def limited(*given: Any, settings: Settings, **options: Any) -> Agent:
+    """An agent with limits that the turn does not reach."""
+    limits = {
+        scope: {"usd": 10, "tokens": 1_000_000, "seconds": 600}
+        for scope in ("turn", "tree", "session", "day")
+    }
+    prices = {"scripted:scripted": {"input": 1, "output": 2}}
+    asked = Settings.of({"limits": limits, "prices": prices})
+    kept = {"limits": asked.limits, "prices": asked.prices}
+    return Agent(*given, settings=settings.model_copy(update=kept), **options)
+
+
+def typed(*given: Any, **options: Any) -> Agent:
+    """An agent whose answers are of a type: any text is, when it is checked."""
+    return Agent.of(AgentOptions(model=given[0], output_type=int | str, **options))
+
+
+KINDS = {"asking": asking, "hooked": hooked, "typed": typed, "limited": limited}
+
+
+def once(kind: Callable[..., Agent]) -> None:
+    """The turn of another kind of agent, killed at every point."""
     with folder() as home:
-        _, base = in_process(lambda: first(home, Crash(), "full", kind=asking))
+        _, base = in_process(lambda: first(home, Crash(), "full", kind=kind))
     say({"base": base})
     for point in points(base["counts"]):
         with folder() as home:
-            say(case("full", point, home, kind=asking))
+            say(case("full", point, home, kind=kind))
+
+
+def suspended(recoveries: bool, every: int) -> None:
+    """The turn whose unsafe tool waits for a yes, and then for its result: killed at every point of what asks,
+    answers and goes on (or at one in ``every``), and again at every point of the recovery."""
+    with folder() as home:
+        _, base = in_process(lambda: to_the_end(home, Crash(), "full"))
+    say({"base": base})
+    for point in points(base["counts"])[::every]:
+        with folder() as killed:
+            ended = [
+                in_process(lambda killed=killed, point=point: to_the_end(killed, Crash(point), "full"))[0]
+            ]  # type: ignore[misc]
+            say(found := {"point": point, **recovery("full", killed, None, ended, go_on=to_the_end)})
+            for then in points(found.get("counts", {})) if recoveries else ():
+                say({"point": point, **recovery("full", killed, then, ended, go_on=to_the_end)})
+
+
+def to_the_end(home: Path, crash: Crash, durability: str) -> Result:
+    """Whatever is next: begin the turn, answer what it waits for, go on with it, look up what came of it."""
+    heard: list[str] = []
+    while True:
+        agent = agent_of(home, crash, durability, heard=heard, kind=waiting)
+        turns = agent.journal.recent(session=SESSION)
+        try:
+            if not turns:
+                result = agent.run_conversation("please", conversation_history=HISTORY)
+            elif turns[0].ended is not None:
+                return ended_turn(agent, turns[0].id, heard) | {"counts": dict(crash.counts)}
+            else:
+                for item in agent.pending():
+                    agent.answer(item.id, "once" if item.kind == "approval" else "put a")
+                result = agent.resume(SESSION).run()
+        except TurnSuspended:
+            continue
+        return {**told(agent, result), "heard": heard, "counts": dict(crash.counts)}
+
+
+def waiting(*given: Any, tools: Any, settings: Any, **options: Any) -> Agent:
+    """An agent whose unsafe tool needs a yes, and hands its work to somebody else."""
+
+    @tool(effect="unsafe", approval="ask")
+    def put(key: str) -> str:
+        """Do what cannot be undone."""
+        note(HERE.home, "begin", "put", key)
+        HERE.crash("tool")
+        note(HERE.home, "end", "put", key)
+        raise ResultLater(f"the store, for {key}")
+
+    others = [one for one in tools if one.spec.name != "put"]
+    rules = settings.approval.model_copy(update={"unanswered": "suspend"})
+    settings = settings.model_copy(update={"approval": rules})
+    return Agent(*given, tools=[put, *others], settings=settings, **options)
 
 
 def given_up() -> None:
@@ -355,12 +488,13 @@ def say(found: Result) -> None:
 if __name__ == "__main__":
     warm_up()
     match sys.argv[1:]:
-        case ["matrix", durability, "once", every]:
-            matrix(durability, recoveries=False, every=int(every))
-        case ["matrix", durability, "twice", every]:
-            matrix(durability, recoveries=True, every=int(every))
-        case ["asked"]:
-            asked()
+        case ["matrix", durability, "late" | "prompt" as how, "once" | "twice" as often, every]:
+            database = CrashingDatabase if how == "late" else PromptDatabase
+            matrix(durability, often == "twice", int(every), database)
+        case ["once", kind]:
+            once(KINDS[kind])
+        case ["suspended", "once" | "twice" as often, every]:
+            suspended(often == "twice", int(every))
         case ["given up"]:
             given_up()
         case ["mutant", name]:

@@ -58,8 +58,8 @@ def redirects_followed() -> None:
     """The client goes wherever it is told to, and nothing looks at what comes back on the way."""
     made = sdk_port.http_client
 
-    def following(*given: Any) -> Any:
-        client = made(*given)
+    def following() -> Any:
+        client = made()
         client.follow_redirects = True
         client.event_hooks = {**client.event_hooks, "response": []}
         return client

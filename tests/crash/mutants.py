@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 from fsm_agent import Agent
@@ -14,6 +15,9 @@ from fsm_agent.conversation.effects import RunTool
 from fsm_agent.fsm.journal import UNKNOWN, Exchange, Step
 from fsm_agent.sessions.store import ConversationLog, ConversationRecording
 from fsm_agent.sessions.store.database import Job
+from fsm_agent.sessions.store.journal import flushes
+from fsm_agent.sessions.store.journal.flushes import Flush
+from fsm_agent.sessions.store.journal.log import Closing
 from tests.crash.scene import CrashingDatabase
 
 
@@ -28,17 +32,39 @@ class SplitTransaction(ConversationLog):
     """The rows of a move and the move itself are two transactions."""
 
     async def moved(self, step: Step) -> None:
-        before = self._turn.seq
-        self._turn.seq = before
         delta = self._tracker.delta() | self._rows_delta()
-        from fsm_agent.fsm.codec import dumps
-
-        jobs, self._jobs = self._jobs, [self._transition(step, dumps(delta))]
+        jobs, self._jobs = self._jobs, [self._transition(step, delta)]
         self._recording = ConversationRecording()
         await self._commit()
         self._jobs = jobs
         self._note_session()
         await self._commit()
+
+
+class Eager(ConversationLog):
+    """What must be on disk before something happens is not waited for; ``early`` is what that is."""
+
+    early: Flush
+
+    def _flush(self, request: Any) -> Flush:
+        need = super()._flush(request)
+        return replace(need, needs="nothing") if need is self.early else need
+
+
+class EagerModel(Eager):
+    early = flushes.MODEL
+
+
+class EagerTool(Eager):
+    early = flushes.TOOL
+
+
+class EagerEnd(ConversationLog):
+    """The result is returned before it is stored."""
+
+    async def ended(self, closing: Closing) -> None:
+        self._jobs.append(self._end(closing, "{}"))
+        self._hand_over()
 
 
 class Repeating(ConversationRecording):
@@ -88,6 +114,9 @@ def engine(
 MUTANTS: dict[str, tuple[type[Agent], type[CrashingDatabase]]] = {
     "no intent row": (engine(NoIntent), CrashingDatabase),
     "split transaction": (engine(SplitTransaction), CrashingDatabase),
+    "model asked before its row is safe": (engine(EagerModel), CrashingDatabase),
+    "tool run before its intent is safe": (engine(EagerTool), CrashingDatabase),
+    "result returned before it is safe": (engine(EagerEnd), CrashingDatabase),
     "repeat unsafe": (engine(recording=Repeating), CrashingDatabase),
     "acknowledge before commit": (Agent, EarlyDatabase),
 }

@@ -10,11 +10,13 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
 from fsm_agent import Agent, Settings, tool
 from fsm_agent.sessions.store import Database, Store
+from fsm_agent.sessions.store.database import Job
 from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, overflow, repeat, text, tools
 
 SESSION = "s-crash"
@@ -41,11 +43,11 @@ class Crash:
 
 
 class CrashingDatabase(Database):
-    """Ends the process before or after a commit; each job has one of its own, so that the points are the same
-    each time."""
+    """Ends the process before or after a commit. Each job has one of its own, and what nobody waits for none
+    until somebody does, so that the points are the same each time, and nothing is safe that need not be."""
 
     crash = Crash()
-    group = 1
+    group, late = 1, 60.0
 
     def committing(self) -> None:
         self.crash("before")
@@ -54,10 +56,20 @@ class CrashingDatabase(Database):
         self.crash("after")
 
 
+class PromptDatabase(CrashingDatabase):
+    """Writes at once what is handed over, also when nobody waits for it: what a crash leaves of a turn that
+    takes its time."""
+
+    def submit(self, job: Job, alone: bool = False, late: bool = False) -> Future[Any]:
+        future = super().submit(job, alone)
+        wait([future])
+        return future
+
+
 class GroupingDatabase(CrashingDatabase):
     """With several jobs a commit, as it really is."""
 
-    group = Database.group
+    group, late = Database.group, Database.late
 
 
 def note(home: Path, *words: str) -> None:
@@ -117,6 +129,7 @@ SETTINGS = Settings.of(
 
 def model(crash: Crash) -> ScriptedModel:
     def answer(body: dict[str, Any]) -> Any:
+        note(HERE.home, "sent", "model", "request")
         crash("model")
         said = json.dumps(body["messages"])
         if "tools" not in body:

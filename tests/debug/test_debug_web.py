@@ -18,7 +18,7 @@ from fsm_agent.debug import DebugSession
 from fsm_agent.debug.web.assets import assets
 from fsm_agent.debug.web.map import bare, map_of
 from fsm_agent.debug.web.serve import DebugServer
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.sessions.store import store_for
 from fsm_agent.support.redaction import mask_json
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
@@ -316,3 +316,59 @@ def test_the_map_has_every_state_and_every_row() -> None:
     }
     assert rows == {row.id for row in TURN.rows}
     assert bare("<svg><style>a</style><g/></svg>") == "<svg><g/></svg>"
+
+
+def test_children_stand_below_the_turn_that_began_them(tmp_path: Path) -> None:
+    store = store_for(tmp_path / "home", "normal")
+    helper = Agent(ScriptedModel([text("meow")]), name="cats", toolsets=[], home=tmp_path / "other")
+    script = [tools(call("cats", {"task": "ask"})), text("done"), text("again")]
+    boss = Agent(
+        ScriptedModel(script),
+        name="boss",
+        toolsets=[],
+        tools=[helper.as_tool()],
+        home=store.home,
+        store=store,
+    )
+    boss.chat("one")
+    boss.chat("two")
+    workshop = DebugSession(store)
+    shown = [(one["asked"], one["agent"], one["depth"]) for one in workshop.tree()]
+    assert shown == [("two", "boss", 0), ("one", "boss", 0), ("ask", "cats", 1)]
+    workshop.close()
+
+
+# What suspended turns wait for
+
+
+def test_what_waits_is_shown_whole_and_answered_once(tmp_path: Path) -> None:
+    @tool(approval="ask")
+    def spend(note: str) -> str:
+        """Spend."""
+        return "spent"
+
+    def agent(hint: str | None) -> Agent:
+        model = ScriptedModel([tools(call("spend", {"note": f"with {KEY}"}))])
+        rules = {"approval": {"unanswered": "suspend"}}
+        return Agent(model, tools=[spend], toolsets=[], home=tmp_path, store=store, settings=rules)
+
+    store = store_for(tmp_path, "normal")
+    with pytest.raises(TurnSuspended):
+        agent(None).chat("go")
+    made = Served.__new__(Served)
+    made.workshop = DebugSession(store, agent)
+    made.server = DebugServer(made.workshop)
+    made.server.start()
+    made.base, made.own = made.server.address, made.server.address.rstrip("/")
+    try:
+        [item] = made.ask("api/pending").json()["pending"]
+        assert (item["kind"], item["choices"][0]) == ("approval", "once")
+        assert KEY in item["asked"], "what is approved runs as it is, so it is shown as it is"
+        where = f"api/pending/{item['id']}"
+        assert made.ask(where, "POST", json={"said": 1}).status_code == 400
+        assert "cannot be answered so" in made.ask(where, "POST", json={"said": "maybe"}).json()["error"]
+        assert made.ask(where, "POST", json={"said": "once"}).json() == {"told": "yes (once)"}
+        assert "was answered already" in made.ask(where, "POST", json={"said": "deny"}).json()["error"]
+        assert made.ask("api/pending").json() == {"pending": []}
+    finally:
+        made.close()

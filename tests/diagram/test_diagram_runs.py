@@ -202,7 +202,7 @@ def test_a_coverage_shows_what_was_never_taken() -> None:
         assert ("never" in style.split()) == never.issuperset(rows.split()), rows
     assert f"8 of {len(TURN.rows)} rows ({100 * 8 // len(TURN.rows)} %) taken by 9 moves." in text
     assert "one retry ×1 (1/3)" in text
-    assert "1 of 27 exits" in text
+    assert "1 of 33 exits" in text
     assert "never" in classes(root, id="arrow-ClassifyError-Compress")
     assert "never" not in classes(root, id="arrow-CallLLM-ClassifyError")
     for mark in ("never", "partly"):
@@ -222,7 +222,7 @@ def test_every_text_of_a_count_says_the_same() -> None:
     value = json.loads(counted_json(TURN, found))
     assert (value["taken"], value["of"]) == coverage(TURN, found) == (8, len(TURN.rows))
     assert value["path"] == [step.row for step in found.runs[0]]
-    assert value["states"]["BuildMessages"] == {"visits": 3, "seconds": 1.5, "taken": 2, "of": 19}
+    assert value["states"]["BuildMessages"] == {"visits": 3, "seconds": 1.5, "taken": 2, "of": 22}
     assert set(value["never"]) == {row for row, count in found.rows.items() if not count}
     text = coverage_markdown(TURN, found)
     assert f"**8 of {len(TURN.rows)} rows** ({100 * 8 // len(TURN.rows)} %) taken by 9 moves." in text

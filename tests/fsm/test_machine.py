@@ -110,7 +110,7 @@ def test_an_undeclared_event_changes_nothing_and_names_what_is_declared(machine:
         machine.advance(turn, "built")
     assert (
         str(raised.value) == "turn: Compress reported 'built', for which it has no line; "
-        "declared events: unsummarised, lost, compressed, unchanged, stuck, outgrown, cancelled, crashed"
+        "declared events: unsummarised, lost, unaffordable, compressed, unchanged, stuck, outgrown, cancelled, crashed"
     )
     assert turn == same
 

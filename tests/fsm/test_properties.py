@@ -404,6 +404,8 @@ BREAKING: list[tuple[str, dict[str, object]]] = [
     ("ClassifyError.limited/2", {"resets": ("sends",), "dest": "CallLLM"}),
     ("BuildMessages.built/2", {"spends": ("iterations", "sends", "attempts")}),
     ("ClassifyError.limited/1", {"spends": ("retries",), "resets": ()}),
+    ("CallLLM.invalid_output/1", {"spends": ("iterations",), "guard": left("iterations")}),
+    ("BuildMessages.over_cost", {"dest": "CallLLM", "exit": None}),
     ("BuildMessages.built/4", {"guard": ~left("opened")}),
     ("ClassifyError.bad_key/1", {"spends": ("repairs",), "guard": left("repairs")}),
     ("ClassifyError.repairable/1", {"spends": ("retries",), "guard": left("retries")}),

@@ -67,7 +67,7 @@ def test_every_pair_of_rows_of_the_turn_is_taken_at_the_default_limits() -> None
     found = cover(TURN, DEFAULTS, pairs=True)
     rows, pairs = replay(TURN, list(found.scripts))
     assert rows == {row.id for row in TURN.rows}
-    assert len(pairs) == 1201
+    assert len(pairs) == 1479
     assert {after for _, after in found.missed} <= {"BuildMessages.built/1", "BuildMessages.oversized/1"}
     assert len(found.missed) <= 8
     near = pair_scripts(TURN, {**DEFAULTS, "attempts": 6, "free_rounds": 1})

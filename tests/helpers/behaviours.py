@@ -36,7 +36,7 @@ This page is written by `python -m tests.helpers.behaviours` from `behaviours.to
 
 
 @dataclass(frozen=True, slots=True)
-class Behaviour:
+class BehaviourRow:
     """A line of the file. ``state``: how far it holds, ``holds`` or a key of ``WORDS``, and ``why`` not
     wholly; ``beyond``: it is no claim of the specification."""
 
@@ -49,20 +49,20 @@ class Behaviour:
     beyond: bool
 
 
-def behaviours() -> list[Behaviour]:
+def behaviours() -> list[BehaviourRow]:
     """The lines, in their order. Raises ``ValueError`` for a state that there is not."""
     groups = tomllib.loads(LINES.read_text(encoding="utf-8"))
     return [_behaviour(group, id, *line) for group, lines in groups.items() for id, line in lines.items()]
 
 
-def _behaviour(group: str, id: str, claim: str, where: str = "", state: str = "") -> Behaviour:
+def _behaviour(group: str, id: str, claim: str, where: str = "", state: str = "") -> BehaviourRow:
     word, _, why = state.partition(": ")
     if word not in ("", BEYOND) and not (word in WORDS and why):
         raise ValueError(
             f"{id}: no such state: {state}; allowed: {BEYOND}, or {', '.join(WORDS)} with a reason"
         )
     places = tuple(place for place in where.split(", ") if place)
-    return Behaviour(id, group, claim, places, word if why else "holds", why, beyond=word == BEYOND)
+    return BehaviourRow(id, group, claim, places, word if why else "holds", why, beyond=word == BEYOND)
 
 
 def marked() -> dict[str, list[tuple[Path, str]]]:
@@ -84,12 +84,12 @@ def _marks(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
                     yield node.name, [ast.literal_eval(argument) for argument in mark.args]
 
 
-def counted(lines: Sequence[Behaviour]) -> Counter[str]:
+def counted(lines: Sequence[BehaviourRow]) -> Counter[str]:
     """How many claims of the specification are in each state."""
     return Counter(line.state for line in lines if not line.beyond)
 
 
-def summary(lines: Sequence[Behaviour]) -> str:
+def summary(lines: Sequence[BehaviourRow]) -> str:
     """How much of the specification holds, in one line."""
     states = counted(lines)
     besides = sum(line.beyond for line in lines)
@@ -117,7 +117,7 @@ def page() -> str:
     return "\n".join(parts) + "\n"
 
 
-def _row(line: Behaviour, tests: Mapping[str, list[tuple[Path, str]]]) -> str:
+def _row(line: BehaviourRow, tests: Mapping[str, list[tuple[Path, str]]]) -> str:
     claim = f"{line.claim} **{WORDS[line.state]}**: {line.why}." if line.why else line.claim
     where = ", ".join(f"`{place}`" for place in line.where)
     links = ", ".join(

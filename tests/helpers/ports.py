@@ -163,8 +163,10 @@ class Seen:
         self.texts: list[str] = []
         self.thoughts: list[str] = []
         self.tools: list[str] = []
+        self.argued: dict[str, str] = {}
         self.beats = 0
         self.never_left = False
+        self.notices: list[str] = []
 
     def alive(self) -> None:
         self.beats += 1
@@ -177,6 +179,12 @@ class Seen:
 
     def tool(self, name: str) -> None:
         self.tools.append(name)
+
+    def arguments(self, name: str, delta: str) -> None:
+        self.argued[name] = self.argued.get(name, "") + delta
+
+    def notice(self, words: str) -> None:
+        self.notices.append(words)
 
     def unsent(self) -> None:
         self.never_left = True

@@ -12,7 +12,7 @@ NOTHING = {
     "iterations": 1, "free_rounds": 0, "graces": 0, "fallbacks": 0, "rekeys": 0, "retries": 0, "patience": 0, "compactions": 0,
     "overflows": 0, "continuations": 0, "cut_calls": 0, "incompletes": 0, "scratchpads": 0, "acks": 0, "verifies": 0,
     "strikes": 0, "recalls": 0, "nudges": 0, "prefills": 0, "empties": 0, "attempts": 60, "sends": 30,
-    "losses": 0, "summarisers": 1, "unaided": 1,
+    "losses": 0, "summarisers": 1, "unaided": 1, "revisions": 0,
 }  # fmt: skip
 
 
@@ -82,6 +82,8 @@ def configs() -> Iterator[Config]:
     yield config(
         "capped block", iterations=2, retries=2, compactions=1, overflows=1, attempts=2, sends=1, window=True
     )
+    yield config("checked", iterations=2, revisions=1, fallbacks=1, compactions=1, window=True, checks=True)
+    yield config("checked, no model", iterations=1, compactions=1, unaided=0, window=True, checks=True)
     yield config("tiny", tiny_from=0, window=True)
     yield config("tiny fallback", iterations=3, fallbacks=1, retries=1, tiny_from=1, window=True)
 
@@ -159,6 +161,38 @@ def more_configs() -> Iterator[Config]:
     yield config("no summary, wider", iterations=1, overflows=1, fallbacks=1, window=True, chain="wider")
     yield config("no summary, capped", iterations=1, overflows=1, unaided=0, attempts=1, window=True)
     yield config("no summary, capped later", iterations=2, compactions=1, unaided=0, attempts=1, window=True)
+    yield from checked_configs()
     for group, remedies in GROUPS.items():
         for situation, limits in SITUATIONS.items():
             yield config(f"{group}, {situation}", **(limits | remedies))
+
+
+def checked_configs() -> Iterator[Config]:
+    """With guardrails, a type of the answer, and limits: what each of them can end, or send back."""
+    for name, given in CHECKED.items():
+        yield config(f"checked, {name}", checks=True, **{"revisions": 1} | given)
+    for group, remedies in GROUPS.items():
+        limits = {"iterations": 3, "graces": 2, **remedies}
+        yield config(f"checked, {group}", revisions=1, checks=True, **limits)
+
+
+CHECKED: dict[str, dict[str, Any]] = {
+    "capped": {"iterations": 2, "attempts": 1, "window": True, "compactions": 1},
+    "capped at two": {"iterations": 3, "attempts": 2, "window": True, "compactions": 1, "retries": 1},
+    "last word": {"iterations": 1, "graces": 2, "window": True, "compactions": 1},
+    "no last word": {"iterations": 1, "window": True, "compactions": 1},
+    "no iteration left": {"iterations": 1, "fallbacks": 1},
+    "forced": {"iterations": 2, "overflows": 2, "compactions": 1, "window": True},
+    "forced, no model": {"iterations": 2, "overflows": 2, "compactions": 1, "unaided": 0, "window": True},
+    "wider": {"iterations": 2, "overflows": 1, "fallbacks": 1, "window": True, "chain": "wider"},
+    "wider, no model": {
+        "iterations": 2, "overflows": 1, "fallbacks": 1, "unaided": 0, "window": True, "chain": "wider",
+    },
+    "ring": {"iterations": 2, "overflows": 1, "fallbacks": 1, "window": True, "chain": "ring"},
+    "compactions": {"iterations": 3, "compactions": 2, "losses": 1, "summarisers": 2, "window": True},
+    "compactions, no model": {"iterations": 3, "compactions": 2, "unaided": 0, "window": True, "graces": 2},
+    "capped fallback": {"iterations": 3, "fallbacks": 1, "attempts": 1, "revisions": 0, "window": True, "compactions": 1},
+    "fallback": {"iterations": 3, "fallbacks": 1, "revisions": 0},
+    "one send": {"iterations": 2, "overflows": 2, "compactions": 1, "unaided": 0, "sends": 1, "window": True},
+    "tiny fallback": {"iterations": 2, "fallbacks": 1, "retries": 1, "tiny_from": 1, "window": True},
+}  # fmt: skip

@@ -11,10 +11,23 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fsm_agent import Agent, TurnResult, tool
-from fsm_agent.conversation.effects import CallModel, Failure, Wait
+from fsm_agent.conversation.effects import (
+    AnswerChecked,
+    CallModel,
+    CheckAnswer,
+    CheckLimits,
+    CheckMessage,
+    Checks,
+    Failure,
+    LimitsChecked,
+    MessageChecked,
+    Opened,
+    ToolOutcome,
+    Wait,
+)
 from fsm_agent.conversation.messages import ModelReply, ToolCall, Usage
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import Perform
@@ -138,8 +151,18 @@ REPLIES: dict[str, Any] = {
     "open_scratchpad": text("<scratchpad>never closed"),
     "all_thinking": length("<think>hm"),
     "no_summary": blank(),
+    "invalid_output": text("an answer."),
+    "blocked": text("an answer."),
 }
 """What the model answers so that CallLLM reports an event, where it depends on nothing else."""
+
+
+LIMITS: dict[str, Literal["cost", "tokens", "time"]] = {
+    "over_cost": "cost",
+    "over_tokens": "tokens",
+    "over_time": "time",
+    "unaffordable": "cost",
+}
 
 
 class InjectedBug(RuntimeError):
@@ -175,8 +198,8 @@ class Interferer:
     journal does when a process has ended in the middle of a request."""
 
     def __init__(self, interrupt: Callable[[], None]) -> None:
-        self.bug = self.in_wait = self.lost = False
-        self._interrupt = interrupt
+        self.bug = self.in_wait = self.lost = self.checks = False
+        self.event, self._interrupt = "", interrupt
 
     async def passing(self) -> None: ...
 
@@ -188,7 +211,23 @@ class Interferer:
             return replace(LOST, sent=False)
         if self.in_wait and isinstance(request, Wait):
             self._interrupt()
-        return await perform(request)
+        if isinstance(request, CheckMessage | CheckAnswer | CheckLimits):
+            return self._checked(request)
+        reply = await perform(request)
+        if isinstance(reply, Opened) and self.checks:
+            return replace(reply, checks=Checks(message=True, answer=True, limits=True))
+        if isinstance(reply, ToolOutcome) and self.event == "handed_over":
+            return replace(reply, hands_to="another")
+        return reply
+
+    def _checked(self, request: CheckMessage | CheckAnswer | CheckLimits) -> Any:
+        blocked = "as the script wants it" if self.event == "blocked" else ""
+        match request:
+            case CheckMessage():
+                return MessageChecked(blocked)
+            case CheckAnswer():
+                return AnswerChecked("not of the type" if self.event == "invalid_output" else "", blocked)
+        return LimitsChecked(LIMITS.get(self.event, ""), "a limit of the script")
 
     def happened(self, what: Exchange | Step) -> None: ...
 
@@ -284,6 +323,7 @@ class Driver:
         return f"{title}\n  {rows}\n{counters}\n{turn.snapshot()}"
 
     def _arrange(self, event: str, interferer: Interferer) -> None:
+        interferer.event, interferer.checks = event, self.config.checks
         interferer.bug = event == "crashed"
         interferer.lost = event == "lost"
         interferer.in_wait = event == "cancelled_waiting"
@@ -414,6 +454,7 @@ def settings_in(config: Config) -> dict[str, Any]:
         "max_attempts_per_call_block": limits["sends"],
         "invalid_tool_strikes": limits["strikes"] + 1,
         "invalid_json_retries": limits["recalls"],
+        "output_retries": limits["revisions"],
         "budget": {"grace_call": limits["graces"] > 0, "max_free_rounds": limits["free_rounds"]},
         "length": {"max_continuations": limits["continuations"], "tool_retries": limits["cut_calls"]},
         "continuation": {

@@ -23,6 +23,18 @@ MOST_SHRINKS = 3
 """Compactions that the history of a played turn is long enough for."""
 
 
+CHECKED = {
+    "blocked",
+    "invalid_output",
+    "over_cost",
+    "over_tokens",
+    "over_time",
+    "unaffordable",
+    "handed_over",
+}
+"""Events of what only some agents have."""
+
+
 class Known(NamedTuple):
     """Facts of the turn by their names, and of what is around it. ``ordered``: the fact of the recovery that
     the next BuildMessages performs, where it matters. ``must``: the only event of the next ClassifyError.
@@ -66,7 +78,7 @@ class Config:
     back to the primary, which is wider). ``keys``: several that rotate, or one that can be refreshed.
     ``silent``: what is overloaded says nothing at all, and is not asked again after that. ``window``: is it
     known and finite? ``tiny_from``: from this place of the chain on, a local model has too
-    small a window; -1 for nowhere."""
+    small a window; -1 for nowhere. ``checks``: guardrails, a type of the answer, limits, and other agents."""
 
     limits: Mapping[str, int]
     chain: Literal["equal", "wider", "ring"] = "equal"
@@ -75,6 +87,7 @@ class Config:
     window: bool = False
     compression: bool = True
     tiny_from: int = -1
+    checks: bool = False
     name: str = field(default="", compare=False)
 
     def next_is_wider(self, index: int) -> bool:
@@ -102,6 +115,8 @@ class TurnFacts:
                 yield Known(over=True, solid=True)
 
     def after(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
+        if row.event in CHECKED and not self.config.checks:
+            return
         if row.source == "Prepare":
             yield facts
         else:
@@ -167,6 +182,9 @@ class TurnFacts:
             "built": not broken and not speaks and not tiny and not over,
             "oversized": not broken and not speaks and not tiny and over,
         }
+        possible |= dict.fromkeys(
+            ("over_cost", "over_tokens", "over_time"), not broken and not speaks and not tiny
+        )
         if not possible[row.event]:
             return
         paid = (opens or facts.prepaid) and row.event != "starved"
@@ -193,7 +211,7 @@ class TurnFacts:
                 must = "summary_failed" if follows["toolless"] else "overloaded"
                 yield facts._replace(breaker_open=True, must=must)
             return
-        if follows["toolless"] != (event in ("summary", "no_summary")):
+        if event != "blocked" and follows["toolless"] != (event in ("summary", "no_summary")):
             return
         if (event == "announced" and not follows["only_asked"]) or (event == "unverified") > facts.unverified:
             return
@@ -202,6 +220,8 @@ class TurnFacts:
         facts = facts._replace(muted=False)
         if event == "cut_text":
             facts = facts._replace(text_begun=True)
+        elif event == "invalid_output":
+            facts = facts._replace(text_begun=False, text_held=False)
         elif event in ("announced", "unverified"):
             facts = facts._replace(
                 text_held=True, text_begun=False, text_unchecked=facts.text_unchecked or event == "unverified"
@@ -257,7 +277,9 @@ class TurnFacts:
             last = asked and counts["summarisers"] >= self.config.limits["summarisers"]
             known = self._judged(facts._replace(resting=True)) if last else facts
             yield self._summarised(known._replace(failed=asked), row)
-        elif event == "lost" and asked:
+        elif (
+            event == "unaffordable" and not (asked or bare or facts.solid) and facts.shrunk < MOST_SHRINKS
+        ) or (event == "lost" and asked):
             yield self._summarised(facts, row)
         elif event == "compressed" and (asked or bare):
             unaided = facts.unaided + 1 if bare else 0
@@ -296,7 +318,7 @@ class TurnFacts:
         )
         if event == "done":
             yield ran._replace(tool="echo", unverified=False)
-            yield ran._replace(tool="todo", unverified=False, text_prior=True)
+            yield ran._replace(tool="todo", unverified=False, text_prior=not self.config.checks)
             yield ran._replace(tool="write", unverified=True)
         elif event == "done_free":
             yield ran._replace(tool="execute_code", unverified=False)

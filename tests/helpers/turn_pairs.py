@@ -16,11 +16,12 @@ BY_HAND = {
     ),  # the same, on the last entry of a chain that leads back
     ("Compress.unsummarised/3", "BuildMessages.window_too_small"),  # too small, and nothing was made shorter
     ("Compress.lost/3", "BuildMessages.window_too_small"),
+    ("Compress.unaffordable/2", "BuildMessages.window_too_small"),
     ("BuildMessages.oversized/2", "Compress.compressed"),  # an old result need only be left out
     ("ClassifyError.overflow/2", "Compress.compressed"),
     ("ClassifyError.outgrown/2", "Compress.compressed"),
 }
-"""Played by tests of their own. The first and those from the third to the sixth: a refusal names a window
+"""Played by tests of their own. The first and those from the third to the seventh: a refusal names a window
 that was not known before."""
 
 ASKS = ("summariser", "same again")
@@ -99,8 +100,14 @@ REASONS: dict[str, Forbids] = {
     "whoever failed at the summary is left alone for a while": lambda a, b: (
         a.id == "Compress.unsummarised/3" and b.event == "oversized" and b.id != "BuildMessages.oversized/1"
     ),
-    "a compaction that we wished for and that was lost leaves the estimate where it was": lambda a, b: (
-        a.id == "Compress.lost/3" and b.event == "built" and _needs_closed(b)
+    "a compaction that we wished for and that was not made leaves the estimate where it was": lambda a, b: (
+        a.id in ("Compress.lost/3", "Compress.unaffordable/2") and b.event == "built" and _needs_closed(b)
+    ),
+    "what a summary may cost is asked when a compaction begins": lambda a, b: (
+        a.source == "Compress" and b.event == "unaffordable"
+    ),
+    "who was not asked for a summary has not failed at it": lambda a, b: (
+        a.id == "Compress.unaffordable/1" and b.event == "unchanged"
     ),
     "after a compaction that we wished for the estimate is muted": lambda a, b: (
         b.event == "oversized" and (a.event == "unchanged" or (a.event == "compressed" and _needs_closed(b)))

@@ -73,8 +73,9 @@ def run(root: Path, *arguments: str) -> str:
 def with_diagrams(root: Path) -> None:
     """As ``make diagrams`` does."""
     run(root, "fsm_agent.diagram", "diagrams")
-    order = ["--table", "examples.order:TABLE", "--limits", "examples.order:LIMITS"]
-    run(root, "fsm_agent.diagram", "examples/diagrams/order", *order)
+    for name in ("order", "nested"):
+        named = ["--table", f"examples.{name}:TABLE", "--limits", f"examples.{name}:LIMITS"]
+        run(root, "fsm_agent.diagram", f"examples/diagrams/{name}", *named)
 
 
 def test_the_page_says_how_much_each_exercise_changes() -> None:

@@ -33,8 +33,22 @@ def test_the_python_guide_runs(
         exec(compile("\n" * line + match[1], str(PAGE), "exec"), space)
     out = capsys.readouterr().out
     for shown in ("84", "CallLLM tools → ExecuteTools CallLLM.tools", "text_response True False False False", "sunny for 1",
-                  "ran list_directory ok", "tool_start (", "Finalize", "3+3 = 6"):  # fmt: skip
+                  "ran list_directory ok", "tool_start (", "Finalize", "3+3 = 6",
+                  "decided: True"):  # fmt: skip
         assert shown in out
+
+
+def test_the_page_on_people_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FSM_AGENT_HOME", str(tmp_path / "home"))
+    space: dict[str, Any] = {"__name__": "docs_people"}
+    page = PAGE.with_name("people.md")
+    for block in BLOCK.findall(page.read_text(encoding="utf-8")):
+        exec(compile(block, str(page), "exec"), space)
+    out = capsys.readouterr().out
+    assert "pay wants to run" in out
+    assert "paid 7" in out
 
 
 def test_the_tables_of_the_python_guide_are_whole() -> None:

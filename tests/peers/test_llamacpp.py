@@ -13,9 +13,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel, Field
 
 from fsm_agent import Agent, TurnResult
 from fsm_agent.conversation.effects import Failure
@@ -83,6 +84,11 @@ def mode(request: pytest.FixtureRequest, brief: LlamaCpp) -> str:
     if not brief.speaks(name):
         pytest.skip(f"this server does not answer {name}")
     return name
+
+
+class Legs(BaseModel):
+    animal: Literal["cat", "bird"]
+    legs: int = Field(ge=0, lt=100)
 
 
 @dataclass
@@ -168,6 +174,16 @@ def test_a_streamed_turn(brief: LlamaCpp, mode: str) -> None:
     assert IS_A_SENTENCE.fullmatch(played.result.final_response or "")
     assert played.shown == played.result.final_response
     assert played.deltas > 3
+
+
+def test_the_server_holds_the_model_to_the_type_of_the_answer(free: LlamaCpp) -> None:
+    """A grammar made of the schema: even so small a model gives an object of the type, at the first try."""
+    settings = {"output_mode": "native", "max_output_tokens": 60}
+    played = play(free, "chat_completions", "How many legs has a cat?", output_type=Legs, settings=settings)
+    assert (*played.end, played.result.attempts) == ("text_response", None, 1)
+    assert isinstance(played.result.output, Legs)
+    assert 0 <= played.result.output.legs < 100
+    assert Legs.model_validate_json(played.shown) == played.result.output
 
 
 def test_tokens_are_those_that_the_server_counts(brief: LlamaCpp, mode: str) -> None:

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from examples import parallel
 from fsm_agent.diagram import render, written
 from fsm_agent.diagram.around import neighbourhood
 from fsm_agent.diagram.mermaid import _clean as clean
@@ -36,7 +37,7 @@ def _installed() -> None:
         pytest.skip(str(missing))
 
 
-@pytest.mark.parametrize("table", [TURN, SMALL, courier()], ids=lambda table: table.name)
+@pytest.mark.parametrize("table", [TURN, SMALL, courier(), parallel.TABLE], ids=lambda table: table.name)
 def test_mermaid_reads_every_rows_label(table: Table) -> None:
     layout = LAYOUT if table is TURN else None
     assert [

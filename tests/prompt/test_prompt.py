@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -12,9 +14,11 @@ from fsm_agent import Settings
 from fsm_agent.prompt import Recalled, Sources, StoredPrompt, prompt_of
 from fsm_agent.prompt.book import SOUL
 from fsm_agent.prompt.guidance import ENFORCE, GOOGLE_NOTE, IDENTITY, OPENAI_NOTE, enforcement, platform_hint
+from fsm_agent.prompt.machine import system_line
 from fsm_agent.prompt.project import project
 from fsm_agent.prompt.readers import cap_of, read
 from fsm_agent.prompt.skills import find_skills, front_matter
+from fsm_agent.settings.model import Prompt
 from fsm_agent.support.injection_scan import scan
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import toolset
@@ -33,12 +37,23 @@ def sources(tmp_path: Path) -> Sources:
     )
 
 
+def prompted(*values: Any) -> tuple[str, tuple[str, ...]]:
+    return asyncio.run(prompt_of(*values))
+
+
+def remembering(*texts: str, **about: Any) -> Callable[[], Awaitable[Recalled]]:
+    async def recall() -> Recalled:
+        return Recalled(*texts, **about)
+
+    return recall
+
+
 def built(sources: Sources, system_message: str | None = None, now: float = NOON) -> str:
-    return prompt_of({}, sources, system_message, now)[0]
+    return prompted({}, sources, system_message, now)[0]
 
 
 def notices(sources: Sources) -> tuple[str, ...]:
-    return prompt_of({}, sources, None, NOON)[1]
+    return prompted({}, sources, None, NOON)[1]
 
 
 def write(path: Path, text: str | bytes) -> Path:
@@ -73,14 +88,13 @@ def test_layers_come_from_the_most_to_the_least_lasting(sources: Sources) -> Non
     skill(sources.home / "skills", "baking", "How to bake bread.")
     sources = replace(
         sources,
-        recall=lambda: Recalled("NOTES", "PERSON"),
-        settings=Settings(prompt={"model_line": True}).prompt,
+        recall=remembering("NOTES", "PERSON", "LIBRARY"),
     )
     prompt = built(sources, "The caller's message.")
     order = [
         "I am Ada.", "task is done", "do not depend on each other", "Keep with `memory`", "sent while you were working",
         ENFORCE, "- baking: How to bake bread.", f"Working directory: {sources.workdir}", "Python: 3.",
-        "The caller's message.", "Use tabs.", "NOTES", "PERSON", "Date: Tuesday, 2023-11-14", "Model: gpt-x",
+        "The caller's message.", "Use tabs.", "NOTES", "PERSON", "LIBRARY", "Date: Tuesday, 2023-11-14",
     ]  # fmt: skip
     places = [prompt.index(part) for part in order]
     assert places == sorted(places)
@@ -150,26 +164,61 @@ def test_platform_hints_are_added_to_or_replaced() -> None:
     assert platform_hint(None, "", replace=True) == ""
 
 
+@pytest.mark.behaviour("PROMPT-13")
+@pytest.mark.parametrize("name", get_args(get_args(Prompt.model_fields["platform"].annotation)[0]))
+def test_every_platform_that_can_be_set_has_its_words(name: str) -> None:
+    assert platform_hint(name, "", replace=False)
+
+
+@pytest.mark.behaviour("PROMPT-12")
+@pytest.mark.parametrize(
+    ("environ", "release", "sign", "said"),
+    [
+        ({}, "6.1.0-18-amd64", "", ""),
+        ({}, "5.15.153.1-microsoft-standard-WSL2", "", "(WSL)"),
+        ({"TERMUX_VERSION": "0.118"}, "4.14.190", "", "Termux"),
+        ({}, "6.1.0", ".dockerenv", "container"),
+        ({}, "6.1.0", "run/.containerenv", "container"),
+    ],
+)
+def test_what_is_special_about_a_machine_is_said(
+    tmp_path: Path, environ: dict[str, str], release: str, sign: str, said: str
+) -> None:
+    if sign:
+        write(tmp_path / sign, "")
+    line = system_line(environ, system="Linux", release=release, root=tmp_path)
+    assert line.startswith("Linux")
+    assert said in line
+    assert said or "," not in line
+
+
 # Once a session
 
 
 @pytest.mark.behaviour("PREP-10", "PROMPT-07")
 def test_a_prompt_is_replayed_when_only_day_and_memory_have_changed(sources: Sources) -> None:
     kept: dict[str, StoredPrompt] = {}
-    first = prompt_of(kept, replace(sources, recall=lambda: Recalled("old notes")), None, NOON)[0]
-    again, told = prompt_of(
-        kept, replace(sources, recall=lambda: Recalled("new notes")), None, NOON + 3 * DAY
-    )
+    first = prompted(kept, replace(sources, recall=remembering("old notes")), None, NOON)[0]
+    again, told = prompted(kept, replace(sources, recall=remembering("new notes")), None, NOON + 3 * DAY)
     assert (again, told) == (first, ())
     assert "old notes" in again
+
+
+def test_a_prompt_in_which_a_memory_is_missing_is_built_again(sources: Sources) -> None:
+    kept: dict[str, StoredPrompt] = {}
+    missing = replace(sources, recall=remembering(notices=("it is down",), whole=False))
+    assert prompted(kept, missing, None, NOON)[1] == ("it is down",)
+    there = replace(sources, recall=remembering(external="BLOCK"))
+    assert "BLOCK" in prompted(kept, there, None, NOON)[0]
+    assert "BLOCK" in prompted(kept, missing, None, NOON)[0]
 
 
 @pytest.mark.behaviour("PROMPT-07")
 @pytest.mark.parametrize("change", ["tools", "model", "project", "skill", "identity"])
 def test_a_prompt_is_built_again_when_an_input_changed(sources: Sources, change: str) -> None:
     kept: dict[str, StoredPrompt] = {}
-    first = prompt_of(kept, replace(sources, recall=lambda: Recalled("old notes")), None, NOON)[0]
-    after = replace(sources, recall=lambda: Recalled("new notes"))
+    first = prompted(kept, replace(sources, recall=remembering("old notes")), None, NOON)[0]
+    after = replace(sources, recall=remembering("new notes"))
     match change:
         case "tools":
             after = replace(after, tools=("skill_view",))
@@ -181,18 +230,18 @@ def test_a_prompt_is_built_again_when_an_input_changed(sources: Sources, change:
             skill(sources.workdir / ".agents" / "skills", "new", "A new one.")
         case "identity":
             write(sources.home / SOUL, "I am Eve.")
-    again = prompt_of(kept, after, None, NOON + DAY)[0]
+    again = prompted(kept, after, None, NOON + DAY)[0]
     assert again != first
     assert "new notes" in again
-    assert prompt_of(kept, after, None, NOON + 2 * DAY)[0] == again
+    assert prompted(kept, after, None, NOON + 2 * DAY)[0] == again
 
 
 @pytest.mark.behaviour("PROMPT-14")
 def test_each_message_of_the_caller_has_its_own_prompt(sources: Sources) -> None:
     kept: dict[str, StoredPrompt] = {}
-    one, two = (prompt_of(kept, sources, text, NOON)[0] for text in ("one", "two"))
+    one, two = (prompted(kept, sources, text, NOON)[0] for text in ("one", "two"))
     assert one != two
-    assert prompt_of(kept, sources, "one", NOON + DAY)[0] == one
+    assert prompted(kept, sources, "one", NOON + DAY)[0] == one
 
 
 # Project files

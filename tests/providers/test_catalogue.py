@@ -12,7 +12,7 @@ import pytest
 from fsm_agent import Agent
 from fsm_agent.providers.catalogue import facts_of
 from fsm_agent.providers.choose import choose
-from fsm_agent.providers.profiles import PROFILES
+from fsm_agent.providers.profiles import PROFILES, Profile
 from fsm_agent.runtime import registry
 from fsm_agent.testing import ScriptedServer, repeat, status, text
 
@@ -73,10 +73,9 @@ def test_models_of_today(model: str, window: int, output: int | None, reads: str
 
 
 @pytest.mark.parametrize("profile", [one for one in PROFILES.values() if one.default_model and one.catalogue])
-def test_a_provider_has_a_default_model_that_is_known(profile: object) -> None:
-    name = getattr(profile, "name")  # noqa: B009
-    if name != "openrouter":  # whose default is whichever it chooses
-        assert choose(f"{name}:{PROFILES[name].default_model}", api_key="k").facts.source
+def test_a_provider_has_a_default_model_that_is_known(profile: Profile) -> None:
+    if profile.name != "openrouter":  # whose default is whichever it chooses
+        assert choose(f"{profile.name}:{profile.default_model}", api_key="k").facts.source
 
 
 @pytest.mark.parametrize(
@@ -163,3 +162,16 @@ def test_what_is_known_reads_as_one_line() -> None:
         "prompts of 272,000 tokens; replies of 128,000; reads text, files, images; thinks (minimal, low, medium,"
         " high); JSON schemas (from the catalogue, litellm 1.109.1)"
     )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+        "anthropic.claude-sonnet-4-5-v1:0",
+        "global.anthropic.claude-sonnet-4-5",
+    ],
+)
+def test_a_model_at_bedrock_is_known_by_its_own_name(name: str) -> None:
+    assert facts_of("anthropic", name) == facts_of("anthropic", "claude-sonnet-4-5")
+    assert facts_of("anthropic", name).source

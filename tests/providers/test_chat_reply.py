@@ -31,6 +31,8 @@ class Seen:
     def tool(self, name: str) -> None:
         self.tools.append(name)
 
+    def arguments(self, name: str, delta: str) -> None: ...
+
 
 def grown(*chunks: Any) -> tuple[ModelReply, Seen]:
     seen = Seen()

@@ -12,7 +12,7 @@ import pytest
 
 from fsm_agent.providers.error_body import codes, one_line, sentence, texts
 from fsm_agent.providers.failures import body_failure, failure_from, http_failure, shape_failure
-from fsm_agent.providers.retry_after import retry_after
+from fsm_agent.providers.retry_after import little_left, retry_after
 from fsm_agent.support.redaction import mask
 
 NOW = 1_700_000_000.0
@@ -247,3 +247,40 @@ def test_hostile_bodies_end() -> None:
     assert isinstance(sentence(nested), str)
     assert isinstance(codes(nested), list)
     assert len(texts(nested)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ({}, ""),
+        ({"x-ratelimit-remaining-requests": "30", "x-ratelimit-limit-requests": "500"}, ""),
+        ({"x-ratelimit-remaining-requests": "3"}, ""),
+        ({"x-ratelimit-remaining-requests": "3", "x-ratelimit-limit-requests": "0"}, ""),
+        ({"x-ratelimit-remaining-requests": "few", "x-ratelimit-limit-requests": "500"}, ""),
+        ({"x-remaining-requests": "3", "x-limit-requests": "500"}, ""),
+        (
+            {"X-RateLimit-Remaining": "3", "X-RateLimit-Limit": "500"},
+            "3 of 500 requests left",
+        ),
+        (
+            {
+                "x-ratelimit-remaining-tokens": "1000",
+                "x-ratelimit-limit-tokens": "30000",
+                "x-ratelimit-reset-tokens": "1m2.5s",
+            },
+            "1,000 of 30,000 tokens left for 63 s",
+        ),
+        (
+            {
+                "anthropic-ratelimit-input-tokens-remaining": "0",
+                "anthropic-ratelimit-input-tokens-limit": "50000",
+                "anthropic-ratelimit-input-tokens-reset": "2001-09-09T01:47:00Z",
+                "anthropic-ratelimit-requests-remaining": "49",
+                "anthropic-ratelimit-requests-limit": "50",
+            },
+            "0 of 50,000 input tokens left for 20 s",
+        ),
+    ],
+)
+def test_what_little_is_left_of_a_limit_is_said(headers: dict[str, str], said: str) -> None:
+    assert little_left(headers, 1_000_000_000.0) == said

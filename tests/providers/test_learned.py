@@ -149,10 +149,11 @@ def test_another_process_knows_it_and_can_forget_it(tmp_path: Path) -> None:
 
 
 def test_a_turn_that_was_killed_between_refusal_and_reply_still_learns(tmp_path: Path) -> None:
+    """A moment after the refusal, that is: what is on its way to the disk by then is there."""
     program = (
-        "import os, signal, sys, json; from fsm_agent import Agent\n"
+        "import os, signal, sys, json, time; from fsm_agent import Agent\n"
         "url, home, content = sys.argv[1:]\n"
-        "die = lambda line: 'sent again' in line and os.kill(os.getpid(), signal.SIGKILL)\n"
+        "die = lambda line: 'sent again' in line and (time.sleep(1), os.kill(os.getpid(), signal.SIGKILL))\n"
         "agent = Agent('local:m', base_url=url, api_key='k', toolsets=[], home=home, callbacks={'status': die})\n"
         "agent.run_conversation(json.loads(content))"
     )

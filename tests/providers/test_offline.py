@@ -34,6 +34,8 @@ class Sink:
     def tool(self, name: str) -> None:
         self.tools.append(name)
 
+    def arguments(self, name: str, delta: str) -> None: ...
+
 
 def body(messages: Sequence[dict[str, Any]], tools: Sequence[str] = CORE) -> bytes:
     offered = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in tools]

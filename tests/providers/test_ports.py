@@ -365,8 +365,10 @@ def test_cancelling_closes_the_connection(wire: Wire, script: Reply) -> None:
 
 
 @pytest.mark.behaviour("FSM-12", "MODE-02")
-def test_the_bytes_of_the_body_go_out_as_they_are(wire: Wire) -> None:
-    body = f'{{"stream":true,  "{wire.rows}":[{{"role":"user","content":"Grüße 🙂"}}]}}'.encode()
+@pytest.mark.parametrize("times", [1, 300_000])
+def test_the_bytes_of_the_body_go_out_as_they_are(wire: Wire, times: int) -> None:
+    said = "Grüße 🙂" * times
+    body = f'{{"stream":true,  "{wire.rows}":[{{"role":"user","content":"{said}"}}]}}'.encode()
 
     async def play(server: ScriptedServer) -> None:
         port = wire.make(server.url, KEY)
@@ -454,3 +456,23 @@ def test_the_headers_of_a_limit_that_is_used_up_say_how_long_to_wait(wire: Wire)
         failure = asyncio.run(play(server))
     assert isinstance(failure, Failure)
     assert failure.retry_after == 90
+
+
+@pytest.mark.behaviour("CALL-23")
+def test_little_that_is_left_of_a_limit_is_said_once_until_there_is_more(wire: Wire) -> None:
+    limit, seen = wire.rate.replace("remaining", "limit"), Seen()
+    replies = [
+        replace(text("ok"), headers={wire.rate.title(): str(left), limit.title(): "500"})
+        for left in (90, 9, 8, 90, 7)
+    ]
+
+    async def play(server: ScriptedServer) -> None:
+        port = wire.make(server.url, KEY)
+        for _ in replies:
+            assert isinstance(await port.call(wire.request(), seen), ModelReply)
+        await port.aclose()
+
+    with ScriptedServer(replies) as server:
+        asyncio.run(play(server))
+    assert [line.partition(" left")[0].rpartition(": ")[2].split()[0] for line in seen.notices] == ["9", "7"]
+    assert "of 500" in seen.notices[0]

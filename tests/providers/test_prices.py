@@ -11,8 +11,9 @@ import pytest
 
 from fsm_agent import Agent
 from fsm_agent.conversation.messages import Usage
-from fsm_agent.providers.prices import SOURCE, cost, price_of, total_cost
+from fsm_agent.providers.prices import GIVEN, SOURCE, cost, dearest, price_of, total_cost
 from fsm_agent.providers.profiles import BY_KEY
+from fsm_agent.settings.model import ModelPrice
 from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, overflow, status, text
 from tests.helpers.harness import play
 
@@ -87,6 +88,29 @@ def test_sums() -> None:
     assert total_cost({free: MILLION}).status == "included"
     assert total_cost({paid: MILLION, unknown: MILLION}).usd is None
     assert total_cost({}).status == "unknown"
+
+
+def test_prices_that_are_given_come_first_and_are_named() -> None:
+    given = {
+        "openai:gpt-5": ModelPrice(input=1, output=2),
+        "ollama:x": ModelPrice(input=3, output=3, cache_write=9),
+    }
+    paid = cost("gpt-5", "openai", Usage(1_000_000, 1_000_000, cache_read=1_000_000), given=given)
+    assert (paid.usd, paid.source) == (4.0, GIVEN)
+    assert cost("x", "ollama", Usage(cache_write=1_000_000), "1h", given).usd == 9.0
+    both = total_cost({("openai", "gpt-5"): MILLION, ("openai", "gpt-4o"): MILLION}, given=given)
+    assert both.source == f"{SOURCE} and {GIVEN}"
+
+
+def test_the_most_that_a_request_costs_writes_its_prompt_to_the_cache() -> None:
+    claude, mini = price_of("claude-haiku-4-5", "anthropic"), price_of("gpt-5-mini", "openai")
+    assert claude is not None
+    assert mini is not None
+    assert claude.most(1_000_000, 1_000_000) == pytest.approx(2.0 + 5.0)
+    both = dearest([claude, mini])
+    assert both is not None
+    assert both.most(1_000_000, 1_000_000) == pytest.approx(7.0)
+    assert dearest([claude, None]) is None
 
 
 @pytest.mark.parametrize(

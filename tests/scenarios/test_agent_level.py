@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import tool
-from fsm_agent.settings.model import Guardrail
+from fsm_agent.settings.model import GuardrailSettings
 from fsm_agent.testing import blank, call, text, tools
 from fsm_agent_states.logic.guardrails import REMEMBERED, Guardrails
 from tests.helpers.harness import Played, echo, fail, play, table
@@ -173,7 +173,7 @@ def test_the_second_identical_result_of_a_reading_tool_is_pointed_out() -> None:
 
 
 def test_guardrails_remember_only_the_newest_calls() -> None:
-    guard, limits = Guardrails(), Guardrail()
+    guard, limits = Guardrails(), GuardrailSettings()
     for number in range(3 * REMEMBERED):
         guard.note("fail", {"n": number}, False, "x", "pure", limits, False)
         guard.note("look", {"n": number}, True, "x", "pure", limits, False)
@@ -199,7 +199,7 @@ def test_a_round_with_only_a_program_is_not_charged() -> None:
 
 @pytest.mark.behaviour("GUARD-08")
 def test_guardrails_know_a_call_by_tool_and_arguments() -> None:
-    guard, limits = Guardrails(), Guardrail()
+    guard, limits = Guardrails(), GuardrailSettings()
 
     def noted(ok: bool, **arguments: int) -> str:
         return guard.note("put", arguments, ok, "x", "unsafe", limits, False)

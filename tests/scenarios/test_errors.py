@@ -415,9 +415,16 @@ def test_no_secret_is_in_a_record_of_an_attempt(caplog: pytest.LogCaptureFixture
 
 
 def test_nothing_at_the_address_is_said_with_the_address_and_how_often_it_was_tried() -> None:
-    agent = Agent("local:m", base_url="http://127.0.0.1:9/v1", toolsets=[], callbacks={}, clock=FakeClock())
+    lines: list[str] = []
+    callbacks = {"status": lines.append}
+    agent = Agent(
+        "local:m", base_url="http://127.0.0.1:9/v1", toolsets=[], callbacks=callbacks, clock=FakeClock()
+    )
     result = agent.run_conversation("go")
     agent.close()
+    failed = [line for line in lines if "failed after" in line]
+    assert failed
+    assert all("127.0.0.1:9: the connection failed: " in line for line in failed)
     assert (result.attempts, result.tried) == (0, 6)
     assert (result.final_response or "").startswith("Nothing answers at http://127.0.0.1:9/v1 (6 tries)")
     assert "Is the server running?" in (result.final_response or "")

@@ -198,6 +198,26 @@ def test_a_hard_line_cannot_be_approved() -> None:
     assert "never be approved" in results(played)[0]
 
 
+@pytest.mark.behaviour("EXEC-19c")
+@pytest.mark.parametrize("answer", [("block", "not today"), "block"])
+def test_a_call_that_is_blocked_is_not_said_to_start(answer: Any) -> None:
+    ran: list[str] = []
+
+    @tool(effect="pure", approval="never")
+    def look(name: str) -> str:
+        """Look."""
+        ran.append(name)
+        return "seen"
+
+    script = [tools(call("look", {"name": "a"}), call("look", {"name": "b"})), text("ok")]
+    blocked = {"before_tool": lambda name, arguments: answer if arguments["name"] == "a" else None}
+    played = play(script, tools=[look], callbacks=blocked)
+    assert ran == ["b"]
+    assert [values[2] for values in played.heard.of("tool_start")] == [{"name": "b"}]
+    told = {values[2]["name"]: values[4] for values in played.heard.of("tool_complete")}
+    assert told == {"a": "denied", "b": "ok"}
+
+
 @pytest.mark.behaviour("STR-09")
 def test_a_callback_that_raises_hurts_nothing() -> None:
     def broken(*values: Any) -> None:

@@ -211,6 +211,9 @@ def test_every_row_counts_in_any_case_and_any_folder(name: str, upper: list[bool
 
 
 @given(st.text(max_size=200))
+@example("0\\:")  # a part that is a stream only
+@example(".ssh\uff0f:\uff0fkeys")  # slashes as wide letters
+@example("e\u00ad\u0301")  # an accent behind an invisible letter
 def test_any_text_is_a_path_that_can_be_judged(path: str) -> None:
     assert isinstance(acts_later(path, "/nowhere/work", "/nowhere/home"), str)
     assert as_names(as_names(path)) == as_names(path)

@@ -5,6 +5,7 @@ of the processor's time may pass."""
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import time
 from collections.abc import Awaitable, Callable
@@ -14,14 +15,16 @@ from typing import Any, NoReturn
 
 import pytest
 from mcp_types import CallToolResult, TextContent
+from PIL import Image
 
 from fsm_agent.approvals.repository import Grant, Grants
 from fsm_agent.approvals.service import Approvals
 from fsm_agent.approvals.shell import MAX_COMMAND
 from fsm_agent.conversation.arguments import parse
 from fsm_agent.conversation.compaction.summary import summary_prompt
-from fsm_agent.conversation.effects import AskApproval
+from fsm_agent.conversation.effects import AskApproval, RunTool, ToolOutcome
 from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.parts import ImagePart, kind_of
 from fsm_agent.providers.chat_reply import ChatReply, whole_reply
 from fsm_agent.providers.failures import http_failure
 from fsm_agent.providers.reply_limits import ERROR_BYTES
@@ -33,7 +36,9 @@ from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import split_reasoning, without_memory_block
 from fsm_agent.support.untrusted import MAX_SCANNED, risks, wrapped
 from fsm_agent.testing import FakeClock
+from fsm_agent.tools import tool
 from fsm_agent.tools.result import text_of_error
+from fsm_agent.tools.runner import ToolRunner
 from fsm_agent.toolsets.fetch import Fetched, Fetcher
 from fsm_agent.toolsets.mcp.results import result_of
 from fsm_agent.toolsets.page import text_of_page
@@ -262,6 +267,28 @@ def test_a_megabyte_of_each_shape_does_not_hold_the_loop(door: str) -> None:
 
     asyncio.run(held())
     assert not late
+
+
+@pytest.mark.slow
+def test_an_image_that_is_made_smaller_does_not_hold_the_loop() -> None:
+    written = io.BytesIO()
+    Image.effect_noise((8_200, 1_500), 80).save(written, "PNG")
+    large = ImagePart(written.getvalue()).part()
+
+    @tool
+    async def look() -> list[Any]:
+        """Look."""
+        return [large]
+
+    runner = ToolRunner([look], clock=FakeClock())
+    outcomes: list[ToolOutcome] = []
+
+    async def work() -> None:
+        outcomes.append(await runner.run(RunTool("1", "look", {}, 60.0, "pure"), asyncio.Event()))
+
+    before, longest, after = pace(), asyncio.run(ticking(work)), pace()
+    assert kind_of(outcomes[0].content[-1]) == "image"
+    assert longest <= HELD * max(1.0, before / PACE, after / PACE)
 
 
 def test_the_watchdog_sees_who_holds_the_loop() -> None:

@@ -77,6 +77,7 @@ WORDS = frozenset(
         "state",
         "tools",
         "has_memory",
+        "has_engine",
         "auxiliary",
         "runtime",
         "workdir",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
@@ -153,6 +153,7 @@ def looked_at(answer: Any, *, sent: Any = None) -> None:
 POSTS = (
     "/api/turns",
     "/api/import",
+    "/api/pending/{item}",
     "/api/turns/{turn}/breakpoints",
     "/api/turns/{turn}/fork",
     "/api/turns/{turn}/resume",
@@ -164,11 +165,13 @@ LIMITS = settings(deadline=None, max_examples=50, suppress_health_check=[HealthC
 @LIMITS
 @given(st.sampled_from([*POSTS, *ORDERS]), st.sampled_from(TURNS), BODIES)
 def test_any_body_is_answered(page: Page, path: str, turn: str, body: bytes) -> None:
-    where = path.replace("{turn}", page.turn if turn == "TURN" else turn)
+    where = path.replace("{turn}", page.turn if turn == "TURN" else turn).replace("{item}", turn)
     looked_at(page.client.post(where, content=body), sent=(where, body))
 
 
 @LIMITS
+@example(2, {"user_message": [5]})
+@example(2, {"messages": {"0": {"role": "user", "content": 5}}})
 @given(st.one_of(st.integers(0, 8), VALUES), st.one_of(CHANGES, CALLS.map(lambda said: {"reply": said})))
 def test_any_change_of_a_fork_is_answered(page: Page, at: Any, edit: Any) -> None:
     body = json.dumps({"at": at, "edit": edit}).encode()
@@ -200,7 +203,7 @@ def test_a_body_of_another_form_is_refused_in_one_line(page: Page, path: str, bo
 
 
 GETS = (
-    *("/api/hello", "/api/turns", "/api/compare", "/static/{at}", "/static/../x"),
+    *("/api/hello", "/api/turns", "/api/pending", "/api/compare", "/static/{at}", "/static/../x"),
     *(f"/api/turns/{{turn}}{rest}" for rest in ("", "/moves", "/lanes", "/find", "/seek", "/test", "/export")),
     *(f"/api/turns/{{turn}}/at/{{at}}{rest}" for rest in ("", "/messages", "/wire")),
 )  # fmt: skip

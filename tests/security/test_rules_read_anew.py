@@ -230,7 +230,7 @@ def test_a_call_that_was_harmless_is_repeated_only_as_it_was(
 @pytest.mark.slow
 def test_a_call_that_a_person_approved_survives_being_killed_anywhere() -> None:
     """It runs once at most, and who had it begun is not asked about it again."""
-    base, *cases = run("asked")
+    base, *cases = run("once", "asking")
     assert [case["point"] for case in cases] == all_points(base["base"]["counts"])
     for case in cases:
         where = f"killed at {case['point']}"

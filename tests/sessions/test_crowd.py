@@ -67,4 +67,5 @@ def test_every_turn_that_was_called_completed_is_stored_in_order_and_whole(
     ],
 )
 def test_an_engine_with_one_fault_is_caught(mode: str, trouble: str, mutant: str) -> None:
-    assert crowd(3, 12, 7, mode, trouble, mutant)["wrong"]
+    """Chance decides when the fault does harm: up to six crowds are watched for it."""
+    assert any(crowd(3, 12, seed, mode, trouble, mutant)["wrong"] for seed in range(7, 13))

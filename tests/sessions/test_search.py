@@ -3,7 +3,6 @@ from __future__ import annotations
 import random
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -327,18 +326,19 @@ def test_two_may_index_at_once(store: Store) -> None:
 
 
 def test_others_write_while_much_is_indexed(store: Store) -> None:
+    """Between two batches nothing is locked: whoever writes then does not wait."""
     written(store, ["a message of many words, " * 40 for _ in range(4_000)])
-    other = Store(store.home)
-    indexing = threading.Thread(target=catch_up, args=(store.database,))
-    indexing.start()
-    waits = []
-    while indexing.is_alive():
-        began = time.monotonic()
+    other, left = Store(store.home), []
+
+    def between(done: int, total: int) -> None:
         other.database.write(lambda c: c.execute("INSERT OR REPLACE INTO marks VALUES ('test', 1)") and None)
-        waits.append(time.monotonic() - began)
-    indexing.join()
+        left.append(total - done)
+
+    catch_up(store.database, progress=between)
     other.close()
-    assert len(waits) > 3, "they get their turn between the batches, and not only at the end"
+    assert len(left) > 3
+    assert left == sorted(left, reverse=True)
+    assert left[-1] == 0
 
 
 def test_an_index_of_another_format_is_made_anew(store: Store) -> None:

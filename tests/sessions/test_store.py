@@ -170,7 +170,7 @@ def test_a_new_message_gives_up_what_a_dead_process_left_and_keeps_the_transcrip
         await moves(turn, 3)  # up to ExecuteTools
         await turn.step_into()  # the row with the call is written …
         await store.written(lambda c: None)
-        turn._runner.journal._send()  # … and handed over, as it is before a tool starts
+        turn._runner.journal._hand_over()  # … and handed over, as it is before a tool starts
         await store.written(lambda c: c.execute("UPDATE turns SET owner = 'gone'") and None)
         await store.written(lambda c: c.execute("UPDATE sessions SET owner = 'gone'") and None)
         model = ScriptedModel([text("done")])

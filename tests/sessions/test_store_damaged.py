@@ -276,6 +276,10 @@ def test_a_file_without_checksums_and_mark_is_read_and_marked(home: Path) -> Non
         c.execute("PRAGMA user_version = 2")
         c.execute("ALTER TABLE turns DROP COLUMN imported")
         c.execute("ALTER TABLE turns DROP COLUMN table_name")
+        c.execute("DROP TABLE contents")
+        c.execute("DROP TABLE visits")
+        c.execute("DROP TABLE unreported")
+        c.execute("DROP TABLE pending")
         c.execute("UPDATE messages SET body = RTRIM(body, ' ' || char(9) || char(10) || char(13))")
         c.commit()
     assert health(home) is not None

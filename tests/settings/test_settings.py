@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import tomlkit
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from fsm_agent.cli.arguments import nested
 from fsm_agent.errors import ConfigError
@@ -23,7 +24,18 @@ from fsm_agent.settings.setting_docs import every_setting
 from fsm_agent.testing import FakeClock
 
 TRIED: tuple[Any, ...] = (
-    *(7, 0.5, 20_000, True, ["one"], ["image"], {"terminal": "ask"}),
+    *(
+        7,
+        0.5,
+        20_000,
+        True,
+        ["one"],
+        ["image"],
+        {"terminal": "ask"},
+        {"web_search": {"max_uses": 2}},
+        {"a:b": {"input": 1, "output": 2, "cache_read": 1, "cache_write": 1}},
+        [{"role": "user", "content": "hi"}],
+    ),
     *(
         "low",
         "child",
@@ -38,6 +50,8 @@ TRIED: tuple[Any, ...] = (
         "warn",
         "docker",
         "free",
+        "suspend",
+        "native",
         "other words",
     ),
 )
@@ -81,14 +95,17 @@ def others_of(name: str, default: Any) -> list[Any]:
     return list(itertools.islice(found, 2))
 
 
+ANY_TABLE, SECRET_TABLE = "request.extra_body", "request.extra_headers"
 DEFAULTS = dict(leaves(Settings.model_construct()))
 
 
 def check(settings: Settings, name: str, value: Any) -> None:
     """This setting has the value, and every other one its default."""
     found = dict(leaves(settings))
-    own = found[name]
-    assert (list(own) if isinstance(own, tuple) else own) == value, name
+    own = to_jsonable_python(found[name])
+    if name == SECRET_TABLE:
+        own = {key: text.get_secret_value() for key, text in found[name].items()}
+    assert own == value, name
     assert {other: found[other] for other in found if other != name} == {
         other: DEFAULTS[other] for other in DEFAULTS if other != name
     }
@@ -121,7 +138,7 @@ def test_each_setting_can_be_set_alone(name: str, tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_what_is_refused_is_named_and_told_what_is_allowed(name: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        Settings.of(under(name, {"no": {"such": "value"}}))
+        Settings.of(under(name, "words" if name == ANY_TABLE else {"no": {"such": "value"}}))
     named = (f"setting {name} is out of range; given: ", f"setting {name}.no is out of range; given: ")
     assert str(raised.value).startswith(named)
 

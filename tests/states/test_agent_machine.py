@@ -77,7 +77,7 @@ def test_sixty_agents_take_most_rows() -> None:
 
             run_state_machine_as_test(Near, settings=settings(LONG, max_examples=3))
     print(coverage.summary())
-    assert len(coverage.missed) <= 35
+    assert len(coverage.missed) <= 45
 
 
 def visit(state: str, came: str, row: str, *exchanges: Exchange) -> Visit:

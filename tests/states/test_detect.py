@@ -125,6 +125,20 @@ EXAMPLES: dict[str, list[Failure | tuple[Failure, Size]]] = {
         http(400, "qwen3-8b is not a multimodal model"),
         http(400, "Could not process image"),
     ],
+    "this schema of the answer, not schemas": [
+        http(400, "Invalid schema for response_format 'City': In context=(), 'required' is required to be supplied"),
+        http(400, "x", "invalid_json_schema"),
+        http(400, "The schema of the output is too complex."),
+    ],
+    "no schema of the answer; before a bad parameter": [
+        http(400, "Invalid parameter: 'response_format' of type 'json_schema' is not supported with this model."),
+        http(400, "This response_format type is unavailable now"),
+        http(400, "Unsupported parameter: 'text.format' is not supported with this model.", "unsupported_parameter"),
+        http(400, "output_config.format: Extra inputs are not permitted"),
+        http(400, "Function calling with a response mime type: 'application/json' is unsupported"),
+        http(400, 'Either "json_schema" or "grammar" can be specified, but not both'),
+        http(400, "json mode cannot be combined with tool/function calling"),
+    ],
     "no audio": [
         http(404, "No endpoints found that support input audio"),
         http(400, "Failed to deserialize: messages[0]: unknown variant `input_audio`, expected `text`"),

@@ -23,6 +23,7 @@ from fsm_agent.conversation.wire.roles import WIRES
 from fsm_agent.fsm.promises import Change, VisitChange, may
 from fsm_agent.fsm.table import Table, end, go, lines_of, on
 from fsm_agent.fsm.verify import verify_table
+from fsm_agent.settings.model import PrefillRow
 from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, reasoning, text, tools
 from fsm_agent.testing.wirerows import chat_rows
 from fsm_agent_states.logic.shapes import (
@@ -33,6 +34,7 @@ from fsm_agent_states.logic.shapes import (
     ROUND,
     TRANSCRIPT,
     Shape,
+    begun_by,
     shape_of,
     takes,
     with_user_row,
@@ -284,9 +286,11 @@ def sample(shape: Shape) -> tuple[list[Message], list[Message], list[Message]]:
     return [*before, *own], own, scaffold
 
 
-def rows_on(mode: Any, history: Sequence[Message], scaffold: Sequence[Message]) -> list[dict[str, Any]]:
+def rows_on(
+    mode: Any, history: Sequence[Message], scaffold: Sequence[Message], **around: Any
+) -> list[dict[str, Any]]:
     runtime = Runtime("any", "any", api_mode=mode)
-    pieces = WireCopy().messages("", history, scaffold, View.of(runtime, frozenset()))
+    pieces = WireCopy().messages("", history, scaffold, View.of(runtime, frozenset()), **around)
     rows: list[dict[str, Any]] = chat_rows(json.loads(format_of(mode).body(Ask(runtime), pieces)))
     return rows
 
@@ -304,6 +308,25 @@ def test_every_shape_that_is_proved_to_go_out_is_written_as_the_wire_takes_it(mo
         assert rows[-1]["role"] in WIRES[mode].tail
         calls = {call["id"] for row in rows for call in row.get("tool_calls", ())}
         assert calls == {call.id for row in own for call in row.tool_calls}, "its own are kept, gaps are not"
+
+
+@pytest.mark.parametrize("mode", WIRES)
+@pytest.mark.parametrize(
+    "speakers", [("user",), ("assistant",), ("user", "assistant"), ("assistant", "user")]
+)
+def test_every_shape_goes_out_as_well_behind_rows_before_it_and_with_a_hint(mode: Any, speakers: Any) -> None:
+    before = [PrefillRow(role=speaker, content=f"before {speaker}") for speaker in speakers]
+    for shape in {replace(shape, frozen=False) for shape in proof().values("CallLLM")}:
+        history, own, scaffold = sample(shape)
+        assert takes(mode, begun_by(speakers[0], shape))
+        rows = rows_on(mode, history, scaffold, prefill=before, hint="HINT")
+        assert violations(rows) == []
+        assert rows[-1]["role"] in WIRES[mode].tail
+        said = json.dumps(rows)
+        assert [said.count(row.content) for row in before] == [1] * len(before)
+        assert said.count("HINT") == json.dumps(rows[-1]).count("HINT") == 1
+        calls = {call["id"] for row in rows for call in row.get("tool_calls", ())}
+        assert calls == {call.id for row in own for call in row.tool_calls}
 
 
 @pytest.mark.parametrize("mode", WIRES)

@@ -159,13 +159,14 @@ def test_what_is_stored_of_a_turn_is_flat() -> None:
         "nudges", "prefills", "empties", "losses", "summarisers", "unaided", "unsent", "silences", "begun_at",
         "unsummarised", "turn_id", "session_id", "task_id", "user_content", "state", "seq", "block",
         "limits", "runtime", "tools", "attended", "system_prompt", "workdir", "ephemeral_prompt", "has_memory",
-        "review_due", "parent_session_id", "supplied_history", "request", "reply", "visible", "thoughts", "failure",
+        "review_due", "unnamed", "parent_session_id", "supplied_history", "request", "reply", "visible", "thoughts", "failure",
         "failure_class", "sent", "issuer", "usages", "last_prompt_tokens", "meter", "prepaid", "stepped", "repairs_done",
         "pending_repair", "output_cap", "scaffold", "forced", "focus", "auxiliary", "compacted_before",
         "compaction_blocked", "fallback_activated", "fragments", "held", "unchecked", "prior_content", "partial",
         "last_reasoning", "answer", "needs_break", "unverified", "unchanged_files", "guardrails", "compressions", "exit",
         "final_response", "response_transformed", "error", "kept_files", "interrupt_message", "pending_steer", "cleanup_errors",
-        "suspected", "lessons",
+        "suspected", "lessons", "has_engine", "chosen", "hint", "revisions", "checks", "rejected", "admitted", "passed",
+        "blocked", "handed_to", "handed_note", "agent", "handoffs", "affordable", "limit", "output", "objection",
     }  # fmt: skip
 
 

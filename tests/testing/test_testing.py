@@ -66,6 +66,8 @@ class Quiet:
     def tool(self, name: str) -> None:
         self.told.append(f"{name}()")
 
+    def arguments(self, name: str, delta: str) -> None: ...
+
 
 def asked(stream: bool = True) -> ModelRequest:
     return ModelRequest(json.dumps({"model": "m", "stream": stream}).encode(), stream=stream)

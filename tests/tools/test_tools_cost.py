@@ -12,8 +12,8 @@ import pytest
 
 from fsm_agent.conversation.effects import RunTool
 from fsm_agent.support.clock import SystemClock
+from fsm_agent.support.workers import Workers
 from fsm_agent.tools import ToolRunner, tool
-from fsm_agent.tools.workers import Workers
 from fsm_agent.toolsets import toolset
 from tests.helpers.waiting import PATIENCE, until
 

@@ -209,7 +209,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.testing import call, text, tools
 from tests.toolsets.test_background import ON, later, model
 
-@tool(effect="pure")
+@tool(effect="idempotent")  # its beginning is on the disk before it runs
 async def wait_at(name: str) -> str:
     "Wait."
     os.write(1, b"reached\\n")  # at once: another thread writes, too
@@ -380,9 +380,11 @@ def test_a_turn_that_is_taken_back_gives_its_reports_back(tmp_path: Path) -> Non
 @pytest.mark.parametrize("how", ["resumed", "given up"])
 def test_a_report_that_was_handed_out_but_not_stored_comes_again(tmp_path: Path, how: str) -> None:
     """The process ends behind the first request of the turn that was to hear of it, before its first move."""
-    requests: list[Any] = []
-    with agent(tmp_path, {"go": [later("a"), text("begun")], "a": [text("A")]}, session_id="s-1") as one:
+    door, requests = Door(), list[Any]()
+    lines = {"go": [later("a"), text("begun")], "a": waits("a", "A")}
+    with agent(tmp_path, lines, tools=[door.tool], session_id="s-1") as one:
         one.run_conversation("go")
+        door.opened.set()  # not before, or the turn that gave the task may hear of its end
         settle(one)
         turn = one.start("and?")
 

@@ -290,7 +290,7 @@ from pathlib import Path
 from tests.toolsets.test_programs_call_tools import coder, program
 from fsm_agent import tool
 
-@tool(concurrency="parallel", effect="pure")
+@tool(effect="unsafe")
 def weather(city: str) -> str:
     "The weather of a city."
     if city == "b":
@@ -303,6 +303,7 @@ coder([program(sys.argv[2])], Path(sys.argv[1]), tools=[weather]).chat("go")
 
 @pytest.mark.slow
 def test_kill_9_in_a_tool_that_a_program_called(tmp_path: Path) -> None:
+    """An unsafe tool: the journal knows for sure that it was begun, and so that the program waited."""
     home, mark = tmp_path / "home", tmp_path / "ran"
     code = (
         f"import os\nopen({str(mark)!r}, 'a').write(f'{{os.getpid()}} ')\n"

@@ -382,7 +382,7 @@ def test_verify_and_diagram_take_the_table_by_its_name(capsys: pytest.CaptureFix
         assert part in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["review_loop", "order"])
+@pytest.mark.parametrize("name", ["review_loop", "order", "nested", "parallel"])
 def test_the_generated_files_of_the_examples_are_fresh(name: str) -> None:
     folder = ROOT / "examples" / "diagrams" / name
     named = ["--table", f"examples.{name}:TABLE", "--limits", f"examples.{name}:LIMITS"]

@@ -8,19 +8,25 @@
 4. ``assemble``: front, summary, rest, in alternating roles.
 
 ``protect`` plans the first two before anything is paid; a provider that refuses what is left makes it protect
-less, and at last ``cut`` the texts that stay.
+less, and at last ``cut`` the texts that stay. ``engine`` puts them together, behind a port: an agent may be
+given another ``ContextEngine``.
 """
 
 from __future__ import annotations
 
-from fsm_agent.conversation.compaction.assemble import assembled
+from fsm_agent.conversation.compaction.assemble import assembled, summary_row
 from fsm_agent.conversation.compaction.divide import Division, divide
+from fsm_agent.conversation.compaction.engine import BuiltInEngine, ContextEngine
 from fsm_agent.conversation.compaction.protect import Plan, Protection, insisted, planned
 from fsm_agent.conversation.compaction.prune import pruned
 from fsm_agent.conversation.compaction.summary import summary_prompt, summary_without_model
+from fsm_agent.conversation.effects import LongContext
 
 __all__ = [
+    "BuiltInEngine",
+    "ContextEngine",
     "Division",
+    "LongContext",
     "Plan",
     "Protection",
     "assembled",
@@ -29,5 +35,6 @@ __all__ = [
     "planned",
     "pruned",
     "summary_prompt",
+    "summary_row",
     "summary_without_model",
 ]

@@ -41,10 +41,11 @@ class Protection:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``division`` of the pruned history; without a middle nothing is summarised. ``size``: characters that
-    are expected to be left. ``summary``: those that a summary may have, if there is a limit. ``cut``: the
-    length to which texts of the tail are cut, if they are."""
+    """``division`` of ``rows``, the pruned history; without a middle nothing is summarised. ``size``:
+    characters that are expected to be left. ``summary``: those that a summary may have, if there is a limit.
+    ``cut``: the length to which texts of the tail are cut, if they are."""
 
+    rows: tuple[Message, ...]
     division: Division
     size: int
     summary: int | None = None
@@ -58,9 +59,9 @@ class Plan:
 
 def planned(history: Sequence[Message], protection: Protection, goal: int) -> Plan:
     """Pruning, and a summary when that alone does not get the history down to ``goal`` characters."""
-    rows = pruned(history, protection.unpruned)
+    rows = tuple(pruned(history, protection.unpruned))
     if size_of(rows) <= goal:
-        return Plan(Division(tuple(rows), (), None, ()), size_of(rows))
+        return Plan(rows, Division(rows, (), None, ()), size_of(rows))
     division = divide(
         rows,
         front=protection.front,
@@ -68,7 +69,7 @@ def planned(history: Sequence[Message], protection: Protection, goal: int) -> Pl
         tail_rows=protection.tail_rows,
         soft_factor=protection.soft_factor,
     )
-    return Plan(division, size_of(division.kept) + _expected(division))
+    return Plan(rows, division, size_of(division.kept) + _expected(division))
 
 
 def insisted(history: Sequence[Message], usual: Protection, goal: int, room: int) -> Plan:
@@ -82,12 +83,13 @@ def insisted(history: Sequence[Message], usual: Protection, goal: int, room: int
         plan = planned(history, protection, min(goal, room))
         if plan.size <= room:
             return _within(plan, room)
-    return _cut(plan.division, room) or _within(planned(history, Protection(0, 0, 0, unpruned=last), 0), room)
+    return _cut(plan, room) or _within(planned(history, Protection(0, 0, 0, unpruned=last), 0), room)
 
 
-def _cut(division: Division, room: int) -> Plan | None:
+def _cut(plan: Plan, room: int) -> Plan | None:
     """The last reply is kept, its texts are cut; nothing when they would be cut to too little, or are the
     user's request."""
+    division = plan.division
     if not division.tail or any(row.role == "user" for row in division.tail):
         return None
     summary = min(_expected(division), FRAME + max(LEAST_SUMMARY, room // 3)) if division.middle else 0
@@ -96,7 +98,7 @@ def _cut(division: Division, room: int) -> Plan | None:
     return (
         None
         if length is None
-        else Plan(division, room, summary=summary - FRAME if summary else None, cut=length)
+        else replace(plan, size=room, summary=summary - FRAME if summary else None, cut=length)
     )
 
 

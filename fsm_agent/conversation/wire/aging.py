@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from fsm_agent.conversation.hosted import without_thoughts
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import Part, kind_of
 from fsm_agent.conversation.wire.parts import line
@@ -50,7 +51,7 @@ def aged(history: Sequence[Message], start: int) -> Sequence[Message]:
     for index in range(len(rows) - 1, -1, -1):
         message = rows[index]
         if spoken and message.blocks:
-            message = replace(message, blocks=())
+            message = replace(message, blocks=without_thoughts(message.blocks))
         if (count := _images(message)) > left:
             message = _without_images(message, count - left)
         left = max(0, left - count)

@@ -14,8 +14,10 @@ from typing import Any
 
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.conversation.history_rules import CALL_REMOVED, valid_rows
+from fsm_agent.conversation.hosted import HOSTED, content_again, without_thoughts
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import Part, body_of, data_of, kind_of
+from fsm_agent.conversation.wire.answers import answer_fields
 from fsm_agent.conversation.wire.chat import wire_text
 from fsm_agent.conversation.wire.claude import family_of, output_cap, thinking_params
 from fsm_agent.conversation.wire.form import (
@@ -26,8 +28,11 @@ from fsm_agent.conversation.wire.form import (
     cache_mark,
     dump,
     joined,
+    system_blocks,
+    system_text,
     without_patterns,
 )
+from fsm_agent.conversation.wire.options import all_tools, forces, option_fields
 from fsm_agent.conversation.wire.parts import content_of
 from fsm_agent.settings.model import CacheTtl
 from fsm_agent.support.texts import clean
@@ -66,7 +71,7 @@ class AnthropicFormat:
     def ids(self, rows: Sequence[WireRow]) -> set[str]:
         return {block["id"] for row in rows for block in row["content"] if block["type"] == "tool_use"}
 
-    def system_row(self, prompt: str, view: View) -> WireRow | None:
+    def system_row(self, prompt: str, ephemeral: str, view: View) -> WireRow | None:
         return None
 
     def marked(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
@@ -81,15 +86,18 @@ class AnthropicFormat:
         runtime, family = ask.runtime, family_of(ask.runtime.model)
         cap = output_cap(family, ask)
         thinking = thinking_params(family, ask.effort, cap)
-        if family.thinking == "budget" and not _may_think(messages):
+        if forces(ask) or (family.thinking == "budget" and not _may_think(messages)):
             thinking = {}
         head: dict[str, Any] = {"model": runtime.model, "stream": runtime.streaming}
         if ask.temperature is not None and family.temperature and not thinking:
             head["temperature"] = min(1.0, ask.temperature)
-        if prompt := clean(ask.system).strip():
-            mark = {"cache_control": cache_mark(ask.ttl)}
-            head["system"] = [{**_text(prompt), **mark}] if runtime.cache_marks else prompt
-        return joined(head, [("tools", ask.tools), ("messages", messages)], {**thinking, "max_tokens": cap})
+        head |= option_fields(ask)
+        if prompt := system_text(ask.system, ask.ephemeral):
+            marked = runtime.cache_marks
+            head["system"] = system_blocks(ask.system, ask.ephemeral, ask.ttl) if marked else prompt
+        config = thinking.pop("output_config", {}) | answer_fields(ask).get("output_config", {})
+        tail = {**thinking, **({"output_config": config} if config else {}), "max_tokens": cap}
+        return joined(head, [("tools", all_tools(ask)), ("messages", messages)], tail)
 
 
 def _row(role: str, blocks: list[Block]) -> WireRow:
@@ -129,6 +137,8 @@ def _shape(message: Message, view: View) -> WireRow:
         if all(block["type"] == "text" for block in blocks):
             return {"role": "tool", "content": "\n".join(block["text"] for block in blocks)}
         return {"role": "tool", "content": blocks}
+    if (again := _hosted(message, view)) is not None:
+        return {"role": "assistant", "content": again or None}
     leading = [
         block
         for kept in _kept(message, view)
@@ -143,6 +153,16 @@ def _result(row: WireRow) -> Block:
     return {**block, "content": row["content"]} if row["content"] else block
 
 
+def _hosted(message: Message, view: View) -> list[Block] | None:
+    """The content of a reply in which the provider's own tools ran, as it came."""
+    if view.family.replay != "signed":
+        return None
+    blocks: Sequence[Mapping[str, Any]] = [*view.own_blocks(message)]
+    if "thinking_signature" in view.repairs:
+        blocks = without_thoughts(blocks)
+    return content_again(blocks, wire_text(message.text if message.sent is None else message.sent, view))
+
+
 # Reasoning
 
 
@@ -154,6 +174,8 @@ def _kept(message: Message, view: View) -> Iterator[Mapping[str, Any]]:
     if "thinking_signature" in view.repairs or not (native or view.family.replay == "unsigned"):
         return
     for block in view.own_blocks(message):
+        if block.get("type") == HOSTED:
+            continue
         signed = block.get("type") == "redacted_thinking" or bool(block.get("signature"))
         if native or not signed:
             yield {**block, "type": "unsigned"} if native and not signed else block

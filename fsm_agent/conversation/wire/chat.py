@@ -11,6 +11,7 @@ from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.conversation.history_rules import as_parts, call_ids, opens_group, valid_rows
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.parts import body_of
+from fsm_agent.conversation.wire.answers import answer_fields
 from fsm_agent.conversation.wire.efforts import NORMALISED, levels_of, nearest
 from fsm_agent.conversation.wire.form import (
     Ask,
@@ -20,8 +21,11 @@ from fsm_agent.conversation.wire.form import (
     cache_mark,
     dump,
     joined,
+    system_blocks,
+    system_text,
     without_patterns,
 )
+from fsm_agent.conversation.wire.options import all_tools, option_fields
 from fsm_agent.conversation.wire.parts import content_of
 from fsm_agent.settings.model import CacheTtl
 from fsm_agent.support.texts import clean
@@ -48,9 +52,10 @@ class ChatFormat:
     def ids(self, rows: Sequence[WireRow]) -> set[str]:
         return call_ids(rows)
 
-    def system_row(self, prompt: str, view: View) -> WireRow | None:
-        row = {"role": view.prompt_role, "content": clean(prompt).strip()}
-        return self.marked(row, view.ttl) if view.marks else row
+    def system_row(self, prompt: str, ephemeral: str, view: View) -> WireRow | None:
+        marked = view.marks
+        content = system_blocks(prompt, ephemeral, view.ttl) if marked else system_text(prompt, ephemeral)
+        return {"role": view.prompt_role, "content": content}
 
     def marked(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
         """Strings become one text part; a list carries the mark on its last part."""
@@ -84,12 +89,13 @@ class ChatFormat:
             head["stream_options"] = {"include_usage": True}
         if ask.temperature is not None:
             head["temperature"] = ask.temperature
+        head |= answer_fields(ask) | option_fields(ask)
         if ask.effort is not None and runtime.effort_key:
             flat = runtime.effort_key == "reasoning_effort"
             effort = nearest(ask.effort, (levels_of(runtime.model) if flat else ()) or NORMALISED)
             head[runtime.effort_key] = effort if flat else {"effort": effort}
         tail: dict[str, Any] = {} if ask.output_cap is None else {runtime.output_key: ask.output_cap}
-        return joined(head, [("tools", ask.tools), ("messages", messages)], tail)
+        return joined(head, [("tools", all_tools(ask)), ("messages", messages)], tail)
 
 
 def _shape(message: Message, view: View) -> WireRow:

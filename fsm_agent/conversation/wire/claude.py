@@ -69,7 +69,7 @@ def output_cap(family: ModelFamily, ask: Ask) -> int:
     with room for thoughts that were asked for, and below the window."""
     most, window = ask.runtime.most_output or family.output, ask.runtime.window
     cap = most if ask.raised else ask.output_cap or most
-    if budget := family.budget(ask.effort):
+    if (budget := family.budget(ask.effort)) and not ask.firm:
         cap = max(cap, budget + ROOM)
     return max(1, cap if window is None else min(cap, window - 1))
 

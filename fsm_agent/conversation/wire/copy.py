@@ -13,6 +13,8 @@ from fsm_agent.conversation.history_rules import BRIDGE, sendable
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire.form import Pieces, View, WireRow, dump, excess
 from fsm_agent.conversation.wire.modes import aging_of, format_of
+from fsm_agent.settings.model import PrefillRow
+from fsm_agent.support.later import uncollected
 
 MARKS = 3
 """Rows that carry a cache mark besides the system prompt (CACHE-01: four in all)."""
@@ -21,59 +23,84 @@ RECENT = 8
 
 
 class WireCopy:
-    """One history as one API mode writes it. Safe to use again after the history was replaced or the view has
-    changed.
+    """One history as one API mode writes it. Safe to use again after the view has changed, and after it was
+    told that the history was ``replaced``.
 
     ``part_bytes``: how much of the bytes written last is images, audio and files beyond what they count
     (``fsm_agent.conversation.parts.weight``)."""
 
     def __init__(self) -> None:
-        self._reset(View())
+        self._reset(View(), ())
 
-    def _reset(self, view: View) -> None:
+    def _reset(self, view: View, prefill: Sequence[PrefillRow]) -> None:
         self._view, self._format, self._aging = view, format_of(view.mode), aging_of(view.mode)
-        self._prompt = ("", b"")
+        self._prefill = prefill
+        self._prompt = ("", "", b"")
         self._closed = bytearray()
+        self._finished: list[WireRow] = []  # not among the bytes yet
         self._recent: deque[tuple[int, WireRow]] = deque(maxlen=RECENT)
         self._run: list[Message] = []
+        self._made: tuple[int, list[WireRow]] = 0, []  # what the first rows of the run became
         self._called: set[str] = set()  # ids of the calls in the run: results of others are dropped
         self._ids: set[str] = set()
-        self._read = 0
-        self._last: Message | None = None
+        self._read: list[Message] = []
         self._closed_excess = 0
         self.part_bytes = 0
+        for row in prefill:
+            self._add(Message(row.role, row.content))
 
     def messages(
-        self, system: str, history: Sequence[Message], scaffold: Sequence[Message], view: View
+        self,
+        system: str,
+        history: Sequence[Message],
+        scaffold: Sequence[Message],
+        view: View,
+        *,
+        ephemeral: str = "",
+        prefill: Sequence[PrefillRow] = (),
+        hint: str = "",
     ) -> Pieces:
-        """The bytes of the message list, brackets included, in pieces that are valid until the history
-        grows."""
-        self._catch_up(history, view)
-        tail = self._tail(scaffold)
+        """The bytes of the message list, brackets included, in pieces that are valid until the history grows.
+
+        Besides the history and the ``scaffold`` behind it: ``ephemeral`` behind the prompt, the rows
+        ``prefill`` before the history, and ``hint`` in the last row."""
+        self._catch_up(history, view, prefill)
+        tail = self._tail(scaffold, hint)
         self.part_bytes = self._closed_excess + sum(map(excess, tail))
-        closed, tail = self._split(tail)
-        rows: list[bytes | bytearray] = [row for row in (self._prompt_row(system), closed) if row]
+        closed, tail = self._split(tail, unmarked=1 if hint else 0)
+        prompt = self._prompt_row(system, ephemeral)
+        rows: list[bytes | bytearray] = [row for row in (prompt, closed) if row]
         rows += map(dump, tail)
         pieces: list[bytes | bytearray] = [b"["]
         for row in rows:
             pieces += (row, b",")
         return [*pieces[: max(1, len(pieces) - 1)], b"]"]
 
-    def _prompt_row(self, system: str) -> bytes:
+    def _prompt_row(self, system: str, ephemeral: str) -> bytes:
         """The prompt as a row, written once; nothing where it is no row or there is none."""
-        if self._prompt[0] != system:
-            row = self._format.system_row(system, self._view) if system else None
-            self._prompt = (system, b"" if row is None else dump(row))
-        return self._prompt[1]
+        if self._prompt[:2] != (system, ephemeral):
+            row = self._format.system_row(system, ephemeral, self._view) if system or ephemeral else None
+            self._prompt = (system, ephemeral, b"" if row is None else dump(row))
+        return self._prompt[2]
 
-    def _catch_up(self, history: Sequence[Message], view: View) -> None:
-        same = self._read <= len(history) and (not self._read or history[self._read - 1] is self._last)
-        if view != self._view or not same or (self._read and self._aging.outdates(history, self._read)):
-            self._reset(view)
-        for message in self._aging.aged(history, self._read):
-            self._add(message)
-        if history:
-            self._read, self._last = len(history), history[-1]
+    def replaced(self, history: Sequence[Message]) -> None:
+        """The history is another one from now on. What was made of it stays where this one begins with the
+        very same rows."""
+        if self._read != list(history[: len(self._read)]):  # messages are equal to nothing but themselves
+            self._reset(self._view, self._prefill)
+
+    def _catch_up(self, history: Sequence[Message], view: View, prefill: Sequence[PrefillRow]) -> None:
+        start = len(self._read)
+        same = start <= len(history) and (not start or history[start - 1] is self._read[-1])
+        other = view != self._view or prefill != self._prefill
+        if other or not same or (start and self._aging.outdates(history, start)):
+            self._reset(view, prefill)
+        new = history[len(self._read) :]
+        with uncollected():
+            for message in self._aging.aged(history, len(self._read)):
+                self._add(message)
+            self._write()
+        self._read += new
 
     def _add(self, message: Message) -> None:
         if not sendable(message) or (message.role == "tool" and message.tool_call_id not in self._called):
@@ -81,41 +108,62 @@ class WireCopy:
         self._run = self._run or self._bridge(message)
         if self._format.opens_run(self._run, message):
             self._close()
-            self._run, self._called = [message], set()
+            self._run, self._made, self._called = [message], (0, []), set()
         else:
             self._run.append(message)
-        self._called.update(call.id for call in message.tool_calls)
+        if message.tool_calls:
+            self._called.update(call.id for call in message.tool_calls)
 
     def _bridge(self, first: Message) -> list[Message]:
         """A conversation begins with the user; one that was cut so that it does not is given a beginning."""
-        return [Message("user", BRIDGE)] if first.role == "assistant" and not self._closed else []
+        begun = self._closed or self._finished
+        return [Message("user", BRIDGE)] if first.role == "assistant" and not begun else []
+
+    def _open_rows(self) -> list[WireRow]:
+        """The run as rows, made once for each message that it got."""
+        if self._made[0] != len(self._run):
+            self._made = len(self._run), self._format.rows(self._run, self._ids, self._view)
+        return self._made[1]
 
     def _close(self) -> None:
-        rows = self._format.rows(self._run, self._ids, self._view)
+        rows = self._open_rows()
         self._ids |= self._format.ids(rows)
-        for row in rows:
-            self._recent.append((len(self._closed), row))
-            self._closed_excess += excess(row)
-            self._closed += (b"," if self._closed else b"") + dump(row)
+        self._finished += rows
 
-    def _tail(self, scaffold: Sequence[Message]) -> list[WireRow]:
-        """What can still change: the last run of the history, and scaffolding (which carries no calls)."""
+    def _write(self) -> None:
+        """Make bytes of the finished rows. All but those that a mark may move to are written as one list: a
+        long history costs half as much so."""
+        rows, self._finished = self._finished, []
+        if many := rows[:-RECENT]:
+            self._closed += (b"," if self._closed else b"") + dump(many)[1:-1]
+        for row in rows[-RECENT:]:
+            self._recent.append((len(self._closed), row))
+            self._closed += (b"," if self._closed else b"") + dump(row)
+        self._closed_excess += sum(map(excess, rows))
+
+    def _tail(self, scaffold: Sequence[Message], hint: str) -> list[WireRow]:
+        """What can still change: the last run of the history, and scaffolding (which carries no calls); a
+        hint is added to the last row of all."""
+        if not scaffold and not hint:
+            return list(self._open_rows())
         runs = [list(self._run) or (self._bridge(scaffold[0]) if scaffold else [])]
         for message in scaffold:
             if self._format.opens_run(runs[-1], message):
                 runs.append([message])
             else:
                 runs[-1].append(message)
+        if hint and runs[-1]:
+            runs[-1][-1] = runs[-1][-1].followed_by(hint)
         return [row for run in runs for row in self._format.rows(run, self._ids, self._view)]
 
-    def _split(self, tail: list[WireRow]) -> tuple[bytes | bytearray, list[WireRow]]:
-        """The finished bytes that stay as they are, and the rows behind them, the last of which carry
-        marks."""
+    def _split(self, tail: list[WireRow], unmarked: int) -> tuple[bytes | bytearray, list[WireRow]]:
+        """The finished bytes that stay as they are, and the rows behind them, the last of which carry marks;
+        none of the last ``unmarked`` does, which no later request has like this."""
         if not self._view.marks:
             return self._closed, tail
         behind = [*(row for _, row in self._recent), *tail]
         left = MARKS
-        for index in range(len(behind) - 1, -1, -1):
+        for index in range(len(behind) - 1 - unmarked, -1, -1):
             if left and (marked := self._format.marked(behind[index], self._view.ttl)) is not None:
                 behind[index], left = marked, left - 1
         offset = self._recent[0][0] if self._recent else len(self._closed)

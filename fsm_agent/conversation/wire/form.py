@@ -7,16 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fsm_agent.conversation.effects import ApiMode, Runtime, ToolSpec
+from fsm_agent.conversation.effects import ApiMode, OutputSpec, Runtime, ToolSpec
 from fsm_agent.conversation.families import ReasoningFamily, family_of, issuer_of, runtime_family
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import BYTES_PER_CHAR, IMAGE_CHARS
-from fsm_agent.settings.model import CacheTtl, Effort
+from fsm_agent.settings.model import CacheTtl, Effort, RequestSettings
+from fsm_agent.support.texts import clean
 
 CHARS_PER_TOKEN = 4
 
 WireRow = dict[str, Any]
 PLAIN = family_of("chat_completions")
+NO_OPTIONS = RequestSettings()
 Pieces = Sequence[bytes | bytearray]
 """Bytes that belong one behind the other. They are copied once, when the whole body is put together: a long
 conversation is megabytes, and every further copy would cost more than all that is new."""
@@ -69,18 +71,27 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request besides its messages. ``tools`` is their wire form (``Format.tools``), ``None`` for a
-    toolless request. ``output_cap`` in tokens, ``None`` for the provider's default; ``raised``: it is a wish
-    for a longer reply than the last and no limit that anybody set. ``effort``: how much a model that can
-    think should think, ``None`` when nobody asked. ``ttl``: see ``View``."""
+    """One request besides its messages. ``system`` is the prompt, ``ephemeral`` what stands behind it and in
+    no cache. ``tools`` is their wire form (``Format.tools``), ``None`` for a toolless request. ``output_cap``
+    in tokens, ``None`` for the provider's default; ``raised``: it is a wish for a longer reply than the last
+    and no limit that anybody set; ``firm``: a longer reply is not paid for, so thoughts have to fit in.
+    ``effort``: how much a model that can think should think, ``None`` when
+    nobody asked. ``options``: what is asked for besides, and ``free``: no tool has to be called any more.
+    ``answer``: what the provider is to hold the answer to.
+    ``ttl``: see ``View``."""
 
     runtime: Runtime
     system: str = ""
+    ephemeral: str = ""
     tools: bytes | None = None
     output_cap: int | None = None
     raised: bool = False
+    firm: bool = False
     temperature: float | None = None
     effort: Effort | None = None
+    options: RequestSettings = NO_OPTIONS
+    free: bool = True
+    answer: OutputSpec | None = None
     ttl: CacheTtl = "5m"
 
 
@@ -97,8 +108,8 @@ class Format(Protocol):
     def ids(self, rows: Sequence[WireRow]) -> set[str]:
         """The call ids in these rows."""
 
-    def system_row(self, prompt: str, view: View) -> WireRow | None:
-        """The row that the prompt is, or ``None`` where it is no row."""
+    def system_row(self, prompt: str, ephemeral: str, view: View) -> WireRow | None:
+        """The row that the prompt is, with what stands behind it, or ``None`` where it is no row."""
 
     def marked(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
         """The row with a cache mark; ``None`` when it cannot carry one. Its text keeps the same bytes."""
@@ -112,6 +123,22 @@ class Format(Protocol):
 def cache_mark(ttl: CacheTtl) -> dict[str, str]:
     """The value of a mark; five minutes are the default of every provider that reads marks."""
     return {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
+
+
+def system_text(prompt: str, ephemeral: str) -> str:
+    """The prompt and what stands behind it, as one text."""
+    return "\n\n".join(text for one in (prompt, ephemeral) if (text := clean(one).strip()))
+
+
+def system_blocks(prompt: str, ephemeral: str, ttl: CacheTtl) -> list[dict[str, Any]]:
+    """The same as blocks of text, the prompt with a cache mark: what stands behind it may be another text in
+    the next turn."""
+    blocks: list[dict[str, Any]] = []
+    if text := clean(prompt).strip():
+        blocks.append({"type": "text", "text": text, "cache_control": cache_mark(ttl)})
+    if text := clean(ephemeral).strip():
+        blocks.append({"type": "text", "text": text})
+    return blocks
 
 
 def dump(value: Any) -> bytes:
@@ -158,7 +185,8 @@ def excess(value: Any) -> int:
     if value.get("type") in OTHERS:
         length = len(dump(value))
         return length - max(IMAGE_CHARS, length // BYTES_PER_CHAR)
-    return excess(value.get("content")) + excess(value.get("output"))
+    inner = (value.get("content"), value.get("output"))
+    return sum([excess(one) for one in inner if isinstance(one, (list, dict))])
 
 
 def without_patterns(schema: Any) -> Any:

@@ -10,14 +10,25 @@ from typing import Any
 
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.conversation.history_rules import opens_group, valid_rows
+from fsm_agent.conversation.hosted import ITEMS
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import Part, body_of, kind_of
+from fsm_agent.conversation.wire.answers import answer_fields
 from fsm_agent.conversation.wire.chat import wire_text
 from fsm_agent.conversation.wire.efforts import levels_of, nearest
-from fsm_agent.conversation.wire.form import Ask, Pieces, View, WireRow, dump, joined, without_patterns
+from fsm_agent.conversation.wire.form import (
+    Ask,
+    Pieces,
+    View,
+    WireRow,
+    dump,
+    joined,
+    system_text,
+    without_patterns,
+)
+from fsm_agent.conversation.wire.options import all_tools, hosted_of, option_fields
 from fsm_agent.conversation.wire.parts import content_of
 from fsm_agent.settings.model import CacheTtl
-from fsm_agent.support.texts import clean
 
 NO_TEXT = "(no text)"
 LONGEST_ID = 60
@@ -46,7 +57,7 @@ class ResponsesFormat:
     def ids(self, rows: Sequence[WireRow]) -> set[str]:
         return {row["call_id"] for row in rows if row["type"] == "function_call"}
 
-    def system_row(self, prompt: str, view: View) -> WireRow | None:
+    def system_row(self, prompt: str, ephemeral: str, view: View) -> WireRow | None:
         return None
 
     def marked(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
@@ -73,16 +84,19 @@ class ResponsesFormat:
         any of it. Without one none is asked for: OpenAI gives summaries to verified organisations only."""
         runtime = ask.runtime
         head: dict[str, Any] = {"model": runtime.model, "stream": runtime.streaming, "store": False}
-        if levels := levels_of(runtime.model):
-            head["include"] = ["reasoning.encrypted_content"]
-            if ask.effort is not None:
-                head["reasoning"] = {"effort": nearest(ask.effort, levels), "summary": "auto"}
+        levels = levels_of(runtime.model)
+        told = [name for tool, _ in hosted_of(ask) for name in tool.include]
+        if include := [*(["reasoning.encrypted_content"] if levels else ()), *told]:
+            head["include"] = include
+        if levels and ask.effort is not None:
+            head["reasoning"] = {"effort": nearest(ask.effort, levels), "summary": "auto"}
         if ask.temperature is not None:
             head["temperature"] = ask.temperature
-        prompt = clean(ask.system).strip()
+        head |= answer_fields(ask) | option_fields(ask)
+        prompt = system_text(ask.system, ask.ephemeral)
         named = [
             ("instructions", dump(prompt) if prompt else None),
-            ("tools", ask.tools),
+            ("tools", all_tools(ask)),
             ("input", messages),
         ]
         tail = {} if ask.output_cap is None else {"max_output_tokens": max(LEAST_OUTPUT, ask.output_cap)}
@@ -174,11 +188,13 @@ def _output(content: Any) -> Any:
 
 def _thoughts(message: Message, view: View) -> Iterator[Mapping[str, Any]]:
     """Encrypted reasoning that this provider itself has made, as it came but for its id: nothing is stored
-    under it."""
-    if "encrypted_replay" in view.repairs:
-        return
+    under it; and what its own tools did, as it came."""
     for block in view.own_blocks(message):
-        if block.get("type") == "reasoning" and block.get("encrypted_content"):
+        if block.get("type") in ITEMS:
+            yield block
+        elif "encrypted_replay" in view.repairs:
+            continue
+        elif block.get("type") == "reasoning" and block.get("encrypted_content"):
             yield {key: one for key, one in block.items() if key not in ("id", "status") and one is not None}
 
 

@@ -30,7 +30,8 @@ class StepMove:
 
 @dataclass(frozen=True, slots=True)
 class StepInto:
-    """Run one request and its reply, or the move that ends the state."""
+    """Run one request and its reply, or the move that ends the state; where the state runs other turns, to
+    their first request."""
 
     name: ClassVar[str] = "into"
 

@@ -32,6 +32,7 @@ from fsm_agent.debug.core.pending_request import PERFORM, HeldKind, PendingReque
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import PausePoint, Perform
+from fsm_agent.runtime.not_yet import NotYet
 
 MOST_NUMBERS = 900_000
 """Numbers of questions begin anywhere below, and differently for each debugger: an answer that comes late, to
@@ -43,7 +44,8 @@ not."""
 
 
 class Controller:
-    """Stands at the gate of one turn. ``listeners`` are told of everything; ``breakpoints`` may be changed at
+    """Stands at the gate of one turn, and at those of the turns that its state runs: *step into* stops there,
+    every other command lets them go. ``listeners`` are told of everything; ``breakpoints`` may be changed at
     any time."""
 
     def __init__(self, gate: PausePoint, *, paused: bool = True) -> None:
@@ -61,7 +63,22 @@ class Controller:
         self._visit: list[Exchange] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
-        self._standing = False
+        self._standing = self._spare = False
+        self._inner: tuple[Controller, ...] = ()
+
+    @classmethod
+    def at(cls, gate: PausePoint, *, paused: bool = True) -> Controller:
+        """A new one, or the one that stands there only because the outer turn is debugged. Raises
+        ``ConfigError`` when another debugger is there."""
+        there = gate.watcher
+        if isinstance(there, cls) and there._spare:
+            there._spare = False
+            if paused:
+                there.order(commands.PauseTurn())
+            return there
+        made = cls(gate, paused=paused)
+        made.stand()
+        return made
 
     def stand(self) -> None:
         """Take the place at the gate. Raises ``ConfigError`` when another debugger has it."""
@@ -69,18 +86,39 @@ class Controller:
             raise ConfigError(
                 "another debugger is attached to this turn already", self.gate.turn.turn_id, "one at a time"
             )
-        self.gate.watcher = self
+        self.gate.watcher, self.gate.entering = self, self._enters
+        for inner in self.gate.inner:
+            self._enters(inner)
+
+    def _enters(self, gate: PausePoint) -> None:
+        """The state runs another turn: stand there too, unless somebody does."""
+        if gate.watcher is None:
+            inner = Controller(gate, paused=self._mode in ("into", "paused"))
+            inner.stand()
+            inner._spare = True
+            self._inner = (*(one for one in self._inner if not one._ended and not one._left), inner)
+            inner.listeners.add(self._hear_inside)
+
+    def _hear_inside(self, event: DebugEvent) -> None:
+        if event.kind in ("paused", "waiting", "running"):
+            status = self.status()
+            if status.phase == "paused":
+                self._tell("paused", reason=status.reason, text=status.text, breakpoints=[])
+            else:
+                self._tell("running")
 
     def go_away(self) -> None:
         """Leave the gate: the turn goes on by itself; what was held is performed, what waited for approval is
         denied, unless somebody else is asked too."""
+        for inner in self._inner:
+            if inner._spare:
+                inner.go_away()
         with self._lock:
             if self.gate.watcher is self:
-                self.gate.watcher = None
+                self.gate.watcher, self.gate.entering = None, lambda inner: None
             self._mode = "free"
             for held in self._held.values():
-                nobody = held.kind == "approval" and not held.elsewhere
-                self._resolve(held, Approval(False, NOBODY) if nobody else PERFORM)
+                self._resolve(held, PERFORM)
             self._notify()
 
     # From any thread
@@ -93,8 +131,13 @@ class Controller:
                 with self._lock:
                     if self._mode != "paused":
                         self._stop("pause", "paused by hand")
+                for inner in self._inner:
+                    inner.order(command)
             case commands.StepMove():
                 self._go("step")
+            case commands.StepInto() if inside := self._stopped_inside():
+                for inner in inside:
+                    inner.order(command)
             case commands.StepInto():
                 self._go("into")
             case commands.StepOver():
@@ -172,7 +215,7 @@ class Controller:
         own, person = asyncio.ensure_future(perform(request)), asyncio.ensure_future(asked.wait())
         try:
             await asyncio.wait({own, person}, timeout=SETTLES, return_when=asyncio.FIRST_COMPLETED)
-            if own.done() and not own.result().reason.startswith(NOBODY):
+            if own.done() and not _nobody(own.result()):
                 return own.result()
             answer = await self._asked("approval", request, None if own.done() else own, person)
             return await own if answer is PERFORM else answer
@@ -208,7 +251,7 @@ class Controller:
                 if stop.done():
                     return Approval(False, "interrupted", interrupted=True) if kind == "approval" else PERFORM
                 if other is not None and other.done():
-                    if not other.result().reason.startswith(NOBODY):
+                    if not _nobody(other.result()):
                         return other.result()
                     other, held.elsewhere = None, False  # nobody was there; the debugger is
                 held.allowable = True
@@ -248,8 +291,12 @@ class Controller:
             self._standing = False
         self._tell("ended" if ended else "left")
 
+    def _stopped_inside(self) -> list[Controller]:
+        return [one for one in self._inner if one.status().phase in ("paused", "waiting")]
+
     def status(self) -> Status:
         """Where the engine is."""
+        inside = self._stopped_inside()  # not with the lock: they tell this one what happens with theirs
         with self._lock:
             phase: Phase = "running"
             if self._ended:
@@ -264,7 +311,11 @@ class Controller:
             status = Status(
                 phase, turn.seq, turn.state, held=held, hold=tuple(sorted(self._hold)), where="here",
                 interrupted=self._interrupted,
+                inner=tuple(one.turn.turn_id for one in self.gate.inner if one.running),
             )  # fmt: skip
+            if phase == "running" and inside:
+                ids = ", ".join(one.gate.turn.turn_id for one in inside)
+                return replace(status, phase="paused", reason="step", text=f"inside {ids}")
             if phase == "paused":
                 status = replace(status, reason=self._reason, text=self._text, breakpoints=self._met)
             return status
@@ -296,6 +347,8 @@ class Controller:
             was = self._mode
             self._mode, self._until, self._told, self._left = mode, until, False, False
             self._notify()
+        for inner in self._inner:
+            inner._go("free")
         if was == "paused":
             self._tell("running")
 
@@ -342,3 +395,8 @@ class Controller:
         self.listeners.tell(
             DebugEvent(kind, {"turn": turn.turn_id, "seq": turn.seq, "state": turn.state} | data)
         )
+
+
+def _nobody(said: Approval | NotYet) -> bool:
+    """Was there nobody to ask?"""
+    return isinstance(said, NotYet) or said.reason.startswith(NOBODY)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from fsm_agent.debug.core.compare import Comparison, compare
 from fsm_agent.debug.core.debugger import Debugger
-from fsm_agent.debug.core.engines import RecordedEngine
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.turn_factory import Agents, AgentTurnFactory, Runs, TurnFactory, WorkflowTurnFactory
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
+from fsm_agent.sessions.store.pending import PendingItems
 from fsm_agent.sessions.store.transfer.export import export_turn
 from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.workflow import Workflow
@@ -22,7 +23,7 @@ from fsm_agent.workflow import Workflow
 
 class DebugSession:
     """Open debuggers by turn. ``agents`` is asked for an agent when a turn is started, resumed or forked;
-    without it one can only look."""
+    without it one can only look. ``pending``: what suspended turns wait for."""
 
     def __init__(self, store: Store, agents: Agents | None = None, maker: TurnFactory | None = None) -> None:
         self.store = store
@@ -30,6 +31,7 @@ class DebugSession:
         self._open: dict[str, Debugger] = {}
         self._lock = threading.RLock()
         self._turns = Turns(store.database)
+        self.pending = PendingItems(lambda: store.database, store.now)
 
     @classmethod
     def of_workflow(cls, workflow: Workflow[Any]) -> DebugSession:
@@ -49,6 +51,24 @@ class DebugSession:
     def recent(self, limit: int = 50) -> list[TurnInfo]:
         """The newest turns first."""
         return self._turns.recent(limit, table=self.kind.table.name)
+
+    def tree(self, limit: int = 50) -> list[dict[str, Any]]:
+        """The newest turns as JSON values, the newest first, and below each those that its tools or states
+        began, the oldest first: ``depth`` says how far below, ``agent`` whose turn it is."""
+        within = (info for name in self.kind.inner for info in self._turns.recent(limit, table=name))
+        found = [*self.recent(limit), *(info for info in within if info.parent is not None)]
+        below: dict[str | None, list[TurnInfo]] = {}
+        known = {info.id for info in found}
+        for info in found:
+            child = info.forked_at is None and info.parent in known
+            below.setdefault(info.parent if child else None, []).append(info)
+
+        def told(infos: Iterable[TurnInfo], depth: int) -> Iterator[dict[str, Any]]:
+            for info in infos:
+                yield asdict(info) | {"agent": self._turns.agent(info.id), "depth": depth}
+                yield from told(reversed(below.get(info.id, [])), depth + 1)
+
+        return list(told(below.get(None, []), 0))
 
     def newest(self) -> str | None:
         """The turn that a page opens with: the newest one."""
@@ -78,11 +98,7 @@ class DebugSession:
         """The debugger of a turn; opened again when the turn has come to life, or has stopped, since."""
         with self._lock:
             known = self._open.get(turn_id)
-            if (
-                known is not None
-                and isinstance(known.engine, RecordedEngine)
-                and self._alive(known.record.info)
-            ):
+            if known is not None and known.status.phase == "idle" and self._alive(known.record.info):
                 known = None
             if known is None:
                 before = self._open.get(turn_id)

@@ -52,10 +52,12 @@ class Debugger:
     @classmethod
     def attach(cls, store: Store, turn_id: str, kind: TurnKind = KIND) -> Debugger:
         """Debug a turn that there is: one that runs in this process or in another goes on running; one that
-        ended, or that no process runs, can be looked at. ``kind``: its kind, where it is not this agent's.
+        ended, or that no process runs, can be looked at. ``kind``: its kind, or that of the turn whose state
+        runs it, where it is not this agent's.
         Raises ``ConfigError`` for a turn that is not there, or has a debugger already."""
         record = Record(store, turn_id)
         info = record.info
+        kind = kind.inner.get(info.table_name, kind)
         gate = store.pause_points.running(turn_id)
         if info.ended is None and gate is not None:
             return cls(store, record, LocalEngine(gate, paused=False), gate.kind)

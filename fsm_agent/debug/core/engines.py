@@ -14,7 +14,7 @@ from fsm_agent.debug.core.control import Controller
 from fsm_agent.debug.core.events import Listener, Listeners, Status
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.turn_factory import Runs
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.table import Table
 from fsm_agent.support.threads import LOOP
@@ -54,8 +54,7 @@ class LocalEngine:
     first command on."""
 
     def __init__(self, gate: PausePoint, turn: Runs | None = None, paused: bool = True) -> None:
-        self.controller = Controller(gate, paused=paused)
-        self.controller.stand()
+        self.controller = Controller.at(gate, paused=paused)
         self._turn = turn
         self._running: concurrent.futures.Future[Any] | None = None
         self._left = threading.Event()
@@ -81,7 +80,10 @@ class LocalEngine:
     def _done(self, running: concurrent.futures.Future[Any]) -> None:
         if not running.cancelled() and (error := running.exception()) is not None:
             self.problem = error
-            log.error("the turn stopped: %s", error, exc_info=error)
+            if isinstance(error, TurnSuspended):
+                log.info("%s", error)
+            else:
+                log.error("the turn stopped: %s", error, exc_info=error)
 
     @property
     def breakpoints(self) -> Breakpoints:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from fsm_agent.conversation.effects import Persist, Preserve, ReplaceHistory, SyncMemory
+from fsm_agent.conversation.effects import AskEngine, Persist, Preserve, ReplaceHistory, SyncMemory
 from fsm_agent.fsm.exchange_form import kept_reply, name_of, shown
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.sessions.store.rows import REQUEST, named, reply_json
@@ -52,7 +52,8 @@ Listener = Callable[[DebugEvent], None]
 @dataclass(frozen=True, slots=True)
 class Status:
     """Where the engine is. ``held`` is what a person is asked; ``hold`` are the kinds of requests that are
-    held back."""
+    held back; ``inner`` the turns that the state runs, by their ids. While one of them stands still, so does
+    this one."""
 
     phase: Phase
     seq: int
@@ -64,6 +65,7 @@ class Status:
     hold: tuple[str, ...] = ()
     where: Where = "nowhere"
     interrupted: bool = False
+    inner: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -135,6 +137,8 @@ def _ours(request: Any) -> bool:
 def _request(request: Any) -> dict[str, Any]:
     if isinstance(request, Persist | Preserve | ReplaceHistory):
         return {"is": type(request).__name__, "rows": len(request.rows)}
+    if isinstance(request, AskEngine):
+        return {"is": "AskEngine", "step": request.step, "rows": len(request.context.rows)}
     if isinstance(request, SyncMemory):
         return {"is": "SyncMemory"}
     encoded: dict[str, Any] = REQUEST.encode(request)

@@ -22,7 +22,7 @@ LONGEST = 2_000
 """Moves of a turn that is still a test."""
 OPENED = (
     "runtime", "tools", "system_prompt", "workdir", "auxiliary", "compacted_before", "compaction_blocked",
-    "review_due",
+    "review_due", "unnamed", "has_engine", "checks", "output",
 )  # fmt: skip
 WIDTH = 120
 

@@ -17,6 +17,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.deltas import patched
 from fsm_agent.fsm.journal import Step
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.contents import delta_of
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.rows import transcript
 from fsm_agent.sessions.store.sealed import loads
@@ -198,7 +199,8 @@ class Record:
                 span = (part.turn, part.first, part.last, part.last, like)
                 found |= {seq for (seq,) in c.execute(_FIND_MOVES, (*span, *[like] * 3, limit))}
                 spans = (part.turn, part.first - 1, part.last, part.last, like, like, limit)
-                found |= {seq + 1 for (seq,) in c.execute(_FIND_EFFECTS, spans)}
+                for sql in (_FIND_EFFECTS, _FIND_SMALL):
+                    found |= {seq + 1 for (seq,) in c.execute(sql, spans)}
         return sorted(found)[:limit]
 
     def _within(self, first: int, last: int | None) -> list[ForkPart]:
@@ -253,7 +255,7 @@ class Record:
                     "SELECT delta FROM transitions WHERE turn = ? AND seq BETWEEN ? AND ? ORDER BY seq",
                     (part.turn, part.first, part.last),
                 )
-                deltas += [loads(delta) for (delta,) in rows]
+                deltas += [delta_of(c, delta) for (delta,) in rows.fetchall()]
         return patched(self._snapshots[start], deltas) | {"seq": at}
 
 
@@ -265,6 +267,11 @@ _FIND_MOVES = (
 _FIND_EFFECTS = (
     f"SELECT seq FROM effects {_SPAN} AND kind <> 'OpenTurn'"  # noqa: S608
     " AND (request LIKE ? ESCAPE '\\' OR reply LIKE ? ESCAPE '\\') ORDER BY seq LIMIT ?"
+)
+_FIND_SMALL = (
+    f"SELECT seq FROM visits, json_each(asked) {_SPAN} AND json_extract(value, '$[4].is') <> 'OpenTurn'"  # noqa: S608
+    " AND (json_extract(value, '$[4]') LIKE ? ESCAPE '\\' OR json_extract(value, '$[5]') LIKE ? ESCAPE '\\')"
+    " ORDER BY seq LIMIT ?"
 )
 
 

@@ -99,8 +99,7 @@ class RemoteDebugServer:
                 "another debugger is attached to this turn already", self._gate.turn.turn_id, "one at a time"
             )
         self._detach()
-        controller = Controller(self._gate, paused=wanted.pause)
-        controller.stand()
+        controller = Controller.at(self._gate, paused=wanted.pause)
         controller.listeners.add(self._hear)
         controller.breakpoints.replace(wanted.breakpoints)
         self._controller, self._debugger, self._looked = controller, wanted.owner, time.monotonic()

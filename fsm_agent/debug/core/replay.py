@@ -16,10 +16,12 @@ from typing import Any
 from fsm_agent.agent import Agent
 from fsm_agent.conversation.effects import (
     CallModel,
+    Checks,
     Compacted,
     Failure,
     Opened,
     OpenTurn,
+    OutputSpec,
     Runtime,
     RunTool,
     ToolSpec,
@@ -36,19 +38,22 @@ from fsm_agent.sessions.store.rows import METER, REPLY
 from fsm_agent.sessions.turn import Turn
 
 RUNTIME, RUNTIMES, TOOLS = codec_of(Runtime), codec_of(tuple[Runtime, ...]), codec_of(tuple[ToolSpec, ...])
+CHECKS, OUTPUT = codec_of(Checks), codec_of(OutputSpec)
 ANSWERED = frozenset({
-    "AskApproval", "CheckSignals", "ResolvePaths", "Wait", "Prefetch", "Preserve", "SyncMemory", "Rekey",
-    "RebuildClient", "SwitchProvider", "SwitchStreaming", "NoteCompaction", "Transform", "Spill",
-    "DumpRequest", "KeepFiles", "AnswerProgram",
+    "AskApproval", "CheckSignals", "ResolvePaths", "Wait", "Prefetch", "Preserve", "AskEngine", "SyncMemory",
+    "Rekey", "RebuildClient", "SwitchProvider", "SwitchStreaming", "NoteCompaction", "Transform", "Spill",
+    "DumpRequest", "KeepFiles", "AnswerProgram", "CheckMessage", "CheckAnswer", "CheckLimits", "ShowRequest",
+    "ShowCall",
 })  # fmt: skip
 """Kinds of requests whose replies come from the record, besides those to the model and to tools."""
 
 
 class Replay:
     """``message`` and ``history`` (rows) are what the turn began with, ``opened`` what it found then:
-    runtime, tools, system_prompt, workdir, auxiliary, compacted_before, attended, meter. ``model``: replies
-    in order. ``tools``: outcomes by call id, several for one that ran again. ``others``: {kind of request:
-    replies in order}. All as the journal has them, in JSON."""
+    runtime, tools, system_prompt, workdir, auxiliary, compacted_before, has_engine, checks, output, attended,
+    meter.
+    ``model``: replies in order. ``tools``: outcomes by call id, several for one that ran again. ``others``:
+    {kind of request: replies in order}. All as the journal has them, in JSON."""
 
     def __init__(
         self,
@@ -74,10 +79,12 @@ class Replay:
 
     def turn(self, home: Path) -> Turn:
         """The turn, not yet moved; ``home`` should be empty."""
+        output = OUTPUT.decode(self._opened["output"]) if self._opened.get("output") else None
         served = [one for one in self._model if isinstance(one, ModelReply | Failure)]
         agent = Agent(
             ScriptedModel(served),
             toolsets=[],
+            output_type=output,
             settings=self._settings,
             home=home,
             clock=FakeClock(),
@@ -137,6 +144,9 @@ class Replay:
             auxiliary=RUNTIMES.decode(then.get("auxiliary", [])),
             compacted=Compacted(int(bool(then.get("compacted_before"))), then.get("compaction_blocked", "")),
             review_due=bool(then.get("review_due")),
+            unnamed=bool(then.get("unnamed")),
+            engine=bool(then.get("has_engine")),
+            checks=CHECKS.decode(then.get("checks", {})),
             notices=(),
         )
 

@@ -57,7 +57,7 @@ class EditorContext:
             return
         map = table_map_of(table)
         self.breakpoints = EditorBreakpoints(table, map, states)
-        self.frames = StackFrames(table, map, states)
+        self.frames = StackFrames((session.kind, *session.kind.inner.values()))
         for point in self.breakpoints.again(before) if before is not None else ():
             self.outbox.event(
                 "breakpoint", {"reason": "changed", "breakpoint": shown(point, self.client, map)}
@@ -84,8 +84,9 @@ class EditorContext:
         return thread
 
     def arm(self, thread: TurnThread) -> None:
-        """Give a turn the breakpoints of the session."""
-        wanted = [] if self.options.no_debug else self.breakpoints.core()
+        """Give a turn the breakpoints of the session, which are of one table."""
+        other = thread.debugger.table is not self.breakpoints.table
+        wanted = [] if self.options.no_debug or other else self.breakpoints.core()
         try:
             thread.debugger.set_breakpoints(wanted)
         except ConfigError as error:

@@ -44,15 +44,15 @@ class EventTranslator:
             case "moved":
                 self._moved(thread, event)
             case "paused":
-                if thread.debugger.status.phase == "paused" and thread.stop is None:
-                    self._context.stands(thread)
+                self._pauses(thread)
             case "running":
                 self._runs(thread)
             case "waiting":
                 self._waits(thread, event)
             case "log":
                 move = next(iter(thread.debugger.record.steps(event.data["seq"], event.data["seq"])), None)
-                where = self._context.frames.where(move.row, self._context.client) if move is not None else {}
+                frames, client = self._context.frames, self._context.client
+                where = frames.where(thread, move.row, client) if move is not None else {}
                 self._context.outbox.output(event.data["text"], where=where)
             case "left":
                 self._context.stands(thread)
@@ -81,6 +81,21 @@ class EventTranslator:
                     self._known.add(turn)
                     self._child(turn)
 
+    def _pauses(self, thread: TurnThread) -> None:
+        """Where a turn stands still because one that its state runs does, that one is looked at."""
+        status = thread.debugger.status
+        if status.phase != "paused":
+            return
+        if thread.stop is None:
+            self._context.stopped(thread, stop_of(thread, self._context.breakpoints), focus=not status.inner)
+        for turn in status.inner:
+            if turn not in self._known and self._context.threads.of_turn(turn) is None:
+                self._known.add(turn)
+                self._child(turn)
+                inner = self._context.threads.of_turn(turn)
+                if inner is not None and inner.debugger.status.phase == "paused":
+                    self._context.stands(inner)
+
     def _child(self, turn: str) -> None:
         focus = self._context.focus
         try:
@@ -100,7 +115,7 @@ class EventTranslator:
                 f"  ({spent})" if spent else ""
             )
             self._context.outbox.output(
-                text, where=self._context.frames.where(data["row"], self._context.client)
+                text, where=self._context.frames.where(thread, data["row"], self._context.client)
             )
         elsewhere = isinstance(thread.debugger.engine, RemoteDebugClient)
         if elsewhere and data["source"] == "ExecuteTools" and self._context.breakpoints.stops_at("unknown"):

@@ -7,8 +7,6 @@ that only our user can open; a port needs a token (``door``). One editor is serv
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +26,7 @@ from fsm_agent.debug.dap.protocol import (
 )
 from fsm_agent.debug.dap.session import EditorSession
 from fsm_agent.errors import ConfigError
+from fsm_agent.support.own_streams import own_streams
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +47,7 @@ def serve_stdio(session: DebugSession, first: str | None, opener: Opener, secret
     """Serve one editor over standard input and output; 0. Whatever else writes to standard output comes out
     on standard error, and nothing else reads the input: a tool, or a process that it starts, cannot break the
     protocol."""
-    reading, writing = _own_streams()
+    reading, writing = own_streams()
     try:
         talk(reading, writing, session, first, opener, secrets)
     except NotTheProtocol as error:
@@ -111,15 +110,3 @@ def _writer(writing: ByteWriter) -> Write:
             gone = True
 
     return write
-
-
-def _own_streams() -> tuple[ByteReader, ByteWriter]:
-    """The process's input and output for ourselves; others get an empty input, and standard error as their
-    output. They stay open until the process ends: somebody still waits for input then."""
-    sys.stdout.flush()
-    reading, writing = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    return os.fdopen(reading, "rb", 0), os.fdopen(writing, "wb")

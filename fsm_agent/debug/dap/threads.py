@@ -5,7 +5,7 @@ before."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, assert_never
 
@@ -16,10 +16,10 @@ from fsm_agent.debug.core.events import DebugEvent, Status
 from fsm_agent.debug.dap.breakpoints import EditorBreakpoints, place
 from fsm_agent.debug.dap.held import brief
 from fsm_agent.debug.dap.protocol import Client
-from fsm_agent.debug.dap.table_map import StateSource, TableMap
+from fsm_agent.debug.dap.table_map import state_sources, table_map_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
-from fsm_agent.fsm.table import Table
+from fsm_agent.fsm.turn_kind import TurnKind
 
 StopReason = Literal["step", "breakpoint", "exception", "pause", "entry", "function breakpoint", "restart"]
 NAME = 60
@@ -204,11 +204,13 @@ _POSITIONS = 20
 
 
 class StackFrames:
-    """Where the frames of every turn are in the sources."""
+    """Where the frames of every turn are in the sources, by the table of the turn."""
 
-    def __init__(self, table: Table, map: TableMap, states: Mapping[str, StateSource]) -> None:
-        self._rungs = {row.id: row.rung for row in table.rows}
-        self._map, self._states = map, states
+    def __init__(self, kinds: Iterable[TurnKind]) -> None:
+        self._sources = {
+            kind.table.name: (kind.table, table_map_of(kind.table), state_sources(kind.states))
+            for kind in kinds
+        }
 
     def stack(self, thread: TurnThread, client: Client, start: int = 0, levels: int = 0) -> dict[str, Any]:
         """The body of ``stackTrace``; ``levels`` 0 are all."""
@@ -230,11 +232,12 @@ class StackFrames:
         self, thread: TurnThread, frame: Frame, steps: Mapping[int, Step], client: Client, past: bool
     ) -> dict[str, Any]:
         kind, at = frame
+        table, map, states = self._sources[thread.debugger.table.name]
         made: dict[str, Any] = {"id": frame_id(thread.id, frame), "line": 0, "column": 0}
         if kind == "state":
             state = steps[at].dest if at else thread.debugger.record.path()[0]
             made["name"] = state
-            if (where := self._states.get(state)) is not None:
+            if (where := states.get(state)) is not None:
                 made |= {
                     "source": client.source(where.path),
                     "line": client.line(where.line),
@@ -242,23 +245,24 @@ class StackFrames:
                 }
             return made
         step = steps[at]
-        rung = self._rungs.get(step.row, "")
+        rung = next((row.rung for row in table.rows if row.id == step.row), "")
         made["name"] = f"{at}: {step.source} –{step.event}→ {step.dest}" + (
             f" · {rung}" if rung and rung[0] not in "→⇥" else ""
         )
         if step.exit:
             made["name"] += f" · {step.exit}"
-        if (spot := self._map.rows.get(step.row)) is not None:
-            made |= {"source": client.source(self._map.path)} | place(spot, client)
+        if (spot := map.rows.get(step.row)) is not None:
+            made |= {"source": client.source(map.path)} | place(spot, client)
         return made | ({"presentationHint": "subtle"} if past else {})
 
-    def where(self, row: str, client: Client) -> dict[str, Any]:
+    def where(self, thread: TurnThread, row: str, client: Client) -> dict[str, Any]:
         """Source, line and column of a row, for output; empty for a row of another table."""
-        spot = self._map.rows.get(row)
+        _, map, _ = self._sources[thread.debugger.table.name]
+        spot = map.rows.get(row)
         if spot is None:
             return {}
         return {
-            "source": client.source(self._map.path),
+            "source": client.source(map.path),
             "line": client.line(spot.line),
             "column": client.column(spot.column),
         }

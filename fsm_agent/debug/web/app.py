@@ -7,8 +7,8 @@ import json
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
-from functools import cached_property
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, get_args
 
 from starlette.applications import Starlette
@@ -18,6 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from fsm_agent.approvals.question import exact
+from fsm_agent.approvals.waiting import answer as answer_to
 from fsm_agent.debug.core.arguments import MalformedArgument, number, text
 from fsm_agent.debug.core.breakpoints import Kind, outcome_of, targets_of
 from fsm_agent.debug.core.commands import breakpoints_in, read_command
@@ -55,14 +57,16 @@ class DebugPage:
         """Return what is answered at which address."""
         turn = "/api/turns/{turn}"
         gets: list[tuple[str, Callable[[Request], Any]]] = [
-            ("/api/hello", self.hello), ("/api/turns", self.turns), (turn, self.turn),
-            (f"{turn}/moves", self.moves), (f"{turn}/lanes", self.lanes), (f"{turn}/at/{{at}}", self.at),
+            ("/api/hello", self.hello), ("/api/turns", self.turns), ("/api/pending", self.pending),
+            ("/api/compare", self.compare), (turn, self.turn), (f"{turn}/moves", self.moves),
+            (f"{turn}/lanes", self.lanes), (f"{turn}/at/{{at}}", self.at),
             (f"{turn}/at/{{at}}/messages", self.messages), (f"{turn}/at/{{at}}/wire", self.wire),
             (f"{turn}/find", self.find), (f"{turn}/seek", self.seek), (f"{turn}/test", self.test),
-            (f"{turn}/export", self.export), ("/api/compare", self.compare),
+            (f"{turn}/export", self.export),
         ]  # fmt: skip
         posts: list[tuple[str, Callable[[Request, Body], Any]]] = [
             ("/api/turns", self.start), ("/api/import", self.import_),
+            ("/api/pending/{item}", self.answer_pending),
             (f"{turn}/orders/{{order}}", self.order), (f"{turn}/breakpoints", self.breakpoints),
             (f"{turn}/fork", self.fork), (f"{turn}/resume", self.resume),
         ]  # fmt: skip
@@ -95,8 +99,10 @@ class DebugPage:
     # What there is
 
     def hello(self, request: Request) -> Any:
-        """Answer with what the page needs once: the table, its map, what may be done."""
-        kind, table = self._session.kind, self._session.kind.table
+        """Answer with what the page needs once: the table of ``turn``, its map, what may be done."""
+        turn = request.query_params.get("turn")
+        kind = self._session.open(turn).kind if turn and self._session.kind.inner else self._session.kind
+        table = kind.table
         return {
             "first": self._first or self._session.newest(),
             "canRun": self._session.can_run,
@@ -111,20 +117,21 @@ class DebugPage:
                 row.id: {"rung": row.rung, "guard": row.guard.label, "why": row.why, "exit": row.exit}
                 for row in table.rows
             },
-            **self._pictures,
+            **_pictures(table),
             "outcomes": {row.exit: outcome_of(row.exit) for row in table.rows if row.exit},
             "targets": {one: targets_of(table, one) for one in get_args(Kind)},
         }
 
-    @cached_property
-    def _pictures(self) -> dict[str, str]:
-        """Drawn once."""
-        return _pictures(self._session.kind.table)
-
     def turns(self, request: Request) -> Any:
-        """Answer with the newest turns, at most 500."""
+        """Answer with the newest turns, at most 500, as a tree."""
         limit = min(_number(request, "limit", 50), 500)
-        return {"turns": [asdict(info) for info in self._session.recent(limit)]}
+        return {"turns": self._session.tree(limit)}
+
+    def pending(self, request: Request) -> Any:
+        """Answer with what suspended turns wait for; what is asked is as it is, and nothing of it masked."""
+        items = self._session.pending.open()
+        asked = [exact({"asked": one.asked, "choices": one.choices}) for one in items]
+        return {"pending": [one.to_dict() | whole for one, whole in zip(items, asked, strict=True)]}
 
     def turn(self, request: Request) -> Any:
         """Answer with one turn, where it is, and its breakpoints."""
@@ -145,11 +152,12 @@ class DebugPage:
 
     def lanes(self, request: Request) -> Any:
         """Answer with a turn's path, summed up for a picture of so many columns."""
-        record = self._debugger(request).record
+        debugger = self._debugger(request)
+        record = debugger.record
         count = len(record.path()) - 1
         first, last = _number(request, "first", 0), min(_number(request, "last", count), count)
         buckets = max(1, min(_number(request, "buckets", 1000), 4000))
-        masks = record.lanes(first, last, buckets, self._session.kind.table.states)
+        masks = record.lanes(first, last, buckets, debugger.table.states)
         return {"first": first, "last": last, "count": count, "masks": masks}
 
     def at(self, request: Request) -> Any:
@@ -229,6 +237,11 @@ class DebugPage:
         """Begin a turn."""
         return {"turn": self._session.start(text(body, "text")).id}
 
+    def answer_pending(self, request: Request, body: Body) -> Any:
+        """Answer what a suspended turn waits for."""
+        item = answer_to(self._session.pending, request.path_params["item"], text(body, "said"))
+        return {"told": item.said}
+
     def order(self, request: Request, body: Body) -> Any:
         debugger = self._debugger(request)
         debugger.order(read_command(request.path_params["order"], body))
@@ -286,11 +299,15 @@ class DebugPage:
             return answer({"error": str(error)}, self._secrets)
 
 
+@lru_cache(maxsize=8)
 def _pictures(table: Table) -> dict[str, str]:
-    """The map and the whole table."""
-    from fsm_agent.diagram import render
+    """The map and the whole table; drawn once."""
+    from fsm_agent.diagram import written
+    from fsm_agent.diagram.model import diagram_of
 
-    return {"map": map_of(table), "table": bare(render(table, "svg", layout=table.layout))}
+    whole = diagram_of(table, table.layout.get("ways_out") if table.layout else None)
+    whole = replace(whole, nested=())
+    return {"map": map_of(table), "table": bare(written(whole, "svg", table.layout))}
 
 
 def _number(request: Request, name: str, default: int) -> int:

@@ -9,7 +9,7 @@ from fsm_agent.diagram.versions.load import Version
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import Bound, Report, bounds, examine, verify_table
-from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
+from fsm_agent.fsm.verify.reachability.small_scopes import all_limit_names
 from fsm_agent.fsm.verify.worst_case.polynomial import Polynomial
 
 KNOWN = "known: "
@@ -60,6 +60,7 @@ def proofs(old: Version, new: Version, limits: Mapping[str, int] | None = None) 
     """Prove both tables and compare. Figures are for the limits of each version, changed by ``limits``.
     Raises ``ConfigError`` for a limit that neither table reads."""
     known = {atom.limit for v in (old, new) for row in v.table.rows for atom in row.guard.atoms()}
+    known |= {*all_limit_names(old.table), *all_limit_names(new.table)}
     if unknown := sorted(set(limits or ()) - known):
         raise ConfigError("unknown limit", ", ".join(unknown), ", ".join(sorted(known)))
     values = tuple(_limits(version, limits or {}) for version in (old, new))
@@ -99,7 +100,7 @@ def _findings(report: Report) -> dict[str, tuple[str, ...]]:
 def _limits(version: Version, changes: Mapping[str, int]) -> Mapping[str, int] | None:
     """Every limit that the table reads, or ``None`` when none is known. Raises ``ConfigError`` when only some
     are."""
-    needed = limit_names(version.table)
+    needed = all_limit_names(version.table)
     values = {**(version.limits or {}), **changes}
     missing = sorted(set(needed) - set(values))
     if missing and changes:

@@ -210,11 +210,19 @@ def _names(old: Table, new: Table) -> Iterable[NameChange]:
     yield from _changes(
         "reset", *({n: ", ".join(group) for n, group in t.reset_groups.items()} for t in (old, new))
     )
+    yield from _changes("inner table", _inner(old), _inner(new))
     for kind, before, after in (("name", old.name, new.name), ("first state", old.initial, new.initial)):
         if before != after:
             yield NameChange(kind, after, "changed", before, after)
     if old.final != new.final:
         yield NameChange("final state", new.final, "changed", old.final, new.final)
+
+
+def _inner(table: Table) -> dict[str, str]:
+    """What each state runs, with the digests that tell versions apart."""
+    return {
+        s: f"{runs.label} ({', '.join(one.digest for one in runs.tables)})" for s, runs in table.inner.items()
+    }
 
 
 def _kind(flag: bool, cap: bool) -> str:

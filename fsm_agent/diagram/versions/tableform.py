@@ -18,7 +18,7 @@ from fsm_agent.fsm.properties import (
     OtherMoves,
     Property,
 )
-from fsm_agent.fsm.table import Below, Counter, Guard, Line, Rung, Table, all_of, any_of
+from fsm_agent.fsm.table import Below, Counter, Guard, Inner, Line, Rung, Table, all_of, any_of
 
 
 def table_from(value: Any, origin: str) -> Table:
@@ -33,6 +33,10 @@ def table_from(value: Any, origin: str) -> Table:
             macros=tuple((macro["event"], dict(macro["exits"])) for macro in value["macros"]),
             reset_groups={name: tuple(group) for name, group in value["resets"].items()},
             properties=tuple(map(_property, value.get("properties", ()))),
+            inner={
+                state: Inner(tuple(table_from(one, origin) for one in runs["tables"]), runs["most"])
+                for state, runs in value.get("inner", {}).items()
+            },
         )
     except TableError as error:
         raise ConfigError(f"the table is wrong ({error})", origin) from None

@@ -11,6 +11,8 @@ from itertools import zip_longest
 from fsm_agent.fsm.verify.folding import FoldedPart
 
 EVERY = "every configuration"
+MOVES = "moves"
+ALL_MOVES = "moves, those of inner turns too"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,8 @@ class JudgedProperty:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What ``fsm-agent verify`` prints. ``ok`` is false when a check found something."""
+    """What ``fsm-agent verify`` prints. ``ok`` is false when a check found something. ``inner``: the same of
+    each table that the states of this one run, and theirs run."""
 
     table: str
     digest: str
@@ -136,17 +139,25 @@ class Report:
     worst: Worst | None
     limits: dict[str, int] | None
     properties: tuple[JudgedProperty, ...] = ()
+    inner: tuple[Report, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Say whether no check found anything, also not about a property."""
-        return all(check.ok for check in self.checks) and not any(one.finding for one in self.properties)
+        """Say whether no check found anything, also not about a property, or about an inner table."""
+        fine = all(check.ok for check in self.checks) and not any(one.finding for one in self.properties)
+        return fine and all(report.ok for report in self.inner)
+
+    @property
+    def all_moves(self) -> Figure | None:
+        """The bound on moves as a turn runs: with the caps, and with the moves of inner turns."""
+        return next((one for one in reversed(self.figures) if one.quantity in (MOVES, ALL_MOVES)), None)
 
     def to_dict(self) -> dict[str, object]:
         """The report as plain JSON values."""
         checks = [{**asdict(check), "ok": check.ok} for check in self.checks]
         figures = [{**asdict(figure), "kind": figure.kind} for figure in self.figures]
-        return {**asdict(self), "ok": self.ok, "checks": checks, "figures": figures}
+        inner = [report.to_dict() for report in self.inner]
+        return {**asdict(self), "ok": self.ok, "checks": checks, "figures": figures, "inner": inner}
 
     def render(self) -> str:
         """The report as text."""
@@ -171,6 +182,8 @@ class Report:
         text += self._render_figures()
         if self.worst:
             text += ["", *self._render_worst(self.worst)]
+        for report in self.inner:
+            text += ["", *report.render().splitlines()[:-2]]
         text += ["", "ok" if self.ok else "FAILED"]
         return "\n".join(text)
 

@@ -13,9 +13,9 @@ from fsm_agent.fsm.verify.proof.induction import induct
 from fsm_agent.fsm.verify.proof.ranking import ending_faults
 from fsm_agent.fsm.verify.properties import judge
 from fsm_agent.fsm.verify.reachability.cover import cover
-from fsm_agent.fsm.verify.reachability.small_scopes import Scope, small_scopes
+from fsm_agent.fsm.verify.reachability.small_scopes import Scope, all_limit_names, limit_names, small_scopes
 from fsm_agent.fsm.verify.repairs import repairs
-from fsm_agent.fsm.verify.report import EVERY, Check, Figure, JudgedProperty, Report, Worst
+from fsm_agent.fsm.verify.report import ALL_MOVES, EVERY, MOVES, Check, Figure, JudgedProperty, Report, Worst
 from fsm_agent.fsm.verify.time_limit import SECONDS, TimeLimit
 from fsm_agent.fsm.verify.worst_case.formulas import Bound, bounds
 from fsm_agent.fsm.verify.worst_case.lower_bounds import Known, all_known, worst
@@ -32,9 +32,10 @@ def verify_table(
     small: bool = True,
     within: TimeLimit | None = None,
 ) -> Report:
-    """Check a table and bound its turns.
+    """Check a table, and those that its states run, each alone; bound its turns.
 
-    ``limits`` are the values of all limits that guards read; without them bounds are formulas only. ``watch``
+    ``limits`` are the values of all limits that guards read (``all_limit_names``); without them bounds are
+    formulas only. ``watch``
     are the states whose visits are bounded, by default those that a cap counts. ``small=False`` leaves out
     all that searches: small scopes, dead rows, runs that reach the bounds.
 
@@ -42,6 +43,68 @@ def verify_table(
     say so. Faults are findings of the report;
     ``TableError`` is raised only for a line that tests too many budgets."""
     within = within or TimeLimit(SECONDS)
+    inner: dict[str, Report] = {}
+    for number, one in enumerate(table.within.values()):
+        share = within.share(len(table.within) - number + 1)
+        inner[one.name] = _composed(one, _limits(one, limits, f"{one.name}."), (), small, share, inner)
+    whole = _composed(table, limits, watch, small, within, inner)
+    return replace(whole, inner=tuple(inner.values()))
+
+
+def _limits(table: Table, limits: Mapping[str, int] | None, prefix: str) -> Mapping[str, int] | None:
+    """Those of an inner table, under its own names."""
+    names = all_limit_names(table)
+    return limits and {name: limits[name if "." in name else prefix + name] for name in names}
+
+
+def _composed(
+    table: Table,
+    limits: Mapping[str, int] | None,
+    watch: tuple[str, ...],
+    small: bool,
+    within: TimeLimit,
+    inner: Mapping[str, Report],
+) -> Report:
+    """The report about one table, with the bound on all moves where its states run others."""
+    own = limits and {name: limits[name] for name in limit_names(table)} if table.inner else limits
+    report = _alone(table, own, watch, small, within)
+    figure = _all_moves(table, limits, report, inner)
+    whole = None if limits is None else dict(limits)
+    return replace(report, limits=whole, figures=(*report.figures, *figure))
+
+
+def _all_moves(
+    table: Table, limits: Mapping[str, int] | None, report: Report, inner: Mapping[str, Report]
+) -> tuple[Figure, ...]:
+    """Each visit of a state that runs other tables costs at most what these can make of moves."""
+    if not table.inner or (moves := report.all_moves) is None:
+        return ()
+    value, words = moves.value, [MOVES]
+    for state, runs in table.inner.items():
+        named = (f"visits of {state}", moves.caps)
+        visits = next((one for one in report.figures if (one.quantity, one.caps) == named), None)
+        known = [
+            one.value if one else None for one in (visits, *(inner[t.name].all_moves for t in runs.tables))
+        ]
+        numbers = [number for number in known if number is not None]
+        if value is not None and limits is not None and len(numbers) == len(known):
+            value += numbers[0] * (limits[runs.most] if runs.most else 1) * sum(numbers[1:])
+        else:
+            value = None
+        each = " + ".join(f"all moves of {one.name}" for one in runs.tables)
+        each = f"({each})" if len(runs.tables) > 1 else each
+        words.append(f"visits of {state}·{f'{runs.most}·' if runs.most else ''}{each}")
+    figure = Figure(ALL_MOVES, moves.caps, " + ".join(words), (), value, value, None, None, 0, 0)
+    return (figure,)
+
+
+def _alone(
+    table: Table,
+    limits: Mapping[str, int] | None,
+    watch: tuple[str, ...],
+    small: bool,
+    within: TimeLimit,
+) -> Report:
     proof = examine(table)
     checks = _proved(proof, table)
     if not all(check.ok for check in checks):

@@ -67,6 +67,7 @@ class OfflineDemo:
             await asyncio.sleep(self.pace)
         for call in calls:
             sink.tool(call.name)
+            sink.arguments(call.name, call.arguments)
         return ModelReply(text, tool_calls=calls, finish="tool_calls" if calls else "stop", model="demo")
 
     def use_key(self, key: str) -> None:

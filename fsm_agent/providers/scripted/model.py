@@ -122,6 +122,7 @@ def _tell(entry: Any, sink: StreamSink) -> ModelReply | Failure:
             sink.text(entry.text)
         for call in entry.tool_calls:
             sink.tool(call.name)
+            sink.arguments(call.name, call.arguments)
         return entry
     if not isinstance(entry, Failure):
         raise TypeError(f"a script serves replies, model replies and failures, not {type(entry).__name__}")

@@ -67,7 +67,8 @@ class Reply:
     without chunks, or a verbatim JSON ``body``. ``end``: how a message ends: whole, at the end of the stream
     without a finish reason, broken in mid-chunk, or held open. ``whole``: one JSON object even when a stream
     was asked for. ``raw``: data lines that follow the message as they are. ``overflowed``: the tokens that
-    fit and those that were sent, of a prompt that is too long. ``on_hold`` is called when the reply falls
+    fit and those that were sent, of a prompt that is too long. ``headers``: besides those that a response
+    has. ``on_hold`` is called when the reply falls
     silent."""
 
     shape: Shape = "message"

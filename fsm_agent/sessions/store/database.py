@@ -65,6 +65,15 @@ class Database(GroupWriter):
         with self._reading:
             self._reader.close()
 
+    def rebuild(self) -> None:
+        """Write the file anew, without the room that is free in it. Raises ``StoreError``."""
+        try:
+            with contextlib.closing(self.writable()) as connection:
+                patiently(lambda: connection.execute("VACUUM"))
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error as error:
+            raise as_store_error(error, self.path) from error
+
     # Opening
 
     def _prepared(self) -> sqlite3.Connection:

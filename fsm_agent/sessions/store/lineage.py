@@ -1,4 +1,4 @@
-"""Sessions that go on as others: by compaction, as a fork, or as a child of a turn.
+"""Sessions that go on as others: by compaction, as a fork, or as a child of a turn; turns and their children.
 
 A line has no limit: a conversation that was compacted a thousand times is as long. Every walk is one
 statement, and each session is visited once (``UNION`` drops what was seen), so that a circle in a damaged
@@ -30,6 +30,39 @@ def lineage(connection: sqlite3.Connection, session: str) -> str:
 def descendants(connection: sqlite3.Connection, session: str) -> list[str]:
     """Return the session and all that came of it: by compactions, forks, and delegation."""
     return _walk(connection, session, "s.parent = line.id")
+
+
+def conversation_begin(connection: sqlite3.Connection, session: str) -> str:
+    """Return the first session of the conversation: this one goes on from it after compactions, or was begun
+    in it by a turn as its child's."""
+    before = "s.id = (SELECT parent FROM sessions WHERE id = line.id AND kind IN ('compression', 'child'))"
+    return _walk(connection, session, before)[-1]
+
+
+def conversation(connection: sqlite3.Connection, first: str) -> list[str]:
+    """Return the first session of a conversation, and all that came of it by compactions and delegation."""
+    return _walk(connection, first, "s.parent = line.id AND s.kind IN ('compression', 'child')")
+
+
+def turn_line(connection: sqlite3.Connection, turn: str) -> list[str]:
+    """Return the turn, the one that has it as a child, and so on to the root of the tree."""
+    rows = connection.execute(
+        "WITH RECURSIVE line(id) AS (SELECT ?1 UNION SELECT t.parent FROM line JOIN turns t ON t.id = line.id"
+        " WHERE t.parent IS NOT NULL AND t.forked_at IS NULL) SELECT id FROM line",
+        (turn,),
+    )
+    return [str(row[0]) for row in rows]
+
+
+def turn_tree(connection: sqlite3.Connection, root: str) -> list[str]:
+    """Return the turn, its children and theirs, whose ids begin with ``c-``, its own and a dot."""
+    rows = connection.execute(
+        "WITH RECURSIVE tree(id) AS (SELECT ?1 UNION SELECT t.id FROM tree JOIN turns t"
+        " ON t.id >= 'c-' || tree.id || '.' AND t.id < 'c-' || tree.id || '/'"
+        " WHERE t.parent = tree.id AND t.forked_at IS NULL) SELECT id FROM tree",
+        (root,),
+    )
+    return [str(row[0]) for row in rows]
 
 
 def _walk(connection: sqlite3.Connection, session: str, step: str, wanted: str = "1") -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire import WireCopy
 from fsm_agent.runtime.budget import IterationBudget
+from fsm_agent.runtime.reservations import Reservations
 from fsm_agent.sessions.remote_commands import CommandPoller
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import Database, Durability
@@ -34,7 +35,8 @@ class LiveSessions:
     """Holds one object for each session in use, for all who use it in this process. ``pause_points``: the
     turns of the home that run in this process. ``at_work``: children in the background by their session, so
     that two agents never work on one; changed on the engine's loop only. ``trees``: the budgets of turns that
-    have children, by the turn's id, as long as one of the tree is at work."""
+    have children, by the turn's id, as long as one of the tree is at work. ``reservations``: what requests
+    that are under way may take of limits that turns share."""
 
     def __init__(
         self,
@@ -51,6 +53,7 @@ class LiveSessions:
         self.pause_points = CommandPoller(self)
         self.at_work: dict[str, Any] = {}
         self.trees: weakref.WeakValueDictionary[str, IterationBudget] = weakref.WeakValueDictionary()
+        self.reservations = Reservations()
         self._lock = threading.Lock()
 
     @cached_property

@@ -116,6 +116,14 @@ def name_after(store: Store, session: Session, content: Any) -> None:
             session.title = free_title(c, words, session.id)
 
 
+def is_automatic(store: Store, session_id: str) -> bool:
+    """Say whether a session is still called after its first words: nobody has given it a title."""
+    session = store.session(session_id)
+    first = next((row.content for row in session.rows if row.role == "user"), None)
+    words = first_words(first)
+    return bool(words) and session.title.startswith(words)
+
+
 def first_words(content: Any) -> str:
     """Return as many whole words as fit into a title of ``AUTOMATIC`` characters; keys are masked."""
     text = _printable(mask(asked_words(content)))

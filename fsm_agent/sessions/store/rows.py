@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fsm_agent.conversation.compaction.guard import CompactionGuard
 from fsm_agent.conversation.effects import (
     AskApproval,
+    AskEngine,
     CheckSignals,
     Done,
     KeepFiles,
@@ -29,6 +30,7 @@ from fsm_agent.conversation.messages import Message, Usage
 from fsm_agent.conversation.parts import said
 from fsm_agent.conversation.token_meter import ContextMeter
 from fsm_agent.errors import JournalError, SessionBusy
+from fsm_agent.fsm import codec
 from fsm_agent.fsm.codec import codec_of
 from fsm_agent.prompt import StoredPrompt
 from fsm_agent.sessions.session import Appended, Continued, Note, RowsReplaced, Session
@@ -213,29 +215,39 @@ def newest_number(connection: sqlite3.Connection, session_id: str, turn_id: str 
 
 def request_json(session: Session, request: Any) -> str:
     """Return a request as the journal keeps it: of messages, which stand with the session, the numbers."""
-    kind = type(request).__name__
-    match request:
-        case Persist(rows):
-            return dumps({"is": kind, "rows": session.numbered(rows)})
-        case ReplaceHistory(rows, rotate):
-            return dumps({"is": kind, "rows": len(rows), "rotate": rotate})
-        case Preserve(rows):
-            return dumps({"is": kind, "rows": len(rows)})
-        case Spill(call_id, text):
-            return dumps({"is": kind, "call_id": call_id, "chars": len(text)})
-        case Tell(channel, _) if channel not in ("status", "event"):
-            return _small_json(Tell(channel))
-        case CheckSignals():
-            return _small_json(request)
-        case SyncMemory():
-            return dumps({"is": kind})
-    return dumps(REQUEST.encode(request))
+    short = _SHORT.get(type(request))
+    if short is not None and (kept := short(session, request)) is not None:
+        return kept if isinstance(kept, str) else codec.dumps({"is": type(request).__name__, **kept})
+    return codec.dumps(REQUEST.encode(request))
+
+
+def _asked_engine(session: Session, request: AskEngine) -> dict[str, Any]:
+    return {
+        "step": request.step, "rows": len(request.context.rows), "goes": request.goes,
+        "window": request.window, "summary": len(request.summary),
+    }  # fmt: skip
 
 
 @functools.lru_cache(maxsize=64)
 def _small_json(value: CheckSignals | Tell | Done) -> str:
     """Of the few values that come back a dozen times in every round, written once."""
-    return dumps((REPLY if isinstance(value, Done) else REQUEST).encode(value))
+    return codec.dumps((REPLY if isinstance(value, Done) else REQUEST).encode(value))
+
+
+_SHORT: Mapping[type, Callable[[Session, Any], dict[str, Any] | str | None]] = {
+    Persist: lambda session, one: {"rows": session.numbered(one.rows)},
+    ReplaceHistory: lambda session, one: {"rows": len(one.rows), "rotate": one.rotate},
+    Preserve: lambda session, one: {"rows": len(one.rows)},
+    AskEngine: _asked_engine,
+    Spill: lambda session, one: {"call_id": one.call_id, "chars": len(one.text)},
+    Tell: lambda session, one: (
+        _small_json(Tell(one.channel)) if one.channel not in ("status", "event") else None
+    ),
+    CheckSignals: lambda session, one: _small_json(one),
+    SyncMemory: lambda session, one: {},
+}
+"""What is kept of requests whose fields stand elsewhere, or are nobody's business; ``None`` for one that is
+kept whole."""
 
 
 def reply_json(reply: Any) -> str:
@@ -247,10 +259,10 @@ def reply_json(reply: Any) -> str:
             "workdir": reply.workdir,
             "notices": reply.notices,
         }
-        return dumps({"is": "Opened", **kept})
+        return codec.dumps({"is": "Opened", **kept})
     if reply == Done():
         return _small_json(reply)
-    return dumps(REPLY.encode(reply))
+    return codec.dumps(REPLY.encode(reply))
 
 
 def named(request: Any) -> tuple[str, str, str]:

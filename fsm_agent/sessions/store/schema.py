@@ -14,13 +14,20 @@ turns         one message of a user and what became of it; ``start`` is its snap
 given         the conversation that a caller gave a turn to begin with, apart because a turn's own row is
               written at every move
 transitions   every move, with what it changed (``delta``); the snapshot at a move is the sum of those before
-effects       every request of a state and its reply; ``in_flight`` while nobody knows how it ended
+effects       requests of a state that act or take long, and their replies; ``in_flight`` while nobody knows
+              how one ended
+visits        all other requests of one visit of a state, with their replies, in one text: see
+              ``journal.small_talk``
+contents      what many turns have alike, by its digest: see ``contents``
 usage         tokens and cost of every request to a model, as they came in
+unreported    what requests are taken to have used beyond that: see ``spending``
 outbox        what other systems are still to be told of
 controls      what people ask of a turn that another process runs
 marks         how far something that reads along has come (the full-text index)
 grants        what people approved for good
 session_grants  what they approved for as long as a session goes on, in one working directory
+pending       what suspended turns wait for: questions, approvals, results that come later, times; and who
+              answered what
 delegations   tasks that a turn gave to children without waiting for them, and the turn and move at which
               their end was told
 
@@ -37,6 +44,9 @@ JSON_COLUMNS = {
     "given": ("history",),
     "transitions": ("guards", "changes", "delta"),
     "effects": ("request", "reply"),
+    "visits": ("asked",),
+    "contents": ("body",),
+    "pending": ("choices", "answer"),
 }
 """Columns that hold JSON, most of them with a checksum."""
 
@@ -228,4 +238,87 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
         "UPDATE turns SET imported = 1 WHERE ended IS NULL AND owner IS NULL",
     ),
     ("ALTER TABLE turns ADD COLUMN table_name TEXT NOT NULL DEFAULT 'turn'",),
+    (
+        "CREATE TABLE contents (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, body TEXT NOT NULL)",
+        """CREATE TABLE visits (
+            turn TEXT NOT NULL REFERENCES turns(id),
+            seq INTEGER NOT NULL,
+            epoch INTEGER NOT NULL,
+            state TEXT NOT NULL,
+            at REAL NOT NULL,
+            asked TEXT NOT NULL,
+            PRIMARY KEY (turn, seq, epoch)
+        )""",
+        # rows of this size fill their pages only when they are added at the end
+        """CREATE TABLE transitions_in_order (
+            turn TEXT NOT NULL REFERENCES turns(id),
+            seq INTEGER NOT NULL,
+            source TEXT NOT NULL,
+            event TEXT NOT NULL,
+            dest TEXT NOT NULL,
+            row TEXT NOT NULL,
+            exit TEXT,
+            guards TEXT NOT NULL,
+            changes TEXT NOT NULL,
+            seconds REAL NOT NULL,
+            at REAL NOT NULL,
+            delta TEXT NOT NULL,
+            PRIMARY KEY (turn, seq)
+        )""",
+        "INSERT INTO transitions_in_order SELECT * FROM transitions",
+        "DROP TABLE transitions",
+        "ALTER TABLE transitions_in_order RENAME TO transitions",
+        """CREATE TABLE effects_in_order (
+            turn TEXT NOT NULL REFERENCES turns(id),
+            seq INTEGER NOT NULL,
+            ordinal INTEGER NOT NULL,
+            place INTEGER NOT NULL,
+            state TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            name TEXT NOT NULL DEFAULT '',
+            class TEXT NOT NULL DEFAULT '',
+            key TEXT NOT NULL DEFAULT '',
+            status TEXT NOT NULL CHECK (status IN ('in_flight', 'done', 'unknown')),
+            request TEXT NOT NULL,
+            reply TEXT,
+            at REAL NOT NULL,
+            seconds REAL,
+            origin TEXT NOT NULL DEFAULT '' CHECK (origin IN ('', 'by hand', 'taken over')),
+            PRIMARY KEY (turn, seq, ordinal, place)
+        )""",
+        "INSERT INTO effects_in_order SELECT * FROM effects",
+        "DROP TABLE effects",
+        "ALTER TABLE effects_in_order RENAME TO effects",
+    ),
+    (
+        """CREATE TABLE unreported (
+            id INTEGER PRIMARY KEY,
+            turn TEXT NOT NULL,
+            at REAL NOT NULL,
+            tokens INTEGER NOT NULL,
+            cost REAL NOT NULL,
+            request TEXT UNIQUE
+        )""",
+        "CREATE INDEX unreported_by_at ON unreported(at)",
+        "CREATE INDEX unreported_by_turn ON unreported(turn)",
+    ),
+    (
+        """CREATE TABLE pending (
+            id TEXT PRIMARY KEY,
+            turn TEXT NOT NULL REFERENCES turns(id),
+            seq INTEGER NOT NULL,
+            call TEXT NOT NULL,
+            kind TEXT NOT NULL CHECK (kind IN ('approval', 'question', 'result', 'timer')),
+            tool TEXT NOT NULL,
+            asked TEXT NOT NULL,
+            choices TEXT NOT NULL,
+            digest TEXT NOT NULL,
+            due REAL,
+            since REAL NOT NULL,
+            answer TEXT,
+            answered REAL,
+            answered_by TEXT NOT NULL DEFAULT ''
+        ) WITHOUT ROWID""",
+        "CREATE INDEX pending_by_turn ON pending(turn)",
+    ),
 )

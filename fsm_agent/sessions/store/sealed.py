@@ -21,7 +21,11 @@ _FOUR = tuple("".join(BLANKS[byte >> shift & 3] for shift in (6, 4, 2, 0)) for b
 
 def dumps(value: object) -> str:
     """Return the value as JSON with its checksum."""
-    text = codec.dumps(value)
+    return sealed(codec.dumps(value))
+
+
+def sealed(text: str) -> str:
+    """Return JSON with its checksum."""
     return text + _seal(text)
 
 

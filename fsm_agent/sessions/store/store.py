@@ -14,6 +14,8 @@ from typing import Any
 from fsm_agent.errors import ConfigError, JournalError, SessionBusy
 from fsm_agent.runtime.registry import LOCK, STORES
 from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store import contents
+from fsm_agent.sessions.store.contents import ELSEWHERE, Contents, apart, kept_once
 from fsm_agent.sessions.store.database import Durability, Job
 from fsm_agent.sessions.store.journal.abandoned import close_out, fence, give_up, open_turns
 from fsm_agent.sessions.store.journal.read import TurnInfo
@@ -91,10 +93,12 @@ class Store(LiveSessions):
         self, session: Session, turn: Any, start: dict[str, Any], new: NewTurn, abandoned: str | None
     ) -> Begun:
         at, given = self.now(), start.pop("supplied_history", None)
+        shared: Contents = {}
         values = (
             turn.turn_id, session.id, new.parent, new.asked, turn.state, turn.seq, self.owners.me,
             new.table_name,
-            new.digest, dumps(new.settings), dumps(start), at, at,
+            new.digest, dumps({ELSEWHERE: [kept_once(new.settings, shared)]}), dumps(apart(start, shared)),
+            at, at,
         )  # fmt: skip
 
         def begin(c: sqlite3.Connection) -> None:
@@ -102,6 +106,7 @@ class Store(LiveSessions):
                 raise ConfigError(
                     "a turn of this id is stored already", turn.turn_id, "another turn_id for each turn"
                 )
+            contents.write(c, shared)
             c.execute(
                 "INSERT INTO turns (id, session, parent, asked, state, seq, owner, table_name, digest,"
                 " settings, start, began, moved) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -228,6 +233,16 @@ class Store(LiveSessions):
         self.refresh(session)
         session.owner = self.owners.me
         return Begun(turn.epoch + 1)
+
+    async def suspend(self, turn_id: str, epoch: int) -> None:
+        """Let go of a turn of this epoch and of its session, so that any process may resume it."""
+        mine = (turn_id, self.owners.me)
+
+        def free(c: sqlite3.Connection) -> None:
+            c.execute("UPDATE turns SET owner = NULL WHERE id = ? AND epoch = ?", (turn_id, epoch))
+            c.execute("UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ? AND owner = ?", mine)
+
+        await self.written(free)
 
     def let_go(self, holder: str, epoch: int | None = None) -> None:
         """Let go of what this process held for ``holder``, without waiting until that is written. What

@@ -36,6 +36,8 @@ CHECKPOINT = 50
 """Commits after which the log is moved into the file (SESS-01)."""
 GROUP = 512
 """Jobs of one commit at most."""
+LATE = 0.02
+"""Seconds that a job which nobody waits for stands back, at most: others may come to its commit."""
 SAVEPOINT = "fsm_agent_job"
 IDLE = 1.0
 """Seconds without work after which the writer's thread ends, and its connection with it."""
@@ -45,11 +47,13 @@ class GroupWriter(ABC):
     """Runs jobs in the order given, grouped into transactions, in a thread that lives as long as there is
     work."""
 
-    group = GROUP
+    group, late = GROUP, LATE
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._jobs: queue.SimpleQueue[Waiting] = queue.SimpleQueue()
+        self._standing_back: deque[Waiting] = deque()
+        self._since = 0.0
         self._next: deque[Waiting] = deque()  # each of them alone, before anything that waits in the queue
         self._in_job = False
         self._starting = threading.Lock()
@@ -62,18 +66,32 @@ class GroupWriter(ABC):
         """Open a connection for the writer's thread. Raises ``StoreError`` or ``sqlite3.Error`` when the
         file must not be written."""
 
-    def submit(self, job: Job, alone: bool = False) -> Future[Any]:
+    def submit(self, job: Job, alone: bool = False, late: bool = False) -> Future[Any]:
         """Run ``job`` in the next transaction; the future has its result once that is committed. Jobs are
-        done in the order given. ``alone``: in a transaction without others and without a savepoint. A
-        full-text table that was made and filled behind a savepoint, and is rolled back to it, keeps its
-        rows in memory without tables to write them to: every commit with it would fail."""
+        done in the order given. ``late``: with the next one that is not, or after ``LATE`` seconds, or with
+        ``hurry``. ``alone``: in a transaction without others and without a savepoint. A full-text table that
+        was made and filled behind a savepoint, and is rolled back to it, keeps its rows in memory without
+        tables to write them to: every commit with it would fail."""
         future: Future[Any] = Future()
         with self._starting:
-            self._jobs.put((job, future, alone))
+            if not self._standing_back:
+                self._since = time.monotonic()
+            self._standing_back.append((job, future, alone))
+            if not late:
+                self._come_forward()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._write_on, daemon=True, name="fsm-agent-store")
                 self._thread.start()
         return future
+
+    def hurry(self) -> None:
+        """Begin with what stands back."""
+        with self._starting:
+            self._come_forward()
+
+    def _come_forward(self) -> None:
+        while self._standing_back:
+            self._jobs.put(self._standing_back.popleft())
 
     def write(self, job: Job) -> Any:
         """Run ``job``, wait for its commit, and return its result. Raises what it raises, or
@@ -117,14 +135,18 @@ class GroupWriter(ABC):
         """What is waiting, at least one job; nothing when the thread is to end."""
         if self._next:
             return [self._next.popleft()]
-        try:
-            group = [self._jobs.get(timeout=IDLE)]
-        except queue.Empty:
+        idle, look = 0.0, min(self.late, IDLE)
+        while True:
+            with contextlib.suppress(queue.Empty):
+                group = [self._jobs.get(timeout=look)]
+                break
             with self._starting:
-                if self._jobs.empty():
+                idle = 0.0 if self._standing_back else idle + look
+                if time.monotonic() - self._since >= self.late:
+                    self._come_forward()
+                if idle >= IDLE and self._jobs.empty():
                     self._thread = None
                     return []
-            return self._group()
         with contextlib.suppress(queue.Empty):
             while len(group) < self.group and not group[0][2]:
                 more = self._jobs.get_nowait()

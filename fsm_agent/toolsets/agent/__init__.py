@@ -11,6 +11,8 @@ context     look_back: what compactions took out of this session
 clarify     clarify: a question to the person, through the ``clarify`` callback
 delegate    delegate_task: child turns with a history and a budget of their own, in the background where that
             is set
+ask         ask_page: what another model finds on a page of the web
+vision      ask_image: what another model sees in an image
 ==========  ==========================================================================================
 
 ``memory`` and ``skill_view`` belong to them too and are made by ``fsm_agent.toolsets``.
@@ -19,6 +21,7 @@ delegate    delegate_task: child turns with a history and a budget of their own,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from fsm_agent.runtime.callbacks import Callbacks
@@ -30,9 +33,8 @@ from fsm_agent.toolsets.agent.background import Background
 from fsm_agent.toolsets.agent.bridge import bridged
 from fsm_agent.toolsets.agent.child import ChildFactory, ChildTask
 from fsm_agent.toolsets.agent.clarify import clarify_tool
-from fsm_agent.toolsets.agent.delegate import delegate_tool
+from fsm_agent.toolsets.agent.delegate import Delegation, delegate_tool
 from fsm_agent.toolsets.agent.dispatch import AgentTools
-from fsm_agent.toolsets.agent.lookback import lookback_tool
 from fsm_agent.toolsets.agent.recall import recall_tool
 from fsm_agent.toolsets.agent.todo import todo_tool
 from fsm_agent.toolsets.tool_context import ToolContext
@@ -40,6 +42,7 @@ from fsm_agent.toolsets.tool_context import ToolContext
 __all__ = [
     "AGENT_LEVEL",
     "AGENT_TOOLSETS",
+    "BEGIN_TURNS",
     "AgentTools",
     "Background",
     "ChildTask",
@@ -51,7 +54,17 @@ __all__ = [
 
 AGENT_LEVEL = frozenset(
     (
-        *("todo", "memory", "session_search", "look_back", "delegate_task", "clarify", "skill_view"),
+        *(
+            "todo",
+            "memory",
+            "session_search",
+            "look_back",
+            "delegate_task",
+            "ask_page",
+            "ask_image",
+            "clarify",
+            "skill_view",
+        ),
         *("tool_search", "tool_call"),
     )
 )
@@ -63,18 +76,25 @@ class Parts(Protocol):
     ``None`` where there are none."""
 
     store: Store
+    workdir: Path
     callbacks: Callbacks
     clock: Clock
     settings: Settings
-    child_factory: ChildFactory
     background: Background | None
 
+    @property
+    def child_factory(self) -> ChildFactory:
+        """Where children come from."""
+        ...
 
+
+BEGIN_TURNS = frozenset({"delegate", "ask", "vision"})
+"""Toolsets whose tool begins child turns."""
 AGENT_TOOLSETS: dict[str, Callable[[Parts], Tool]] = {
     "todo": lambda parts: todo_tool(parts.store),
     "sessions": lambda parts: recall_tool(parts.store),
-    "context": lambda parts: lookback_tool(parts.store),
-    "clarify": lambda parts: clarify_tool(parts.callbacks, parts.clock, parts.settings),
+    "context": lambda parts: _look_back(parts),
+    "clarify": lambda parts: clarify_tool(parts.callbacks, parts.clock, parts.settings, parts.store),
     "delegate": lambda parts: delegate_tool(
         parts.child_factory,
         parts.store,
@@ -83,7 +103,31 @@ AGENT_TOOLSETS: dict[str, Callable[[Parts], Tool]] = {
         parts.settings,
         parts.background if parts.settings.delegation.background else None,
     ),
+    "ask": lambda parts: _ask(parts),
+    "vision": lambda parts: _ask_image(parts),
 }
+
+
+def _look_back(parts: Parts) -> Tool:
+    from fsm_agent.toolsets.agent.lookback import lookback_tool
+
+    return lookback_tool(parts.store)
+
+
+def _ask(parts: Parts) -> Tool:
+    from fsm_agent.toolsets.agent.ask import ask_tool
+
+    return ask_tool(_delegation(parts), parts.settings.web)
+
+
+def _ask_image(parts: Parts) -> Tool:
+    from fsm_agent.toolsets.agent.ask_image import ask_image_tool
+
+    return ask_image_tool(_delegation(parts), parts.workdir, parts.settings.parts)
+
+
+def _delegation(parts: Parts) -> Delegation:
+    return Delegation(parts.child_factory, parts.store, parts.callbacks, parts.clock, parts.settings)
 
 
 def agent_tools(names: Sequence[str], parts: Parts) -> list[Tool]:

@@ -9,11 +9,11 @@ begins, and the session's next turn takes up one whose process is gone. (Why: de
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from fsm_agent.errors import SessionBusy, StoreError
+from fsm_agent.errors import SessionBusy, StoreError, TurnSuspended
 from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.ports import Clock
@@ -23,13 +23,14 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.texts import one_line
-from fsm_agent.support.threads import LOOP
+from fsm_agent.support.threads import LOOP, in_daemon_thread
 from fsm_agent.support.untrusted import wrapped
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets.agent.child import Child, ChildEnded, ChildFactory, ChildTask
 from fsm_agent.toolsets.agent.posted import Posted, note_told, post, spent_below, untold
 from fsm_agent.toolsets.agent.raising import Care, ChildFamily, fitted, room
 from fsm_agent.toolsets.agent.review import REVIEW
+from fsm_agent.toolsets.agent.title import TITLE, take_title
 
 REPORT = '[Report on the task "{goal}" ({handle}), from this program and not from the user. {how}]'
 HOW = {
@@ -39,6 +40,10 @@ HOW = {
     "interrupted": "It was interrupted",
 }
 CUT_OFF = "the process that worked on it has ended, and this one does not go on with it"
+FOR_A_TITLE = 5.0
+"""Seconds that an agent which is closed waits for a title."""
+QUIET = frozenset({REVIEW, TITLE})
+"""Tasks whose report nobody reads."""
 T = TypeVar("T")
 
 
@@ -54,7 +59,7 @@ class _Work:
 
 class Background:
     """The tasks in the background of one agent. ``able``: it may begin tasks and take up those that were
-    left; ``reviews``: reviews likewise."""
+    left; ``quiet``: of those whose report nobody reads, the ones that it may."""
 
     def __init__(
         self,
@@ -65,12 +70,12 @@ class Background:
         settings: Settings,
         *,
         able: bool,
-        reviews: bool = False,
+        quiet: Collection[str] = (),
     ) -> None:
         self._child_factory, self._store, self._clock, self._settings = child_factory, store, clock, settings
         self._callbacks = callbacks.elsewhere()
         self._care = Care(self._callbacks, clock, settings, quiet=True)
-        self._able, self._reviews, self._fresh = able, reviews, False
+        self._able, self.quiet, self.fresh = able, quiet, False
         self._ends: dict[str, ChildEnded] = {}
         self._all: dict[str, _Work] = store.at_work
         self._beginning = asyncio.Lock()
@@ -79,11 +84,11 @@ class Background:
 
     @property
     def running(self) -> dict[str, str]:
-        """What each task at work is to do, by its handle."""
+        """What each task at work is to do, by its handle; a title that is looked for is no task."""
         return {
             work.order.session_id: work.order.goal
             for work in list(self._all.values())
-            if work.background is self
+            if work.background is self and work.order.task_id != TITLE
         }
 
     async def settled(self) -> None:
@@ -92,18 +97,18 @@ class Background:
 
     def interrupt(self) -> None:
         """Stop all tasks; what they said so far is reported."""
-        if self.running:
-            LOOP.submit(self._interrupted())
+        LOOP.submit(self._interrupted())
 
     async def aclose(self) -> None:
         """Stop all tasks where they are: the session's next turn takes them up again."""
-        if not (left := self.running):
+        if not self._mine():
             return
-        await _on_loop(self._waited(stop=True))
-        words = ", ".join(one_line(goal, 60) for goal in left.values())
-        self._callbacks.emit(
-            "status", f"left for the session's next turn to go on with, in the background: {words}"
-        )
+        left = self.running
+        await _on_loop(self._closed())
+        if words := ", ".join(one_line(goal, 60) for goal in left.values()):
+            self._callbacks.emit(
+                "status", f"left for the session's next turn to go on with, in the background: {words}"
+            )
 
     # For the turn
 
@@ -114,17 +119,13 @@ class Background:
 
     def resumed(self) -> None:
         """The turn goes on that an earlier process began: who knows what ended meanwhile."""
-        self._fresh = True
+        self.fresh = True
 
-    async def news(
-        self, session: Session, turn_id: str, window: int | None, *, opening: bool = False
-    ) -> tuple[str, ...]:
+    async def news(self, session: Session, turn_id: str, window: int | None) -> tuple[str, ...]:
         """The reports that the session's model has not heard, each once. Tasks whose process is gone are
-        taken up, or reported as they are. Nothing when the store cannot say. ``opening``: the turn begins, so
-        there may be some of an earlier process."""
-        if not opening and not self._fresh:
-            return ()
-        self._fresh = False
+        taken up, or reported as they are. Nothing when the store cannot say. Worth asking for when a turn
+        begins, because there may be some of an earlier process, and while ``fresh``."""
+        self.fresh = False
         try:
             if not (waiting := untold(self._store, session.id)):
                 return ()
@@ -136,7 +137,7 @@ class Background:
             self._callbacks.emit("status", f"the reports of tasks in the background cannot be read: {error}")
             return ()
         limit = room(self._settings.delegation, session.meter.tokens, window, max(1, len(ready)))
-        return tuple(self._report(one, ended[one.child], limit) for one in ready if one.task != REVIEW)
+        return tuple(self._report(one, ended[one.child], limit) for one in ready if one.task not in QUIET)
 
     # On the engine's loop
 
@@ -174,11 +175,16 @@ class Background:
         )
         try:
             (end,) = await ChildFamily([child], self._care, work.interrupted).raised()
+            if order.task_id == TITLE and end.status == "completed":
+                await in_daemon_thread(take_title, self._store, order.parent_session, end.text)
+        except TurnSuspended as waits:  # the session's next turn takes it up
+            self._callbacks.emit("status", f"a task in the background waits: {waits}")
+            return
         finally:
             del self._all[order.session_id]
         if not end.turn_id:  # nothing in the journal says how it ended
             self._ends[order.session_id] = end
-        self._fresh = True
+        self.fresh = True
         self._tell(order, end)
 
     def _tell(self, order: ChildTask, end: ChildEnded) -> None:
@@ -190,9 +196,10 @@ class Background:
         }
         with running(order.parent_turn):
             self._callbacks.emit("event", "child:report", data | {"summary": end.text, "error": end.error})
-            self._callbacks.emit(
-                "status", f"a task in the background has ended ({end.status}): {one_line(order.goal, 80)}"
-            )
+            if order.task_id != TITLE:
+                self._callbacks.emit(
+                    "status", f"a task in the background has ended ({end.status}): {one_line(order.goal, 80)}"
+                )
 
     async def _looked_at(self, waiting: Sequence[Posted]) -> dict[str, ChildEnded]:
         """How those ended that did; those that nobody works on any more are taken up again."""
@@ -219,10 +226,11 @@ class Background:
                 self._store.refuse_if_run(turn)
             except SessionBusy:  # another process works on it
                 return None
-        if self._reviews if one.task == REVIEW else self._able:
-            self._callbacks.emit(
-                "status", f"a task that was left in the background goes on: {one_line(one.goal, 80)}"
-            )
+        if one.task in self.quiet if one.task in QUIET else self._able:
+            if one.task != TITLE:
+                self._callbacks.emit(
+                    "status", f"a task that was left in the background goes on: {one_line(one.goal, 80)}"
+                )
             self._start(self._order(one))
             return None
         return ChildEnded("partial", "", turn.id if turn is not None else "", error=CUT_OFF)
@@ -236,6 +244,7 @@ class Background:
             one.goal,
             one.context,
             self._budget(one.turn, one.task),
+            side_task=TITLE if one.task == TITLE else "",
         )
 
     def _budget(self, parent: str, task: str) -> IterationBudget:
@@ -246,7 +255,7 @@ class Background:
             said = Turns(self._store.database).result(parent) or {}
             own = SpentBudget(said.get("api_calls", 0), said.get("attempts", 0))
             tree.settle(own, spent_below(self._store, parent))
-        most = self._settings.memory.review_iterations if task == REVIEW else limits.max_iterations
+        most = self._settings.memory.review_iterations if task in QUIET else limits.max_iterations
         return tree.child(limits.budget, most)
 
     def _report(self, one: Posted, end: ChildEnded, limit: int) -> str:
@@ -260,6 +269,12 @@ class Background:
             work.interrupted.set()
             if work.task is not None:
                 work.task.cancel()
+
+    async def _closed(self) -> None:
+        titles = [work.task for work in self._mine() if work.task and work.order.task_id == TITLE]
+        if titles:
+            await asyncio.wait(titles, timeout=FOR_A_TITLE)
+        await self._waited(stop=True)
 
     async def _waited(self, *, stop: bool) -> None:
         while tasks := [work.task for work in self._mine() if work.task is not None]:

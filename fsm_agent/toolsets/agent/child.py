@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 from fsm_agent.conversation.effects import Saved
+from fsm_agent.conversation.parts import Part
 from fsm_agent.conversation.result import TurnResult
-from fsm_agent.errors import FsmAgentError
+from fsm_agent.errors import FsmAgentError, TurnSuspended
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Stopwatch
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.runtime.registry import running
+from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.support.texts import one_line
+from fsm_agent.support.untrusted import wrapped
 
 Status = Literal["completed", "failed", "partial", "interrupted"]
 OUTCOMES: tuple[Status, ...] = ("completed", "failed", "partial", "interrupted")
@@ -30,7 +33,9 @@ BRIEF = (
 @dataclass(frozen=True, slots=True)
 class ChildTask:
     """What a child is made for. The ids are the same when the same call is made again. ``unattended``: nobody
-    waits for it, so it may ask nobody."""
+    waits for it, so it may ask nobody. ``brief``: what it is told of its work. ``side_task``: it has the
+    models for this task, and no tools. ``parts``: what its message has besides. ``deps``: what its
+    parent's tools work with, in this process only."""
 
     session_id: str
     parent_session: str
@@ -41,11 +46,33 @@ class ChildTask:
     budget: IterationBudget
     callbacks: Mapping[str, Callable[..., Any]] | None = None
     unattended: bool = False
+    brief: str = BRIEF
+    side_task: str = ""
+    parts: tuple[Part, ...] = ()
+    deps: Any = None
+
+    @classmethod
+    def quiet(
+        cls,
+        session: Session,
+        turn_id: str,
+        task: str,
+        goal: str,
+        context: str,
+        budget: IterationBudget,
+        side_task: str = "",
+    ) -> Self:
+        """Return the task of this name that a turn leaves to the background; the same for the same turn."""
+        child, about = f"c-{turn_id}.{task}.0", wrapped(context, "the conversation")
+        return cls(
+            child, session.id, turn_id, task, goal, about, budget, unattended=True, side_task=side_task
+        )
 
     @property
-    def message(self) -> str:
+    def message(self) -> str | Sequence[Any]:
         """Return what the child is told: its goal, and the context that it needs."""
-        return f"{self.goal}\n\nContext:\n{self.context}" if self.context.strip() else self.goal
+        words = f"{self.goal}\n\nContext:\n{self.context}" if self.context.strip() else self.goal
+        return [words, *self.parts] if self.parts else words
 
 
 class RunningTurn(Protocol):
@@ -60,12 +87,17 @@ class ChildAgent(Protocol):
     """What a child needs of ``fsm_agent.agent.Agent``."""
 
     def start(
-        self, user_message: str, system_message: str | None = None, *, task_id: str | None = None
+        self,
+        user_message: str | Sequence[Any],
+        system_message: str | None = None,
+        *,
+        task_id: str | None = None,
+        deps: Any = None,
     ) -> RunningTurn:
         """Return a turn that has not moved yet."""
         ...
 
-    def resume(self, session_or_turn_id: str) -> RunningTurn:
+    def resume(self, session_or_turn_id: str, *, deps: Any = None) -> RunningTurn:
         """Return an unfinished turn, where it was."""
         ...
 
@@ -84,6 +116,10 @@ class ChildFactory(Protocol):
     @property
     def allowed(self) -> bool:
         """May there be any?"""
+        ...
+
+    def has_models(self, task: str) -> bool:
+        """Say whether there are models for this side task, besides the one in use."""
         ...
 
     def child(self, order: ChildTask) -> ChildAgent:
@@ -150,10 +186,14 @@ class Child:
         self._stopped = self._stopped or why
 
     async def run(self) -> ChildEnded:
-        """To the end. Whatever is wrong with one child is told as its result and does not hurt the others."""
+        """To the end. Whatever is wrong with one child is told as its result and does not hurt the others.
+        Raises ``TurnSuspended`` for one that waits for an answer."""
         self._tell("child:start", {"goal": one_line(self.order.goal, 200)})
         try:
             self.end = await self._lived()
+        except TurnSuspended:
+            self._tell("child:suspended", {})
+            raise
         except FsmAgentError as error:
             self.end = ChildEnded("failed", "", error=one_line(str(error)))
         self._tell(
@@ -171,9 +211,9 @@ class Child:
         agent = self._agent = self._child_factory.child(replace(order, callbacks=self._listeners()))
         try:
             if before and before[0].ended is None:
-                turn = agent.resume(before[0].id)
+                turn = agent.resume(before[0].id, deps=order.deps)
             else:
-                turn = agent.start(order.message, BRIEF, task_id=order.task_id)
+                turn = agent.start(order.message, order.brief, task_id=order.task_id, deps=order.deps)
             result = await turn.arun()
         finally:
             await agent.aclose()

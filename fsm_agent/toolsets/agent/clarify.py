@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
 
+from fsm_agent.approvals.waiting import somebody
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.pending import PendingItems
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.texts import clean
+from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.tools import Tool, ToolFailure, tool
+from fsm_agent.tools.later import AnswerLater
 from fsm_agent.toolsets.tool_context import here
 
 MAX_CHOICES = 4
@@ -24,8 +30,9 @@ GRACE = 30.0
 class Questions:
     """Asks through the ``clarify`` callback, which waits for a person."""
 
-    def __init__(self, callbacks: Callbacks, clock: Clock, settings: Settings) -> None:
-        self._callbacks, self._clock = callbacks, clock
+    def __init__(self, callbacks: Callbacks, clock: Clock, settings: Settings, items: PendingItems) -> None:
+        self._callbacks, self._clock, self._items = callbacks, clock, items
+        self._suspends = settings.approval.unanswered == "suspend"
         self._timeout, self._poll = settings.approval.question_timeout, settings.poll.control
 
     async def clarify(
@@ -41,9 +48,9 @@ class Questions:
             question: What you want to know, with what one must know to answer it.
             choices: Up to four answers to choose from. The person may always answer something else.
         """
-        if not self._callbacks.has("clarify"):
-            raise ToolFailure(NOBODY)
         asked = list(choices or ())
+        if not self._callbacks.has("clarify"):
+            raise AnswerLater(question, tuple(asked)) if self._suspends else ToolFailure(NOBODY)
         self._callbacks.announce("clarify", question, asked)
         work, watch = (
             asyncio.ensure_future(self._callbacks.ask("clarify", question, asked)),
@@ -61,18 +68,29 @@ class Questions:
                 work.cancel()
         answer = work.result() if finish == "done" else None
         if answer is None or not str(answer).strip():
+            if self._suspends and finish != "interrupted":
+                raise AnswerLater(question, tuple(asked))
             late = (
                 f"No answer within {self._timeout:g} seconds."
                 if finish == "late"
                 else "The person gave no answer."
             )
             raise ToolFailure(f"{late} Decide by yourself, say what you assumed, and go on.")
-        return {"question": question, "choices": asked, "answer": clean(str(answer)).strip()}
+        words, scene = clean(str(answer)).strip(), here()
+        if self._items.of_call(scene.turn_id, scene.call_id):  # it is asked elsewhere, too
+            settle = (scene.turn_id, scene.call_id, "question", words, somebody())
+            words = await in_daemon_thread(self._items.settle, *settle)
+        return answered(question, asked, words)
 
 
-def clarify_tool(callbacks: Callbacks, clock: Clock, settings: Settings) -> Tool:
+def answered(question: str, choices: Sequence[str], answer: str) -> dict[str, Any]:
+    """Return the result of a question."""
+    return {"question": question, "choices": list(choices), "answer": answer}
+
+
+def clarify_tool(callbacks: Callbacks, clock: Clock, settings: Settings, store: Store) -> Tool:
     """Asking again after a crash does no harm."""
     timeout = settings.approval.question_timeout + GRACE
     return tool(concurrency="interactive", effect="pure", timeout=timeout)(
-        Questions(callbacks, clock, settings).clarify
+        Questions(callbacks, clock, settings, PendingItems(lambda: store.database, clock.now)).clarify
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
@@ -24,7 +25,7 @@ from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.agent.background import Background
 from fsm_agent.toolsets.agent.child import Child, ChildEnded, ChildFactory, ChildTask
 from fsm_agent.toolsets.agent.raising import Care, ChildFamily, fitted, room
-from fsm_agent.toolsets.tool_context import ToolContext, here
+from fsm_agent.toolsets.tool_context import here
 
 NAME = "delegate_task"
 LONGEST = 86_400.0
@@ -56,7 +57,7 @@ class Task(BaseModel):
 
 
 class Delegation:
-    """The children of one agent."""
+    """The children of one agent. ``most``: iterations that one may take, instead of the setting."""
 
     def __init__(
         self,
@@ -65,13 +66,10 @@ class Delegation:
         callbacks: Callbacks,
         clock: Clock,
         settings: Settings,
+        most: int | None = None,
     ) -> None:
-        self._child_factory, self._store, self._callbacks, self._clock = (
-            child_factory,
-            store,
-            callbacks,
-            clock,
-        )
+        self._child_factory, self._store, self._callbacks = child_factory, store, callbacks
+        self._clock, self._most = clock, most
         self._limits, self._care = settings.delegation, Care(callbacks, clock, settings)
         self._running: dict[str, asyncio.Task[Any]] = {}
 
@@ -94,17 +92,24 @@ class Delegation:
             context: All that it must know for it.
             tasks: Several tasks at once, instead of goal and context.
         """
-        scene, orders = here(), self.orders(goal, context, tasks, idempotency_key)
+        orders = self.orders(goal, context, tasks, idempotency_key)
+        ended = await self.raised(orders, idempotency_key)
+        return {
+            "results": [self._told(order, end, len(orders)) for order, end in zip(orders, ended, strict=True)]
+        }
+
+    async def end_of(self, key: str, goal: str, context: str = "", **more: Any) -> ChildEnded:
+        """Run the one child of a call to its end; ``more`` of its ``ChildTask``."""
+        [end] = await self.raised([self.order(key, goal, context, **more)], key)
+        return end
+
+    async def raised(self, orders: Sequence[ChildTask], key: str) -> list[ChildEnded]:
+        """Run the children of one call to their ends."""
         children = [
             Child(order, self._child_factory, self._store, self._callbacks, self._clock) for order in orders
         ]
-        async with self._alone(idempotency_key):
-            ended = await ChildFamily(children, self._care, scene.interrupted).raised()
-        return {
-            "results": [
-                self._told(scene, order, end, len(orders)) for order, end in zip(orders, ended, strict=True)
-            ]
-        }
+        async with self._alone(key):
+            return await ChildFamily(children, self._care, here().interrupted).raised()
 
     def orders(self, goal: str, context: str, tasks: Sequence[Task] | None, key: str) -> list[ChildTask]:
         """What a call asks for, one order for each child. Raises ``ToolFailure`` for nothing, or too much."""
@@ -115,8 +120,7 @@ class Delegation:
             raise ToolFailure(
                 f"{len(asked)} tasks; at most {self._limits.max_children} at a time. Nothing was started."
             )
-        scene = here()
-        return [self._order(scene, key, number, task) for number, task in enumerate(asked)]
+        return [self.order(key, task.goal, task.context, number) for number, task in enumerate(asked)]
 
     @contextlib.asynccontextmanager
     async def _alone(self, key: str) -> AsyncIterator[None]:
@@ -132,33 +136,43 @@ class Delegation:
             if self._running.get(key) is mine:
                 del self._running[key]
 
-    def _order(self, scene: ToolContext, key: str, number: int, task: Task) -> ChildTask:
+    def order(self, key: str, goal: str, context: str = "", number: int = 0, **more: Any) -> ChildTask:
+        """Return the task of child ``number`` of the call that runs here; the same when it is made again."""
+        scene, most = here(), self._most or self._limits.max_iterations
+        budget = scene.budget.child(self._limits.budget, most) if scene.budget else IterationBudget(most)
         return ChildTask(
             session_id=f"c-{scene.turn_id}.{key[:8] or scene.call_id[-8:]}.{number}",
             parent_session=scene.session.id,
             parent_turn=scene.turn_id,
             task_id=f"{scene.call_id}.{number}",
-            goal=task.goal,
-            context=task.context,
-            budget=self._budget(scene),
+            goal=goal,
+            context=context,
+            budget=budget,
+            deps=scene.deps,
+            **more,
         )
 
-    def _budget(self, scene: ToolContext) -> IterationBudget:
-        most = self._limits.max_iterations
-        return (
-            IterationBudget(most) if scene.budget is None else scene.budget.child(self._limits.budget, most)
-        )
-
-    def _told(self, scene: ToolContext, order: ChildTask, end: ChildEnded, among: int) -> dict[str, Any]:
-        """What the parent's model is told of one child: how it ended, its answer, what it took."""
+    def fitted(self, order: ChildTask, text: str, among: int = 1) -> str:
+        """An answer as its parent sees it, one of ``among``."""
+        scene = here()
         limit = room(self._limits, scene.session.meter.tokens, scene.window, among)
-        text = fitted(end.text, limit, order.session_id, self._child_factory)
+        return fitted(text, limit, order.session_id, self._child_factory)
+
+    def _told(self, order: ChildTask, end: ChildEnded, among: int) -> dict[str, Any]:
+        """What the parent's model is told of one child: how it ended, its answer, what it took."""
+        text = self.fitted(order, end.text, among)
         told = {"task": order.goal[:200], "status": end.status, "summary": text, "turn": end.turn_id}
         return (
             told
             | {"iterations": end.iterations, "tokens": end.tokens}
             | ({"error": end.error} if end.error else {})
         )
+
+
+def delegating(made: Tool, description: str = "") -> Tool:
+    """Return a tool whose calls are child turns, perhaps with another description."""
+    spec = replace(made.spec, delegates=True, description=description or made.spec.description)
+    return replace(made, spec=spec)
 
 
 class LooseDelegation:
@@ -209,4 +223,4 @@ def delegate_tool(
     """Idempotent by the call's key, which names the children. Without ``background`` it always waits."""
     made = Delegation(child_factory, store, callbacks, clock, settings)
     handler = made.delegate_task if background is None else LooseDelegation(made, background).delegate_task
-    return tool(concurrency="parallel", effect="idempotent", timeout=LONGEST)(handler)
+    return delegating(tool(concurrency="parallel", effect="idempotent", timeout=LONGEST)(handler))

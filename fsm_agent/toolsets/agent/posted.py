@@ -17,7 +17,6 @@ from fsm_agent.conversation.result import ChildTurn, TurnUsage
 from fsm_agent.runtime.budget import SpentBudget
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.sealed import loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +75,8 @@ async def note_told(store: Store, tasks: Sequence[Posted], turn: str) -> None:
 
 def children_of(store: Store, turn_id: str) -> list[ChildTurn]:
     """The children of a turn, in the order in which they began; also those of an earlier process."""
-    prefix = f"c-{turn_id}."
-    with store.database.reading() as c:
-        rows = c.execute(
-            "SELECT t.id, t.session, t.outcome, t.exit, t.result FROM turns t WHERE t.session >= ? AND"
-            " t.session < ? AND t.parent = ? AND t.forked_at IS NULL ORDER BY t.began",
-            (prefix, prefix[:-1] + "/", turn_id),
-        ).fetchall()
-    return [_child(*row) for row in rows]
+    turns = Turns(store.database)
+    return [_child(turns, child) for child in turns.children(turn_id)]
 
 
 def spent_below(store: Store, turn_id: str) -> SpentBudget:
@@ -98,18 +91,17 @@ def spent_below(store: Store, turn_id: str) -> SpentBudget:
     return SpentBudget(iterations, attempts)
 
 
-def _child(
-    turn_id: str, session: str, outcome: str | None, exit_reason: str | None, result: str | None
-) -> ChildTurn:
-    said = loads(result) if result else {}
+def _child(turns: Turns, turn_id: str) -> ChildTurn:
+    info, said = turns.info(turn_id), turns.result(turn_id) or {}
     return ChildTurn(
         turn_id=turn_id,
-        session_id=session,
+        session_id=info.session,
         task_id=said.get("task_id", ""),
-        outcome=outcome,
-        turn_exit_reason=exit_reason,
+        outcome=info.outcome,
+        turn_exit_reason=info.exit,
         api_calls=said.get("api_calls", 0),
         attempts=said.get("attempts", 0),
         usage=TurnUsage(**said.get("usage_turn", {})),
         estimated_cost_usd=said.get("estimated_cost_usd"),
+        agent=turns.agent(turn_id),
     )

@@ -50,7 +50,8 @@ class ChildFamily:
         self.children, self._care, self._interrupted = children, care, interrupted
 
     async def raised(self) -> list[ChildEnded]:
-        """How each ended, in order of the tasks."""
+        """How each ended, in order of the tasks. Raises ``TurnSuspended`` when one of them waits for an
+        answer, after the others have ended."""
         work = [asyncio.ensure_future(child.run()) for child in self.children]
         try:
             await self._watched(work)
@@ -65,6 +66,9 @@ class ChildFamily:
             except asyncio.CancelledError:
                 await _stopped(work)
                 raise
+        failed = [error for task in work if (error := task.exception()) is not None]
+        if failed:
+            raise failed[0]
         return [task.result() for task in work]
 
     async def _watched(self, work: Sequence[asyncio.Future[ChildEnded]]) -> None:

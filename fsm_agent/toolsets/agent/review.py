@@ -9,7 +9,6 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.sessions.session import Session
 from fsm_agent.support.texts import one_line
-from fsm_agent.support.untrusted import wrapped
 from fsm_agent.toolsets.agent.child import ChildTask
 
 REVIEW = "review"
@@ -30,16 +29,7 @@ GOAL = (
 
 def review_of(session: Session, turn_id: str, budget: IterationBudget) -> ChildTask:
     """Return the task to look over the session after a turn; the same for the same turn."""
-    return ChildTask(
-        session_id=f"c-{turn_id}.{REVIEW}.0",
-        parent_session=session.id,
-        parent_turn=turn_id,
-        task_id=REVIEW,
-        goal=GOAL,
-        context=wrapped(_conversation(session.rows), "the conversation"),
-        budget=budget,
-        unattended=True,
-    )
+    return ChildTask.quiet(session, turn_id, REVIEW, GOAL, _conversation(session.rows), budget)
 
 
 def _conversation(rows: Sequence[Message]) -> str:

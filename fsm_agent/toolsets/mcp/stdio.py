@@ -17,6 +17,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from fsm_agent.support.pipes import sent
 from fsm_agent.toolsets.mcp.lines import Flood, LineReader, Misbehaved
 from fsm_agent.toolsets.mcp.log import ServerLog
 from fsm_agent.toolsets.mcp.lost import ConnectionEnding
@@ -133,8 +134,7 @@ async def _write(pipe: asyncio.StreamWriter, from_session: MemoryObjectReceiveSt
         async with from_session:
             async for item in from_session:
                 text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-                pipe.write(text.encode() + b"\n")
-                await pipe.drain()
+                await sent(pipe, text.encode() + b"\n")
     except (anyio.ClosedResourceError, OSError):
         log.debug("a server's standard input was closed")
 

@@ -18,8 +18,6 @@ from fsm_agent.conversation.name_repair import repair_name
 Verdict = Literal["run", "bad_json", "unknown", "answered"]
 MAX_REPAIRED = 8
 """Different wrong names of one reply that are repaired."""
-DELEGATE = "delegate_task"
-"""The tool whose calls are turns of their own."""
 BRIDGE = "tool_call"
 """The tool whose calls are calls of tools that no request names (EXEC-34)."""
 
@@ -63,7 +61,7 @@ def limit_delegation(calls: Sequence[Checked], most: int) -> None:
     """Answer the delegations beyond ``most`` child turns of one reply (EXEC-13)."""
     children = 0
     for item in calls:
-        if item.verdict != "run" or item.call.name != DELEGATE or item.arguments is None:
+        if item.verdict != "run" or not (item.spec and item.spec.delegates) or item.arguments is None:
             continue
         tasks = item.arguments.get("tasks")
         children += max(1, len(tasks)) if isinstance(tasks, list) else 1
@@ -101,7 +99,9 @@ def _check(call: ToolCall, name: str | None, tools: Mapping[str, ToolSpec], cuto
             else "a tool call needs the name of a tool"
         )
         return item
-    call = replace(call, name=name, arguments=_arguments_text(call, parsed.repaired, parsed.value))
+    arguments = _arguments_text(call, parsed.repaired, parsed.value)
+    if (name, arguments) != (call.name, call.arguments):
+        call = replace(call, name=name, arguments=arguments)
     if parsed.kind == "not_object":
         item = Checked(call, "answered", tools[name])
         item.answer("the arguments must be a JSON object with the parameters by name; nothing was run")
@@ -146,7 +146,7 @@ def _with_unique_ids(calls: Sequence[ToolCall]) -> list[ToolCall]:
         if call_id in taken:
             call_id = f"{call_id}_{number}"
         taken.add(call_id)
-        unique.append(replace(call, id=call_id))
+        unique.append(call if call_id == call.id else replace(call, id=call_id))
     return unique
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 
 from fsm_agent.conversation.effects import ErrorRow, Failure
 
@@ -63,9 +64,10 @@ def words(*alternatives: str) -> Predicate:
 
 
 def pattern(*alternatives: str) -> Predicate:
-    """Any of these regular expressions matches somewhere in the error (lower-cased)."""
-    compiled = re.compile("|".join(alternatives))
-    return lambda failure, _: bool(compiled.search(failure.detail))
+    """Any of these regular expressions matches somewhere in the error (lower-cased). It is compiled for the
+    first failure: most turns see none."""
+    compiled = cache(partial(re.compile, "|".join(alternatives)))
+    return lambda failure, _: bool(compiled().search(failure.detail))
 
 
 def status(*codes: int) -> Predicate:
@@ -188,6 +190,10 @@ def refused(names: str) -> Predicate:
     )  # fmt: skip
 
 
+ANSWER_SCHEMA = pattern(
+    r"response[_ ]?format", r"json[_ ]?schema\b", r"json mode", r"text\.format", r"output_config\.format", r"output_format",
+    r"structured[_ ]outputs?", r"response[_ ]?(mime[_ ]?type|schema)",
+)  # fmt: skip
 NOTHING_SAID = pattern(
     r"(returned|produced|gave|received|sent) an? empty (response|message|completion|reply)", r"empty response from",
     r"no content was (returned|generated)",
@@ -243,6 +249,10 @@ DETECTIONS: tuple[Detection, ...] = (
     Detection("images_rejected", both(either(CLIENT, status(500)), IMAGE_REFUSED), "no vision"),
     Detection("audio_rejected", both(either(CLIENT, status(500)), refused("audio|input_audio")), "no audio"),
     Detection("files_rejected", both(CLIENT, refused("pdfs?|documents?|input_file|file (input|content|part)s?|file")), "no files"),
+    Detection("output_schema_rejected", both(CLIENT, either(code("invalid_json_schema"), pattern(
+              r"invalid schema for (response_format|text\.format|output)", r"schema[^.\n]{0,40}(too complex|too many|too deep)"))),
+              "this schema of the answer, not schemas"),
+    Detection("output_schema_unsupported", both(CLIENT, ANSWER_SCHEMA), "no schema of the answer; before a bad parameter"),
     Detection("format_error", both(neither(server_side), either(code("unsupported_parameter", "unknown_parameter"), pattern(
               r"(unsupported|unknown) parameter", r"unrecognized (request )?argument", r"extra inputs are not permitted"))),
               "before overflow and output cap: it may name max_tokens"),

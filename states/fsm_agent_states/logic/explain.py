@@ -50,6 +50,11 @@ TEXTS: dict[E, str] = {
         "The model's window of {window} tokens is too small for the system prompt, the tools and this"
         " message. Start the server with a larger context window, or use fewer tools."
     ),
+    E.COST_LIMIT: "The turn was stopped before a limit in money was passed{because}.",
+    E.TOKEN_LIMIT: "The turn was stopped before a limit in tokens was passed{because}.",
+    E.TIME_LIMIT: "The turn was stopped because a limit in seconds was reached{because}.",
+    E.GUARDRAIL_BLOCKED: "A guardrail stopped the turn{because}.",
+    E.OUTPUT_INVALID: "The model gave no answer of the type that was asked for{because}.",
     E.ATTEMPT_CAP_REACHED: "The cap on requests was reached ({attempts} sent){because}.",
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fsm_agent.conversation.token_meter import fits_at_all, threshold
+from fsm_agent_states.logic.around import around_chars
 from fsm_agent_states.turn import TurnState
 
 # Of the budget
@@ -179,7 +180,7 @@ def window_too_small(turn: TurnState) -> bool:
     if window is None or not turn.setup.runtime.local:
         return False
     tools = max(map(len, turn.setup.tools_written.values()), default=0)
-    return not fits_at_all(len(turn.setup.system_prompt) + len(turn.rows[0].text) + tools, window)
+    return not fits_at_all(around_chars(turn) + len(turn.rows[0].text) + tools, window)
 
 
 def over_threshold(turn: TurnState, tokens: int) -> bool:

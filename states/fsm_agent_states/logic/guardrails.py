@@ -14,7 +14,7 @@ from typing import Any
 
 from fsm_agent.conversation.call_key import signature
 from fsm_agent.conversation.effects import Effect
-from fsm_agent.settings.model import Guardrail
+from fsm_agent.settings.model import GuardrailSettings
 
 REMEMBERED = 128
 """Calls whose counts are kept, the newest: they are stored with every move. A loop among more calls than that
@@ -31,7 +31,9 @@ class Guardrails:
     same_results: dict[str, tuple[str, int]] = field(default_factory=dict)
     halted: dict[str, Any] | None = None
 
-    def refuses(self, name: str, arguments: Mapping[str, Any], limits: Guardrail, hard: bool) -> str | None:
+    def refuses(
+        self, name: str, arguments: Mapping[str, Any], limits: GuardrailSettings, hard: bool
+    ) -> str | None:
         """A reason not to run this call at all, or ``None``. A refusal halts the turn after the batch."""
         if not hard:
             return None
@@ -53,7 +55,7 @@ class Guardrails:
         ok: bool,
         result: str,
         effect: Effect,
-        limits: Guardrail,
+        limits: GuardrailSettings,
         hard: bool,
     ) -> str:
         """Count one result; the text to append to it as a warning, or nothing."""
@@ -75,7 +77,7 @@ class Guardrails:
             return f"[loop warning: {name} failed {same} times; find out why before calling it again]"
         return ""
 
-    def _note_success(self, key: str, result: str, effect: Effect, limits: Guardrail) -> str:
+    def _note_success(self, key: str, result: str, effect: Effect, limits: GuardrailSettings) -> str:
         if effect != "pure":
             return ""
         digest = hashlib.sha256(result.encode("utf-8", "replace")).hexdigest()

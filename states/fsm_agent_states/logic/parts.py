@@ -12,17 +12,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fsm_agent.conversation.effects import (
+    NO_CHECKS,
     Cancelled,
+    Checks,
     Compacted,
     Failure,
     Lesson,
+    LimitReached,
     ModelRequest,
     Opened,
+    OutputSpec,
     Runtime,
     Signals,
     ToolSpec,
 )
 from fsm_agent.conversation.exit_reason import ExitReason
+from fsm_agent.conversation.handover import AGENT_NAME, HandoffStep
 from fsm_agent.conversation.messages import NO_USAGE, Message, ModelReply, Usage
 from fsm_agent.conversation.token_meter import ContextMeter
 from fsm_agent.fsm.codec import STORED, STORED_AS
@@ -48,7 +53,10 @@ methods."""
 
 @dataclass(slots=True)
 class Setup:
-    """What the turn runs on: the model and those beside it, the tools, the prompt, and what its agent has."""
+    """What the turn runs on: the model and those beside it, the tools, the prompt, and what its agent has.
+    ``ephemeral_prompt``: what is said behind the prompt in this turn alone. ``checks``: what is asked
+    besides. ``agent``: the name of who runs it; ``handoffs``: how the conversation came to it since the user
+    spoke. ``output``: the type of the answer, if it has one."""
 
     runtime: Runtime
     tools: tuple[ToolSpec, ...] = ()
@@ -57,19 +65,27 @@ class Setup:
     workdir: str = "/"
     ephemeral_prompt: str = ""
     has_memory: bool = False
+    has_engine: bool = False
     review_due: bool = False
+    unnamed: bool = False
+    checks: Checks = NO_CHECKS
+    output: OutputSpec | None = None
+    agent: str = AGENT_NAME
+    handoffs: tuple[HandoffStep, ...] = ()
     auxiliary: tuple[Runtime, ...] = ()
     tools_written: dict[str, bytes] = field(default_factory=dict, metadata=ELSEWHERE)
 
     def open(self, opened: Opened) -> None:
         """Take over what the turn is opened with."""
-        self.system_prompt, self.review_due = opened.system_prompt, opened.review_due
+        self.system_prompt = opened.system_prompt
+        self.review_due, self.unnamed = opened.review_due, opened.unnamed
         self.reopen(opened)
 
     def reopen(self, opened: Opened, gone: Sequence[ToolSpec] = ()) -> None:
         """Go on with what the agent has now. ``gone``: tools that it has no more, and that calls still
         name."""
         self.runtime, self.auxiliary, self.workdir = opened.runtime, opened.auxiliary, opened.workdir
+        self.has_engine, self.checks, self.output = opened.engine, opened.checks, opened.output
         self.tools = (*opened.tools, *gone)
 
     def belong(self, *, attended: bool, has_memory: bool) -> None:
@@ -107,7 +123,8 @@ class CurrentCall:
     its two parts; ``issuer``: who made them.
 
     ``prepaid``: the budget that several turns share has been asked for the next call block already.
-    ``stepped``: iterations whose beginning was told.
+    ``stepped``: iterations whose beginning was told. ``hint``: what the request tells of the room that is
+    left. ``affordable``: tokens that the reply may have so that no limit in money or tokens is passed.
     """
 
     request: ModelRequest | None = None
@@ -117,6 +134,8 @@ class CurrentCall:
     issuer: str | None = None
     prepaid: bool = False
     stepped: int = 0
+    hint: str = ""
+    affordable: int | None = None
 
     @property
     def estimate(self) -> int:
@@ -129,9 +148,17 @@ class CurrentCall:
         self.prepaid = False
         return self.request
 
+    def afford(self, tokens: int | None) -> None:
+        """The reply may have so many tokens; ``None``: as many as were asked for."""
+        self.affordable = tokens
+
     def came_back(self, reply: ModelReply, visible: str, thoughts: str, issuer: str) -> None:
         """Take the reply, with what is spoken and what is thought in it, and who made it."""
         self.reply, self.visible, self.thoughts, self.issuer = reply, visible, thoughts, issuer
+
+    def reword(self, text: str) -> None:
+        """A guardrail made this of what is shown of the reply."""
+        self.visible = text
 
     def was_cancelled(self, cancelled: Cancelled, issuer: str) -> None:
         """A person broke it off; what the model thought until then is kept."""
@@ -158,9 +185,8 @@ class Accounting:
     def charge(self, reply: ModelReply | Failure | Cancelled, runtime: Runtime) -> None:
         """Note what a request to ``runtime`` cost, if it went out. Each attempt that a row spent ends
         here."""
-        left = isinstance(reply, ModelReply) or reply.sent
-        self.request_count += left
-        self.unsent += not left
+        self.request_count += reply.sent
+        self.unsent += not reply.sent
         if reply.usage is not None:
             key = runtime.provider, runtime.model
             self.usages[key] = self.usages.get(key, NO_USAGE) + reply.usage
@@ -277,13 +303,15 @@ class Recovery:
 class Compaction:
     """Making the history shorter. ``forced``: not our wish, a refusal (or a person) asks for it.
     ``focus``: what a summary should be about. ``begun_at``: when the one at hand began, in seconds;
-    ``unsummarised``: why the last model that was asked gave it no summary. ``compacted_before``: in this
-    session. ``compaction_blocked``: why none is tried. ``compressions``: figures of those of this turn."""
+    ``unsummarised``: why the last model that was asked gave it no summary. ``chosen``: the places of the rows
+    that go, if the user's context engine said so. ``compacted_before``: in this session.
+    ``compaction_blocked``: why none is tried. ``compressions``: figures of those of this turn."""
 
     forced: bool = False
     focus: str = ""
     begun_at: float = 0.0
     unsummarised: str = ""
+    chosen: tuple[int, ...] | None = None
     compacted_before: bool = False
     compaction_blocked: str = ""
     compressions: list[dict[str, Any]] = field(default_factory=list)
@@ -294,7 +322,11 @@ class Compaction:
 
     def start(self, at: float) -> None:
         """A compaction begins now."""
-        self.begun_at, self.unsummarised = at, ""
+        self.begun_at, self.unsummarised, self.chosen = at, "", None
+
+    def choose(self, goes: tuple[int, ...] | None) -> None:
+        """The context engine says which rows go; ``None``: what it said does not count any more."""
+        self.chosen = goes
 
     def not_summarised(self, why: str) -> None:
         """The model that was asked gave no summary."""
@@ -320,7 +352,10 @@ class Draft:
     ``fragments``: pieces of a reply that was cut, to be continued. ``held``: a text that was said before the
     work was done; ``unchecked``: one that waits for a check by tools. ``prior_content``: what was said beside
     calls that only put things in order. ``partial``: a piece of an incomplete or interrupted reply.
-    ``needs_break``: what comes next is a paragraph of its own.
+    ``needs_break``: what comes next is a paragraph of its own. ``rejected``: an answer that was sent back,
+    and ``objection``, why.
+    ``admitted``: the message is let in by those who look at it beside a request. ``passed``: the text that
+    was let out.
     """
 
     fragments: list[str] = field(default_factory=list)
@@ -331,6 +366,10 @@ class Draft:
     last_reasoning: str | None = None
     answer: str | None = None
     needs_break: bool = False
+    rejected: str = ""
+    objection: str = ""
+    admitted: bool = False
+    passed: str | None = None
 
     @property
     def begun(self) -> str:
@@ -364,6 +403,8 @@ class Tooling:
     guardrails: Guardrails = field(default_factory=Guardrails)
     unverified: bool = False
     kept_files: str = ""
+    handed_to: str = ""
+    handed_note: str = ""
     last_round: list[ToolRound] = field(default_factory=list, metadata=ELSEWHERE)
 
     def trust_no_checkpoint(self) -> None:
@@ -385,12 +426,22 @@ class Ending:
     final_response: str | None = None
     response_transformed: bool = False
     interrupt_message: str | None = None
+    blocked: dict[str, str] | None = None
+    limit: LimitReached | None = None
     pending_steer: list[str] = field(default_factory=list)
     cleanup_errors: list[str] = field(default_factory=list)
 
     def decide(self, reason: ExitReason) -> None:
         """Set the exit reason."""
         self.exit = reason
+
+    def refuse(self, by: str, reason: str, what: str) -> None:
+        """A guardrail let the message, or the answer, not through."""
+        self.blocked = {"by": by, "reason": reason, "what": what}
+
+    def limit_reached(self, limit: LimitReached | None) -> None:
+        """The next request could have passed this limit."""
+        self.limit = limit
 
     def hear(self, signals: Signals) -> None:
         """Keep what a person said who interrupted the turn, the first of it."""

@@ -36,6 +36,7 @@ LASTING = {
     "streaming_unsupported",
     "list_tool_content_unsupported",
     "grammar_pattern",
+    "output_schema_unsupported",
     "long_context_beta_forbidden",
     "format_error",
 }
@@ -54,7 +55,7 @@ def recover(turn: TurnState) -> Performed:
         turn.recovery.output_cap = None  # the reply was cut: what is left of it may be longer
     if line := ordered(turn):
         yield from say(line)
-    if turn.pending_recovery & {"nudges", "prefills", "empties", "continuations"}:
+    if turn.pending_recovery & {"nudges", "prefills", "empties", "continuations", "revisions"}:
         turn.recovery.scaffold = scaffold_for(turn)
     waits = facts.waits_after_compaction(turn)
     turn.compaction.relax()

@@ -73,6 +73,7 @@ ORDERED: Mapping[str, Line] = {
     "nudges": lambda turn: "an empty reply after tools: the model is told to go on",
     "prefills": lambda turn: "only thoughts, no answer: the model gets them back",
     "empties": lambda turn: "an empty reply: asked again",
+    "revisions": lambda turn: "the answer is not what was asked for: the model is told why",
 }
 """By the counter that a row spent."""
 REPAIRED: Mapping[str, str] = {
@@ -80,6 +81,7 @@ REPAIRED: Mapping[str, str] = {
     "encrypted_replay": "without earlier encrypted thoughts, which were refused",
     "long_context_beta": "without the long-context beta, which this account does not have",
     "grammar": "with plainer tool schemas: the server cannot read some patterns",
+    "structured_output": "without a JSON schema for the answer, which was refused",
     "no_streaming": "not streamed, which this model cannot do",
     "smaller_images": "with smaller images",
     "audio": "without audio, which this model does not take",

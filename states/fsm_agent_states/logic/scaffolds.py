@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from fsm_agent.conversation.hosted import hosted_in
 from fsm_agent.conversation.messages import Message
 from fsm_agent.support.texts import shorten
 from fsm_agent_states.turn import TurnState
@@ -36,6 +38,7 @@ LAST_WORD = (
     "All {limit} iterations of this task are used up and no tool can be called any more. Say in text what was"
     " done, what was found, and what is still open."
 )
+REVISE = "This is not the answer that was asked for: {problem}\n\nGive the whole answer again, mended."
 PLACEHOLDER = "(no answer yet)"
 
 
@@ -46,6 +49,9 @@ def scaffold_for(turn: TurnState) -> tuple[Message, ...]:
         return Message("assistant", PLACEHOLDER), Message("user", PROCESS_RESULTS)
     if "prefills" in spent:
         return _said(shorten(turn.call.thoughts, 20_000)), Message("user", FROM_THOUGHTS)
+    if "revisions" in spent:
+        mend = Message("user", REVISE.format(problem=turn.draft.objection))
+        return (_said(turn.draft.rejected), mend) if turn.draft.rejected.strip() else (mend,)
     if "continuations" in spent and row is not None:
         return _continuation(turn, row.event)
     return ()
@@ -73,8 +79,12 @@ def _continuation(turn: TurnState, event: str) -> tuple[Message, ...]:
     if event in (NOTHING_SAID, SAME_AGAIN):
         return () if event == NOTHING_SAID else turn.recovery.scaffold
     said_in, prompt = CONTINUATIONS[event]
-    said = said_in(turn)
-    return (_said(said), Message("user", prompt)) if said.strip() else (Message("user", prompt),)
+    said, call = said_in(turn), turn.call
+    ran = hosted_in(call.reply.blocks) if call.reply and event == "incomplete" else ()
+    if not said.strip() and not ran:
+        return (Message("user", prompt),)
+    row = replace(_said(said if said.strip() else PLACEHOLDER), blocks=ran).made_by(call.issuer)
+    return row, Message("user", prompt)
 
 
 def _said(text: str) -> Message:

@@ -9,7 +9,8 @@ tested.
 Rows from before the turn may be anything: a caller supplies them, or another program wrote them. The writer
 mends them (``fsm_agent.conversation.wire.copy``): a conversation that does not begin with the user is given a
 beginning, and a call without a result is left out. A turn's own rows must need none of it: a call of its own
-that is left out is work that the model does not know of.
+that is left out is work that the model does not know of. Rows that the settings put before every conversation
+are no part of the transcript: they may begin it in its place, and never end it.
 """
 
 from __future__ import annotations
@@ -108,6 +109,11 @@ def with_user_row(shape: Shape) -> Shape:
     return replace(shape, first=shape.first or "user", tail="user")
 
 
+def begun_by(speaker: Speaker, shape: Shape) -> Shape:
+    """The shape as it goes out behind rows that are sent before every conversation."""
+    return replace(shape, first=speaker)
+
+
 # What a visit does
 
 NO_CHANGE = may()
@@ -136,7 +142,9 @@ WITHDRAWN = tuple(
 )
 """The user's message was too much for the provider and is sent no more."""
 
-PASSED = ("built", "oversized", "starved", "spoken", "window_too_small")
+PASSED = (
+    "built", "oversized", "starved", "spoken", "window_too_small", "over_cost", "over_tokens", "over_time",
+)  # fmt: skip
 """Events of a BuildMessages that performed what was ordered."""
 _CONTINUING = ("cut_text", "dropped_call", "incomplete", "announced", "unverified")
 CONTINUED = frozenset(f"CallLLM.{event}" for event in _CONTINUING)
@@ -152,9 +160,9 @@ def _built(change: Change, *after: str) -> tuple[VisitChange, VisitChange]:
 
 
 VISITS = (
-    VisitChange("Prepare", (ASKED,), ("ready", "cancelled")),
+    VisitChange("Prepare", (ASKED,), ("ready", "blocked", "cancelled")),
     VisitChange("Prepare", (NO_CHANGE, LOADED, ASKED), ("crashed",)),
-    *_built(SAID, "nudges", "prefills", *CONTINUED),
+    *_built(SAID, "nudges", "prefills", "revisions", *CONTINUED),
     *_built(UNSAID, "empties", "CallLLM.open_scratchpad"),
     *_built(PERHAPS_UNSAID, "fallbacks"),  # an answer that was begun is still to be continued
     VisitChange("BuildMessages", (NO_CHANGE,)),
@@ -163,19 +171,25 @@ VISITS = (
     VisitChange("Compress", (SHORTER,), ("compressed",)),
     VisitChange("Compress", (NO_CHANGE, SHORTER), ("crashed",)),
     VisitChange(
-        "Compress", (NO_CHANGE,), ("unsummarised", "lost", "unchanged", "stuck", "outgrown", "cancelled")
+        "Compress",
+        (NO_CHANGE,),
+        ("unsummarised", "lost", "unaffordable", "unchanged", "stuck", "outgrown", "cancelled"),
     ),
     VisitChange(
         "ExecuteTools",
         (ROUND,),
-        ("done", "done_free", "answered", "unknown_tools", "halted", "cancelled"),
+        ("done", "done_free", "answered", "unknown_tools", "handed_over", "halted", "cancelled"),
     ),
     VisitChange("ExecuteTools", (NO_CHANGE,), ("bad_json",)),
     VisitChange("ExecuteTools", (NO_CHANGE, CALLS, ROUND), ("crashed",)),
     VisitChange("EmptyRecovery", (NO_CHANGE,)),
     VisitChange("Finalize", (NOTED,), after=frozenset({"Prepare.crashed"})),
     VisitChange("Finalize", (ANSWERED, NOTED, RESULTS_NOTED), after=frozenset({"ExecuteTools.crashed"})),
-    VisitChange("Finalize", (ANSWERED, NOTED, *WITHDRAWN), after=frozenset({"non_retryable_error"})),
+    VisitChange(
+        "Finalize",
+        (ANSWERED, NOTED, *WITHDRAWN),
+        after=frozenset({"non_retryable_error", "guardrail_blocked"}),
+    ),
     VisitChange("Finalize", (ANSWERED, NOTED)),
 )
 
@@ -198,6 +212,10 @@ def _whole_reply(shape: Shape) -> bool:
 DEMANDS = (
     *_on_all_wires("CallLLM", "the request", lambda shape: shape),
     *_on_all_wires("CallLLM", "a request for a last word", lambda shape: replace(shape, scaffold="user")),
+    *_on_all_wires("CallLLM", "the request behind rows that begin with the user", partial(begun_by, "user")),
+    *_on_all_wires(
+        "CallLLM", "the request behind rows that begin with the assistant", partial(begun_by, "assistant")
+    ),
     Demand("ExecuteTools", "what the reply answers stands as it was sent", _whole_reply),
     Demand("EmptyRecovery", "what the reply answers stands as it was sent", _whole_reply),
     Demand("", "all calls of the turn are closed", lambda shape: not shape.open),

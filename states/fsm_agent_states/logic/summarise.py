@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fsm_agent.conversation.compaction import summary_prompt, summary_without_model
 from fsm_agent.conversation.compaction.guard import fault_of
 from fsm_agent.conversation.effects import (
     CallModel,
     Cancelled,
     Compacted,
     Failure,
+    LongContext,
     ModelRequest,
     NoteCompaction,
     Prefetched,
@@ -22,9 +22,9 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.conversation.messages import Message, ModelReply
 from fsm_agent.conversation.token_meter import ASSUMED_WINDOW
-from fsm_agent.conversation.wire import CHARS_PER_TOKEN, Ask, View, WireCopy, format_of, tokens_of
+from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of, tokens_of
 from fsm_agent.support.texts import shorten, split_reasoning
-from fsm_agent_states.logic import facts
+from fsm_agent_states.logic import context_engine, facts
 from fsm_agent_states.logic.detect import detect
 from fsm_agent_states.logic.said import say, tell_blocked
 from fsm_agent_states.logic.visit import Asks
@@ -46,26 +46,29 @@ KEEPS_HISTORY = {
 (COMP-26)."""
 
 
+Without = Literal["unsummarised", "lost", "cancelled"]
+"""The event to report when the model that was asked gave no summary."""
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """``model`` is empty for a summary made without one, ``text`` when there is none. ``failed``: the
-    event to report when the model that was asked gave none."""
+    """``text`` and ``model`` are empty when no model gave one."""
 
     text: str = ""
     model: str = ""
-    failed: Literal["unsummarised", "lost", "cancelled"] | None = None
 
 
-def summarise(turn: TurnState, middle: Sequence[Message]) -> Asks[Summary]:
+def summarise(turn: TurnState, context: LongContext, goes: tuple[int, ...]) -> Asks[Summary | Without]:
     """A summary of these rows by the model whose turn it is: one request."""
     number, runtime = _summariser(turn)
-    reply: ModelReply | Failure | Cancelled = yield _call(turn, runtime, middle, number)
+    prompt = yield from context_engine.prompt(turn, context, goes, runtime.window or ASSUMED_WINDOW)
+    reply: ModelReply | Failure | Cancelled = yield _call(turn, runtime, prompt, number)
     turn.accounting.charge(reply, runtime)
     match reply:
         case Cancelled():
-            return Summary(failed="cancelled")
+            return "cancelled"
         case Failure(kind="lost"):
-            return Summary(failed="lost")
+            return "lost"
         case Failure():
             why = detect(reply).name
         case ModelReply():
@@ -78,16 +81,14 @@ def summarise(turn: TurnState, middle: Sequence[Message]) -> Asks[Summary]:
         noted: Compacted = yield NoteCompaction("summary_failed", fault=fault_of(why))
         yield from tell_blocked(turn.compaction.compaction_blocked, noted)
         turn.compaction.judge(noted)
-    return Summary(failed="unsummarised")
+    return "unsummarised"
 
 
-def without_model(turn: TurnState, middle: Sequence[Message]) -> Asks[Summary]:
-    """What can be said of these rows without a model. A forced compaction always gets one: the provider has
-    refused what there is."""
-    if turn.compaction.unsummarised in KEEPS_HISTORY and not facts.forced(turn):
-        return Summary()
-    yield from say("the summary is made without a model: a list of what was done")
-    return Summary(summary_without_model(middle))
+def keeps_history(turn: TurnState) -> bool:
+    """No model gave a summary for a reason that passes: nothing is summed up without one. A forced compaction
+    always gets a summary: the provider has refused what there is."""
+    left = facts.goes_without_model(turn) and turn.compaction.unsummarised in KEEPS_HISTORY
+    return left and not facts.forced(turn)
 
 
 def _summariser(turn: TurnState) -> tuple[int | None, Runtime]:
@@ -106,16 +107,14 @@ def preserved(turn: TurnState, middle: Sequence[Message]) -> Asks[str]:
     return f"\n\n## From memory\n{shorten(found.text.strip(), MOST_PRESERVED)}" if found.text.strip() else ""
 
 
-def _call(turn: TurnState, runtime: Runtime, middle: Sequence[Message], number: int | None) -> CallModel:
-    window = runtime.window or ASSUMED_WINDOW
-    prompt = summary_prompt(
-        middle, window=window, focus=turn.compaction.focus, most_chars=int(window * 0.7) * CHARS_PER_TOKEN
-    )
+def _call(turn: TurnState, runtime: Runtime, prompt: str, number: int | None) -> CallModel:
     form = format_of(runtime.api_mode)
     messages = WireCopy().messages("", [Message("user", prompt)], (), View(runtime.api_mode))
     plain = runtime.repairs if number is not None else turn.recovery.repairs_done
     temperature = None if "temperature" in plain else turn.settings.temperature
-    body = form.body(Ask(runtime, temperature=temperature), messages)
+    cap = turn.call.affordable
+    ask = Ask(runtime, temperature=temperature, output_cap=cap, firm=cap is not None)
+    body = form.body(ask, messages)
     request = ModelRequest(
         body, runtime.streaming, toolless=True, purpose="summary", estimate=tokens_of(len(body))
     )

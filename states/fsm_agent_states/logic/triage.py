@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from fsm_agent.conversation.arguments import parse
@@ -40,6 +40,16 @@ def spoken_in(reply: ModelReply) -> Said:
     """Return what is said and what is thought in a reply; thoughts may stand in tags in its text."""
     visible, inline, open_tag = split_reasoning(reply.text)
     return Said(visible, reply.reasoning or inline, open_tag)
+
+
+def with_output_tool(reply: ModelReply, tool: str) -> ModelReply:
+    """The reply as text, if it is a whole call of the tool that takes the answer, and of nothing else."""
+    if not tool or reply.cut or reply.finish in (None, "length") or len(reply.tool_calls) != 1:
+        return reply
+    [call] = reply.tool_calls
+    if call.name != tool or parse(call.arguments).kind == "cut":
+        return reply
+    return replace(reply, text=call.arguments, tool_calls=(), finish="stop")
 
 
 def triage(turn: TurnState, reply: ModelReply, said: Said) -> ReplyKind | Failure:
@@ -98,9 +108,11 @@ def _cut_kind(reply: ModelReply, said: Said) -> ReplyKind | Failure:
 
 
 def _text_kind(turn: TurnState, visible: str) -> ReplyKind:
-    """An answer, or one that is told to act first (RESP-14) or to check first."""
+    """An answer, or one that is told to act first (RESP-14) or to check first. What is of the type that was
+    asked for announces nothing, whatever it speaks of."""
     policy, responses = turn.settings.continuation, turn.setup.runtime.api_mode == "codex_responses"
     acks = responses if policy.acks_enabled is None else policy.acks_enabled
+    acks = acks and turn.setup.output is None
     if acks and facts.only_asked(turn) and len(visible) <= 1200 and _ANNOUNCES.search(visible):
         return "announced"
     return "unverified" if policy.verify_enabled and facts.unverified(turn) else "text"

@@ -8,6 +8,7 @@ import { Inspector, tabsOf } from "./inspector.js";
 import { Lanes } from "./lanes.js";
 import { Moves } from "./pages.js";
 import { MoveList } from "./moves.js";
+import { Pending } from "./pending.js";
 import { Button, clock, html, outcomes, plural, render, short, useEffect, useMemo, useRef, useState, words } from "./ui.js";
 
 const THEME = "fsm-agent-theme";
@@ -120,7 +121,8 @@ function App({ hello }) {
     return setBreaks(same ? breakpoints.filter((one) => one !== same) : [...breakpoints, { kind, target }]);
   };
   const onRun = (kind, target) => (alive ? go("to", { breakpoint: { kind, target } }) : setProblem("This turn does not run any more: fork it, then run to there."));
-  const open = (id) => {
+  const open = (id, table = hello.name) => {
+    if (table !== hello.name) return location.assign(`/?turn=${encodeURIComponent(id)}`); // its table has another map
     setCompared(null);
     setDialog(null);
     setTurn(id);
@@ -262,6 +264,7 @@ function Bar(props) {
     <div class="where">
       <span class=${`chip engine ${status?.phase || ""}`}><span class="sign" aria-hidden="true"></span>engine <b>${phase}</b> ${status && status.phase !== "ended" && html`in <b>${status.state}</b>`} after ${plural(engine, "move")}${status?.where === "elsewhere" && html` <span class="quiet">(another process)</span>`}</span>
       ${status?.text && html`<span class="reason">${status.text}</span>`}
+      ${status?.inner?.map((id) => html`<a class="chip inner" href=${`/?turn=${encodeURIComponent(id)}`}>look into ${id}</a>`)}
       <span class="gap"></span>
       ${props.lost && html`<span class="chip bad">the debugger is gone</span>`}
       <span class=${`chip look${look === null ? " following" : ""}`}><span class="sign" aria-hidden="true"></span>you look at <b>${at}</b> of ${count}${state && html`, in <b>${state}</b>`}</span>
@@ -307,17 +310,17 @@ function TurnPicker({ info, onOpen, turn, onMenu, canRun }) {
   const outcome = info?.outcome || (info?.ended === null ? "unfinished" : "");
   return html`<details class="picker" ref=${box} onToggle=${opened}>
     <summary aria-label=${`turn: ${info?.asked || turn}`}><span class=${`outcome ${outcome}`}>${words(outcome) || "…"}</span> <span class="asked">${info?.asked || turn}</span></summary>
-    <div class="drop"><ul>${turns && turns.map((one) => html`<li><button type="button" class=${one.id === turn ? "current" : ""} onClick=${() => { box.current.open = false; onOpen(one.id); }}>
+    <div class="drop"><ul>${turns && turns.map((one) => html`<li style=${`padding-left: ${1.2 * one.depth}rem`}><button type="button" class=${one.id === turn ? "current" : ""} onClick=${() => { box.current.open = false; onOpen(one.id, one.table_name); }}>
       <span class=${`outcome ${one.outcome || "unfinished"}`}>${words(one.outcome || "unfinished")}</span><span class="asked">${short(one.asked, 70)}</span>
-      <span class="quiet">${one.parent ? "fork · " : ""}${plural(one.seq, "move")} · ${clock(one.began)}</span></button></li>`)}</ul>
+      <span class="quiet">${one.forked_at !== null ? "fork · " : one.parent ? "child · " : ""}${["", "agent"].includes(one.agent) ? "" : `${one.agent} · `}${plural(one.seq, "move")} · ${clock(one.began)}</span></button></li>`)}</ul>
       ${canRun && html`<${Button} label="new turn" onClick=${() => { box.current.open = false; onMenu("new"); }}>New turn …<//>`}</div>
   </details>`;
 }
 
-const ITEMS = [["compare", "Compare with …"], ["test", "Make a pytest"], ["export", "Export the run"], ["import", "Import a run"], ["steer", "Tell the turn something"]];
+const ITEMS = [["pending", "What turns wait for"], ["compare", "Compare with …"], ["test", "Make a pytest"], ["export", "Export the run"], ["import", "Import a run"], ["steer", "Tell the turn something"]];
 
 /** What only turns with a model can have. */
-const TALKING = new Set(["test", "steer"]);
+const TALKING = new Set(["pending", "test", "steer"]);
 
 function Menu({ onMenu, alive, talks }) {
   const box = useRef(null);
@@ -350,6 +353,8 @@ function Dialogs({ dialog, hello, turn, info, onClose, fork, open, onCompare, on
       return html`<${Ask} title="A new turn" label="message" hint=${hello.talks ? "It is paused before its first request." : `A turn of “${hello.name}”, paused before its first request. The words may be left out, if it needs none.`} button="Start" onClose=${onClose} onSend=${async (text) => open((await post("/api/turns", { text })).turn)} />`;
     case "steer":
       return html`<${Ask} title="Tell the turn something" label="message" hint="The model reads it with the next result of a tool; nothing is stopped." button="Tell it" onClose=${onClose} onSend=${onSteer} />`;
+    case "pending":
+      return html`<${Pending} onClose=${onClose} onOpen=${open} />`;
     case "import":
       return html`<${Import} onClose=${onClose} open=${open} />`;
     case "compare":
@@ -398,7 +403,7 @@ document.documentElement.dataset.theme = chosen || (matchMedia("(prefers-color-s
 const root = document.getElementById("app");
 const named = new URLSearchParams(location.search).get("turn");
 if (named) ahead(turnPath(named));
-get("/api/hello").then(
+get(`/api/hello${named ? `?turn=${encodeURIComponent(named)}` : ""}`).then(
   (hello) => {
     root.textContent = "";
     Object.assign(outcomes, hello.outcomes);

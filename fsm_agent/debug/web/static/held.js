@@ -10,7 +10,7 @@ const STILL = 600;
 const ASLEEP = 1000;
 
 /** Have these buttons stood still, in sight, for so many milliseconds? A click or a key before that was meant for what was there before. */
-function useStill(buttons, what) {
+export function useStill(buttons, what) {
   const [still, setStill] = useState(false);
   useEffect(() => {
     let [frame, place, since, last] = [0, "", 0, 0];
@@ -109,7 +109,7 @@ const ESCAPE = /\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})(?:âŸ¨[0-9,]+ timesâ
 const MARKED = 200_000;
 
 /** A text as it was made visible, with the signs that stand for something else in another colour. */
-function Shown({ text, kind, label }) {
+export function Shown({ text, kind, label }) {
   const parts = text.length > MARKED ? [text] : text.split(new RegExp(`(${ESCAPE.source})`));
   return html`<pre class=${`text exact ${kind}`} tabindex="0" aria-label=${label}>${parts.map((part, i) => (i % 2 ? html`<b class="escape">${part}</b>` : part))}</pre>`;
 }

@@ -54,8 +54,10 @@ _PROVED: set[str] = set()
 
 def prove(table: Table) -> None:
     """Raise ``TableError`` unless exactly one row is open for every declared event and every turn ends, both
-    for every configuration, with the caps and without. The message names the rows and the fix. A verdict is
-    remembered."""
+    for every configuration, with the caps and without; and of each table that its states run. The message
+    names the rows and the fix. A verdict is remembered."""
+    for inner in table.within.values():
+        prove(inner)
     digest = table.digest
     if digest in _PROVED:
         return

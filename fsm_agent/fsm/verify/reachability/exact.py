@@ -32,11 +32,6 @@ class Search:
         """No run goes on for ever."""
         return len(self._order) == len(self.pairs)
 
-    @property
-    def dead_rows(self) -> tuple[Row, ...]:
-        """Rows that no run takes."""
-        return tuple(row for row in self.compiled.table.rows if row.id not in self.taken)
-
     def most_visits(self, states: Iterable[str] | None = None) -> int:
         """The largest number of visits of ``states`` in one run; of moves when ``states`` is None."""
         return self._longest(states)[0][0]

@@ -37,6 +37,15 @@ def limit_names(table: Table) -> tuple[str, ...]:
     return tuple(dict.fromkeys(atom.limit for atom in atoms if atom.counter not in flags))
 
 
+def all_limit_names(table: Table) -> tuple[str, ...]:
+    """The same, and how many turns its states run at once; those of the tables that it runs follow as
+    ``table.limit``."""
+    names = [*limit_names(table), *(inner.most for inner in table.inner.values() if inner.most)]
+    for one in table.within.values():
+        names += [name if "." in name else f"{one.name}.{name}" for name in all_limit_names(one)]
+    return tuple(dict.fromkeys(names))
+
+
 def small_scopes(
     table: Table, most_pairs: int = SMALL, within: TimeLimit | None = None
 ) -> tuple[tuple[Scope, ...], tuple[Row, ...]]:

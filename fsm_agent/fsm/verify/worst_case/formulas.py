@@ -65,12 +65,14 @@ def bounds(
 ) -> tuple[Bound, ...]:
     """The bounds of a table whose turns end, true whenever time is over (by default it never is).
 
-    On the visits of each state of ``watch``, of all of them together, and on moves. An empty ``watch`` stands
+    On the visits of each state of ``watch``, of all of them together, of each state that runs other tables,
+    and on moves. An empty ``watch`` stands
     for the states that a cap counts, or all states if there is no cap; what a cap counts besides, and
     nothing gives back, is bounded by it."""
     table, within = without_caps.graph.table, within or endless()
     states = watch or watched(table)
     wanted: list[tuple[str, ...]] = [(state,) for state in states]
+    wanted += [(state,) for state in table.inner if state not in states]
     wanted += [*([states] if watch and len(states) > 1 else []), ()]
     caps = [counter.name for counter in table.counters if counter.cap]
     found = _bounds(without_caps, wanted, [], within.share(2 if caps else 1))

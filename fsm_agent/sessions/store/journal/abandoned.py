@@ -16,6 +16,7 @@ from fsm_agent.sessions.store.sealed import loads
 ABANDONED = "abandoned"
 """How a turn ended whose process died, when the session went on without it."""
 NOT_STARTED = "not run: the process ended before it started"
+NOT_WAITED = "no result: it was to come later, and the conversation went on without it"
 
 
 def open_turns(connection: sqlite3.Connection, session_id: str) -> list[tuple[str, str | None]]:
@@ -61,10 +62,19 @@ def close_out(connection: sqlite3.Connection, session_id: str, turn_ids: Sequenc
         " kind IN ('RunTool', 'AnswerProgram') ORDER BY seq, ordinal, place",
         (json.dumps(turn_ids),),
     ).fetchall()
+    waited = {
+        call
+        for (call,) in connection.execute(
+            "SELECT call FROM pending WHERE turn IN (SELECT value FROM json_each(?)) AND kind IN ('result',"
+            " 'timer')",
+            (json.dumps(turn_ids),),
+        )
+    }
     known = {loads(request)["call_id"]: (status, kind, reply) for request, status, kind, reply in effects}
     for number, call in enumerate(open_calls, newest_number(connection, session_id) + 1):
         status, kind, reply = known.get(call.id, ("", "", None))
         text = NOT_STARTED if not status or kind == "pure" else IN_DOUBT
+        text = NOT_WAITED if call.id in waited else text
         text = loads(reply).get("text", IN_DOUBT) if reply else text  # without: a program that waited
         row = Message("tool", text, tool_call_id=call.id, name=call.name)
         insert_message(connection, session_id, number, version, None, at, row)

@@ -12,20 +12,31 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from fsm_agent.conversation.effects import AskApproval, CallModel, RunTool, ToolOutcome
+from fsm_agent.conversation.assumed_usage import assumed_usage
+from fsm_agent.conversation.effects import (
+    AskApproval,
+    AskEngine,
+    CallModel,
+    Runtime,
+    RunTool,
+    Signals,
+    ToolOutcome,
+)
 from fsm_agent.conversation.messages import Usage
 from fsm_agent.errors import StoreError
 from fsm_agent.fsm.deltas import Tracker
 from fsm_agent.fsm.journal import UNKNOWN, Exchange
-from fsm_agent.providers.prices import total_cost
+from fsm_agent.providers.prices import price_of, total_cost
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import Job
+from fsm_agent.sessions.store.journal import flushes
 from fsm_agent.sessions.store.journal.conversation_recording import IN_DOUBT, LOST, ConversationRecording
+from fsm_agent.sessions.store.journal.flushes import Flush
 from fsm_agent.sessions.store.journal.log import Closing, TurnLog
 from fsm_agent.sessions.store.rows import Kept, changed, named, reply_json, request_json, write_notes
 from fsm_agent.sessions.store.sealed import dumps, opened
 
-ACTS = (CallModel, RunTool, AskApproval)
+ACTS = (CallModel, RunTool, AskApproval, AskEngine)
 """Requests that take long or act on the world: they are in the journal while they are in flight."""
 NOT_RUN = (
     "not run: what is done cannot be written down at the moment ({problem}), so nothing is done that cannot"
@@ -82,13 +93,25 @@ class ConversationLog(TurnLog):
             self.known_replies += getattr(reply, "sent", True)
         if reply is LOST:
             self._note_effect(self._outcome(exchange, place, request, reply, 0.0))
+            which = f"{self._turn.turn_id} {exchange.seq}.{exchange.ordinal}.{place}"
+            self._jobs += self._assumed(request, reply, which)
         return reply
 
     def _acts(self, request: Any) -> bool:
         return isinstance(request, ACTS)
 
-    def _must_be_safe(self, request: Any) -> bool:
-        return not isinstance(request, CallModel)
+    def _flush(self, request: Any) -> Flush:
+        match request:
+            case CallModel():
+                return flushes.MODEL
+            case RunTool(effect=effect):
+                return flushes.PURE_TOOL if effect == "pure" else flushes.TOOL
+            case AskApproval():
+                return flushes.QUESTION
+        return flushes.ENGINE
+
+    def _said_by_a_person(self, reply: Any) -> bool:
+        return isinstance(reply, Signals) and bool(reply.steer)
 
     def _unrepeatable(self, request: Any) -> bool:
         """A request to a model was paid for once: what was cancelled while it was out is not sent again."""
@@ -127,12 +150,15 @@ class ConversationLog(TurnLog):
 
     def _costs(self, request: Any, reply: Any) -> list[Job]:
         """Tokens as they come in, in the transaction of the reply they came with."""
-        usage: Usage | None = getattr(reply, "usage", None)
-        if usage is None or not isinstance(request, CallModel):
+        if not isinstance(request, CallModel):
             return []
-        turn = self._turn
-        runtime = turn.setup.runtime if request.auxiliary is None else turn.setup.auxiliary[request.auxiliary]
-        cost = total_cost({(runtime.provider, runtime.model): usage}, turn.settings.cache.ttl)
+        usage: Usage | None = reply.usage
+        if usage is None:
+            return self._assumed(request, reply)
+        turn, runtime = self._turn, self._asked(request)
+        cost = total_cost(
+            {(runtime.provider, runtime.model): usage}, turn.settings.cache.ttl, turn.settings.prices
+        )
         tokens = (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning)
         purpose = request.request.purpose
         values = (
@@ -146,6 +172,23 @@ class ConversationLog(TurnLog):
                 values,
             )
         ]
+
+    def _asked(self, request: CallModel) -> Runtime:
+        setup = self._turn.setup
+        asked: Runtime = setup.runtime if request.auxiliary is None else setup.auxiliary[request.auxiliary]
+        return asked
+
+    def _assumed(self, request: CallModel, reply: Any, which: str | None = None) -> list[Job]:
+        """What a request is taken to have used whose provider did not say; ``which`` request, where it may be
+        noted twice."""
+        usage, runtime = assumed_usage(request.request, reply), self._asked(request)
+        if not usage.total:
+            return []
+        price = price_of(runtime.model, runtime.provider, self._turn.settings.prices)
+        usd = 0.0 if price is None else price.most(usage.prompt, usage.output)
+        values = (self._turn.turn_id, self._now(), usage.total, usd, which)
+        insert = "INSERT OR IGNORE INTO unreported (turn, at, tokens, cost, request) VALUES (?, ?, ?, ?, ?)"
+        return [lambda c: c.execute(insert, values)]
 
     # The transcript
 
@@ -168,7 +211,10 @@ class ConversationLog(TurnLog):
     def _note_rows(self) -> None:
         """What was done to the transcript since the last time; when it went on in another session, there
         too."""
-        session, turn_id, at = self.session, self._turn.turn_id, self._now()
+        session = self.session
+        if not session.unwritten and session.successor is None:
+            return
+        turn_id, at = self._turn.turn_id, self._now()
         notes, session.unwritten = session.unwritten, []
         if notes:
             self._jobs.append(lambda c: write_notes(c, session, notes, turn_id, at))

@@ -12,10 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fsm_agent.conversation.call_key import signature
 from fsm_agent.conversation.effects import (
     AnswerProgram,
     Approval,
     AskApproval,
+    AskEngine,
     CallModel,
     CheckSignals,
     Failure,
@@ -37,6 +39,7 @@ from fsm_agent.sessions.store.rows import REPLY, REQUEST
 REPLAYED = (
     AnswerProgram,
     AskApproval,
+    AskEngine,
     CallModel,
     CheckSignals,
     KeepFiles,
@@ -57,13 +60,15 @@ LOST = Failure("lost", "the process ended before the reply came; nobody knows wh
 
 @dataclass(slots=True)
 class ConversationRecording(Recording):
-    """``results`` by call id and ``reply_of_model`` are given by a person. ``resumed``: the visit was
-    begun by another process, and its row has paid for one request to a model. Whether that left, nobody
-    can say."""
+    """``results`` by call id and ``reply_of_model`` are given by a person. ``waiting``: calls whose results
+    come later, with the digests of what they were made with; they run elsewhere, and are not begun again.
+    ``resumed``: the visit was begun by another process, and its row has paid for one request to a model.
+    Whether that left, nobody can say."""
 
     results: dict[str, str] = field(default_factory=dict)
     reply_of_model: Reply | None = None
     resumed: bool = False
+    waiting: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, effects: Iterable[Effect], answers: Mapping[str, Any] | None = None) -> ConversationRecording:
@@ -82,6 +87,15 @@ class ConversationRecording(Recording):
                 e.kind, e.request, e.status, REPLY.decode(e.reply) if known else None
             )
         return made
+
+    def cut_off(self) -> frozenset[str]:
+        """Return the keys of calls that were running when their process ended."""
+        running = (one for one in self.entries.values() if one.kind == RunTool.__name__ and one.reply is None)
+        return frozenset(str(one.request.get("key", "")) for one in running)
+
+    def silent(self) -> bool:
+        """Is nothing known, also by hand, and no request paid for in another process?"""
+        return not (self.entries or self.results or self.reply_of_model or self.resumed)
 
     def taken_over(self) -> ConversationRecording:
         """For a fork: results of tools, which it takes over; the model is asked again."""
@@ -123,6 +137,10 @@ class ConversationRecording(Recording):
             if entry.foreign:
                 self.origins[ordinal, place] = "taken over"
             return entry.reply
+        if isinstance(request, RunTool) and self.waiting.get(request.call_id) == signature(
+            request.name, request.arguments
+        ):
+            return UNKNOWN
         if isinstance(request, RunTool) and self._unrepeatable(entry, request):
             self.doubts.append((request.name, request.call_id))
             return ToolOutcome(request.call_id, "unknown", IN_DOUBT)
@@ -132,6 +150,8 @@ class ConversationRecording(Recording):
         """(ordinal, place) under which the journal keeps this request: where it is recorded already, else at
         its point of the visit, behind all calls of tools that are recorded there: whoever loses such an entry
         runs the call again."""
+        if not self.entries:
+            return ordinal, place
         if (at := self._found(ordinal, place, request)) is not None and not self.entries[at].foreign:
             return at
         own = [at for at, one in self.entries.items() if one.kind == RunTool.__name__ and not one.foreign]
@@ -142,7 +162,8 @@ class ConversationRecording(Recording):
         return frozenset(
             str(entry.request.get("name"))
             for entry in self.entries.values()
-            if entry.kind == RunTool.__name__ and _is_settled(entry)
+            if entry.kind == RunTool.__name__
+            and (_is_settled(entry) or entry.request.get("call_id") in self.waiting)
         )
 
     def _found(self, ordinal: int, place: int, request: Any) -> tuple[int, int] | None:
@@ -160,7 +181,7 @@ class ConversationRecording(Recording):
     def _answer(self, request: AskApproval, entry: Recorded | None) -> Any:
         if entry is not None and isinstance(entry.reply, Approval) and not entry.reply.granted:
             return entry.reply
-        if request.call_id in self.results:
+        if request.call_id in self.results or request.call_id in self.waiting:
             return NOTHING_TO_RUN
         known = (one for one in self.entries.values() if one.kind == RunTool.__name__ and _is_settled(one))
         return NOTHING_TO_RUN if any(_is_call(one, request) for one in known) else UNKNOWN

@@ -1,34 +1,46 @@
-"""The journal of one running turn: one transaction a move, and an intent that is safe before anything unsafe
-begins.
+"""The journal of one running turn: what it does is handed over to the writer at once, and waited for where a
+promise needs it (``flushes``).
 
-What a turn writes is gathered and goes out together, in order: with each move, before something begins that
-cannot be undone, and after a reply when the turn next waits for something. Replies are not waited for,
-because every later write stands behind them. Whatever is written first compares the turn's epoch with what is
-stored: a turn that another process took over finds another one, writes nothing any more, and stops.
+What is handed over goes to disk together, in order, when somebody waits for it or after a moment
+(``writer.LATE``): an iteration is one commit. A move is never without what it changed. Whatever is written
+first compares the turn's epoch with what is stored: a turn that another process took over finds another one,
+writes nothing any more, and stops.
 ``TurnLog`` writes the turns of any table; what a transcript needs besides is in ``conversation_log``."""
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.errors import JournalError, StaleCopyError, StoreError
+from fsm_agent.fsm import codec
 from fsm_agent.fsm.deltas import Tracker
 from fsm_agent.fsm.exchange_form import effect_of, kept_reply, name_of, shown
 from fsm_agent.fsm.journal import UNKNOWN, Exchange, Step
+from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store import contents
+from fsm_agent.sessions.store.contents import Contents, apart, slim
 from fsm_agent.sessions.store.database import Database, Job
+from fsm_agent.sessions.store.journal import flushes
+from fsm_agent.sessions.store.journal.flushes import Flush
 from fsm_agent.sessions.store.journal.recording import Origin, Recording
+from fsm_agent.sessions.store.journal.small_talk import Small, SmallTalk
+from fsm_agent.sessions.store.pending import noted
 from fsm_agent.sessions.store.rows import refuse_unless_ours
-from fsm_agent.sessions.store.sealed import dumps
+from fsm_agent.sessions.store.sealed import dumps, sealed
 
 UNREAD = -1
 """A revision that no session has."""
+AT_REST = 5.0
+"""Seconds that a turn which was stopped waits for what it has written, at most."""
+SENT = 8
+"""Groups on their way after which those that have arrived are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +59,10 @@ class TurnLog:
     sessions that it was in, ``session`` the last of them.
 
     A store that fails stops the turn, which can be resumed: nothing is done that is not written down.
+    ``looked_at``: somebody looks at each move, which is safe then before it is told of.
     """
+
+    looked_at = True
 
     def __init__(
         self,
@@ -63,6 +78,9 @@ class TurnLog:
         self._database, self._turn, self._now, self._tell = database, turn, now, tell
         self._recording = recording or self._nothing_known()
         self._jobs: list[Job] = []
+        self._small: list[Small] = []
+        self._said = 0
+        self._moved = False
         self._epoch = 1
         self._sent: list[Handover] = []
         self._begun: set[tuple[int, int, int]] = set()
@@ -94,17 +112,22 @@ class TurnLog:
 
     async def asked(self, exchange: Exchange) -> Sequence[Any]:
         requests = exchange.requests
-        known = [self._known(exchange, place, request) for place, request in enumerate(requests)]
+        if not self._begun and self._recording.silent():
+            known: list[Any] = [UNKNOWN] * len(requests)
+        else:
+            known = [self._known(exchange, place, request) for place, request in enumerate(requests)]
         acts = [
             place for place, request in enumerate(requests) if known[place] is UNKNOWN and self._acts(request)
         ]
         if not acts:
             return known
+        self._note_small(exchange.seq, exchange.state)
         self._jobs += [self._intent(exchange, place, requests[place]) for place in acts]
-        if any(self._must_be_safe(requests[place]) for place in acts):
+        needed = {self._flush(requests[place]).needs for place in acts}
+        if "all with its intent" in needed or (self._moved and "the row that paid for it" in needed):
             await self._commit()
         else:
-            self._send_soon()
+            self._hand_over()
         self._begun |= {(exchange.seq, exchange.ordinal, place) for place in acts}
         return known
 
@@ -128,22 +151,42 @@ class TurnLog:
     async def got(self, exchange: Exchange, place: int, reply: Any, seconds: float) -> None:
         request = exchange.requests[place]
         self._note_rows()
-        self._note_effect(self._outcome(exchange, place, request, reply, seconds))
-        self._jobs += self._costs(request, reply)
-        if self._acts(request):
-            self._send_soon()
+        if self._acts(request) or not self._noted_as_small(exchange, place, request, reply, seconds):
+            self._note_effect(self._outcome(exchange, place, request, reply, seconds))
+            self._jobs += self._costs(request, reply)
+            self._note_small(exchange.seq, exchange.state)
+            self._hand_over()
+        elif self._said_by_a_person(reply):
+            self._note_small(exchange.seq, exchange.state)
+            await self._commit()
+
+    async def later(self, exchange: Exchange, place: int, later: NotYet) -> bool:
+        self._note_rows()
+        self._note_small(exchange.seq, exchange.state)
+        if later.kind:
+            self._jobs.append(noted(self._turn.turn_id, exchange.seq, later, self._now()))
+        await self._commit()
+        return not self.problem
 
     async def moved(self, step: Step) -> None:
         if step is not self._step:  # else it was noted, and waits to be written
-            self._jobs.append(self._transition(step, dumps(self._delta())))
+            delta = self._delta()
+            self._note_small(step.seq - 1, step.source)
+            self._jobs.append(self._transition(step, delta))
             self._recording, self._step, self._begun = self._nothing_known(), step, set()
-        await self._commit()
+            self._small, self._said, self._moved = [], 0, True
+        if self.looked_at or step.exit is not None:
+            await self._commit()
+        else:
+            self._hand_over()
 
     async def ended(self, closing: Closing) -> None:
         """The turn is over: write its result, and let go of the session. ``problem`` says when that is not
         stored. Raises ``StaleCopyError``, after which ``ended_anew`` is to be tried."""
         if not self._closed:  # else it was noted, and waits to be written
-            self._jobs.append(self._end(closing, dumps(self._delta())))
+            delta = self._delta()
+            self._note_small(self._turn.seq, self._turn.state)
+            self._jobs.append(self._end(closing, dumps(slim(delta))))
             self._closed = True
         try:
             await self._commit()
@@ -156,8 +199,8 @@ class TurnLog:
             self._tell(f"{error}; its answer is not stored")
             return
         if self.problem:
-            self.session.unsaved.append(self._fenced(self._jobs))
-            self._jobs = []
+            unsaved, self._jobs = self._jobs, []
+            self.session.unsaved.append(lambda c: self._write(c, unsaved))
         else:
             self.session.revision += 1
 
@@ -168,6 +211,17 @@ class TurnLog:
         except StaleCopyError as error:
             self.problem = str(error)
 
+    def at_rest(self) -> None:
+        """Who runs the turn stops, and lets go of it next: wait until what was done is safe."""
+        self._hand_over()
+        if self._sent:
+            self._database.hurry()
+            last = self._sent[-1].future
+            wait([last], AT_REST)
+            if last.done() and isinstance(last.exception(), StoreError):
+                sent, self._sent = self._sent, []
+                self._take_back(sent)
+
     # What kinds of turns differ in
 
     def _nothing_known(self) -> Recording:
@@ -177,9 +231,9 @@ class TurnLog:
         """Is the request in the journal while it is in flight?"""
         return effect_of(request) != "pure"
 
-    def _must_be_safe(self, request: Any) -> bool:
-        """Must its intent be on disk before it begins?"""
-        return effect_of(request) == "unsafe"
+    def _flush(self, request: Any) -> Flush:
+        """What must be on disk before it begins, of a request that acts."""
+        return flushes.UNSAFE_REQUEST if effect_of(request) == "unsafe" else flushes.REQUEST
 
     def _unrepeatable(self, request: Any) -> bool:
         """Must a request that may have been carried out not be made again?"""
@@ -190,10 +244,10 @@ class TurnLog:
         return request.in_doubt()
 
     def _request_json(self, request: Any) -> str:
-        return dumps(shown(request))
+        return codec.dumps(shown(request))
 
     def _reply_json(self, request: Any, reply: Any) -> str:
-        return dumps(kept_reply(request, reply))
+        return codec.dumps(kept_reply(request, reply))
 
     def _named(self, request: Any) -> tuple[str, str, str]:
         """(name, class, key) of a request, for lists."""
@@ -217,70 +271,93 @@ class TurnLog:
     # Gathering
 
     def _note_effect(self, values: tuple[Any, ...]) -> None:
-        """What was done in a row is written by one statement."""
-        last = self._jobs[-1] if self._jobs else None
-        if not isinstance(last, Effects):
-            self._jobs.append(last := Effects())
-        last.rows.append(values)
+        self._jobs.append(EffectJob(values))
+
+    def _noted_as_small(
+        self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float
+    ) -> bool:
+        """False for a request whose class or key matters, and for one that is no dataclass."""
+        name, effect, key = self._named(request)
+        asked = self._request_json(request)
+        if key or effect not in ("", "pure") or not asked.startswith(f'{{"is":"{type(request).__name__}"'):
+            return False
+        ordinal, place = self._recording.where(exchange.ordinal, place, request)
+        said, at = self._reply_json(request, reply), self._now() - seconds
+        self._small.append(Small(ordinal, place, name, effect, asked, said, at, seconds))
+        return True
+
+    def _said_by_a_person(self, reply: Any) -> bool:
+        """Does the reply take up what nobody says a second time?"""
+        return False
+
+    def _note_small(self, seq: int, state: str) -> None:
+        """What was asked in this visit so far, in place of what was noted of it before."""
+        if len(self._small) > self._said:
+            self._said = len(self._small)
+            said = SmallTalk(self._turn.turn_id, seq, self._epoch, state, tuple(self._small))
+            self._jobs.append(said)
 
     # Writing
 
-    def _send_soon(self) -> None:
-        """Hand over what was gathered before anything else happens in this loop, together with what the turn
-        does until it waits for something: most replies lead to a move at once."""
-        asyncio.get_running_loop().call_soon(self._send)
-
-    def _send(self) -> None:
-        """Hand over what was gathered, without waiting."""
-        if self._jobs and not self.problem:
-            group = Handover(self._jobs, self._fenced(self._jobs), self._sent[-1] if self._sent else None)
-            group.future, self._jobs = self._database.submit(group), []
+    def _hand_over(self) -> None:
+        """Put what was gathered behind what was handed over before, without waiting."""
+        if not self._jobs or self.problem:
+            return
+        before = self._sent[-1] if self._sent and not self._sent[-1].arrived else None
+        if before is None or not before.takes(self._jobs):
+            group = Handover(self._jobs, self._write, before)
+            group.future = self._database.submit(group, late=True)
             self._sent.append(group)
+        self._jobs = []
+        if len(self._sent) > SENT:
+            self._sent = [*(one for one in self._sent[:-1] if not one.arrived), self._sent[-1]]
 
-    def _fenced(self, jobs: Sequence[Job]) -> Job:
-        """The jobs, as one that does nothing when the turn is not ours any more."""
-        turn_id, epoch, session_id = self._turn.turn_id, self._epoch, self.session.id
-
-        def write(c: sqlite3.Connection) -> None:
-            refuse_unless_ours(c, turn_id, epoch)
-            try:
-                for job in jobs:
-                    job(c)
-            except sqlite3.IntegrityError as error:
-                raise StaleCopyError(
-                    f"session {session_id} was changed by somebody else while turn {turn_id} held it"
-                    f" ({error}); what the turn did since is not stored"
-                ) from error
-
-        return write
+    def _write(self, c: sqlite3.Connection, jobs: Sequence[Job]) -> None:
+        """Do nothing when the turn is not ours any more. In the writer's thread."""
+        turn_id = self._turn.turn_id
+        refuse_unless_ours(c, turn_id, self._epoch)
+        try:
+            for job in jobs:
+                job(c)
+        except sqlite3.IntegrityError as error:
+            raise StaleCopyError(
+                f"session {self.session.id} was changed by somebody else while turn {turn_id} held it"
+                f" ({error}); what the turn did since is not stored"
+            ) from error
 
     async def _commit(self) -> None:
-        """Hand over what was gathered, and wait until that and everything before it is safe."""
-        self._send()
+        """Wait until all that was handed over, and what was gathered, is safe."""
+        self._hand_over()
         if not self._sent:
             return
+        self._database.hurry()
         await self._database.landed(self._sent[-1].future)  # jobs are done in the order given
         sent, self._sent = self._sent, []
         try:
             for group in sent:
                 group.future.result()
+            self._moved = False
         except StoreError as error:
-            lost = [job for group in sent if group.future.exception() is not None for job in group.jobs]
-            self._jobs = [*lost, *self._jobs]
+            self._take_back(sent)
             self._failed(error)
         except JournalError:
             for session in self.line:
                 session.revision = UNREAD  # what was done to these copies is not stored: nobody believes them
             raise
 
+    def _take_back(self, sent: Sequence[Handover]) -> None:
+        """What was lost is handed over again, before what came later."""
+        lost = [job for group in sent if group.future.exception() is not None for job in group.jobs]
+        self._jobs = [*lost, *self._jobs]
+
     def _failed(self, error: StoreError) -> None:
         """The store did not take what was handed over, which is tried again with whatever comes next."""
         raise error
 
     def _intent(self, exchange: Exchange, place: int, request: Any) -> Job:
-        asked = self._request_json(request)
-        return Effects(
-            [(*self._effect(exchange, place, request), "in_flight", asked, None, self._now(), None, "")]
+        asked = sealed(self._request_json(request))
+        return EffectJob(
+            (*self._effect(exchange, place, request), "in_flight", asked, None, self._now(), None, "")
         )
 
     def _outcome(
@@ -289,7 +366,7 @@ class TurnLog:
         """The row of a request that was answered; by whom, when it was not carried out."""
         status, at = "unknown" if self._in_doubt(request, reply) else "done", self._now() - seconds
         took = None if origin else seconds
-        said = self._request_json(request), self._reply_json(request, reply)
+        said = sealed(self._request_json(request)), sealed(self._reply_json(request, reply))
         return (*self._effect(exchange, place, request), status, *said, at, took, origin)
 
     def _effect(self, exchange: Exchange, place: int, request: Any) -> tuple[Any, ...]:
@@ -297,12 +374,15 @@ class TurnLog:
         where = (self._turn.turn_id, exchange.seq, *kept, exchange.state)
         return (*where, type(request).__name__, *self._named(request))
 
-    def _transition(self, step: Step, delta: str) -> Job:
+    def _transition(self, step: Step, delta: dict[str, Any]) -> Job:
         turn_id, at = self._turn.turn_id, self._now()
+        shared: Contents = {}
+        if step.seq == 1:  # here a turn is given its tools, its prompt, its limits
+            delta = apart(delta, shared)
         values = (
-            turn_id, step.seq, step.source, step.event, step.dest, step.row, step.exit, dumps(step.guards),
-            dumps(step.changes),
-            step.seconds, at, delta,
+            turn_id, step.seq, step.source, step.event, step.dest, step.row, step.exit,
+            dumps(step.guards) if step.guards else "[]", dumps(step.changes) if step.changes else "[]",
+            step.seconds, at, dumps(slim(delta)),
         )  # fmt: skip
         moved = (step.seq, step.dest, at, step.exit, turn_id, step.seq - 1)
 
@@ -312,15 +392,19 @@ class TurnLog:
             )
             if done.rowcount != 1:
                 raise JournalError(f"turn {turn_id} is not where this process left it; this one stops here")
+            contents.write(c, shared)
             c.execute("INSERT INTO transitions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
         return move
 
     def _end(self, closing: Closing, delta: str) -> Job:
         turn_id, session_id, at = self._turn.turn_id, self.session.id, self._now()
-        ended = (at, closing.exit, closing.outcome, dumps(closing.result), delta, turn_id)
+        shared: Contents = {}
+        result = dumps(apart(closing.result, shared, long=False, stays="attempts"))
+        ended = (at, closing.exit, closing.outcome, result, delta, turn_id)
 
         def end(c: sqlite3.Connection) -> None:
+            contents.write(c, shared)
             c.execute(
                 "UPDATE turns SET ended = ?, exit = ?, outcome = ?, result = ?, final = ?, owner = NULL WHERE"
                 " id = ?",
@@ -341,15 +425,36 @@ class Handover:
 
     future: Future[Any]
 
-    def __init__(self, jobs: list[Job], write: Job, before: Handover | None) -> None:
-        self.jobs, self._write, self._before, self._written = jobs, write, before, False
+    def __init__(
+        self,
+        jobs: list[Job],
+        write: Callable[[sqlite3.Connection, Sequence[Job]], None],
+        before: Handover | None,
+    ) -> None:
+        self.jobs, self._write, self._before = jobs, write, before
+        self._begun = self._written = False
+        self._lock = threading.Lock()
+
+    def takes(self, jobs: Sequence[Job]) -> bool:
+        """Put these behind the others, if the writer has not begun yet."""
+        with self._lock:
+            if not self._begun:
+                self.jobs += jobs
+            return not self._begun
 
     def __call__(self, connection: sqlite3.Connection) -> None:
+        with self._lock:
+            self._begun = True
         self._written = False
         if self._before is not None and self._before.lost:
             raise StoreError("what stands before it could not be written")
-        self._write(connection)
+        self._write(connection, self.jobs)
         self._written = True
+
+    @property
+    def arrived(self) -> bool:
+        """Is it safe?"""
+        return self.future.done() and self.future.exception() is None
 
     @property
     def lost(self) -> bool:
@@ -357,13 +462,13 @@ class Handover:
         return not self._written or (self.future.done() and self.future.exception() is not None)
 
 
-@dataclass(slots=True)
-class Effects:
-    """The job that writes requests and replies, in order: what comes later replaces what it is the end of."""
+@dataclass(frozen=True, slots=True)
+class EffectJob:
+    """The job that writes a request, and its reply in place of that."""
 
-    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    values: tuple[Any, ...]
 
     def __call__(self, connection: sqlite3.Connection) -> None:
-        connection.executemany(
-            "INSERT OR REPLACE INTO effects VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", self.rows
+        connection.execute(
+            "INSERT OR REPLACE INTO effects VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", self.values
         )

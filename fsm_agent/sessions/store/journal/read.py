@@ -6,10 +6,13 @@ import sqlite3
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fsm_agent.conversation.handover import AGENT_NAME
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.deltas import patched
 from fsm_agent.fsm.journal import Step
+from fsm_agent.sessions.store.contents import delta_of, whole
 from fsm_agent.sessions.store.database import Database
+from fsm_agent.sessions.store.journal.small_talk import EffectRow, effects_of
 from fsm_agent.sessions.store.rows import transcript
 from fsm_agent.sessions.store.sealed import loads
 
@@ -73,6 +76,9 @@ _INFO = (
     " digest, table_name, imported"
 )
 
+AGENT_TURN = "turn"
+"""The table of the turns of agents."""
+
 
 class Turns:
     """The turns of one database. A forked turn has the moves of the turn it was forked from before its own.
@@ -101,6 +107,24 @@ class Turns:
             ).fetchall()
         return [_read(row) for row in rows]
 
+    def children(self, turn_id: str) -> list[str]:
+        """The ids of the turns that a turn's tools began, in the order in which they began."""
+        prefix = f"c-{turn_id}."
+        with self._database.reading() as c:
+            rows = c.execute(
+                "SELECT id FROM turns WHERE session >= ? AND session < ? AND parent = ? AND forked_at IS NULL"
+                " ORDER BY began, rowid",
+                (prefix, prefix[:-1] + "/", turn_id),
+            ).fetchall()
+        return [str(child) for (child,) in rows]
+
+    def agent(self, turn_id: str) -> str:
+        """The name of the agent whose turn it is; empty for a turn of another table."""
+        if self.info(turn_id).table_name != AGENT_TURN:
+            return ""
+        said = self.result(turn_id) or self.snapshot(turn_id, 0)
+        return str(said.get("agent", AGENT_NAME))
+
     def steps(self, turn_id: str, first: int = 1, last: int | None = None) -> list[Step]:
         """The moves numbered ``first`` to ``last``, both included."""
         with self._database.reading() as c:
@@ -124,18 +148,13 @@ class Turns:
         """What each move changed in the turn, as ``fsm_agent.fsm.deltas`` writes it; of a fork, its own
         moves."""
         sql = "SELECT delta FROM transitions WHERE turn = ? ORDER BY seq"
-        return [loads(delta) for (delta,) in self._database.select(sql, turn_id)]
+        with self._database.reading() as c:
+            return [delta_of(c, delta) for (delta,) in c.execute(sql, (turn_id,)).fetchall()]
 
     def effects(self, turn_id: str, seq: int) -> list[Effect]:
         """What the state asked for that the turn was in after ``seq`` moves."""
         with self._database.reading() as c:
-            owner = _owner_of(c, turn_id, seq)
-            rows = c.execute(
-                "SELECT seq, ordinal, place, state, kind, name, status, request, reply, at, seconds, origin"
-                " FROM effects WHERE turn = ? AND seq = ? ORDER BY ordinal, place",
-                (owner, seq),
-            ).fetchall()
-        return [_effect(row) for row in rows]
+            return [_effect(row) for row in effects_of(c, _owner_of(c, turn_id, seq), seq)]
 
     def snapshot(self, turn_id: str, seq: int | None = None) -> dict[str, Any]:
         """Every stored field of the turn after ``seq`` moves (default: now, at the end of an ended one);
@@ -154,7 +173,7 @@ class Turns:
         """The result without messages and states; ``None`` until the turn has ended."""
         with self._database.reading() as c:
             row = c.execute("SELECT result FROM turns WHERE id = ?", (turn_id,)).fetchone()
-        return loads(row[0]) if row and row[0] else None
+            return whole(c, row[0]) if row and row[0] else None
 
     def _snapshot(self, c: sqlite3.Connection, turn_id: str, seq: int | None) -> dict[str, Any]:
         info, at_end = _info(c, turn_id), seq is None
@@ -171,7 +190,7 @@ class Turns:
             c.execute("SELECT history FROM given WHERE turn = ?", (turn_id,)).fetchone() if seq == 0 else None
         )
         deltas = [delta for (delta,) in rows] + ([final] if final and at_end else [])
-        snapshot = patched(loads(start), map(loads, deltas)) | {"seq": seq}
+        snapshot = patched(whole(c, start), [delta_of(c, delta) for delta in deltas]) | {"seq": seq}
         return snapshot | {"supplied_history": loads(given[0])} if given else snapshot
 
     def _moves(
@@ -210,8 +229,8 @@ def _owner_of(c: sqlite3.Connection, turn_id: str, seq: int) -> str:
     return info.id
 
 
-def _effect(row: tuple[Any, ...]) -> Effect:
-    seq, ordinal, place, state, kind, name, status, request, reply, at, seconds, origin = row
+def _effect(row: EffectRow) -> Effect:
+    _, seq, ordinal, place, state, kind, name, _, _, status, request, reply, at, seconds, origin = row
     answer = loads(reply) if reply else None
     return Effect(seq, ordinal, place, state, kind, name, status, loads(request), answer, at, seconds, origin)
 

@@ -51,6 +51,10 @@ class Recording:
             }
         )
 
+    def silent(self) -> bool:
+        """Is nothing known that a request could be answered with? So it is in nearly every visit."""
+        return not self.entries
+
     def unbelieved(self) -> Recording:
         """For a turn that came in a file: what a stranger says was answered is asked again, and what may have
         been done already is in doubt."""

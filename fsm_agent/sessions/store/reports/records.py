@@ -3,12 +3,13 @@ doubt."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
+from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.sessions.store.reports.usage_totals import NOTHING, SUMS, UsageTotals
 from fsm_agent.sessions.store.rows import stored
 from fsm_agent.sessions.store.sealed import loads
@@ -20,7 +21,8 @@ class SessionInfo:
     """One session. ``kind``: root, compression (it goes on another one, ``parent``), fork, or child (of a
     delegating turn); ``successor`` is what it went on as, ``source`` what began it, such as cli, chat or
     python. Times in seconds since the epoch. ``turns`` counts all, also undone ones; ``last`` is the newest.
-    ``unfinished``: the last turn was left in the middle; ``running``: who runs it (pid, host, since)."""
+    ``unfinished``: the last turn was left in the middle; ``running``: who runs it (pid, host, since);
+    ``pending``: what it waits for, answered or not."""
 
     id: str
     title: str
@@ -36,6 +38,7 @@ class SessionInfo:
     spent: UsageTotals = NOTHING
     unfinished: bool = False
     running: dict[str, Any] | None = None
+    pending: tuple[Pending, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the session as JSON values."""
@@ -46,6 +49,7 @@ class SessionInfo:
             "touched": self.touched, "turns": self.turns, "last_turn": last and last.id,
             "last_exit": last and last.exit, "last_outcome": last and last.outcome,
             "asked": last and last.asked, "unfinished": self.unfinished, "running": self.running,
+            "pending": [one.to_dict() for one in self.pending],
             **_prefixed(self.spent),
         }  # fmt: skip
 
@@ -67,7 +71,8 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class TurnReport:
-    """One turn. ``steps`` are empty unless they were asked for; ``result`` is ``None`` until it has ended."""
+    """One turn. ``steps`` are empty unless they were asked for; ``result`` is ``None`` until it has ended.
+    ``agent``: the name of whose turn it is; ``children``: what its tools began, each with its own."""
 
     info: TurnInfo
     spent: UsageTotals
@@ -75,6 +80,20 @@ class TurnReport:
     doubts: tuple[Doubt, ...]
     result: dict[str, Any] | None
     steps: tuple[Step, ...] = ()
+    agent: str = ""
+    children: tuple[TurnReport, ...] = ()
+
+    @property
+    def model(self) -> str:
+        """The model that answered, with its provider; empty until the turn has ended."""
+        said = self.result or {}
+        return f"{said['provider']}:{said['model']}" if "model" in said else ""
+
+    @property
+    def handed_to(self) -> str:
+        """The agent that the turn handed the conversation over to; empty for none."""
+        way = (self.result or {}).get("handoffs") if self.info.exit == "handed_over" else None
+        return str(way[-1]["to"]) if way else ""
 
     @property
     def seconds(self) -> float:
@@ -85,8 +104,9 @@ class TurnReport:
         """Return the turn as JSON values."""
         told = asdict(self.info) | {"undone": self.undone, **self.spent.to_dict()}
         told["effects_in_doubt"] = [asdict(one) for one in self.doubts]
-        told["result"] = self.result
+        told |= {"result": self.result, "agent": self.agent, "model": self.model, "handed_to": self.handed_to}
         told["moves"] = [asdict(step) for step in self.steps]
+        told["children"] = [child.to_dict() for child in self.children]
         return told
 
 
@@ -170,8 +190,9 @@ def _info(store: Store, row: tuple[Any, ...]) -> SessionInfo:
     )
     unfinished = last is not None and last.ended is None
     running = store.owners.alive(last.owner) if last is not None and unfinished else None
+    waits = PendingItems(lambda: store.database).of_turn(last.id) if last is not None and unfinished else ()
     values: list[Any] = [*row, last, UsageTotals.of(spent[0]), unfinished and running is None, running]
-    return SessionInfo(*values)
+    return replace(SessionInfo(*values), pending=tuple(waits))
 
 
 def _prefixed(spent: UsageTotals) -> dict[str, Any]:
@@ -208,14 +229,24 @@ def _record(store: Store, info: TurnInfo, moves: bool) -> TurnReport:
     [(undone,)] = store.database.select("SELECT undone FROM turns WHERE id = ?", info.id)
     steps = tuple(turns.steps(info.id)) if moves else ()
     return TurnReport(
-        info, spent_by(store, info.id), undone, _doubts(store, info.id), turns.result(info.id), steps
+        info,
+        spent_by(store, info.id),
+        undone,
+        _doubts(store, info.id),
+        turns.result(info.id),
+        steps,
+        turns.agent(info.id),
+        tuple(_record(store, turns.info(child), False) for child in turns.children(info.id)),
     )
 
 
 def _doubts(store: Store, turn_id: str) -> tuple[Doubt, ...]:
     rows = store.database.select(
-        "SELECT seq, state, kind, name, class, status, request, at FROM effects WHERE turn = ? AND status !="
-        " 'done' AND kind IN ('RunTool', 'AskApproval', 'CallModel') ORDER BY seq, ordinal, place",
+        "SELECT seq, state, kind, name, class, status, request, at FROM effects WHERE turn = ?1 AND status !="
+        " 'done' AND kind IN ('RunTool', 'AskApproval', 'CallModel')"
+        " AND COALESCE(json_extract(request, '$.call_id'), '') NOT IN"
+        " (SELECT call FROM pending WHERE turn = ?1)"
+        " ORDER BY seq, ordinal, place",
         turn_id,
     )
     return tuple(

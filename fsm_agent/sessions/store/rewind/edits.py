@@ -72,15 +72,25 @@ def _edit_messages(position: Position, value: Any, counters: frozenset[str]) -> 
             number = int(index)
             if not 0 <= number < len(rows):
                 raise ConfigError("no message of that index", index, f"0 to {len(rows) - 1}")
-            _replace(position, rows, number, None if row is None else Message.from_dict(row))
+            _replace(position, rows, number, None if row is None else _row(row))
         position.transcript = [(number, row) for number, row in rows if row is not None]
     elif isinstance(value, list):
-        position.transcript = [(None, Message.from_dict(row)) for row in value]
+        position.transcript = [(None, _row(row)) for row in value]
         position.own = [(None, row) for _, row in position.transcript[-1:]]
     else:
         raise ConfigError(
             "messages cannot be set so", type(value).__name__, "a list of rows, or {index: row}"
         )
+
+
+def _row(value: Any) -> Message:
+    row = Message.from_dict(value)
+    parts = row.content if isinstance(row.content, list | tuple) else ()
+    if not (row.content is None or isinstance(row.content, str | list | tuple)) or not all(
+        isinstance(part, Mapping) for part in parts
+    ):
+        raise ConfigError("content of a message cannot be set so", row.content, "a text, or content parts")
+    return row
 
 
 def _replace(
@@ -161,7 +171,7 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _edit_user(position: Position, value: Any, counters: frozenset[str]) -> None:
-    position.snapshot["user_content"] = value
+    position.snapshot["user_content"] = _row({"role": "user", "content": value}).content
     for index in range(len(position.transcript) - 1, -1, -1):
         row = position.transcript[index][1]
         if position.own and row is position.own[0][1]:

@@ -8,10 +8,13 @@ from typing import Any
 
 from fsm_agent.conversation.messages import Message
 from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store import contents
+from fsm_agent.sessions.store.contents import ELSEWHERE, Contents, apart, kept_once, whole
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.journal.conversation_recording import ConversationRecording
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.names import free_title
+from fsm_agent.sessions.store.pending import PendingItems
 from fsm_agent.sessions.store.rows import METER, insert_session, message_of, transcript
 from fsm_agent.sessions.store.sealed import dumps, loads
 from fsm_agent.sessions.store.store import Begun, Store
@@ -50,7 +53,8 @@ def position_of(store: Store, turn_id: str, seq: int | None = None) -> Position:
     last = turns.steps(turn_id, at, at) if at else []
     session, version, length, newest = snapshot["history"]
     with store.database.reading() as c:
-        settings, answers = map(loads, c.execute(_KEPT, (turn_id,)).fetchone())
+        kept, given = c.execute(_KEPT, (turn_id,)).fetchone()
+        settings, answers = whole(c, kept), loads(given)
         # before its first move a turn has loaded no row yet, and goes on with all that its session had when
         # it began
         stored = transcript(c, session, version, length if at else None)
@@ -83,6 +87,12 @@ async def take_over(store: Store, position: Position, session: Session) -> Begun
     begun = await store.claim(session, position.turn, position.version, position.newest)
     now = position_of(store, position.turn.id)
     position.recording, now.recording.resumed = now.recording, True
+    waits = PendingItems(lambda: store.database).of_turn(position.turn.id)
+    now.recording.waiting = {
+        one.call: one.digest
+        for one in waits
+        if one.turn == position.turn.id and one.kind in ("result", "timer")
+    }
     adopt(session, position)
     return replace(begun, recording=now.recording)
 
@@ -131,16 +141,19 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
         for row, number in numbers.items()
     ]
     info, answers = position.turn, position.recording.answers()
+    shared: Contents = {}
     turn = (
         turn_id, session.id, info.id, snapshot["seq"], info.asked, snapshot["state"], snapshot["seq"],
         store.owners.me,
         info.table_name, digest,
-        dumps(position.settings), dumps(snapshot), at, at, None if answers is None else dumps(answers),
+        dumps({ELSEWHERE: [kept_once(position.settings, shared)]}), dumps(apart(snapshot, shared)),
+        at, at, None if answers is None else dumps(answers),
         info.imported,
     )  # fmt: skip
 
     def write(c: Any) -> None:
         insert_session(c, session, at)
+        contents.write(c, shared)
         c.execute(
             "UPDATE sessions SET holder = ?, owner = ?, revision = 1 WHERE id = ?",
             (turn_id, store.owners.me, session.id),

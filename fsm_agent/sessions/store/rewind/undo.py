@@ -9,12 +9,14 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from fsm_agent.conversation.handover import is_next_turn
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.token_meter import ContextMeter
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.checkpoints import PutBack
 from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store.contents import whole
 from fsm_agent.sessions.store.journal.abandoned import give_up
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.lineage import compacted_line
@@ -27,7 +29,6 @@ from fsm_agent.sessions.store.rows import (
     transcript,
     write_notes,
 )
-from fsm_agent.sessions.store.sealed import loads
 from fsm_agent.sessions.store.store import Store
 
 
@@ -96,17 +97,22 @@ async def _take_back(store: Store, session: Session, count: int) -> Undone:
 
 
 def _last_turns(store: Store, session: Session, count: int) -> list[TurnInfo]:
-    """The last turns of the session and of those that it continues after compactions, the newest first."""
+    """The last turns of the session and of those that it continues after compactions, the newest first. Those
+    that one message led to, from agent to agent, are one."""
     with store.database.reading() as c:
         line = json.dumps(compacted_line(c, session.id))
     among = "session IN (SELECT value FROM json_each(?)) AND undone IS NULL"
-    rows = store.database.select(f"SELECT id FROM turns WHERE {among} ORDER BY rowid DESC", line)  # noqa: S608 - ours
-    if not rows:
+    found = store.database.select(f"SELECT id FROM turns WHERE {among} ORDER BY rowid DESC", line)  # noqa: S608 - ours
+    if not found:
         raise ConfigError("nothing to undo: the session has no turn that was not taken back", session.id)
-    if not 0 < count <= len(rows):
-        raise ConfigError("so many turns cannot be undone", count, f"1 to {len(rows)}")
+    ids = [str(turn_id) for (turn_id,) in found]
+    firsts = [
+        at for at, one in enumerate(ids) if at + 1 == len(ids) or not is_next_turn(one, ids[at + 1])
+    ]  # the others were begun by the turn before them, which handed the conversation over
+    if not 0 < count <= len(firsts):
+        raise ConfigError("so many turns cannot be undone", count, f"1 to {len(firsts)}")
     turns = Turns(store.database)
-    return [turns.info(turn_id) for (turn_id,) in rows[:count]]
+    return [turns.info(turn_id) for turn_id in ids[: firsts[count - 1] + 1]]
 
 
 def _before(c: sqlite3.Connection, turn_id: str, session: Session) -> tuple[list[Message], ContextMeter]:
@@ -119,7 +125,7 @@ def _before(c: sqlite3.Connection, turn_id: str, session: Session) -> tuple[list
         if parent is None or forked_at is None:
             break
         turn_id = parent
-    snapshot = loads(start)
+    snapshot = whole(c, start)
     home, version, _, newest = snapshot["history"]  # the turn had not loaded any row yet
     stored = [(number, body) for number, body in transcript(c, home, version) if number <= newest]
     return _as_rows(stored, session, home == session.id), METER.decode(snapshot.get("meter", {}))

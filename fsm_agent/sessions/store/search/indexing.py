@@ -70,7 +70,12 @@ def pending(database: Database) -> int:
 
 def forget(database: Database) -> None:
     """Mark the index as damaged, so that it is made anew when it is next asked for. Nothing else is lost."""
-    database.write(lambda c: _set_mark(c, FORMAT_MARK, DAMAGED))
+    database.write(make_anew)
+
+
+def make_anew(connection: sqlite3.Connection) -> None:
+    """The same within a job: numbers of messages that were deleted may be given again."""
+    _set_mark(connection, FORMAT_MARK, DAMAGED)
 
 
 def there(connection: sqlite3.Connection) -> bool:

@@ -8,14 +8,16 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_agent.fsm.codec import dumps
+from fsm_agent.sessions.store.contents import DELTAS, IN_PARTS, delta_of, whole
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.integrity import as_store_error
 from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.sessions.store.journal.small_talk import EffectRow, effects_of
 from fsm_agent.sessions.store.lineage import compacted_line
 from fsm_agent.sessions.store.rows import newest_number, transcript
 from fsm_agent.sessions.store.schema import JSON_COLUMNS
@@ -50,6 +52,16 @@ def export_session(
     yield from _lines(
         database, Header(of="session", id=session_id, masked=not raw), chosen, None if raw else secrets
     )
+
+
+def export_sessions(database: Database, ids: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of sessions that hang together with no others, secrets and all. The first gives the
+    file its name."""
+    chosen = _Chosen(set(ids))
+    with database.reading() as c:
+        turns = "SELECT id FROM turns WHERE session IN (SELECT value FROM json_each(?))"
+        chosen.turns = {turn for (turn,) in c.execute(turns, (dumps(ids),))}
+    yield from _lines(database, Header(of="session", id=ids[0], masked=False), chosen, None)
 
 
 def export_turn(
@@ -133,17 +145,26 @@ def _all_fields(c: sqlite3.Connection, chosen: _Chosen) -> Iterator[tuple[str, d
             f"SELECT {', '.join(line.columns())} FROM {line.table}"  # noqa: S608 - ours
             f" WHERE {key} IN (SELECT value FROM json_each(?)) ORDER BY {line.order}"
         )
-        for row in c.execute(query, (ids,)):
-            if (fields := _cut(_fields(line, row), kind, chosen)) is not None:
+        rows = _effects(c, sorted(chosen.turns)) if kind == "effect" else c.execute(query, (ids,))
+        for row in rows:
+            if (fields := _cut(_fields(c, line, row), kind, chosen)) is not None:
                 yield kind, fields
 
 
-def _fields(line: type[ExportLine], row: tuple[Any, ...]) -> dict[str, Any]:
-    """The columns of a row as the fields of a line, with JSON and flags as what they are."""
+def _effects(c: sqlite3.Connection, turns: Sequence[str]) -> Iterator[EffectRow]:
+    """Each request by itself, however it is stored."""
+    for turn in turns:
+        yield from effects_of(c, turn)
+
+
+def _fields(c: sqlite3.Connection, line: type[ExportLine], row: tuple[Any, ...]) -> dict[str, Any]:
+    """The columns of a row as the fields of a line, with JSON and flags as what they are, and whole."""
     columns = line.columns()
     read = dict(zip(columns, row, strict=True))
     for column in JSON_COLUMNS.get(line.table, ()):
-        read[column] = None if read[column] is None else loads(read[column])
+        if (text := read[column]) is not None:
+            reads = delta_of if column in DELTAS else whole
+            read[column] = reads(c, text) if column in IN_PARTS.get(line.table, ()) else loads(text)
     return {
         field: bool(read[column]) if field == "active" else read[column] for column, field in columns.items()
     }

@@ -13,6 +13,7 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.nesting import checked
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.deltas import patched
+from fsm_agent.sessions.store.contents import ELSEWHERE, IN_PARTS
 from fsm_agent.sessions.store.rows import GUARD, METER, PROMPTS, USAGE
 from fsm_agent.sessions.store.transfer.line_format import FORMAT, KINDS, End, ExportLine, Header
 
@@ -109,6 +110,7 @@ def _problems(file: ExportedLines) -> Iterator[tuple[int, str]]:
     yield from _repeated(file)
     yield from _circles(file)
     yield from _unreadable(file)
+    yield from _parts_elsewhere(file)
     yield from _broken_turns(file, sessions)
     if file.header.id not in (sessions if file.header.of == "session" else turns):
         yield 1, f"the {file.header.of} that it names is not in the file"
@@ -170,6 +172,16 @@ def _unreadable(file: ExportedLines) -> Iterator[tuple[int, str]]:
         for name, codec in (("prompts", PROMPTS), ("meter", METER), ("guard", GUARD), ("usage", USAGE)):
             if problem := _problem(codec.decode, getattr(session, name)):
                 yield number, f"{name}: {problem}"
+
+
+def _parts_elsewhere(file: ExportedLines) -> Iterator[tuple[int, str]]:
+    """A file has everything in it: what it said of parts elsewhere would be taken from the store it comes
+    into."""
+    for kind, names in (("turn", IN_PARTS["turns"]), ("move", IN_PARTS["transitions"])):
+        for number, line in file.of[kind]:
+            for name in names:
+                if ELSEWHERE in (getattr(line, name) or {}):
+                    yield number, f"{name}: no field has an empty name"
 
 
 def _problem(read: Callable[[Any], object], value: object) -> str:

@@ -1,4 +1,4 @@
-"""Threads for synchronous handlers, kept for a while after their work because starting one costs more than
+"""Threads for what would block a loop, kept for a while after their work because starting one costs more than
 most calls.
 
 They are daemons, because a wedged tool must not keep the process from exiting, and their number has no limit:
@@ -34,7 +34,7 @@ class Workers:
             inbox = self._idle.pop() if self._idle else None
         if inbox is None:
             inbox = Inbox()
-            threading.Thread(target=self._work, args=(inbox,), name="fsm-agent-tool", daemon=True).start()
+            threading.Thread(target=self._work, args=(inbox,), name="fsm-agent-worker", daemon=True).start()
         inbox.put(job)
 
     def rest(self) -> None:

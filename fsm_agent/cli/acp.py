@@ -1,0 +1,83 @@
+"""``fsm-agent acp``: editors, by the Agent Client Protocol."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from fsm_agent.agent import Agent
+from fsm_agent.cli.commands import COMMANDS, obey
+from fsm_agent.cli.given import CliOptions, options_of
+from fsm_agent.conversation.parts import Kind
+from fsm_agent.errors import ConfigError
+from fsm_agent.settings.model import Settings
+
+if TYPE_CHECKING:
+    from fsm_agent.acp import EditorView
+
+
+def acp(given: CliOptions) -> int:
+    """Serve one editor until it leaves; exit code 0. Raises ``ConfigError`` for options that cannot be used,
+    and when no editor is there."""
+    try:
+        from fsm_agent.acp import serve_stdio
+    except ImportError as error:
+        raise ConfigError(
+            f"an editor needs {error.name}, which is not installed", None, "pip install 'fsm-agent[acp]'"
+        ) from None
+    host = CommandLineHost(given)
+    if sys.stdin is None or not _is_line(sys.stdin.fileno()):
+        raise ConfigError(
+            "an editor starts this command and talks to it", None, "a pipe as standard input; see docs/acp.md"
+        )
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setFormatter(OneLineFormatter())
+    logging.basicConfig(handlers=[shown], level=logging.WARNING)
+    return serve_stdio(host)
+
+
+def _is_line(number: int) -> bool:
+    mode = os.fstat(number).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+class CommandLineHost:
+    """Makes the agents of an editor's sessions with the options of the command line."""
+
+    commands = COMMANDS
+    obey = staticmethod(obey)
+
+    def __init__(self, given: CliOptions) -> None:
+        options, choice = options_of(given, None)
+        settings = options.settings
+        assert isinstance(settings, Settings)
+        known = {kind for kind in get_args(Kind) if choice.facts.can_read(kind)}
+        self.reads = frozenset(known | set(settings.parts.assume))
+        self.yes = given.yes
+        self._given = given
+
+    def agent(self, view: EditorView, workdir: Path, session: str | None) -> Agent:
+        """Make the agent of a session that works in ``workdir``. What comes while a turn runs waits, as in
+        ``chat``, if nothing else is said. Raises ``ConfigError``."""
+        options, _ = options_of(replace(self._given, session=session), view)
+        settings = options.settings
+        assert isinstance(settings, Settings)
+        second = settings.interrupt.second_message or "queue"
+        interrupt = settings.interrupt.model_copy(update={"second_message": second})
+        settings = settings.model_copy(update={"interrupt": interrupt})
+        return Agent.of(replace(options, settings=settings, workdir=workdir))
+
+
+class OneLineFormatter(logging.Formatter):
+    """A record with what was raised, and not where."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line."""
+        error = record.exc_info[1] if record.exc_info else None
+        line = f"{record.levelname} {record.getMessage()}" + (f": {error!r}" if error else "")
+        return " ".join(line.split())

@@ -1,0 +1,123 @@
+"""Other agents that can go on with a conversation: ``Agent(handoffs=[…])``."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from fsm_agent.composition.options import AgentOptions
+from fsm_agent.conversation.handover import HandoffStep
+from fsm_agent.errors import ConfigError
+from fsm_agent.settings.model import Settings
+from fsm_agent.tools import Tool
+from fsm_agent.toolsets.agent.transfer import transfer_tool
+
+Rows = Sequence[Mapping[str, Any]]
+DESCRIBED = "Hand the conversation over to {name}, which then answers the user in your place."
+FORMS = "an Agent, or Handoff(agent)"
+
+
+class OptionedAgent(Protocol):
+    """What a handoff needs of ``fsm_agent.Agent``."""
+
+    settings: Settings
+
+    @property
+    def options(self) -> AgentOptions:
+        """What it was made with."""
+        ...
+
+
+class Handoff:
+    """An agent that a conversation can be handed to. ``name``: what it is called here, by default its own
+    name; its tool is ``transfer_to_NAME``. ``description``: when to hand over, for the model.
+    ``input_filter``: makes of the conversation (rows as in ``TurnResult.messages``) the one that the agent
+    goes on with; what it leaves out is put aside, not deleted. ``agent`` may be a function that returns the
+    agent, so that two agents can hand over to each other; it needs a ``name``. Raises ``ConfigError``."""
+
+    def __init__(
+        self,
+        agent: OptionedAgent | Callable[[], OptionedAgent],
+        *,
+        name: str | None = None,
+        description: str = "",
+        input_filter: Callable[[list[dict[str, Any]]], Rows] | None = None,
+    ) -> None:
+        if not hasattr(agent, "options") and not callable(agent):
+            raise ConfigError("handoffs has a wrong entry", agent, FORMS)
+        if name is None and not hasattr(agent, "options"):
+            raise ConfigError("a handoff to a function has no name", agent, "Handoff(function, name=…)")
+        if input_filter is not None and not callable(input_filter):
+            raise ConfigError(
+                "input_filter of a handoff cannot be called", input_filter, "a function of rows"
+            )
+        self._agent = agent
+        self.name: str = self.agent.options.name if name is None else name
+        self.description = description or DESCRIBED.format(name=self.name)
+        self.input_filter = input_filter
+
+    @property
+    def agent(self) -> OptionedAgent:
+        """The agent itself."""
+        found: Any = self._agent if hasattr(self._agent, "options") else self._agent()
+        if not hasattr(found, "options"):
+            raise ConfigError(f"the handoff {self.name!r} gives no agent", found, "an Agent")
+        made: OptionedAgent = found
+        return made
+
+    def filtered(self, rows: Rows) -> Rows | None:
+        """What the agent goes on with instead of ``rows``; ``None`` for all of them. Raises
+        ``ConfigError``."""
+        if self.input_filter is None:
+            return None
+        try:
+            kept: object = self.input_filter([dict(row) for row in rows])
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"input_filter of the handoff to {self.name} failed", why, "rows") from error
+        if isinstance(kept, str) or not isinstance(kept, Sequence):
+            raise ConfigError(f"input_filter of the handoff to {self.name} gave no rows", kept, "a list")
+        return kept
+
+
+def handoffs_of(given: Sequence[Any]) -> tuple[Handoff, ...]:
+    """The handoffs of an agent. Raises ``ConfigError`` for what is none, and for two of one name."""
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise ConfigError("handoffs has the wrong type", given, f"a list of: {FORMS}")
+    found = tuple(one if isinstance(one, Handoff) else Handoff(one) for one in given)
+    names = [one.name for one in found]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError("two handoffs have the same name", twice[0], "Handoff(agent, name=…)")
+    return found
+
+
+def transfer_tools(given: Sequence[Any], most: int) -> list[Tool]:
+    """The tools that hand a conversation over."""
+    return [transfer_tool(one.name, one.description, most) for one in handoffs_of(given)]
+
+
+def found_handoff(options: AgentOptions, last: HandoffStep) -> Handoff:
+    """The handoff that was made, among those of an agent and of the agents that it can reach; one of the same
+    name when that is gone. Raises ``ConfigError`` when no agent of that name can be reached."""
+    reached = list(_reached(options))
+    for source, one in reached:
+        if (source, one.name) == (last.agent, last.to):
+            return one
+    for _, one in reached:
+        if one.name == last.to:
+            return one
+    known = ", ".join(dict.fromkeys((options.name, *(one.name for _, one in reached))))
+    raise ConfigError(f"{options.name} knows no agent of this name", last.to, known)
+
+
+def _reached(options: AgentOptions) -> Iterator[tuple[str, Handoff]]:
+    """(who can hand over, the handoff), each agent's once, the nearest first."""
+    seen, waiting = {options.name}, deque([(options.name, options)])
+    while waiting:
+        source, one = waiting.popleft()
+        for handoff in handoffs_of(one.handoffs):
+            yield source, handoff
+            if handoff.name not in seen:
+                seen.add(handoff.name)
+                waiting.append((handoff.name, handoff.agent.options))

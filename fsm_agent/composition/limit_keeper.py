@@ -1,0 +1,298 @@
+"""Keeps a turn within its limits in money, tokens and time.
+
+Before each request the most that it can cost is worked out: the estimate of its prompt, and as long a reply
+as it may have, which is shortened where a limit leaves less. That is held until what the request took is on
+its way to the store, so that turns which run at once cannot pass a limit together: who finds too little left
+while others hold something waits for them. (Why: decision 100.)"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fsm_agent.composition.services import Services
+from fsm_agent.conversation.assumed_usage import assumed_usage
+from fsm_agent.conversation.effects import (
+    AskApproval,
+    CallModel,
+    Cancelled,
+    CheckLimits,
+    CloseTurn,
+    Failure,
+    LimitReached,
+    LimitsChecked,
+    RunTool,
+    Wait,
+)
+from fsm_agent.conversation.messages import ModelReply, Usage
+from fsm_agent.conversation.token_meter import LEAST_REPLY
+from fsm_agent.errors import ConfigError, StoreError
+from fsm_agent.providers.failover import Backend
+from fsm_agent.providers.prices import PER, Price, dearest, price_of
+from fsm_agent.runtime.deadline import Stopwatch
+from fsm_agent.runtime.work_time import WorkTime
+from fsm_agent.sessions.store.reports.spending import NOTHING_SPENT, Expense, Spending
+from fsm_agent.settings.model import LimitScope
+
+Perform = Callable[[Any], Awaitable[Any]]
+Unit = Literal["usd", "tokens", "seconds"]
+LATER = (RunTool, Wait, CloseTurn)
+"""What is never asked for between the check of a request and the request."""
+GENEROUS = 4_096
+"""Tokens of a reply with which a request goes out although others hold the rest of a limit; with fewer it
+waits for them."""
+KINDS: Mapping[Unit, Literal["cost", "tokens", "time"]] = {
+    "usd": "cost",
+    "tokens": "tokens",
+    "seconds": "time",
+}
+ADVICE: Mapping[LimitScope, str] = {
+    "turn": "raise it, or go on with another message",
+    "tree": "raise it, or go on with another message",
+    "session": "raise it, or begin another session",
+    "day": "raise it, or wait for tomorrow",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pot:
+    """One limit in money or tokens: what of it was ``spent``, and what others have ``held``."""
+
+    scope: LimitScope
+    unit: Literal["usd", "tokens"]
+    limit: float
+    spent: float
+    held: float = 0.0
+
+    def reply(self, prompt: int, price: Price, *, alone: bool) -> float:
+        """Return how many tokens the reply to such a prompt may have; below 0 when the prompt is too much.
+        ``alone``: as if nobody else held anything."""
+        left = self.limit - self.spent - (0.0 if alone else self.held)
+        if self.unit == "tokens":
+            return left - prompt
+        left -= price.most(prompt, 0)
+        each = price.output / PER
+        return math.copysign(math.inf, left) if not each else math.floor(left / each)
+
+    def reached(self, prompt: int, output: int, price: Price) -> LimitReached:
+        """Return it as what ends a turn whose next request may take so much."""
+        most, least = (
+            price.most(prompt, reply) if self.unit == "usd" else prompt + reply
+            for reply in (output, min(output, LEAST_REPLY))
+        )
+        return LimitReached(self.scope, self.unit, self.limit, self.spent, most, least)
+
+
+class LimitKeeper:
+    """Of one turn, or with an empty ``turn_id`` of a compaction that a person asks for. Raises
+    ``ConfigError`` when there is a limit in money, and a model that may be asked has no known price."""
+
+    def __init__(self, services: Services, turn_id: str, session_id: str) -> None:
+        self._services, self._turn = services, turn_id
+        limits = services.settings.limits.each.items()
+        self._limits = {scope: one for scope, one in limits if turn_id or scope in ("session", "day")}
+        self._counts = any(one.usd or one.tokens for one in self._limits.values())
+        self._refuse_unpriced()
+        self._spending = Spending(services.store, turn_id, session_id, tuple(self._limits))
+        self._held = services.store.reservations
+        self._own, self._others = WorkTime(services.clock), dict[LimitScope, float]()
+        self._root: WorkTime | None = None
+        self._called = False
+        if turn_id:
+            self._held.clocks[turn_id] = self._own
+
+    def _refuse_unpriced(self) -> None:
+        scope = next((scope for scope, limit in self._limits.items() if limit.usd is not None), None)
+        for backend in (*self._services.backends.chain, *self._services.auxiliary) if scope else ():
+            if self._price(backend) is None:
+                name = f"{backend.choice.profile.name}:{backend.choice.model}"
+                raise ConfigError(
+                    f"limits.{scope}.usd needs the price of every model that may be asked; one is not known",
+                    name,
+                    "a model with a list price, or the setting prices, in dollars for a million tokens:"
+                    f' {{"{name}": {{"input": 1, "output": 4}}}}',
+                )
+
+    def _price(self, backend: Backend) -> Price | None:
+        choice = backend.choice
+        return price_of(choice.model, choice.profile.name, self._services.settings.prices)
+
+    # Around what performs requests
+
+    def around(self, performers: Mapping[type, Perform]) -> dict[type, Perform]:
+        """Return what performs requests within the limits. Time is counted, apart from waits for people."""
+        kept = {kind: self._counted(kind, perform) for kind, perform in performers.items()}
+        kept[CheckLimits] = self._counted(CheckLimits, self.check)
+        kept[CallModel] = self._counted(CallModel, self._calling(performers[CallModel]))
+        return kept
+
+    def _counted(self, kind: type, perform: Perform) -> Perform:
+        async def performed(request: Any) -> Any:
+            if self._called or kind in LATER:  # what the last request took is with the writer by now
+                self._called = False
+                self._held.release(self)
+            if kind is AskApproval or (isinstance(request, RunTool) and request.name == "clarify"):
+                return await perform(request)
+            with self._own.going_on():
+                return await perform(request)
+
+        return performed
+
+    def _calling(self, perform: Perform) -> Perform:
+        async def called(request: CallModel) -> ModelReply | Failure | Cancelled:
+            backend = self._asked(request)
+            if request.request.purpose == "summary":
+                most = backend.choice.runtime().most_output or self._services.settings.length.cap_max
+                checked = await self._checked(request.request.estimate, most, self._price(backend))
+                if checked.over:
+                    return Failure("capped", checked.why, sent=False)
+            try:
+                reply: ModelReply | Failure | Cancelled = await perform(request)
+            finally:
+                self._called = True
+            if not self._turn:
+                await self._note(request, reply, backend)
+            return reply
+
+        return called
+
+    def _asked(self, request: CallModel) -> Backend:
+        services = self._services
+        return (
+            services.backends.current if request.auxiliary is None else services.auxiliary[request.auxiliary]
+        )
+
+    async def _note(
+        self, request: CallModel, reply: ModelReply | Failure | Cancelled, backend: Backend
+    ) -> None:
+        """Write down what a request outside of a turn took: no journal does."""
+        usage: Usage = reply.usage or assumed_usage(request.request, reply)
+        price = self._price(backend)
+        usd = 0.0 if price is None else price.most(usage.prompt, usage.output)
+        values = (self._turn, self._services.store.now(), usage.total, usd)
+        insert = "INSERT INTO unreported (turn, at, tokens, cost) VALUES (?, ?, ?, ?)"
+        await self._services.store.written(lambda c: c.execute(insert, values) and None)
+
+    # Limits
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the first of the limits in time; infinite without any."""
+        return min((late.limit - late.spent for late in self._times()), default=math.inf)
+
+    async def check(self, request: CheckLimits) -> LimitsChecked:
+        """Say whether the request may go out, and with how long a reply."""
+        services = self._services
+        asked = (services.backends.current, *(services.auxiliary if request.summary else ()))
+        return await self._checked(
+            request.prompt_tokens, request.output_tokens, dearest(map(self._price, asked))
+        )
+
+    async def _checked(self, prompt: int, output: int, price: Price | None) -> LimitsChecked:
+        self._held.release(self)
+        if price is None:
+            if any(limit.usd is not None for limit in self._limits.values()):
+                return LimitsChecked("cost", "the price of the model is not known")
+            price = Price(0.0, 0.0)
+        waited, poll = Stopwatch(self._services.clock), self._services.settings.poll.control
+        interrupted = self._services.signals.event()
+        while not interrupted.is_set():
+            released = self._held.released
+            try:
+                spent = await self._spending.now() if self._counts else {}
+                self._learn_time()
+            except StoreError as error:
+                return LimitsChecked("cost", f"what was spent cannot be read: {error}")
+            if late := next((one for one in self._times() if one.spent >= one.limit), None):
+                return _over(late)
+            if not self._counts:
+                return LimitsChecked()
+            with self._held.lock:
+                checked = self._decided(spent, prompt, output, price)
+                if checked is not None and (checked.over or self._held.released == released):
+                    return checked
+            while self._held.released == released and not interrupted.is_set():
+                if waited.elapsed() > self._services.settings.timeout.total:
+                    return LimitsChecked("cost", "other turns hold what is left of the limits")
+                await asyncio.sleep(poll)
+        return LimitsChecked()  # the request is not sent: whoever sends it asks for interrupts first
+
+    def _decided(
+        self, spent: Mapping[LimitScope, Expense], prompt: int, output: int, price: Price
+    ) -> LimitsChecked | None:
+        """What is said of the request, and held for it; ``None`` when it has to wait for others."""
+        pots = self._pots(spent)
+        tightest = min(pots, key=lambda pot: pot.reply(prompt, price, alone=True))
+        alone = tightest.reply(prompt, price, alone=True)
+        if alone < min(output, LEAST_REPLY):
+            return _over(tightest.reached(prompt, output, price))
+        left = min(pot.reply(prompt, price, alone=False) for pot in pots)
+        if left < min(output, GENEROUS, alone):
+            return None
+        granted = int(min(output, left))
+        self._held.hold(self, self._keys(), price.most(prompt, granted), prompt + granted)
+        return LimitsChecked(output_tokens=granted)
+
+    def _pots(self, spent: Mapping[LimitScope, Expense]) -> list[Pot]:
+        pots = []
+        for scope, limit in self._limits.items():
+            usd, tokens = self._held.of_others(self, self._key(scope))
+            there = spent.get(scope, NOTHING_SPENT)
+            if limit.usd is not None:
+                pots.append(Pot(scope, "usd", limit.usd, there.usd, usd))
+            if limit.tokens is not None:
+                pots.append(Pot(scope, "tokens", limit.tokens, there.tokens, tokens))
+        return pots
+
+    def _key(self, scope: LimitScope) -> str:
+        family = self._spending.family
+        names = {"turn": self._turn, "tree": family.root, "session": family.conversation, "day": ""}
+        return f"{scope} {names[scope]}"
+
+    def _keys(self) -> list[str]:
+        """What is held is held of all, whichever limits this turn has: others may have others."""
+        scopes: tuple[LimitScope, ...] = ("turn", "tree", "session", "day")
+        return [self._key(scope) for scope in scopes if self._turn or scope in ("session", "day")]
+
+    # Time
+
+    def _learn_time(self) -> None:
+        """What was done before this process took the turn up; read once."""
+        scopes = [scope for scope, limit in self._limits.items() if limit.seconds is not None]
+        if not scopes or self._others:
+            return
+        self._others = found = self._spending.seconds(scopes)
+        self._own.before = found["turn"]
+        self._root = self._held.clocks.get(self._spending.family.root)
+
+    def _times(self) -> list[LimitReached]:
+        return [
+            LimitReached(scope, "seconds", limit.seconds, self._worked(scope))
+            for scope, limit in self._limits.items()
+            if limit.seconds is not None
+        ]
+
+    def _worked(self, scope: LimitScope) -> float:
+        """Seconds of a scope: children work within the time of the root of their tree, while that runs."""
+        if scope == "turn":
+            return self._own.seconds
+        before, root = self._others.get("tree", 0.0), self._root
+        tree = before + self._own.seconds if root is None else root.seconds
+        return tree if scope == "tree" else tree + self._others.get(scope, 0.0)
+
+
+def _over(limit: LimitReached) -> LimitsChecked:
+    unit, name = limit.unit, f"limits.{limit.scope}.{limit.unit}"
+    why = f"{name} is {_amount(limit.limit, unit)}, {_amount(limit.spent, unit)} were spent"
+    if limit.request:
+        least, most = _amount(limit.least, unit), _amount(limit.request, unit)
+        why += f", and the next request takes {least} at least, {most} at most"
+    return LimitsChecked(KINDS[unit], f"{why}; {ADVICE[limit.scope]}", limit)
+
+
+def _amount(value: float, unit: Unit) -> str:
+    if unit == "usd":
+        return f"${value:.4f}"
+    return f"{value:,.0f} tokens" if unit == "tokens" else f"{value:.4g} s"

@@ -1,0 +1,159 @@
+"""Tools that a provider runs itself: who has which, how it is asked for, and how what it did is kept.
+
+What such a tool did comes as a part of the reply. It is kept for its maker and goes back as it came; nothing
+here, or anywhere else, runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fsm_agent.conversation.effects import ApiMode, Runtime
+from fsm_agent.settings.model import HostedName
+from fsm_agent.support.texts import one_line
+
+HOSTED = "hosted"
+"""The type of the block that keeps the content of a reply of the Messages wire with such tools in it."""
+ITEMS = frozenset({"web_search_call", "code_interpreter_call"})
+"""What they are in a reply of the Responses wire."""
+_STATUSES = {"in_progress", "searching", "interpreting", "completed", "incomplete", "failed"}
+_ACTIONS = {"search", "open_page", "find_in_page"}
+_THOUGHTS = ("thinking", "redacted_thinking")
+SILENCE = 300.0
+"""Seconds that a reply in which such tools run may be silent at least."""
+_KINDS = ("text", "thinking", "server_tool_use", "_tool_result", "container_upload")
+_LONGEST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class HostedTool:
+    """One tool on one wire. ``providers`` and ``models`` say who has it, as a ``ReasoningFamily`` does.
+    ``form``: an entry among the tools, or fields of the body (``place``); what a person says of the tool goes
+    over it. ``include``: what the reply is to tell of it besides."""
+
+    name: HostedName
+    mode: ApiMode
+    form: Mapping[str, Any]
+    providers: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    place: Literal["tools", "body"] = "tools"
+    include: tuple[str, ...] = ()
+
+    def is_of(self, runtime: Runtime) -> bool:
+        """Say whether this model of this provider has the tool."""
+        provider, model = runtime.manners or runtime.provider, runtime.model.lower().replace(".", "-")
+        named = not self.models or any(part in model for part in self.models)
+        return runtime.api_mode == self.mode and named and (not self.providers or provider in self.providers)
+
+
+_OLD = ("claude-3", "claude-haiku-4", "claude-sonnet-4-2", "claude-sonnet-4-5", "claude-opus-4-1",
+        "claude-opus-4-2", "claude-opus-4-5")  # fmt: skip
+"""Models that are older than the present forms of the tools."""
+_SEARCH: HostedName = "web_search"
+_CODE: HostedName = "code_execution"
+
+
+def _claude(name: HostedName, version: str, models: tuple[str, ...] = ()) -> HostedTool:
+    form = {"type": f"{name}_{version}", "name": name}
+    return HostedTool(name, "anthropic_messages", form, providers=("anthropic",), models=models)
+
+
+_ROWS: tuple[HostedTool, ...] = (
+    HostedTool(_SEARCH, "codex_responses", {"type": "web_search"}),
+    HostedTool(
+        _CODE, "codex_responses", {"type": "code_interpreter", "container": {"type": "auto"}},
+        include=("code_interpreter_call.outputs",),
+    ),
+    _claude(_SEARCH, "20250305", _OLD),
+    _claude(_CODE, "20250825", _OLD),
+    _claude(_SEARCH, "20260318"),
+    _claude(_CODE, "20260521"),
+    HostedTool(
+        _SEARCH, "chat_completions", {"web_search_options": {}}, ("openai",), ("-search",), place="body"
+    ),
+    HostedTool(_SEARCH, "chat_completions", {"plugins": [{"id": "web"}]}, ("openrouter",), place="body"),
+)  # fmt: skip
+"""The first that fits counts. A wire that none is of has no such tools."""
+
+
+def hosted_by(runtime: Runtime) -> Mapping[str, HostedTool]:
+    """Return the tools that the provider of this model runs, by name."""
+    return {row.name: row for row in reversed(_ROWS) if row.is_of(runtime)}
+
+
+# What they did
+
+
+def hosted_in(blocks: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """Return the blocks that keep what a provider's own tools did."""
+    return tuple(block for block in blocks if block.get("type") == HOSTED or block.get("type") in ITEMS)
+
+
+def taken_back(item: Mapping[str, Any]) -> bool:
+    """Say whether an item of the Responses wire has what its provider takes back: one that it refuses would
+    spoil every later request."""
+    if str(item.get("status")) not in _STATUSES or not isinstance(item.get("id"), str):
+        return False
+    if item.get("type") == "web_search_call":
+        action = item.get("action")
+        return isinstance(action, Mapping) and str(action.get("type")) in _ACTIONS
+    code, outputs = item.get("code"), item.get("outputs")
+    ran = isinstance(code, str | None) and isinstance(item.get("container_id"), str)
+    return ran and isinstance(outputs, list | None)
+
+
+def without_thoughts(blocks: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """Return what is left of a message's blocks when its thoughts are not sent any more."""
+    return tuple(
+        {**block, "content": [one for one in _content(block) if one["type"] not in _THOUGHTS]}
+        for block in blocks
+        if block.get("type") == HOSTED
+    )
+
+
+def content_again(blocks: Iterable[Mapping[str, Any]], text: str) -> list[dict[str, Any]] | None:
+    """Return the content that such a reply had, as it goes back; ``None`` when no block keeps any. ``text``:
+    what the message says. A tool that was begun and did not end is left out: its maker refuses it."""
+    found = [dict(one) for block in blocks for one in _content(block)]
+    if not found:
+        return None
+    ended = [one.get("tool_use_id") for one in found]
+    kept = [one for one in found if one["type"] != "server_tool_use" or one.get("id") in ended]
+    told = "".join(str(one.get("text", "")) for one in kept if one["type"] == "text")
+    if told.strip() == text.strip():
+        return [one for one in kept if one["type"] != "text" or str(one.get("text", "")).strip()]
+    said = [{"type": "text", "text": text}] if text.strip() else []
+    return [*(one for one in kept if one["type"] != "text"), *said]
+
+
+def words_of(item: Mapping[str, Any]) -> str:
+    """Say in a line what a provider did by itself; empty for what is no such thing."""
+    given = item.get("input") or item.get("action") or item
+    given = given if isinstance(given, Mapping) else {}
+    what, name = item.get("type"), item.get("name")
+    if what == "web_search_call" or (what == "server_tool_use" and name == "web_search"):
+        asked = given.get("query") or given.get("url") or ", ".join(map(str, given.get("queries") or ()))
+        return f"the provider searched the web{_quoted(asked)}"
+    if what == "code_interpreter_call" or (what == "server_tool_use" and "code_execution" in str(name)):
+        return f"the provider ran code{_quoted(given.get('code') or given.get('command'))}"
+    return f"the provider ran {one_line(str(name), 60)}" if what == "server_tool_use" else ""
+
+
+def told_in(blocks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each thing that a provider did by itself in a message with these blocks."""
+    for block in blocks:
+        items = _content(block) if block.get("type") == HOSTED else (block,)
+        yield from filter(None, map(words_of, items))
+
+
+def _content(block: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What such a block keeps, of the kinds that a reply can have had besides calls: a block may come from
+    anywhere."""
+    content = block.get("content") if block.get("type") == HOSTED else None
+    items = [one for one in content if isinstance(one, Mapping)] if isinstance(content, list | tuple) else []
+    return [one for one in items if str(one.get("type", "")).endswith(_KINDS)]
+
+
+def _quoted(words: object) -> str:
+    return f": {one_line(words, _LONGEST)}" if isinstance(words, str) and words.strip() else ""

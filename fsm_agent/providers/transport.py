@@ -1,0 +1,152 @@
+"""HTTP for the SDKs: their client over aiohttp, whose cost does not grow with the requests under way.
+
+The SDKs have a transport like this one, too. Theirs makes connections of its own for each client and keeps
+cookies, and one of them reports a connection that broke after a request as one that was never made, so that
+nobody would count the request. Loaded with the first call."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from typing import Any
+
+import aiohttp
+import httpx2
+from multidict import CIMultiDict
+from yarl import URL
+
+from fsm_agent.providers.connections import Connections
+
+AT_ONCE = 2**20
+"""Bytes of a body that are handed over in one piece; with a longer one the loop gets its turn in between."""
+_ILLEGAL = re.compile(r"[\0\r\n]")
+_MEANINGS: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
+    (aiohttp.ConnectionTimeoutError, httpx2.ConnectTimeout),
+    (aiohttp.ServerTimeoutError, httpx2.ReadTimeout),
+    (aiohttp.ClientProxyConnectionError, httpx2.ProxyError),
+    (aiohttp.ClientHttpProxyError, httpx2.ProxyError),
+    (aiohttp.ClientConnectorError, httpx2.ConnectError),
+    (aiohttp.InvalidURL, httpx2.UnsupportedProtocol),
+    (aiohttp.NonHttpUrlClientError, httpx2.UnsupportedProtocol),
+    (aiohttp.ServerDisconnectedError, httpx2.RemoteProtocolError),
+    (aiohttp.ClientPayloadError, httpx2.RemoteProtocolError),
+    (aiohttp.ClientResponseError, httpx2.RemoteProtocolError),
+    (aiohttp.ClientError, httpx2.ReadError),
+    (OSError, httpx2.ReadError),
+)
+"""What aiohttp raises and what that is called here; the first that fits."""
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        for theirs, ours in _MEANINGS:
+            if isinstance(error, theirs):
+                cause = getattr(error, "os_error", None) or error  # says it without words about TLS
+                raise ours(str(cause) or type(error).__name__) from cause
+        raise
+
+
+class AioBody(httpx2.AsyncByteStream):
+    """The body of a response as it arrives."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Yield what has come. Raises httpx2's errors."""
+        with _translated():
+            while piece := await self._response.content.readany():
+                yield piece
+
+    async def aclose(self) -> None:
+        """Close the connection, unless the body has arrived to its end."""
+        self._response.close()
+
+
+class AioTransport(httpx2.AsyncBaseTransport):
+    """Sends requests by the connections that this process has, through a proxy or none. ``context`` makes
+    what TLS needs."""
+
+    def __init__(self, context: Callable[[], ssl.SSLContext], proxy: httpx2.Proxy | None = None) -> None:
+        self._context, self._proxy = context, proxy
+        self._pools: dict[str, Connections] = {}
+        self._for_proxy: dict[str, str] = {}
+        if proxy is not None:
+            self._for_proxy = dict(proxy.headers)
+            if proxy.auth is not None:
+                auth = aiohttp.encode_basic_auth(*proxy.auth, encoding="utf-8")
+                self._for_proxy["Proxy-Authorization"] = auth
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request and return the response, of which the body is not read. Raises httpx2's errors."""
+        headers = CIMultiDict((name.decode(), value.decode()) for name, value in request.headers.raw)
+        if _ILLEGAL.search(" ".join(headers.values())):
+            raise httpx2.LocalProtocolError("a header has a line break in it")
+        through: dict[str, Any] = {}
+        if self._proxy is not None:
+            through = {"proxy": str(self._proxy.url)}
+            if request.url.scheme == "https":  # it is asked for a tunnel, and sees no other head
+                through["proxy_headers"] = self._for_proxy
+            else:
+                headers.update(self._for_proxy)
+        body, limits = await request.aread(), request.extensions.get("timeout", {})
+        connect = limits.get("connect")
+        with _translated():
+            response = await (await self._session(origin_of(request.url))).request(
+                request.method,
+                URL(str(request.url), encoded=True),
+                headers=headers,
+                data=body if len(body) <= AT_ONCE else BytesIO(body),
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(
+                    connect=connect, sock_connect=connect, sock_read=limits.get("read")
+                ),
+                **through,
+            )
+        return httpx2.Response(
+            response.status,
+            headers=response.raw_headers,
+            stream=AioBody(response),
+            extensions={"http_version": b"HTTP/1.1", "reason_phrase": (response.reason or "").encode()},
+        )
+
+    async def aclose(self) -> None:
+        """Let the connections go."""
+        while self._pools:
+            await self._pools.popitem()[1].leave(self)
+
+    async def _session(self, origin: str) -> aiohttp.ClientSession:
+        pool = self._pools.get(origin)
+        if pool is None or pool.session.closed:
+            proxy = "" if self._proxy is None else str(self._proxy.url)
+            pool = self._pools[origin] = await Connections.used_by(self, origin, proxy, self._context)
+        return pool.session
+
+
+class AioClient(httpx2.AsyncClient):
+    """An HTTP client over ``AioTransport``, with the proxies of the environment."""
+
+    def __init__(self, *, context: Callable[[], ssl.SSLContext], **options: Any) -> None:
+        self._context = context
+        super().__init__(**options)
+
+    def _init_transport(self, *_: Any, **__: Any) -> httpx2.AsyncBaseTransport:
+        return AioTransport(self._context)
+
+    def _init_proxy_transport(
+        self, proxy: httpx2.Proxy, *_: Any, **options: Any
+    ) -> httpx2.AsyncBaseTransport:
+        if proxy.url.scheme in ("http", "https"):
+            return AioTransport(self._context, proxy)
+        return super()._init_proxy_transport(proxy, **{**options, "verify": self._context()})
+
+
+def origin_of(url: httpx2.URL) -> str:
+    """Scheme, host and port of an address."""
+    return f"{url.scheme}://{url.netloc.decode('ascii')}"

@@ -1,0 +1,216 @@
+"""What suspended turns wait for: questions, approvals, results that come later, times. And who answered what.
+
+Each has one answer, whichever process gives it. It counts while its turn stands where it was asked; one that
+has moved on, has ended or was given up waits for nothing. Nothing of this is in an export: what another home
+waits for is not answered here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fsm_agent.errors import ConfigError
+from fsm_agent.runtime.not_yet import NotYet, Waits
+from fsm_agent.sessions.store.database import Database, Job
+from fsm_agent.sessions.store.sealed import dumps, loads
+from fsm_agent.support.texts import one_line
+
+WHAT = {
+    "approval": "approval of {tool}", "question": "an answer", "result": "the result of {tool}",
+    "timer": "its time",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """One thing that a turn waits for. ``asked``: what a person is shown, whole. ``choices``: the answers
+    that an approval may have, or that a question offers, which may have others. ``call`` and ``tool`` that it
+    is for. Times in seconds since the epoch: ``since`` when, ``due`` for a timer, ``answered``. ``digest`` of
+    what was asked about: an answer counts for nothing else."""
+
+    id: str
+    session: str
+    turn: str
+    seq: int
+    call: str
+    kind: Waits
+    tool: str
+    asked: str
+    choices: tuple[str, ...]
+    digest: str
+    due: float | None
+    since: float
+    answer: Any = None
+    answered: float | None = None
+    answered_by: str = ""
+
+    @property
+    def said(self) -> str:
+        """The answer in a line."""
+        match self.answer:
+            case {"granted": granted, "scope": scope, "pattern": pattern}:
+                return ("yes" if granted else "no") + f" ({pattern or scope})"
+            case str():
+                return one_line(self.answer, 120)
+        return one_line(json.dumps(self.answer, ensure_ascii=False), 120)
+
+    @property
+    def what(self) -> str:
+        """What is waited for, in a few words."""
+        return WHAT[self.kind].format(tool=self.tool)
+
+    def settled(self, now: float) -> bool:
+        """Say whether the turn can go on as far as this is concerned: it was answered, or its time has
+        come."""
+        return self.answered is not None or (self.due is not None and self.due <= now)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return asdict(self) | {"what": self.what}
+
+
+_SELECT = (
+    "SELECT p.id, t.session, p.turn, p.seq, p.call, p.kind, p.tool, p.asked, p.choices, p.digest, p.due,"
+    " p.since, p.answer, p.answered, p.answered_by FROM pending p JOIN turns t ON t.id = p.turn"
+)
+_HERE = "t.ended IS NULL AND p.seq = t.seq"
+"""Its turn stands where it was asked."""
+
+
+def noted(turn_id: str, seq: int, later: NotYet, at: float) -> Job:
+    """Return the job that writes what a turn waits for after ``seq`` moves; once, however often it is
+    asked. What was asked about the same call before, and is another question now, is withdrawn."""
+    said = f"{turn_id} {seq} {later.call} {later.kind} {later.digest}"
+    item = "p-" + hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()[:10]
+    values = (
+        item, turn_id, seq, later.call, later.kind, later.tool,
+        later.asked.encode("utf-8", "replace").decode(), dumps(list(later.choices)),
+        later.digest, later.due, at,
+    )  # fmt: skip
+
+    def note(c: sqlite3.Connection) -> None:
+        c.execute(
+            "DELETE FROM pending WHERE turn = ? AND seq = ? AND call = ? AND id != ? AND answered IS NULL",
+            (turn_id, seq, later.call, item),
+        )
+        c.execute(
+            "INSERT OR IGNORE INTO pending (id, turn, seq, call, kind, tool, asked, choices, digest, due,"
+            " since) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            values,
+        )
+
+    return note
+
+
+class PendingItems:
+    """All that the turns of one home wait for. ``database`` is asked for when it is first needed. Raises
+    ``StoreError`` when it cannot be used."""
+
+    def __init__(self, database: Callable[[], Database], now: Callable[[], float] = time.time) -> None:
+        self._database, self._now = database, now
+
+    def open(self) -> list[Pending]:
+        """Return what waits for an answer or for its time, oldest first."""
+        return self._found(f"WHERE {_HERE} AND p.answered IS NULL ORDER BY p.since, p.id")
+
+    def of_turn(self, turn_id: str) -> list[Pending]:
+        """Return what a turn and its children wait for where they stand, answered or not, oldest first."""
+        below = (
+            "WITH RECURSIVE down(id) AS (SELECT ? UNION SELECT c.id FROM turns c JOIN down ON c.parent ="
+            " down.id WHERE c.forked_at IS NULL AND c.ended IS NULL) "
+        )
+        where = " AND p.turn IN (SELECT id FROM down) ORDER BY p.since, p.id"
+        with self._database().reading() as c:
+            return [_read(row) for row in c.execute(f"{below}{_SELECT} WHERE {_HERE}{where}", (turn_id,))]
+
+    def of_call(self, turn_id: str, call: str) -> list[Pending]:
+        """Return what is asked about one call of a turn where that stands, answered or not."""
+        return self._found(f"WHERE {_HERE} AND p.turn = ? AND p.call = ?", turn_id, call)
+
+    def find(self, name: str) -> Pending:
+        """Return the one of this id, or whose id begins so, answered or not. Raises ``ConfigError``."""
+        found = self._found("WHERE substr(p.id, 1, length(?1)) = ?1 ORDER BY p.id", name) if name else []
+        if len(found) == 1 or (found and found[0].id == name):
+            return found[0]
+        there = ", ".join(one.id for one in found or self.open()) or "nothing waits for an answer"
+        raise ConfigError("several begin so" if found else "nothing of this id waits", name, there)
+
+    def ready(self, alive: Callable[[str | None], object]) -> list[str]:
+        """Return the turns that were suspended for answers or times which are there now, and that nobody
+        runs; ``alive`` says whether the process of an owner lives. A child goes on with its parent."""
+        waits, roots = defaultdict[str, list[bool]](list), dict[str, str | None]()
+        now = self._now()
+        for one in self._found(f"WHERE {_HERE} ORDER BY p.since, p.id"):
+            turn = one.turn
+            while True:
+                parent, forked_at, owner = self._database().select(
+                    "SELECT t.parent, t.forked_at, t.owner FROM turns t WHERE t.id = ?", turn
+                )[0]
+                above = () if forked_at is not None else self._database().select(
+                    "SELECT id FROM turns WHERE id = ? AND ended IS NULL", parent
+                )  # fmt: skip
+                if not above:
+                    break
+                turn = above[0][0]
+            waits[turn].append(one.settled(now))
+            roots[turn] = owner
+        return [turn for turn, there in waits.items() if all(there) and not alive(roots[turn])]
+
+    def answer(self, name: str, value: Any, by: str) -> Pending:
+        """Write the answer, and return it as it is stored now. Raises ``ConfigError`` when there is one
+        already, also when another process was faster, and when nobody waits for it any more."""
+        item = self.find(name)
+
+        def write(c: sqlite3.Connection) -> None:
+            now = _read(c.execute(f"{_SELECT} WHERE p.id = ?", (item.id,)).fetchone())
+            if now.answered is not None:
+                raise ConfigError(f"{item.id} was answered already", _told(now))
+            if c.execute(f"{_SELECT} WHERE p.id = ? AND {_HERE}", (item.id,)).fetchone() is None:
+                raise ConfigError(f"nobody waits for {item.id} any more: its turn has gone on, or has ended")
+            _answer(c, item.id, value, by, self._now())
+
+        self._database().write(write)
+        return self.find(item.id)
+
+    def settle(self, turn_id: str, call: str, kind: Waits, value: Any, by: str) -> Any:
+        """Close what was asked about a call, which somebody has answered in its turn meanwhile; the answer
+        that counts: an earlier one, or this."""
+
+        def write(c: sqlite3.Connection) -> Any:
+            where = f"WHERE {_HERE} AND p.turn = ? AND p.call = ? AND p.kind = ?"
+            for one in map(_read, c.execute(f"{_SELECT} {where}", (turn_id, call, kind)).fetchall()):
+                if one.answered is not None:
+                    return one.answer
+                _answer(c, one.id, value, by, self._now())
+            return value
+
+        return self._database().write(write)
+
+    def _found(self, where: str, *values: object) -> list[Pending]:
+        return [_read(row) for row in self._database().select(f"{_SELECT} {where}", *values)]
+
+
+def _answer(c: sqlite3.Connection, item: str, value: Any, by: str, at: float) -> None:
+    c.execute(
+        "UPDATE pending SET answer = ?, answered = ?, answered_by = ? WHERE id = ?",
+        (dumps({"answer": value}), at, by, item),
+    )
+
+
+def _read(row: tuple[Any, ...]) -> Pending:
+    values = list(row)
+    values[8] = tuple(loads(row[8]))
+    values[12] = None if row[12] is None else loads(row[12])["answer"]
+    return Pending(*values)
+
+
+def _told(item: Pending) -> str:
+    """What was answered, by whom and when."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(item.answered))
+    return f"{item.said}, by {item.answered_by} at {at}"

@@ -1,0 +1,140 @@
+"""Conversations that are old enough to go: found, counted, carried out into a file, and removed.
+
+What hangs together goes together or stays: a session, what it went on as, its sub-agents and its forks,
+because a fork has the moves of its parent before its own."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fsm_agent.errors import ConfigError
+from fsm_agent.sessions.store.contents import forget_unused
+from fsm_agent.sessions.store.search.indexing import make_anew
+from fsm_agent.sessions.store.store import Store
+
+DAY = 86_400.0
+_IN = "IN (SELECT value FROM json_each(?))"
+_OF_TURNS = (
+    "given", "transitions", "effects", "visits", "usage", "unreported", "outbox", "controls", "pending",
+)  # fmt: skip
+_OF_SESSIONS = ("messages", "transcripts", "session_grants", "delegations")
+
+
+@dataclass(frozen=True, slots=True)
+class Old:
+    """``groups`` of sessions, the one that was used last first in each, that nothing was done with for so
+    long; ``turns`` and ``messages`` in all of them. ``unfinished``: groups that are as old, and stay, because
+    a turn of theirs is running or can be resumed."""
+
+    groups: tuple[tuple[str, ...], ...]
+    turns: int
+    messages: int
+    unfinished: int
+
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """Return the ids of all of them."""
+        return tuple(one for group in self.groups for one in group)
+
+
+def old(store: Store, days: float, keep: int = 0) -> Old:
+    """Return what was not used for ``days``, without the ``keep`` conversations that were used last. Raises
+    ``ConfigError`` for numbers below 0."""
+    for name, value in (("--older-than", days), ("--keep", keep)):
+        if value < 0:
+            raise ConfigError(f"{name} is out of range", value, "0 or more")
+    with store.database.reading() as c:
+        return _old(c, store.now() - days * DAY, keep)
+
+
+def _old(c: sqlite3.Connection, before: float, keep: int) -> Old:
+    busy = {one for (one,) in c.execute("SELECT session FROM turns WHERE ended IS NULL")}
+    touched: dict[str, float] = {}
+    for session, last, holder in c.execute("SELECT id, touched, holder FROM sessions"):
+        touched[session] = last
+        if holder is not None:
+            busy.add(session)
+    groups = sorted(_groups(c, touched), key=lambda group: -touched[group[0]])
+    aged = [group for group in groups[keep:] if touched[group[0]] < before]
+    found = tuple(group for group in aged if busy.isdisjoint(group))
+    ids = json.dumps([one for group in found for one in group])
+    turns, messages = (
+        c.execute(f"SELECT COUNT(*) FROM {table} WHERE session {_IN}", (ids,)).fetchone()[0]  # noqa: S608 - ours
+        for table in ("turns", "messages")
+    )
+    return Old(found, turns, messages, len(aged) - len(found))
+
+
+def _groups(c: sqlite3.Connection, touched: dict[str, float]) -> Iterator[tuple[str, ...]]:
+    beside = defaultdict[str, set[str]](set)
+    for one, other in c.execute(
+        "SELECT id, parent FROM sessions WHERE parent IS NOT NULL"
+        " UNION SELECT id, successor FROM sessions WHERE successor IS NOT NULL"
+        " UNION SELECT t.session, p.session FROM turns t JOIN turns p ON p.id = t.parent"
+        " UNION SELECT d.session, t.session FROM delegations d JOIN turns t ON t.id = d.turn"
+    ):
+        beside[one].add(other)
+        beside[other].add(one)
+    left = set(touched)
+    while left:
+        group, waiting = set[str](), [left.pop()]
+        while waiting:
+            one = waiting.pop()
+            group.add(one)
+            waiting += (beside[one] & set(touched)) - group
+        left -= group
+        yield tuple(sorted(group, key=lambda one: -touched[one]))
+
+
+def remove(store: Store, chosen: Iterable[str], days: float, keep: int = 0) -> Old:
+    """Delete those of the sessions ``chosen`` that are as old still, in one transaction, and return what that
+    was: what somebody took up meanwhile stays."""
+    before, wanted = store.now() - days * DAY, frozenset(chosen)
+
+    def write(c: sqlite3.Connection) -> Old:
+        now = _old(c, before, keep)
+        going = tuple(group for group in now.groups if wanted.issuperset(group))
+        ids = [one for group in going for one in group]
+        messages, turns = _delete(c, ids)
+        return Old(going, turns, messages, now.unfinished)
+
+    # in a transaction of its own: many rows, and the index is made anew
+    removed: Old = store.database.submit(write, alone=True).result()
+    return removed
+
+
+def _delete(c: sqlite3.Connection, ids: Collection[str]) -> tuple[int, int]:
+    """(messages, turns) that were deleted with the sessions."""
+    sessions = json.dumps(list(ids))
+    rows = c.execute(f"SELECT id FROM turns WHERE session {_IN}", (sessions,))  # noqa: S608 - ours
+    turns = json.dumps([turn for (turn,) in rows])
+    c.execute("PRAGMA defer_foreign_keys = ON")
+    deleted: dict[str, int] = {}
+    of_sessions = [(table, "session", sessions) for table in _OF_SESSIONS]
+    whole: list[tuple[str, str, Any]] = [("turns", "id", turns), ("sessions", "id", sessions)]
+    for table, key, which in [*((table, "turn", turns) for table in _OF_TURNS), *of_sessions, *whole]:
+        done = c.execute(f"DELETE FROM {table} WHERE {key} {_IN}", (which,))  # noqa: S608 - ours
+        deleted[table] = done.rowcount
+    if ids:
+        forget_unused(c)
+        make_anew(c)
+    return deleted["messages"], deleted["turns"]
+
+
+def vacuum(store: Store) -> tuple[int, int]:
+    """Give room that is free in the file back to the disk; its size in bytes before and after, with its log.
+    Raises ``StoreError`` when the file is damaged, or locked for long."""
+    before = _size(store)
+    store.database.rebuild()
+    return before, _size(store)
+
+
+def _size(store: Store) -> int:
+    path = store.database.path
+    files = (path, path.with_name(f"{path.name}-wal"))
+    return sum(one.stat().st_size for one in files if one.exists())

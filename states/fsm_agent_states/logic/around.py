@@ -1,0 +1,77 @@
+"""What is said around the history in each request, and is in no transcript.
+
+The prompt of the session is frozen, and names neither model nor session: these lines are put behind it here,
+so that they are true after a fallback or a compaction into another session, and no byte before them changes.
+Behind them stands what is ephemeral, and in the last row what the model is told of the room that is left.
+(Why: decision 94.)
+"""
+
+from __future__ import annotations
+
+from fsm_agent.conversation.effects import ModelRequest
+from fsm_agent.conversation.token_meter import threshold
+from fsm_agent_states.logic.typed import words_for
+from fsm_agent_states.turn import TurnState
+
+BUDGET_HINT = (
+    "[Added by this program, not by the user: this reply is number {number} of at most {limit} for this task,"
+    " so {left} can follow. Do what matters most first, and answer before they are used up.]"
+)
+CONTEXT_HINT = (
+    "[Added by this program, not by the user: this conversation fills {percent} % of the room that it has."
+    " {then} Read only what you need, and keep notes short.]"
+)
+SUMMED_UP = "When it is full, older messages are replaced by a summary."
+ENDS = "When it is full, it cannot go on."
+
+
+def prompt_for(turn: TurnState) -> str:
+    """The prompt of the session, with the lines that the settings ask for about what is in use now."""
+    wanted, runtime = turn.settings.prompt, turn.setup.runtime
+    lines = [f"Session: {turn.session_id}"] if wanted.session_line else []
+    lines += [f"Model: {runtime.model} ({runtime.provider})"] if wanted.model_line else []
+    return "\n".join([turn.setup.system_prompt.rstrip(), *lines])
+
+
+def ephemeral_for(turn: TurnState) -> str:
+    """What stands behind the prompt: first the agent's, then the turn's, then how the answer is to be
+    given."""
+    words = turn.settings.prompt.ephemeral, turn.setup.ephemeral_prompt, words_for(turn)
+    return "\n\n".join(text for one in words if (text := one.strip()))
+
+
+def around_chars(turn: TurnState) -> int:
+    """Characters that no compaction can make fewer, tools and the newest request apart."""
+    rows = sum(len(row.content) for row in turn.settings.prompt.prefill)
+    return len(prompt_for(turn)) + len(ephemeral_for(turn)) + rows
+
+
+def hint_for(turn: TurnState, request: ModelRequest) -> str:
+    """What this request is to tell the model of the iterations and the room that are left; nothing as long as
+    there is enough, and when the model can only answer."""
+    if request.toolless:
+        return ""
+    return "\n".join(filter(None, (_budget(turn), _context(turn, request.estimate))))
+
+
+def _budget(turn: TurnState) -> str:
+    share, limit = turn.settings.prompt.budget_hint, turn.limit("iterations")
+    number = turn.iterations + (not turn.block.opened)  # a block that is opened was counted
+    if share is None or not share * limit <= number <= limit:
+        return ""
+    return BUDGET_HINT.format(number=number, limit=limit, left=limit - number)
+
+
+def _context(turn: TurnState, tokens: int) -> str:
+    share, window, compression = (
+        turn.settings.prompt.context_hint,
+        turn.setup.runtime.window,
+        turn.settings.compression,
+    )
+    if share is None or window is None:
+        return ""
+    room = threshold(window, compression) if compression.enabled else window
+    if tokens < share * room:
+        return ""
+    percent = min(100, tokens * 100 // room)
+    return CONTEXT_HINT.format(percent=percent, then=SUMMED_UP if compression.enabled else ENDS)

@@ -1,0 +1,52 @@
+"""``fsm-agent run --output-schema``: an answer that fits a JSON schema, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fsm_agent.testing import ScriptedServer, text
+
+Cli = Callable[..., tuple[int, str, str]]
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+def test_the_answer_is_printed_alone(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "city.json").write_text(json.dumps(SCHEMA))
+    with ScriptedServer(
+        [text("Bern"), text('```json\n{"city": "Zürich"}\n```'), *[text("no")] * 3]
+    ) as server:
+        asked = ("run", "which?", "--output-schema", f"{tmp_path}/city.json", "--model", "local:m")
+        code, out, _ = cli(*asked, "--base-url", server.url)
+        assert (code, json.loads(out)) == (0, {"city": "Zürich"})
+        code, out, err = cli(*asked, "--base-url", server.url)
+        assert (code, out, err) == (1, "", "error: it is no JSON.\n")
+
+
+def test_the_whole_result_has_it_too(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text('{"type": "array", "items": {"type": "integer"}}')
+    with ScriptedServer([text("[1, 2]")]) as server:
+        code, out, _ = cli(
+            "run", "which?", "--json", "--output-schema", f"{tmp_path}/list.json", "--model", "local:m",
+            "--base-url", server.url,
+        )  # fmt: skip
+    assert (code, json.loads(out)["output"], json.loads(out)["final_response"]) == (0, [1, 2], "[1, 2]")
+
+
+@pytest.mark.parametrize(("content", "says"), [
+    (None, "--output-schema cannot be read (No such file or directory)"),
+    ("{", "--output-schema cannot be read (Expecting"),
+    ('{"type": "cty"}', "not a JSON schema ($.type)"),
+    ("[]", "not a JSON schema; given: []"),
+])  # fmt: skip
+def test_a_file_that_is_no_schema_is_refused_in_a_line(
+    cli: Cli, tmp_path: Path, content: str | None, says: str
+) -> None:
+    if content is not None:
+        (tmp_path / "schema.json").write_text(content)
+    code, out, err = cli("run", "x", "--output-schema", f"{tmp_path}/schema.json", "--model", "offline:demo")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert says in err

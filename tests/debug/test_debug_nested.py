@@ -1,0 +1,276 @@
+"""A table that runs others under the debugger: over, into, and out of what its states run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2 as httpx
+import pytest
+
+from examples import nested, order, parallel
+from fsm_agent.debug import Debugger, DebugSession
+from fsm_agent.debug.core.manual import played
+from fsm_agent.errors import ConfigError
+from tests.debug.test_debug_workflow import order as ordered
+from tests.helpers.dap_editor import editing, workshop_of
+from tests.helpers.waiting import until
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextlib.contextmanager
+def shop(home: Path) -> Iterator[DebugSession]:
+    session = DebugSession.of_workflow(nested.workflow(home))
+    yield session
+    session.close()
+
+
+def acts(home: Path) -> int:
+    ledger = home / "ledger.jsonl"
+    return len(ledger.read_text().splitlines()) if ledger.exists() else 0
+
+
+def test_over_an_inner_turn_is_one_move_of_the_outer(tmp_path: Path) -> None:
+    with shop(tmp_path) as session:
+        debugger = session.start("LAMP")
+        status = ordered(debugger, "over")
+        assert (status.phase, status.seq, status.state, status.inner) == ("paused", 1, "Closed", ())
+        (visit,) = debugger.visit(0)
+        assert (visit["kind"], visit["name"], visit["reply"]["exit"]) == (
+            "RunTurn",
+            f"0.0@{debugger.id}",
+            "sent",
+        )
+        inner = session.open(f"0.0@{debugger.id}")
+        assert [(one["id"], one["table_name"], one["depth"]) for one in session.tree()] == [
+            (debugger.id, "shop", 0),
+            (inner.id, "order", 1),
+        ]
+        assert session.newest() == debugger.id
+        assert (inner.status.phase, inner.table, inner.record.count) == ("ended", order.TABLE, 3)
+
+
+def test_into_an_inner_turn_its_moves_are_shown_and_out_again(tmp_path: Path) -> None:
+    with shop(tmp_path) as session:
+        debugger = session.start("LAMP")
+        status = ordered(debugger, "into")
+        name = f"0.0@{debugger.id}"
+        assert (status.phase, status.seq, status.inner, status.text) == (
+            "paused",
+            0,
+            (name,),
+            f"inside {name}",
+        )
+        assert acts(tmp_path) == 0
+        inner = session.open(name)
+        assert (inner.status.phase, inner.status.state, inner.table) == ("paused", "Reserve", order.TABLE)
+        assert ordered(inner, "step").state == "Charge"
+        assert [step.row for step in inner.record.steps()] == ["Reserve.done"]
+        inner.breakpoint("state", "Ship")
+        met = ordered(inner, "continue")
+        assert (met.reason, met.state, acts(tmp_path)) == ("breakpoint", "Ship", 2)
+        assert ordered(inner, "continue").phase == "ended"
+        until(lambda: debugger.status.text == "RunTurn done", "the outer turn")
+        assert debugger.status.seq == 0
+        assert ordered(debugger, "continue").phase == "ended"
+        assert debugger.record.info.exit == "delivered"
+
+
+@pytest.mark.parametrize(("command", "phase"), [("step", "paused"), ("continue", "ended")])
+def test_the_outer_turn_goes_on_with_all_inside(command: str, phase: str, tmp_path: Path) -> None:
+    with shop(tmp_path) as session:
+        debugger = session.start("LAMP")
+        ordered(debugger, "into")
+        until(lambda: ordered(debugger, "into").text.startswith("inside"), "the same inside")
+        status = ordered(debugger, command)
+        assert (status.phase, status.seq, acts(tmp_path)) == (phase, 1, 3)
+
+
+def test_each_branch_is_looked_into_alone(tmp_path: Path) -> None:
+    session = DebugSession.of_workflow(parallel.workflow(tmp_path))
+    debugger = session.start("a, b")
+    ordered(debugger, "into")
+    names = (f"0.0@{debugger.id}", f"0.1@{debugger.id}")
+    until(lambda: debugger.status.inner == names, "both inside")
+    first, second = map(session.open, names)
+    until(lambda: second.status.phase == "paused", "both at their gates")
+    assert ordered(second, "step").state == "Criticise"
+    assert (first.status.seq, first.status.state) == (0, "Draft")
+    debugger.order("continue")
+    until(lambda: debugger.status.phase == "ended", "the end")
+    assert (first.record.info.exit, second.record.info.exit) == ("accepted", "accepted")
+    session.close()
+
+
+def test_pausing_a_turn_pauses_what_its_state_runs(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    async def slow(seconds: float) -> None:
+        begun.set()
+        await asyncio.sleep(0.01)
+
+    session = DebugSession.of_workflow(parallel.workflow(tmp_path, sleep=slow))
+    debugger = session.start("a")
+    debugger.order("continue")
+    until(begun.is_set, "a request")
+    debugger.order("pause")
+    until(lambda: debugger.status.phase == "paused", "its stop")
+    assert debugger.status.text.startswith("inside") or debugger.status.seq or debugger.visit(0)
+    debugger.order("continue")
+    until(lambda: debugger.status.phase == "ended", "the end")
+    session.close()
+
+
+def test_a_turn_that_was_left_inside_is_resumed_inside(tmp_path: Path) -> None:
+    with shop(tmp_path) as session:
+        debugger = session.start("LAMP")
+        ordered(debugger, "into")
+        name = debugger.status.inner[0]
+        ordered(session.open(name), "step")
+        debugger.close()
+        until(lambda: session.open(debugger.id).status.phase == "idle", "its rest")
+        with pytest.raises(ConfigError, match=f"the turn is of another table; given: {name} of order"):
+            session.resume(name)
+        again = session.resume(debugger.id)
+        assert ordered(again, "into").inner == (name,)
+        until(lambda: session.open(name).status.phase == "paused", "the inner turn")
+        assert (session.open(name).status.seq, acts(tmp_path)) == (1, 1)
+        assert ordered(again, "continue").phase == "ended"
+        assert acts(tmp_path) == 3
+
+
+def test_an_inner_turn_is_answered_by_hand(tmp_path: Path) -> None:
+    with shop(tmp_path) as session:
+        debugger = session.start("LAMP")
+        debugger.order("hold", {"kinds": ["request"]})
+        (held,) = ordered(debugger, "continue").held
+        debugger.order("answer", {"id": held["id"], "said": {"exit": "sent"}})
+        until(lambda: debugger.status.phase == "ended", "the end")
+        assert (debugger.record.info.exit, acts(tmp_path)) == ("delivered", 0)
+
+
+def test_a_table_without_states_is_played_by_hand_with_all_inside(tmp_path: Path) -> None:
+    session = DebugSession.of_workflow(played(parallel.TABLE, {"chapters": 1, "review.rounds": 0}, tmp_path))
+    debugger = session.start("")
+    inner = session.open(ordered(debugger, "into").inner[0])
+    assert inner.record.snapshot(0)["limits"] == {"rounds": 0, "retries": 2, "unclears": 2}
+    inner.order("hold", {"kinds": ["request"]})
+    held = 0
+    for said in ("written", "objections"):
+        inner.order("continue")
+        until(lambda: bool([one for one in inner.status.held if one["id"] != held]), "a question")  # noqa: B023
+        held = inner.status.held[0]["id"]
+        inner.order("answer", {"id": held, "said": said})
+    until(lambda: inner.status.phase == "ended", "its end")
+    assert inner.record.info.exit == "rounds_spent", "its limit was 0"
+    session.close()
+
+
+# Another process, an editor, the page
+
+RUNS = """
+import sys, asyncio
+from pathlib import Path
+from examples import parallel
+async def slow(seconds):
+    await asyncio.sleep(3)
+print("here", flush=True)
+result = parallel.workflow(Path(sys.argv[1]), sleep=slow).start(parallel.Book(["a", "b"], turn_id="book")).run()
+print(result.exit, flush=True)
+"""
+
+
+def obeys(debugger: Debugger) -> bool:
+    """A process may not answer for a while when the machine is busy."""
+    with contextlib.suppress(ConfigError):
+        debugger.order("pause")
+        return True
+    return False
+
+
+@pytest.mark.slow
+def test_an_inner_turn_of_another_process_is_stepped(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "states")))}
+    session = DebugSession.of_workflow(parallel.workflow(tmp_path))
+    run = [sys.executable, "-c", RUNS, str(tmp_path)]
+    with subprocess.Popen(run, env=environment, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline().strip() == "here"
+        try:
+            until(lambda: bool(session.store.unfinished("0.0@book")), "the inner turn")
+            debugger = session.open("book")
+            until(lambda: obeys(debugger), "a process that obeys")
+            until(
+                lambda: debugger.status.phase == "paused" and bool(debugger.status.inner), "its stop inside"
+            )
+            inner = session.open(debugger.status.inner[0])
+            until(lambda: obeys(inner), "it to obey inside")
+            until(lambda: inner.status.phase == "paused", "the inner one's stop")
+            here = inner.record.count
+            inner.order("step")
+            until(lambda: inner.status.phase == "paused" and inner.status.seq == here + 1, "a step inside")
+            debugger.order("continue")
+            assert other.stdout.readline().strip() == "printed"
+        finally:
+            other.kill()
+    session.close()
+
+
+def test_an_editor_steps_into_an_inner_turn_as_a_thread(tmp_path: Path) -> None:
+    with (
+        shop(tmp_path) as session,
+        editing(workshop_of(tmp_path / "ours", []), opener=lambda _: session) as editor,
+    ):
+        editor.ask(
+            "initialize", adapterID="fsm-agent", linesStartAt1=True, columnsStartAt1=True, pathFormat="path"
+        )
+        editor.event("initialized")
+        started = editor.send(
+            "launch", {"table": "examples.nested:workflow", "task": "LAMP", "stopOnEntry": True}
+        )
+        editor.ask("configurationDone")
+        editor.answer(started)
+        editor.stopped(threadId=1)
+        editor.ask("stepIn", threadId=1)
+        assert editor.stopped(threadId=1)["preserveFocusHint"]
+        editor.stopped(threadId=2)
+        top, *_ = editor.stack(2)
+        assert top["name"] == "Reserve"
+        assert top["source"]["path"] == order.__file__
+        editor.ask("stepOut", threadId=2)
+        editor.stopped(threadId=2)
+        assert editor.stack(2)[0]["name"] == "1: Reserve –done→ Charge"
+        editor.ask("next", threadId=1)
+        assert editor.stopped(threadId=1)["description"] == "Order –sent→ Closed"
+        assert editor.stack(1)[0]["source"]["path"] == nested.__file__
+        editor.ask("disconnect")
+
+
+def test_the_page_shows_the_table_of_the_turn_that_is_looked_into(tmp_path: Path) -> None:
+    from fsm_agent.debug.web.app import app_of
+
+    with shop(tmp_path) as session:
+        debugger = session.start("LAMP")
+        name = ordered(debugger, "into").inner[0]
+        app = app_of(session, 8123, "token")
+        transport = httpx.ASGITransport(app=app)
+        headers = {"x-fsm-agent-token": "token"}
+
+        async def look() -> tuple[dict[str, object], dict[str, object]]:
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://127.0.0.1:8123", headers=headers
+            ) as page:
+                hello = (await page.get("/api/hello", params={"turn": name})).json()
+                return hello, (await page.get("/api/hello")).json()
+
+        inside, outside = asyncio.run(look())
+        assert (inside["name"], inside["states"]) == ("order", list(order.TABLE.states))
+        assert outside["name"] == "shop"
+        assert "state-Reserve" not in str(outside["table"])
+        ordered(debugger, "continue")

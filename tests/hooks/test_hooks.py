@@ -1,0 +1,303 @@
+"""Hooks: what goes through a turn is seen, and may be changed or answered; who did it is in the journal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsm_agent import (
+    Agent,
+    Answer,
+    Block,
+    Hooks,
+    RequestChange,
+    RunContext,
+    TurnResult,
+    TurnSuspended,
+    WakeAt,
+    tool,
+)
+from fsm_agent.errors import ConfigError
+from fsm_agent.hooks import ShownCall, ShownRequest
+from fsm_agent.sessions.store.journal.read import Effect
+from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, status, text, tools
+
+RAN: list[str] = []
+
+
+@tool(effect="pure")
+def look(where: str) -> str:
+    """Look somewhere."""
+    RAN.append(where)
+    return f"seen in {where}"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran() -> None:
+    RAN.clear()
+
+
+def agent_of(home: Path, replies: Sequence[Any], *hooks: Hooks, **given: Any) -> tuple[Agent, ScriptedModel]:
+    model = ScriptedModel(list(replies))
+    return Agent(model, tools=[look], toolsets=[], home=home, hooks=hooks, **given), model
+
+
+def journal_of(agent: Agent, result: TurnResult, kind: str) -> list[Effect]:
+    """The requests of this kind with their replies, as the journal has them."""
+    steps = range(len(result.states) + 1)
+    found = [effect for seq in steps for effect in agent.journal.effects(result.turn_id, seq)]
+    return [effect for effect in found if effect.kind == kind]
+
+
+class Cold(Hooks):
+    def before_request(self, context: RunContext[Any], request: ShownRequest) -> RequestChange:
+        said = request.body["messages"][-1]["content"]
+        return RequestChange({"temperature": 0.0, "top_p": None}, [{"role": "user", "content": f"({said})"}])
+
+
+class Stamp(Hooks):
+    name = "stamp"
+
+    async def before_request(self, context: RunContext[Any], request: ShownRequest) -> RequestChange | None:
+        assert request.body["temperature"] == 0.0, "it sees what the one before made of it"
+        return RequestChange({"user": context.deps or "nobody"})
+
+
+def test_a_request_is_changed_in_order_and_the_journal_says_by_whom(tmp_path: Path) -> None:
+    with ScriptedServer([text("fine")]) as server:
+        agent = Agent("openai:gpt-5", base_url=server.url, api_key="k", api_mode="chat_completions", toolsets=[],
+                      home=tmp_path, hooks=[Cold(), Stamp()])  # fmt: skip
+        result = agent.run_conversation("hello", deps="kim")
+        [sent] = [request.body for request in server.requests]
+    assert (sent["temperature"], sent["user"], sent["messages"][-1]["content"]) == (0.0, "kim", "(hello)")
+    assert result.completed
+    assert result.attempts == 1
+    assert [row["content"] for row in result.messages] == ["hello", "fine"], "the transcript has none of it"
+    [shown] = journal_of(agent, result, "ShowRequest")
+    assert shown.reply is not None
+    assert shown.reply["by"] == ["Cold", "stamp"]
+    assert shown.reply["options"] == {"temperature": 0.0, "top_p": None, "user": "kim"}
+
+
+class Known(Hooks):
+    def before_request(self, context: RunContext[Any], request: ShownRequest) -> Answer | None:
+        return Answer("four") if "2 + 2" in request.body["messages"][-1]["content"] else None
+
+
+def test_a_hook_answers_in_the_place_of_the_model_and_nothing_is_sent(tmp_path: Path) -> None:
+    agent, model = agent_of(tmp_path, [text("no idea")], Known())
+    result = agent.run_conversation("2 + 2?")
+    assert (result.final_response, result.attempts, len(model.requests)) == ("four", 0, 0)
+    assert agent.chat("and 3 + 3?") == "no idea"
+
+
+class Careful(Hooks):
+    def before_tool(self, context: RunContext[Any], call: ShownCall) -> Any:
+        match call.arguments["where"]:
+            case "/etc":
+                return Block("not there")
+            case "the shed":
+                return Answer("a spade")
+            case "attic":
+                return {"where": "the attic"}
+        return None
+
+
+@pytest.mark.parametrize(
+    ("where", "ran", "seen"),
+    [
+        ("/etc", [], "not run: not there"),
+        ("the shed", [], "a spade"),
+        ("attic", ["the attic"], "seen in the attic"),
+        ("here", ["here"], "seen in here"),
+    ],
+)
+def test_a_call_is_changed_answered_or_refused(tmp_path: Path, where: str, ran: list[str], seen: str) -> None:
+    agent, model = agent_of(tmp_path, [tools(call("look", {"where": where})), text("done")], Careful())
+    result = agent.run_conversation("look")
+    assert ran == RAN
+    assert model.requests[-1]["messages"][-1]["content"] == seen
+    assert result.completed
+
+
+def test_a_person_is_asked_about_the_arguments_that_run(tmp_path: Path) -> None:
+    asked = []
+
+    @tool(approval="ask")
+    def put(where: str) -> str:
+        """Put it."""
+        return f"put in {where}"
+
+    class Elsewhere(Hooks):
+        def before_tool(self, context: RunContext[Any], call: ShownCall) -> dict[str, str]:
+            return {"where": "b"}
+
+    model = ScriptedModel([tools(call("put", {"where": "a"})), text("done")])
+    agent = Agent(model, tools=[put], toolsets=[], home=tmp_path, hooks=[Elsewhere()],
+                  callbacks={"approval": lambda question: asked.append(dict(question.arguments)) or True})  # fmt: skip
+    result = agent.run_conversation("put it")
+    assert asked == [{"where": "b"}]
+    [ran] = journal_of(agent, result, "RunTool")
+    assert ran.request["arguments"] == {"where": "b"}
+
+
+class Loud(Hooks):
+    def after_request(self, context: RunContext[Any], reply: Any) -> str | None:
+        return reply.text.upper() or None
+
+    async def after_tool(self, context: RunContext[Any], call: ShownCall, result: str, status: str) -> str:
+        return f"{result} ({status}, {context.call_id == call.id})"
+
+    def turn_end(self, context: RunContext[Any], answer: str) -> str:
+        return f"{answer}!"
+
+
+def test_replies_results_and_the_answer_are_changed(tmp_path: Path) -> None:
+    agent, model = agent_of(tmp_path, [tools(call("look", {"where": "x"})), text("done")], Loud())
+    result = agent.run_conversation("look")
+    assert model.requests[-1]["messages"][-1]["content"] == "seen in x (ok, True)"
+    assert (result.final_response, result.response_transformed) == ("DONE!", True)
+    assert result.messages[-1]["content"] == "DONE", "the transcript keeps what was said"
+    changed = [*journal_of(agent, result, "CallModel"), *journal_of(agent, result, "RunTool")]
+    assert [effect.reply and effect.reply.get("changed_by") for effect in changed] == [
+        None,
+        ["Loud"],
+        ["Loud"],
+    ]
+
+
+class Told(Hooks):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    async def turn_begin(self, context: RunContext[Any], message: str) -> None:
+        await asyncio.sleep(0)
+        self.heard.append(f"begin {message}")
+
+    async def on_move(self, context: RunContext[Any], step: Any) -> None:
+        self.heard.append(step.row)
+
+    def on_error(self, context: RunContext[Any], error: str) -> None:
+        self.heard.append(f"error in {context.attempt}: {error}")
+
+
+def test_hooks_are_told_in_order(tmp_path: Path) -> None:
+    told = Told()
+    agent, _ = agent_of(
+        tmp_path, [status(500), text("done")], told, settings={"backoff": {"exception": {"base": 0}}}
+    )
+    agent.run_conversation("go")
+    assert [line for line in told.heard if line.startswith("error")] == ["error in 1: scripted status 500"]
+    moves = [line for line in told.heard if not line.startswith("error")]
+    assert moves[0] == "begin go"
+    assert moves[1:3] == ["Prepare.ready", "BuildMessages.built/3"]
+    assert moves[-1] == "CallLLM.text"
+
+
+class Broken(Hooks):
+    def __init__(self, point: str, answer: Any = None) -> None:
+        self._point, self._answer = point, answer or ZeroDivisionError("by hook")
+
+    def _do(self, point: str) -> Any:
+        if point == self._point and isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer if point == self._point else None
+
+    def before_request(self, context: RunContext[Any], request: ShownRequest) -> Any:
+        return self._do("before_request")
+
+    def before_tool(self, context: RunContext[Any], call: ShownCall) -> Any:
+        return self._do("before_tool")
+
+    def after_request(self, context: RunContext[Any], reply: Any) -> Any:
+        return self._do("after_request")
+
+    def after_tool(self, context: RunContext[Any], call: ShownCall, result: str, status: str) -> Any:
+        return self._do("after_tool")
+
+    def on_move(self, context: RunContext[Any], step: Any) -> Any:
+        return self._do("on_move")
+
+    def turn_end(self, context: RunContext[Any], answer: str) -> Any:
+        return self._do("turn_end")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [ZeroDivisionError("by hook"), 7, RequestChange({"model": "another"})],
+    ids=["raises", "7", "model"],
+)
+def test_a_hook_before_a_request_that_fails_lets_none_out_and_the_session_goes_on(
+    tmp_path: Path, answer: Any
+) -> None:
+    hook = Broken("before_request", answer)
+    agent, model = agent_of(tmp_path, [text("fine")], hook)
+    result = agent.run_conversation("go")
+    assert (result.turn_exit_reason, result.attempts, model.requests) == ("guardrail_blocked", 0, [])
+    assert result.error is not None
+    assert result.error.startswith("hook Broken ")
+    assert "\n" not in result.error
+    hook._point = ""
+    assert agent.chat("again") == "fine"
+
+
+@pytest.mark.parametrize("answer", [ZeroDivisionError("by hook"), 7], ids=["raises", "7"])
+def test_a_hook_before_a_tool_that_fails_lets_it_not_run(tmp_path: Path, answer: Any) -> None:
+    agent, model = agent_of(
+        tmp_path, [tools(call("look", {"where": "x"})), text("done")], Broken("before_tool", answer)
+    )
+    assert agent.chat("look") == "done"
+    assert RAN == []
+    assert model.requests[-1]["messages"][-1]["content"].startswith("not run: hook Broken ")
+
+
+@pytest.mark.parametrize("point", ["after_request", "after_tool", "turn_end", "on_move"])
+def test_a_hook_that_fails_afterwards_changes_nothing_and_says_so(tmp_path: Path, point: str) -> None:
+    lines: list[str] = []
+    agent, _ = agent_of(tmp_path, [tools(call("look", {"where": "x"})), text("done")], Broken(point),
+                        callbacks={"status": lines.append})  # fmt: skip
+    assert agent.chat("look") == "done"
+    said = [line for line in lines if "hook Broken failed: ZeroDivisionError('by hook')" in line]
+    assert bool(said) == (point != "on_move"), "what is only told is logged"
+
+
+def test_a_hook_that_hangs_is_given_up_and_refuses(tmp_path: Path) -> None:
+    class Stuck(Hooks):
+        async def before_request(self, context: RunContext[Any], request: ShownRequest) -> None:
+            await asyncio.sleep(60)
+
+    agent, model = agent_of(tmp_path, [text("fine")], Stuck(), settings={"hook_timeout": 0.05})
+    result = agent.run_conversation("go")
+    assert result.error == "hook Stuck took longer than 0.05 s"
+    assert model.requests == []
+
+
+def test_what_is_no_hook_is_refused_when_the_agent_is_made(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not a hook"):
+        Agent(ScriptedModel([]), toolsets=[], home=tmp_path, hooks=[print])  # type: ignore[list-item]
+
+
+def test_a_hook_lets_a_call_wait_for_its_time(tmp_path: Path) -> None:
+    class AtNight(Hooks):
+        def before_tool(self, context: RunContext[Any], call: ShownCall) -> WakeAt | None:
+            return WakeAt(due, "quiet hours") if clock.now() < due else None
+
+    clock = FakeClock()
+    due = clock.now() + 3600
+    agent, _ = agent_of(tmp_path, [tools(call("look", {"where": "x"})), text("done")], AtNight(), clock=clock)
+    with pytest.raises(TurnSuspended):
+        agent.run_conversation("look")
+    for _ in range(2):
+        [item] = agent.pending()
+        assert (item.kind, item.tool, item.asked, item.due) == ("timer", "look", "quiet hours", due)
+        if clock.now() < due:
+            with pytest.raises(TurnSuspended):
+                agent.resume(item.turn).run()
+        clock.advance(3601)
+    assert RAN == []
+    assert agent.resume(item.turn).run().final_response == "done"
+    assert (RAN, agent.pending()) == (["x"], [])

@@ -1,0 +1,72 @@
+"""Racing work against a time limit and an interrupt: what it costs, and who wins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+from fsm_agent.runtime.deadline import Finish, wait_with_deadline
+
+
+class Resumed:
+    """Awaits what it is given, and counts how often that was resumed."""
+
+    def __init__(self, awaited: Any) -> None:
+        self._awaited, self.times = awaited, 0
+
+    def __await__(self) -> Generator[Any, Any, Finish]:
+        steps = self._awaited.__await__()
+        while True:
+            self.times += 1
+            try:
+                pending = next(steps)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            yield pending
+
+
+def raced(
+    work: float, left: Callable[[], float], *, stop: float = 9, tick: Callable[[], None] | None = None
+) -> tuple[Finish, int]:
+    """How a race ended, and how often who waited was resumed: ``work`` and an interrupt come after so many
+    seconds."""
+
+    async def race() -> tuple[Finish, int]:
+        interrupted, loop = asyncio.Event(), asyncio.get_running_loop()
+        stopping = loop.call_later(stop, interrupted.set)
+        working = asyncio.ensure_future(asyncio.sleep(work))
+        resumed = Resumed(
+            wait_with_deadline(working, left=left, interrupted=interrupted, poll=0.001, tick=tick)
+        )
+        try:
+            return await resumed, resumed.times
+        finally:
+            stopping.cancel()
+            working.cancel()
+
+    return asyncio.run(race())
+
+
+def test_a_look_at_the_clock_wakes_nobody() -> None:
+    looks: list[int] = []
+    finish, resumed = raced(0.1, lambda: 9, tick=lambda: looks.append(1))
+    assert finish == "done"
+    assert len(looks) > 5
+    assert resumed <= 3
+
+
+def test_the_first_of_the_three_ends_it() -> None:
+    assert raced(0, lambda: 0)[0] == "done"
+    assert raced(9, lambda: 0)[0] == "late"
+    assert raced(9, lambda: 9, stop=0.01)[0] == "interrupted"
+
+
+def test_what_a_look_raises_reaches_who_waits() -> None:
+    def fails() -> None:
+        raise LookupError("a bug")
+
+    with pytest.raises(LookupError, match="a bug"):
+        raced(9, lambda: 9, tick=fails)

@@ -1,0 +1,104 @@
+"""The table of what must be on disk when: in the docs as it is in the code, and followed."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from fsm_agent import Agent, tool
+from fsm_agent.sessions.store import Database, Store
+from fsm_agent.sessions.store.journal.flushes import FLUSHES
+from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
+
+DOCS = Path(__file__).parents[2] / "docs" / "sessions.md"
+
+
+def test_the_docs_have_the_table() -> None:
+    said = DOCS.read_text(encoding="utf-8").split("## What is on disk when")[1].split("\n## ")[0]
+    rows = [line for line in said.splitlines() if line.startswith("| ")][1:]
+    assert rows == [f"| {one.what} | {one.needs} | {one.promise} |" for one in FLUSHES]
+
+
+class Patient(Database):
+    """Nothing is written that nobody waits for."""
+
+    late = 60.0
+
+
+def on_disk(home: Path, sql: str) -> list[tuple[object, ...]]:
+    """What another process would find after a crash now."""
+    with sqlite3.connect(home / "sessions.db") as c:
+        return c.execute(sql).fetchall()
+
+
+@pytest.mark.parametrize(
+    ("effect", "found"),
+    [("unsafe", [("RunTool", "in_flight")]), ("idempotent", [("RunTool", "in_flight")]), ("pure", [])],
+)
+def test_the_intent_of_a_tool_is_on_disk_where_it_must_be(effect: str, found: object, tmp_path: Path) -> None:
+    seen: list[list[tuple[object, ...]]] = []
+
+    def act() -> str:
+        """Look what is on disk."""
+        seen.append(on_disk(tmp_path, "SELECT kind, status FROM effects WHERE kind = 'RunTool'"))
+        return "done"
+
+    agent_of(tmp_path, [tools(call("act")), text("done")], tools=[tool(act, effect=effect)]).chat("go")  # type: ignore[call-overload]
+    assert seen == [found]
+
+
+def test_the_row_that_paid_for_a_request_is_on_disk_before_it_leaves(tmp_path: Path) -> None:
+    paid: list[int] = []
+
+    def answer(body: dict[str, object]) -> object:
+        rows = on_disk(tmp_path, "SELECT COUNT(*) FROM transitions WHERE changes LIKE '%\"attempts\"%'")
+        paid.append(int(str(rows[0][0])))
+        return tools(call("look")) if len(paid) < 4 else text("done")
+
+    @tool(effect="pure")
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    agent_of(tmp_path, repeat(answer), tools=[look]).chat("go")
+    assert paid == [1, 2, 3, 4]
+
+
+def test_each_move_is_on_disk_for_who_steps(tmp_path: Path) -> None:
+    async def stepping() -> None:
+        turn = agent_of(tmp_path, [text("done")]).start("go")
+        while (step := await turn.step()) is not None:
+            assert on_disk(tmp_path, "SELECT seq FROM turns") == [(step.seq,)]
+
+    asyncio.run(stepping())
+    assert on_disk(tmp_path, "SELECT outcome FROM turns") == [("completed",)]
+
+
+def test_who_stops_a_turn_leaves_all_of_it_on_disk(tmp_path: Path) -> None:
+    async def stopping() -> None:
+        reached = asyncio.Event()
+
+        @tool(effect="pure")
+        async def look() -> str:
+            """Look for ever."""
+            reached.set()
+            await asyncio.Event().wait()
+            return "never"
+
+        turn = agent_of(tmp_path, [tools(call("look"))], tools=[look]).start("go")
+        running = asyncio.ensure_future(turn.arun())
+        await reached.wait()
+        assert on_disk(tmp_path, "SELECT state FROM turns") == [("CallLLM",)]
+        running.cancel()
+        await asyncio.wait({running})
+        assert on_disk(tmp_path, "SELECT state FROM turns") == [("ExecuteTools",)]
+
+    asyncio.run(stopping())
+
+
+def agent_of(home: Path, script: object, **options: object) -> Agent:
+    given = {"toolsets": [], "clock": FakeClock(), "store": Store(home, opened=Patient), **options}
+    return Agent(ScriptedModel(script), home=home, **given)  # type: ignore[arg-type]

@@ -28,6 +28,8 @@ grants        what people approved for good
 session_grants  what they approved for as long as a session goes on, in one working directory
 pending       what suspended turns wait for: questions, approvals, results that come later, times; and who
               answered what
+queued        messages for workers, each the id of a turn that is to begin (``request``, until it has) or has begun;
+              ``rank`` and ``owner`` of the attempt that claimed it
 delegations   tasks that a turn gave to children without waiting for them, and the turn and move at which
               their end was told
 
@@ -47,6 +49,7 @@ JSON_COLUMNS = {
     "visits": ("asked",),
     "contents": ("body",),
     "pending": ("choices", "answer"),
+    "queued": ("request",),
 }
 """Columns that hold JSON, most of them with a checksum."""
 
@@ -320,5 +323,22 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             answered_by TEXT NOT NULL DEFAULT ''
         ) WITHOUT ROWID""",
         "CREATE INDEX pending_by_turn ON pending(turn)",
+    ),
+    (
+        """CREATE TABLE queued (
+            number INTEGER PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            session TEXT NOT NULL,
+            digest TEXT NOT NULL,
+            asked TEXT NOT NULL,
+            request TEXT,
+            at REAL NOT NULL,
+            rank INTEGER NOT NULL DEFAULT 0,
+            owner TEXT,
+            begun REAL,
+            withdrawn REAL,
+            problem TEXT NOT NULL DEFAULT ''
+        )""",
+        "CREATE INDEX queued_by_session ON queued(session)",
     ),
 )

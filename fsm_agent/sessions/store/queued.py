@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, OwnershipLost
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.lineage import compacted_line
 from fsm_agent.sessions.store.pending import PendingItems

@@ -443,8 +443,8 @@ class Agent(Generic[Deps, Out]):
         self, turn_id: str, request: Mapping[str, Any], begins: Job, *, deps: Deps | None = None
     ) -> Turn[Out]:
         """The turn of a message that was queued under this id; the agent that has the conversation answers.
-        ``request`` is what ``start`` is given; ``begins`` is done in the transaction that begins the turn, and
-        raises what keeps it from that. Raises ``ConfigError`` as ``start`` does."""
+        ``request`` is what ``start`` is given; ``begins`` is done in the transaction that begins the turn,
+        and raises what keeps it from that. Raises ``ConfigError`` as ``start`` does."""
         said: dict[str, Any] = {"ephemeral_prompt": None, "deps": deps, **request}
         return self.speaker()._started(**said, turn_id=turn_id, begins=begins)
 

@@ -23,8 +23,8 @@ def settings_for(home: str | None, sets: Sequence[str] = (), **dispatch: object)
 
 
 def dispatcher_of(settings: DispatchSettings) -> Dispatcher:
-    """The dispatcher that the settings name; nothing is connected yet. Raises ``ConfigError`` when the extra is
-    not installed."""
+    """The dispatcher that the settings name; nothing is connected yet. Raises ``ConfigError`` when the extra
+    is not installed."""
     if settings.temporal is None:
         return InProcess()
     try:

@@ -28,7 +28,7 @@ from fsm_agent.sessions.store.names import find_session
 from fsm_agent.support.home import home_of
 from fsm_agent.support.threads import in_a_loop
 
-CHAT = "Write a message and press Enter. Ctrl-C interrupts a turn that runs, twice leaves. /exit or Ctrl-D leaves."
+CHAT = "Write a message and press Enter. Ctrl-C interrupts a turn, twice leaves. /exit or Ctrl-D leaves."
 
 
 def refuse_options(given: CliOptions) -> None:

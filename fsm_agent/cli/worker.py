@@ -20,8 +20,8 @@ from fsm_agent.support.home import home_of
 from fsm_agent.support.threads import in_a_loop
 
 SWEEPS = {True: (5.0, 5.0), False: (0.2, 0.0)}
-"""Seconds between two looks for queued turns, and how old they are: with Temporal, which was told of them, and
-without."""
+"""Seconds between two looks for queued turns, and how old they are: with Temporal, which was told of them,
+and without."""
 KILLED = 130
 """Exit code after a second signal."""
 

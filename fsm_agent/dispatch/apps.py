@@ -47,8 +47,8 @@ class App:
         return app
 
     def made(self, order: Order) -> tuple[Agent[Any, Any], Any]:
-        """The agent that runs a turn of this order, in the store of the worker, and the ``deps`` of its tools.
-        Raises ``ConfigError``."""
+        """The agent that runs a turn of this order, in the store of the worker, and the ``deps`` of its
+        tools. Raises ``ConfigError``."""
         agent, deps = self._made(order)
         callbacks = agent.options.callbacks
         there = replace(agent.options, session_id=order.session, store=self.store, home=self.store.home)

@@ -55,9 +55,9 @@ class Follower:
         self._turns = Turns(store.database)
 
     async def followed(self, turn_id: str) -> TurnResult:
-        """Tell what happens to a turn until it has ended, and to those that it hands the conversation over to;
-        the result. Raises ``TurnSuspended`` when it waits for an answer, ``ConfigError`` when it was taken back
-        or cannot begin."""
+        """Tell what happens to a turn until it has ended, and to those that it hands the conversation over
+        to; the result. Raises ``TurnSuspended`` when it waits for an answer, ``ConfigError`` when it was
+        taken back or cannot begin."""
         await self._begun(turn_id)
         while True:
             info = await self._ended(turn_id)
@@ -83,7 +83,7 @@ class Follower:
             await asyncio.sleep(LOOK)
 
     async def _there(self, turn_id: str) -> None:
-        while not self._exists(turn_id):
+        while not self._exists(turn_id):  # noqa: ASYNC110 - another process begins it
             await asyncio.sleep(LOOK)
 
     def _exists(self, turn_id: str) -> bool:
@@ -131,8 +131,8 @@ class Follower:
 
 
 def stored_result(turns: Turns, info: TurnInfo) -> TurnResult:
-    """Return the result of a turn that has ended, as its process returned it; without a value for an answer of a
-    type. Raises ``ConfigError`` for a turn that was given up, which has none."""
+    """Return the result of a turn that has ended, as its process returned it; without a value for an answer
+    of a type. Raises ``ConfigError`` for a turn that was given up, which has none."""
     if (said := turns.result(info.id)) is None:
         raise ConfigError("the turn has no result", info.id, f"it ended with {info.exit}")
     steps = turns.steps(info.id)

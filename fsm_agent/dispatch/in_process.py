@@ -15,7 +15,8 @@ RETRIES = (0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class InProcess:
-    """To be used in one event loop. What waits here is in the store as well: another process finds it there."""
+    """To be used in one event loop. What waits here is in the store as well: another process finds it
+    there."""
 
     def __init__(self) -> None:
         self._lines: dict[str, deque[Order]] = {}
@@ -87,9 +88,7 @@ class InProcess:
                 finally:
                     del self._links[order.turn]
             failures = failures + 1 if failed else 0
-            if not failed:
-                line.popleft()
-            elif link.cancelled.is_set():
+            if not failed or link.cancelled.is_set():
                 line.popleft()
             else:
                 await _pause(RETRIES[min(failures, len(RETRIES)) - 1], stop)

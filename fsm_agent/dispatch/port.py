@@ -11,8 +11,9 @@ from fsm_agent.errors import FsmAgentError
 
 
 class Order(NamedTuple):
-    """A turn that is to be run: all that a dispatcher carries, less than 300 bytes. ``session``: the first one
-    of its conversation, whose turns run one after the other; ``digest`` of the table that moves the turn."""
+    """A turn that is to be run: all that a dispatcher carries, less than 300 bytes. ``session``: the first
+    one of its conversation, whose turns run one after the other; ``digest`` of the table that moves the
+    turn."""
 
     session: str
     turn: str
@@ -22,8 +23,8 @@ class Order(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Link:
     """What a dispatcher tells a running turn. ``cancelled``: a person wants it to end, with its end in the
-    journal. ``leaving``: this process goes away, so the turn stops behind its next move and another process goes
-    on. ``lost``: another process has it; nothing is written any more."""
+    journal. ``leaving``: this process goes away, so the turn stops behind its next move and another process
+    goes on. ``lost``: another process has it; nothing is written any more."""
 
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
@@ -35,16 +36,16 @@ class HandOver(FsmAgentError):
 
 
 RunTurn = Callable[[Order, "int | None", Link], Awaitable[str]]
-"""Runs a turn to its end and returns how that came about. The number is the rank of the attempt: the higher one
-has the turn. ``None`` where an owner that lives keeps it."""
+"""Runs a turn to its end and returns how that came about. The number is the rank of the attempt: the higher
+one has the turn. ``None`` where an owner that lives keeps it."""
 
 
 class Dispatcher(Protocol):
     """Hands out turns: of one session one after the other, in the order in which they were submitted."""
 
     async def submit(self, order: Order) -> None:
-        """Have the turn run; its row is in the store. Again for one that waits or runs changes nothing. Raises
-        ``ConfigError`` when the dispatcher cannot be reached."""
+        """Have the turn run; its row is in the store. Again for one that waits or runs changes nothing.
+        Raises ``ConfigError`` when the dispatcher cannot be reached."""
         ...
 
     async def cancel(self, order: Order) -> None:
@@ -56,8 +57,8 @@ class Dispatcher(Protocol):
         ...
 
     async def serve(self, run: RunTurn, slots: int, stop: asyncio.Event) -> None:
-        """Run turns, at most ``slots`` at once, until ``stop``; then those that run are told to leave, and waited
-        for."""
+        """Run turns, at most ``slots`` at once, until ``stop``; then those that run are told to leave, and
+        waited for."""
         ...
 
     async def aclose(self) -> None:

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 MakeAgent = Callable[[Order], "tuple[Agent[Any, Any], Any]"]
 SUSPENDED, WITHDRAWN, LOST, REFUSED = "suspended", "withdrawn", "lost", "refused"
-"""How an attempt ends besides the exit reasons of turns: the turn waits for an answer; it was taken back before it
-began; another worker has it; it can never begin, and the row of the queue says why."""
+"""How an attempt ends besides the exit reasons of turns: the turn waits for an answer; it was taken back
+before it began; another worker has it; it can never begin, and the row of the queue says why."""
 
 
 class OneAttempt:
-    """The attempts that run in this process, one a turn: a later one of the same turn stops the one before and
-    waits for its end."""
+    """The attempts that run in this process, one a turn: a later one of the same turn stops the one before
+    and waits for its end."""
 
     def __init__(self) -> None:
         self._running: dict[str, tuple[Link, asyncio.Event]] = {}
@@ -58,9 +58,10 @@ async def run_turn(
     make_agent: MakeAgent,
     release: Callable[[Agent[Any, Any]], object],
 ) -> str:
-    """Run the turn, and those that follow it when it hands the conversation over, and return its exit reason or
-    how else the attempt ended. ``release`` is given the agent when it is not needed any more. Raises ``HandOver``
-    when ``link`` says that this process is leaving, ``SessionBusy`` while another turn has the session."""
+    """Run the turn, and those that follow it when it hands the conversation over, and return its exit reason
+    or how else the attempt ended. ``release`` is given the agent when it is not needed any more. Raises
+    ``HandOver`` when ``link`` says that this process is leaving, ``SessionBusy`` while another turn has the
+    session."""
     try:
         return await _run(order, rank, link, store, make_agent, release)
     except OwnershipLost as lost:
@@ -139,8 +140,8 @@ async def _to_the_end(agent: Agent[Any, Any], turn: Turn[Any], deps: Any, link: 
 
 
 async def _stepped(agent: Agent[Any, Any], turn: Turn[Any], link: Link) -> None:
-    """Run a turn to its end, or until it is suspended; an interrupt and the loss of it are heard meanwhile. Raises
-    ``HandOver`` and ``OwnershipLost``."""
+    """Run a turn to its end, or until it is suspended; an interrupt and the loss of it are heard meanwhile.
+    Raises ``HandOver`` and ``OwnershipLost``."""
     running = asyncio.ensure_future(turn.run_until_left(link.leaving.is_set))
     lost, cancelled = (asyncio.ensure_future(one.wait()) for one in (link.lost, link.cancelled))
     try:

@@ -25,10 +25,10 @@ async def submit(
     turn_id: str = "",
     **more: Any,
 ) -> Order:
-    """Queue a message: written down first, then the dispatcher is told. ``session_id``: the session that it goes
-    on with, by default a new one. ``turn_id``: repeated with the same one it is queued once. ``more``: what
-    ``Agent.start`` takes besides, as JSON values. Raises ``ConfigError`` when the dispatcher cannot be reached;
-    the message is queued then all the same, and a worker finds it."""
+    """Queue a message: written down first, then the dispatcher is told. ``session_id``: the session that it
+    goes on with, by default a new one. ``turn_id``: repeated with the same one it is queued once. ``more``:
+    what ``Agent.start`` takes besides, as JSON values. Raises ``ConfigError`` when the dispatcher cannot be
+    reached; the message is queued then all the same, and a worker finds it."""
     session = f"s-{uuid.uuid4().hex[:12]}" if session_id is None else first_session(store, session_id)
     order = Order(session, turn_id or f"{session}-{uuid.uuid4().hex[:8]}", DIGEST)
     await queue(store, order.turn, order.session, order.digest, {"user_message": user_message, **more})

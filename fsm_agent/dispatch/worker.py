@@ -1,5 +1,5 @@
-"""A worker: serves a dispatcher, looks for queued turns that nobody was told of, and keeps agents whose tasks in
-the background are at work."""
+"""A worker: serves a dispatcher, looks for queued turns that nobody was told of, and keeps agents whose
+tasks in the background are at work."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ TOLD_EVERY = 60.0
 
 
 class Worker:
-    """Runs turns of one store with one app. ``sweep``: seconds between two looks for turns that nobody was told
-    of, which were queued at least ``age`` seconds ago. ``tell`` is given lines for the operator."""
+    """Runs turns of one store with one app. ``sweep``: seconds between two looks for turns that nobody was
+    told of, which were queued at least ``age`` seconds ago. ``tell`` is given lines for the operator."""
 
     def __init__(
         self,
@@ -116,8 +116,6 @@ class Worker:
         for digest, count in others.items():
             if now - self._told.get(digest, 0.0) >= TOLD_EVERY:
                 self._told[digest] = now
-                self._tell(
-                    f"{count} {'turn waits' if count == 1 else 'turns wait'} for a worker with table {digest};"
-                    f" this one has {DIGEST}"
-                )
+                wait = "turn waits" if count == 1 else "turns wait"
+                self._tell(f"{count} {wait} for a worker with table {digest}; this one has {DIGEST}")
         await forget_ended(self._store)

@@ -161,8 +161,9 @@ class DurableTurn(Stepping, Generic[Result]):
         return self.result
 
     async def run_until_left(self, leaving: Callable[[], bool]) -> bool:
-        """Run to the end, or until it is suspended, and return true; or to the first move after ``leaving()``,
-        and return false: then any process may resume the turn, and this object does not go on with it."""
+        """Run to the end, or until it is suspended, and return true; or to the first move after
+        ``leaving()``, and return false: then any process may resume the turn, and this object does not go on
+        with it."""
         self._running_on = True
         try:
             while (happened := await self.step_into()) is not None:

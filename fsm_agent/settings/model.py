@@ -507,10 +507,10 @@ class Storage(Group):
 
 
 class DispatchSettings(Group):
-    """Turns that workers run (``fsm-agent worker``). ``temporal``: HOST:PORT of a Temporal server that hands them
-    out; without one, workers look for them in the store. ``namespace``: of that server. ``slots``: turns that a
-    worker runs at once. ``heartbeat``: seconds without a sign of life of a worker, after which Temporal gives its
-    turns to another one."""
+    """Turns that workers run (``fsm-agent worker``). ``temporal``: HOST:PORT of a Temporal server that hands
+    them out; without one, workers look for them in the store. ``namespace``: of that server. ``slots``:
+    turns that a worker runs at once. ``heartbeat``: seconds without a sign of life of a worker, after which
+    Temporal gives its turns to another one."""
 
     temporal: Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")] | None = None
     namespace: Annotated[str, Field(min_length=1)] = "default"

@@ -1,5 +1,5 @@
-"""The dispatcher that Temporal's server is: it keeps the lines of all sessions, gives each turn to one worker and,
-when that one's heartbeats stop, to another. The turn itself is in the store."""
+"""The dispatcher that Temporal's server is: it keeps the lines of all sessions, gives each turn to one
+worker and, when that one's heartbeats stop, to another. The turn itself is in the store."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 SESSIONS = "fsm-sessions"
 """The task queue of the workflows; each table has one of its own for turns, ``fsm-<digest>``."""
 TASK = timedelta(seconds=2)
-"""A step of a workflow that takes longer is given to another worker: so long the next turn of a session waits when
-a worker dies at the wrong moment."""
+"""A step of a workflow that takes longer is given to another worker: so long the next turn of a session
+waits when a worker dies at the wrong moment."""
 CONNECT, ANSWER = timedelta(seconds=5), timedelta(seconds=10)
 BEATS = 0.4
 """Heartbeats are sent in this share of their limit."""
@@ -37,10 +37,10 @@ T = TypeVar("T")
 
 
 class TemporalDispatcher:
-    """``address`` (HOST:PORT) and ``namespace`` of the server; TLS and a key are taken from where Temporal's own
-    tools have them (``TEMPORAL_TLS…``, ``TEMPORAL_API_KEY``, its config file). ``heartbeat``: seconds without a
-    sign of life after which a turn is given to another worker; ``digest`` of the table whose turns are served
-    here. To be used in one event loop."""
+    """``address`` (HOST:PORT) and ``namespace`` of the server; TLS and a key are taken from where Temporal's
+    own tools have them (``TEMPORAL_TLS…``, ``TEMPORAL_API_KEY``, its config file). ``heartbeat``: seconds
+    without a sign of life after which a turn is given to another worker; ``digest`` of the table whose turns
+    are served here. To be used in one event loop."""
 
     def __init__(self, address: str, namespace: str, heartbeat: float, digest: str) -> None:
         self.address, self.namespace, self.heartbeat, self._digest = address, namespace, heartbeat, digest
@@ -100,7 +100,8 @@ class TemporalDispatcher:
             await self._known(handle.signal(CANCEL, order.turn, rpc_timeout=ANSWER))
 
     async def waiting(self, session: str) -> list[Order]:
-        """Return the turns that run or wait; a worker has to answer. Raises ``ConfigError`` when none does."""
+        """Return the turns that run or wait; a worker has to answer. Raises ``ConfigError`` when none
+        does."""
         handle = await self._handle(session)
         try:
             found: Any = await self._known(handle.query(WAITING, rpc_timeout=ANSWER))
@@ -151,7 +152,7 @@ class TemporalDispatcher:
             task_queue=queue_of(self._digest),
             activities=[Attempts(run, self.heartbeat).attempt],
             max_concurrent_activities=slots,
-            # what a frozen process has asked for is given to it: one open question, so that one try is lost at most
+            # a frozen process is given what it has asked for: with one open question one try is lost at most
             activity_task_poller_behavior=PollerBehaviorSimpleMaximum(1),
             max_heartbeat_throttle_interval=beats,
             default_heartbeat_throttle_interval=beats,

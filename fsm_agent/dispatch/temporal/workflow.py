@@ -3,7 +3,6 @@ library, because a server replays it."""
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 
 from temporalio import workflow
@@ -41,7 +40,7 @@ class SessionTurns:
         while True:
             try:
                 await workflow.wait_condition(lambda: bool(self._line), timeout=IDLE)
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 return
             turn, digest, heartbeat = self._line[0]
             self._running = workflow.start_activity(

@@ -1,5 +1,5 @@
-"""Messages that were queued for a worker: each is a row before anybody is told of it, and becomes a turn of the
-same id when a worker begins it.
+"""Messages that were queued for a worker: each is a row before anybody is told of it, and becomes a turn of
+the same id when a worker begins it.
 
 ``rank`` is the highest attempt that has claimed the row; what was claimed under a lower one begins nothing.
 Once the turn has begun its own row says everything, and the message is not kept here."""
@@ -22,10 +22,10 @@ from fsm_agent.sessions.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class QueuedTurn:
-    """``request``: what ``Agent.start`` is given, as JSON values; empty once the turn has begun. ``session``: the
-    first of the conversation; ``digest`` of the table that is to move the turn. Times in seconds since the
-    epoch: ``at`` when it was queued, ``begun``, ``withdrawn`` when somebody took it back. ``problem``: why the
-    last worker that tried could not run it."""
+    """``request``: what ``Agent.start`` is given, as JSON values; empty once the turn has begun.
+    ``session``: the first of the conversation; ``digest`` of the table that is to move the turn. Times in
+    seconds since the epoch: ``at`` when it was queued, ``begun``, ``withdrawn`` when somebody took it back.
+    ``problem``: why the last worker that tried could not run it."""
 
     id: str
     session: str
@@ -41,8 +41,8 @@ _COLUMNS = "id, session, digest, request, at, begun, withdrawn, problem"
 
 
 def first_session(store: Store, session_id: str) -> str:
-    """Return the session that a conversation began as, before all compactions: turns of all that it went on as
-    stand in one line."""
+    """Return the session that a conversation began as, before all compactions: turns of all that it went on
+    as stand in one line."""
     with store.database.reading() as c:
         return compacted_line(c, session_id)[-1]
 
@@ -71,14 +71,15 @@ async def queue(store: Store, turn_id: str, session: str, digest: str, request: 
 
 def found(store: Store, turn_id: str) -> QueuedTurn | None:
     """Return the queued turn of this id, also one that has begun."""
-    rows = store.database.select(f"SELECT {_COLUMNS} FROM queued WHERE id = ?", turn_id)
+    rows = store.database.select(f"SELECT {_COLUMNS} FROM queued WHERE id = ?", turn_id)  # noqa: S608 - ours
     return _read(rows[0]) if rows else None
 
 
 async def claim_queued(store: Store, turn_id: str, rank: int | None) -> tuple[QueuedTurn, Job] | None:
-    """Claim a turn that has not begun: the row, and the job that has to be done in the transaction that begins
-    it, which raises ``JournalError`` when a higher attempt has it by then. ``None`` for one that was withdrawn or
-    has begun, and for a lower rank. With ``None`` as the rank an owner that lives keeps it (``SessionBusy``)."""
+    """Claim a turn that has not begun: the row, and the job that has to be done in the transaction that
+    begins it, which raises ``JournalError`` when a higher attempt has it by then. ``None`` for one that was
+    withdrawn or has begun, and for a lower rank. With ``None`` as the rank an owner that lives keeps it
+    (``SessionBusy``)."""
 
     def take(c: sqlite3.Connection) -> tuple[QueuedTurn, int] | None:
         row = c.execute(f"SELECT {_COLUMNS}, owner, rank FROM queued WHERE id = ?", (turn_id,)).fetchone()  # noqa: S608 - ours
@@ -119,8 +120,8 @@ def _begins(store: Store, turn_id: str, rank: int) -> Job:
 
 
 async def withdraw(store: Store, turn_id: str, problem: str = "") -> bool:
-    """Take a turn back, because somebody wants that, or because of a ``problem`` that stays. One that has begun is
-    interrupted by whoever goes on with it. False when it was taken back before."""
+    """Take a turn back, because somebody wants that, or because of a ``problem`` that stays. One that has
+    begun is interrupted by whoever goes on with it. False when it was taken back before."""
     values = (store.now(), problem, turn_id)
     return bool(
         await store.written(
@@ -140,12 +141,12 @@ async def note_problem(store: Store, turn_id: str, problem: str) -> None:
 
 
 def to_be_run(store: Store, before: float) -> list[QueuedTurn]:
-    """Return the turns that were queued ``before`` (seconds since the epoch) and that nobody runs, oldest first:
-    not begun, or left in the middle, or suspended for what is there by now."""
+    """Return the turns that were queued ``before`` (seconds since the epoch) and that nobody runs, oldest
+    first: not begun, or left in the middle, or suspended for what is there by now."""
+    columns = ", ".join(f"q.{one}" for one in _COLUMNS.split(", "))
     rows = store.database.select(
-        f"SELECT {', '.join(f'q.{one}' for one in _COLUMNS.split(', '))}, t.owner FROM queued q"
-        " LEFT JOIN turns t ON t.id = q.id WHERE q.at < ? AND CASE WHEN t.id IS NULL THEN q.withdrawn IS NULL"
-        " ELSE t.ended IS NULL END ORDER BY q.at, q.number",
+        f"SELECT {columns}, t.owner FROM queued q LEFT JOIN turns t ON t.id = q.id WHERE q.at < ? AND"  # noqa: S608 - ours
+        " CASE WHEN t.id IS NULL THEN q.withdrawn IS NULL ELSE t.ended IS NULL END ORDER BY q.at, q.number",
         before,
     )
     items = PendingItems(lambda: store.database, store.now)

@@ -29,8 +29,8 @@ grants        what people approved for good
 session_grants  what they approved for as long as a session goes on, in one working directory
 pending       what suspended turns wait for: questions, approvals, results that come later, times; and who
               answered what
-queued        messages for workers, each the id of a turn that is to begin (``request``, until it has) or has begun;
-              ``rank`` and ``owner`` of the attempt that claimed it
+queued        messages for workers, each with the id of a turn that is to begin (``request``, until it has)
+              or has begun; ``rank`` and ``owner`` of the attempt that claimed it
 delegations   tasks that a turn gave to children without waiting for them, and the turn and move at which
               their end was told
 

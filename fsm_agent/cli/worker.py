@@ -48,12 +48,8 @@ async def _serve(name: str, store: Store, app: App, dispatcher: Dispatcher, sett
     asked = settings.dispatch
     sweep, age = SWEEPS[asked.temporal is not None]
     serving = Worker(store, app, dispatcher, sweep=sweep, age=age, tell=_say)
-    if asked.temporal is not None:
-        await dispatcher.waiting("none")  # an address that is wrong is said before it serves
-        where = f"Temporal at {asked.temporal}, namespace {asked.namespace}"
-    else:
-        where = "no dispatcher but the store"
-    _say(f"serves {name}, table {DIGEST}, {asked.slots} slots; home {store.home}; {where}")
+    where = await dispatcher.about()  # an address that is wrong is said before it serves
+    _say(f"serves {name}, table {DIGEST}, {asked.slots} slots; home {store.home}; dispatcher: {where}")
     await serving.run(asked.slots, _on_signals())
     _say("has left")
 

@@ -121,7 +121,11 @@ class TemporalDispatcher:
                 raise _Unknown from None
             return await self._answered(_raising(error))
 
-    async def workers(self, digest: str) -> list[str]:
+    async def about(self) -> str:
+        where, workers = f"Temporal at {self.address}, namespace {self.namespace}", await self.workers()
+        return f"{where}; workers with this table ({self._digest}): {', '.join(workers) or 'none'}"
+
+    async def workers(self) -> list[str]:
         """Return who polls for turns of this table. Raises ``ConfigError``."""
         from temporalio.api.enums.v1 import TaskQueueType
         from temporalio.api.taskqueue.v1 import TaskQueue
@@ -130,7 +134,7 @@ class TemporalDispatcher:
         client = await self.client()
         request = DescribeTaskQueueRequest(
             namespace=self.namespace,
-            task_queue=TaskQueue(name=queue_of(digest)),
+            task_queue=TaskQueue(name=queue_of(self._digest)),
             task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
         )
         found = await self._answered(client.workflow_service.describe_task_queue(request, timeout=ANSWER))

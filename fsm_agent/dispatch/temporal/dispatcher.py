@@ -51,7 +51,7 @@ class TemporalDispatcher:
         if self._connected is None:
             given: Any = {"connect_timeout": CONNECT}
             config = ClientConfig.load_client_connect_config()
-            given |= {name: config[name] for name in ("tls", "api_key") if config.get(name)}  # type: ignore[literal-required]
+            given |= {name: config[name] for name in ("tls", "api_key") if config.get(name)}
             try:
                 client = await Client.connect(self.address, namespace=self.namespace, **given)
             except (RuntimeError, ValueError, OSError) as error:
@@ -154,7 +154,7 @@ class TemporalDispatcher:
         turns = Served(
             client,
             task_queue=queue_of(self._digest),
-            activities=[Attempts(run, self.heartbeat).attempt],
+            activities=[TurnActivity(run, self.heartbeat).attempt],
             max_concurrent_activities=slots,
             # a frozen process is given what it has asked for: with one open question one try is lost at most
             activity_task_poller_behavior=PollerBehaviorSimpleMaximum(1),
@@ -178,7 +178,7 @@ class TemporalDispatcher:
         self._connected = None
 
 
-class Attempts:
+class TurnActivity:
     """The activity: each call is one attempt to run a turn."""
 
     def __init__(self, run: RunTurn, heartbeat: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from fsm_agent.errors import ConfigError, JournalError, SessionBusy
 from fsm_agent.runtime.registry import LOCK, STORES
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import contents
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.contents import ELSEWHERE, Contents, apart, kept_once
 from fsm_agent.sessions.store.database import Durability, Job
 from fsm_agent.sessions.store.journal.abandoned import close_out, fence, give_up, open_turns
@@ -101,7 +101,7 @@ class Store(LiveSessions):
             at, at,
         )  # fmt: skip
 
-        def begin(c: sqlite3.Connection) -> None:
+        def begin(c: Connection) -> None:
             if c.execute("SELECT 1 FROM turns WHERE id = ?", (turn.turn_id,)).fetchone():
                 raise ConfigError(
                     "a turn of this id is stored already", turn.turn_id, "another turn_id for each turn"
@@ -123,7 +123,7 @@ class Store(LiveSessions):
         or ``WentOnError`` when the copy is not what the store has."""
         at, believed = self.now(), session.revision
 
-        def take(c: sqlite3.Connection) -> int:
+        def take(c: Connection) -> int:
             refuse_if_stale(c, session.id, believed)
             revision = self._hold(c, session, holder, at)
             job(c)
@@ -139,7 +139,7 @@ class Store(LiveSessions):
         if not (unsaved := session.unsaved):
             return
 
-        def write(c: sqlite3.Connection) -> None:
+        def write(c: Connection) -> None:
             for one in unsaved:
                 one(c)
 
@@ -157,8 +157,8 @@ class Store(LiveSessions):
             return None
         at = self.now()
 
-        def give_up_all(c: sqlite3.Connection) -> str | None:
-            found = open_turns(c, session.id)
+        def give_up_all(c: Connection) -> str | None:
+            found = open_turns(c, session.id, to_write=True)
             for turn_id, owner in found:
                 self.owners.refuse_if_alive(session.id, turn_id, owner)
             turn_ids = [turn_id for turn_id, _ in found]
@@ -177,9 +177,11 @@ class Store(LiveSessions):
         with self.database.reading() as c:
             return open_turns(c, session_id)
 
-    def _hold(self, c: sqlite3.Connection, session: Session, holder: str, at: float) -> int:
+    def _hold(self, c: Connection, session: Session, holder: str, at: float) -> int:
         """Make ``holder`` the one that has the session, if nobody alive has it. The revision then."""
-        row = c.execute("SELECT holder, owner FROM sessions WHERE id = ?", (session.id,)).fetchone()
+        row = c.execute(
+            "SELECT holder, owner FROM sessions WHERE id = ? /* FOR UPDATE */", (session.id,)
+        ).fetchone()
         if row is None:
             insert_session(c, session, at)
         elif row[0] not in (None, holder):
@@ -204,9 +206,9 @@ class Store(LiveSessions):
         for one in list(session.onward()):
             await self._save_late(one)
 
-        def take(c: sqlite3.Connection) -> None:
+        def take(c: Connection) -> None:
             owner, ended, exit_reason = c.execute(
-                "SELECT owner, ended, exit FROM turns WHERE id = ?", (turn_id,)
+                "SELECT owner, ended, exit FROM turns WHERE id = ? /* FOR UPDATE */", (turn_id,)
             ).fetchone()
             if ended is not None:
                 raise ConfigError(
@@ -238,7 +240,7 @@ class Store(LiveSessions):
         """Let go of a turn of this epoch and of its session, so that any process may resume it."""
         mine = (turn_id, self.owners.me)
 
-        def free(c: sqlite3.Connection) -> None:
+        def free(c: Connection) -> None:
             c.execute("UPDATE turns SET owner = NULL WHERE id = ? AND epoch = ?", (turn_id, epoch))
             c.execute("UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ? AND owner = ?", mine)
 
@@ -266,9 +268,10 @@ class Store(LiveSessions):
             await self._save_late(session)
             left: list[str] = []
 
-            def free(c: sqlite3.Connection, session: Session = session, left: list[str] = left) -> None:
-                left[:] = [turn_id for turn_id, _ in open_turns(c, session.id)]
-                for turn_id, owner in open_turns(c, session.id):
+            def free(c: Connection, session: Session = session, left: list[str] = left) -> None:
+                found = open_turns(c, session.id, to_write=True)
+                left[:] = [turn_id for turn_id, _ in found]
+                for turn_id, owner in found:
                     self.owners.refuse_if_alive(session.id, turn_id, owner)
                 fence(c, left)
 
@@ -291,7 +294,7 @@ class Store(LiveSessions):
         changed."""
         believed = session.revision
 
-        def take(c: sqlite3.Connection) -> int:
+        def take(c: Connection) -> int:
             refuse_unless_ours(c, turn_id, epoch)
             try:
                 refuse_if_stale(c, session.id, believed)
@@ -312,7 +315,7 @@ class Store(LiveSessions):
         for one in line:
             one.unwritten = []
 
-        def write(c: sqlite3.Connection) -> list[int]:
+        def write(c: Connection) -> list[int]:
             refuse_if_changed(c, session.id, believed)
             for one, waiting in notes:
                 write_notes(c, one, waiting, None, at)
@@ -330,11 +333,12 @@ class Store(LiveSessions):
             self.database.close()
 
 
-def store_for(home: Path | str, durability: Durability = "full") -> Store:
-    """Return the store of a home; agents of one process that name the same home share it, and with it
-    their sessions."""
+def store_for(home: Path | str, durability: Durability = "full", database_url: str | None = None) -> Store:
+    """Return the store of a home, in the file there or in a database elsewhere; agents of one process that
+    name the same share it, and with it their sessions."""
+    name = f"{home}\n{database_url or ''}"
     with LOCK:
-        store = STORES.get(str(home))
+        store = STORES.get(name)
         if store is None:
-            store = STORES[str(home)] = Store(Path(home), durability)
+            store = STORES[name] = Store(Path(home), durability, database_url=database_url)
         return store

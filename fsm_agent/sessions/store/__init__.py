@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fsm_agent.sessions.store.claims import Claim
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.journal.conversation_log import ConversationLog
 from fsm_agent.sessions.store.journal.conversation_recording import ConversationRecording
@@ -11,8 +12,6 @@ from fsm_agent.sessions.store.sqlite_database import SqliteDatabase
 from fsm_agent.sessions.store.store import Begun, NewTurn, Store, store_for
 
 __all__ = [
-    "Begun", "Closing", "ConversationLog", "ConversationRecording", "Database", "NewTurn", "Recording",
-    "SqliteDatabase",
-    "Store", "TurnLog",
-    "store_for",
+    "Begun", "Claim", "Closing", "ConversationLog", "ConversationRecording", "Database", "NewTurn",
+    "Recording", "SqliteDatabase", "Store", "TurnLog", "store_for",
 ]  # fmt: skip

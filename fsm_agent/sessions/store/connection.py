@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 Values = Sequence[Any] | Mapping[str, Any]
+Refusal = Callable[[], Exception]
 
 
 class Cursor(Protocol):
@@ -51,8 +52,8 @@ class Connection(Protocol):
 class Deferring(Protocol):
     """A connection that sends statements without waiting for what comes of them."""
 
-    def expect(self, sql: str, values: Values, refusal: Exception) -> None:
-        """Send a statement; unless exactly one row comes of it, the job raises ``refusal``."""
+    def expect(self, sql: str, values: Values, refusal: Refusal) -> None:
+        """Send a statement; unless exactly one row comes of it, the job raises ``refusal()``."""
         ...
 
     def conflicts(self, make: Callable[[Exception], Exception]) -> Any:
@@ -60,9 +61,9 @@ class Deferring(Protocol):
         ...
 
 
-def must(c: Connection, sql: str, values: Values, refusal: Exception) -> None:
+def must(c: Connection, sql: str, values: Values, refusal: Refusal) -> None:
     """Run a statement of which exactly one row must come: read by a ``SELECT``, or written. Raises
-    ``refusal`` otherwise, at once or before the transaction ends; nothing that the job did is stored
+    ``refusal()`` otherwise, at once or before the transaction ends; nothing that the job did is stored
     then."""
     if isinstance(c, Deferring):
         c.expect(sql, values, refusal)
@@ -70,7 +71,7 @@ def must(c: Connection, sql: str, values: Values, refusal: Exception) -> None:
     done = c.execute(sql, values)
     one = done.fetchone() is not None if sql.lstrip().startswith("SELECT") else done.rowcount == 1
     if not one:
-        raise refusal
+        raise refusal()
 
 
 @contextmanager

@@ -28,7 +28,7 @@ def open_turns(
     return connection.execute(f"{sql} /* FOR UPDATE */" if to_write else sql, (session_id,)).fetchall()
 
 
-def fence(connection: Connection, turn_ids: Sequence[str]) -> None:
+def refuse_all(connection: Connection, turn_ids: Sequence[str]) -> None:
     """Whoever runs one of these turns after all finds another epoch, and stops; each can be resumed."""
     connection.executemany(
         "UPDATE turns SET epoch = epoch + 1, owner = NULL WHERE id = ?", [(one,) for one in turn_ids]

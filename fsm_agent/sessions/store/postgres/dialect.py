@@ -103,6 +103,8 @@ _TYPES = (
     (re.compile(r"\s*\bWITHOUT\s+ROWID\b"), ""),
     (re.compile(r"(\bREFERENCES \w+\(\w+\))"), r"\1 DEFERRABLE"),
 )
+_NUMBERED = re.compile(r"^(\s*CREATE TABLE (?:sessions|turns) \()")
+"""Tables whose rows are read in the order in which they were written, as SQLite numbers all."""
 _DEFINES = re.compile(r"^\s*(CREATE|ALTER) TABLE\b")
 
 
@@ -110,7 +112,7 @@ def definition(sql: str) -> str:
     """Return a statement of the schema as PostgreSQL takes it."""
     if not _DEFINES.match(sql):
         return translated(sql).sql
-    parts = _QUOTED.split(sql)
+    parts = _QUOTED.split(_NUMBERED.sub(r"\1rowid BIGINT GENERATED ALWAYS AS IDENTITY,", sql))
     for number in range(0, len(parts), 2):
         for words, instead in _TYPES:
             parts[number] = words.sub(instead, parts[number])

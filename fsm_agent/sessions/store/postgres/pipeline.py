@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from fsm_agent.sessions.store.connection import Values
+from fsm_agent.sessions.store.connection import Refusal, Values
 from fsm_agent.sessions.store.postgres.connecting import Raw
 from fsm_agent.sessions.store.postgres.dialect import translated
 
@@ -23,16 +23,22 @@ class _Sent(NamedTuple):
     constraint is."""
 
     cursor: psycopg.Cursor[tuple[Any, ...]]
-    refusal: Exception | None
+    refusal: Refusal | None
     conflict: Conflict | None
 
 
-class Pipelined:
-    """Runs the statements of jobs on a connection in pipeline mode. Raises ``psycopg.Error``, and what
-    ``expect`` and ``conflicts`` were given, where a job waits, or in ``settle``."""
+class RefusedError(Exception):
+    """One of several jobs did not find the row that it must. Which one, and what it says of that, is found
+    out when each is run alone."""
 
-    def __init__(self, raw: Raw, pipeline: psycopg.Pipeline) -> None:
-        self._raw, self._pipeline = raw, pipeline
+
+class Pipelined:
+    """Runs the statements of jobs, or of one ``alone``, on a connection in pipeline mode. Raises
+    ``psycopg.Error``, and what ``expect`` and ``conflicts`` were given, where a job waits, or in
+    ``settle``."""
+
+    def __init__(self, raw: Raw, pipeline: psycopg.Pipeline, alone: bool) -> None:
+        self._raw, self._pipeline, self._alone = raw, pipeline, alone
         self._sent: list[_Sent] = []
         self._conflict: Conflict | None = None
 
@@ -44,7 +50,7 @@ class Pipelined:
         """Send a statement for each of the rows."""
         return _Results(self, [self._send(sql, row, None) for row in rows])
 
-    def expect(self, sql: str, values: Values, refusal: Exception) -> None:
+    def expect(self, sql: str, values: Values, refusal: Refusal) -> None:
         """Send a statement of which exactly one row must come."""
         self._send(sql, values, refusal)
 
@@ -66,7 +72,7 @@ class Pipelined:
         self._look()
         self._sent.clear()
 
-    def _send(self, sql: str, values: Values, refusal: Exception | None) -> psycopg.Cursor[tuple[Any, ...]]:
+    def _send(self, sql: str, values: Values, refusal: Refusal | None) -> psycopg.Cursor[tuple[Any, ...]]:
         if len(self._sent) >= AT_ONCE:
             self.settle()
         statement = translated(sql)
@@ -82,7 +88,7 @@ class Pipelined:
         """Raise the first refusal."""
         for cursor, refusal, _ in self._sent:
             if refusal is not None and cursor.pgresult is not None and cursor.rowcount != 1:
-                raise refusal
+                raise refusal() if self._alone else RefusedError
 
     def _explained(self, error: psycopg.Error) -> Exception:
         """What is refused before the statement that failed is the reason."""

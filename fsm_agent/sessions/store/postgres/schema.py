@@ -10,9 +10,6 @@ FORMAT = "fsm_agent_format"
 
 OWN: tuple[tuple[str, ...], ...] = (
     (
-        # in what order rows were written, as SQLite numbers them
-        "ALTER TABLE sessions ADD COLUMN rowid BIGINT GENERATED ALWAYS AS IDENTITY",
-        "ALTER TABLE turns ADD COLUMN rowid BIGINT GENERATED ALWAYS AS IDENTITY",
         # text is escaped ASCII: what PostgreSQL refuses in JSON (NUL, half a surrogate pair) is blotted out
         """CREATE FUNCTION fsm_json_extract(body TEXT, path TEXT) RETURNS TEXT LANGUAGE SQL IMMUTABLE AS $$
             SELECT regexp_replace(body, '\\\\u[0-9a-fA-F]{4}', '\\\\u003f', 'g')::json

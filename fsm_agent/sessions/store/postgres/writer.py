@@ -101,7 +101,7 @@ class Link:
         try:
             with raw.pipeline() as pipeline:
                 raw.execute("BEGIN")
-                c = Pipelined(raw, pipeline)
+                c = Pipelined(raw, pipeline, alone=len(jobs) == 1)
                 results = [job(c) for job in jobs]
                 number = c.execute("SELECT CAST(pg_current_xact_id_if_assigned() AS TEXT)")
                 c.settle()

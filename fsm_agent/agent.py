@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from fsm_agent.sessions.relay import Relay
     from fsm_agent.sessions.session import Session
     from fsm_agent.sessions.store import Begun, Claim, ConversationLog, ConversationRecording, Store
+    from fsm_agent.sessions.store.database import Job
     from fsm_agent.sessions.store.fence import Fence
     from fsm_agent.sessions.store.journal.read import Turns
     from fsm_agent.sessions.store.pending import Pending, PendingItems
@@ -392,9 +393,10 @@ class Agent(Generic[Deps, Out]):
         output_type: Any = None,
         turn_id: str = "",
         handoffs: tuple[HandoffStep, ...] = (),
+        begins: Job | None = None,
     ) -> Turn[Any]:
         """``handoffs``: the way of the conversation to this agent since the user spoke; then ``turn_id`` is
-        known."""
+        known. ``begins``: done in the transaction that begins the turn."""
         content, rows = self._message(user_message), None
         if not isinstance(ephemeral_prompt, str | None):
             raise ConfigError("ephemeral_prompt has the wrong type", ephemeral_prompt, "a text, or None")
@@ -419,6 +421,7 @@ class Agent(Generic[Deps, Out]):
             engine.DIGEST,
             self.settings.model_dump(mode="json"),
             parent,
+            begins,
         )
 
         def moved(successor: Session) -> None:
@@ -435,6 +438,15 @@ class Agent(Generic[Deps, Out]):
             return begun
 
         return self._turn(state, session, performer, log, enter)
+
+    def begin_queued(
+        self, turn_id: str, request: Mapping[str, Any], begins: Job, *, deps: Deps | None = None
+    ) -> Turn[Out]:
+        """The turn of a message that was queued under this id; the agent that has the conversation answers.
+        ``request`` is what ``start`` is given; ``begins`` is done in the transaction that begins the turn,
+        and raises what keeps it from that. Raises ``ConfigError`` as ``start`` does."""
+        said: dict[str, Any] = {"ephemeral_prompt": None, "deps": deps, **request}
+        return self.speaker()._started(**said, turn_id=turn_id, begins=begins)
 
     def _output_type(self, given: Any) -> OutputType[Any] | None:
         own = self._services.output
@@ -840,14 +852,19 @@ class Agent(Generic[Deps, Out]):
         return engine.named(self._options, self._services.backends)
 
     def _relay(self, turn: Turn[Any], deps: Any, output_type: Any) -> Relay:
-        def onward(result: TurnResult) -> Turn[Any] | None:
-            self.session_id = result.session_id
-            if result.turn_exit_reason != "handed_over":
-                return None
-            way = tuple(result.handoffs)
-            return self._taken_over(result.session_id, way, result.task_id, deps, output_type)
+        return engine.Relay(turn, partial(self._following, deps=deps, output_type=output_type))
 
-        return engine.Relay(turn, onward)
+    def following(self, result: TurnResult, *, deps: Deps | None = None) -> Turn[Any] | None:
+        """The turn of the agent that the turn with this result handed the conversation over to; ``None`` when
+        it did not. ``deps``: as of ``start``."""
+        return self._following(result, deps, None)
+
+    def _following(self, result: TurnResult, deps: Any, output_type: Any) -> Turn[Any] | None:
+        self.session_id = result.session_id
+        if result.turn_exit_reason != "handed_over":
+            return None
+        way = tuple(result.handoffs)
+        return self._taken_over(result.session_id, way, result.task_id, deps, output_type)
 
     def _taken_over(
         self,

@@ -24,7 +24,9 @@ MADE_UP = choose("openai:gpt-x", api_key="k").guess
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--database", choices=("sqlite", "postgres"), default="sqlite", help="where stores are kept")
+    parser.addoption(
+        "--database", choices=("sqlite", "postgres"), default="sqlite", help="where stores are kept"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -109,6 +109,11 @@ class SessionLease(Generic[Result]):
         log.info("turn %s is suspended: %s", self._turn_id, ", ".join(one.id for one in waits))
         return waits
 
+    async def hand_over(self) -> None:
+        """Let any process go on with the turn, which stands behind a move. Raises ``OwnershipLost``."""
+        self._log.at_rest()
+        await self._store.suspend(self._log.fence)
+
     def leave(self) -> None:
         """Let go of the session without having ended; the turn can be entered again."""
         self._log.at_rest()

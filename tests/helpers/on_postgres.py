@@ -68,4 +68,3 @@ def in_postgres(schemas: Schemas, monkeypatch: pytest.MonkeyPatch, home: Path) -
 
     monkeypatch.setattr(Store, "__init__", init)
     monkeypatch.setenv("FSM_AGENT_STORE__DATABASE_URL", schemas.of(home))
-

@@ -46,13 +46,14 @@ class Begun:
 class NewTurn:
     """What is written of a turn when it begins, besides its snapshot. ``asked``: the words that name it in
     lists; ``table_name`` and ``digest`` of the table that moves it; ``settings`` as JSON values; ``parent``:
-    the turn that delegated it."""
+    the turn that delegated it; ``begins``: done in the same transaction, and may refuse it."""
 
     asked: str
     table_name: str
     digest: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     parent: str | None = None
+    begins: Job | None = None
 
 
 class Store(TurnClaims):
@@ -110,6 +111,8 @@ class Store(TurnClaims):
             )
             if given is not None:
                 c.execute("INSERT INTO given VALUES (?, ?)", (turn.turn_id, dumps(given)))
+            if new.begins is not None:
+                new.begins(c)
 
         await self._take(session, turn.turn_id, begin)
         return Begun(abandoned)

@@ -58,9 +58,9 @@ class DetachDebugger:
 class RemoteDebugServer:
     """Stands at the gate of one turn, as long as a debugger in another process is attached."""
 
-    def __init__(self, gate: PausePoint, database: Database) -> None:
+    def __init__(self, gate: PausePoint, database: Database, owners: Owners) -> None:
         self._gate, self._database = gate, database
-        self._owners = Owners(database.path.parent)
+        self._owners = owners
         self._controller: Controller | None = None
         self._debugger = ""
         self._looked = 0.0

@@ -7,12 +7,12 @@ attempt that comes late has a lower one, and takes nothing from a later one that
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.errors import ConfigError, JournalError, OwnershipLost, SessionBusy
 from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.read import TurnInfo
@@ -50,7 +50,7 @@ class TurnClaims(LiveSessions):
         """``written``, for a turn. Raises ``OwnershipLost``, and writes nothing, when it is somebody
         else's."""
 
-        def write(c: sqlite3.Connection) -> Any:
+        def write(c: Connection) -> Any:
             fence.refuse(c)
             return job(c)
 
@@ -76,7 +76,7 @@ class TurnClaims(LiveSessions):
         else ``SessionBusy`` is raised. Raises ``ConfigError`` for a turn that is not there."""
         own = owner or self.owners.me
 
-        def take(c: sqlite3.Connection) -> Claim | None:
+        def take(c: Connection) -> Claim | None:
             if rank is None:
                 done = self._seized(c, turn_id, own, digest, as_read)
             else:
@@ -104,9 +104,7 @@ class TurnClaims(LiveSessions):
             self.fences.claimed(turn_id, claim.epoch)
         return claim
 
-    def _seized(
-        self, c: sqlite3.Connection, turn_id: str, own: str, digest: str, as_read: TurnInfo | None
-    ) -> bool:
+    def _seized(self, c: Connection, turn_id: str, own: str, digest: str, as_read: TurnInfo | None) -> bool:
         """Claim a turn whose owner is gone; false when somebody was faster, or it cannot be claimed."""
         row = c.execute("SELECT session, owner, epoch, seq, ended FROM turns WHERE id = ?", (turn_id,))
         if (found := row.fetchone()) is None or found[4] is not None:
@@ -132,7 +130,7 @@ class TurnClaims(LiveSessions):
         the session."""
         at = self.now()
 
-        def take(c: sqlite3.Connection) -> None:
+        def take(c: Connection) -> None:
             self._hold(c, session, fence.turn_id, at)
             c.execute(
                 "UPDATE messages SET active = 0, version = -1 WHERE session = ? AND number > ?",
@@ -145,9 +143,10 @@ class TurnClaims(LiveSessions):
         self.refresh(session)
         session.owner = self.owners.me
 
-    def _hold(self, c: sqlite3.Connection, session: Session, holder: str, at: float) -> int:
+    def _hold(self, c: Connection, session: Session, holder: str, at: float) -> int:
         """Make ``holder`` the one that has the session, if nobody alive has it. The revision then."""
-        row = c.execute("SELECT holder, owner FROM sessions WHERE id = ?", (session.id,)).fetchone()
+        sql = "SELECT holder, owner FROM sessions WHERE id = ? /* FOR UPDATE */"
+        row = c.execute(sql, (session.id,)).fetchone()
         if row is None:
             insert_session(c, session, at)
         elif row[0] not in (None, holder):
@@ -163,7 +162,7 @@ class TurnClaims(LiveSessions):
         ``JournalError`` when its session was changed."""
         believed = session.revision
 
-        def take(c: sqlite3.Connection) -> int:
+        def take(c: Connection) -> int:
             try:
                 refuse_if_stale(c, session.id, believed)
             except (StaleRevisionError, WentOnError) as error:
@@ -186,7 +185,7 @@ class TurnClaims(LiveSessions):
         ``OwnershipLost``."""
         mine = (fence.turn_id, self.owners.me)
 
-        def free(c: sqlite3.Connection) -> None:
+        def free(c: Connection) -> None:
             c.execute("UPDATE turns SET owner = NULL WHERE id = ?", (fence.turn_id,))
             c.execute("UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ? AND owner = ?", mine)
 

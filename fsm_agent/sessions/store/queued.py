@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.errors import ConfigError, OwnershipLost
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import Connection, must
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.lineage import compacted_line
 from fsm_agent.sessions.store.pending import PendingItems
@@ -105,15 +105,13 @@ def _begins(store: Store, turn_id: str, rank: int) -> Job:
     at = store.now()
 
     def begin(c: Connection) -> None:
-        done = c.execute(
+        must(
+            c,
             "UPDATE queued SET begun = ?, request = NULL WHERE id = ? AND rank = ? AND begun IS NULL"
             " AND withdrawn IS NULL",
             (at, turn_id, rank),
+            lambda: OwnershipLost(f"turn {turn_id} was withdrawn, or another worker has it; this one stops"),
         )
-        if done.rowcount != 1:
-            raise OwnershipLost(
-                f"turn {turn_id} was withdrawn, or another worker has it; this one stops here"
-            )
         c.execute("UPDATE turns SET rank = ? WHERE id = ?", (rank, turn_id))
 
     return begin

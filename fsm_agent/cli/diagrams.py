@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,6 @@ from fsm_agent.diagram.roomy import roomy
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Table
-from fsm_agent.support.home import home_of
 
 STORE = "store"
 """In place of a turn: all of them."""
@@ -67,11 +65,11 @@ def steps_of(source: str) -> list[Step]:
     session; ``store`` means all turns of it. Raises ``ConfigError``."""
     if Path(source).exists() or Path(source).suffix:
         return files.steps_of(source)
-    from fsm_agent.sessions.store import store_for
+    from fsm_agent.cli.sessions import store_of
     from fsm_agent.sessions.store.journal.read import Turns
     from fsm_agent.sessions.store.names import any_turn
 
-    store = store_for(home_of(None, os.environ))
+    store = store_of(None)
     turns = Turns(store.database)
     return turns.all_steps() if source == STORE else turns.steps(any_turn(store, source))
 

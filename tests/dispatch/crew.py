@@ -38,7 +38,13 @@ class WorkerProcess:
     """One ``fsm-agent worker``. ``states``: the version of the states that it runs."""
 
     def __init__(
-        self, world: Path, home: Path, *options: str, states: Path = ROOT / "states", slow: float = 0.3
+        self,
+        world: Path,
+        home: Path,
+        *options: str,
+        states: Path = ROOT / "states",
+        slow: float = 0.3,
+        database_url: str | None = None,
     ) -> None:
         self._log = world / f"worker-{len(list(world.glob('worker-*')))}.log"
         path = f"{states}{os.pathsep}{ROOT}"

@@ -6,19 +6,23 @@ import asyncio
 import random
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fsm_agent.dispatch.follow import Follower
 from fsm_agent.dispatch.port import Order
-from fsm_agent.dispatch.submit import DIGEST, submit
+from fsm_agent.dispatch.submit import DIGEST, cancel, submit
+from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.queued import queue
-from tests.dispatch.crew import WorkerProcess, by_session, histories, other_version, unknown, verdict
+from tests.dispatch.app import lines
+from tests.dispatch.crew import APP, WorkerProcess, by_session, histories, other_version, unknown, verdict
 from tests.helpers.postgres_server import PostgresServer, programs, running
 from tests.helpers.temporal_server import TemporalServer, program, temporal_server
+from tests.helpers.waiting import until_so
 
 pytest.importorskip("temporalio")
 pytestmark = [
@@ -43,8 +47,19 @@ def dispatcher_at(server: TemporalServer) -> Any:
     return TemporalDispatcher(server.address, "default", HEARTBEAT, DIGEST)
 
 
-def options(server: TemporalServer) -> tuple[str, ...]:
-    return "--temporal", server.address, "--set", f"dispatch.heartbeat={HEARTBEAT}", "--slots", "4"
+def options(server: TemporalServer, slots: int = 4) -> tuple[str, ...]:
+    heartbeat = f"dispatch.heartbeat={HEARTBEAT}"
+    return "--temporal", server.address, "--set", heartbeat, "--slots", str(slots)
+
+
+class Quiet:
+    """Hears and says nothing."""
+
+    def transition(self, *what: Any) -> None: ...
+
+    def tool_complete(self, *what: Any) -> None: ...
+
+    def status(self, line: str) -> None: ...
 
 
 def ended(store: Store, orders: list[Order]) -> int:
@@ -238,3 +253,47 @@ def test_how_soon_a_turn_begins_and_goes_on(server: TemporalServer, tmp_path: Pa
     )
     print(f"kill -9 to resumed: {takeovers[0]:.1f} s at a heartbeat of {HEARTBEAT:g} s")
     assert takeovers[0] < 3 * HEARTBEAT + 2
+
+
+def test_what_people_do_reaches_turns_through_temporal(
+    server: TemporalServer, tmp_path: Path, cli: Callable[..., tuple[int, str, str]]
+) -> None:
+    home = tmp_path / "home"
+    store, told = Store(home), Quiet()
+    crew = [WorkerProcess(tmp_path, home, *options(server, slots=1), slow=3.0).serves()]
+    follower = Follower(store, told)
+
+    def puts() -> list[str]:
+        return [one["key"] for one in lines(tmp_path, "puts")]
+
+    async def main() -> None:
+        dispatcher = dispatcher_at(server)
+        while str(crew[0].process.pid) not in await dispatcher.about():
+            await asyncio.sleep(0.1)  # it polls soon
+        runs = await submit(store, dispatcher, "runs")
+        waits = await submit(store, dispatcher, "waits", runs.session)
+        assert await dispatcher.waiting(runs.session) == [runs, waits]
+        await cancel(store, dispatcher, waits.turn)
+        assert await dispatcher.waiting(runs.session) == [runs]
+        with pytest.raises(ConfigError, match="taken back before it began"):
+            await follower.followed(waits.turn)
+        await until_so(lambda: puts() == ["runs"], "the tool")
+        await dispatcher.cancel(runs)  # the second way, without the controls of the store
+        assert (await follower.followed(runs.turn)).interrupted
+
+        await queue(store, "t-found", "s-found", DIGEST, {"user_message": "found"})  # nobody is told of it
+        await until_so(lambda: "found" in puts(), "the tool")
+        crew.append(WorkerProcess(tmp_path, home, *options(server, slots=1), slow=0.0).serves())
+        assert await asyncio.to_thread(crew.pop(0).leave) == 0
+        assert (await follower.followed("t-found")).final_response == "answer to found"
+
+    try:
+        asyncio.run(main())
+        assert puts() == ["runs", "found"], "what was done before the hand-over is not done again"
+        address = f"dispatch.temporal={server.address}"
+        code, _, said = cli("worker", "--app", APP, "--set", address, "--namespace", "nowhere")
+        assert (code, said.count("\n")) == (2, 1), said
+        assert "Temporal has no such namespace; given: nowhere" in said
+    finally:
+        for one in crew:
+            one.end()

@@ -98,6 +98,16 @@ class WorkerProcess:
         self.kill()
 
 
+class Quiet:
+    """Hears and says nothing."""
+
+    def transition(self, *what: Any) -> None: ...
+
+    def tool_complete(self, *what: Any) -> None: ...
+
+    def status(self, line: str) -> None: ...
+
+
 def verdict(store: Store, world: Path, orders: Mapping[str, list[str]]) -> list[str]:
     """What is wrong after all is done. ``orders``: the turns of each session as they were submitted."""
     turns, wrong = Turns(store.database), list[str]()

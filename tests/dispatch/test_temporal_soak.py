@@ -19,7 +19,16 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.queued import queue
 from tests.dispatch.app import lines
-from tests.dispatch.crew import APP, WorkerProcess, by_session, histories, other_version, unknown, verdict
+from tests.dispatch.crew import (
+    APP,
+    Quiet,
+    WorkerProcess,
+    by_session,
+    histories,
+    other_version,
+    unknown,
+    verdict,
+)
 from tests.helpers.postgres_server import PostgresServer, programs, running
 from tests.helpers.temporal_server import TemporalServer, program, temporal_server
 from tests.helpers.waiting import until_so
@@ -50,16 +59,6 @@ def dispatcher_at(server: TemporalServer) -> Any:
 def options(server: TemporalServer, slots: int = 4) -> tuple[str, ...]:
     heartbeat = f"dispatch.heartbeat={HEARTBEAT}"
     return "--temporal", server.address, "--set", heartbeat, "--slots", str(slots)
-
-
-class Quiet:
-    """Hears and says nothing."""
-
-    def transition(self, *what: Any) -> None: ...
-
-    def tool_complete(self, *what: Any) -> None: ...
-
-    def status(self, line: str) -> None: ...
 
 
 def ended(store: Store, orders: list[Order]) -> int:

@@ -21,6 +21,7 @@ from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.abandoned import close_out, give_up, open_turns, refuse_all
 from fsm_agent.sessions.store.journal.read import TurnInfo
 from fsm_agent.sessions.store.journal.recording import Recording
+from fsm_agent.sessions.store.lineage import next_turn_number
 from fsm_agent.sessions.store.rows import (
     Kept,
     StaleRevisionError,
@@ -105,8 +106,8 @@ class Store(TurnClaims):
             contents.write(c, shared)
             c.execute(
                 "INSERT INTO turns (id, session, parent, asked, state, seq, owner, table_name, digest,"
-                " settings, start, began, moved) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                values,
+                " settings, start, began, moved, number) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*values, next_turn_number(c, session.id)),
             )
             if given is not None:
                 c.execute("INSERT INTO given VALUES (?, ?)", (turn.turn_id, dumps(given)))
@@ -142,6 +143,7 @@ class Store(TurnClaims):
         and when it moved since ``turn`` was read, ``OwnershipLost`` when ``claim`` does not hold any more."""
         for one in list(session.onward()):
             await self._save_late(one)
+        fence.handed_out = claim is not None
         claim = claim or await self.claim(turn.id, as_read=turn)
         if claim is None:
             [(ended,)] = self.database.select("SELECT exit FROM turns WHERE id = ?", turn.id)

@@ -48,6 +48,8 @@ class GroupWriter(ABC):
     work."""
 
     group, late = GROUP, LATE
+    shared = False
+    """Is it used by processes on several machines?"""
 
     def __init__(self, path: Path) -> None:
         self.path = path

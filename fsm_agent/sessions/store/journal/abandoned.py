@@ -22,7 +22,7 @@ NOT_WAITED = "no result: it was to come later, and the conversation went on with
 def open_turns(connection: sqlite3.Connection, session_id: str) -> list[tuple[str, str | None]]:
     """Return (turn, owner) of the session's turns that have not ended, oldest first."""
     return connection.execute(
-        "SELECT id, owner FROM turns WHERE session = ? AND ended IS NULL ORDER BY rowid", (session_id,)
+        "SELECT id, owner FROM turns WHERE session = ? AND ended IS NULL ORDER BY number", (session_id,)
     ).fetchall()
 
 

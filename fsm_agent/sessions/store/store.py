@@ -75,6 +75,8 @@ class Store(TurnClaims):
         abandoned = None
         while True:
             await self._save_late(session)
+            if (before := self._uncompacted(session)) is not None:
+                moved(session := before)
             abandoned = await self._clear(session) or abandoned
             try:
                 return await self._begin(session, turn, start(), new, abandoned)
@@ -169,6 +171,19 @@ class Store(TurnClaims):
             self._saved(session)
         self.refresh(session)
 
+    def _uncompacted(self, session: Session) -> Session | None:
+        """Return the session in which a conversation goes on whose compaction into ``session`` could not be
+        written, and was dropped when another process went on without it; ``None`` where that is not so.
+        Raises ``SessionBusy`` while another turn has it."""
+        if session.kind != "compression" or session.parent is None or self._revision(session.id) is not None:
+            return None
+        parent = self.session(session.parent)
+        if parent.holder is None:
+            self.refresh(parent)  # so that what it went on as is what is stored
+        before = self.newest(parent.id)
+        session.handed_to(before)
+        return before
+
     async def _clear(self, session: Session) -> str | None:
         """Give up the turns of the session that nobody runs any more, and close what they left open in its
         transcript. What is open is read in the transaction that closes it: whoever ran such a turn may have
@@ -205,6 +220,7 @@ class Store(TurnClaims):
         anywhere else."""
         while True:
             await self._save_late(session)
+            session = self._uncompacted(session) or session
             left: list[str] = []
 
             def free(c: sqlite3.Connection, session: Session = session, left: list[str] = left) -> None:

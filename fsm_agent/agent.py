@@ -413,7 +413,8 @@ class Agent(Generic[Deps, Out]):
             turn_id=turn_id, handoffs=handoffs,
         )  # fmt: skip
         output = self._output_type(output_type)
-        performer, log = self._performer(session, state, deps, output), self._log(state, session)
+        log = self._log(state, session)
+        performer = self._performer(session, state, log.fence, deps, output)
         parent = None if (child := self._options.inherits) is None else child.order.parent_turn
         new = engine.NewTurn(
             engine.asked_words(content),
@@ -550,8 +551,8 @@ class Agent(Generic[Deps, Out]):
             if not state.seq
             else engine.output_type_again(state.setup.output, output_type, own, self.settings)
         )
-        performer = self._performer(session, state, deps, output, imported=imported)
         log = self._log(state, session, position.recording)
+        performer = self._performer(session, state, log.fence, deps, output, imported=imported)
         performer.cut_off = position.recording.cut_off()
 
         async def reenter() -> Begun:
@@ -575,6 +576,7 @@ class Agent(Generic[Deps, Out]):
         self,
         session: Session,
         state: TurnState,
+        fence: Fence,
         deps: Any,
         output: OutputType[Any] | None,
         *,
@@ -595,7 +597,7 @@ class Agent(Generic[Deps, Out]):
         return engine.EffectHandler(
             self._services,
             session,
-            state.turn_id,
+            fence,
             imported=imported,
             scene=scene,
             handoffs=len(state.setup.handoffs),
@@ -635,7 +637,7 @@ class Agent(Generic[Deps, Out]):
             lambda done: self._ended(state, done, session, performer),
             self.settings.store,
         )
-        ending = replace(ending, suspended=partial(self._suspended, state.turn_id))
+        ending = replace(ending, suspended=partial(self._suspended, state.turn_id), lost=performer.lost)
         lease = engine.SessionLease(self._store, state.turn_id, log, enter, ending, self._status)
         return engine.Turn(state, runner, session, lease, gate, self._door, steps)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fsm_agent.errors import StoreError
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.runtime.registry import REMOTE_DEBUG_SERVERS
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.fence import Fences
 
 if TYPE_CHECKING:

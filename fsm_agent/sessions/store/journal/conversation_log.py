@@ -135,8 +135,8 @@ class ConversationLog(TurnLog):
         await super().ended(closing)
 
     def _failed(self, error: StoreError) -> None:
-        if not self.fence.alone():
-            raise error
+        if self._database.shared or not self.fence.alone():
+            raise error  # another process may own the turn by now
         if not (self.problem or self._told):
             self._tell(f"{error}; the turn goes on, but is not stored")
         self.problem = str(error)

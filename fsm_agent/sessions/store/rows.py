@@ -33,6 +33,7 @@ from fsm_agent.errors import JournalError, SessionBusy
 from fsm_agent.fsm import codec
 from fsm_agent.fsm.codec import codec_of
 from fsm_agent.prompt import StoredPrompt
+from fsm_agent.runtime.measures import measured
 from fsm_agent.sessions.session import Appended, Continued, Note, RowsReplaced, Session
 from fsm_agent.sessions.store.sealed import dumps, loads, opened
 from fsm_agent.support.texts import clean
@@ -156,6 +157,7 @@ def refuse_unless_ours(connection: sqlite3.Connection, turn_id: str, epoch: int)
     under a later epoch."""
     sql = "SELECT 1 FROM turns WHERE id = ? AND epoch = ? AND ended IS NULL"
     if connection.execute(sql, (turn_id, epoch)).fetchone() is None:
+        measured("fenced_write")
         raise JournalError(f"turn {turn_id} was taken over by another process; this one stops here")
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent.errors import StoreError
+from fsm_agent.runtime.measures import measured
 from fsm_agent.sessions.store.async_commit import Landing
 from fsm_agent.sessions.store.integrity import as_store_error
 
@@ -168,6 +169,7 @@ class GroupWriter(ABC):
         if all(problem is not None for _, _, problem in done):
             connection.rollback()
         else:
+            began = time.perf_counter()
             try:
                 self.committing()
                 patiently(connection.commit)
@@ -177,6 +179,7 @@ class GroupWriter(ABC):
                 self._one_by_one(waiting)
                 return False
             self.commits += 1
+            measured("commit", time.perf_counter() - began)
             self.committed()
         # what the jobs hold is let go of before anybody goes on who was told that they are done
         group.clear()

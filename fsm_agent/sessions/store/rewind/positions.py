@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fsm_agent.conversation.messages import Message
+from fsm_agent.runtime.measures import measured
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import contents
 from fsm_agent.sessions.store.contents import ELSEWHERE, Contents, apart, kept_once, whole
@@ -94,6 +95,7 @@ async def take_over(store: Store, position: Position, session: Session) -> Begun
         if one.turn == position.turn.id and one.kind in ("result", "timer")
     }
     adopt(session, position)
+    measured("takeover")
     return replace(begun, recording=now.recording)
 
 

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from fsm_agent.sessions.checkpoints import PutBack
     from fsm_agent.sessions.relay import Relay
     from fsm_agent.sessions.session import Session
-    from fsm_agent.sessions.store import Begun, ConversationLog, ConversationRecording, Store
+    from fsm_agent.sessions.store import Begun, Claim, ConversationLog, ConversationRecording, Store
+    from fsm_agent.sessions.store.fence import Fence
     from fsm_agent.sessions.store.journal.read import Turns
     from fsm_agent.sessions.store.pending import Pending, PendingItems
     from fsm_agent.sessions.store.rewind.positions import Position
@@ -449,7 +450,12 @@ class Agent(Generic[Deps, Out]):
         return engine.message_of(content, services.backends.runtimes(), self.settings.parts, asks_images=asks)
 
     def resume(
-        self, session_or_turn_id: str, *, deps: Deps | None = None, output_type: Any = None
+        self,
+        session_or_turn_id: str,
+        *,
+        deps: Deps | None = None,
+        output_type: Any = None,
+        claim: Claim | None = None,
     ) -> Turn[Out]:
         """An unfinished turn, where it was when its process ended: by its id or its beginning, or by the id,
         beginning or title of its session. Calls of tools that were running then are not repeated unless they
@@ -457,21 +463,24 @@ class Agent(Generic[Deps, Out]):
         else whoever is present is asked, or it is suspended again. Of a session whose last turn handed the
         conversation over: the turn of the other agent, if it was not begun. ``deps``: as of ``start``, for
         what is left of the turn. ``output_type``: as of ``start``, which has to be given again; without it,
-        and where the agent's is another, the answer is plain data by the schema that is stored. Raises
+        and where the agent's is another, the answer is plain data by the schema that is stored. ``claim``:
+        what ``Store.claim`` gave for the turn; nobody is asked then whether its owner lives. Raises
         ``ConfigError`` when there is nothing to resume, ``SessionBusy`` while another process runs it."""
         if not self._options.handoffs:
-            return self._resumed(session_or_turn_id, deps, output_type)
+            return self._resumed(session_or_turn_id, deps, output_type, claim)
         left = engine.speaker_after(self.journal, engine.any_turn(self._store, session_or_turn_id))
         if left.handoffs and left == engine.speaker_of(self._store, left.turn.session):
             return self._taken_over(left.turn.session, left.handoffs, left.task_id, deps, output_type)
-        return self._reached(left)._resumed(session_or_turn_id, deps, output_type)
+        return self._reached(left)._resumed(session_or_turn_id, deps, output_type, claim)
 
-    def _resumed(self, session_or_turn_id: str, deps: Any, output_type: Any) -> Turn[Any]:
+    def _resumed(
+        self, session_or_turn_id: str, deps: Any, output_type: Any, claim: Claim | None
+    ) -> Turn[Any]:
         info = engine.find_turn(self._store, session_or_turn_id).moved_by(engine.KIND.table.name)
-        self._store.refuse_if_run(info)
-        position, session = engine.position_of(self._store, info.id), self._store.session(info.session)
+        session = self._store.resumable(info, claim)
+        position = engine.position_of(self._store, info.id)
         session.release(session.acquire(info.id))  # refused at once, not at the first move
-        enter = partial(engine.take_over, self._store, position, session)
+        enter = partial(engine.take_over, self._store, position, session, claim)
         return self._continued(position, session, deps, enter, output_type)
 
     def pending(self) -> list[Pending]:
@@ -509,9 +518,9 @@ class Agent(Generic[Deps, Out]):
         session = self._store.new_session()
         write = engine.forked(self._store, position, session, _turn_id(session), engine.DIGEST)
 
-        async def enter() -> Begun:
+        async def enter(fence: Fence) -> Begun:
             await self._store.written(write)
-            return engine.Begun(1)
+            return engine.Begun()
 
         return self._continued(position, session, deps, enter, output_type)
 
@@ -520,7 +529,7 @@ class Agent(Generic[Deps, Out]):
         position: Position,
         session: Session,
         deps: Any,
-        enter: Callable[[], Awaitable[Begun]],
+        enter: Callable[[Fence], Awaitable[Begun]],
         output_type: Any = None,
     ) -> Turn[Any]:
         imported = position.turn.imported
@@ -538,7 +547,7 @@ class Agent(Generic[Deps, Out]):
         performer.cut_off = position.recording.cut_off()
 
         async def reenter() -> Begun:
-            begun = await enter()
+            begun = await enter(log.fence)
             engine.joined(state, session)
             log.opened()  # before: what the agent puts in place of what is stored is a change like others
             performer.prompted(

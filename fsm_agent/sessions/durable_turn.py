@@ -67,7 +67,12 @@ class DurableTurn(Stepping, Generic[Result]):
             return None
         self._acquire()
         try:
-            with running(self.id), Moving(self._session, self._claim), self.gate.stepping():
+            with (
+                running(self.id),
+                Moving(self._session, self._claim),
+                self.gate.stepping(),
+                self._lease.fence,
+            ):
                 if not (self._holding or self._runner.ended):
                     await self._lease.enter()
                     self._holding = True

@@ -274,8 +274,10 @@ def test_a_file_without_checksums_and_mark_is_read_and_marked(home: Path) -> Non
     with contextlib.closing(sqlite3.connect(path)) as c:
         c.execute("PRAGMA application_id = 0")
         c.execute("PRAGMA user_version = 2")
-        c.execute("ALTER TABLE turns DROP COLUMN imported")
-        c.execute("ALTER TABLE turns DROP COLUMN table_name")
+        c.execute("DROP INDEX turns_by_session")
+        c.execute("CREATE INDEX turns_by_session ON turns(session, began)")
+        for column in ("imported", "table_name", "rank", "number"):
+            c.execute(f"ALTER TABLE turns DROP COLUMN {column}")
         c.execute("DROP TABLE contents")
         c.execute("DROP TABLE visits")
         c.execute("DROP TABLE unreported")

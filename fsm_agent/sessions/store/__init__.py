@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fsm_agent.sessions.store.claims import Claim
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.journal.conversation_log import ConversationLog
 from fsm_agent.sessions.store.journal.conversation_recording import ConversationRecording
@@ -10,7 +11,6 @@ from fsm_agent.sessions.store.journal.recording import Recording
 from fsm_agent.sessions.store.store import Begun, NewTurn, Store, store_for
 
 __all__ = [
-    "Begun", "Closing", "ConversationLog", "ConversationRecording", "Database", "NewTurn", "Recording",
-    "Store", "TurnLog",
-    "store_for",
+    "Begun", "Claim", "Closing", "ConversationLog", "ConversationRecording", "Database", "NewTurn",
+    "Recording", "Store", "TurnLog", "store_for",
 ]  # fmt: skip

@@ -20,6 +20,7 @@ from fsm_agent.runtime.reservations import Reservations
 from fsm_agent.sessions.remote_commands import CommandPoller
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import Database, Durability
+from fsm_agent.sessions.store.fence import Fences
 from fsm_agent.sessions.store.lineage import newest_of
 from fsm_agent.sessions.store.owners import Owners
 from fsm_agent.sessions.store.rows import GUARD, METER, PROMPTS, USAGE, message_of, newest_number, transcript
@@ -33,10 +34,10 @@ Opened = Callable[[Path, Durability], Database]
 
 class LiveSessions:
     """Holds one object for each session in use, for all who use it in this process. ``pause_points``: the
-    turns of the home that run in this process. ``at_work``: children in the background by their session, so
-    that two agents never work on one; changed on the engine's loop only. ``trees``: the budgets of turns that
-    have children, by the turn's id, as long as one of the tree is at work. ``reservations``: what requests
-    that are under way may take of limits that turns share."""
+    turns of the home that run in this process, ``fences`` their right to write. ``at_work``: children in the
+    background by their session, so that two agents never work on one; changed on the engine's loop only.
+    ``trees``: the budgets of turns that have children, by the turn's id, as long as one of the tree is at
+    work. ``reservations``: what requests that are under way may take of limits that turns share."""
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class LiveSessions:
         self.home, self.now = home, now
         self._opened, self._durability = opened, durability
         self.owners = Owners(home)
+        self.fences = Fences()
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
         self._unsaved: dict[str, Sequence[Session]] = {}
         self.pause_points = CommandPoller(self)
@@ -72,6 +74,15 @@ class LiveSessions:
             elif session.idle and self._revision(session_id) not in (None, session.revision):
                 self.refresh(session)
         return session
+
+    def session_of(self, turn_id: str, session_id: str) -> Session:
+        """Return the session of a turn that was claimed here. An earlier attempt of this process at the turn
+        keeps the live copy that it has; nobody else is given that any more."""
+        with self._lock:
+            held = self._sessions.get(session_id)
+            if held is not None and held.holder == turn_id:
+                del self._sessions[session_id]
+        return self.session(session_id)
 
     def new_session(self) -> Session:
         """Return a session with an id of its own. Nothing is read for it."""

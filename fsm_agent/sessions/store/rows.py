@@ -29,11 +29,10 @@ from fsm_agent.conversation.effects import (
 from fsm_agent.conversation.messages import Message, Usage
 from fsm_agent.conversation.parts import said
 from fsm_agent.conversation.token_meter import ContextMeter
-from fsm_agent.errors import JournalError, SessionBusy
+from fsm_agent.errors import SessionBusy
 from fsm_agent.fsm import codec
 from fsm_agent.fsm.codec import codec_of
 from fsm_agent.prompt import StoredPrompt
-from fsm_agent.runtime.measures import measured
 from fsm_agent.sessions.session import Appended, Continued, Note, RowsReplaced, Session
 from fsm_agent.sessions.store.sealed import dumps, loads, opened
 from fsm_agent.support.texts import clean
@@ -150,15 +149,6 @@ def changed(connection: sqlite3.Connection, session_id: str) -> int:
     """Count up the session's revision and return it: whoever has a copy of the session reads it again."""
     connection.execute("UPDATE sessions SET revision = revision + 1 WHERE id = ?", (session_id,))
     return int(connection.execute("SELECT revision FROM sessions WHERE id = ?", (session_id,)).fetchone()[0])
-
-
-def refuse_unless_ours(connection: sqlite3.Connection, turn_id: str, epoch: int) -> None:
-    """The fence of a turn: raises ``JournalError`` when it has ended, or another owner has claimed it
-    under a later epoch."""
-    sql = "SELECT 1 FROM turns WHERE id = ? AND epoch = ? AND ended IS NULL"
-    if connection.execute(sql, (turn_id, epoch)).fetchone() is None:
-        measured("fenced_write")
-        raise JournalError(f"turn {turn_id} was taken over by another process; this one stops here")
 
 
 def refuse_if_changed(c: sqlite3.Connection, session_id: str, believed: int) -> None:

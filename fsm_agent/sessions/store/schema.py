@@ -10,7 +10,8 @@ turns         one message of a user and what became of it; ``start`` is its snap
               ``undone`` when its
               user took it back, ``final`` what the last state changed, which makes no move, ``imported`` when
               it, or the turn that it was forked from, came in a file, ``table_name`` which table of
-              transitions moves it
+              transitions moves it, ``epoch`` counts the claims on it and ``rank`` orders them (``claims``),
+              ``number`` orders the turns of a session and of those that it goes on from
 given         the conversation that a caller gave a turn to begin with, apart because a turn's own row is
               written at every move
 transitions   every move, with what it changed (``delta``); the snapshot at a move is the sum of those before
@@ -320,5 +321,12 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             answered_by TEXT NOT NULL DEFAULT ''
         ) WITHOUT ROWID""",
         "CREATE INDEX pending_by_turn ON pending(turn)",
+    ),
+    (
+        "ALTER TABLE turns ADD COLUMN rank INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE turns ADD COLUMN number INTEGER NOT NULL DEFAULT 0",
+        "UPDATE turns SET number = rowid",
+        "DROP INDEX turns_by_session",
+        "CREATE INDEX turns_by_session ON turns(session, number)",
     ),
 )

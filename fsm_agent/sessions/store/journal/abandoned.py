@@ -26,7 +26,7 @@ def open_turns(connection: sqlite3.Connection, session_id: str) -> list[tuple[st
     ).fetchall()
 
 
-def fence(connection: sqlite3.Connection, turn_ids: Sequence[str]) -> None:
+def refuse_all(connection: sqlite3.Connection, turn_ids: Sequence[str]) -> None:
     """Whoever runs one of these turns after all finds another epoch, and stops; each can be resumed."""
     connection.executemany(
         "UPDATE turns SET epoch = epoch + 1, owner = NULL WHERE id = ?", [(one,) for one in turn_ids]

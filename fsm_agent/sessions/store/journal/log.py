@@ -27,12 +27,12 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import contents
 from fsm_agent.sessions.store.contents import Contents, apart, slim
 from fsm_agent.sessions.store.database import Database, Job
+from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal import flushes
 from fsm_agent.sessions.store.journal.flushes import Flush
 from fsm_agent.sessions.store.journal.recording import Origin, Recording
 from fsm_agent.sessions.store.journal.small_talk import Small, SmallTalk
 from fsm_agent.sessions.store.pending import noted
-from fsm_agent.sessions.store.rows import refuse_unless_ours
 from fsm_agent.sessions.store.sealed import dumps, sealed
 
 UNREAD = -1
@@ -81,7 +81,7 @@ class TurnLog:
         self._small: list[Small] = []
         self._said = 0
         self._moved = False
-        self._epoch = 1
+        self.fence = Fence(turn.turn_id)
         self._sent: list[Handover] = []
         self._begun: set[tuple[int, int, int]] = set()
         self._step: Step | None = None
@@ -93,15 +93,9 @@ class TurnLog:
         self._tracker = Tracker(self._turn)
         return self._tracker.start | {"history": [self.session.id, self.session.version, 0, 0], "rows": []}
 
-    @property
-    def epoch(self) -> int:
-        """Return the epoch under which this process writes."""
-        return self._epoch
-
-    def began(self, epoch: int, recording: Recording | None = None) -> None:
-        """The turn is in the database, under this epoch. ``recording``: what was known of its visit when it
-        was claimed."""
-        self._epoch, self._recording = epoch, recording or self._recording
+    def began(self, recording: Recording | None = None) -> None:
+        """The turn is in the database. ``recording``: what was known of its visit when it was claimed."""
+        self._recording = recording or self._recording
 
     def followed(self, session: Session) -> None:
         """The turn begins in another session than it was made for."""
@@ -182,7 +176,8 @@ class TurnLog:
 
     async def ended(self, closing: Closing) -> None:
         """The turn is over: write its result, and let go of the session. ``problem`` says when that is not
-        stored. Raises ``StaleCopyError``, after which ``ended_anew`` is to be tried."""
+        stored. Raises ``StaleCopyError``, after which ``ended_anew`` is to be tried, and ``OwnershipLost``:
+        whoever has the turn now says how it ended."""
         if not self._closed:  # else it was noted, and waits to be written
             delta = self._delta()
             self._note_small(self._turn.seq, self._turn.state)
@@ -193,11 +188,6 @@ class TurnLog:
         except StaleCopyError:
             self._jobs, self._closed = [], False
             raise
-        except JournalError as error:
-            # another owner goes on with the turn; the answer that this one has is not lost
-            self.problem, self._jobs = str(error), []
-            self._tell(f"{error}; its answer is not stored")
-            return
         if self.problem:
             unsaved, self._jobs = self._jobs, []
             self.session.unsaved.append(lambda c: self._write(c, unsaved))
@@ -212,7 +202,12 @@ class TurnLog:
             self.problem = str(error)
 
     def at_rest(self) -> None:
-        """Who runs the turn stops, and lets go of it next: wait until what was done is safe."""
+        """Who runs the turn stops, and lets go of it next: wait until what was done is safe. Nothing more is
+        written for a turn that was lost."""
+        if self.fence.lost:
+            self._jobs, self._sent = [], []
+            self._disbelieve()
+            return
         self._hand_over()
         if self._sent:
             self._database.hurry()
@@ -294,7 +289,7 @@ class TurnLog:
         """What was asked in this visit so far, in place of what was noted of it before."""
         if len(self._small) > self._said:
             self._said = len(self._small)
-            said = SmallTalk(self._turn.turn_id, seq, self._epoch, state, tuple(self._small))
+            said = SmallTalk(self._turn.turn_id, seq, self.fence.epoch, state, tuple(self._small))
             self._jobs.append(said)
 
     # Writing
@@ -314,15 +309,14 @@ class TurnLog:
 
     def _write(self, c: sqlite3.Connection, jobs: Sequence[Job]) -> None:
         """Do nothing when the turn is not ours any more. In the writer's thread."""
-        turn_id = self._turn.turn_id
-        refuse_unless_ours(c, turn_id, self._epoch)
+        self.fence.refuse(c)
         try:
             for job in jobs:
                 job(c)
         except sqlite3.IntegrityError as error:
             raise StaleCopyError(
-                f"session {self.session.id} was changed by somebody else while turn {turn_id} held it"
-                f" ({error}); what the turn did since is not stored"
+                f"session {self.session.id} was changed by somebody else while turn {self._turn.turn_id}"
+                f" held it ({error}); what the turn did since is not stored"
             ) from error
 
     async def _commit(self) -> None:
@@ -341,9 +335,13 @@ class TurnLog:
             self._take_back(sent)
             self._failed(error)
         except JournalError:
-            for session in self.line:
-                session.revision = UNREAD  # what was done to these copies is not stored: nobody believes them
+            self._disbelieve()
             raise
+
+    def _disbelieve(self) -> None:
+        """What was done to these copies of the sessions is not stored, so nobody may go on with them."""
+        for session in self.line:
+            session.revision = UNREAD
 
     def _take_back(self, sent: Sequence[Handover]) -> None:
         """What was lost is handed over again, before what came later."""

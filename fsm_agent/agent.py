@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from fsm_agent.sessions.store.speaker import Speaker
     from fsm_agent.sessions.turn import Turn
     from fsm_agent.settings.model import Settings
+    from fsm_agent.telemetry import Telemetry
     from fsm_agent.tools import RunContext, Tool
     from fsm_agent.toolsets.agent import Background
 else:
@@ -87,7 +88,8 @@ class Agent(Generic[Deps, Out]):
     ``source``: what its new sessions are begun by, in lists and insights. ``name``: what other agents, and
     whoever reads what it did, call it. ``handoffs``: agents that it can hand a conversation to, or a
     ``Handoff`` for each. A message goes to the agent that it is given to; ``speaker()`` is the one that
-    answered last.
+    answered last. ``telemetry``: whether its turns, and those of its children and of agents that it hands
+    over to, are told to OpenTelemetry, and where (``fsm_agent.telemetry``); by default the setting.
 
     Raises ``ConfigError`` for anything that cannot be used, in one line.
     """
@@ -157,6 +159,7 @@ class Agent(Generic[Deps, Out]):
         name: str = AGENT_NAME,
         handoffs: Sequence[Handoff | OptionedAgent] = (),
         inbox: TurnInbox | None = None,
+        telemetry: Telemetry | bool | None = None,
     ) -> None:
         self._options = AgentOptions(
             model=model, base_url=base_url, api_mode=api_mode, api_key=api_key, context_window=context_window,
@@ -167,6 +170,7 @@ class Agent(Generic[Deps, Out]):
             input_guardrails=tuple(input_guardrails), output_guardrails=tuple(output_guardrails), mcp=mcp,
             workdir=workdir, store=store,
             inherits=inherits, source=source, name=name, handoffs=handoffs, inbox=inbox,
+            telemetry=telemetry,
         )  # fmt: skip
         self._services = services = engine.composed(self._options, Agent.of)
         self.home, self.settings, self.signals = services.home, services.settings, services.signals
@@ -604,6 +608,12 @@ class Agent(Generic[Deps, Out]):
             output=output,
         )
 
+    def _trace_before(self, state: TurnState) -> str:
+        """The trace of the turn that handed the conversation over to this one; empty without one."""
+        if not state.setup.handoffs:
+            return ""
+        return str(self.journal.snapshot(state.setup.handoffs[-1].turn_id).get("trace") or "")
+
     def _log(
         self, state: TurnState, session: Session, recording: ConversationRecording | None = None
     ) -> ConversationLog:
@@ -621,7 +631,13 @@ class Agent(Generic[Deps, Out]):
         enter: Callable[[], Awaitable[Begun]],
         steps: Sequence[Step] = (),
     ) -> Turn[Any]:
-        gate = engine.PausePoint(state, engine.KIND, self.signals, self._store.pause_points)
+        observer = None
+        if self._services.tracing is not None:
+            observer = self._services.tracing.turn(state, partial(self._trace_before, state))
+            performer.observed(observer.first_chunk)
+        gate = engine.PausePoint(
+            state, engine.KIND, self.signals, self._store.pause_points, observer=observer
+        )
         runner = engine.Runner(
             state,
             engine.MACHINE,
@@ -673,7 +689,10 @@ class Agent(Generic[Deps, Out]):
             state.load(held.rows)
             state.compaction.begin(engine.Compacted(held.guard.done))
             state.compaction.force(focus)
-            await engine.compacted(state, performer)
+            tracing = self._services.tracing
+            seen = engine.nullcontext(performer) if tracing is None else tracing.compacting(state, performer)
+            with seen as perform:
+                await engine.compacted(state, perform)
             await performer(engine.CloseTurn(silences=opened.silences))
             await self._store.save(held)
         except BaseException:
@@ -928,6 +947,7 @@ class Agent(Generic[Deps, Out]):
                     workdir=self._services.workdir if own.workdir is None else own.workdir,
                     source=mine.source,
                     inbox=self.signals,
+                    telemetry=own.telemetry if own.telemetry is not None else self._services.telemetry,
                 )
             )
         return other

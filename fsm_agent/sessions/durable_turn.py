@@ -72,7 +72,12 @@ class DurableTurn(Stepping, Generic[Result]):
             return None
         self._acquire()
         try:
-            with running(self.id), Moving(self._session, self._claim), self._lease.fence:
+            with (
+                running(self.id),
+                Moving(self._session, self._claim),
+                self.gate.stepping(),
+                self._lease.fence,
+            ):
                 if not (self._holding or self._runner.ended):
                     await self._lease.enter()
                     self._holding = True
@@ -98,7 +103,7 @@ class DurableTurn(Stepping, Generic[Result]):
             self.gate.happened(happened)
         else:
             self._let_go()
-            self.gate.closed(ended=self.suspended is None)
+            self.gate.closed(ended=self.suspended is None, result=self.result)
             ended(self.id)
         return happened
 

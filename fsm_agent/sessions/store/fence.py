@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from fsm_agent.errors import OwnershipLost
+from fsm_agent.runtime.measures import measured
 from fsm_agent.sessions.store.connection import Connection, must
 
 
@@ -47,8 +48,9 @@ class Fence:
         self.check()
 
     def _taken(self) -> OwnershipLost:
+        measured("fenced_write")
         self.lose(f"turn {self.turn_id} was taken over by another process; this one stops here")
-        return OwnershipLost(self._lost)
+        return OwnershipLost(self.why)
 
     def check(self) -> None:
         """Raise ``OwnershipLost`` when it is known that the turn is somebody else's."""

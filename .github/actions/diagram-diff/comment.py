@@ -1,4 +1,4 @@
-"""Post $RUNNER_TEMP/diagram-diff.md to the pull request of the event, or bring the earlier comment up to date.
+"""Post $RUNNER_TEMP/diagram-diff.md to the pull request of the event, or update the earlier comment.
 
 Without changes nothing new is said. The standard library is all it needs; the token is in $GH_TOKEN."""
 

@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from fsm_agent.sessions.checkpoints import PutBack
     from fsm_agent.sessions.relay import Relay
     from fsm_agent.sessions.session import Session
-    from fsm_agent.sessions.store import Begun, ConversationLog, ConversationRecording, Store
+    from fsm_agent.sessions.store import Begun, Claim, ConversationLog, ConversationRecording, Store
+    from fsm_agent.sessions.store.database import Job
+    from fsm_agent.sessions.store.fence import Fence
     from fsm_agent.sessions.store.journal.read import Turns
     from fsm_agent.sessions.store.pending import Pending, PendingItems
     from fsm_agent.sessions.store.rewind.positions import Position
@@ -416,9 +418,10 @@ class Agent(Generic[Deps, Out]):
         output_type: Any = None,
         turn_id: str = "",
         handoffs: tuple[HandoffStep, ...] = (),
+        begins: Job | None = None,
     ) -> Turn[Any]:
         """``handoffs``: the way of the conversation to this agent since the user spoke; then ``turn_id`` is
-        known."""
+        known. ``begins``: done in the transaction that begins the turn."""
         content, rows = self._message(user_message), None
         if not isinstance(ephemeral_prompt, str | None):
             raise ConfigError("ephemeral_prompt has the wrong type", ephemeral_prompt, "a text, or None")
@@ -443,6 +446,7 @@ class Agent(Generic[Deps, Out]):
             engine.DIGEST,
             self.settings.model_dump(mode="json"),
             parent,
+            begins,
         )
 
         def moved(successor: Session) -> None:
@@ -460,6 +464,15 @@ class Agent(Generic[Deps, Out]):
 
         return self._turn(state, session, performer, log, enter)
 
+    def begin_queued(
+        self, turn_id: str, request: Mapping[str, Any], begins: Job, *, deps: Deps | None = None
+    ) -> Turn[Out]:
+        """The turn of a message that was queued under this id; the agent that has the conversation answers.
+        ``request`` is what ``start`` is given; ``begins`` is done in the transaction that begins the turn,
+        and raises what keeps it from that. Raises ``ConfigError`` as ``start`` does."""
+        said: dict[str, Any] = {"ephemeral_prompt": None, "deps": deps, **request}
+        return self.speaker()._started(**said, turn_id=turn_id, begins=begins)
+
     def _output_type(self, given: Any) -> OutputType[Any] | None:
         own = self._services.output
         return own if given is None else engine.output_type_of(given, self.settings)
@@ -470,7 +483,12 @@ class Agent(Generic[Deps, Out]):
         return engine.message_of(content, services.backends.runtimes(), self.settings.parts, asks_images=asks)
 
     def resume(
-        self, session_or_turn_id: str, *, deps: Deps | None = None, output_type: Any = None
+        self,
+        session_or_turn_id: str,
+        *,
+        deps: Deps | None = None,
+        output_type: Any = None,
+        claim: Claim | None = None,
     ) -> Turn[Out]:
         """An unfinished turn, where it was when its process ended: by its id or its beginning, or by the id,
         beginning or title of its session. Calls of tools that were running then are not repeated unless they
@@ -478,21 +496,24 @@ class Agent(Generic[Deps, Out]):
         else whoever is present is asked, or it is suspended again. Of a session whose last turn handed the
         conversation over: the turn of the other agent, if it was not begun. ``deps``: as of ``start``, for
         what is left of the turn. ``output_type``: as of ``start``, which has to be given again; without it,
-        and where the agent's is another, the answer is plain data by the schema that is stored. Raises
+        and where the agent's is another, the answer is plain data by the schema that is stored. ``claim``:
+        what ``Store.claim`` gave for the turn; nobody is asked then whether its owner lives. Raises
         ``ConfigError`` when there is nothing to resume, ``SessionBusy`` while another process runs it."""
         if not self._options.handoffs:
-            return self._resumed(session_or_turn_id, deps, output_type)
+            return self._resumed(session_or_turn_id, deps, output_type, claim)
         left = engine.speaker_after(self.journal, engine.any_turn(self._store, session_or_turn_id))
         if left.handoffs and left == engine.speaker_of(self._store, left.turn.session):
             return self._taken_over(left.turn.session, left.handoffs, left.task_id, deps, output_type)
-        return self._reached(left)._resumed(session_or_turn_id, deps, output_type)
+        return self._reached(left)._resumed(session_or_turn_id, deps, output_type, claim)
 
-    def _resumed(self, session_or_turn_id: str, deps: Any, output_type: Any) -> Turn[Any]:
+    def _resumed(
+        self, session_or_turn_id: str, deps: Any, output_type: Any, claim: Claim | None
+    ) -> Turn[Any]:
         info = engine.find_turn(self._store, session_or_turn_id).moved_by(engine.KIND.table.name)
-        self._store.refuse_if_run(info)
-        position, session = engine.position_of(self._store, info.id), self._store.session(info.session)
+        session = self._store.resumable(info, claim)
+        position = engine.position_of(self._store, info.id)
         session.release(session.acquire(info.id))  # refused at once, not at the first move
-        enter = partial(engine.take_over, self._store, position, session)
+        enter = partial(engine.take_over, self._store, position, session, claim)
         return self._continued(position, session, deps, enter, output_type)
 
     def pending(self) -> list[Pending]:
@@ -530,9 +551,9 @@ class Agent(Generic[Deps, Out]):
         session = self._store.new_session()
         write = engine.forked(self._store, position, session, _turn_id(session), engine.DIGEST)
 
-        async def enter() -> Begun:
+        async def enter(fence: Fence) -> Begun:
             await self._store.written(write)
-            return engine.Begun(1)
+            return engine.Begun()
 
         return self._continued(position, session, deps, enter, output_type)
 
@@ -541,7 +562,7 @@ class Agent(Generic[Deps, Out]):
         position: Position,
         session: Session,
         deps: Any,
-        enter: Callable[[], Awaitable[Begun]],
+        enter: Callable[[Fence], Awaitable[Begun]],
         output_type: Any = None,
     ) -> Turn[Any]:
         imported = position.turn.imported
@@ -559,7 +580,7 @@ class Agent(Generic[Deps, Out]):
         performer.cut_off = position.recording.cut_off()
 
         async def reenter() -> Begun:
-            begun = await enter()
+            begun = await enter(log.fence)
             engine.joined(state, session)
             log.opened()  # before: what the agent puts in place of what is stored is a change like others
             performer.prompted(
@@ -856,14 +877,19 @@ class Agent(Generic[Deps, Out]):
         return engine.named(self._options, self._services.backends)
 
     def _relay(self, turn: Turn[Any], deps: Any, output_type: Any) -> Relay:
-        def onward(result: TurnResult) -> Turn[Any] | None:
-            self.session_id = result.session_id
-            if result.turn_exit_reason != "handed_over":
-                return None
-            way = tuple(result.handoffs)
-            return self._taken_over(result.session_id, way, result.task_id, deps, output_type)
+        return engine.Relay(turn, partial(self._following, deps=deps, output_type=output_type))
 
-        return engine.Relay(turn, onward)
+    def following(self, result: TurnResult, *, deps: Deps | None = None) -> Turn[Any] | None:
+        """The turn of the agent that the turn with this result handed the conversation over to; ``None`` when
+        it did not. ``deps``: as of ``start``."""
+        return self._following(result, deps, None)
+
+    def _following(self, result: TurnResult, deps: Any, output_type: Any) -> Turn[Any] | None:
+        self.session_id = result.session_id
+        if result.turn_exit_reason != "handed_over":
+            return None
+        way = tuple(result.handoffs)
+        return self._taken_over(result.session_id, way, result.task_id, deps, output_type)
 
     def _taken_over(
         self,

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fsm_agent.cli.arguments import dotted, nested, table_of
 from fsm_agent.composition.turn_table import TURN
@@ -17,11 +18,15 @@ from fsm_agent.diagram.counted import covered, overlaid
 from fsm_agent.diagram.countedtext import counted_json, coverage_markdown, run_markdown
 from fsm_agent.diagram.model import diagram_of
 from fsm_agent.diagram.proof import proof_lines
+from fsm_agent.diagram.recorded import Run, begun_at
 from fsm_agent.diagram.roomy import roomy
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Table
 from fsm_agent.support.home import home_of
+
+if TYPE_CHECKING:
+    from fsm_agent.sessions.store.journal.read import Turns
 
 STORE = "store"
 """In place of a turn: all of them."""
@@ -62,18 +67,35 @@ def show(
     return 0
 
 
-def steps_of(source: str) -> list[Step]:
-    """The moves of one turn: of an export in a file, or of a turn of the home directory by its id or its
-    session; ``store`` means all turns of it. Raises ``ConfigError``."""
+def runs_of(source: str) -> list[Run]:
+    """Turns with those that they began: of an export in a file, or one of the home directory by its id or its
+    session. Raises ``ConfigError``."""
     if Path(source).exists() or Path(source).suffix:
-        return files.steps_of(source)
+        return files.recorded(source)
     from fsm_agent.sessions.store import store_for
     from fsm_agent.sessions.store.journal.read import Turns
     from fsm_agent.sessions.store.names import any_turn
 
     store = store_for(home_of(None, os.environ))
     turns = Turns(store.database)
-    return turns.all_steps() if source == STORE else turns.steps(any_turn(store, source))
+    return [_run(turns, any_turn(store, source))]
+
+
+def _run(turns: Turns, turn_id: str, times: Sequence[float] = ()) -> Run:
+    info, own = turns.info(turn_id), turns.times(turn_id)
+    children = tuple(_run(turns, child, own) for child in turns.children(turn_id))
+    at = begun_at(info.began, times)
+    return Run(tuple(turns.steps(turn_id)), turn_id, info.table_name, info.asked, at, children)
+
+
+def _all_steps(source: str) -> list[Step]:
+    """The moves of all turns of the home directory for ``store``, else of one turn and those below it."""
+    if source != STORE:
+        return [step for run in runs_of(source) for one in (run, *run.below()) for step in one.steps]
+    from fsm_agent.sessions.store import store_for
+    from fsm_agent.sessions.store.journal.read import Turns
+
+    return Turns(store_for(home_of(None, os.environ)).database).all_steps()
 
 
 def diff(old: str, new: str, format: str, name: str | None, sets: Sequence[str], exit_code: bool) -> int:
@@ -126,10 +148,10 @@ def _near(table: Table, state: str, format: str, engine: str) -> str:
 
 def _counted(table: Table, format: str, engine: str, overlay: str | None, coverage: Sequence[str]) -> str:
     if overlay is not None:
-        tally = files.tally(table, steps_of(overlay))
+        tally = files.tally_of_runs(table, runs_of(overlay))
     else:
         at_hand = [source for source in coverage if Path(source).exists()]
-        others = [step for source in coverage if source not in at_hand for step in steps_of(source)]
+        others = [step for source in coverage if source not in at_hand for step in _all_steps(source)]
         tally = files.tally_of(table, at_hand, others)
     if format == "json":
         return counted_json(table, tally)

@@ -20,11 +20,14 @@ from fsm_agent.runtime.registry import REMOTE_DEBUG_SERVERS
 
 if TYPE_CHECKING:
     from fsm_agent.sessions.store.database import Database
+    from fsm_agent.sessions.store.owners import Owners
 
 log = logging.getLogger(__name__)
 
 POLL, ATTACHED_POLL = 0.25, 0.02
 """Seconds between two looks, without and with a debugger in another process."""
+TOLD_POLL = 5.0
+"""The same where the database says when something came."""
 IDLE = 2.0
 """Seconds without a running turn after which the thread ends."""
 _OPEN = "SELECT id, turn, command, body FROM controls WHERE taken IS NULL ORDER BY id"
@@ -49,6 +52,11 @@ class Home(Protocol):
     @property
     def database(self) -> Database:
         """Return the database in which commands to turns are left."""
+        ...
+
+    @property
+    def owners(self) -> Owners:
+        """Return who knows which processes live."""
         ...
 
 
@@ -97,7 +105,18 @@ class CommandPoller:
                     self._servers.clear()
                     return
                 attached = any(server.attached for _, server in self._servers.values())
-            self._wake.wait(ATTACHED_POLL if attached else POLL)
+            if self._wake.wait(self._pause(attached)):
+                self._wake.clear()
+
+    def _pause(self, attached: bool) -> float:
+        """Seconds until the next look, unless something is heard of before."""
+        home = self._home()
+        if home is None or not home.database.listen(self._heard):
+            return ATTACHED_POLL if attached else POLL
+        return TOLD_POLL
+
+    def _heard(self, table: str) -> None:
+        self._wake.set()
 
     def _look(self) -> None:
         if (home := self._home()) is None or (database := home.database).closed:
@@ -112,14 +131,14 @@ class CommandPoller:
         database.write(lambda c: c.executemany("UPDATE controls SET taken = ? WHERE id = ?", taken) and None)
         for gate, (_, _, command, body) in mine:
             try:
-                self._server(gate, database).obey(command, json.loads(body))
+                self._server(gate, home).obey(command, json.loads(body))
             except Exception:  # one bad command must not end the thread that looks for all of them
                 log.exception("command %s of turn %s could not be carried out", command, gate.turn.turn_id)
 
-    def _server(self, gate: PausePoint, database: Database) -> Obeys:
+    def _server(self, gate: PausePoint, home: Home) -> Obeys:
         known = self._servers.get(gate.turn.turn_id)
         if known is not None and known[0] is gate:
             return known[1]
-        server: Obeys = REMOTE_DEBUG_SERVERS[-1](gate, database)
+        server: Obeys = REMOTE_DEBUG_SERVERS[-1](gate, home.database, home.owners)
         self._servers[gate.turn.turn_id] = gate, server
         return server

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from fsm_agent.errors import StaleCopyError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.sessions.store import Begun, Closing, Store, TurnLog
+from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 
 log = logging.getLogger(__name__)
@@ -50,16 +51,22 @@ class SessionLease(Generic[Result]):
     async def enter(self) -> None:
         """Take the session, or take it again. Raises ``SessionBusy`` when another turn has it."""
         if self._enter is None:
-            await self._store.hold_again(self._log.session, self._turn_id, self._log.epoch)
+            await self._store.hold_again(self._log.session, self._log.fence)
             return
         begun = await self._enter()
-        self._log.began(begun.epoch, begun.recording)
+        self._store.fences.opened(self._log.fence)
+        self._log.began(begun.recording)
         self._enter = None  # what the turn was begun with is not kept while it runs
         if begun.abandoned is not None:
             self._tell(
                 f"turn {begun.abandoned} of this session was left unfinished when its process ended; it is"
                 " given up now"
             )
+
+    @property
+    def fence(self) -> Fence:
+        """Return what a step of the turn is made behind."""
+        return self._log.fence
 
     def looked_at(self, moves: bool) -> None:
         """Does somebody look at each move? Then it is safe before it is told of."""
@@ -95,14 +102,19 @@ class SessionLease(Generic[Result]):
 
     async def suspend(self) -> tuple[Pending, ...]:
         """Let any process go on with the turn; what it waits for, nothing when that was answered by now."""
-        await self._store.suspend(self._turn_id, self._log.epoch)
+        await self._store.suspend(self._log.fence)
         asked = PendingItems(lambda: self._store.database).of_turn(self._turn_id)
         waits = tuple(one for one in asked if one.answered is None)
         self._ending.suspended(waits)
         log.info("turn %s is suspended: %s", self._turn_id, ", ".join(one.id for one in waits))
         return waits
 
+    async def hand_over(self) -> None:
+        """Let any process go on with the turn, which stands behind a move. Raises ``OwnershipLost``."""
+        self._log.at_rest()
+        await self._store.suspend(self._log.fence)
+
     def leave(self) -> None:
         """Let go of the session without having ended; the turn can be entered again."""
         self._log.at_rest()
-        self._store.let_go(self._turn_id, self._log.epoch)
+        self._store.let_go(self._turn_id, self._log.fence.epoch)

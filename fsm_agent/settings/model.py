@@ -506,6 +506,18 @@ class Storage(Group):
     trajectories: bool = False
 
 
+class DispatchSettings(Group):
+    """Turns that workers run (``fsm-agent worker``). ``temporal``: HOST:PORT of a Temporal server that hands
+    them out; without one, workers look for them in the store. ``namespace``: of that server. ``slots``:
+    turns that a worker runs at once. ``heartbeat``: seconds without a sign of life of a worker, after which
+    Temporal gives its turns to another one."""
+
+    temporal: Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")] | None = None
+    namespace: Annotated[str, Field(min_length=1)] = "default"
+    slots: Annotated[int, Field(ge=1, le=1_000)] = 4
+    heartbeat: Annotated[float, Field(ge=1, le=600)] = 10
+
+
 class LearnedSettings(Group):
     """What refusals teach of a model: its window, its longest reply, that it takes no images, does not stream
     and so on. ``days``: how long that is believed, in all sessions of the home; 0 for the turn alone."""
@@ -740,6 +752,7 @@ class Settings(BaseSettings):
     checkpoints: CheckpointSettings = CheckpointSettings()
     mcp: Mcp = Mcp()
     store: Storage = Storage()
+    dispatch: DispatchSettings = DispatchSettings()
     parts: PartSettings = PartSettings()
     request: RequestSettings = RequestSettings()
 

@@ -7,7 +7,6 @@ more, and ``problem`` says why; what was not written is tried again at the end a
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +27,7 @@ from fsm_agent.fsm.deltas import Tracker
 from fsm_agent.fsm.journal import UNKNOWN, Exchange
 from fsm_agent.providers.prices import price_of, total_cost
 from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.journal import flushes
 from fsm_agent.sessions.store.journal.conversation_recording import IN_DOUBT, LOST, ConversationRecording
@@ -228,7 +228,7 @@ class ConversationLog(TurnLog):
         child.owner, child.revision, parent.revision = owner, 1, parent.revision + 1
         self._note_rows()
 
-        def follow(c: sqlite3.Connection) -> None:
+        def follow(c: Connection) -> None:
             c.execute(
                 "UPDATE sessions SET holder = ?, owner = ?, revision = 1 WHERE id = ?",
                 (turn_id, owner, child.id),

@@ -217,10 +217,10 @@ _MOVES = """
     GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC, 1, 2, 3, 4"""
 _COMPACTIONS = """
     SELECT COUNT(*), COUNT(*) FILTER (WHERE json_extract(value, '$.trigger') = 'overflow'),
-        COUNT(*) FILTER (WHERE json_extract(value, '$.fallback_used')),
-        COALESCE(SUM(json_extract(value, '$.tokens_before')), 0),
-        COALESCE(SUM(json_extract(value, '$.tokens_after')), 0),
-        TOTAL(json_extract(value, '$.seconds'))
+        COUNT(*) FILTER (WHERE CAST(json_extract(value, '$.fallback_used') AS TEXT) IN ('1', 'true')),
+        COALESCE(SUM(CAST(json_extract(value, '$.tokens_before') AS INTEGER)), 0),
+        COALESCE(SUM(CAST(json_extract(value, '$.tokens_after') AS INTEGER)), 0),
+        TOTAL(CAST(json_extract(value, '$.seconds') AS REAL))
     FROM turns t, json_each(t.result, '$.compressions') WHERE t.began >= :since AND t.result IS NOT NULL"""
 _TOTAL = f"SELECT {SUMS} FROM usage u WHERE u.at >= :since"  # noqa: S608 - ours, like all of these
 _MODELS = f"""

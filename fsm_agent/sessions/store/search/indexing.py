@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from fsm_agent.errors import StoreError
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.sealed import loads
 from fsm_agent.sessions.store.search.text_analysis import columns, plain_text
@@ -73,17 +74,17 @@ def forget(database: Database) -> None:
     database.write(make_anew)
 
 
-def make_anew(connection: sqlite3.Connection) -> None:
+def make_anew(connection: Connection) -> None:
     """The same within a job: numbers of messages that were deleted may be given again."""
     _set_mark(connection, FORMAT_MARK, DAMAGED)
 
 
-def there(connection: sqlite3.Connection) -> bool:
+def there(connection: Connection) -> bool:
     """Return whether there is an index that can be asked."""
     return _mark(connection, FORMAT_MARK) == FORMAT
 
 
-def index_batch(connection: sqlite3.Connection, rows: int, chars: int) -> bool:
+def index_batch(connection: Connection, rows: int, chars: int) -> bool:
     """Index at most ``rows`` messages of about ``chars`` characters, and return whether there may be more.
     Runs as a job of the writer. Raises ``StoreError`` when this SQLite has no full-text search."""
     _prepare(connection)
@@ -115,7 +116,7 @@ def _text(body: str) -> str:
         return ""
 
 
-def _insert(connection: sqlite3.Connection, batch: list[tuple[int, str, str, str]]) -> None:
+def _insert(connection: Connection, batch: list[tuple[int, str, str, str]]) -> None:
     """A damaged index must not look like a damaged file to those whose writes are in the same transaction:
     what was gathered in memory is written here (a savepoint does that), and not with their commit."""
     insert = f"INSERT INTO {INDEX} (rowid, words, chars, tags) VALUES (?, ?, ?, ?)"  # noqa: S608 - ours
@@ -141,7 +142,7 @@ def looks_damaged(error: BaseException | None) -> bool:
     return isinstance(error, MemoryError) or any(sign in words for sign in SIGNS)
 
 
-def _drop(connection: sqlite3.Connection) -> None:
+def _drop(connection: Connection) -> None:
     """A damaged table is not opened, which may take all the memory and with that the transaction; too
     damaged, it could not be dropped either. Its parts are dropped, and its entry is taken out of the
     schema."""
@@ -162,7 +163,7 @@ def _drop(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA writable_schema = RESET")
 
 
-def _prepare(connection: sqlite3.Connection) -> None:
+def _prepare(connection: Connection) -> None:
     if there(connection):
         return
     _drop(connection)
@@ -178,15 +179,15 @@ def _prepare(connection: sqlite3.Connection) -> None:
     _set_mark(connection, FORMAT_MARK, FORMAT)
 
 
-def _newest(connection: sqlite3.Connection) -> int:
+def _newest(connection: Connection) -> int:
     return int(connection.execute("SELECT MAX(id) FROM messages").fetchone()[0] or 0)
 
 
-def _mark(connection: sqlite3.Connection, name: str) -> int:
+def _mark(connection: Connection, name: str) -> int:
     return int(
         connection.execute("SELECT COALESCE(MAX(value), 0) FROM marks WHERE name = ?", (name,)).fetchone()[0]
     )
 
 
-def _set_mark(connection: sqlite3.Connection, name: str, value: int) -> None:
+def _set_mark(connection: Connection, name: str, value: int) -> None:
     connection.execute("INSERT OR REPLACE INTO marks VALUES (?, ?)", (name, value))

@@ -8,13 +8,13 @@ for one that every message has; only those are ranked. Ranking all hits takes se
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fsm_agent.errors import ConfigError, StoreError
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.lineage import lineage
 from fsm_agent.sessions.store.sealed import loads
@@ -184,7 +184,7 @@ def _tagged(expression: str, among: Among, now: float) -> str:
     return " AND ".join(asked) + ("" if among.children or among.session else " NOT tags : child")
 
 
-def _hit(connection: sqlite3.Connection, row: Sequence[Any], roots: dict[str, str]) -> SearchHit:
+def _hit(connection: Connection, row: Sequence[Any], roots: dict[str, str]) -> SearchHit:
     message, session, title, turn, number, role, at, standing, body = row
     if session not in roots:
         roots[session] = lineage(connection, session)

@@ -40,11 +40,16 @@ COMMANDS_ONLY = {"docs/sessions.md", "docs/commands.md"}
 
 
 def provider(received: Any) -> Any:
-    """Asks for the weather with a tool when there is one, and answers in a sentence."""
+    """Asks for the weather with a tool when there is one, and answers in a sentence, or as
+    it is asked to."""
     body = received.body
     rows = body.get("messages") or body["input"]
     names = {one.get("name") or one["function"]["name"] for one in body.get("tools", ())}
     done = rows[-1].get("role") == "tool" or "tool_result" in str(rows[-1])
+    if "response_format" in body or "format" in body.get("text", {}):
+        return text('{"name": "Bern", "people": 144000}')
+    if "final_result" in names:
+        return tools(call("final_result", {"name": "Bern", "people": 144000}))
     if "lookup" in names and not done:
         return tools(call("lookup", {"city": "Oslo"}))
     return text("It is sunny in Oslo." if done else "Hello! How can I help?")

@@ -67,31 +67,57 @@ Content = (
 class Agent(Generic[Deps, Out]):
     """An agent: a model, tools, settings, and a session that goes on from turn to turn.
 
-    ``model``: ``"<provider>:<model>"``, a ``ModelPort`` (a scripted one for instance), or ``None`` to take
-    what is there: ``FSM_AGENT_MODEL``, a key in the environment, a local server, else the offline demo.
-    ``output_type``: what its answers must be: a pydantic model, a dataclass, a ``TypedDict``, another type or
-    union, a function whose parameters are asked for and whose result is the answer, or a ``JsonSchema``
-    (``fsm_agent.output``); ``None`` for text.
-    ``api_key``: a string, a list, or an object with ``get()`` and ``refresh()``. ``tools``: decorated or
-    plain functions. ``toolsets``: names of built-in groups (``fsm_agent.toolsets``,
-    ``fsm_agent.toolsets.agent``), ``[]`` for none. ``fallbacks``: dicts with the keys model (or a port),
-    base_url, api_key, api_mode, context_window. ``callbacks``: see ``fsm_agent.runtime.callbacks``.
-    ``clock``: every wait and time limit goes through it. ``budget``: iterations shared with other agents.
-    ``auxiliary``: smaller models for side work, a dict like those of ``fallbacks`` or a list of them, or such
-    lists by task (``summary``, ``web``, ``vision``, ``title``); the main model is used when they fail.
-    ``memory``: an external memory besides the files in the home directory.
-    ``context_engine``: decides how a conversation that is too long becomes shorter, in the place of the
-    built-in engine (``fsm_agent.conversation.compaction``); children have it, too.
-    ``hooks``, ``input_guardrails``, ``output_guardrails``: code of yours that sees what goes through its
-    turns, and may change or refuse it (``fsm_agent.hooks``); its children have the hooks, too.
-    ``mcp``: MCP servers by name instead of those in ``config.toml``, see ``fsm_agent.toolsets.mcp``.
-    ``source``: what its new sessions are begun by, in lists and insights. ``name``: what other agents, and
-    whoever reads what it did, call it. ``handoffs``: agents that it can hand a conversation to, or a
-    ``Handoff`` for each. A message goes to the agent that it is given to; ``speaker()`` is the one that
-    answered last. ``telemetry``: whether its turns, and those of its children and of agents that it hands
-    over to, are told to OpenTelemetry, and where (``fsm_agent.telemetry``); by default the setting.
+    Args:
+        model: ``"<provider>:<model>"``, a ``ModelPort`` (a scripted one for instance), or ``None`` to take
+            what is there: ``FSM_AGENT_MODEL``, a key in the environment, a local server, else the offline
+            demo.
+        base_url: Address of the provider, up to ``/v1``, in the place of its own.
+        api_mode: How requests are written: ``"chat_completions"``, ``"codex_responses"`` (the Responses
+            API) or ``"anthropic_messages"``; by default what the provider speaks.
+        api_key: A string, several, or an object with ``get()`` and ``refresh()``; by default the
+            environment's.
+        context_window: Tokens that prompt and answer may have together, where it is not known or wrong.
+        tools: Functions, decorated with ``tool`` or plain.
+        toolsets: Names of built-in groups (``fsm_agent.toolsets``, ``fsm_agent.toolsets.agent``), ``[]`` for
+            none.
+        system_prompt: Who the agent is, in the place of the built-in words; what the engine adds (rules,
+            directory, date) comes after it.
+        output_type: What its answers must be: a pydantic model, a dataclass, a ``TypedDict``, another type or
+            union, a function whose parameters are asked for and whose result is the answer, or a
+            ``JsonSchema`` (``fsm_agent.output``); ``None`` for text.
+        fallbacks: Models that are tried in this order when the model cannot answer: mappings with the keys
+            model (or a port), base_url, api_key, api_mode, context_window. ``None``: the config file's.
+        settings: ``Settings``, or a mapping with what differs from them, such as ``{"max_iterations": 20}``.
+        home: Folder with the store, notes and config file; by default ``FSM_AGENT_HOME``, else the
+            platform's.
+        session_id: The session to go on with, or the name of a new one; by default a new one.
+        callbacks: A mapping or an object; see ``fsm_agent.runtime.callbacks``.
+        clock: Every wait and time limit goes through it.
+        budget: Iterations shared with other agents.
+        auxiliary: Smaller models for side work: a mapping like those of ``fallbacks``, a list of them, or
+            such lists by task (``summary``, ``web``, ``vision``, ``title``). The main model is used when they
+            fail.
+        memory: An external memory besides the files in the home.
+        context_engine: Decides how a conversation that is too long becomes shorter, in the place of the
+            built-in engine (``fsm_agent.conversation.compaction``); children have it, too.
+        hooks: Code of yours that sees what goes through its turns, and may change or refuse it
+            (``fsm_agent.hooks``); children have them, too.
+        input_guardrails: Functions that look at a message before it is sent.
+        output_guardrails: Functions that look at an answer before it is delivered.
+        mcp: MCP servers by name instead of those in ``config.toml``, see ``fsm_agent.toolsets.mcp``.
+        workdir: Folder that the tools for files and commands work in; by default the current one.
+        store: A store that is open already, in the place of the home's.
+        inherits: What a child has of its parent; the engine gives it.
+        source: What its new sessions are begun by, in lists and insights.
+        name: What other agents, and whoever reads what it did, call it.
+        handoffs: Agents that it can hand a conversation to, or a ``Handoff`` for each. A message goes to the
+            agent that it is given to; ``speaker()`` is the one that answered last.
+        telemetry: Whether its turns, and those of its children and of agents that it hands over to, are told
+            to OpenTelemetry, and where (``fsm_agent.telemetry``); by default the setting.
+        inbox: Where interrupts and steering come in; the engine gives it.
 
-    Raises ``ConfigError`` for anything that cannot be used, in one line.
+    Raises:
+        ConfigError: For anything that cannot be used, in one line.
     """
 
     @overload

@@ -712,6 +712,16 @@ class RequestSettings(Group):
         return self.model_copy(update={"extra_body": {}, "extra_headers": {}})
 
 
+class TelemetrySettings(Group):
+    """``enabled``: spans and figures of turns go to OpenTelemetry; ``None``: on the command line where
+    ``OTEL_EXPORTER_OTLP_ENDPOINT`` names a collector. ``contents``: what people, models and tools said is
+    sent too, without secrets. ``propagate``: providers of models get a ``traceparent`` header."""
+
+    enabled: bool | None = None
+    contents: bool = False
+    propagate: bool = False
+
+
 class Settings(BaseSettings):
     """All settings: what is given here, over the environment, over the defaults; ``of`` knows the config
     file, too. ``reasoning_effort``: how much a model that can think should think before it speaks, as near to
@@ -779,10 +789,14 @@ class Settings(BaseSettings):
     dispatch: DispatchSettings = DispatchSettings()
     parts: PartSettings = PartSettings()
     request: RequestSettings = RequestSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
 
     def __init__(self, **given: Any) -> None:
         try:
-            super().__init__(**given)
+            if _in_environment():
+                super().__init__(**given)
+            else:  # nothing but the arguments: making the other sources costs five times what checking does
+                BaseModel.__init__(self, **given)
         except (ValidationError, SettingsError) as error:
             raise _explained(error) from None
 

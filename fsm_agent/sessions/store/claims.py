@@ -128,6 +128,13 @@ class TurnClaims(LiveSessions):
         self.refuse_if_run(turn)
         return self.session(turn.session)
 
+    def watch(self, fence: Fence) -> None:
+        """Keep an eye on a turn that runs here from now on. One that was handed out may be handed out again
+        at any time, and no machine sees which processes live on the others that share a database."""
+        owner, shared = self.owners.me, fence.handed_out or self.database.shared
+        fence.alone = lambda: not shared and self.owners.seen(owner)
+        self.fences.opened(fence)
+
     async def enter(self, session: Session, fence: Fence, version: int, newest: int) -> None:
         """Keep the session for a turn that was claimed, and read it. Rows numbered above ``newest`` and
         transcripts above ``version`` came after the turn's last move: they are put aside, because the visit

@@ -461,6 +461,8 @@ class Agent(Generic[Deps, Out]):
             performer.session = successor
             log.followed(successor)
 
+        log.fence.handed_out = begins is not None
+
         async def enter() -> Begun:
             begun = await self._store.begin(session, state, log.opened, new, moved)
             state.share(performer.session.wire)

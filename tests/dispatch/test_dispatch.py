@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from fsm_agent.dispatch.port import HandOver, Link, Order
 from fsm_agent.dispatch.run_turn import LOST, SUSPENDED, WITHDRAWN, OneAttempt, run_turn
 from fsm_agent.dispatch.submit import DIGEST, cancel, control, submit
 from fsm_agent.dispatch.worker import Worker
-from fsm_agent.errors import ConfigError, TurnSuspended
+from fsm_agent.errors import ConfigError, StoreError, TurnSuspended
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.queued import found, queue, to_be_run
@@ -299,6 +300,30 @@ def test_a_turn_that_waits_for_an_answer_goes_on_when_it_is_there(tmp_path: Path
 
     assert asyncio.run(main()).final_response == "after put x"
     assert SUSPENDED != WITHDRAWN
+
+
+@pytest.mark.slow
+def test_a_worker_that_cannot_write_stops_and_another_goes_on(tmp_path: Path) -> None:
+    store, held = Store(tmp_path), Held()
+
+    async def main() -> str:
+        order = Order("s-1", "t-1", DIGEST)
+        await queue(store, order.turn, order.session, DIGEST, {"user_message": "go"})
+        make = app_of(store, agent_with(held)).made
+        running = asyncio.create_task(run_turn(order, 1, Link(), store, make, lambda agent: None))
+        await until_so(lambda: bool(held.begun), "the tool")
+        lock = sqlite3.connect(tmp_path / "sessions.db", isolation_level=None)
+        lock.execute("BEGIN IMMEDIATE")
+        held.go.set()
+        with pytest.raises(StoreError, match="lock"):  # and not: it goes on in memory
+            await running
+        lock.close()
+        other = Store(tmp_path)
+        made = app_of(other, agent_with(held)).made
+        return await run_turn(order, 2, Link(), other, made, lambda agent: None)
+
+    assert asyncio.run(main()) == "text_response"
+    assert len(held.begun) == 1
 
 
 def test_what_keeps_a_turn_from_running_is_said_to_whoever_waits(tmp_path: Path) -> None:

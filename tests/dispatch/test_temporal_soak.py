@@ -15,7 +15,7 @@ import pytest
 from fsm_agent.dispatch.follow import Follower
 from fsm_agent.dispatch.port import Order
 from fsm_agent.dispatch.submit import DIGEST, cancel, submit
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.queued import queue
 from tests.dispatch.app import lines
@@ -95,12 +95,22 @@ class Soak:
             digest = DIGEST if time.monotonic() - began < SECONDS / 2 else digest_of_new
             session = f"s-{self.world.name}-{number % SESSIONS}"
             order = Order(session, f"{session}-{number:02}", digest)
-            await queue(self.store, order.turn, session, digest, {"user_message": f"k{number:02}"})
+            await self.written_down(order, f"k{number:02}")
             self.orders.append(order)
             try:
                 await dispatcher.submit(order)
             except Exception as error:  # the server is down: a worker finds the row
                 print(f"{order.turn} was not signalled: {error}")
+
+    async def written_down(self, order: Order, words: str) -> None:
+        """A worker that is frozen in the middle of a commit holds the lock of the file: then once more."""
+        while True:
+            try:
+                return await queue(
+                    self.store, order.turn, order.session, order.digest, {"user_message": words}
+                )
+            except StoreError as error:
+                print(f"{order.turn} was not queued yet: {error}")
 
     async def trouble(self) -> None:
         """Kill and freeze workers, the server once, and replace the old version by the new one."""

@@ -41,7 +41,7 @@ pytestmark = [
     ),
 ]
 HEARTBEAT = 2.0
-SESSIONS, TURNS, SECONDS = 8, 40, 60.0
+SESSIONS, TURNS = 8, 40
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +74,7 @@ class Soak:
     def __init__(self, world: Path, server: TemporalServer, postgres: PostgresServer | None) -> None:
         self.world, self.server, self.chance = world, server, random.Random(20)
         self.home, self.postgres = world / "home", postgres
+        self.seconds = 60.0 if postgres is not None else 25.0
         self.url = None if postgres is None else postgres.new_schema("soak")
         self.store = Store(self.home, database_url=self.url)
         self.new = other_version(world)
@@ -91,8 +92,8 @@ class Soak:
         """One turn after the other for two thirds of the time; from its half on for the new version."""
         dispatcher, began = dispatcher_at(self.server), time.monotonic()
         for number in range(TURNS):
-            await asyncio.sleep(max(0.0, number * SECONDS * 2 / 3 / TURNS - (time.monotonic() - began)))
-            digest = DIGEST if time.monotonic() - began < SECONDS / 2 else digest_of_new
+            await asyncio.sleep(max(0.0, number * self.seconds * 2 / 3 / TURNS - (time.monotonic() - began)))
+            digest = DIGEST if time.monotonic() - began < self.seconds / 2 else digest_of_new
             session = f"s-{self.world.name}-{number % SESSIONS}"
             order = Order(session, f"{session}-{number:02}", digest)
             await self.written_down(order, f"k{number:02}")
@@ -115,18 +116,18 @@ class Soak:
     async def trouble(self) -> None:
         """Kill and freeze workers, the server once, and replace the old version by the new one."""
         began, upgraded, cut, restarted = time.monotonic(), False, False, False
-        while (spent := time.monotonic() - began) < SECONDS:
+        while (spent := time.monotonic() - began) < self.seconds:
             await asyncio.sleep(self.chance.uniform(1, 3))
-            if spent > SECONDS / 4 and not cut:
+            if spent > self.seconds / 4 and not cut:
                 cut = True
                 self.server.kill()
                 await asyncio.sleep(3)
                 await asyncio.to_thread(self.server.start)
-            elif spent > SECONDS * 0.7 and not restarted:
+            elif spent > self.seconds * 0.7 and not restarted:
                 restarted = True
                 if self.postgres is not None:
                     await asyncio.to_thread(self.postgres.restart)
-            elif spent > SECONDS * 0.45 and not upgraded:
+            elif spent > self.seconds * 0.45 and not upgraded:
                 upgraded = True
                 self.young = [self.worker(states=self.new) for _ in range(2)]
             else:
@@ -187,6 +188,7 @@ def postgres(request: pytest.FixtureRequest) -> Iterator[PostgresServer | None]:
         yield server
 
 
+@pytest.mark.behaviour("WORK-07")
 def test_nothing_is_lost_doubled_or_overtaken_in_a_minute_of_trouble(
     server: TemporalServer, postgres: PostgresServer | None, tmp_path: Path
 ) -> None:
@@ -199,8 +201,8 @@ def test_nothing_is_lost_doubled_or_overtaken_in_a_minute_of_trouble(
         soak.end()
     wrong = verdict(soak.store, tmp_path, by_session(soak.orders))
     assert not wrong, "\n".join(wrong)
-    assert soak.kills >= 5
-    assert soak.freezes >= 2
+    assert soak.kills >= soak.seconds / 12
+    assert soak.freezes >= 1
     assert {one.digest for one in soak.orders} == {DIGEST, new}
 
     async def look() -> tuple[int, int, int]:

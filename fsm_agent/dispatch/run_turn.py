@@ -29,20 +29,23 @@ before it began; another worker has it; it can never begin, and the row of the q
 
 
 class OneAttempt:
-    """The attempts that run in this process, one a turn: a later one of the same turn stops the one before
-    and waits for its end."""
+    """The attempts that run in this process, one a turn: a later one of the same turn stops the one before and
+    waits for its end; one that comes late has lost."""
 
     def __init__(self) -> None:
-        self._running: dict[str, tuple[Link, asyncio.Event]] = {}
+        self._running: dict[str, tuple[int, Link, asyncio.Event]] = {}
 
     @asynccontextmanager
-    async def alone(self, turn: str, link: Link) -> AsyncIterator[None]:
-        """Be the only attempt of the turn here."""
+    async def alone(self, turn: str, rank: int | None, link: Link) -> AsyncIterator[None]:
+        """Be the only attempt of the turn here. Raises ``OwnershipLost`` while a later one runs."""
+        own = rank or 0
         while (other := self._running.get(turn)) is not None:
-            other[0].lost.set()
-            await other[1].wait()
+            if own < other[0]:
+                raise OwnershipLost(f"a later attempt at turn {turn} runs here")
+            other[1].lost.set()
+            await other[2].wait()
         over = asyncio.Event()
-        self._running[turn] = link, over
+        self._running[turn] = own, link, over
         try:
             yield
         finally:

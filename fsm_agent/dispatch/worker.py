@@ -12,9 +12,9 @@ from typing import Any
 from fsm_agent.agent import Agent
 from fsm_agent.dispatch.apps import App
 from fsm_agent.dispatch.port import Dispatcher, HandOver, Link, Order
-from fsm_agent.dispatch.run_turn import OneAttempt, run_turn
+from fsm_agent.dispatch.run_turn import LOST, OneAttempt, run_turn
 from fsm_agent.dispatch.submit import DIGEST
-from fsm_agent.errors import FsmAgentError, SessionBusy, StoreError
+from fsm_agent.errors import FsmAgentError, OwnershipLost, SessionBusy, StoreError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.queued import forget_ended, note_problem, to_be_run
 from fsm_agent.support.redaction import mask
@@ -60,14 +60,16 @@ class Worker:
             await self._dispatcher.aclose()
 
     async def _attempt(self, order: Order, rank: int | None, link: Link) -> str:
-        async with self._attempts.alone(order.turn, link):
-            try:
+        try:
+            async with self._attempts.alone(order.turn, rank, link):
                 return await run_turn(order, rank, link, self._store, self._app.made, self._release)
-            except (HandOver, SessionBusy):
-                raise
-            except Exception as error:
-                await self._note(order, error)
-                raise
+        except OwnershipLost:
+            return LOST
+        except (HandOver, SessionBusy):
+            raise
+        except Exception as error:
+            await self._note(order, error)
+            raise
 
     async def _note(self, order: Order, error: Exception) -> None:
         """Why a turn could not be run, for whoever waits for it; it is tried again."""

@@ -19,7 +19,7 @@ from fsm_agent.dispatch.port import HandOver, Link, Order
 from fsm_agent.dispatch.run_turn import LOST, SUSPENDED, WITHDRAWN, OneAttempt, run_turn
 from fsm_agent.dispatch.submit import DIGEST, cancel, control, submit
 from fsm_agent.dispatch.worker import Worker
-from fsm_agent.errors import ConfigError, StoreError, TurnSuspended
+from fsm_agent.errors import ConfigError, OwnershipLost, StoreError, TurnSuspended
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.queued import found, queue, to_be_run
@@ -269,13 +269,15 @@ def test_a_later_attempt_in_the_same_process_stops_the_one_before(tmp_path: Path
 
         async def attempt(rank: int) -> str:
             link = Link()
-            async with attempts.alone(order.turn, link):
+            async with attempts.alone(order.turn, rank, link):
                 return await run_turn(order, rank, link, store, make, lambda agent: None)
 
         first = asyncio.create_task(attempt(1))
         await until_so(lambda: bool(held.begun), "the tool")
         second = asyncio.create_task(attempt(2))
         assert await first == LOST
+        with pytest.raises(OwnershipLost, match="a later attempt"):
+            await attempt(1)  # a frozen process was given it, and asks for its place late
         held.go.set()
         assert await second == "text_response"
 
@@ -517,3 +519,25 @@ def test_an_app_may_say_what_its_tools_get(tmp_path: Path) -> None:
 
     order = asyncio.run(main())
     assert seen == [(f"deps of {order.session}", order.session)]
+
+
+@pytest.mark.parametrize("ended", [LOST, "text_response"])
+def test_a_turn_that_was_lost_is_never_reported_as_done(ended: str) -> None:
+    """Else its session would go on with the next one, which gives it up."""
+    testing = pytest.importorskip("temporalio.testing")
+    from temporalio.exceptions import ApplicationError
+
+    from fsm_agent.dispatch.temporal.dispatcher import TurnActivity
+
+    async def run(order: Order, rank: int | None, link: Link) -> str:
+        return ended
+
+    async def main() -> str:
+        done: str = await testing.ActivityEnvironment().run(TurnActivity(run, 10.0).attempt, "t-1", DIGEST)
+        return done
+
+    if ended == LOST:
+        with pytest.raises(ApplicationError, match="another worker has the turn"):
+            asyncio.run(main())
+    else:
+        assert asyncio.run(main()) == ended

@@ -20,8 +20,9 @@ from temporalio.worker import PollerBehaviorSimpleMaximum, UnsandboxedWorkflowRu
 from temporalio.worker import Worker as Served
 
 from fsm_agent.dispatch.port import HandOver, Link, Order, RunTurn
+from fsm_agent.dispatch.run_turn import LOST
 from fsm_agent.dispatch.temporal.workflow import ACTIVITY, CANCEL, SUBMIT, WAITING, WORKFLOW, SessionTurns
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, OwnershipLost
 from fsm_agent.support.texts import one_line
 
 log = logging.getLogger(__name__)
@@ -227,9 +228,12 @@ async def _leave(link: Link) -> None:
 
 
 def _outcome(running: asyncio.Future[str]) -> str:
-    """How the attempt ended. Raises what makes the server try again: at once after a hand-over."""
-    if (error := running.exception()) is None:
-        return running.result()
+    """How the attempt ended. Raises what makes the server try again: at once after a hand-over, and also when
+    the turn was lost, since a server that has given it to another worker does not listen to this one."""
+    error = running.exception()
+    if error is None and (ended := running.result()) != LOST:
+        return ended
+    error = error or OwnershipLost("another worker has the turn")
     handed = isinstance(error, HandOver)
     raise ApplicationError(
         one_line(str(error), 200),

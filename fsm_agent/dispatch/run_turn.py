@@ -29,8 +29,8 @@ before it began; another worker has it; it can never begin, and the row of the q
 
 
 class OneAttempt:
-    """The attempts that run in this process, one a turn: a later one of the same turn stops the one before and
-    waits for its end; one that comes late has lost."""
+    """The attempts that run in this process, one a turn: a later one of the same turn stops the one before
+    and waits for its end; one that comes late has lost."""
 
     def __init__(self) -> None:
         self._running: dict[str, tuple[int, Link, asyncio.Event]] = {}

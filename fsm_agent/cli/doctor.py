@@ -33,7 +33,7 @@ from fsm_agent.settings.model import Settings, unknown_variables
 from fsm_agent.support.clock import SystemClock
 from fsm_agent.support.home import home_of
 from fsm_agent.support.redaction import mask
-from fsm_agent.support.threads import LOOP
+from fsm_agent.support.threads import LOOP, in_a_loop
 from fsm_agent.support.version import __version__
 from fsm_agent.toolsets.mcp.log import LOGS
 from fsm_agent.toolsets.mcp.servers import McpServers
@@ -102,6 +102,7 @@ def _findings(home: str | None) -> Iterator[Finding]:
     yield _mcp_servers(home, config)
     yield _sandbox(home, config)
     yield _checkpoints(home, config)
+    yield _dispatcher(config)
     yield _terminal()
 
 
@@ -342,6 +343,20 @@ def _checkpoints(given: str | None, config: Config) -> Finding:
             "checkpoints", str(error), f"until then files are not kept; {made.folder} can be deleted"
         )
     return Finding("checkpoints", found)
+
+
+def _dispatcher(config: Config) -> Finding:
+    """Who hands queued turns to workers, and whether a worker with this table asks for some."""
+    from fsm_agent.cli.dispatching import dispatcher_of
+
+    try:
+        settings = Settings.of(None, config.settings).dispatch
+    except ConfigError:
+        return Finding("dispatcher", "not looked at, because the settings cannot be used")
+    try:
+        return Finding("dispatcher", in_a_loop(dispatcher_of(settings).about()))
+    except ConfigError as error:
+        return Finding("dispatcher", str(error), "correct dispatch.temporal, or start the server")
 
 
 def _terminal() -> Finding:

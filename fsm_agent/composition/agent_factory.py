@@ -46,6 +46,7 @@ from fsm_agent.support.backoff import Backoff
 from fsm_agent.support.clock import SystemClock
 from fsm_agent.support.home import home_of
 from fsm_agent.support.private_files import made_private
+from fsm_agent.telemetry import tracing_of
 from fsm_agent.tools import Tool, as_tool
 from fsm_agent.tools.runner import ToolRunner
 from fsm_agent.tools.source import ToolSource
@@ -113,6 +114,7 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
         ),
         checkpoints=Checkpoints(home, workdir, settings.checkpoints),
         output=output_type_of(options.output_type, settings),
+        tracing=tracing_of(options.telemetry, settings.telemetry),
         engine=EngineCalls.of(options.context_engine, clock, settings),
         auxiliary=auxiliary,
         budget=options.budget,

@@ -530,6 +530,18 @@ class Storage(Group):
         return self.database_url.get_secret_value() if self.database_url is not None else None
 
 
+class DispatchSettings(Group):
+    """Turns that workers run (``fsm-agent worker``). ``temporal``: HOST:PORT of a Temporal server that hands
+    them out; without one, workers look for them in the store. ``namespace``: of that server. ``slots``:
+    turns that a worker runs at once. ``heartbeat``: seconds without a sign of life of a worker, after which
+    Temporal gives its turns to another one."""
+
+    temporal: Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")] | None = None
+    namespace: Annotated[str, Field(min_length=1)] = "default"
+    slots: Annotated[int, Field(ge=1, le=1_000)] = 4
+    heartbeat: Annotated[float, Field(ge=1, le=600)] = 10
+
+
 class LearnedSettings(Group):
     """What refusals teach of a model: its window, its longest reply, that it takes no images, does not stream
     and so on. ``days``: how long that is believed, in all sessions of the home; 0 for the turn alone."""
@@ -700,6 +712,16 @@ class RequestSettings(Group):
         return self.model_copy(update={"extra_body": {}, "extra_headers": {}})
 
 
+class TelemetrySettings(Group):
+    """``enabled``: spans and figures of turns go to OpenTelemetry; ``None``: on the command line where
+    ``OTEL_EXPORTER_OTLP_ENDPOINT`` names a collector. ``contents``: what people, models and tools said is
+    sent too, without secrets. ``propagate``: providers of models get a ``traceparent`` header."""
+
+    enabled: bool | None = None
+    contents: bool = False
+    propagate: bool = False
+
+
 class Settings(BaseSettings):
     """All settings: what is given here, over the environment, over the defaults; ``of`` knows the config
     file, too. ``reasoning_effort``: how much a model that can think should think before it speaks, as near to
@@ -764,12 +786,17 @@ class Settings(BaseSettings):
     checkpoints: CheckpointSettings = CheckpointSettings()
     mcp: Mcp = Mcp()
     store: Storage = Storage()
+    dispatch: DispatchSettings = DispatchSettings()
     parts: PartSettings = PartSettings()
     request: RequestSettings = RequestSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
 
     def __init__(self, **given: Any) -> None:
         try:
-            super().__init__(**given)
+            if _in_environment():
+                super().__init__(**given)
+            else:  # nothing but the arguments: making the other sources costs five times what checking does
+                BaseModel.__init__(self, **given)
         except (ValidationError, SettingsError) as error:
             raise _explained(error) from None
 

@@ -200,6 +200,7 @@ def test_nor_does_it_through_the_real_command_line(
     assert "it is forbidden" in result_of(home, found["turn"])
 
 
+@pytest.mark.slow
 def test_what_a_person_allows_of_a_file_runs(commanded: tuple[Path, str], tmp_path: Path) -> None:
     """So the tests above do not pass for another reason."""
     made, stored = commanded

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from fsm_agent.debug.core.arguments import Arguments, objects, text
 from fsm_agent.debug.core.breakpoints import Breakpoint
-from fsm_agent.debug.core.commands import Command, read_command
+from fsm_agent.debug.core.commands import Command, InterruptTurn, SteerTurn, read_command
 from fsm_agent.debug.core.control import Controller
 from fsm_agent.debug.core.events import DebugEvent
 from fsm_agent.errors import ConfigError
@@ -83,6 +83,10 @@ class RemoteDebugServer:
                     self._attach(attach)
                 case DetachDebugger():
                     self._detach()
+                case InterruptTurn(message) if self._controller is None:
+                    self._gate.signals.interrupt(message)
+                case SteerTurn(words) if self._controller is None:
+                    self._gate.signals.steer(words)
                 case command if self._controller is not None:
                     self._controller.order(command)
                     self._say("status", self._controller.status().to_dict())

@@ -23,7 +23,7 @@ _IN = "IN (SELECT value FROM json_each(?))"
 _OF_TURNS = (
     "given", "transitions", "effects", "visits", "usage", "unreported", "outbox", "controls", "pending",
 )  # fmt: skip
-_OF_SESSIONS = ("messages", "transcripts", "session_grants", "delegations")
+_OF_SESSIONS = ("messages", "transcripts", "session_grants", "delegations", "queued")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,10 @@ def old(store: Store, days: float, keep: int = 0) -> Old:
 
 
 def _old(c: Connection, before: float, keep: int) -> Old:
-    busy = {one for (one,) in c.execute("SELECT session FROM turns WHERE ended IS NULL")}
+    open_turns = (
+        "SELECT session FROM turns WHERE ended IS NULL UNION SELECT session FROM queued WHERE begun IS NULL"
+    )
+    busy = {one for (one,) in c.execute(f"{open_turns} AND withdrawn IS NULL")}
     touched: dict[str, float] = {}
     for session, last, holder in c.execute("SELECT id, touched, holder FROM sessions"):
         touched[session] = last

@@ -75,7 +75,7 @@ def test_a_collector_that_is_not_there_costs_seconds_and_one_line(tmp_path: Path
     )  # fmt: skip
     assert refused.returncode == 2
     assert refused.stderr == (
-        "fsm-agent: OTEL_EXPORTER_OTLP_PROTOCOL is not spoken here: given 'grpc'; allowed: http/protobuf, mostly at"
+        "fsm-agent: OTEL_EXPORTER_OTLP_PROTOCOL is not spoken here; given: grpc; allowed: http/protobuf, mostly at"
         " port 4318\n"
     )
     silent = command(

@@ -30,6 +30,7 @@ def command(home: Path, *arguments: str, **variables: str) -> subprocess.Complet
     )  # fmt: skip
 
 
+@pytest.mark.behaviour("OBS-05")
 @pytest.mark.slow
 def test_the_command_line_sends_spans_figures_and_log_records_to_a_collector(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one line\n")
@@ -114,6 +115,7 @@ Agent(
 """
 
 
+@pytest.mark.behaviour("OBS-02")
 @pytest.mark.slow
 def test_a_killed_turn_goes_on_in_a_span_that_is_linked_to_the_one_that_was_lost(tmp_path: Path) -> None:
     with Collector() as collector:

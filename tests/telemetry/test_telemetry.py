@@ -77,6 +77,7 @@ def all_told(seen: Collected) -> str:
     return " ".join(str(dict(told(span))) + str(span.status.description) for span in seen.spans)
 
 
+@pytest.mark.behaviour("OBS-03")
 @pytest.mark.parametrize("wire", WIRES)
 def test_contents_are_told_only_when_they_are_asked_for_and_without_secrets(wire: str) -> None:
     script = [tools(call("login", {"secret": KEY})), text("the answer"), status(400, f"no {KEY}")]
@@ -195,6 +196,7 @@ def test_settings_switch_it_on_and_an_argument_decides(tmp_path: Path) -> None:
         tracing(telemetry="yes")
 
 
+@pytest.mark.behaviour("OBS-04")
 def test_nothing_of_it_is_loaded_where_nobody_wants_it(tmp_path: Path) -> None:
     program = (
         "import sys\nfrom fsm_agent import Agent\nfrom fsm_agent.testing import ScriptedModel, text\n"

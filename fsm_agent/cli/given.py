@@ -57,7 +57,7 @@ def options_of(given: CliOptions, callbacks: object) -> tuple[AgentOptions, Choi
         )
     somebody = getattr(callbacks, "clarify", None) is not None or settings.approval.unanswered == "suspend"
     asks = ("clarify",) if somebody else ()
-    store = store_for(home, settings.store.durability)
+    store = store_for(home, settings.store.durability, settings.store.database)
     options = AgentOptions(
         model=f"{choice.profile.name}:{choice.model}",
         base_url=choice.base_url,

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from fsm_agent.runtime.events import EventQueue
     from fsm_agent.runtime.measures import Measure
     from fsm_agent.sessions.store import Database, Store
+    from fsm_agent.sessions.store.owners import Owners
     from fsm_agent.toolsets.programs import ProgramDoor
     from fsm_agent.toolsets.tool_context import ToolContext
 
@@ -64,7 +65,7 @@ STORES: weakref.WeakValueDictionary[str, Store] = weakref.WeakValueDictionary()
 LISTENERS: dict[str, list[EventQueue]] = {}
 ROW_HOOKS: list[Callable[[Table, Row], object]] = []
 MEMORIES: weakref.WeakSet[ExternalMemory] = weakref.WeakSet()
-REMOTE_DEBUG_SERVERS: list[Callable[[PausePoint, Database], Any]] = []
+REMOTE_DEBUG_SERVERS: list[Callable[[PausePoint, Database, Owners], Any]] = []
 TURN: ContextVar[str] = ContextVar("fsm_agent_turn", default="")
 TOOL_CONTEXT: ContextVar[ToolContext] = ContextVar("fsm_agent_tool_context")
 TOOL_STOPPED: ContextVar[threading.Event | None] = ContextVar("fsm_agent_tool_stopped", default=None)

@@ -172,8 +172,8 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
         )
         c.execute(
             "INSERT INTO turns (id, session, parent, forked_at, asked, state, seq, owner, table_name, digest,"
-            " settings, start, began, moved, answers, imported) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
-            " ?, ?, ?, ?)",
+            " settings, start, began, moved, answers, imported, number) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
+            " ?, ?, ?, ?, ?, ?, 1)",
             turn,
         )
 

@@ -270,7 +270,8 @@ class SdkPort(ABC):
 
 def http_client(headers: Mapping[str, str]) -> Any:
     """An HTTP client of the connections that all of this process share. It follows no redirect, keeps no
-    cookie, and reads no more of a response than ``reply_limits`` say. ``headers`` go out with every request."""
+    cookie, and reads no more of a response than ``reply_limits`` say. ``headers`` go out with every
+    request."""
     from http.cookiejar import CookieJar, DefaultCookiePolicy
 
     from fsm_agent.providers.bounded_body import ENCODINGS, BoundedBody

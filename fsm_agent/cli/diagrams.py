@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,6 @@ from fsm_agent.diagram.runs import Tally
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Table
-from fsm_agent.support.home import home_of
 from fsm_agent.support.redaction import mask
 
 if TYPE_CHECKING:
@@ -121,11 +119,11 @@ def runs_of(source: str) -> list[Run]:
     session. Raises ``ConfigError``."""
     if Path(source).exists() or Path(source).suffix:
         return files.recorded(source)
-    from fsm_agent.sessions.store import store_for
+    from fsm_agent.cli.sessions import store_of
     from fsm_agent.sessions.store.journal.read import Turns
     from fsm_agent.sessions.store.names import any_turn
 
-    store = store_for(home_of(None, os.environ))
+    store = store_of(None)
     turns = Turns(store.database)
     return [_run(turns, any_turn(store, source))]
 
@@ -144,10 +142,10 @@ def _all_steps(source: str, table: Table) -> list[Step]:
         (run,) = runs_of(source)
         own = [one for one in run.below() if one.table == table.name]
         return [step for one in (run, *own) for step in one.steps]
-    from fsm_agent.sessions.store import store_for
+    from fsm_agent.cli.sessions import store_of
     from fsm_agent.sessions.store.journal.read import Turns
 
-    return Turns(store_for(home_of(None, os.environ)).database).all_steps()
+    return Turns(store_of(None).database).all_steps()
 
 
 def diff(

@@ -23,7 +23,8 @@ from pathlib import Path
 
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.store import SqliteDatabase
-from fsm_agent.sessions.store.search.indexing import BESIDE, catch_up, index_batch
+from fsm_agent.sessions.store.search.fts5 import index_batch
+from fsm_agent.sessions.store.search.indexing import BESIDE, catch_up
 from fsm_agent.sessions.store.search.messages import Among, search
 
 WORDS, CHARACTERS, A_SESSION = 50_000, 3_000, 50

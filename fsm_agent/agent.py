@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from fsm_agent.sessions.store.speaker import Speaker
     from fsm_agent.sessions.turn import Turn
     from fsm_agent.settings.model import Settings
+    from fsm_agent.telemetry import Telemetry
     from fsm_agent.tools import RunContext, Tool
     from fsm_agent.toolsets.agent import Background
 else:
@@ -112,6 +113,8 @@ class Agent(Generic[Deps, Out]):
         handoffs: Agents that it can hand a conversation to, or a ``Handoff`` for each. A message goes to the
             agent that it is given to; ``speaker()`` is the one that answered last.
         inbox: Where interrupts and steering come in; the engine gives it.
+        telemetry: Whether its turns, and those of its children and of agents that it hands over to, are told
+            to OpenTelemetry, and where (``fsm_agent.telemetry``); by default the setting.
 
     Raises:
         ConfigError: For anything that cannot be used, in one line.
@@ -182,6 +185,7 @@ class Agent(Generic[Deps, Out]):
         name: str = AGENT_NAME,
         handoffs: Sequence[Handoff | OptionedAgent] = (),
         inbox: TurnInbox | None = None,
+        telemetry: Telemetry | bool | None = None,
     ) -> None:
         self._options = AgentOptions(
             model=model, base_url=base_url, api_mode=api_mode, api_key=api_key, context_window=context_window,
@@ -192,6 +196,7 @@ class Agent(Generic[Deps, Out]):
             input_guardrails=tuple(input_guardrails), output_guardrails=tuple(output_guardrails), mcp=mcp,
             workdir=workdir, store=store,
             inherits=inherits, source=source, name=name, handoffs=handoffs, inbox=inbox,
+            telemetry=telemetry,
         )  # fmt: skip
         self._services = services = engine.composed(self._options, Agent.of)
         self.home, self.settings, self.signals = services.home, services.settings, services.signals
@@ -438,7 +443,8 @@ class Agent(Generic[Deps, Out]):
             turn_id=turn_id, handoffs=handoffs,
         )  # fmt: skip
         output = self._output_type(output_type)
-        performer, log = self._performer(session, state, deps, output), self._log(state, session)
+        log = self._log(state, session)
+        performer = self._performer(session, state, log.fence, deps, output)
         parent = None if (child := self._options.inherits) is None else child.order.parent_turn
         new = engine.NewTurn(
             engine.asked_words(content),
@@ -575,8 +581,8 @@ class Agent(Generic[Deps, Out]):
             if not state.seq
             else engine.output_type_again(state.setup.output, output_type, own, self.settings)
         )
-        performer = self._performer(session, state, deps, output, imported=imported)
         log = self._log(state, session, position.recording)
+        performer = self._performer(session, state, log.fence, deps, output, imported=imported)
         performer.cut_off = position.recording.cut_off()
 
         async def reenter() -> Begun:
@@ -600,6 +606,7 @@ class Agent(Generic[Deps, Out]):
         self,
         session: Session,
         state: TurnState,
+        fence: Fence,
         deps: Any,
         output: OutputType[Any] | None,
         *,
@@ -620,12 +627,18 @@ class Agent(Generic[Deps, Out]):
         return engine.EffectHandler(
             self._services,
             session,
-            state.turn_id,
+            fence,
             imported=imported,
             scene=scene,
             handoffs=len(state.setup.handoffs),
             output=output,
         )
+
+    def _trace_before(self, state: TurnState) -> str:
+        """The trace of the turn that handed the conversation over to this one; empty without one."""
+        if not state.setup.handoffs:
+            return ""
+        return str(self.journal.snapshot(state.setup.handoffs[-1].turn_id).get("trace") or "")
 
     def _log(
         self, state: TurnState, session: Session, recording: ConversationRecording | None = None
@@ -644,7 +657,13 @@ class Agent(Generic[Deps, Out]):
         enter: Callable[[], Awaitable[Begun]],
         steps: Sequence[Step] = (),
     ) -> Turn[Any]:
-        gate = engine.PausePoint(state, engine.KIND, self.signals, self._store.pause_points)
+        observer = None
+        if self._services.tracing is not None:
+            observer = self._services.tracing.turn(state, partial(self._trace_before, state))
+            performer.observed(observer.first_chunk)
+        gate = engine.PausePoint(
+            state, engine.KIND, self.signals, self._store.pause_points, observer=observer
+        )
         runner = engine.Runner(
             state,
             engine.MACHINE,
@@ -660,7 +679,7 @@ class Agent(Generic[Deps, Out]):
             lambda done: self._ended(state, done, session, performer),
             self.settings.store,
         )
-        ending = replace(ending, suspended=partial(self._suspended, state.turn_id))
+        ending = replace(ending, suspended=partial(self._suspended, state.turn_id), lost=performer.lost)
         lease = engine.SessionLease(self._store, state.turn_id, log, enter, ending, self._status)
         return engine.Turn(state, runner, session, lease, gate, self._door, steps)
 
@@ -696,7 +715,10 @@ class Agent(Generic[Deps, Out]):
             state.load(held.rows)
             state.compaction.begin(engine.Compacted(held.guard.done))
             state.compaction.force(focus)
-            await engine.compacted(state, performer)
+            tracing = self._services.tracing
+            seen = engine.nullcontext(performer) if tracing is None else tracing.compacting(state, performer)
+            with seen as perform:
+                await engine.compacted(state, perform)
             await performer(engine.CloseTurn(silences=opened.silences))
             await self._store.save(held)
         except BaseException:
@@ -951,6 +973,7 @@ class Agent(Generic[Deps, Out]):
                     workdir=self._services.workdir if own.workdir is None else own.workdir,
                     source=mine.source,
                     inbox=self.signals,
+                    telemetry=own.telemetry if own.telemetry is not None else self._services.telemetry,
                 )
             )
         return other

@@ -38,6 +38,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in left_out]
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if session.config.getoption("--database") == "postgres":
+        from tests.helpers.on_postgres import keep_all_there
+
+        keep_all_there()
+
+
 def pytest_sessionfinish() -> None:
     if (module := sys.modules.get("tests.helpers.on_postgres")) is not None:
         module.stop()
@@ -56,9 +63,9 @@ def own_home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
     """Every test has a home of its own and none of the user's keys."""
     monkeypatch.setenv("FSM_AGENT_HOME", str(tmp_path / "home"))
     if request.config.getoption("--database") == "postgres":
-        from tests.helpers.on_postgres import Schemas, in_postgres
+        from tests.helpers.on_postgres import url_of
 
-        in_postgres(Schemas(), monkeypatch, tmp_path / "home")
+        monkeypatch.setenv("FSM_AGENT_STORE__DATABASE_URL", url_of(tmp_path / "home"))
     registry.GUESSES.clear()
     registry.GUESSES.add(MADE_UP)
     for name in (

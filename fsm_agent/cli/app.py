@@ -183,13 +183,17 @@ def worker(
         str | None, typer.Option(metavar="HOST:PORT", help="A Temporal server; default: dispatch.temporal.")
     ] = None,
     namespace: Annotated[str | None, typer.Option(help="Of that server.")] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A PostgreSQL database; better set in the environment."),
+    ] = None,
     home: Home = None,
     set: Sets = None,
 ) -> None:
     """Run turns that `run --remote`, `chat --remote` and programs queue, until a signal comes."""
     from fsm_agent.cli.worker import worker
 
-    raise typer.Exit(worker(app, home, set or [], slots, temporal, namespace))
+    raise typer.Exit(worker(app, home, set or [], slots, temporal, namespace, database_url))
 
 
 @app.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,6 @@ from fsm_agent.diagram.roomy import roomy
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Table
-from fsm_agent.support.home import home_of
 
 if TYPE_CHECKING:
     from fsm_agent.sessions.store.journal.read import Turns
@@ -72,11 +70,11 @@ def runs_of(source: str) -> list[Run]:
     session. Raises ``ConfigError``."""
     if Path(source).exists() or Path(source).suffix:
         return files.recorded(source)
-    from fsm_agent.sessions.store import store_for
+    from fsm_agent.cli.sessions import store_of
     from fsm_agent.sessions.store.journal.read import Turns
     from fsm_agent.sessions.store.names import any_turn
 
-    store = store_for(home_of(None, os.environ))
+    store = store_of(None)
     turns = Turns(store.database)
     return [_run(turns, any_turn(store, source))]
 
@@ -92,10 +90,10 @@ def _all_steps(source: str) -> list[Step]:
     """The moves of all turns of the home directory for ``store``, else of one turn and those below it."""
     if source != STORE:
         return [step for run in runs_of(source) for one in (run, *run.below()) for step in one.steps]
-    from fsm_agent.sessions.store import store_for
+    from fsm_agent.cli.sessions import store_of
     from fsm_agent.sessions.store.journal.read import Turns
 
-    return Turns(store_for(home_of(None, os.environ)).database).all_steps()
+    return Turns(store_of(None).database).all_steps()
 
 
 def diff(old: str, new: str, format: str, name: str | None, sets: Sequence[str], exit_code: bool) -> int:

@@ -52,11 +52,14 @@ class Remote:
 
     def __init__(self, given: CliOptions, live: ProgressView) -> None:
         refuse_options(given)
-        # limits and the like are the app's as well: only what names the dispatcher is read here
-        if other := [one for one in given.sets if not one.startswith("dispatch.")]:
-            raise ConfigError("--set cannot be given with --remote", other[0], "settings named dispatch.…")
+        # limits and the like are the app's as well: only where turns are queued is read here
+        if other := [one for one in given.sets if not one.startswith(("dispatch.", "store."))]:
+            allowed = "settings named dispatch.… or store.…"
+            raise ConfigError("--set cannot be given with --remote", other[0], allowed)
         settings = settings_for(given.home, given.sets)
-        self._store: Store = store_for(home_of(given.home, os.environ), settings.store.durability)
+        self._store: Store = store_for(
+            home_of(given.home, os.environ), settings.store.durability, settings.store.database
+        )
         self._dispatcher: Dispatcher = dispatcher_of(settings.dispatch)
         self._live = live
         self.session = None if given.session is None else find_session(self._store, given.session)

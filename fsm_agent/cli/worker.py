@@ -33,11 +33,12 @@ def worker(
     slots: int | None,
     temporal: str | None,
     namespace: str | None,
+    database_url: str | None = None,
 ) -> int:
     """Serve until a signal comes: ``SIGTERM`` or Ctrl-C hands the turns over that run, a second one leaves at
     once. Returns 0. Raises ``ConfigError``."""
-    settings = settings_for(home, sets, slots=slots, temporal=temporal, namespace=namespace)
-    store = store_for(home_of(home, os.environ), settings.store.durability)
+    settings = settings_for(home, sets, database_url, slots=slots, temporal=temporal, namespace=namespace)
+    store = store_for(home_of(home, os.environ), settings.store.durability, settings.store.database)
     app = App.of(attribute_of(name, "--app", f"MODULE:NAME of {SHAPE}"), name, store)
     dispatcher = dispatcher_of(settings.dispatch)
     in_a_loop(_serve(name, store, app, dispatcher, settings))
@@ -48,12 +49,10 @@ async def _serve(name: str, store: Store, app: App, dispatcher: Dispatcher, sett
     asked = settings.dispatch
     sweep, age = SWEEPS[asked.temporal is not None]
     serving = Worker(store, app, dispatcher, sweep=sweep, age=age, tell=_say)
-    if asked.temporal is not None:
-        await dispatcher.waiting("none")  # an address that is wrong is said before it serves
-        where = f"Temporal at {asked.temporal}, namespace {asked.namespace}"
-    else:
-        where = "no dispatcher but the store"
-    _say(f"serves {name}, table {DIGEST}, {asked.slots} slots; home {store.home}; {where}")
+    where = await dispatcher.about()  # an address that is wrong is said before it serves
+    _say(
+        f"serves {name}, table {DIGEST}, {asked.slots} slots; home {store.home}; {store.database.name}; dispatcher: {where}"
+    )
     await serving.run(asked.slots, _on_signals())
     _say("has left")
 

@@ -18,7 +18,6 @@ from fsm_agent.sessions.store.queued import found
 LOOK = 0.1
 """Seconds between two looks."""
 PATIENT = 3.0
-"""Seconds after which it is said that no worker has taken a turn yet."""
 
 
 class Listener(Protocol):
@@ -48,10 +47,11 @@ class _Seen:
 
 
 class Follower:
-    """Follows queued turns of a store."""
+    """Follows queued turns of a store. ``patient``: seconds after which it is said that no worker has taken a
+    turn yet."""
 
-    def __init__(self, store: Store, listener: Listener) -> None:
-        self._store, self._listener = store, listener
+    def __init__(self, store: Store, listener: Listener, patient: float = PATIENT) -> None:
+        self._store, self._listener, self._patient = store, listener, patient
         self._turns = Turns(store.database)
 
     async def followed(self, turn_id: str) -> TurnResult:
@@ -77,7 +77,7 @@ class Follower:
             if queued.problem != problem:
                 problem = queued.problem
                 self._listener.status(f"a worker could not run it, it is tried again: {problem}")
-            if waited <= PATIENT < waited + LOOK:
+            if waited <= self._patient < waited + LOOK:
                 self._listener.status(f"queued; it waits for a worker with table {queued.digest}")
             waited += LOOK
             await asyncio.sleep(LOOK)

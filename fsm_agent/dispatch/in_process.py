@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from functools import partial
 
 from fsm_agent.dispatch.port import HandOver, Link, Order, RunTurn
 from fsm_agent.errors import SessionBusy
@@ -38,6 +39,9 @@ class InProcess:
     async def waiting(self, session: str) -> list[Order]:
         return list(self._lines.get(session, ()))
 
+    async def about(self) -> str:
+        return "none: workers look for queued turns in the store"
+
     async def serve(self, run: RunTurn, slots: int, stop: asyncio.Event) -> None:
         free, at_work = asyncio.Semaphore(slots), dict[str, asyncio.Task[None]]()
         stopping = asyncio.ensure_future(stop.wait())
@@ -48,7 +52,7 @@ class InProcess:
                     if line and session not in at_work:
                         task = asyncio.create_task(self._run_line(session, line, run, free, stop))
                         at_work[session] = task
-                        task.add_done_callback(lambda _, session=session: self._over(session, at_work))
+                        task.add_done_callback(partial(self._over, session, at_work))
                 submitted = asyncio.ensure_future(self._submitted.wait())
                 await asyncio.wait({submitted, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 submitted.cancel()
@@ -58,7 +62,7 @@ class InProcess:
                 link.leaving.set()
             await asyncio.gather(*at_work.values(), return_exceptions=True)
 
-    def _over(self, session: str, at_work: dict[str, asyncio.Task[None]]) -> None:
+    def _over(self, session: str, at_work: dict[str, asyncio.Task[None]], ended: asyncio.Task[None]) -> None:
         del at_work[session]
         if not self._lines.get(session):
             self._lines.pop(session, None)

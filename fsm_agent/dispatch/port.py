@@ -56,6 +56,11 @@ class Dispatcher(Protocol):
         """Return the session's turns that run or wait, oldest first."""
         ...
 
+    async def about(self) -> str:
+        """Return in a line what hands turns out, and which workers there are. Raises ``ConfigError`` when it
+        cannot be reached."""
+        ...
+
     async def serve(self, run: RunTurn, slots: int, stop: asyncio.Event) -> None:
         """Run turns, at most ``slots`` at once, until ``stop``; then those that run are told to leave, and
         waited for."""

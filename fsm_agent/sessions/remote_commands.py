@@ -1,5 +1,5 @@
-"""What people ask of turns that run here, from other processes: rows of the table ``controls``, read a few
-times a second.
+"""What other processes have to say to turns that run here: rows of the table ``controls``, and that a turn
+is theirs now; read a few times a second.
 
 One thread a home, only while turns run, looks for rows that nobody took yet; the turns themselves never
 look. A row that attaches a debugger lets a ``RemoteDebugServer`` stand at the turn's gate, which carries out
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fsm_agent.errors import StoreError
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.runtime.registry import REMOTE_DEBUG_SERVERS
+from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.fence import Fences
 
 if TYPE_CHECKING:
     from fsm_agent.sessions.store.database import Database
@@ -46,8 +48,17 @@ class Obeys(Protocol):
         ...
 
 
+_TAKE = (
+    "UPDATE controls SET taken = ? WHERE id = ? AND taken IS NULL AND EXISTS (SELECT 1 FROM turns WHERE id ="
+    " controls.turn AND epoch = ?)"
+)
+"""Only for its owner: another process that ran the turn before must not hear what is said to it now."""
+
+
 class Home(Protocol):
     """Whose commands are read."""
+
+    fences: Fences
 
     @property
     def database(self) -> Database:
@@ -122,14 +133,20 @@ class CommandPoller:
         if (home := self._home()) is None or (database := home.database).closed:
             return
         with database.reading() as c:
+            home.fences.look(c)
             rows = c.execute(_OPEN).fetchall()
         with self._lock:
             mine = [(gate, row) for row in rows if (gate := self._gates.get(row[1])) is not None]
         if not mine:
             return
-        taken = [(time.time(), row[0]) for _, row in mine]
-        database.write(lambda c: c.executemany("UPDATE controls SET taken = ? WHERE id = ?", taken) and None)
-        for gate, (_, _, command, body) in mine:
+
+        def take(c: Connection) -> list[bool]:
+            of = [(time.time(), number, home.fences.get(turn).epoch) for _, (number, turn, _, _) in mine]
+            return [c.execute(_TAKE, one).rowcount == 1 for one in of]
+
+        for (gate, (_, _, command, body)), taken in zip(mine, database.write(take), strict=True):
+            if not taken:
+                continue
             try:
                 self._server(gate, home).obey(command, json.loads(body))
             except Exception:  # one bad command must not end the thread that looks for all of them

@@ -18,18 +18,23 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
+async def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class TurnEnding(Generic[Result]):
     """What is done with a turn that has ended. ``result`` makes its result from its moves, ``closing`` what
     is stored of that, ``follow_up`` does what others wait for, and says what it could not do; ``noted`` puts
     (was it stored, what went wrong) into the result. ``suspended`` is told what a turn waits for that has not
-    ended."""
+    ended; ``lost`` ends what runs for one that goes on elsewhere."""
 
     result: Callable[[list[Step]], Awaitable[Result]]
     closing: Callable[[Result], Closing]
     noted: Callable[[Result, bool, str], Result]
     follow_up: Callable[[], str] = lambda: ""
     suspended: Callable[[tuple[Pending, ...]], None] = lambda waits: None
+    lost: Callable[[], Awaitable[None]] = _nothing
 
 
 class SessionLease(Generic[Result]):
@@ -54,7 +59,7 @@ class SessionLease(Generic[Result]):
             await self._store.hold_again(self._log.session, self._log.fence)
             return
         begun = await self._enter()
-        self._store.fences.opened(self._log.fence)
+        self._store.watch(self._log.fence)
         self._log.began(begun.recording)
         self._enter = None  # what the turn was begun with is not kept while it runs
         if begun.abandoned is not None:
@@ -113,6 +118,11 @@ class SessionLease(Generic[Result]):
         """Let any process go on with the turn, which stands behind a move. Raises ``OwnershipLost``."""
         self._log.at_rest()
         await self._store.suspend(self._log.fence)
+
+    async def lost(self) -> None:
+        """The turn goes on elsewhere, and nothing of it here."""
+        log.info("%s", self.fence.why)
+        await self._ending.lost()
 
     def leave(self) -> None:
         """Let go of the session without having ended; the turn can be entered again."""

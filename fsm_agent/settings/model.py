@@ -20,6 +20,7 @@ from pydantic import (
     SecretStr,
     StringConstraints,
     ValidationError,
+    field_serializer,
     field_validator,
     model_validator,
 )
@@ -495,15 +496,38 @@ class Mcp(Group):
     max_message_bytes: Annotated[int, Field(ge=10_000, le=1_000_000_000)] = 16_000_000
 
 
+DATABASE_VARIABLE = f"{ENV_PREFIX}STORE__DATABASE_URL"
+"""The variable of the environment that may hold a password."""
+
+
 class Storage(Group):
     """``durability``: ``full`` survives a power cut at any moment; ``normal`` may lose the last moves then,
     never to a crash of the process alone. ``index``: make messages ready for search after each turn, beside
     what comes next, instead of when somebody searches. ``trajectories``: append each ended turn, secrets
-    masked, to ``trajectories.jsonl`` in the home."""
+    masked, to ``trajectories.jsonl`` in the home. ``database_url``: keep sessions in this database of
+    PostgreSQL (``postgresql://user:password@host/name``) instead of a file in the home; it is stored and
+    shown nowhere."""
 
     durability: Literal["full", "normal"] = "full"
     index: bool = True
     trajectories: bool = False
+    database_url: SecretStr | None = None
+
+    @field_validator("database_url")
+    @classmethod
+    def _of_postgresql(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(("postgresql://", "postgres://")):
+            raise taken(None, "an address that begins with postgresql://")
+        return value
+
+    @field_serializer("database_url")
+    def _nowhere(self, value: SecretStr | None) -> None:
+        """Turns keep the settings that they were begun with; this one is the home's."""
+
+    @property
+    def database(self) -> str | None:
+        """The address as it is used."""
+        return self.database_url.get_secret_value() if self.database_url is not None else None
 
 
 class DispatchSettings(Group):
@@ -688,6 +712,16 @@ class RequestSettings(Group):
         return self.model_copy(update={"extra_body": {}, "extra_headers": {}})
 
 
+class TelemetrySettings(Group):
+    """``enabled``: spans and figures of turns go to OpenTelemetry; ``None``: on the command line where
+    ``OTEL_EXPORTER_OTLP_ENDPOINT`` names a collector. ``contents``: what people, models and tools said is
+    sent too, without secrets. ``propagate``: providers of models get a ``traceparent`` header."""
+
+    enabled: bool | None = None
+    contents: bool = False
+    propagate: bool = False
+
+
 class Settings(BaseSettings):
     """All settings: what is given here, over the environment, over the defaults; ``of`` knows the config
     file, too. ``reasoning_effort``: how much a model that can think should think before it speaks, as near to
@@ -755,6 +789,7 @@ class Settings(BaseSettings):
     dispatch: DispatchSettings = DispatchSettings()
     parts: PartSettings = PartSettings()
     request: RequestSettings = RequestSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
 
     def __init__(self, **given: Any) -> None:
         try:

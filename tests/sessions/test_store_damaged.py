@@ -282,6 +282,7 @@ def test_a_file_without_checksums_and_mark_is_read_and_marked(home: Path) -> Non
         c.execute("DROP TABLE visits")
         c.execute("DROP TABLE unreported")
         c.execute("DROP TABLE pending")
+        c.execute("DROP TABLE queued")
         c.execute("UPDATE messages SET body = RTRIM(body, ' ' || char(9) || char(10) || char(13))")
         c.commit()
     assert health(home) is not None

@@ -15,7 +15,7 @@ import pytest
 
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store import SqliteDatabase, Store
-from fsm_agent.sessions.store.search.indexing import index_batch
+from fsm_agent.sessions.store.search.fts5 import index_batch
 from fsm_agent.sessions.store.search.messages import search
 from tests.helpers.store_homes import written
 

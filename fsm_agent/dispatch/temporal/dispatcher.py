@@ -51,7 +51,7 @@ class TemporalDispatcher:
         if self._connected is None:
             given: Any = {"connect_timeout": CONNECT}
             config = ClientConfig.load_client_connect_config()
-            given |= {name: config[name] for name in ("tls", "api_key") if config.get(name)}  # type: ignore[literal-required]
+            given |= {name: config[name] for name in ("tls", "api_key") if config.get(name)}
             try:
                 client = await Client.connect(self.address, namespace=self.namespace, **given)
             except (RuntimeError, ValueError, OSError) as error:
@@ -121,7 +121,11 @@ class TemporalDispatcher:
                 raise _Unknown from None
             return await self._answered(_raising(error))
 
-    async def workers(self, digest: str) -> list[str]:
+    async def about(self) -> str:
+        where, workers = f"Temporal at {self.address}, namespace {self.namespace}", await self.workers()
+        return f"{where}; workers with this table ({self._digest}): {', '.join(workers) or 'none'}"
+
+    async def workers(self) -> list[str]:
         """Return who polls for turns of this table. Raises ``ConfigError``."""
         from temporalio.api.enums.v1 import TaskQueueType
         from temporalio.api.taskqueue.v1 import TaskQueue
@@ -130,7 +134,7 @@ class TemporalDispatcher:
         client = await self.client()
         request = DescribeTaskQueueRequest(
             namespace=self.namespace,
-            task_queue=TaskQueue(name=queue_of(digest)),
+            task_queue=TaskQueue(name=queue_of(self._digest)),
             task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
         )
         found = await self._answered(client.workflow_service.describe_task_queue(request, timeout=ANSWER))
@@ -150,7 +154,7 @@ class TemporalDispatcher:
         turns = Served(
             client,
             task_queue=queue_of(self._digest),
-            activities=[Attempts(run, self.heartbeat).attempt],
+            activities=[TurnActivity(run, self.heartbeat).attempt],
             max_concurrent_activities=slots,
             # a frozen process is given what it has asked for: with one open question one try is lost at most
             activity_task_poller_behavior=PollerBehaviorSimpleMaximum(1),
@@ -174,7 +178,7 @@ class TemporalDispatcher:
         self._connected = None
 
 
-class Attempts:
+class TurnActivity:
     """The activity: each call is one attempt to run a turn."""
 
     def __init__(self, run: RunTurn, heartbeat: float) -> None:

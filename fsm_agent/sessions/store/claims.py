@@ -15,7 +15,9 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.fence import Fence
+from fsm_agent.sessions.store.journal.abandoned import refuse_all
 from fsm_agent.sessions.store.journal.read import TurnInfo
+from fsm_agent.sessions.store.lineage import turn_tree
 from fsm_agent.sessions.store.live_sessions import LiveSessions
 from fsm_agent.sessions.store.rows import (
     StaleRevisionError,
@@ -70,10 +72,11 @@ class TurnClaims(LiveSessions):
         may have written until now, and writes nothing from now on.
 
         ``rank`` is from 1 and higher for each later attempt; one that is not higher than the last raises
-        ``OwnershipLost``. Without a rank the turn is claimed only when the process of its owner has ended,
-        else ``SessionBusy`` is raised. ``digest`` of the table that this process has: ``ConfigError`` is
-        raised for a turn of another one, which stays as it is. ``as_read``: claim it only as it was then,
-        else ``SessionBusy`` is raised. Raises ``ConfigError`` for a turn that is not there."""
+        ``OwnershipLost``; children that the old owner may still run are taken from it with their parent.
+        Without a rank the turn is claimed only when the process of its owner has ended, else ``SessionBusy``
+        is raised. ``digest`` of the table that this process has: ``ConfigError`` is raised for a turn of
+        another one, which stays as it is. ``as_read``: claim it only as it was then, else ``SessionBusy`` is
+        raised. Raises ``ConfigError`` for a turn that is not there."""
         own = owner or self.owners.me
 
         def take(c: Connection) -> Claim | None:
@@ -81,6 +84,8 @@ class TurnClaims(LiveSessions):
                 done = self._seized(c, turn_id, own, digest, as_read)
             else:
                 done = c.execute(_BY_RANK, (rank, own, turn_id, rank, digest)).rowcount == 1
+                if done:
+                    refuse_all(c, _children(c, turn_id))
             row = c.execute("SELECT session, epoch, rank, ended, digest FROM turns WHERE id = ?", (turn_id,))
             if (found := row.fetchone()) is None:
                 raise ConfigError("no such turn", turn_id, "the id of a turn that is stored")
@@ -122,6 +127,13 @@ class TurnClaims(LiveSessions):
             return self.session_of(turn.id, turn.session)
         self.refuse_if_run(turn)
         return self.session(turn.session)
+
+    def watch(self, fence: Fence) -> None:
+        """Keep an eye on a turn that runs here from now on. One that was handed out may be handed out again
+        at any time, and no machine sees which processes live on the others that share a database."""
+        owner, shared = self.owners.me, fence.handed_out or self.database.shared
+        fence.alone = lambda: not shared and self.owners.seen(owner)
+        self.fences.opened(fence)
 
     async def enter(self, session: Session, fence: Fence, version: int, newest: int) -> None:
         """Keep the session for a turn that was claimed, and read it. Rows numbered above ``newest`` and
@@ -209,3 +221,15 @@ _SEIZE = (
     "UPDATE turns SET epoch = epoch + 1, rank = rank + 1, owner = ? WHERE id = ? AND epoch = ? AND ended IS"
     " NULL AND ? IN ('', digest)"
 )
+
+
+def _children(c: Connection, turn_id: str) -> list[str]:
+    """The turns below this one that have not ended, those in the background apart: they are not waited
+    for."""
+    marks = ", ".join("?" * len(tree := turn_tree(c, turn_id)))
+    rows = c.execute(
+        f"SELECT id FROM turns WHERE id IN ({marks}) AND id != ? AND ended IS NULL"  # noqa: S608 - marks
+        " AND session NOT IN (SELECT child FROM delegations)",
+        (*tree, turn_id),
+    )
+    return [str(child) for (child,) in rows]

@@ -51,6 +51,13 @@ class Database(GroupWriter):
         answers came to, as long as its object lives. False where nobody tells: look every now and then."""
         return False
 
+    def numbers_given(self, c: Connection) -> None:
+        """Rows were written with numbers of their own: those that come get higher ones."""
+
+    @abstractmethod
+    def size(self) -> int:
+        """Return how many bytes it takes."""
+
     @abstractmethod
     def rebuild(self) -> tuple[int, int]:
         """Give room that is free back to the disk; the size in bytes before and after. Raises

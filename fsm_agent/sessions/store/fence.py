@@ -8,25 +8,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from fsm_agent.errors import OwnershipLost
+from fsm_agent.runtime.measures import measured
 from fsm_agent.sessions.store.connection import Connection, must
+
+
+def _never() -> bool:
+    return False
 
 
 class Fence:
     """The right of this attempt to write for a turn, as long as the turn's epoch is ``epoch``. A context
-    manager around each step: within it a loss cancels the task that makes the step. Safe to use from any
+    manager around each step: within it a loss cancels the task that makes the step. ``why`` it was lost, in a
+    line, empty while it holds. ``handed_out``: somebody else decides which process runs the turn. ``alone``
+    says whether nobody else can have claimed it, because its owner is seen to live. Safe to use from any
     thread."""
 
     def __init__(self, turn_id: str, epoch: int = 1) -> None:
         self.turn_id, self.epoch = turn_id, epoch
         self._lock = threading.Lock()
-        self._lost = ""
+        self.why = ""
+        self.handed_out = False
+        self.alone: Callable[[], bool] = _never
         self._step: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
         self._cancelled = False
 
@@ -38,25 +48,26 @@ class Fence:
         self.check()
 
     def _taken(self) -> OwnershipLost:
+        measured("fenced_write")
         self.lose(f"turn {self.turn_id} was taken over by another process; this one stops here")
-        return OwnershipLost(self._lost)
+        return OwnershipLost(self.why)
 
     def check(self) -> None:
         """Raise ``OwnershipLost`` when it is known that the turn is somebody else's."""
-        if self._lost:
-            raise OwnershipLost(self._lost)
+        if self.why:
+            raise OwnershipLost(self.why)
 
     @property
     def lost(self) -> bool:
         """Say whether it is known that the turn is somebody else's."""
-        return bool(self._lost)
+        return bool(self.why)
 
     def lose(self, why: str) -> None:
         """Stop: the turn is somebody else's. ``why`` in a line, for whoever runs it."""
         with self._lock:
-            if self._lost:
+            if self.why:
                 return
-            self._lost = why
+            self.why = why
             if self._step is not None:
                 loop, task = self._step
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nothing runs any more
@@ -72,7 +83,7 @@ class Fence:
         assert task is not None, "a step is made in a task"
         with self._lock:
             self._step, self._cancelled = (asyncio.get_running_loop(), task), False
-        if self._lost:
+        if self.why:
             self._step = None
             self.check()
 
@@ -85,7 +96,11 @@ class Fence:
         if not cancelled or step is None:
             return
         if step[1].uncancel() == 0:  # else whoever runs the turn was cancelled as well
-            raise OwnershipLost(self._lost) from None
+            raise OwnershipLost(self.why) from None
+
+
+NO_TURN = Fence("")
+"""Where something is done outside of a turn; nothing is written behind it."""
 
 
 class Fences:
@@ -109,7 +124,15 @@ class Fences:
         if fence is not None and fence.epoch < epoch:
             fence.lose(f"turn {turn_id} was taken over by another process; this one stops here")
 
-    def epochs(self) -> Mapping[str, int]:
-        """Return the epochs under which turns are run here."""
+    def get(self, turn_id: str) -> Fence:
+        """Return the fence of a turn that runs here; of any other, one that nothing passes."""
         with self._lock:
-            return {turn_id: fence.epoch for turn_id, fence in self._fences.items()}
+            return self._fences.get(turn_id) or Fence(turn_id, 0)
+
+    def look(self, connection: Any) -> None:
+        """Compare all of them with what is stored: a turn that has a later epoch there is lost."""
+        with self._lock:
+            turns = json.dumps(list(self._fences))
+        sql = "SELECT id, epoch FROM turns WHERE id IN (SELECT value FROM json_each(?))"
+        for turn_id, epoch in connection.execute(sql, (turns,)).fetchall():
+            self.claimed(turn_id, epoch)

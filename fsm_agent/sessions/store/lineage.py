@@ -6,6 +6,8 @@ file ends it too. (Why: decision 50.)"""
 
 from __future__ import annotations
 
+import json
+
 from fsm_agent.sessions.store.connection import Connection
 
 
@@ -19,6 +21,16 @@ def compacted_line(connection: Connection, session: str) -> list[str]:
     """Return the session and those that it goes on from after compactions, the newest first."""
     before = "s.id = (SELECT parent FROM sessions WHERE id = line.id AND kind = 'compression')"
     return _walk(connection, session, before)
+
+
+def next_turn_number(connection: Connection, session: str) -> int:
+    """Return the number of the next turn of the session. They go up along what it goes on from after
+    compactions, so that they order the turns of a conversation, whatever the clocks of its machines say."""
+    highest = "SELECT MAX(number) FROM turns WHERE session IN (SELECT value FROM json_each(?))"
+    (last,) = connection.execute(highest, (json.dumps([session]),)).fetchone()
+    if last is None:
+        (last,) = connection.execute(highest, (json.dumps(compacted_line(connection, session)),)).fetchone()
+    return 1 + (last or 0)
 
 
 def lineage(connection: Connection, session: str) -> str:

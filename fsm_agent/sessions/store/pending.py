@@ -18,6 +18,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.not_yet import NotYet, Waits
 from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.database import Database, Job
+from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.sealed import dumps, loads
 from fsm_agent.support.texts import one_line
 
@@ -178,13 +179,14 @@ class PendingItems:
         self._database().write(write)
         return self.find(item.id)
 
-    def settle(self, turn_id: str, call: str, kind: Waits, value: Any, by: str) -> Any:
+    def settle(self, fence: Fence, call: str, kind: Waits, value: Any, by: str) -> Any:
         """Close what was asked about a call, which somebody has answered in its turn meanwhile; the answer
-        that counts: an earlier one, or this."""
+        that counts: an earlier one, or this. Raises ``OwnershipLost``."""
 
         def write(c: Connection) -> Any:
+            fence.refuse(c)
             where = f"WHERE {_HERE} AND p.turn = ? AND p.call = ? AND p.kind = ? /* FOR UPDATE */"
-            for one in map(_read, c.execute(f"{_SELECT} {where}", (turn_id, call, kind)).fetchall()):
+            for one in map(_read, c.execute(f"{_SELECT} {where}", (fence.turn_id, call, kind)).fetchall()):
                 if one.answered is not None:
                     return one.answer
                 _answer(c, one.id, value, by, self._now())

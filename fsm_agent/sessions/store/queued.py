@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.errors import ConfigError, OwnershipLost
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import Connection, must
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.lineage import compacted_line
 from fsm_agent.sessions.store.pending import PendingItems
-from fsm_agent.sessions.store.rows import asked_words
 from fsm_agent.sessions.store.sealed import dumps, loads
 from fsm_agent.sessions.store.store import Store
 
@@ -49,18 +48,11 @@ def first_session(store: Store, session_id: str) -> str:
 
 async def queue(store: Store, turn_id: str, session: str, digest: str, request: Mapping[str, Any]) -> None:
     """Write a message down under the id of its turn; once, however often that is asked."""
-    values = (
-        turn_id,
-        session,
-        digest,
-        asked_words(request["user_message"]),
-        dumps(dict(request)),
-        store.now(),
-    )
+    values = (turn_id, session, digest, dumps(dict(request)), store.now())
     await store.written(
         lambda c: (
             c.execute(
-                "INSERT INTO queued (id, session, digest, asked, request, at) VALUES (?, ?, ?, ?, ?, ?)"
+                "INSERT INTO queued (id, session, digest, request, at) VALUES (?, ?, ?, ?, ?)"
                 " ON CONFLICT (id) DO NOTHING",
                 values,
             )
@@ -105,15 +97,13 @@ def _begins(store: Store, turn_id: str, rank: int) -> Job:
     at = store.now()
 
     def begin(c: Connection) -> None:
-        done = c.execute(
+        must(
+            c,
             "UPDATE queued SET begun = ?, request = NULL WHERE id = ? AND rank = ? AND begun IS NULL"
             " AND withdrawn IS NULL",
             (at, turn_id, rank),
+            lambda: OwnershipLost(f"turn {turn_id} was withdrawn, or another worker has it; this one stops"),
         )
-        if done.rowcount != 1:
-            raise OwnershipLost(
-                f"turn {turn_id} was withdrawn, or another worker has it; this one stops here"
-            )
         c.execute("UPDATE turns SET rank = ? WHERE id = ?", (rank, turn_id))
 
     return begin

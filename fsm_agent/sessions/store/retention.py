@@ -14,7 +14,8 @@ from typing import Any
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.contents import forget_unused
-from fsm_agent.sessions.store.search.indexing import make_anew
+from fsm_agent.sessions.store.database import Database
+from fsm_agent.sessions.store.search.indexing import full_text
 from fsm_agent.sessions.store.store import Store
 
 DAY = 86_400.0
@@ -103,7 +104,7 @@ def remove(store: Store, chosen: Iterable[str], days: float, keep: int = 0) -> O
         now = _old(c, before, keep)
         going = tuple(group for group in now.groups if wanted.issuperset(group))
         ids = [one for group in going for one in group]
-        messages, turns = _delete(c, ids)
+        messages, turns = _delete(store.database, c, ids)
         return Old(going, turns, messages, now.unfinished)
 
     # in a transaction of its own: many rows, and the index is made anew
@@ -111,7 +112,7 @@ def remove(store: Store, chosen: Iterable[str], days: float, keep: int = 0) -> O
     return removed
 
 
-def _delete(c: Connection, ids: Collection[str]) -> tuple[int, int]:
+def _delete(database: Database, c: Connection, ids: Collection[str]) -> tuple[int, int]:
     """(messages, turns) that were deleted with the sessions."""
     sessions = json.dumps(list(ids))
     rows = c.execute(f"SELECT id FROM turns WHERE session {_IN}", (sessions,))  # noqa: S608 - ours
@@ -125,7 +126,7 @@ def _delete(c: Connection, ids: Collection[str]) -> tuple[int, int]:
         deleted[table] = done.rowcount
     if ids:
         forget_unused(c)
-        make_anew(c)
+        full_text(database).deleted(c)
     return deleted["messages"], deleted["turns"]
 
 

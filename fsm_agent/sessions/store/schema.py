@@ -338,7 +338,6 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             id TEXT NOT NULL UNIQUE,
             session TEXT NOT NULL,
             digest TEXT NOT NULL,
-            asked TEXT NOT NULL,
             request TEXT,
             at REAL NOT NULL,
             rank INTEGER NOT NULL DEFAULT 0,

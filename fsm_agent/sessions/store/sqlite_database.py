@@ -73,16 +73,17 @@ class SqliteDatabase(SqliteWriter):
     def rebuild(self) -> tuple[int, int]:
         """Write the file anew, without the room that is free in it; its bytes before and after, with its log.
         Raises ``StoreError`` when it is damaged, or locked for long."""
-        before = self._size()
+        before = self.size()
         try:
             with contextlib.closing(self.writable()) as connection:
                 patiently(lambda: connection.execute("VACUUM"))
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as error:
             raise as_store_error(error, self.path) from error
-        return before, self._size()
+        return before, self.size()
 
-    def _size(self) -> int:
+    def size(self) -> int:
+        """Return the bytes of the file and its log."""
         files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
         return sum(one.stat().st_size for one in files if one.exists())
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent.errors import StoreError
+from fsm_agent.runtime.measures import measured
 from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.integrity import as_store_error
@@ -66,6 +67,7 @@ class SqliteWriter(Database):
         if all(problem is not None for _, _, problem in done):
             connection.rollback()
         else:
+            began = time.perf_counter()
             try:
                 self.committing()
                 patiently(connection.commit)
@@ -75,6 +77,7 @@ class SqliteWriter(Database):
                 self._one_by_one(waiting)
                 return False
             self.commits += 1
+            measured("commit", time.perf_counter() - began)
             self.committed()
         # what the jobs hold is let go of before anybody goes on who was told that they are done
         group.clear()

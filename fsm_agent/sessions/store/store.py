@@ -21,6 +21,7 @@ from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.abandoned import close_out, give_up, open_turns, refuse_all
 from fsm_agent.sessions.store.journal.read import TurnInfo
 from fsm_agent.sessions.store.journal.recording import Recording
+from fsm_agent.sessions.store.lineage import next_turn_number
 from fsm_agent.sessions.store.rows import (
     Kept,
     StaleRevisionError,
@@ -75,6 +76,8 @@ class Store(TurnClaims):
         abandoned = None
         while True:
             await self._save_late(session)
+            if (before := self._uncompacted(session)) is not None:
+                moved(session := before)
             abandoned = await self._clear(session) or abandoned
             try:
                 return await self._begin(session, turn, start(), new, abandoned)
@@ -106,8 +109,8 @@ class Store(TurnClaims):
             contents.write(c, shared)
             c.execute(
                 "INSERT INTO turns (id, session, parent, asked, state, seq, owner, table_name, digest,"
-                " settings, start, began, moved) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                values,
+                " settings, start, began, moved, number) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*values, next_turn_number(c, session.id)),
             )
             if given is not None:
                 c.execute("INSERT INTO given VALUES (?, ?)", (turn.turn_id, dumps(given)))
@@ -145,6 +148,7 @@ class Store(TurnClaims):
         and when it moved since ``turn`` was read, ``OwnershipLost`` when ``claim`` does not hold any more."""
         for one in list(session.onward()):
             await self._save_late(one)
+        fence.handed_out = claim is not None
         claim = claim or await self.claim(turn.id, as_read=turn)
         if claim is None:
             [(ended,)] = self.database.select("SELECT exit FROM turns WHERE id = ?", turn.id)
@@ -169,6 +173,19 @@ class Store(TurnClaims):
             await self.written(write)
             self._saved(session)
         self.refresh(session)
+
+    def _uncompacted(self, session: Session) -> Session | None:
+        """Return the session in which a conversation goes on whose compaction into ``session`` could not be
+        written, and was dropped when another process went on without it; ``None`` where that is not so.
+        Raises ``SessionBusy`` while another turn has it."""
+        if session.kind != "compression" or session.parent is None or self._revision(session.id) is not None:
+            return None
+        parent = self.session(session.parent)
+        if parent.holder is None:
+            self.refresh(parent)  # so that what it went on as is what is stored
+        before = self.newest(parent.id)
+        session.handed_to(before)
+        return before
 
     async def _clear(self, session: Session) -> str | None:
         """Give up the turns of the session that nobody runs any more, and close what they left open in its
@@ -206,6 +223,7 @@ class Store(TurnClaims):
         anywhere else."""
         while True:
             await self._save_late(session)
+            session = self._uncompacted(session) or session
             left: list[str] = []
 
             def free(c: Connection, session: Session = session, left: list[str] = left) -> None:

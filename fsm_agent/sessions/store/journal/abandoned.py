@@ -24,7 +24,7 @@ def open_turns(
 ) -> list[tuple[str, str | None]]:
     """Return (turn, owner) of the session's turns that have not ended, oldest first. ``to_write``: in a
     transaction that goes on to change them."""
-    sql = "SELECT id, owner FROM turns WHERE session = ? AND ended IS NULL ORDER BY rowid"
+    sql = "SELECT id, owner FROM turns WHERE session = ? AND ended IS NULL ORDER BY number"
     return connection.execute(f"{sql} /* FOR UPDATE */" if to_write else sql, (session_id,)).fetchall()
 
 

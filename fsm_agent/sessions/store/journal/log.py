@@ -105,6 +105,7 @@ class TurnLog:
     # The journal
 
     async def asked(self, exchange: Exchange) -> Sequence[Any]:
+        self.fence.check()
         requests = exchange.requests
         if not self._begun and self._recording.silent():
             known: list[Any] = [UNKNOWN] * len(requests)
@@ -143,6 +144,7 @@ class TurnLog:
         return reply
 
     async def got(self, exchange: Exchange, place: int, reply: Any, seconds: float) -> None:
+        self.fence.check()
         request = exchange.requests[place]
         self._note_rows()
         if self._acts(request) or not self._noted_as_small(exchange, place, request, reply, seconds):

@@ -97,7 +97,7 @@ class Turns:
     ) -> list[TurnInfo]:
         """The newest turns first; of one session, of one table, or of all. Those of a session follow each
         other, whatever the clock said."""
-        order = "began DESC, rowid DESC" if session is None else "rowid DESC"
+        order = "began DESC, rowid DESC" if session is None else "number DESC"
         where = "WHERE (? IS NULL OR session = ?) AND (? IS NULL OR table_name = ?)"
         where += " AND ended IS NULL" if unfinished else ""
         with self._database.reading() as c:

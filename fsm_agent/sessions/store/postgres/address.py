@@ -10,7 +10,10 @@ _SECRET = ("password", "sslpassword")
 
 
 def shown(url: str) -> str:
-    """Return the address as people may see it: without its passwords."""
+    """Return the address as people may see it: without its passwords. Another text is returned as it
+    is."""
+    if not url.startswith(("postgresql://", "postgres://")):
+        return url
     parts = urlsplit(url)
     who, at, where = parts.netloc.rpartition("@")
     user, colon, _ = who.partition(":")

@@ -20,6 +20,9 @@ from fsm_agent.sessions.store.postgres.reading import Reader
 from fsm_agent.sessions.store.postgres.writer import PATIENCE, PostgresWriter
 from fsm_agent.sessions.store.schema import VERSIONS
 
+NUMBERED = ("messages", "usage", "outbox", "controls", "contents", "unreported")
+"""Tables whose rows the database numbers."""
+
 
 class PostgresDatabase(PostgresWriter):
     """One database. Raises ``StoreError`` in one line when it cannot be used: out of reach, without the
@@ -87,6 +90,13 @@ class PostgresDatabase(PostgresWriter):
         self.closed = True
         with self._lock:
             self._reader.close()
+
+    def numbers_given(self, c: Connection) -> None:
+        """Rows were written with numbers of their own: those that come get higher ones."""
+        for table in NUMBERED:
+            c.execute(
+                f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), COALESCE(MAX(id), 1)) FROM {table}"  # noqa: S608
+            )
 
     def rebuild(self) -> tuple[int, int]:
         """Let the server give free room back: ``VACUUM``; bytes of the tables before and after."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import sqlite3
-from collections.abc import Mapping, Sequence
-from contextlib import closing
-from functools import cache, lru_cache
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fsm_agent.sessions.store.connection import Values
-from fsm_agent.sessions.store.schema import VERSIONS
+from fsm_agent.sessions.store.tables import tables
 
 
 class Translated(NamedTuple):
@@ -40,6 +38,7 @@ _WORDS = (
     (re.compile(r"\bCAST\((\w+ / \d+) AS INTEGER\)"), r"CAST(FLOOR(\1) AS BIGINT)"),
     (re.compile(r"(\bRECURSIVE \w+\(id\) AS \(SELECT )(\?\d*|value)"), r'\1CAST(\2 AS TEXT) COLLATE "C"'),
     (re.compile(r"/\* FOR UPDATE \*/"), "FOR NO KEY UPDATE"),
+    (re.compile(r"/\* SKIP LOCKED \*/"), "FOR NO KEY UPDATE OF m SKIP LOCKED"),
     (re.compile(r"^PRAGMA defer_foreign_keys = ON$"), "SET CONSTRAINTS ALL DEFERRED"),
 )
 _INSERT = re.compile(r"^\s*INSERT OR (IGNORE|REPLACE) INTO (\w+)(?:\s*\(([^)]*)\))?")
@@ -78,21 +77,6 @@ def _conflicts(sql: str) -> str:
         return f"{plain} ON CONFLICT DO NOTHING"
     new = ", ".join(f"{name} = EXCLUDED.{name}" for name in written if name not in key)
     return f"{plain} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {new}"
-
-
-@cache
-def tables() -> Mapping[str, tuple[Sequence[str], Sequence[str]]]:
-    """Return the columns of each table, and those of its primary key, in order."""
-    with closing(sqlite3.connect(":memory:")) as c:
-        for statements in VERSIONS:
-            for statement in statements:
-                c.execute(statement)
-        found: dict[str, tuple[Sequence[str], Sequence[str]]] = {}
-        for (name,) in c.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
-            rows = c.execute(f"PRAGMA table_info({name})").fetchall()
-            key = [row[1] for row in sorted(rows, key=lambda row: row[5]) if row[5]]
-            found[name] = [row[1] for row in rows], key
-        return found
 
 
 _TYPES = (

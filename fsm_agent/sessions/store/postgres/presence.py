@@ -133,6 +133,7 @@ class Presence:
         with contextlib.suppress(psycopg.Error):
             self._raw.execute("DELETE FROM owners WHERE id = $1", (self.name,))
         self._raw.close()
+        self._woken.close()
 
     def leave(self) -> None:
         """The process does not run turns any more; a forked child leaves its parent's lock alone."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from fsm_agent.errors import StoreError
+from fsm_agent.runtime.measures import measured
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.postgres.address import shown
 from fsm_agent.sessions.store.postgres.connecting import Raw, as_store_error, connected, is_cut, is_passing
@@ -184,6 +185,7 @@ class PostgresWriter(Database):
                 contradicted = isinstance(error, psycopg.IntegrityError)
             time.sleep(random.uniform(RETRY_FROM, RETRY_TO))  # noqa: S311 - spreads writers, no secret
         self.commits += 1
+        measured("commit", time.monotonic() - began)
         self.committed()
         done = [(future, result, None) for (_, future, _), result in zip(waiting, results, strict=True)]
         # what the jobs hold is let go of before anybody goes on who was told that they are done

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_agent.conversation.messages import Message
+from fsm_agent.runtime.measures import measured
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import contents
 from fsm_agent.sessions.store.claims import Claim
@@ -99,6 +100,7 @@ async def take_over(
         if one.turn == position.turn.id and one.kind in ("result", "timer")
     }
     adopt(session, position)
+    measured("takeover")
     return Begun(recording=now.recording)
 
 
@@ -170,8 +172,8 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
         )
         c.execute(
             "INSERT INTO turns (id, session, parent, forked_at, asked, state, seq, owner, table_name, digest,"
-            " settings, start, began, moved, answers, imported) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
-            " ?, ?, ?, ?)",
+            " settings, start, began, moved, answers, imported, number) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
+            " ?, ?, ?, ?, ?, ?, 1)",
             turn,
         )
 

@@ -102,7 +102,7 @@ def _last_turns(store: Store, session: Session, count: int) -> list[TurnInfo]:
     with store.database.reading() as c:
         line = json.dumps(compacted_line(c, session.id))
     among = "session IN (SELECT value FROM json_each(?)) AND undone IS NULL"
-    found = store.database.select(f"SELECT id FROM turns WHERE {among} ORDER BY rowid DESC", line)  # noqa: S608 - ours
+    found = store.database.select(f"SELECT id FROM turns WHERE {among} ORDER BY number DESC", line)  # noqa: S608 - ours
     if not found:
         raise ConfigError("nothing to undo: the session has no turn that was not taken back", session.id)
     ids = [str(turn_id) for (turn_id,) in found]

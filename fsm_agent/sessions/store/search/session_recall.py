@@ -144,7 +144,7 @@ def recent(database: Database, current: str | None = None, limit: int = LIMIT) -
     """Return the sessions that were used last, newest first."""
     rows = database.select(
         "SELECT s.id, s.title, s.touched, s.turns,"
-        " COALESCE((SELECT asked FROM turns t WHERE t.session = s.id ORDER BY began LIMIT 1), ''), s.model"
+        " COALESCE((SELECT asked FROM turns t WHERE t.session = s.id ORDER BY number LIMIT 1), ''), s.model"
         " FROM sessions s WHERE s.kind != 'child' AND s.successor IS NULL"
         " AND s.id NOT IN (SELECT value FROM json_each(?)) ORDER BY s.touched DESC LIMIT ?",
         json.dumps(_own(database, current)),

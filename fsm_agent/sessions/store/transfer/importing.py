@@ -70,7 +70,7 @@ def _write(c: Connection, file: ExportedLines, ids: Mapping[str, str]) -> Import
         c.executemany(insert, (tuple(_renamed(row, ids).values()) for _, row in file.of[kind]))
     c.executemany("UPDATE sessions SET title = ? WHERE id = ?", titles)
     turns = {ids.get(turn.id, turn.id): turn.ended is None for _, turn in file.of["turn"]}
-    c.executemany("UPDATE turns SET imported = 1 WHERE id = ?", [(turn,) for turn in turns])
+    c.executemany("UPDATE turns SET imported = 1, number = ? WHERE id = ?", list(enumerate(turns, 1)))
     unfinished = tuple(turn for turn, is_open in turns.items() if is_open)
     if ids:
         given_up = "UPDATE turns SET ended = moved, exit = ?, outcome = 'failed' WHERE id = ?"

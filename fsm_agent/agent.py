@@ -112,9 +112,9 @@ class Agent(Generic[Deps, Out]):
         name: What other agents, and whoever reads what it did, call it.
         handoffs: Agents that it can hand a conversation to, or a ``Handoff`` for each. A message goes to the
             agent that it is given to; ``speaker()`` is the one that answered last.
-        inbox: Where interrupts and steering come in; the engine gives it.
         telemetry: Whether its turns, and those of its children and of agents that it hands over to, are told
             to OpenTelemetry, and where (``fsm_agent.telemetry``); by default the setting.
+        inbox: Where interrupts and steering come in; the engine gives it.
 
     Raises:
         ConfigError: For anything that cannot be used, in one line.

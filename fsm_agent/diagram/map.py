@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fsm_agent.diagram.landscape import landscape
 from fsm_agent.diagram.layers import automatic
 from fsm_agent.diagram.model import Arrow, Box, Diagram, diagram_of, words
+from fsm_agent.diagram.scene import scene_of
 from fsm_agent.fsm.layout import Layout
 from fsm_agent.fsm.table import Row, Table
 
@@ -20,13 +22,18 @@ NAMED = 2
 
 
 def map_of(table: Table) -> tuple[Diagram, Layout]:
-    """The map of ``table``, and its places: those of its own layout, else automatic ones."""
+    """The map of ``table``, and its places: those of its own layout, else automatic ones, downwards where
+    that fits into the column and else sideways."""
     whole = diagram_of(table)
     boxes = tuple(_box(table, box) for box in whole.boxes)
     small = Diagram(table, boxes, tuple(_arrow(table, rows) for rows in _ways(table)))
     made = table.layout.get("small") if table.layout else None
-    layout = made or automatic(small)
-    return small, {**layout, "column": COLUMN, "how_to_read": (0, 0, 0)}
+    tried = [_for_column(layout) for layout in ([made] if made else [automatic(small), landscape(small)])]
+    return small, min(tried, key=lambda layout: max(COLUMN, scene_of(small, layout).size[0]))
+
+
+def _for_column(layout: Layout) -> Layout:
+    return {**layout, "column": COLUMN, "how_to_read": (0, 0, 0)}
 
 
 def _box(table: Table, box: Box) -> Box:

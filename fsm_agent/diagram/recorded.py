@@ -87,7 +87,7 @@ def begun_at(began: float, times: Sequence[float]) -> int:
 
 def _first(turns: Mapping[str, _Turn], wanted: str | None) -> list[str]:
     """The turns that no other one in the file began."""
-    if wanted in turns:
+    if wanted is not None and wanted in turns:
         return [wanted]
     return [name for name, turn in turns.items() if _parent(turn) not in turns and turn.steps]
 

@@ -7,6 +7,7 @@ with ids that begin with its name: ``id="review.state-Draft"``."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil
 from xml.sax.saxutils import escape, quoteattr
@@ -41,6 +42,14 @@ def as_svg(diagram: Diagram, layout: Layout | None = None, proof_lines: Sequence
     column = layout.get("column", size[0]) if layout else size[0]
     shown = min(size[0], max(column, ceil(size[0] * READABLE / TEXT)))
     return "\n".join([*_opening(diagram, size, shown), *lines, "</svg>"]) + "\n"
+
+
+def without_style(svg: str) -> str:
+    """An SVG for a page that has its own styles and may hold several pictures: without style sheet and page
+    colour, and with ``data-id`` in place of ids."""
+    svg = re.sub(r"<style>.*?</style>\n?", "", svg, count=1, flags=re.DOTALL)
+    svg = re.sub(r'<rect class="page"[^>]*/>\n?', "", svg, count=1)
+    return svg.replace('<g id="', '<g data-id="')
 
 
 def _drawn(

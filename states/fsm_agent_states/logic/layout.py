@@ -87,9 +87,9 @@ _SMALL: Layout = {
             "right", 452, "right", 48, [(822, 452), (822, 48)], (736, 48), wrap=130
         ),
         ("CallLLM", "Finalize"): way("bottom", 530, "top", 530, label=(530, 464)),
-        ("ClassifyError", "Finalize"): way("bottom", 118, "left", 538, [(118, 538)], (210, 538)),
-        ("Compress", "Finalize"): way("left", 220, "left", 555, [(24, 220), (24, 555)], (300, 555)),
-        ("Prepare", "Finalize"): way("left", 60, "left", 572, [(12, 60), (12, 572)], (140, 572)),
+        ("ClassifyError", "Finalize"): way("bottom", 118, "left", 533, [(118, 533)], (210, 533)),
+        ("Compress", "Finalize"): way("left", 220, "left", 553, [(24, 220), (24, 553)], (300, 553)),
+        ("Prepare", "Finalize"): way("left", 60, "left", 573, [(12, 60), (12, 573)], (130, 573)),
         ("BuildMessages", "Finalize"): way("bottom", 616, "top", 616, label=(616, 328)),
         ("ExecuteTools", "Finalize"): way("right", 200, "right", 562, [(812, 200), (812, 562)], (726, 562)),
         ("EmptyRecovery", "Finalize"): way("bottom", 690, "right", 538, [(690, 538)], (690, 516)),

@@ -118,6 +118,18 @@ class Turns:
             ).fetchall()
         return [str(child) for (child,) in rows]
 
+    def inner(self, turn_id: str) -> list[str]:
+        """The ids of the turns of nested tables that a turn's states began, in the order in which they
+        began."""
+        with self._database.reading() as c:
+            rows = c.execute(
+                "SELECT t.id FROM sessions s JOIN turns t ON t.session = s.id WHERE s.kind = 'child'"
+                " AND s.parent = (SELECT session FROM turns WHERE id = ?) AND t.parent = ?"
+                " AND t.forked_at IS NULL AND t.table_name != ? ORDER BY t.began, t.rowid",
+                (turn_id, turn_id, AGENT_TURN),
+            ).fetchall()
+        return [str(one) for (one,) in rows]
+
     def agent(self, turn_id: str) -> str:
         """The name of the agent whose turn it is; empty for a turn of another table."""
         if self.info(turn_id).table_name != AGENT_TURN:

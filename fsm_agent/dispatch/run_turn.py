@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from fsm_agent.conversation.handover import next_turn_id
-from fsm_agent.dispatch.port import HandOver, Link, Order
+from fsm_agent.dispatch.port import HandOver, Order, TurnLink
 from fsm_agent.errors import ConfigError, OwnershipLost
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
@@ -33,10 +33,10 @@ class OneAttempt:
     and waits for its end; one that comes late has lost."""
 
     def __init__(self) -> None:
-        self._running: dict[str, tuple[int, Link, asyncio.Event]] = {}
+        self._running: dict[str, tuple[int, TurnLink, asyncio.Event]] = {}
 
     @asynccontextmanager
-    async def alone(self, turn: str, rank: int | None, link: Link) -> AsyncIterator[None]:
+    async def alone(self, turn: str, rank: int | None, link: TurnLink) -> AsyncIterator[None]:
         """Be the only attempt of the turn here. Raises ``OwnershipLost`` while a later one runs."""
         own = rank or 0
         while (other := self._running.get(turn)) is not None:
@@ -56,7 +56,7 @@ class OneAttempt:
 async def run_turn(
     order: Order,
     rank: int | None,
-    link: Link,
+    link: TurnLink,
     store: Store,
     make_agent: MakeAgent,
     release: Callable[[Agent[Any, Any]], object],
@@ -75,7 +75,7 @@ async def run_turn(
 async def _run(
     order: Order,
     rank: int | None,
-    link: Link,
+    link: TurnLink,
     store: Store,
     make_agent: MakeAgent,
     release: Callable[[Agent[Any, Any]], object],
@@ -129,7 +129,7 @@ def _last_of(store: Store, turn_id: str) -> str:
     return turn_id
 
 
-async def _to_the_end(agent: Agent[Any, Any], turn: Turn[Any], deps: Any, link: Link) -> str:
+async def _to_the_end(agent: Agent[Any, Any], turn: Turn[Any], deps: Any, link: TurnLink) -> str:
     """Run one turn after the other, as long as each hands the conversation over."""
     following: Turn[Any] | None = turn
     while following is not None:
@@ -144,7 +144,7 @@ async def _to_the_end(agent: Agent[Any, Any], turn: Turn[Any], deps: Any, link: 
     return turn.result.turn_exit_reason.value
 
 
-async def _stepped(agent: Agent[Any, Any], turn: Turn[Any], link: Link) -> None:
+async def _stepped(agent: Agent[Any, Any], turn: Turn[Any], link: TurnLink) -> None:
     """Run a turn to its end, or until it is suspended; an interrupt and the loss of it are heard meanwhile.
     Raises ``HandOver`` and ``OwnershipLost``."""
     running = asyncio.ensure_future(turn.run_until_left(link.leaving.is_set))

@@ -11,7 +11,7 @@ from typing import Any
 
 from fsm_agent.agent import Agent
 from fsm_agent.dispatch.apps import App
-from fsm_agent.dispatch.port import Dispatcher, HandOver, Link, Order
+from fsm_agent.dispatch.port import Dispatcher, HandOver, Order, TurnLink
 from fsm_agent.dispatch.run_turn import LOST, OneAttempt, run_turn
 from fsm_agent.dispatch.submit import DIGEST
 from fsm_agent.errors import FsmAgentError, OwnershipLost, SessionBusy, StoreError
@@ -59,7 +59,7 @@ class Worker:
             await asyncio.gather(sweeping, *self._releasing, return_exceptions=True)
             await self._dispatcher.aclose()
 
-    async def _attempt(self, order: Order, rank: int | None, link: Link) -> str:
+    async def _attempt(self, order: Order, rank: int | None, link: TurnLink) -> str:
         try:
             async with self._attempts.alone(order.turn, rank, link):
                 return await run_turn(order, rank, link, self._store, self._app.made, self._release)

@@ -107,6 +107,8 @@ class Worker:
                 await self._look()
             except FsmAgentError as error:
                 log.warning("queued turns cannot be looked for: %s", error)
+            except Exception:  # the next look may be better
+                log.exception("queued turns cannot be looked for")
             await asyncio.sleep(self._sweep * random.uniform(0.75, 1.25))  # noqa: S311 - workers look at different times
 
     async def _look(self) -> None:

@@ -35,8 +35,7 @@ class SessionTurns:
     @workflow.run
     async def run(self, waiting: Waiting) -> None:
         """Run what waits and what is submitted, until nothing comes for a while."""
-        known = [turn for turn, _, _ in self._line]  # a signal may stand before the beginning
-        self._line[:0] = [(turn, digest, beat) for turn, digest, beat in waiting if turn not in known]
+        self._line[:0] = waiting  # a signal may stand before the beginning
         while True:
             try:
                 await workflow.wait_condition(lambda: bool(self._line), timeout=IDLE)
@@ -68,9 +67,10 @@ class SessionTurns:
 
     @workflow.signal(name=SUBMIT)
     def submit(self, turn: str, digest: str, heartbeat: float) -> None:
-        """Put a turn at the end, once."""
-        if all(turn != other for other, _, _ in self._line):
-            self._line.append((turn, digest, heartbeat))
+        """Put a turn at the end, also one that waits already: a turn that has ended is not run again. So it
+        makes no difference whether a signal or the end of a turn comes first, which a replay may see
+        otherwise."""
+        self._line.append((turn, digest, heartbeat))
 
     @workflow.signal(name=CANCEL)
     def cancel(self, turn: str) -> None:

@@ -43,6 +43,7 @@ from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.names import find_turn
 from fsm_agent.sessions.store.rewind.positions import Position, forked
 from fsm_agent.sessions.store.rows import asked_words
+from fsm_agent.settings.model import Settings
 from fsm_agent.support.home import home_of
 
 T = TypeVar("T", bound=BaseTurn)
@@ -125,8 +126,8 @@ class Workflow(Generic[T]):
 
     @cached_property
     def store(self) -> Store:
-        """Where the turns are."""
-        return store_for(self.home, "full")
+        """Where the turns are: in the home, or in the database that the environment names."""
+        return store_for(self.home, "full", Settings().store.database)
 
     @property
     def journal(self) -> Turns:

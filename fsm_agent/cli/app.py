@@ -70,6 +70,9 @@ app.add_typer(models, name="models")
 Session = Annotated[
     str | None, typer.Option(help="Go on in this session: its id, the beginning of one, or its title.")
 ]
+Remote = Annotated[
+    bool, typer.Option("--remote", help="Have a worker run it (`fsm-agent worker`), and show what it does.")
+]
 TableName = Annotated[
     str | None, typer.Argument(metavar="[MODULE:TABLE]", help="A transition table; default: the turn's.")
 ]
@@ -122,6 +125,7 @@ def run(
         str | None,
         typer.Option(metavar="FILE", help="A JSON schema for the answer; only the answer is printed."),
     ] = None,
+    remote: Remote = False,
 ) -> None:
     """Run one turn. Exit codes: 0 completed, 1 failed, 2 wrong use, 3 partial, 4 suspended, 130
     interrupted."""
@@ -130,6 +134,10 @@ def run(
 
     sets = bounded(set, max_cost, max_tokens, max_seconds)
     given = CliOptions(model, base_url, api_key, home, max_iterations, sets, yes, session, tools=tool or ())
+    if remote:
+        from fsm_agent.cli.remote import run_remote
+
+        raise typer.Exit(run_remote(text, given, json, image or (), file or (), output_schema))
     raise typer.Exit(run(text, given, json, image or (), file or (), output_schema))
 
 
@@ -147,6 +155,7 @@ def chat(
     tool: Tools = None,
     yes: Yes = False,
     session: Session = None,
+    remote: Remote = False,
 ) -> None:
     """Talk with the agent, turn after turn."""
     from fsm_agent.cli.chat import chat
@@ -154,7 +163,37 @@ def chat(
 
     sets = bounded(set, max_cost, max_tokens, max_seconds)
     given = CliOptions(model, base_url, api_key, home, max_iterations, sets, yes, session, tools=tool or ())
+    if remote:
+        from fsm_agent.cli.remote import chat_remote
+
+        raise typer.Exit(chat_remote(given))
     raise typer.Exit(chat(given))
+
+
+@app.command()
+def worker(
+    app: Annotated[
+        str,
+        typer.Option("--app", metavar="MODULE:NAME", help="A function that returns the agent of a turn."),
+    ],
+    slots: Annotated[
+        int | None, typer.Option(help="Turns that run at once; default: dispatch.slots.")
+    ] = None,
+    temporal: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="A Temporal server; default: dispatch.temporal.")
+    ] = None,
+    namespace: Annotated[str | None, typer.Option(help="Of that server.")] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A PostgreSQL database; better set in the environment."),
+    ] = None,
+    home: Home = None,
+    set: Sets = None,
+) -> None:
+    """Run turns that `run --remote`, `chat --remote` and programs queue, until a signal comes."""
+    from fsm_agent.cli.worker import worker
+
+    raise typer.Exit(worker(app, home, set or [], slots, temporal, namespace, database_url))
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 
 from fsm_agent.approvals.waiting import answer
 from fsm_agent.composition.agent_factory import composed, named
@@ -41,6 +42,7 @@ from fsm_agent.sessions.store import Begun, ConversationLog, NewTurn
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.names import any_turn, find_turn, name_after, rename
 from fsm_agent.sessions.store.pending import PendingItems
+from fsm_agent.sessions.store.queued import ASKED
 from fsm_agent.sessions.store.rewind.edits import edited
 from fsm_agent.sessions.store.rewind.positions import forked, position_of, take_over
 from fsm_agent.sessions.store.rewind.undo import undo
@@ -53,6 +55,7 @@ from fsm_agent.tools import RunContext
 from fsm_agent.toolsets.agent.posted import children_of, spent_below
 
 __all__ = [
+    "ASKED",
     "COUNTERS",
     "DIGEST",
     "KIND",
@@ -101,6 +104,7 @@ __all__ = [
     "name_after",
     "named",
     "next_turn_id",
+    "nullcontext",
     "output_type_again",
     "output_type_of",
     "position_of",

@@ -198,6 +198,10 @@ class EffectHandler:
         self._admission.answered(question, answer)
         return answer
 
+    def observed(self, first_chunk: Callable[[], None]) -> None:
+        """Tell ``first_chunk`` when a model begins to answer."""
+        self._attempts.first_chunk = first_chunk
+
     @property
     def departed(self) -> int:
         """Requests to models that left, as their wires say."""

@@ -4,6 +4,7 @@ puts the model into the path, and signs a request with an AWS account where no k
 from __future__ import annotations
 
 import json
+from collections.abc import Hashable
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,6 +14,7 @@ from fsm_agent.providers.anthropic_messages import AnthropicMessages
 from fsm_agent.providers.keyless_environment import hide_from_children
 from fsm_agent.providers.sdk_import import sdk_module
 from fsm_agent.providers.sdk_port import EventReader
+from fsm_agent.runtime.registry import TRACE_HEADERS
 
 SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_BEARER_TOKEN_BEDROCK")
 
@@ -35,6 +37,9 @@ class BedrockMessages(AnthropicMessages):
         client._custom_headers = {}
         return client
 
+    def _alike(self) -> Hashable:
+        return self, self._timeouts  # it has the key of the moment, so it is nobody else's
+
     async def ready(self) -> Any:
         """The client of this event loop. Raises ``ImportError`` when the SDK cannot be imported."""
         await sdk_module("boto3")
@@ -52,7 +57,7 @@ class BedrockMessages(AnthropicMessages):
             body=json.loads(request.body) | ({"anthropic_beta": betas.split(",")} if betas else {}),
             cast_to=httpx2.Response,
             stream=True,
-            options={"headers": {"Accept": "*/*"}, "max_retries": 0},
+            options={"headers": {**TRACE_HEADERS.get(), "Accept": "*/*"}, "max_retries": 0},
         )
 
     def _events(self) -> EventReader:

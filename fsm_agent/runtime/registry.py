@@ -20,12 +20,18 @@ TOOL_STOPPED           tells the running tool to stop      ``ToolRunner.run``   
 PROGRAM_DOOR           where a program's calls come out    ``Programs.begun``        with the program's task
 CONNECTIONS            pools of connections to models, by   their first request   with their last
                        loop, origin and proxy                                     user, or the loop
+CLIENTS                clients of SDKs that ports share    their first call          with their last
+                                                                                     user
 DEPARTURE              has this task's request left?       a model port, each call  with the call's task
 KEY_VARIABLES          what no command may see of the      ``hide_from_children``   never
                        environment, by name
 KEYS                   keys in use, likewise by value      ``hide_from_children``   never
 GUESSES                lines about models that nobody      ``EffectHandler``        never
                        knows, which were said
+MEASURES               who hears of figures that belong    the first agent with     never
+                       to no turn                          telemetry
+TRACE_HEADERS          what ties this task's request to    a span of a request,     with that span
+                       a trace, for its receiver           when it is asked for
 =====================  ==================================  ========================  =====================
 
 Beside it there are the engine's own event loop (``fsm_agent.support.threads.LOOP``), its threads for what
@@ -37,8 +43,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -47,8 +54,11 @@ if TYPE_CHECKING:
     from fsm_agent.memory.external import ExternalMemory
     from fsm_agent.providers.connections import Connections, Key
     from fsm_agent.providers.departure import Departure
+    from fsm_agent.providers.shared_client import SharedClient
     from fsm_agent.runtime.events import EventQueue
+    from fsm_agent.runtime.measures import Measure
     from fsm_agent.sessions.store import Database, Store
+    from fsm_agent.sessions.store.owners import Owners
     from fsm_agent.toolsets.programs import ProgramDoor
     from fsm_agent.toolsets.tool_context import ToolContext
 
@@ -58,16 +68,21 @@ STORES: weakref.WeakValueDictionary[str, Store] = weakref.WeakValueDictionary()
 LISTENERS: dict[str, list[EventQueue]] = {}
 ROW_HOOKS: list[Callable[[Table, Row], object]] = []
 MEMORIES: weakref.WeakSet[ExternalMemory] = weakref.WeakSet()
-REMOTE_DEBUG_SERVERS: list[Callable[[PausePoint, Database], Any]] = []
+REMOTE_DEBUG_SERVERS: list[Callable[[PausePoint, Database, Owners], Any]] = []
 TURN: ContextVar[str] = ContextVar("fsm_agent_turn", default="")
 TOOL_CONTEXT: ContextVar[ToolContext] = ContextVar("fsm_agent_tool_context")
 TOOL_STOPPED: ContextVar[threading.Event | None] = ContextVar("fsm_agent_tool_stopped", default=None)
 PROGRAM_DOOR: ContextVar[ProgramDoor] = ContextVar("fsm_agent_program_door")
 CONNECTIONS: dict[Key, Connections] = {}
+CLIENTS: weakref.WeakValueDictionary[Hashable, SharedClient] = weakref.WeakValueDictionary()
 DEPARTURE: ContextVar[Departure] = ContextVar("fsm_agent_departure")
 KEY_VARIABLES: set[str] = set()
 KEYS: set[str] = set()
 GUESSES: set[str] = set()
+MEASURES: list[Callable[[Measure, float], None]] = []
+TRACE_HEADERS: ContextVar[Mapping[str, str]] = ContextVar(
+    "fsm_agent_trace_headers", default=MappingProxyType({})
+)
 
 
 class running:  # noqa: N801 - it is used as a function is; a generator would cost each request more

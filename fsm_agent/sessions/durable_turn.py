@@ -3,7 +3,7 @@ goes."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
@@ -72,7 +72,12 @@ class DurableTurn(Stepping, Generic[Result]):
             return None
         self._acquire()
         try:
-            with running(self.id), Moving(self._session, self._claim), self._lease.fence:
+            with (
+                running(self.id),
+                Moving(self._session, self._claim),
+                self.gate.stepping(),
+                self._lease.fence,
+            ):
                 if not (self._holding or self._runner.ended):
                     await self._lease.enter()
                     self._holding = True
@@ -98,7 +103,7 @@ class DurableTurn(Stepping, Generic[Result]):
             self.gate.happened(happened)
         else:
             self._let_go()
-            self.gate.closed(ended=self.suspended is None)
+            self.gate.closed(ended=self.suspended is None, result=self.result)
             ended(self.id)
         return happened
 
@@ -168,6 +173,25 @@ class DurableTurn(Stepping, Generic[Result]):
             raise TurnSuspended(self.id, self.suspended)
         assert self.result is not None
         return self.result
+
+    async def run_until_left(self, leaving: Callable[[], bool]) -> bool:
+        """Run to the end, or until it is suspended, and return true; or to the first move after
+        ``leaving()``, and return false: then any process may resume the turn, and this object does not go on
+        with it."""
+        self._running_on = True
+        try:
+            while (happened := await self.step_into()) is not None:
+                if isinstance(happened, Step) and leaving():
+                    await self._handed_over()
+                    return False
+        finally:
+            self._running_on = False
+        return True
+
+    async def _handed_over(self) -> None:
+        await self._lease.hand_over()
+        self._let_go()
+        self.gate.closed(ended=False)
 
     @asynccontextmanager
     async def _admitted(self) -> AsyncIterator[None]:

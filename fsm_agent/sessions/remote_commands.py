@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sqlite3
 import threading
 import time
 import weakref
@@ -18,15 +17,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fsm_agent.errors import StoreError
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.runtime.registry import REMOTE_DEBUG_SERVERS
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.fence import Fences
 
 if TYPE_CHECKING:
     from fsm_agent.sessions.store.database import Database
+    from fsm_agent.sessions.store.owners import Owners
 
 log = logging.getLogger(__name__)
 
 POLL, ATTACHED_POLL = 0.25, 0.02
 """Seconds between two looks, without and with a debugger in another process."""
+TOLD_POLL = 5.0
+"""The same where the database says when something came."""
 IDLE = 2.0
 """Seconds without a running turn after which the thread ends."""
 _OPEN = "SELECT id, turn, command, body FROM controls WHERE taken IS NULL ORDER BY id"
@@ -60,6 +63,11 @@ class Home(Protocol):
     @property
     def database(self) -> Database:
         """Return the database in which commands to turns are left."""
+        ...
+
+    @property
+    def owners(self) -> Owners:
+        """Return who knows which processes live."""
         ...
 
 
@@ -108,7 +116,18 @@ class CommandPoller:
                     self._servers.clear()
                     return
                 attached = any(server.attached for _, server in self._servers.values())
-            self._wake.wait(ATTACHED_POLL if attached else POLL)
+            if self._wake.wait(self._pause(attached)):
+                self._wake.clear()
+
+    def _pause(self, attached: bool) -> float:
+        """Seconds until the next look, unless something is heard of before."""
+        home = self._home()
+        if home is None or not home.database.listen(self._heard):
+            return ATTACHED_POLL if attached else POLL
+        return TOLD_POLL
+
+    def _heard(self, table: str) -> None:
+        self._wake.set()
 
     def _look(self) -> None:
         if (home := self._home()) is None or (database := home.database).closed:
@@ -121,7 +140,7 @@ class CommandPoller:
         if not mine:
             return
 
-        def take(c: sqlite3.Connection) -> list[bool]:
+        def take(c: Connection) -> list[bool]:
             of = [(time.time(), number, home.fences.get(turn).epoch) for _, (number, turn, _, _) in mine]
             return [c.execute(_TAKE, one).rowcount == 1 for one in of]
 
@@ -129,14 +148,14 @@ class CommandPoller:
             if not taken:
                 continue
             try:
-                self._server(gate, database).obey(command, json.loads(body))
+                self._server(gate, home).obey(command, json.loads(body))
             except Exception:  # one bad command must not end the thread that looks for all of them
                 log.exception("command %s of turn %s could not be carried out", command, gate.turn.turn_id)
 
-    def _server(self, gate: PausePoint, database: Database) -> Obeys:
+    def _server(self, gate: PausePoint, home: Home) -> Obeys:
         known = self._servers.get(gate.turn.turn_id)
         if known is not None and known[0] is gate:
             return known[1]
-        server: Obeys = REMOTE_DEBUG_SERVERS[-1](gate, database)
+        server: Obeys = REMOTE_DEBUG_SERVERS[-1](gate, home.database, home.owners)
         self._servers[gate.turn.turn_id] = gate, server
         return server

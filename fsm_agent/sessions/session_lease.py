@@ -114,6 +114,11 @@ class SessionLease(Generic[Result]):
         log.info("turn %s is suspended: %s", self._turn_id, ", ".join(one.id for one in waits))
         return waits
 
+    async def hand_over(self) -> None:
+        """Let any process go on with the turn, which stands behind a move. Raises ``OwnershipLost``."""
+        self._log.at_rest()
+        await self._store.suspend(self._log.fence)
+
     async def lost(self) -> None:
         """The turn goes on elsewhere, and nothing of it here."""
         log.info("%s", self.fence.why)

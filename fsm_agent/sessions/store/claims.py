@@ -7,15 +7,17 @@ attempt that comes late has a lower one, and takes nothing from a later one that
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.errors import ConfigError, JournalError, OwnershipLost, SessionBusy
 from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.fence import Fence
+from fsm_agent.sessions.store.journal.abandoned import refuse_all
 from fsm_agent.sessions.store.journal.read import TurnInfo
+from fsm_agent.sessions.store.lineage import turn_tree
 from fsm_agent.sessions.store.live_sessions import LiveSessions
 from fsm_agent.sessions.store.rows import (
     StaleRevisionError,
@@ -50,7 +52,7 @@ class TurnClaims(LiveSessions):
         """``written``, for a turn. Raises ``OwnershipLost``, and writes nothing, when it is somebody
         else's."""
 
-        def write(c: sqlite3.Connection) -> Any:
+        def write(c: Connection) -> Any:
             fence.refuse(c)
             return job(c)
 
@@ -70,17 +72,20 @@ class TurnClaims(LiveSessions):
         may have written until now, and writes nothing from now on.
 
         ``rank`` is from 1 and higher for each later attempt; one that is not higher than the last raises
-        ``OwnershipLost``. Without a rank the turn is claimed only when the process of its owner has ended,
-        else ``SessionBusy`` is raised. ``digest`` of the table that this process has: ``ConfigError`` is
-        raised for a turn of another one, which stays as it is. ``as_read``: claim it only as it was then,
-        else ``SessionBusy`` is raised. Raises ``ConfigError`` for a turn that is not there."""
+        ``OwnershipLost``; children that the old owner may still run are taken from it with their parent.
+        Without a rank the turn is claimed only when the process of its owner has ended, else ``SessionBusy``
+        is raised. ``digest`` of the table that this process has: ``ConfigError`` is raised for a turn of
+        another one, which stays as it is. ``as_read``: claim it only as it was then, else ``SessionBusy`` is
+        raised. Raises ``ConfigError`` for a turn that is not there."""
         own = owner or self.owners.me
 
-        def take(c: sqlite3.Connection) -> Claim | None:
+        def take(c: Connection) -> Claim | None:
             if rank is None:
                 done = self._seized(c, turn_id, own, digest, as_read)
             else:
                 done = c.execute(_BY_RANK, (rank, own, turn_id, rank, digest)).rowcount == 1
+                if done:
+                    refuse_all(c, _children(c, turn_id))
             row = c.execute("SELECT session, epoch, rank, ended, digest FROM turns WHERE id = ?", (turn_id,))
             if (found := row.fetchone()) is None:
                 raise ConfigError("no such turn", turn_id, "the id of a turn that is stored")
@@ -104,9 +109,7 @@ class TurnClaims(LiveSessions):
             self.fences.claimed(turn_id, claim.epoch)
         return claim
 
-    def _seized(
-        self, c: sqlite3.Connection, turn_id: str, own: str, digest: str, as_read: TurnInfo | None
-    ) -> bool:
+    def _seized(self, c: Connection, turn_id: str, own: str, digest: str, as_read: TurnInfo | None) -> bool:
         """Claim a turn whose owner is gone; false when somebody was faster, or it cannot be claimed."""
         row = c.execute("SELECT session, owner, epoch, seq, ended FROM turns WHERE id = ?", (turn_id,))
         if (found := row.fetchone()) is None or found[4] is not None:
@@ -139,7 +142,7 @@ class TurnClaims(LiveSessions):
         the session."""
         at = self.now()
 
-        def take(c: sqlite3.Connection) -> None:
+        def take(c: Connection) -> None:
             self._hold(c, session, fence.turn_id, at)
             c.execute(
                 "UPDATE messages SET active = 0, version = -1 WHERE session = ? AND number > ?",
@@ -152,9 +155,10 @@ class TurnClaims(LiveSessions):
         self.refresh(session)
         session.owner = self.owners.me
 
-    def _hold(self, c: sqlite3.Connection, session: Session, holder: str, at: float) -> int:
+    def _hold(self, c: Connection, session: Session, holder: str, at: float) -> int:
         """Make ``holder`` the one that has the session, if nobody alive has it. The revision then."""
-        row = c.execute("SELECT holder, owner FROM sessions WHERE id = ?", (session.id,)).fetchone()
+        sql = "SELECT holder, owner FROM sessions WHERE id = ? /* FOR UPDATE */"
+        row = c.execute(sql, (session.id,)).fetchone()
         if row is None:
             insert_session(c, session, at)
         elif row[0] not in (None, holder):
@@ -170,7 +174,7 @@ class TurnClaims(LiveSessions):
         ``JournalError`` when its session was changed."""
         believed = session.revision
 
-        def take(c: sqlite3.Connection) -> int:
+        def take(c: Connection) -> int:
             try:
                 refuse_if_stale(c, session.id, believed)
             except (StaleRevisionError, WentOnError) as error:
@@ -193,7 +197,7 @@ class TurnClaims(LiveSessions):
         ``OwnershipLost``."""
         mine = (fence.turn_id, self.owners.me)
 
-        def free(c: sqlite3.Connection) -> None:
+        def free(c: Connection) -> None:
             c.execute("UPDATE turns SET owner = NULL WHERE id = ?", (fence.turn_id,))
             c.execute("UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ? AND owner = ?", mine)
 
@@ -217,3 +221,15 @@ _SEIZE = (
     "UPDATE turns SET epoch = epoch + 1, rank = rank + 1, owner = ? WHERE id = ? AND epoch = ? AND ended IS"
     " NULL AND ? IN ('', digest)"
 )
+
+
+def _children(c: Connection, turn_id: str) -> list[str]:
+    """The turns below this one that have not ended, those in the background apart: they are not waited
+    for."""
+    marks = ", ".join("?" * len(tree := turn_tree(c, turn_id)))
+    rows = c.execute(
+        f"SELECT id FROM turns WHERE id IN ({marks}) AND id != ? AND ended IS NULL"  # noqa: S608 - marks
+        " AND session NOT IN (SELECT child FROM delegations)",
+        (*tree, turn_id),
+    )
+    return [str(child) for (child,) in rows]

@@ -16,6 +16,8 @@ from types import TracebackType
 from typing import Any
 
 from fsm_agent.errors import OwnershipLost
+from fsm_agent.runtime.measures import measured
+from fsm_agent.sessions.store.connection import Connection, must
 
 
 def _never() -> bool:
@@ -38,13 +40,17 @@ class Fence:
         self._step: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
         self._cancelled = False
 
-    def refuse(self, connection: Any) -> None:
+    def refuse(self, connection: Connection) -> None:
         """Raise ``OwnershipLost`` when the turn has ended, or was claimed under a later epoch. To be called
         first in every transaction that writes for the turn."""
-        sql = "SELECT 1 FROM turns WHERE id = ? AND epoch = ? AND ended IS NULL"
-        if connection.execute(sql, (self.turn_id, self.epoch)).fetchone() is None:
-            self.lose(f"turn {self.turn_id} was taken over by another process; this one stops here")
+        sql = "SELECT 1 FROM turns WHERE id = ? AND epoch = ? AND ended IS NULL /* FOR UPDATE */"
+        must(connection, sql, (self.turn_id, self.epoch), self._taken)
         self.check()
+
+    def _taken(self) -> OwnershipLost:
+        measured("fenced_write")
+        self.lose(f"turn {self.turn_id} was taken over by another process; this one stops here")
+        return OwnershipLost(self.why)
 
     def check(self) -> None:
         """Raise ``OwnershipLost`` when it is known that the turn is somebody else's."""

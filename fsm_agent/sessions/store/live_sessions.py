@@ -23,8 +23,10 @@ from fsm_agent.sessions.store.database import Database, Durability
 from fsm_agent.sessions.store.fence import Fences
 from fsm_agent.sessions.store.lineage import newest_of
 from fsm_agent.sessions.store.owners import Owners
+from fsm_agent.sessions.store.postgres.opening import database_at, owners_of
 from fsm_agent.sessions.store.rows import GUARD, METER, PROMPTS, USAGE, message_of, newest_number, transcript
 from fsm_agent.sessions.store.sealed import loads
+from fsm_agent.sessions.store.sqlite_database import SqliteDatabase
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +45,12 @@ class LiveSessions:
         self,
         home: Path,
         durability: Durability = "full",
-        opened: Opened = Database,
+        opened: Opened = SqliteDatabase,
         now: Callable[[], float] = time.time,
+        database_url: str | None = None,
     ) -> None:
         self.home, self.now = home, now
-        self._opened, self._durability = opened, durability
-        self.owners = Owners(home)
+        self._opened, self._durability, self._url = opened, durability, database_url
         self.fences = Fences()
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
         self._unsaved: dict[str, Sequence[Session]] = {}
@@ -61,7 +63,16 @@ class LiveSessions:
     @cached_property
     def database(self) -> Database:
         """The database of the home, made and opened when it is first needed."""
-        return self._opened(self.home / FILE, self._durability)
+        if self._url is None:
+            return self._opened(self.home / FILE, self._durability)
+        return database_at(self._url)
+
+    @cached_property
+    def owners(self) -> Owners:
+        """The processes that run turns of the home."""
+        if self._url is None:
+            return Owners(self.home)
+        return owners_of(weakref.ref(self))
 
     def session(self, session_id: str) -> Session:
         """Return the live copy of a session, or a new session when the database has none of this id. It

@@ -29,6 +29,8 @@ grants        what people approved for good
 session_grants  what they approved for as long as a session goes on, in one working directory
 pending       what suspended turns wait for: questions, approvals, results that come later, times; and who
               answered what
+queued        messages for workers, each with the id of a turn that is to begin (``request``, until it has)
+              or has begun; ``rank`` and ``owner`` of the attempt that claimed it
 delegations   tasks that a turn gave to children without waiting for them, and the turn and move at which
               their end was told
 
@@ -48,6 +50,7 @@ JSON_COLUMNS = {
     "visits": ("asked",),
     "contents": ("body",),
     "pending": ("choices", "answer"),
+    "queued": ("request",),
 }
 """Columns that hold JSON, most of them with a checksum."""
 
@@ -328,5 +331,21 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
         "UPDATE turns SET number = rowid",
         "DROP INDEX turns_by_session",
         "CREATE INDEX turns_by_session ON turns(session, number)",
+    ),
+    (
+        """CREATE TABLE queued (
+            number INTEGER PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            session TEXT NOT NULL,
+            digest TEXT NOT NULL,
+            request TEXT,
+            at REAL NOT NULL,
+            rank INTEGER NOT NULL DEFAULT 0,
+            owner TEXT,
+            begun REAL,
+            withdrawn REAL,
+            problem TEXT NOT NULL DEFAULT ''
+        )""",
+        "CREATE INDEX queued_by_session ON queued(session)",
     ),
 )

@@ -4,7 +4,6 @@ go."""
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from fsm_agent.runtime.registry import LOCK, STORES
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import contents
 from fsm_agent.sessions.store.claims import Claim, TurnClaims
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.contents import ELSEWHERE, Contents, apart, kept_once
 from fsm_agent.sessions.store.database import Durability, Job
 from fsm_agent.sessions.store.fence import Fence
@@ -47,13 +47,14 @@ class Begun:
 class NewTurn:
     """What is written of a turn when it begins, besides its snapshot. ``asked``: the words that name it in
     lists; ``table_name`` and ``digest`` of the table that moves it; ``settings`` as JSON values; ``parent``:
-    the turn that delegated it."""
+    the turn that delegated it; ``begins``: done in the same transaction, and may refuse it."""
 
     asked: str
     table_name: str
     digest: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     parent: str | None = None
+    begins: Job | None = None
 
 
 class Store(TurnClaims):
@@ -100,7 +101,7 @@ class Store(TurnClaims):
             at, at,
         )  # fmt: skip
 
-        def begin(c: sqlite3.Connection) -> None:
+        def begin(c: Connection) -> None:
             if c.execute("SELECT 1 FROM turns WHERE id = ?", (turn.turn_id,)).fetchone():
                 raise ConfigError(
                     "a turn of this id is stored already", turn.turn_id, "another turn_id for each turn"
@@ -113,6 +114,8 @@ class Store(TurnClaims):
             )
             if given is not None:
                 c.execute("INSERT INTO given VALUES (?, ?)", (turn.turn_id, dumps(given)))
+            if new.begins is not None:
+                new.begins(c)
 
         await self._take(session, turn.turn_id, begin)
         return Begun(abandoned)
@@ -122,7 +125,7 @@ class Store(TurnClaims):
         or ``WentOnError`` when the copy is not what the store has."""
         at, believed = self.now(), session.revision
 
-        def take(c: sqlite3.Connection) -> int:
+        def take(c: Connection) -> int:
             refuse_if_stale(c, session.id, believed)
             revision = self._hold(c, session, holder, at)
             job(c)
@@ -162,7 +165,7 @@ class Store(TurnClaims):
         if not (unsaved := session.unsaved):
             return
 
-        def write(c: sqlite3.Connection) -> None:
+        def write(c: Connection) -> None:
             for one in unsaved:
                 one(c)
 
@@ -193,8 +196,8 @@ class Store(TurnClaims):
             return None
         at = self.now()
 
-        def give_up_all(c: sqlite3.Connection) -> str | None:
-            found = open_turns(c, session.id)
+        def give_up_all(c: Connection) -> str | None:
+            found = open_turns(c, session.id, to_write=True)
             for turn_id, owner in found:
                 self.owners.refuse_if_alive(session.id, turn_id, owner)
             turn_ids = [turn_id for turn_id, _ in found]
@@ -223,9 +226,10 @@ class Store(TurnClaims):
             session = self._uncompacted(session) or session
             left: list[str] = []
 
-            def free(c: sqlite3.Connection, session: Session = session, left: list[str] = left) -> None:
-                left[:] = [turn_id for turn_id, _ in open_turns(c, session.id)]
-                for turn_id, owner in open_turns(c, session.id):
+            def free(c: Connection, session: Session = session, left: list[str] = left) -> None:
+                found = open_turns(c, session.id, to_write=True)
+                left[:] = [turn_id for turn_id, _ in found]
+                for turn_id, owner in found:
                     self.owners.refuse_if_alive(session.id, turn_id, owner)
                 refuse_all(c, left)
 
@@ -251,7 +255,7 @@ class Store(TurnClaims):
         for one in line:
             one.unwritten = []
 
-        def write(c: sqlite3.Connection) -> list[int]:
+        def write(c: Connection) -> list[int]:
             refuse_if_changed(c, session.id, believed)
             for one, waiting in notes:
                 write_notes(c, one, waiting, None, at)
@@ -269,11 +273,12 @@ class Store(TurnClaims):
             self.database.close()
 
 
-def store_for(home: Path | str, durability: Durability = "full") -> Store:
-    """Return the store of a home; agents of one process that name the same home share it, and with it
-    their sessions."""
+def store_for(home: Path | str, durability: Durability = "full", database_url: str | None = None) -> Store:
+    """Return the store of a home, in the file there or in a database elsewhere; agents of one process that
+    name the same share it, and with it their sessions."""
+    name = f"{home}\n{database_url or ''}"
     with LOCK:
-        store = STORES.get(str(home))
+        store = STORES.get(name)
         if store is None:
-            store = STORES[str(home)] = Store(Path(home), durability)
+            store = STORES[name] = Store(Path(home), durability, database_url=database_url)
         return store

@@ -8,7 +8,6 @@ Only as long as nobody else can have the turn meanwhile: else it stops, and can 
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -29,6 +28,7 @@ from fsm_agent.fsm.deltas import Tracker
 from fsm_agent.fsm.journal import UNKNOWN, Exchange
 from fsm_agent.providers.prices import price_of, total_cost
 from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.journal import flushes
 from fsm_agent.sessions.store.journal.conversation_recording import IN_DOUBT, LOST, ConversationRecording
@@ -135,8 +135,8 @@ class ConversationLog(TurnLog):
         await super().ended(closing)
 
     def _failed(self, error: StoreError) -> None:
-        if not self.fence.alone():
-            raise error
+        if self._database.shared or not self.fence.alone():
+            raise error  # another process may own the turn by now
         if not (self.problem or self._told):
             self._tell(f"{error}; the turn goes on, but is not stored")
         self.problem = str(error)
@@ -233,7 +233,7 @@ class ConversationLog(TurnLog):
         child.owner, child.revision, parent.revision = owner, 1, parent.revision + 1
         self._note_rows()
 
-        def follow(c: sqlite3.Connection) -> None:
+        def follow(c: Connection) -> None:
             c.execute(
                 "UPDATE sessions SET holder = ?, owner = ?, revision = 1 WHERE id = ?",
                 (turn_id, owner, child.id),

@@ -9,7 +9,6 @@ writes nothing any more, and stops.
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from fsm_agent.fsm.journal import UNKNOWN, Exchange, Step
 from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import contents
+from fsm_agent.sessions.store.connection import Connection, conflicts, must
 from fsm_agent.sessions.store.contents import Contents, apart, slim
 from fsm_agent.sessions.store.database import Database, Job
 from fsm_agent.sessions.store.fence import Fence
@@ -309,17 +309,18 @@ class TurnLog:
         if len(self._sent) > SENT:
             self._sent = [*(one for one in self._sent[:-1] if not one.arrived), self._sent[-1]]
 
-    def _write(self, c: sqlite3.Connection, jobs: Sequence[Job]) -> None:
+    def _write(self, c: Connection, jobs: Sequence[Job]) -> None:
         """Do nothing when the turn is not ours any more. In the writer's thread."""
         self.fence.refuse(c)
-        try:
+        with conflicts(c, self._stale):
             for job in jobs:
                 job(c)
-        except sqlite3.IntegrityError as error:
-            raise StaleCopyError(
-                f"session {self.session.id} was changed by somebody else while turn {self._turn.turn_id}"
-                f" held it ({error}); what the turn did since is not stored"
-            ) from error
+
+    def _stale(self, error: Exception) -> StaleCopyError:
+        return StaleCopyError(
+            f"session {self.session.id} was changed by somebody else while turn {self._turn.turn_id} held it"
+            f" ({str(error).splitlines()[0]}); what the turn did since is not stored"
+        )
 
     async def _commit(self) -> None:
         """Wait until all that was handed over, and what was gathered, is safe."""
@@ -386,12 +387,11 @@ class TurnLog:
         )  # fmt: skip
         moved = (step.seq, step.dest, at, step.exit, turn_id, step.seq - 1)
 
-        def move(c: sqlite3.Connection) -> None:
-            done = c.execute(
-                "UPDATE turns SET seq = ?, state = ?, moved = ?, exit = ? WHERE id = ? AND seq = ?", moved
-            )
-            if done.rowcount != 1:
-                raise JournalError(f"turn {turn_id} is not where this process left it; this one stops here")
+        def move(c: Connection) -> None:
+            must(
+                c, "UPDATE turns SET seq = ?, state = ?, moved = ?, exit = ? WHERE id = ? AND seq = ?", moved,
+                lambda: JournalError(f"turn {turn_id} is not where it was left; this process stops here"),
+            )  # fmt: skip
             contents.write(c, shared)
             c.execute("INSERT INTO transitions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
@@ -403,7 +403,7 @@ class TurnLog:
         result = dumps(apart(closing.result, shared, long=False, stays="attempts"))
         ended = (at, closing.exit, closing.outcome, result, delta, turn_id)
 
-        def end(c: sqlite3.Connection) -> None:
+        def end(c: Connection) -> None:
             contents.write(c, shared)
             c.execute(
                 "UPDATE turns SET ended = ?, exit = ?, outcome = ?, result = ?, final = ?, owner = NULL WHERE"
@@ -428,7 +428,7 @@ class Handover:
     def __init__(
         self,
         jobs: list[Job],
-        write: Callable[[sqlite3.Connection, Sequence[Job]], None],
+        write: Callable[[Connection, Sequence[Job]], None],
         before: Handover | None,
     ) -> None:
         self.jobs, self._write, self._before = jobs, write, before
@@ -442,7 +442,7 @@ class Handover:
                 self.jobs += jobs
             return not self._begun
 
-    def __call__(self, connection: sqlite3.Connection) -> None:
+    def __call__(self, connection: Connection) -> None:
         with self._lock:
             self._begun = True
         self._written = False
@@ -468,7 +468,7 @@ class EffectJob:
 
     values: tuple[Any, ...]
 
-    def __call__(self, connection: sqlite3.Connection) -> None:
+    def __call__(self, connection: Connection) -> None:
         connection.execute(
             "INSERT OR REPLACE INTO effects VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", self.values
         )

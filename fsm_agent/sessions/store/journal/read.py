@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +9,7 @@ from fsm_agent.conversation.handover import AGENT_NAME
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.deltas import patched
 from fsm_agent.fsm.journal import Step
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.contents import delta_of, whole
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.journal.small_talk import EffectRow, effects_of
@@ -71,6 +71,16 @@ class Effect:
     origin: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ModelUse:
+    """What a turn took so far: ``model``, one that it asked, tokens, and US dollars, ``None`` while a
+    price is not known. Its children's are apart."""
+
+    model: str = ""
+    tokens: int = 0
+    cost: float | None = 0.0
+
+
 _INFO = (
     "id, session, asked, state, seq, began, moved, ended, exit, outcome, parent, forked_at, owner, epoch,"
     " digest, table_name, imported"
@@ -118,12 +128,37 @@ class Turns:
             ).fetchall()
         return [str(child) for (child,) in rows]
 
+    def inner(self, turn_id: str) -> list[str]:
+        """The ids of the turns of nested tables that a turn's states began, in the order in which they
+        began."""
+        with self._database.reading() as c:
+            rows = c.execute(
+                "SELECT t.id FROM sessions s JOIN turns t ON t.session = s.id WHERE s.kind = 'child'"
+                " AND s.parent = (SELECT session FROM turns WHERE id = ?) AND t.parent = ?"
+                " AND t.forked_at IS NULL AND t.table_name != ? ORDER BY t.began, t.rowid",
+                (turn_id, turn_id, AGENT_TURN),
+            ).fetchall()
+        return [str(one) for (one,) in rows]
+
     def agent(self, turn_id: str) -> str:
         """The name of the agent whose turn it is; empty for a turn of another table."""
         if self.info(turn_id).table_name != AGENT_TURN:
             return ""
         said = self.result(turn_id) or self.snapshot(turn_id, 0)
         return str(said.get("agent", AGENT_NAME))
+
+    def usage(self) -> dict[str, ModelUse]:
+        """What each turn that asked a model took, by its id."""
+        sql = (
+            "SELECT turn, MAX(provider || ':' || model), SUM(input + output + cache_read + cache_write),"
+            " SUM(cost), MAX(CASE WHEN cost_status = 'unknown' THEN 1 ELSE 0 END) FROM usage GROUP BY turn"
+        )
+        with self._database.reading() as c:
+            rows = c.execute(sql).fetchall()
+        return {
+            turn: ModelUse(model, tokens, None if unknown else cost or 0.0)
+            for turn, model, tokens, cost, unknown in rows
+        }
 
     def steps(self, turn_id: str, first: int = 1, last: int | None = None) -> list[Step]:
         """The moves numbered ``first`` to ``last``, both included."""
@@ -175,7 +210,7 @@ class Turns:
             row = c.execute("SELECT result FROM turns WHERE id = ?", (turn_id,)).fetchone()
             return whole(c, row[0]) if row and row[0] else None
 
-    def _snapshot(self, c: sqlite3.Connection, turn_id: str, seq: int | None) -> dict[str, Any]:
+    def _snapshot(self, c: Connection, turn_id: str, seq: int | None) -> dict[str, Any]:
         info, at_end = _info(c, turn_id), seq is None
         seq = info.seq if seq is None else seq
         if not 0 <= seq <= info.seq:
@@ -193,9 +228,7 @@ class Turns:
         snapshot = patched(whole(c, start), [delta_of(c, delta) for delta in deltas]) | {"seq": seq}
         return snapshot | {"supplied_history": loads(given[0])} if given else snapshot
 
-    def _moves(
-        self, c: sqlite3.Connection, turn_id: str, first: int, last: int | None
-    ) -> list[tuple[Any, ...]]:
+    def _moves(self, c: Connection, turn_id: str, first: int, last: int | None) -> list[tuple[Any, ...]]:
         info = _info(c, turn_id)
         before: list[tuple[Any, ...]] = []
         if info.parent is not None and info.forked_at is not None and first <= info.forked_at:
@@ -210,7 +243,7 @@ class Turns:
         )
 
 
-def _info(c: sqlite3.Connection, turn_id: str) -> TurnInfo:
+def _info(c: Connection, turn_id: str) -> TurnInfo:
     row = c.execute(f"SELECT {_INFO} FROM turns WHERE id = ?", (turn_id,)).fetchone()  # noqa: S608 - the names are ours
     if row is None:
         raise ConfigError("no such turn", turn_id, "an id that `fsm-agent sessions show` lists")
@@ -221,7 +254,7 @@ def _read(row: tuple[Any, ...]) -> TurnInfo:
     return replace(TurnInfo(*row), imported=bool(row[-1]))
 
 
-def _owner_of(c: sqlite3.Connection, turn_id: str, seq: int) -> str:
+def _owner_of(c: Connection, turn_id: str, seq: int) -> str:
     """Which turn of a line of forks made the visit after ``seq`` moves."""
     info = _info(c, turn_id)
     while info.parent is not None and info.forked_at is not None and seq < info.forked_at:

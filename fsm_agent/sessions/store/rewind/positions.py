@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_agent.conversation.messages import Message
+from fsm_agent.runtime.measures import measured
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import contents
 from fsm_agent.sessions.store.claims import Claim
@@ -99,6 +100,7 @@ async def take_over(
         if one.turn == position.turn.id and one.kind in ("result", "timer")
     }
     adopt(session, position)
+    measured("takeover")
     return Begun(recording=now.recording)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from fsm_agent import Agent, Turn, tool
 from fsm_agent.errors import ConfigError, OwnershipLost, SessionBusy
 from fsm_agent.fsm.journal import Exchange, Step
-from fsm_agent.sessions.store import Claim, ConversationLog, Database, Store
+from fsm_agent.sessions.store import Claim, ConversationLog, SqliteDatabase, Store
 from fsm_agent.sessions.store.fence import Fence, Fences
 from fsm_agent.sessions.store.journal.log import Closing
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
@@ -90,7 +90,7 @@ class HeldStore(Store):
         self.fences = Unwatched()
 
 
-class HeldDatabase(Database):
+class HeldDatabase(SqliteDatabase):
     """Its writer stands before a transaction. Each job has one of its own, written at once."""
 
     held = Held()
@@ -99,9 +99,9 @@ class HeldDatabase(Database):
     def submit(self, job: Any, alone: bool = False, late: bool = False) -> Future[Any]:
         return super().submit(job, alone)
 
-    def _commit(self, connection: sqlite3.Connection, group: Any) -> bool:
+    def commit_group(self, connection: sqlite3.Connection, group: Any) -> bool:
         self.held.at("commit")
-        return super()._commit(connection, group)
+        return super().commit_group(connection, group)
 
 
 def line(home: Path, words: str) -> None:

@@ -444,7 +444,7 @@ class Agent(Generic[Deps, Out]):
             session, content, task_id or str(uuid.uuid4()), rows, ephemeral_prompt or "",
             turn_id=turn_id, handoffs=handoffs,
         )  # fmt: skip
-        state.setup.traced(trace)
+        state.setup.traced(str(trace))
         output = self._output_type(output_type)
         log = self._log(state, session)
         performer = self._performer(session, state, log.fence, deps, output)

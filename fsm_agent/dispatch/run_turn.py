@@ -83,8 +83,8 @@ async def _run(
         if (claimed := await claim_queued(store, order.turn, rank)) is None:
             return await _not_begun(store, order, rank)
         queued, begins = claimed
-        measured("queue_wait", max(0.0, store.now() - queued.at))
         agent, deps = make_agent(order)
+        measured("queue_wait", max(0.0, store.now() - queued.at))
         try:
             turn = agent.begin_queued(order.turn, queued.request, begins, deps=deps)
         except ConfigError as error:  # it will not be usable next time either

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fsm_agent import Agent, tool
+from fsm_agent.errors import OwnershipLost, StoreError
 from fsm_agent.sessions.store import Database, Store
 from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, text, tools
 

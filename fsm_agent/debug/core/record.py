@@ -7,7 +7,6 @@ then, so that move ``n + 1`` ends it. A forked turn has the moves of the turn it
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -22,6 +21,7 @@ from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.deltas import patched
 from fsm_agent.fsm.journal import Step
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.contents import delta_of, whole
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.rows import transcript
@@ -72,7 +72,7 @@ class Record:
         """Return what is known of the turn."""
         return self._turns.info(self.turn_id)
 
-    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
+    def reading(self) -> AbstractContextManager[Connection]:
         """Return a look into the store that the record is in."""
         return self._store.database.reading()
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fsm_agent import Agent, tool
-from fsm_agent.sessions.store import Database, Store
+from fsm_agent.errors import OwnershipLost, StoreError
+from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, text, tools
 
 HISTORY = [
@@ -17,7 +21,7 @@ HISTORY = [
 ]
 
 
-class Locked(Database):
+class Locked(SqliteDatabase):
     """No transaction comes through while it is ``locked``."""
 
     locked = False
@@ -111,9 +115,7 @@ def test_a_turn_that_was_stopped_behind_its_compaction_goes_on_in_one_line(
     assert last.id == result.session_id
     assert [row.to_dict() for row in last.rows] == result.messages
     assert len(result.compressions) == 1
-    with sqlite3.connect(tmp_path / "sessions.db") as c:
-        ends = c.execute("SELECT id FROM sessions WHERE successor IS NULL").fetchall()
-    c.close()
+    ends = Store(tmp_path).database.select("SELECT id FROM sessions WHERE successor IS NULL")
     assert ends == [(last.id,)]
 
 

@@ -4,8 +4,8 @@ much the file grows with a turn.
     python benchmarks/journal.py [--quick] [--json FILE]
     python benchmarks/journal.py --throughput [--database URL]
 
-With ``--throughput`` it is moves a second by the clock on the wall, at 1, 50 and 200 turns at once: in a file,
-and in an empty database of PostgreSQL that is named.
+With ``--throughput`` it is moves a second by the clock on the wall, at 1, 50 and 200 turns at once: in a
+file, and in an empty database of PostgreSQL that is named.
 
 The model answers at once from memory and the tool is pure, so what is left is the engine and its journal.
 Processor time is user and system, of all threads, the writer's included; the smallest of some runs counts.

@@ -83,7 +83,9 @@ def folder() -> Iterator[Path]:
 @contextlib.contextmanager
 def copied(home: Path) -> Iterator[Path]:
     with folder() as place:
-        yield Path(shutil.copytree(home, place / "home"))
+        copy = Path(shutil.copytree(home, place / "home"))
+        same_database(home, copy)
+        yield copy
 
 
 def in_process(work: Callable[[], Result]) -> tuple[int, Result]:

@@ -51,6 +51,7 @@ from tests.crash.scene import (
     note,
     world,
 )
+from tests.helpers.on_postgres import same_database
 
 Result = dict[str, Any]
 Point = tuple[str, int]

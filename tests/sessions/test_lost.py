@@ -115,7 +115,9 @@ def test_a_turn_that_was_stopped_behind_its_compaction_goes_on_in_one_line(
     assert last.id == result.session_id
     assert [row.to_dict() for row in last.rows] == result.messages
     assert len(result.compressions) == 1
-    ends = Store(tmp_path).database.select("SELECT id FROM sessions WHERE successor IS NULL")
+    with sqlite3.connect(tmp_path / "sessions.db") as c:
+        ends = c.execute("SELECT id FROM sessions WHERE successor IS NULL").fetchall()
+    c.close()
     assert ends == [(last.id,)]
 
 

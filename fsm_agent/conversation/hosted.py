@@ -86,7 +86,9 @@ def hosted_by(runtime: Runtime) -> Mapping[str, HostedTool]:
 @lru_cache(maxsize=64)
 def _hosted_by(mode: ApiMode, provider: str, model: str) -> Mapping[str, HostedTool]:
     """Asked for several times with each request, for the same model."""
-    found: dict[str, HostedTool] = {r.name: r for r in reversed(_ROWS) if r.is_of(mode, provider, model)}
+    found: dict[str, HostedTool] = {
+        row.name: row for row in reversed(_ROWS) if row.is_of(mode, provider, model)
+    }
     return MappingProxyType(found)
 
 

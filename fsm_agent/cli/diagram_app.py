@@ -15,10 +15,7 @@ FORMAT = "mermaid, dot, svg, md or json."
 diagram = typer.Typer(
     cls=ShowUnlessTold,
     rich_markup_mode=None,
-    help=(
-        'Draw a transition table, a turn, a coverage; compare two versions. "diagram …" is short for "diagram'
-        ' show …".'
-    ),
+    help='Draw a table, a turn, a coverage, a difference. "diagram …" is short for "diagram show …".',
 )
 
 

@@ -13,6 +13,7 @@ from fsm_agent.providers.anthropic_messages import AnthropicMessages
 from fsm_agent.providers.keyless_environment import hide_from_children
 from fsm_agent.providers.sdk_import import sdk_module
 from fsm_agent.providers.sdk_port import EventReader
+from fsm_agent.support.installation import install_command
 
 SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_BEARER_TOKEN_BEDROCK")
 
@@ -21,7 +22,7 @@ def check_installed() -> None:
     """Raise ``ConfigError`` when what signs requests, and reads their streams, is not installed. From now on
     no command of this process sees the secrets of the account."""
     if find_spec("boto3") is None:
-        raise ConfigError("provider 'bedrock' needs boto3", None, "pip install 'fsm-agent[bedrock]'")
+        raise ConfigError("provider 'bedrock' needs boto3", None, install_command("bedrock"))
     hide_from_children(SECRETS)
 
 

@@ -16,7 +16,7 @@ LOCK := requirements/development.txt
 COMPILE := --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
 	--no-emit-trusted-host --no-emit-options
 
-.PHONY: help demo test test-slow explore check diagrams bench figures lock audit sbom models clean
+.PHONY: help demo test test-slow explore check diagrams docs docs-serve reference pictures bench figures lock audit sbom models clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -45,10 +45,25 @@ check: .venv/developing ## style, types, import rules, fresh diagrams, and how m
 	@$(BIN)/python -m fsm_agent.diagram --check diagrams
 	@$(OF_EXAMPLES) --check || exit 1; done
 	@$(BIN)/python -m tests.helpers.behaviours --check
+	@$(BIN)/python -m docs.site.reference --check
 
 diagrams: .venv/installed ## write all diagrams anew from their tables
 	@$(BIN)/python -m fsm_agent.diagram diagrams
 	@$(OF_EXAMPLES) || exit 1; done
+
+docs: .venv/developing ## the documentation site, into dist/site: no network is needed, a broken link fails
+	@$(BIN)/python -m docs.site.pages dist/pages
+	@$(BIN)/zensical build --strict --clean
+
+docs-serve: docs ## the same on http://127.0.0.1:8000, for this machine alone
+	@$(BIN)/zensical serve --dev-addr 127.0.0.1:8000
+
+reference: .venv/developing ## write the pages of settings and commands anew from the code
+	@$(BIN)/python -m docs.site.reference
+
+pictures: .venv/developing ## take the pictures of the pages anew: of the real debugger, real turns and tables
+	@$(BIN)/python -m tests.helpers.page_pictures
+	@$(BIN)/python -m tests.browser.pictures
 
 bench: .venv/developing ## what the engine costs beside a bare loop, and a long history and a tool call
 	@$(BIN)/python benchmarks/engine.py

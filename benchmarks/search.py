@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fsm_agent.fsm.codec import dumps
-from fsm_agent.sessions.store import Database
-from fsm_agent.sessions.store.search.indexing import BESIDE, catch_up, index_batch
+from fsm_agent.sessions.store import SqliteDatabase
+from fsm_agent.sessions.store.search.fts5 import index_batch
+from fsm_agent.sessions.store.search.indexing import BESIDE, catch_up
 from fsm_agent.sessions.store.search.messages import Among, search
 
 WORDS, CHARACTERS, A_SESSION = 50_000, 3_000, 50
@@ -45,7 +46,7 @@ def bodies(rng: random.Random, count: int) -> Iterator[str]:
         yield dumps({"role": ("user", "assistant", "tool")[number % 3], "content": text})
 
 
-def fill(database: Database, count: int) -> None:
+def fill(database: SqliteDatabase, count: int) -> None:
     now, sessions = time.time(), count // A_SESSION
     rows = (
         (
@@ -87,7 +88,7 @@ def classes(rng: random.Random) -> dict[str, Callable[[], str]]:
     }
 
 
-def measure(database: Database, runs: int) -> None:
+def measure(database: SqliteDatabase, runs: int) -> None:
     rng = random.Random(2)
     print(f"  {'words':<28} {'p50 ms':>8} {'p95 ms':>8}   hits looked at")
     for name, word in classes(rng).items():
@@ -102,7 +103,7 @@ def measure(database: Database, runs: int) -> None:
     )
 
 
-def timed(database: Database, text: str, among: Among) -> tuple[float, int]:
+def timed(database: SqliteDatabase, text: str, among: Among) -> tuple[float, int]:
     began = time.perf_counter()
     found = search(database, text, among)
     return (time.perf_counter() - began) * 1000, found.looked_at
@@ -115,7 +116,7 @@ def show(name: str, taken: list[tuple[float, int]]) -> None:
     print(f"  {name:<28} {spent[len(spent) // 2]:>8.2f} {p95:>8.2f}   {looked:.0f}")
 
 
-def beside(database: Database) -> None:
+def beside(database: SqliteDatabase) -> None:
     """How long the writer is held by one batch beside running turns."""
     held = []
     for _ in range(100):
@@ -137,7 +138,7 @@ def main() -> None:
     for count in options.messages:
         with tempfile.TemporaryDirectory() as home:
             path = Path(home) / "sessions.db"
-            database = Database(path)
+            database = SqliteDatabase(path)
             fill(database, count)
             before = path.stat().st_size
             print(f"{count:,} messages, {before / 1e6:.0f} MB")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fsm_agent.fsm.runner import Step
     from fsm_agent.hooks import Answer, Block, Guardrail, Hooks, RequestChange, Retry, Rewrite
     from fsm_agent.sessions.store import Database
+    from fsm_agent.sessions.store.owners import Owners
     from fsm_agent.sessions.store.pending import Pending
     from fsm_agent.sessions.turn import Turn
     from fsm_agent.settings.model import Settings
@@ -74,11 +75,11 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-def _remote_debug_server(gate: PausePoint, database: Database) -> RemoteDebugServer:
+def _remote_debug_server(gate: PausePoint, database: Database, owners: Owners) -> RemoteDebugServer:
     """Loaded only where somebody debugs: the debugger is built on turns, not turns on the debugger."""
     from fsm_agent.debug.core.remote_server import RemoteDebugServer
 
-    return RemoteDebugServer(gate, database)
+    return RemoteDebugServer(gate, database, owners)
 
 
 registry.REMOTE_DEBUG_SERVERS.append(_remote_debug_server)

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     from fsm_agent.sessions.checkpoints import PutBack
     from fsm_agent.sessions.relay import Relay
     from fsm_agent.sessions.session import Session
-    from fsm_agent.sessions.store import Begun, ConversationLog, ConversationRecording, Store
+    from fsm_agent.sessions.store import Begun, Claim, ConversationLog, ConversationRecording, Store
+    from fsm_agent.sessions.store.database import Job
+    from fsm_agent.sessions.store.fence import Fence
     from fsm_agent.sessions.store.journal.read import Turns
     from fsm_agent.sessions.store.pending import Pending, PendingItems
     from fsm_agent.sessions.store.rewind.positions import Position
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from fsm_agent.sessions.store.speaker import Speaker
     from fsm_agent.sessions.turn import Turn
     from fsm_agent.settings.model import Settings
+    from fsm_agent.telemetry import Telemetry
     from fsm_agent.tools import RunContext, Tool
     from fsm_agent.toolsets.agent import Background
 else:
@@ -65,30 +68,57 @@ Content = (
 class Agent(Generic[Deps, Out]):
     """An agent: a model, tools, settings, and a session that goes on from turn to turn.
 
-    ``model``: ``"<provider>:<model>"``, a ``ModelPort`` (a scripted one for instance), or ``None`` to take
-    what is there: ``FSM_AGENT_MODEL``, a key in the environment, a local server, else the offline demo.
-    ``output_type``: what its answers must be: a pydantic model, a dataclass, a ``TypedDict``, another type or
-    union, a function whose parameters are asked for and whose result is the answer, or a ``JsonSchema``
-    (``fsm_agent.output``); ``None`` for text.
-    ``api_key``: a string, a list, or an object with ``get()`` and ``refresh()``. ``tools``: decorated or
-    plain functions. ``toolsets``: names of built-in groups (``fsm_agent.toolsets``,
-    ``fsm_agent.toolsets.agent``), ``[]`` for none. ``fallbacks``: dicts with the keys model (or a port),
-    base_url, api_key, api_mode, context_window. ``callbacks``: see ``fsm_agent.runtime.callbacks``.
-    ``clock``: every wait and time limit goes through it. ``budget``: iterations shared with other agents.
-    ``auxiliary``: smaller models for side work, a dict like those of ``fallbacks`` or a list of them, or such
-    lists by task (``summary``, ``web``, ``vision``, ``title``); the main model is used when they fail.
-    ``memory``: an external memory besides the files in the home directory.
-    ``context_engine``: decides how a conversation that is too long becomes shorter, in the place of the
-    built-in engine (``fsm_agent.conversation.compaction``); children have it, too.
-    ``hooks``, ``input_guardrails``, ``output_guardrails``: code of yours that sees what goes through its
-    turns, and may change or refuse it (``fsm_agent.hooks``); its children have the hooks, too.
-    ``mcp``: MCP servers by name instead of those in ``config.toml``, see ``fsm_agent.toolsets.mcp``.
-    ``source``: what its new sessions are begun by, in lists and insights. ``name``: what other agents, and
-    whoever reads what it did, call it. ``handoffs``: agents that it can hand a conversation to, or a
-    ``Handoff`` for each. A message goes to the agent that it is given to; ``speaker()`` is the one that
-    answered last.
+    Args:
+        model: ``"<provider>:<model>"``, a ``ModelPort`` (a scripted one for instance), or ``None`` to take
+            what is there: ``FSM_AGENT_MODEL``, a key in the environment, a local server, else the offline
+            demo.
+        base_url: Address of the provider, up to ``/v1``, in the place of its own.
+        api_mode: How requests are written: ``"chat_completions"``, ``"codex_responses"`` (the Responses
+            API) or ``"anthropic_messages"``; by default what the provider speaks.
+        api_key: A string, several, or an object with ``get()`` and ``refresh()``; by default the
+            environment's.
+        context_window: Tokens that prompt and answer may have together, where it is not known or wrong.
+        tools: Functions, decorated with ``tool`` or plain.
+        toolsets: Names of built-in groups (``fsm_agent.toolsets``, ``fsm_agent.toolsets.agent``), ``[]`` for
+            none.
+        system_prompt: Who the agent is, in the place of the built-in words; what the engine adds (rules,
+            directory, date) comes after it.
+        output_type: What its answers must be: a pydantic model, a dataclass, a ``TypedDict``, another type or
+            union, a function whose parameters are asked for and whose result is the answer, or a
+            ``JsonSchema`` (``fsm_agent.output``); ``None`` for text.
+        fallbacks: Models that are tried in this order when the model cannot answer: mappings with the keys
+            model (or a port), base_url, api_key, api_mode, context_window. ``None``: the config file's.
+        settings: ``Settings``, or a mapping with what differs from them, such as ``{"max_iterations": 20}``.
+        home: Folder with the store, notes and config file; by default ``FSM_AGENT_HOME``, else the
+            platform's.
+        session_id: The session to go on with, or the name of a new one; by default a new one.
+        callbacks: A mapping or an object; see ``fsm_agent.runtime.callbacks``.
+        clock: Every wait and time limit goes through it.
+        budget: Iterations shared with other agents.
+        auxiliary: Smaller models for side work: a mapping like those of ``fallbacks``, a list of them, or
+            such lists by task (``summary``, ``web``, ``vision``, ``title``). The main model is used when they
+            fail.
+        memory: An external memory besides the files in the home.
+        context_engine: Decides how a conversation that is too long becomes shorter, in the place of the
+            built-in engine (``fsm_agent.conversation.compaction``); children have it, too.
+        hooks: Code of yours that sees what goes through its turns, and may change or refuse it
+            (``fsm_agent.hooks``); children have them, too.
+        input_guardrails: Functions that look at a message before it is sent.
+        output_guardrails: Functions that look at an answer before it is delivered.
+        mcp: MCP servers by name instead of those in ``config.toml``, see ``fsm_agent.toolsets.mcp``.
+        workdir: Folder that the tools for files and commands work in; by default the current one.
+        store: A store that is open already, in the place of the home's.
+        inherits: What a child has of its parent; the engine gives it.
+        source: What its new sessions are begun by, in lists and insights.
+        name: What other agents, and whoever reads what it did, call it.
+        handoffs: Agents that it can hand a conversation to, or a ``Handoff`` for each. A message goes to the
+            agent that it is given to; ``speaker()`` is the one that answered last.
+        telemetry: Whether its turns, and those of its children and of agents that it hands over to, are told
+            to OpenTelemetry, and where (``fsm_agent.telemetry``); by default the setting.
+        inbox: Where interrupts and steering come in; the engine gives it.
 
-    Raises ``ConfigError`` for anything that cannot be used, in one line.
+    Raises:
+        ConfigError: For anything that cannot be used, in one line.
     """
 
     @overload
@@ -156,6 +186,7 @@ class Agent(Generic[Deps, Out]):
         name: str = AGENT_NAME,
         handoffs: Sequence[Handoff | OptionedAgent] = (),
         inbox: TurnInbox | None = None,
+        telemetry: Telemetry | bool | None = None,
     ) -> None:
         self._options = AgentOptions(
             model=model, base_url=base_url, api_mode=api_mode, api_key=api_key, context_window=context_window,
@@ -166,6 +197,7 @@ class Agent(Generic[Deps, Out]):
             input_guardrails=tuple(input_guardrails), output_guardrails=tuple(output_guardrails), mcp=mcp,
             workdir=workdir, store=store,
             inherits=inherits, source=source, name=name, handoffs=handoffs, inbox=inbox,
+            telemetry=telemetry,
         )  # fmt: skip
         self._services = services = engine.composed(self._options, Agent.of)
         self.home, self.settings, self.signals = services.home, services.settings, services.signals
@@ -392,9 +424,10 @@ class Agent(Generic[Deps, Out]):
         output_type: Any = None,
         turn_id: str = "",
         handoffs: tuple[HandoffStep, ...] = (),
+        begins: Job | None = None,
     ) -> Turn[Any]:
         """``handoffs``: the way of the conversation to this agent since the user spoke; then ``turn_id`` is
-        known."""
+        known. ``begins``: done in the transaction that begins the turn."""
         content, rows = self._message(user_message), None
         if not isinstance(ephemeral_prompt, str | None):
             raise ConfigError("ephemeral_prompt has the wrong type", ephemeral_prompt, "a text, or None")
@@ -411,7 +444,8 @@ class Agent(Generic[Deps, Out]):
             turn_id=turn_id, handoffs=handoffs,
         )  # fmt: skip
         output = self._output_type(output_type)
-        performer, log = self._performer(session, state, deps, output), self._log(state, session)
+        log = self._log(state, session)
+        performer = self._performer(session, state, log.fence, deps, output)
         parent = None if (child := self._options.inherits) is None else child.order.parent_turn
         new = engine.NewTurn(
             engine.asked_words(content),
@@ -419,6 +453,7 @@ class Agent(Generic[Deps, Out]):
             engine.DIGEST,
             self.settings.model_dump(mode="json"),
             parent,
+            begins,
         )
 
         def moved(successor: Session) -> None:
@@ -436,6 +471,15 @@ class Agent(Generic[Deps, Out]):
 
         return self._turn(state, session, performer, log, enter)
 
+    def begin_queued(
+        self, turn_id: str, request: Mapping[str, Any], begins: Job, *, deps: Deps | None = None
+    ) -> Turn[Out]:
+        """The turn of a message that was queued under this id; the agent that has the conversation answers.
+        ``request`` is what ``start`` is given; ``begins`` is done in the transaction that begins the turn,
+        and raises what keeps it from that. Raises ``ConfigError`` as ``start`` does."""
+        said: dict[str, Any] = {"ephemeral_prompt": None, "deps": deps, **request}
+        return self.speaker()._started(**said, turn_id=turn_id, begins=begins)
+
     def _output_type(self, given: Any) -> OutputType[Any] | None:
         own = self._services.output
         return own if given is None else engine.output_type_of(given, self.settings)
@@ -446,7 +490,12 @@ class Agent(Generic[Deps, Out]):
         return engine.message_of(content, services.backends.runtimes(), self.settings.parts, asks_images=asks)
 
     def resume(
-        self, session_or_turn_id: str, *, deps: Deps | None = None, output_type: Any = None
+        self,
+        session_or_turn_id: str,
+        *,
+        deps: Deps | None = None,
+        output_type: Any = None,
+        claim: Claim | None = None,
     ) -> Turn[Out]:
         """An unfinished turn, where it was when its process ended: by its id or its beginning, or by the id,
         beginning or title of its session. Calls of tools that were running then are not repeated unless they
@@ -454,21 +503,24 @@ class Agent(Generic[Deps, Out]):
         else whoever is present is asked, or it is suspended again. Of a session whose last turn handed the
         conversation over: the turn of the other agent, if it was not begun. ``deps``: as of ``start``, for
         what is left of the turn. ``output_type``: as of ``start``, which has to be given again; without it,
-        and where the agent's is another, the answer is plain data by the schema that is stored. Raises
+        and where the agent's is another, the answer is plain data by the schema that is stored. ``claim``:
+        what ``Store.claim`` gave for the turn; nobody is asked then whether its owner lives. Raises
         ``ConfigError`` when there is nothing to resume, ``SessionBusy`` while another process runs it."""
         if not self._options.handoffs:
-            return self._resumed(session_or_turn_id, deps, output_type)
+            return self._resumed(session_or_turn_id, deps, output_type, claim)
         left = engine.speaker_after(self.journal, engine.any_turn(self._store, session_or_turn_id))
         if left.handoffs and left == engine.speaker_of(self._store, left.turn.session):
             return self._taken_over(left.turn.session, left.handoffs, left.task_id, deps, output_type)
-        return self._reached(left)._resumed(session_or_turn_id, deps, output_type)
+        return self._reached(left)._resumed(session_or_turn_id, deps, output_type, claim)
 
-    def _resumed(self, session_or_turn_id: str, deps: Any, output_type: Any) -> Turn[Any]:
+    def _resumed(
+        self, session_or_turn_id: str, deps: Any, output_type: Any, claim: Claim | None
+    ) -> Turn[Any]:
         info = engine.find_turn(self._store, session_or_turn_id).moved_by(engine.KIND.table.name)
-        self._store.refuse_if_run(info)
-        position, session = engine.position_of(self._store, info.id), self._store.session(info.session)
+        session = self._store.resumable(info, claim)
+        position = engine.position_of(self._store, info.id)
         session.release(session.acquire(info.id))  # refused at once, not at the first move
-        enter = partial(engine.take_over, self._store, position, session)
+        enter = partial(engine.take_over, self._store, position, session, claim)
         return self._continued(position, session, deps, enter, output_type)
 
     def pending(self) -> list[Pending]:
@@ -506,9 +558,9 @@ class Agent(Generic[Deps, Out]):
         session = self._store.new_session()
         write = engine.forked(self._store, position, session, _turn_id(session), engine.DIGEST)
 
-        async def enter() -> Begun:
+        async def enter(fence: Fence) -> Begun:
             await self._store.written(write)
-            return engine.Begun(1)
+            return engine.Begun()
 
         return self._continued(position, session, deps, enter, output_type)
 
@@ -517,7 +569,7 @@ class Agent(Generic[Deps, Out]):
         position: Position,
         session: Session,
         deps: Any,
-        enter: Callable[[], Awaitable[Begun]],
+        enter: Callable[[Fence], Awaitable[Begun]],
         output_type: Any = None,
     ) -> Turn[Any]:
         imported = position.turn.imported
@@ -530,12 +582,12 @@ class Agent(Generic[Deps, Out]):
             if not state.seq
             else engine.output_type_again(state.setup.output, output_type, own, self.settings)
         )
-        performer = self._performer(session, state, deps, output, imported=imported)
         log = self._log(state, session, position.recording)
+        performer = self._performer(session, state, log.fence, deps, output, imported=imported)
         performer.cut_off = position.recording.cut_off()
 
         async def reenter() -> Begun:
-            begun = await enter()
+            begun = await enter(log.fence)
             engine.joined(state, session)
             log.opened()  # before: what the agent puts in place of what is stored is a change like others
             performer.prompted(
@@ -555,6 +607,7 @@ class Agent(Generic[Deps, Out]):
         self,
         session: Session,
         state: TurnState,
+        fence: Fence,
         deps: Any,
         output: OutputType[Any] | None,
         *,
@@ -575,12 +628,18 @@ class Agent(Generic[Deps, Out]):
         return engine.EffectHandler(
             self._services,
             session,
-            state.turn_id,
+            fence,
             imported=imported,
             scene=scene,
             handoffs=len(state.setup.handoffs),
             output=output,
         )
+
+    def _trace_before(self, state: TurnState) -> str:
+        """The trace of the turn that handed the conversation over to this one; empty without one."""
+        if not state.setup.handoffs:
+            return ""
+        return str(self.journal.snapshot(state.setup.handoffs[-1].turn_id).get("trace") or "")
 
     def _log(
         self, state: TurnState, session: Session, recording: ConversationRecording | None = None
@@ -599,7 +658,13 @@ class Agent(Generic[Deps, Out]):
         enter: Callable[[], Awaitable[Begun]],
         steps: Sequence[Step] = (),
     ) -> Turn[Any]:
-        gate = engine.PausePoint(state, engine.KIND, self.signals, self._store.pause_points)
+        observer = None
+        if self._services.tracing is not None:
+            observer = self._services.tracing.turn(state, partial(self._trace_before, state))
+            performer.observed(observer.first_chunk)
+        gate = engine.PausePoint(
+            state, engine.KIND, self.signals, self._store.pause_points, observer=observer
+        )
         runner = engine.Runner(
             state,
             engine.MACHINE,
@@ -615,7 +680,7 @@ class Agent(Generic[Deps, Out]):
             lambda done: self._ended(state, done, session, performer),
             self.settings.store,
         )
-        ending = replace(ending, suspended=partial(self._suspended, state.turn_id))
+        ending = replace(ending, suspended=partial(self._suspended, state.turn_id), lost=performer.lost)
         lease = engine.SessionLease(self._store, state.turn_id, log, enter, ending, self._status)
         return engine.Turn(state, runner, session, lease, gate, self._door, steps)
 
@@ -651,7 +716,10 @@ class Agent(Generic[Deps, Out]):
             state.load(held.rows)
             state.compaction.begin(engine.Compacted(held.guard.done))
             state.compaction.force(focus)
-            await engine.compacted(state, performer)
+            tracing = self._services.tracing
+            seen = engine.nullcontext(performer) if tracing is None else tracing.compacting(state, performer)
+            with seen as perform:
+                await engine.compacted(state, perform)
             await performer(engine.CloseTurn(silences=opened.silences))
             await self._store.save(held)
         except BaseException:
@@ -837,14 +905,19 @@ class Agent(Generic[Deps, Out]):
         return engine.named(self._options, self._services.backends)
 
     def _relay(self, turn: Turn[Any], deps: Any, output_type: Any) -> Relay:
-        def onward(result: TurnResult) -> Turn[Any] | None:
-            self.session_id = result.session_id
-            if result.turn_exit_reason != "handed_over":
-                return None
-            way = tuple(result.handoffs)
-            return self._taken_over(result.session_id, way, result.task_id, deps, output_type)
+        return engine.Relay(turn, partial(self._following, deps=deps, output_type=output_type))
 
-        return engine.Relay(turn, onward)
+    def following(self, result: TurnResult, *, deps: Deps | None = None) -> Turn[Any] | None:
+        """The turn of the agent that the turn with this result handed the conversation over to; ``None`` when
+        it did not. ``deps``: as of ``start``."""
+        return self._following(result, deps, None)
+
+    def _following(self, result: TurnResult, deps: Any, output_type: Any) -> Turn[Any] | None:
+        self.session_id = result.session_id
+        if result.turn_exit_reason != "handed_over":
+            return None
+        way = tuple(result.handoffs)
+        return self._taken_over(result.session_id, way, result.task_id, deps, output_type)
 
     def _taken_over(
         self,
@@ -906,6 +979,7 @@ class Agent(Generic[Deps, Out]):
                     workdir=self._services.workdir if own.workdir is None else own.workdir,
                     source=mine.source,
                     inbox=self.signals,
+                    telemetry=own.telemetry if own.telemetry is not None else self._services.telemetry,
                 )
             )
         return other

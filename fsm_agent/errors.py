@@ -11,7 +11,9 @@ transition table has rows for them. Exceptions are for bugs and wrong use, split
     │   ├── ForbiddenChange   a state changed what only rows change: a counter, a limit, its place
     │   ├── StuckTurn         no row of the reported event is open (the proofs exclude this)
     │   ├── PropertyBroken    a move would break a property of the table, and the turn is watched for it
-    │   └── JournalError      the journal refused a row: another process has taken the turn over
+    │   └── JournalError      the journal refused a row
+    │       ├── OwnershipLost     another process has taken the turn over
+    │       └── StaleCopyError    somebody else wrote to the session meanwhile
     ├── StoreError            the file that sessions are kept in cannot be used (exit code 2)
     ├── SessionBusy           another turn of this session is running (exit code 2)
     └── TurnSuspended         the turn waits for an answer, and goes on when it is there (exit code 4)
@@ -69,6 +71,11 @@ class PropertyBroken(TurnError):
 
 class JournalError(TurnError):
     """The journal did not accept a row; the turn must not go on."""
+
+
+class OwnershipLost(JournalError):
+    """Another process, or a later attempt in this one, has the turn now: this one has stopped, and what it
+    did since is not stored."""
 
 
 class StaleCopyError(JournalError):

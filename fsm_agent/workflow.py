@@ -38,11 +38,12 @@ from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.sessions.durable_turn import DurableTurn
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.session_lease import SessionLease, TurnEnding
-from fsm_agent.sessions.store import Begun, Closing, NewTurn, Recording, Store, TurnLog, store_for
+from fsm_agent.sessions.store import Begun, Claim, Closing, NewTurn, Recording, Store, TurnLog, store_for
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.names import find_turn
 from fsm_agent.sessions.store.rewind.positions import Position, forked
 from fsm_agent.sessions.store.rows import asked_words
+from fsm_agent.settings.model import Settings
 from fsm_agent.support.home import home_of
 
 T = TypeVar("T", bound=BaseTurn)
@@ -125,8 +126,8 @@ class Workflow(Generic[T]):
 
     @cached_property
     def store(self) -> Store:
-        """Where the turns are."""
-        return store_for(self.home, "full")
+        """Where the turns are: in the home, or in the database that the environment names."""
+        return store_for(self.home, "full", Settings().store.database)
 
     @property
     def journal(self) -> Turns:
@@ -155,22 +156,25 @@ class Workflow(Generic[T]):
             turn, held, log, lambda: self.store.begin(held, turn, log.opened, new, log.followed)
         )
 
-    def resume(self, session_or_turn_id: str) -> DurableTurn[WorkflowResult[T]]:
+    def resume(
+        self, session_or_turn_id: str, *, claim: Claim | None = None
+    ) -> DurableTurn[WorkflowResult[T]]:
         """An unfinished turn, where it was when its process ended: by its id or its beginning, or by its
         session. Requests that were under way then are made again, unless they say that they are unsafe
         (``fsm_agent.fsm.exchange_form``). Raises ``ConfigError`` when there is nothing to resume,
-        ``SessionBusy`` while another process runs it."""
+        ``SessionBusy`` while another process runs it. ``claim``: the turn was claimed by ``store.claim``, and
+        nobody has to be asked any more."""
         info = find_turn(self.store, session_or_turn_id).moved_by(self.kind.table.name)
-        self.store.refuse_if_run(info)
-        session = self.store.session(info.session)
+        session = self.store.resumable(info, claim)
         turn = self._restored(self.journal.snapshot(info.id), info)
         log = TurnLog(self.store.database, session, turn)
 
         async def enter() -> Begun:
-            begun = await self.store.claim(session, info, session.version, session.next_number - 1)
+            newest = session.next_number - 1
+            await self.store.take_over(info, session, claim, log.fence, session.version, newest)
             log.opened()
             known = Recording.of(self.journal.effects(info.id, info.seq))
-            return dataclasses.replace(begun, recording=known.unbelieved() if info.imported else known)
+            return Begun(recording=known.unbelieved() if info.imported else known)
 
         return self._turn(turn, session, log, enter, self.journal.steps(info.id, 1, info.seq))
 
@@ -193,7 +197,7 @@ class Workflow(Generic[T]):
         async def enter() -> Begun:
             await self.store.written(write)
             log.opened()
-            return Begun(1)
+            return Begun()
 
         return self._turn(turn, session, log, enter, self.journal.steps(turn_id, 1, at) if at else [])
 

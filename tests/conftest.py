@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,33 @@ MADE_UP = choose("openai:gpt-x", api_key="k").guess
 """What is said of the model that most tests use, which nobody knows: it is no part of what they look at."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--database", choices=("sqlite", "postgres"), default="sqlite", help="where stores are kept"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On PostgreSQL, what is about a SQLite file alone is left out."""
+    if config.getoption("--database") != "postgres":
+        return
+    left_out = [item for item in items if item.get_closest_marker("sqlite_only")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if session.config.getoption("--database") == "postgres":
+        from tests.helpers.on_postgres import keep_all_there
+
+        keep_all_there()
+
+
+def pytest_sessionfinish() -> None:
+    if (module := sys.modules.get("tests.helpers.on_postgres")) is not None:
+        module.stop()
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays to the end. Walking it again and again took the garbage collector a fifth of
     all tests' time."""
@@ -31,9 +59,13 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test has a home of its own and none of the user's keys."""
     monkeypatch.setenv("FSM_AGENT_HOME", str(tmp_path / "home"))
+    if request.config.getoption("--database") == "postgres":
+        from tests.helpers.on_postgres import url_of
+
+        monkeypatch.setenv("FSM_AGENT_STORE__DATABASE_URL", url_of(tmp_path / "home"))
     registry.GUESSES.clear()
     registry.GUESSES.add(MADE_UP)
     for name in (

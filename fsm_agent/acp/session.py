@@ -75,8 +75,9 @@ class EditorTalk:
 
     async def replay(self) -> None:
         """Tell what was said, and what was left unfinished."""
+        home, url = self._agent.home, self._agent.settings.store.database
         for update in replayed(
-            store_for(self._agent.home).newest(self._agent.session_id).rows, self._workdir
+            store_for(home, database_url=url).newest(self._agent.session_id).rows, self._workdir
         ):
             self._view.tell(update)
         if asked := self._unfinished():

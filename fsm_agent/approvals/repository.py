@@ -7,7 +7,6 @@ process; not in its forks, and only in the working directory in which it was giv
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Literal
 
 from fsm_agent.approvals.rules import Pattern
 from fsm_agent.errors import ConfigError
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.lineage import compacted_line
 
@@ -99,7 +99,7 @@ class Grants:
         not there."""
         wanted = pattern.strip()
 
-        def remove(c: sqlite3.Connection) -> int:
+        def remove(c: Connection) -> int:
             if session:
                 return c.execute(
                     "DELETE FROM session_grants WHERE pattern = ? AND session = ?", (wanted, session)

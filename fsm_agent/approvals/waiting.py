@@ -18,6 +18,7 @@ from fsm_agent.approvals.rules import Pattern
 from fsm_agent.conversation.effects import Approval, AskApproval
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.not_yet import NotYet, Waits
+from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.support.texts import clean
 
@@ -96,13 +97,13 @@ class Waiting:
     without an answer. ``resumed``: there may be answers."""
 
     items: PendingItems
-    turn_id: str
+    fence: Fence
     suspends: bool = False
     resumed: bool = False
 
     def of(self, call: str, kinds: Sequence[Waits], digest: str) -> Pending | None:
         """Return what was asked about this call, when it was about just this."""
-        found = self.items.of_call(self.turn_id, call) if self.resumed else ()
+        found = self.items.of_call(self.fence.turn_id, call) if self.resumed else ()
         return next((one for one in found if one.kind in kinds and one.digest == digest), None)
 
     def approval(self, question: AskApproval, workdir: str) -> Approval | None:
@@ -114,7 +115,7 @@ class Waiting:
         """An answer was given here, to what is asked elsewhere, too: the one that counts."""
         if not self.resumed or said.interrupted:
             return said
-        kept = self.items.settle(self.turn_id, question.call_id, "approval", asdict(said), somebody())
+        kept = self.items.settle(self.fence, question.call_id, "approval", asdict(said), somebody())
         return Approval(**kept)
 
     def put_off(self, question: AskApproval, workdir: str) -> NotYet | None:

@@ -9,7 +9,7 @@ import typer
 from fsm_agent.cli.config_app import config
 from fsm_agent.cli.diagram_app import diagram
 from fsm_agent.cli.models_app import models
-from fsm_agent.cli.options import LIMITS, SHOWN, CliOptions, Commands, Home, Json, with_agent
+from fsm_agent.cli.options import LIMITS, SHOWN, CliOptions, Commands, Home, Json, Sets, with_agent
 from fsm_agent.cli.pending_app import pending
 from fsm_agent.cli.sessions_app import sessions
 
@@ -53,6 +53,9 @@ app.add_typer(approvals, name="approvals")
 app.add_typer(config, name="config")
 app.add_typer(models, name="models")
 
+Remote = Annotated[
+    bool, typer.Option("--remote", help="Have a worker run it (`fsm-agent worker`), and show what it does.")
+]
 TableName = Annotated[
     str | None, typer.Argument(metavar="[MODULE:TABLE]", help="A transition table; default: the turn's.")
 ]
@@ -95,12 +98,17 @@ def run(
         str | None,
         typer.Option(metavar="FILE", help="A JSON schema for the answer, which is printed as JSON."),
     ] = None,
+    remote: Remote = False,
 ) -> None:
     """Run one turn.
 
     The answer goes to standard output, everything else to standard error. Exit codes: 0 completed, 1 failed,
     2 wrong use, 3 partial, 4 suspended, 130 interrupted.
     """
+    if remote:
+        from fsm_agent.cli.remote import run_remote
+
+        raise typer.Exit(run_remote(text, given, json, image, file, output_schema))
     from fsm_agent.cli.run import run
 
     raise typer.Exit(run(text, given, json, image, file, output_schema))
@@ -108,11 +116,44 @@ def run(
 
 @app.command()
 @with_agent("quiet")
-def chat(given: CliOptions) -> None:
+def chat(given: CliOptions, remote: Remote = False) -> None:
     """Talk with the agent, turn after turn."""
+    if remote:
+        from fsm_agent.cli.remote import chat_remote
+
+        raise typer.Exit(chat_remote(given))
     from fsm_agent.cli.chat import chat
 
     raise typer.Exit(chat(given))
+
+
+@app.command()
+def worker(
+    app: Annotated[
+        str,
+        typer.Option("--app", metavar="MODULE:NAME", help="A function that returns the agent of a turn."),
+    ],
+    slots: Annotated[
+        int | None, typer.Option(help="Turns that run at once; default: dispatch.slots.")
+    ] = None,
+    temporal: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="A Temporal server; default: dispatch.temporal.")
+    ] = None,
+    namespace: Annotated[str | None, typer.Option(help="Of that server.")] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A PostgreSQL database; better set in the environment."),
+    ] = None,
+    home: Home = None,
+    set: Sets = (),  # type: ignore[assignment]
+) -> None:
+    """Run turns that are queued, until a signal comes.
+
+    `run --remote`, `chat --remote` and programs queue them.
+    """
+    from fsm_agent.cli.worker import worker
+
+    raise typer.Exit(worker(app, home, list(set), slots, temporal, namespace, database_url))
 
 
 @app.command()

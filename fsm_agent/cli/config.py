@@ -23,6 +23,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.providers.choose import MODEL_ENV
 from fsm_agent.providers.config_file import CONFIG, KEYS, Config, checked_config, config_of
 from fsm_agent.providers.profiles import PROFILES
+from fsm_agent.sessions.store.postgres.address import shown
 from fsm_agent.settings.model import ENV_PREFIX, Settings, from_environment, unknown_variables
 from fsm_agent.settings.setting_docs import every_setting
 from fsm_agent.support.atomic_write import replace_file
@@ -101,7 +102,7 @@ def put(home: str | None, name: str, text: str) -> int:
             raise ConfigError(f"{key} holds a value, not a table", name, "the name of a setting")
     group[keys[-1]] = value
     _write(folder, document)
-    print(f"{name} = {clean(text)}  in {folder / CONFIG}")
+    print(f"{name} = {clean(shown(text))}  in {folder / CONFIG}")
     _warn_of_environment(name)
     return 0
 

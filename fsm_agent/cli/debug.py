@@ -12,12 +12,12 @@ from fsm_agent.agent import Agent
 from fsm_agent.cli.arguments import attribute_of
 from fsm_agent.cli.given import agent_of
 from fsm_agent.cli.options import CliOptions
+from fsm_agent.cli.sessions import store_of
 from fsm_agent.cli.verify import limits
 from fsm_agent.debug import DebugSession
 from fsm_agent.debug.core.manual import played
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
-from fsm_agent.sessions.store import store_for
 from fsm_agent.support.home import home_of
 from fsm_agent.support.installation import install_command
 from fsm_agent.workflow import Workflow
@@ -60,7 +60,7 @@ def debug(wanted: Wanted, given: CliOptions) -> int:
 
 def debug_session_of(given: CliOptions) -> DebugSession:
     """All turns of a home, with the agents that these options describe."""
-    given, store = replace(given, source="debugger"), store_for(home_of(given.home, os.environ), "full")
+    given, store = replace(given, source="debugger"), store_of(given.home)
 
     def make(hint: str | None) -> Agent:
         """Of the model that was named, else of the one that the turn ran on before."""

@@ -23,7 +23,7 @@ def serve(session: DebugSession, first: str | None, at: str | None, given: CliOp
     """Serve one editor until it leaves; exit code 0. ``at``: a port or the path of a socket, ``None`` for
     standard input and output. ``given`` is what the command line said; a launch configuration may say
     otherwise, for its own session."""
-    home = given.home or str(session.store.database.path.parent)
+    home = given.home or str(session.store.home)
 
     def opener(options: LaunchOptions) -> DebugSession:
         _enter(options)

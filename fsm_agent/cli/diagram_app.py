@@ -9,7 +9,9 @@ import typer
 
 from fsm_agent.cli.options import Json, ShowUnlessTold
 
-FORMAT = "mermaid, dot, svg, md or json."
+FORMATS_OF_DIFF = "md, comment, mermaid, svg, png or json."
+FORMAT = "mermaid, dot, svg, png (the extra of that name), md or json."
+Dark = Annotated[bool, typer.Option("--dark", help="A PNG in the dark theme.")]
 
 
 diagram = typer.Typer(
@@ -41,11 +43,19 @@ def show(
     engine: Annotated[
         str, typer.Option(help="What lays the SVG out: own, or graphviz (the extra of that name).")
     ] = "own",
+    map: Annotated[bool, typer.Option("--map", help="The small picture for a README.")] = False,
+    html: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write one page of everything: with --overlay a player of runs."),
+    ] = None,
+    dark: Dark = False,
 ) -> None:
     """Print a table as a diagram or text. The word "show" may be left out."""
-    from fsm_agent.cli.diagrams import show
+    from fsm_agent.cli.diagrams import page, show
 
-    raise typer.Exit(show(table, format, state, overlay, coverage or (), engine))
+    if html is not None:
+        raise typer.Exit(page(table, html, overlay, coverage or ()))
+    raise typer.Exit(show(table, format, state, overlay, coverage or (), engine, map=map, dark=dark))
 
 
 @diagram.command()
@@ -55,7 +65,7 @@ def diff(
         typer.Argument(metavar="OLD", help="A git revision, . (the working tree), a file, or module:table."),
     ],
     new: Annotated[str, typer.Argument(metavar="NEW", help="The same.")] = ".",
-    format: Annotated[str, typer.Option("--format", "-f", help="md, mermaid, svg or json.")] = "md",
+    format: Annotated[str, typer.Option("--format", "-f", help=FORMATS_OF_DIFF)] = "md",
     table: Annotated[
         str | None, typer.Option(metavar="MODULE:TABLE", help="The table of revisions; default: the turn's.")
     ] = None,
@@ -67,8 +77,9 @@ def diff(
         bool, typer.Option("--exit-code", help="Exit with 1 when something changed, as git diff does.")
     ] = False,
     json: Json = False,
+    dark: Dark = False,
 ) -> None:
     """Compare two versions of a table: rows, proofs, and the bound on model calls."""
     from fsm_agent.cli.diagrams import diff
 
-    raise typer.Exit(diff(old, new, "json" if json else format, table, set or (), exit_code))
+    raise typer.Exit(diff(old, new, "json" if json else format, table, set or (), exit_code, dark))

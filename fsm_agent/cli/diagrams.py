@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fsm_agent.cli.arguments import dotted, nested, table_of
 from fsm_agent.composition.turn_table import TURN
@@ -15,19 +15,25 @@ from fsm_agent.diagram import runs as files
 from fsm_agent.diagram.around import around, near_json, near_markdown, neighbourhood
 from fsm_agent.diagram.counted import covered, overlaid
 from fsm_agent.diagram.countedtext import counted_json, coverage_markdown, run_markdown
+from fsm_agent.diagram.map import map_of
 from fsm_agent.diagram.model import diagram_of
 from fsm_agent.diagram.proof import proof_lines
+from fsm_agent.diagram.recorded import Run, begun_at
 from fsm_agent.diagram.roomy import roomy
+from fsm_agent.diagram.runs import Tally
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Table
-from fsm_agent.support.home import home_of
+from fsm_agent.support.redaction import mask
+
+if TYPE_CHECKING:
+    from fsm_agent.sessions.store.journal.read import Turns
 
 STORE = "store"
 """In place of a turn: all of them."""
 _ENDINGS = {ending: name for name, ending in FORMATS.items()}
-_NAMES = ("mermaid", "dot", "svg", "md", "json")
-_OF_DIFFS = ("md", "mermaid", "svg", "json")
+_NAMES = ("mermaid", "dot", "svg", "png", "md", "json")
+_OF_DIFFS = ("md", "comment", "mermaid", "svg", "png", "json")
 
 
 def show(
@@ -37,18 +43,26 @@ def show(
     overlay: str | None,
     coverage: Sequence[str],
     engine: str,
+    *,
+    map: bool = False,
+    dark: bool = False,
 ) -> int:
-    """Print a table, one state of it, or what turns did in it."""
-    table, chosen = table_of(name), _chosen(format, _NAMES)
+    """Print a table, its map, one state of it, or what turns did in it."""
+    table, chosen = table_of(name), _chosen("svg" if format == "png" else format, _NAMES)
     if engine not in ("own", "graphviz"):
         raise ConfigError("unknown engine", engine, "own, graphviz")
     if engine == "graphviz" and chosen != "svg":
         raise ConfigError("graphviz draws SVG only", format, "--format svg")
-    if sum((state is not None, overlay is not None, bool(coverage))) > 1:
+    if sum((state is not None, overlay is not None, bool(coverage), map)) > 1:
         raise ConfigError(
-            "one picture shows one thing", "several of --state, --overlay, --coverage", "one of them"
+            "one picture shows one thing", "several of --map, --state, --overlay, --coverage", "one of them"
         )
-    if state is not None:
+    if map and chosen in ("markdown", "json"):
+        raise ConfigError("a map is a picture", format, "mermaid, dot, svg, png")
+    if map:
+        small, layout = map_of(table)
+        text = written(small, chosen, layout, engine)
+    elif state is not None:
         text = _near(table, state, chosen, engine)
     elif overlay is not None or coverage:
         text = _counted(table, chosen, engine, overlay, coverage)
@@ -58,27 +72,87 @@ def show(
         text = render(
             table, chosen, layout=table.layout, proof_lines=proof_lines(table) if chosen == "svg" else ()
         )
-    sys.stdout.write(text)
+    _print(text, format, dark)
     return 0
 
 
-def steps_of(source: str) -> list[Step]:
-    """The moves of one turn: of an export in a file, or of a turn of the home directory by its id or its
-    session; ``store`` means all turns of it. Raises ``ConfigError``."""
+def _print(text: str, format: str, dark: bool) -> None:
+    """Print a text, or an SVG as the PNG that was asked for. Raises ``ConfigError``."""
+    if dark and format != "png":
+        raise ConfigError("only a PNG has one theme", format, "--format png, or no --dark")
+    if format != "png":
+        sys.stdout.write(text)
+        return
+    from fsm_agent.diagram.png import as_png
+
+    if sys.stdout.isatty():
+        raise ConfigError("a PNG is nothing for a terminal", format, "> FILE.png")
+    sys.stdout.buffer.write(as_png(text, dark=dark))
+
+
+def page(name: str | None, path: str, overlay: str | None, coverage: Sequence[str]) -> int:
+    """Write one HTML file of a table, with a player for a turn and the coverage of others."""
+    from fsm_agent.diagram.page import as_page
+
+    table = table_of(name)
+    runs = runs_of(overlay) if overlay is not None else []
+    tally = files.tally_of_runs(table, runs) if runs else None
+    if coverage:
+        tally = _coverage(table, coverage)
+    limits = table.default_limits() if table.default_limits else None
+    try:
+        Path(path).write_text(as_page(table, runs=runs, tally=tally, limits=limits), "utf-8")
+    except OSError as error:
+        raise ConfigError(f"the page cannot be written ({error.strerror})", path, "a file") from error
+    print(f"written: {path}", file=sys.stderr)
+    return 0
+
+
+def _coverage(table: Table, sources: Sequence[str]) -> Tally:
+    at_hand = [source for source in sources if Path(source).exists()]
+    others = [step for one in sources if one not in at_hand for step in _all_steps(one, table)]
+    return files.tally_of(table, at_hand, others)
+
+
+def runs_of(source: str) -> list[Run]:
+    """Turns with those that they began: of an export in a file, or one of the home directory by its id or its
+    session. Raises ``ConfigError``."""
     if Path(source).exists() or Path(source).suffix:
-        return files.steps_of(source)
-    from fsm_agent.sessions.store import store_for
+        return files.recorded(source)
+    from fsm_agent.cli.sessions import store_of
     from fsm_agent.sessions.store.journal.read import Turns
     from fsm_agent.sessions.store.names import any_turn
 
-    store = store_for(home_of(None, os.environ))
+    store = store_of(None)
     turns = Turns(store.database)
-    return turns.all_steps() if source == STORE else turns.steps(any_turn(store, source))
+    return [_run(turns, any_turn(store, source))]
 
 
-def diff(old: str, new: str, format: str, name: str | None, sets: Sequence[str], exit_code: bool) -> int:
+def _run(turns: Turns, turn_id: str, times: Sequence[float] = ()) -> Run:
+    info, own = turns.info(turn_id), turns.times(turn_id)
+    children = tuple(_run(turns, child, own) for child in [*turns.children(turn_id), *turns.inner(turn_id)])
+    at = begun_at(info.began, times)
+    return Run(tuple(turns.steps(turn_id)), turn_id, info.table_name, mask(info.asked), at, children)
+
+
+def _all_steps(source: str, table: Table) -> list[Step]:
+    """The moves of all turns of the home directory for ``store``, else of one turn and those below it that
+    are of ``table``."""
+    if source != STORE:
+        (run,) = runs_of(source)
+        own = [one for one in run.below() if one.table == table.name]
+        return [step for one in (run, *own) for step in one.steps]
+    from fsm_agent.cli.sessions import store_of
+    from fsm_agent.sessions.store.journal.read import Turns
+
+    return Turns(store_of(None).database).all_steps()
+
+
+def diff(
+    old: str, new: str, format: str, name: str | None, sets: Sequence[str], exit_code: bool, dark: bool
+) -> int:
     """Print what changed from one version to another; with ``exit_code`` 1 when something did."""
-    from fsm_agent.diagram.versions import bounds, compare, load, picture, text
+    from fsm_agent.diagram.versions import bounds, comment, compare, load, picture, text
 
     if format not in _OF_DIFFS:
         raise ConfigError("unknown format of a comparison", format, ", ".join(_OF_DIFFS))
@@ -90,6 +164,8 @@ def diff(old: str, new: str, format: str, name: str | None, sets: Sequence[str],
     proofs = bounds.proofs(a, b, limits)
     if format == "md":
         answer = text.as_diff_markdown(a, b, difference, proofs)
+    elif format == "comment":
+        answer = comment.as_comment(a, b, difference, proofs)
     elif format == "json":
         answer = text.as_diff_json(a, b, difference, proofs)
     else:
@@ -98,8 +174,9 @@ def diff(old: str, new: str, format: str, name: str | None, sets: Sequence[str],
         before, after = diagram_of(a.table, ways_out), diagram_of(b.table, ways_out)
         united = picture.united(before, after, difference, proofs, (a.name, b.name))
         plain = diagram_of(TURN, ways_out)
-        answer = written(united, format, roomy(layout, plain, united) if layout else None)
-    sys.stdout.write(answer)
+        form = "svg" if format == "png" else format
+        answer = written(united, form, roomy(layout, plain, united) if layout else None)
+    _print(answer, format, dark)
     return int(exit_code and (difference.changed or proofs.changed))
 
 
@@ -126,11 +203,9 @@ def _near(table: Table, state: str, format: str, engine: str) -> str:
 
 def _counted(table: Table, format: str, engine: str, overlay: str | None, coverage: Sequence[str]) -> str:
     if overlay is not None:
-        tally = files.tally(table, steps_of(overlay))
+        tally = files.tally_of_runs(table, runs_of(overlay))
     else:
-        at_hand = [source for source in coverage if Path(source).exists()]
-        others = [step for source in coverage if source not in at_hand for step in steps_of(source)]
-        tally = files.tally_of(table, at_hand, others)
+        tally = _coverage(table, coverage)
     if format == "json":
         return counted_json(table, tally)
     if format == "markdown":

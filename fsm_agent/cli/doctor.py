@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -25,12 +26,13 @@ from fsm_agent.providers.prices import price_of
 from fsm_agent.providers.probe import local_models
 from fsm_agent.providers.profiles import LOCAL_SERVERS
 from fsm_agent.sessions.checkpoints import Checkpoints
-from fsm_agent.sessions.store.reports.health import health
+from fsm_agent.sessions.store.postgres.address import shown
+from fsm_agent.sessions.store.reports.health import Health, database_health, health
 from fsm_agent.settings.model import Settings, unknown_variables
 from fsm_agent.support.clock import SystemClock
 from fsm_agent.support.home import home_of
 from fsm_agent.support.redaction import mask
-from fsm_agent.support.threads import LOOP
+from fsm_agent.support.threads import LOOP, in_a_loop
 from fsm_agent.support.version import __version__
 from fsm_agent.toolsets.mcp.log import LOGS
 from fsm_agent.toolsets.mcp.servers import McpServers
@@ -87,8 +89,8 @@ def _findings(home: str | None) -> Iterator[Finding]:
     yield _packages()
     yield _table()
     yield _home(home)
-    yield _sessions(home)
     config, problem = _config(home)
+    yield _sessions(home, config)
     yield problem
     yield _settings()
     yield _keys(config)
@@ -99,6 +101,7 @@ def _findings(home: str | None) -> Iterator[Finding]:
     yield _mcp_servers(home, config)
     yield _sandbox(home, config)
     yield _checkpoints(home, config)
+    yield _dispatcher(config)
     yield _terminal()
 
 
@@ -241,7 +244,13 @@ def _home(given: str | None) -> Finding:
     return Finding("home", f"{path}, writable" if path.exists() else f"{path}, made when it is first needed")
 
 
-def _sessions(given: str | None) -> Finding:
+def _sessions(given: str | None, config: Config) -> Finding:
+    try:
+        url = Settings.of(None, config.settings).store.database
+    except ConfigError:
+        return Finding("sessions", "not looked at, because the settings cannot be used")
+    if url is not None:
+        return _database(url)
     try:
         found = health(home_of(given, os.environ))
     except ConfigError:
@@ -250,11 +259,27 @@ def _sessions(given: str | None) -> Finding:
         return Finding("sessions", str(error), "until then no turn can be run in this home")
     if found is None:
         return Finding("sessions", "none yet")
+    return Finding("sessions", f"{_counted(found)}, every page is whole")
+
+
+def _database(url: str) -> Finding:
+    try:
+        from fsm_agent.sessions.store.postgres.checkup import looked_at
+        from fsm_agent.sessions.store.postgres.database import PostgresDatabase
+
+        seen = looked_at(url)
+        if seen.wrong or not seen.made:
+            return Finding("sessions", f"{shown(url)}: {seen.found}", seen.wrong)
+        with contextlib.closing(PostgresDatabase(url)) as database:
+            found = database_health(database)
+    except StoreError as error:
+        return Finding("sessions", str(error), "until then no turn can be run with this database")
+    return Finding("sessions", f"{shown(url)}: {seen.found}, {_counted(found)}, every text is whole")
+
+
+def _counted(found: Health) -> str:
     left = f", {count(found.unfinished, 'turn')} unfinished" if found.unfinished else ""
-    return Finding(
-        "sessions",
-        f"{count(found.sessions, 'session')}{left}, {found.size / 1e6:.1f} MB, every page is whole",
-    )
+    return f"{count(found.sessions, 'session')}{left}, {found.size / 1e6:.1f} MB"
 
 
 def _mcp_servers(given: str | None, config: Config) -> Finding:
@@ -320,6 +345,20 @@ def _checkpoints(given: str | None, config: Config) -> Finding:
             "checkpoints", str(error), f"until then files are not kept; {made.folder} can be deleted"
         )
     return Finding("checkpoints", found)
+
+
+def _dispatcher(config: Config) -> Finding:
+    """Who hands queued turns to workers, and whether a worker with this table asks for some."""
+    from fsm_agent.cli.dispatching import dispatcher_of
+
+    try:
+        settings = Settings.of(None, config.settings).dispatch
+    except ConfigError:
+        return Finding("dispatcher", "not looked at, because the settings cannot be used")
+    try:
+        return Finding("dispatcher", in_a_loop(dispatcher_of(settings).about()))
+    except ConfigError as error:
+        return Finding("dispatcher", str(error), "correct dispatch.temporal, or start the server")
 
 
 def _terminal() -> Finding:

@@ -13,6 +13,7 @@ from typing import Any
 
 import typer
 
+from fsm_agent.cli import exporting
 from fsm_agent.cli.app import app
 from fsm_agent.cli.screen import clean
 from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy, StoreError
@@ -46,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except _UsageError as error:
         return _complain(getattr(error, "format_message", error.__str__)())
+    finally:
+        exporting.finish()
     return code if isinstance(code, int) else 0
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from fsm_agent.agent import Agent
 from fsm_agent.cli.arguments import nested, tools_of
+from fsm_agent.cli.exporting import telemetry_of
 from fsm_agent.cli.options import CliOptions
 from fsm_agent.composition.options import DEFAULT_TOOLSETS, AgentOptions
 from fsm_agent.composition.side_models import by_task
@@ -42,7 +43,7 @@ def options_of(given: CliOptions, callbacks: object) -> tuple[AgentOptions, Choi
         settings = settings.model_copy(update={"approval": approval})
     somebody = getattr(callbacks, "clarify", None) is not None or settings.approval.unanswered == "suspend"
     asks = ("clarify",) if somebody else ()
-    store = store_for(home, settings.store.durability)
+    store = store_for(home, settings.store.durability, settings.store.database)
     options = AgentOptions(
         model=f"{choice.profile.name}:{choice.model}",
         base_url=choice.base_url,
@@ -55,6 +56,7 @@ def options_of(given: CliOptions, callbacks: object) -> tuple[AgentOptions, Choi
         callbacks=callbacks,
         store=store,
         source=given.source,
+        telemetry=telemetry_of(settings),
     )
     return options, choice
 

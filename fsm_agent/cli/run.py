@@ -45,18 +45,30 @@ def run(
     """Run a new turn and return the exit code of its outcome. Without ``text``, or with ``-``, standard input
     is read. ``images`` and ``files`` are paths or web addresses of what goes with the text; ``schema`` is the
     path of a JSON schema for the answer. Raises ``ConfigError`` when there is no text."""
-    if text is None and sys.stdin.isatty():
-        raise ConfigError(
-            "there is nothing to do", None, 'a text: fsm-agent run "…", or one on standard input'
-        )
     output_type: Any = str if schema is None else schema_in(schema)
     parts: list[ImagePart | FilePart] = [*map(ImagePart, images), *map(FilePart, files)]
 
     def begin(agent: Agent) -> Turn:
-        words = sys.stdin.read() if text in (None, "-") else text
+        words = words_of(text)
         return agent.start([words, *parts] if parts else words, output_type=output_type)
 
     return go(given, as_json, begin, typed=schema is not None)
+
+
+def words_of(text: str | None) -> str:
+    """The text itself, or standard input where it is ``None`` or ``-``. Raises ``ConfigError`` where a person
+    would have to guess that they are waited for."""
+    if text is None and sys.stdin.isatty():
+        raise ConfigError("there is nothing to do", None, 'fsm-agent run "…", or a text on standard input')
+    return sys.stdin.read() if text is None or text == "-" else text
+
+
+def view_of(given: CliOptions, alone: bool) -> ProgressView:
+    """Standard output gets the answer, standard error all else. With ``alone`` the caller prints what is
+    asked for, and nothing else is shown where standard error is no terminal."""
+    quiet = given.quiet or (alone and not sys.stderr.isatty())
+    answers = None if alone else console_of(sys.stdout)
+    return ProgressView(console_of(sys.stderr), answers, quiet=quiet, verbose=given.verbose)
 
 
 def schema_in(path: str) -> Any:
@@ -74,10 +86,7 @@ def go(given: CliOptions, as_json: bool, begin: Callable[[Agent], Turn], *, type
     """Run the turn that ``begin`` makes and return the exit code of its outcome. Standard output gets the
     answer; with ``as_json`` the result as one object, of a ``typed`` turn its answer as JSON. Progress goes
     to standard error; beside JSON only where that is a terminal."""
-    alone = as_json or typed
-    quiet = given.quiet or (alone and not sys.stderr.isatty())
-    answers = None if alone else console_of(sys.stdout)
-    live = ProgressView(console_of(sys.stderr), answers, quiet=quiet, verbose=given.verbose)
+    live = view_of(given, as_json or typed)
     attend(live, given.yes)
     agent, choice = agent_of(given, live)
     turn = begin(agent)

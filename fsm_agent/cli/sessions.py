@@ -17,6 +17,7 @@ from rich.text import Text
 from fsm_agent.cli.figures import cost, count, since, tokens
 from fsm_agent.cli.screen import clean, console_of, preview
 from fsm_agent.errors import ConfigError
+from fsm_agent.providers.config_file import config_of
 from fsm_agent.providers.profiles import PROFILES
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.names import find_session, one_of
@@ -44,7 +45,9 @@ OUTCOMES = {"completed": "green", "failed": "red", "partial": "yellow", "interru
 
 def store_of(home: str | None) -> Store:
     """Return the store of a home directory, or of the usual one."""
-    return store_for(home_of(home, os.environ), Settings().store.durability)
+    folder = home_of(home, os.environ)
+    kept = Settings.of(None, config_of(folder).settings).store
+    return store_for(folder, kept.durability, kept.database)
 
 
 def screen() -> Console:

@@ -205,6 +205,20 @@ def vacuum(json: Json = False, home: Home = None) -> None:
 
 
 @sessions.command()
+def copy(
+    to: Annotated[
+        str, typer.Option(help="postgresql://… of an empty database, or a folder without sessions.")
+    ],
+    json: Json = False,
+    home: Home = None,
+) -> None:
+    """Copy all sessions into a database of PostgreSQL, or back into a file."""
+    from fsm_agent.cli.copying import copy
+
+    raise typer.Exit(copy(home, to, json))
+
+
+@sessions.command()
 def rename(id: Session, title: Annotated[str, typer.Argument(metavar="TITLE")], home: Home = None) -> None:
     """Give a session a title."""
     from fsm_agent.cli.sessions import rename

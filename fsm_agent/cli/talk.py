@@ -28,7 +28,7 @@ from fsm_agent.cli.screen import clean, preview, seconds
 from fsm_agent.cli.sessions import recent, store_of
 from fsm_agent.conversation.parts import FilePart, ImagePart, Part, named
 from fsm_agent.conversation.result import TurnResult
-from fsm_agent.errors import ConfigError, SessionBusy, StoreError, TurnSuspended
+from fsm_agent.errors import ConfigError, OwnershipLost, SessionBusy, StoreError, TurnSuspended
 from fsm_agent.sessions.store.journal.read import TurnInfo
 from fsm_agent.sessions.store.reports.records import spent_in
 from fsm_agent.sessions.turn import Turn
@@ -182,7 +182,7 @@ class Talk:
         except TurnSuspended as waits:
             line = waiting_line(waits.pending, waits.turn_id)
             self._live.write(Text(f"  {line}, or say /resume", "yellow"))
-        except (ConfigError, SessionBusy) as error:
+        except (ConfigError, OwnershipLost, SessionBusy) as error:
             self._complain(error)
 
     def _hear(self, text: str) -> None:

@@ -32,7 +32,7 @@ def undo(given: str | None, session: str | None, number: int | None, *, listed: 
     home = home_of(given, os.environ)
     settings = Settings.of(None, config_of(home).settings)
     checkpoints = Checkpoints(home, Path.cwd(), settings.checkpoints)
-    store = store_for(home, settings.store.durability)
+    store = store_for(home, settings.store.durability, settings.store.database)
     found = _of_session(store, checkpoints.all(), session)
     if not found:
         why = checkpoints.trouble or "they are made before the first tool of a turn that may change files"

@@ -41,11 +41,12 @@ from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.sessions.checkpoints import Checkpoints
 from fsm_agent.sessions.store import store_for
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings.model import DATABASE_VARIABLE, Settings
 from fsm_agent.support.backoff import Backoff
 from fsm_agent.support.clock import SystemClock
 from fsm_agent.support.home import home_of
 from fsm_agent.support.private_files import made_private
+from fsm_agent.telemetry import tracing_of
 from fsm_agent.tools import Tool, as_tool
 from fsm_agent.tools.runner import ToolRunner
 from fsm_agent.tools.source import ToolSource
@@ -76,8 +77,8 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
     settings = Settings.of(options.settings, config.settings)
     variables = (profile.key_env for profile in config.profiles.values() if profile.key_env)
     headers = {name: unkept(text) for name, text in settings.request.headers.items()}
-    hide_from_children(variables, headers.values())
-    store = options.store or store_for(home, settings.store.durability)
+    hide_from_children((*variables, DATABASE_VARIABLE), (*headers.values(), settings.store.database or ""))
+    store = options.store or store_for(home, settings.store.durability, settings.store.database)
     clock, workdir = options.clock or SystemClock(), Path(options.workdir or Path.cwd())
     told, signals, inherits = Callbacks(options.callbacks), options.inbox or TurnInbox(), options.inherits
     poll, grace = settings.poll.control, settings.tool.interrupt_grace
@@ -113,6 +114,7 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
         ),
         checkpoints=Checkpoints(home, workdir, settings.checkpoints),
         output=output_type_of(options.output_type, settings),
+        tracing=tracing_of(options.telemetry, settings.telemetry),
         engine=EngineCalls.of(options.context_engine, clock, settings),
         auxiliary=auxiliary,
         budget=options.budget,

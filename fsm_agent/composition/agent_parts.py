@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 
 from fsm_agent.approvals.waiting import answer
 from fsm_agent.composition.agent_factory import composed, named
@@ -101,6 +102,7 @@ __all__ = [
     "name_after",
     "named",
     "next_turn_id",
+    "nullcontext",
     "output_type_again",
     "output_type_of",
     "position_of",

@@ -145,6 +145,7 @@ class ChildAgentFactory:
                 workdir=options.workdir if self._other and options.workdir else services.workdir,
                 store=services.store,
                 inbox=None,
+                telemetry=services.telemetry if options.telemetry is None else options.telemetry,
                 inherits=Inherited(order, self._depth + 1, approvals, more, session),
                 source="child",
             )

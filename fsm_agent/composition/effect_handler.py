@@ -84,6 +84,7 @@ from fsm_agent.runtime.authority import Admission
 from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
 from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store.fence import NO_TURN, Fence
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
@@ -108,23 +109,24 @@ DENIED = "denied: {why}. Do not try the same thing in other words; ask the user 
 
 class EffectHandler:
     """One turn's requests. Call it with a request, await its reply; ``fsm_agent.conversation.effects`` says
-    what each one means. ``session`` is the one that the turn is in, which compactions change; ``turn_id`` is
-    empty where requests are performed outside of a turn. ``imported``: the turn came in a file. ``cut_off``:
-    keys of calls that were running when another process ended. ``handoffs``: how often the conversation went
-    from agent to agent since the user spoke. ``output``: the type of its answer."""
+    what each one means. ``session`` is the one that the turn is in, which compactions change; ``fence``: the
+    turn's right to write, by default that of no turn, where requests are performed outside of one.
+    ``imported``: the turn came in a file. ``cut_off``: keys of calls that were running when another process
+    ended. ``handoffs``: how often the conversation went from agent to agent since the user spoke. ``output``:
+    the type of its answer."""
 
     def __init__(
         self,
         services: Services,
         session: Session,
-        turn_id: str = "",
+        fence: Fence = NO_TURN,
         *,
         imported: bool = False,
         scene: Callable[[], RunContext[Any]] = lambda: NOWHERE,
         handoffs: int = 0,
         output: OutputType[Any] | None = None,
     ) -> None:
-        self._handoffs = handoffs
+        self._handoffs, self._fence, turn_id = handoffs, fence, fence.turn_id
         self._services, self.session, self._turn_id, self._scene = services, session, turn_id, scene
         self._prompt: str = ""
         self.cut_off: frozenset[str] = frozenset()
@@ -134,7 +136,7 @@ class EffectHandler:
         self._budget = _budget_of(services, turn_id)
         suspends = bool(turn_id) and services.settings.approval.unanswered == "suspend"
         items = PendingItems(lambda: services.store.database, services.clock.now)
-        self._waiting = Waiting(items, turn_id, suspends)
+        self._waiting = Waiting(items, fence, suspends)
         self.answers = None if output is None else Answers(output, services, scene)
         self._attempts = ModelCaller(
             services,
@@ -196,10 +198,18 @@ class EffectHandler:
         self._admission.answered(question, answer)
         return answer
 
+    def observed(self, first_chunk: Callable[[], None]) -> None:
+        """Tell ``first_chunk`` when a model begins to answer."""
+        self._attempts.first_chunk = first_chunk
+
     @property
     def departed(self) -> int:
         """Requests to models that left, as their wires say."""
         return self._attempts.departed
+
+    async def lost(self) -> None:
+        """The turn is somebody else's: end what runs for it beside its requests."""
+        await self._services.programs.end(self._fence.turn_id)
 
     # Begin and end
 
@@ -268,7 +278,7 @@ class EffectHandler:
         if background is None or not (opening or background.fresh):
             return ()
         window = self._services.backends.runtime().window
-        return await background.news(self.session, self._turn_id, window)
+        return await background.news(self.session, self._fence, window)
 
     async def reopen(self, before: Runtime) -> Opened:
         """What ``OpenTurn`` does, for a turn that was opened in another process: what it goes on with. It ran
@@ -349,7 +359,7 @@ class EffectHandler:
             return Done()
         budget = self._budget.child(rules.delegation.budget, rules.memory.review_iterations)
         try:
-            await services.background.begin([task_of(self.session, self._turn_id, budget)])
+            await services.background.begin([task_of(self.session, self._turn_id, budget)], self._fence)
         except ToolFailure as error:
             services.callbacks.emit("status", f"{otherwise}: {error}")
         return Done()
@@ -531,7 +541,7 @@ class EffectHandler:
         window = services.backends.runtime().window
         here = ToolContext(
             self.session,
-            self._turn_id,
+            self._fence,
             request.call_id,
             interrupted,
             self._budget,

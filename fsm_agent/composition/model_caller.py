@@ -31,8 +31,9 @@ class ModelCaller:
     of the requests of a tree of turns. ``rows``: how long the conversation is. ``departed``: requests that
     left, as their wires say. ``read`` makes an object of the beginning of an answer.
 
-    ``left``: seconds until a limit in time, which no request and no wait outlasts. Text that was shown before
-    its attempt failed is told again by the next one: that begins with a mark (CALL-15)."""
+    ``left``: seconds until a limit in time, which no request and no wait outlasts. ``first_chunk`` hears of
+    the first sign of life of each reply. Text that was shown before its attempt failed is told again by the
+    next one: that begins with a mark (CALL-15)."""
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class ModelCaller:
         self._partial: PartialObjects | None = None
         self.departed = 0
         self.left: Callable[[], float] = lambda: math.inf
+        self.first_chunk: Callable[[], None] | None = None
         self._shown_in_vain = False
 
     async def call(self, request: CallModel) -> ModelReply | Failure | Cancelled:
@@ -57,6 +59,7 @@ class ModelCaller:
             quiet=request.request.purpose == "summary",
             lead=FROM_THE_START if self._shown_in_vain else PARAGRAPH if request.paragraph else "",
             partial=self._partial_of(request),
+            first_chunk=self.first_chunk,
         )
         services.callbacks.emit("thinking", True)
         interrupted = services.signals.event()  # asked for after the callback, which may interrupt

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fsm_agent.sessions.session import Session
     from fsm_agent.sessions.store import Store
     from fsm_agent.settings.model import Settings
+    from fsm_agent.telemetry import Telemetry
     from fsm_agent.tools import Tool
     from fsm_agent.tools.source import ToolSource
     from fsm_agent.toolsets.agent import ChildTask
@@ -88,6 +89,7 @@ class AgentOptions:
     name: str = AGENT_NAME
     handoffs: Sequence[Handoff | OptionedAgent] = ()
     inbox: TurnInbox | None = None
+    telemetry: Telemetry | bool | None = None
 
 
 class AgentArguments(TypedDict, total=False):
@@ -121,6 +123,7 @@ class AgentArguments(TypedDict, total=False):
     name: str
     handoffs: Sequence[Handoff | OptionedAgent]
     inbox: TurnInbox | None
+    telemetry: Telemetry | bool | None
 
 
 class TurnArguments(TypedDict, Generic[Deps], total=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fsm_agent.approvals.service import Approvals
 from fsm_agent.composition.engine_calls import EngineCalls
@@ -27,10 +27,14 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.backoff import Backoff
 from fsm_agent.support.private_files import private_file, private_folder
+from fsm_agent.telemetry import Telemetry
 from fsm_agent.tools.runner import ToolRunner
 from fsm_agent.toolsets.agent import AgentTools, Background
 from fsm_agent.toolsets.agent.child import ChildFactory
 from fsm_agent.toolsets.programs import Programs
+
+if TYPE_CHECKING:  # what it needs is an extra
+    from fsm_agent.telemetry.tracing import Tracing
 
 RESULTS = "results"
 """Folder of the home directory where long tool results are saved."""
@@ -68,7 +72,7 @@ class Services:
     """Everything that requests are performed with. The last four are made of the others, and are there
     once ``composed`` has returned. ``child_factory``: where the agents of children come from.
     ``silences``: requests in a row that went silent when the last turn ended. ``told``:
-    what is told only once."""
+    what is told only once. ``tracing``: what observes the turns, where somebody wants to know."""
 
     settings: Settings
     clock: Clock
@@ -86,6 +90,7 @@ class Services:
     hooks: HookCalls
     checkpoints: Checkpoints
     output: OutputType[Any] | None = None
+    tracing: Tracing | None = None
     engine: EngineCalls | None = None
     auxiliary: tuple[Backend, ...] = ()
     budget: IterationBudget | None = None
@@ -97,3 +102,8 @@ class Services:
     background: Background | None = field(init=False)
     agent_tools: AgentTools = field(init=False)
     tools: ToolRunner = field(init=False)
+
+    @property
+    def telemetry(self) -> Telemetry | None:
+        """What other agents of the same conversation are observed with."""
+        return None if self.tracing is None else self.tracing.telemetry

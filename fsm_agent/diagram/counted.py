@@ -5,17 +5,20 @@ name. (Why: decision 66.)"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fsm_agent.diagram.model import Arrow, Box, Diagram, Mark, ShownStep, StateEntry, words
-from fsm_agent.diagram.runs import Tally
+from fsm_agent.diagram.recorded import Run
+from fsm_agent.diagram.runs import Tally, tally_of_runs
 from fsm_agent.fsm.journal import Step as Move
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify.folding import fold
 
 PATH_PARTS = 40
 """Parts of a path that are written out; the rest is counted."""
+CHILDREN = 12
+"""Turns below a turn that are told of in a picture; the rest is counted."""
 
 
 def overlaid(diagram: Diagram, tally: Tally) -> Diagram:
@@ -25,7 +28,14 @@ def overlaid(diagram: Diagram, tally: Tally) -> Diagram:
         badges[diagram.table.final] = exits if len(tally.runs) == 1 else f"{len(tally.runs)} × ended"
     legend = (("×3", "taken three times"), ("faint", "not taken"))
     drawn = _drawn(diagram, tally, badges, "unused")
-    return replace(drawn, caption=_run_caption(diagram.table, tally), legend=legend)
+    nested = tuple(_inside(one, tally) for one in diagram.nested)
+    return replace(drawn, caption=_run_caption(diagram.table, tally), legend=legend, nested=nested)
+
+
+def _inside(nested: Diagram, tally: Tally) -> Diagram:
+    """A table that a state runs, with what its turns did that ``tally`` knows."""
+    runs = [run for run in tally.begun if run.table == nested.table.name and run.steps]
+    return overlaid(nested, tally_of_runs(nested.table, runs)) if runs else nested
 
 
 def covered(diagram: Diagram, tally: Tally) -> Diagram:
@@ -58,6 +68,21 @@ def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.3g} s"
     return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def begun_in_words(outer: Sequence[Move], run: Run) -> str:
+    """``ExecuteTools began "find the file" after move 3: 5 moves, 1.2 s, text response``; ``outer`` are the
+    moves of the turn that began it."""
+    state = outer[min(run.at, len(outer) - 1)].source if outer else ""
+    name = f"“{_short(run.asked)}”" if run.asked else run.table or run.id
+    moves = f"{len(run.steps)} move{'s' * (len(run.steps) != 1)}"
+    took, end = duration(sum(step.seconds for step in run.steps)), words(run.exit or "not at its end")
+    return f"{state} began {name} after move {run.at}: {moves}, {took}, ⇥ {end}"
+
+
+def _short(asked: str) -> str:
+    line = " ".join(asked.split())
+    return line if len(line) <= 60 else f"{line[:59]}…"
 
 
 def path_in_words(table: Table, run: tuple[Move, ...]) -> tuple[str, ...]:
@@ -143,7 +168,15 @@ def _run_caption(table: Table, tally: Tally) -> tuple[str, tuple[tuple[str, str]
         path = path_in_words(table, tally.runs[0])
         more = [f"… {len(path) - PATH_PARTS} more"] if len(path) > PATH_PARTS else []
         lines.append(("", " → ".join([*path[:PATH_PARTS], *more])))
+    outer = tally.runs[0] if len(tally.runs) == 1 else ()
+    lines += [("", line) for line in _begun(outer, tally.begun)]
     return title, (*lines, *_foreign(tally))
+
+
+def _begun(outer: Sequence[Move], runs: Sequence[Run]) -> list[str]:
+    """A line for each turn below, those that they began after them."""
+    found = [line for run in runs for line in (begun_in_words(outer, run), *_begun(run.steps, run.children))]
+    return found if len(found) <= CHILDREN else [*found[:CHILDREN], f"… {len(found) - CHILDREN} more turns"]
 
 
 def _coverage_caption(table: Table, tally: Tally) -> tuple[str, tuple[tuple[str, str], ...]]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from fsm_agent.diagram.counted import coverage, duration, path_in_words
+from fsm_agent.diagram.counted import begun_in_words, coverage, duration, path_in_words
 from fsm_agent.diagram.markdown import grid, row_grid, rung_of
+from fsm_agent.diagram.recorded import Run
 from fsm_agent.diagram.runs import Tally
+from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Table
+
+DEEPEST = 6
+"""Levels of headings that Markdown has."""
 
 
 def run_markdown(table: Table, tally: Tally) -> str:
@@ -20,7 +25,8 @@ def run_markdown(table: Table, tally: Tally) -> str:
         lines += ["", f"{' → '.join(path_in_words(table, run))} ⇥ *{run[-1].exit or 'not at its end'}*"]
     lines += ["", "## States", "", *_states(table, tally), *_foreign(tally)]
     if len(tally.runs) == 1:
-        lines += ["", "## Moves", "", *_moves(tally)]
+        lines += ["", "## Moves", "", *_moves(tally.runs[0])]
+    lines += _below(tally.runs[0] if len(tally.runs) == 1 else (), tally.begun, "##")
     return "\n".join(lines) + "\n"
 
 
@@ -41,8 +47,9 @@ def coverage_markdown(table: Table, tally: Tally) -> str:
 
 
 def counted_json(table: Table, tally: Tally) -> str:
-    """``table, digest, taken, of, moves, turns, states, rows, never, foreign`` and the ``path`` of a single
-    turn, as row ids."""
+    """``table, digest, taken, of, moves, turns, states, rows, never, foreign``, the ``path`` of a single turn
+    as row ids, and the ``children`` that the turns began, each ``id, table, asked, at, exit, path,
+    children``."""
     taken, of = coverage(table, tally)
     value = {
         "table": table.name,
@@ -64,6 +71,7 @@ def counted_json(table: Table, tally: Tally) -> str:
         "never": [row.id for row in table.rows if not tally.rows[row.id]],
         "foreign": dict(tally.foreign),
         "path": [move.row for move in tally.runs[0]] if len(tally.runs) == 1 else None,
+        "children": [_run_form(run) for run in tally.begun],
     }
     return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
 
@@ -80,9 +88,28 @@ def _states(table: Table, tally: Tally) -> Iterator[str]:
     yield from grid(("State", "Visits", "Time", "Rows taken"), cells)
 
 
-def _moves(tally: Tally) -> Iterator[str]:
+def _below(outer: Sequence[Step], runs: Sequence[Run], level: str) -> Iterator[str]:
+    """A part for each turn that was begun, with its moves and those that it began."""
+    for run in runs:
+        yield from ("", f"{level} {begun_in_words(outer, run)}", "", *_moves(run.steps))
+        yield from _below(run.steps, run.children, level if len(level) == DEEPEST else f"{level}#")
+
+
+def _run_form(run: Run) -> dict[str, object]:
+    return {
+        "id": run.id,
+        "table": run.table,
+        "asked": run.asked,
+        "at": run.at,
+        "exit": run.exit,
+        "path": [step.row for step in run.steps],
+        "children": [_run_form(child) for child in run.children],
+    }
+
+
+def _moves(run: Sequence[Step]) -> Iterator[str]:
     cells = []
-    for move in tally.runs[0]:
+    for move in run:
         guards = ", ".join(label if holds else f"not: {label}" for label, holds in move.guards)
         changes = ", ".join(f"{name} {before} → {after}" for name, before, after in move.changes)
         cells.append((str(move.seq), f"`{move.row}`", move.dest, guards, changes, duration(move.seconds)))

@@ -29,6 +29,40 @@ WHY_UPPER = (
 )
 
 
+SENTENCES: Mapping[str, str] = {
+    "exactly one row is open": (
+        "Whatever happened before, an event finds one row that may be taken: never none, never two."
+    ),
+    "no state is stuck or out of reach": (
+        "Every state can be reached from the first one, and the end can be reached from every state."
+    ),
+    "no counter passes its maximum": (
+        "A row that spends a counter can only be taken while some of it is left, and gives none of it back."
+    ),
+    "every turn ends": "No loop can be taken for ever: each spends something that it does not give back.",
+    "every turn ends, caps taken away": (
+        "The same without the counters that are there only as a cap: they are a second line of defence, not"
+        " the reason."
+    ),
+    "every request and every end has a transcript that all wires take": (
+        "No way through the table leads to a request that a provider would refuse for its form, or to an end"
+        " after which the conversation could not go on."
+    ),
+    "no row is dead": "Each row was taken in some run that was searched for; none is there in vain.",
+    "no bound is below the exact search": (
+        "Small tables were tried out completely; no run was longer than the bound that is printed for it."
+    ),
+}
+"""What each check means, for somebody who has not read about them. A check that a table names itself has the
+sentence of its promises."""
+PROMISES = "On every way through the table what it promises there holds: the demands stand below."
+
+
+def sentence_of(check: str) -> str:
+    """The check of that name in a plain sentence."""
+    return SENTENCES.get(check, PROMISES)
+
+
 def proof_lines(table: Table) -> tuple[str, ...]:
     """What holds for every setting: the checks, and bounds that hold without the caps. Nothing when a check
     fails."""
@@ -73,6 +107,8 @@ def _checks(report: Report) -> Iterator[str]:
         for check in report.checks
     ]
     yield from grid(("Check", "For", "Looked at", ""), cells)
+    yield ""
+    yield from (f"- **{_capital(check.name)}.** {sentence_of(check.name)}" for check in report.checks)
     findings = [finding for check in report.checks for finding in check.findings]
     if findings:
         yield from ("", *(f"- {finding}" for finding in findings))
@@ -83,7 +119,7 @@ def _promises(table: Table) -> Iterator[str]:
     if table.promises is None:
         return
     promises = table.promises()
-    yield from ("", f"## {promises.name[:1].upper()}{promises.name[1:]}", "")
+    yield from ("", f"## {_capital(promises.name)}", "")
     for state in dict.fromkeys(demand.state for demand in promises.demands):
         what = "; ".join(demand.what for demand in promises.demands if demand.state == state)
         yield f"- {f'On entry to {state}' if state else 'At the end'}: {what}."
@@ -98,6 +134,10 @@ def _promises(table: Table) -> Iterator[str]:
         for visit in promises.visits
     ]
     yield from grid(("State", "Events", "Entered by", "May become"), cells)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _change(change: Change) -> str:

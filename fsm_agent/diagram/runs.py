@@ -9,27 +9,26 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, replace
 
+from fsm_agent.diagram.recorded import ALLOWED, Run, runs_of, text_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Table
-
-ALLOWED = "a file of JSON lines with moves (a turn's or a session's export), or a JSON file of row counts"
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
     """How often rows were taken and states left, and the seconds spent there. ``runs`` are the moves turn by
-    turn, none where only counts are known; ``foreign`` are counts of rows that the table does not have."""
+    turn, none where only counts are known; ``foreign`` are counts of rows that the table does not have;
+    ``begun`` are the turns that those of ``runs`` began, which are not counted."""
 
     rows: Mapping[str, int]
     visits: Mapping[str, int] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     runs: tuple[tuple[Step, ...], ...] = ()
     foreign: Mapping[str, int] = field(default_factory=dict)
+    begun: tuple[Run, ...] = ()
 
     @property
     def moves(self) -> int:
@@ -37,16 +36,24 @@ class Tally:
         return sum(self.rows.values())
 
 
-def steps_of(source: str) -> list[Step]:
-    """The moves of the turn in a file. An export of one turn may hold the turns that it was forked from; they
-    are left out.
+def recorded(source: str) -> list[Run]:
+    """The turns in a file, with those that they began. An export of one turn may hold the turns that it was
+    forked from; they are left out.
 
     Raises ``ConfigError`` when there is no such file, a line cannot be read, or nothing moved.
     """
-    steps = [step for run in _runs(source, _text(source)) for step in run]
-    if not steps:
+    runs = [run for run in runs_of(source) if run.steps]
+    if not runs:
         raise ConfigError("there is no move in this file", source, ALLOWED)
-    return steps
+    return runs
+
+
+def tally_of_runs(table: Table, runs: Sequence[Run]) -> Tally:
+    """Count the moves of turns, and keep those that they began beside them. Raises ``ConfigError`` when none
+    of their rows is one of the table."""
+    counts = Counter(step.row for run in runs for step in run.steps)
+    counted = tally_from(table, counts, [run.steps for run in runs])
+    return replace(counted, begun=tuple(child for run in runs for child in run.children))
 
 
 def tally(table: Table, steps: Iterable[Step]) -> Tally:
@@ -61,10 +68,11 @@ def tally_of(table: Table, sources: Sequence[str], steps: Sequence[Step] = ()) -
     counts = Counter(step.row for step in steps)
     runs = _divided(steps)
     for source in sources:
-        text = _text(source)
-        found = _row_counts(text)
+        found = _row_counts(text_of(source))
         if found is None:
-            more = _runs(source, text)
+            first = [run for run in runs_of(source) if run.steps]
+            below = [run for one in first for run in one.below() if run.table in ("", table.name)]
+            more = [run.steps for run in (*first, *below)]
             if not more:
                 raise ConfigError("there is neither a move nor a row count in this file", source, ALLOWED)
             runs += more
@@ -100,15 +108,6 @@ def tally_from(table: Table, counts: Mapping[str, int], runs: Sequence[tuple[Ste
     return Tally(known, dict(visits), seconds, tuple(runs), foreign)
 
 
-def _text(source: str) -> str:
-    try:
-        return Path(source).read_text("utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot read it ({error.strerror})", source, ALLOWED) from None
-    except UnicodeDecodeError:
-        raise ConfigError("this is no text", source, ALLOWED) from None
-
-
 def _row_counts(text: str) -> tuple[str, dict[str, int]] | None:
     """Table and counts of a file of row counts; ``None`` for any other file."""
     try:
@@ -123,26 +122,6 @@ def _row_counts(text: str) -> tuple[str, dict[str, int]] | None:
     return None
 
 
-def _runs(source: str, text: str) -> list[tuple[Step, ...]]:
-    """The moves turn by turn; of an export of one turn those of that turn."""
-    wanted, turns = None, dict[str, list[Step]]()
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            raise ConfigError(f"line {number} is not JSON", source, ALLOWED) from None
-        match value:
-            case {"kind": "fsm-agent", "of": "turn", "id": str(name)}:
-                wanted = name
-            case {"kind": "move"}:
-                turns.setdefault(str(value.get("turn", "")), []).append(_step(source, number, value))
-    if wanted in turns:
-        return [tuple(turns[wanted])]
-    return [run for steps in turns.values() for run in _divided(steps)]
-
-
 def _divided(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
     """Moves of several turns one after the other: a new turn begins where the numbers do not grow."""
     runs: list[list[Step]] = []
@@ -151,22 +130,3 @@ def _divided(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
             runs.append([])
         runs[-1].append(step)
     return [tuple(run) for run in runs]
-
-
-def _step(source: str, number: int, value: Mapping[str, Any]) -> Step:
-    match value:
-        case {
-            "seq": int(seq), "source": str(left), "event": str(event), "dest": str(dest), "row": str(row),
-            "seconds": int() | float() as seconds,
-        }:  # fmt: skip
-            pass
-        case _:
-            raise ConfigError(
-                f"line {number} is no whole move", source, "seq, source, event, dest, row, seconds, exit"
-            )
-    guards = [(str(label), bool(holds)) for label, holds in value.get("guards") or ()]
-    changes = [(str(name), int(before), int(after)) for name, before, after in value.get("changes") or ()]
-    end = value.get("exit")
-    return Step(
-        seq, left, event, dest, row, guards, changes, float(seconds), None if end is None else str(end)
-    )

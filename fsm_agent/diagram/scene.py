@@ -69,13 +69,14 @@ class Scene:
 
 def scene_of(diagram: Diagram, layout: Layout, proof_lines: Sequence[str] = ()) -> Scene:
     """Everything in its place. The picture grows when something placed does not fit into the size of the
-    layout."""
+    layout. A panel "How to read" that the layout gives no width is left out."""
     boxes = _boxes(diagram, layout)
     rects = {placed.box.state: placed.rect for placed in boxes}
     arrows: list[PlacedArrow] = []
     for arrow in sorted(diagram.arrows, key=lambda a: (a.source, a.dest) not in layout["arrows"]):
         arrows.append(_arrow(arrow, rects, layout, [*rects.values(), *(placed.label for placed in arrows)]))
-    panels = [_panel("How to read", how_to_read(diagram, layout), layout["how_to_read"])]
+    legend = layout["how_to_read"]
+    panels = [_panel("How to read", how_to_read(diagram, layout), legend)] if legend[2] else []
     if diagram.caption:
         panels.append(_panel(*diagram.caption, layout["proved"]))
     elif proof_lines:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from fsm_agent.diagram import FORMATS, Layout, render
+from fsm_agent.diagram import FORMATS, Layout, render, written
+from fsm_agent.diagram.map import map_of
 from fsm_agent.diagram.proof import proof_lines, proof_page
 from fsm_agent.fsm.table import Table
 
@@ -14,14 +15,20 @@ from fsm_agent.fsm.table import Table
 def files(
     table: Table, layout: Layout | None = None, limits: Mapping[str, int] | None = None
 ) -> Mapping[str, str]:
-    """Name and content of every generated file: ``turn.svg``, ``turn.md`` ... and ``turn.proofs.md`` with
+    """Name and content of every generated file: ``turn.svg``, ``turn.md`` ..., the map
+    ``turn-map.svg``, and ``turn.proofs.md`` with
     figures for ``limits``."""
     proofs = proof_lines(table)
     drawn = {
         f"{table.name}.{end}": render(table, name, layout=layout, proof_lines=proofs)
         for name, end in FORMATS.items()
     }
-    return {**drawn, f"{table.name}.proofs.md": proof_page(table, limits)}
+    small, places = map_of(table)
+    return {
+        **drawn,
+        f"{table.name}-map.svg": written(small, "svg", places),
+        f"{table.name}.proofs.md": proof_page(table, limits),
+    }
 
 
 def stale(directory: Path, fresh: Mapping[str, str]) -> list[str]:

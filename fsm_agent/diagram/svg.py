@@ -7,7 +7,9 @@ with ids that begin with its name: ``id="review.state-Draft"``."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import ceil
 from xml.sax.saxutils import escape, quoteattr
 
 from fsm_agent.diagram.geometry import Rect, number
@@ -30,12 +32,24 @@ from fsm_agent.diagram.theme import style_sheet, tone_names
 from fsm_agent.fsm.layout import Layout
 
 ROUND = 7.0
+READABLE = 11.0
+"""Least size in pixels of the text of a picture that is scaled down to a column."""
 
 
 def as_svg(diagram: Diagram, layout: Layout | None = None, proof_lines: Sequence[str] = ()) -> str:
     """The SVG of a diagram. ``proof_lines`` fill the panel "Proved for every setting"; none, no panel."""
     size, lines = _drawn(diagram, layout, proof_lines)
-    return "\n".join([*_opening(diagram, size), *lines, "</svg>"]) + "\n"
+    column = layout.get("column", size[0]) if layout else size[0]
+    shown = min(size[0], max(column, ceil(size[0] * READABLE / TEXT)))
+    return "\n".join([*_opening(diagram, size, shown), *lines, "</svg>"]) + "\n"
+
+
+def without_style(svg: str) -> str:
+    """An SVG for a page that has its own styles and may hold several pictures: without style sheet and page
+    colour, and with ``data-id`` in place of ids."""
+    svg = re.sub(r"<style>.*?</style>\n?", "", svg, count=1, flags=re.DOTALL)
+    svg = re.sub(r'<rect class="page"[^>]*/>\n?', "", svg, count=1)
+    return svg.replace('<g id="', '<g data-id="')
 
 
 def _drawn(
@@ -53,7 +67,8 @@ def _drawn(
     lines = [line.replace('<g id="', f'<g id="{prefix}') for line in lines]
     width, height = scene.size
     for one in diagram.nested:
-        size, inside = _drawn(one, one.table.layout, prefix=f"{one.table.name}.")
+        layout = None if one.caption else one.table.layout  # what turns did needs more room
+        size, inside = _drawn(one, layout, prefix=f"{one.table.name}.")
         frame = Rect(PAD, PAD, size[0] + 2 * PAD, size[1] + HEAD + PAD)
         name, place = quoteattr(one.table.name), f"translate(0,{number(height)})"
         lines.append(f'<g class="nested" data-table={name} transform="{place}">')
@@ -69,10 +84,11 @@ def _drawn(
     return (width, height), lines
 
 
-def _opening(diagram: Diagram, size: tuple[float, float]) -> Iterator[str]:
-    width, height = number(size[0]), number(size[1])
+def _opening(diagram: Diagram, size: tuple[float, float], shown: float) -> Iterator[str]:
+    width, height = map(number, size)
     yield (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="fsm" width="{width}" height="{height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="fsm" width="{number(shown)}"'
+        f' height="{number(size[1] * shown / size[0])}" '
         f'viewBox="0 0 {width} {height}" role="img" aria-label={quoteattr(diagram.table.name)}>'
     )
     yield f"<style>\n{style_sheet(marked=bool(diagram.legend), judged=diagram.judged)}</style>"

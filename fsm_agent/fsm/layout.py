@@ -60,6 +60,8 @@ class Layout(TypedDict):
     proved: tuple[float, float, float]
     heights: NotRequired[Mapping[str, float]]  # least heights of boxes
     widths: NotRequired[Mapping[str, float]]  # widths at which the lists in boxes are broken
-    map: NotRequired[Layout]  # of the small picture, whose boxes have no lines and which has every arrow
+    map: NotRequired[Layout]  # of the debugger's map, whose boxes have no lines and which has every arrow
+    small: NotRequired[Layout]  # of the map for README files, with the same boxes and arrows
     ways_out: NotRequired[Mapping[str, Sequence[str]]]  # exits drawn as arrows: {state: events}
+    column: NotRequired[float]  # width that the picture is scaled down to, as far as its text stays readable
     notes: NotRequired[Sequence[str]]  # sentences added to "How to read"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from fsm_agent.fsm.journal import Exchange, Step
@@ -18,6 +19,7 @@ from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.runtime.turn_inbox import TurnInbox
 
 Perform = Callable[[Any], Awaitable[Any]]
+UNOBSERVED = nullcontext()
 
 
 class Watched(Protocol):
@@ -60,6 +62,31 @@ class DebugHook(Protocol):
         ...
 
 
+class TurnObserver(Protocol):
+    """Who is told of a turn and has no say in it. All methods are called in the event loop that runs the
+    turn; what is awaited or run inside of them is the turn's own."""
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """Around one step into the turn, also the first; what the step raises passes through."""
+        ...
+
+    def opened(self) -> None:
+        """The turn has its session: from here on it can be stored."""
+        ...
+
+    def performing(self, request: Any, perform: Perform) -> Awaitable[Any]:
+        """The reply of a request, which is what ``perform`` says."""
+        ...
+
+    def moved(self, step: Step) -> None:
+        """A move was made and journalled."""
+        ...
+
+    def closed(self, ended: bool, result: Any) -> None:
+        """Nobody runs the turn any more; ``result`` is that of a turn that has ended."""
+        ...
+
+
 class QuestionDesk(Protocol):
     """Who knows what a question looks like to a person, and what follows from its answer."""
 
@@ -87,7 +114,7 @@ class PausePoint:
     """One turn's gate. ``running`` while somebody runs the turn. ``questions``: requests that a person
     answers (they have a ``question_id``), by that id; the event is set as soon as a person is asked, that is
     when no rule forbids it. ``inner``: the gates of turns that the state runs now; ``entering`` is told of
-    each that comes."""
+    each that comes. ``observer`` is told of all that passes here, a debugger's part in it included."""
 
     def __init__(
         self,
@@ -96,6 +123,7 @@ class PausePoint:
         signals: TurnInbox,
         registry: PauseRegistry | None = None,
         inner: list[PausePoint] | None = None,
+        observer: TurnObserver | None = None,
     ) -> None:
         self.turn, self.kind, self.signals = turn, kind, signals
         self.running = False
@@ -103,6 +131,7 @@ class PausePoint:
         self.inner = [] if inner is None else inner
         self.entering: Callable[[PausePoint], None] = lambda inner: None
         self._watcher: DebugHook | None = None
+        self._observer = observer
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self._registry = registry
 
@@ -116,7 +145,13 @@ class PausePoint:
                 return self._asked(posed, question, perform, desk)
             return perform(request) if self._watcher is None else self._watcher.performing(request, perform)
 
-        return by_way
+        if (observer := self._observer) is None:
+            return by_way
+        return lambda request: observer.performing(request, by_way)
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """Around each step into the turn."""
+        return UNOBSERVED if self._observer is None else self._observer.stepping()
 
     @property
     def watcher(self) -> DebugHook | None:
@@ -155,7 +190,8 @@ class PausePoint:
 
     async def _listen(self, question: str) -> None:
         async for event in Events(self.turn.turn_id, None, SIZE, over=False):
-            if event.name == "approval" and event.values[0].call_id == question:
+            asked: tuple[Any, ...] = event.values
+            if event.name == "approval" and asked[0].call_id == question:
                 self.questions[question].set()
                 return
 
@@ -174,16 +210,22 @@ class PausePoint:
         if self._registry is not None:
             self._registry.opened(self)
         self.running = True  # only now: who hears of it looks for it there
+        if self._observer is not None:
+            self._observer.opened()
 
-    def closed(self, ended: bool) -> None:
-        """Nobody runs it any more."""
+    def closed(self, ended: bool, result: Any = None) -> None:
+        """Nobody runs it any more; ``result`` is that of a turn that has ended."""
         self.running = False
+        if self._observer is not None:
+            self._observer.closed(ended, result)
         if self._registry is not None:
             self._registry.closed(self)
         if self.watcher is not None:
             self.watcher.closed(ended)
 
     def happened(self, what: Exchange | Step) -> None:
+        if self._observer is not None and isinstance(what, Step):
+            self._observer.moved(what)
         if self.watcher is not None:
             self.watcher.happened(what)
 

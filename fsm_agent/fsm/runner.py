@@ -134,11 +134,16 @@ class Runner(Stepping):
         """The requests of a list run at the same time; a reply that is known is not asked for again."""
         if len(known) == 1:
             return [await self._performed(exchange, 0, known[0])]
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self._performed(exchange, place, reply))
-                for place, reply in enumerate(known)
-            ]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._performed(exchange, place, reply))
+                    for place, reply in enumerate(known)
+                ]
+        except ExceptionGroup as failed:
+            if (refused := failed.subgroup(JournalError)) is not None:
+                raise refused.exceptions[0] from None
+            raise
         return [task.result() for task in tasks]
 
     async def _performed(self, exchange: Exchange, place: int, known: Any) -> Any:

@@ -13,6 +13,7 @@ from fsm_agent.providers.anthropic_messages import AnthropicMessages
 from fsm_agent.providers.keyless_environment import hide_from_children
 from fsm_agent.providers.sdk_import import sdk_module
 from fsm_agent.providers.sdk_port import EventReader
+from fsm_agent.runtime.registry import TRACE_HEADERS
 from fsm_agent.support.installation import install_command
 
 SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_BEARER_TOKEN_BEDROCK")
@@ -53,7 +54,7 @@ class BedrockMessages(AnthropicMessages):
             body=json.loads(request.body) | ({"anthropic_beta": betas.split(",")} if betas else {}),
             cast_to=httpx2.Response,
             stream=True,
-            options={"headers": {"Accept": "*/*"}, "max_retries": 0},
+            options={"headers": {**TRACE_HEADERS.get(), "Accept": "*/*"}, "max_retries": 0},
         )
 
     def _events(self) -> EventReader:

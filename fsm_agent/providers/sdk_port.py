@@ -36,6 +36,7 @@ from fsm_agent.providers.reply_limits import (
 from fsm_agent.providers.retry_after import little_left
 from fsm_agent.providers.sdk_import import sdk_module
 from fsm_agent.runtime.ports import StreamSink
+from fsm_agent.runtime.registry import TRACE_HEADERS
 
 NO_KEY = "none"
 """Sent to servers that ask for no key; some refuse a request without the header."""
@@ -156,7 +157,8 @@ class SdkPort(ABC):
         import httpx2
 
         kind = "text/event-stream" if request.stream else "application/json"
-        headers = {**self._key_headers(), "Content-Type": "application/json", "Accept": kind}
+        fixed = {"Content-Type": "application/json", "Accept": kind}
+        headers = {**TRACE_HEADERS.get(), **self._key_headers(), **fixed}
         return await client.post(
             self.path,
             content=request.body,

@@ -26,6 +26,10 @@ KEY_VARIABLES          what no command may see of the      ``hide_from_children`
 KEYS                   keys in use, likewise by value      ``hide_from_children``   never
 GUESSES                lines about models that nobody      ``EffectHandler``        never
                        knows, which were said
+MEASURES               who hears of figures that belong    the first agent with     never
+                       to no turn                          telemetry
+TRACE_HEADERS          what ties this task's request to    a span of a request,     with that span
+                       a trace, for its receiver           when it is asked for
 =====================  ==================================  ========================  =====================
 
 Beside it there are the engine's own event loop (``fsm_agent.support.threads.LOOP``), its threads for what
@@ -37,8 +41,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,7 +53,9 @@ if TYPE_CHECKING:
     from fsm_agent.providers.connections import Connections, Key
     from fsm_agent.providers.departure import Departure
     from fsm_agent.runtime.events import EventQueue
+    from fsm_agent.runtime.measures import Measure
     from fsm_agent.sessions.store import Database, Store
+    from fsm_agent.sessions.store.owners import Owners
     from fsm_agent.toolsets.programs import ProgramDoor
     from fsm_agent.toolsets.tool_context import ToolContext
 
@@ -58,7 +65,7 @@ STORES: weakref.WeakValueDictionary[str, Store] = weakref.WeakValueDictionary()
 LISTENERS: dict[str, list[EventQueue]] = {}
 ROW_HOOKS: list[Callable[[Table, Row], object]] = []
 MEMORIES: weakref.WeakSet[ExternalMemory] = weakref.WeakSet()
-REMOTE_DEBUG_SERVERS: list[Callable[[PausePoint, Database], Any]] = []
+REMOTE_DEBUG_SERVERS: list[Callable[[PausePoint, Database, Owners], Any]] = []
 TURN: ContextVar[str] = ContextVar("fsm_agent_turn", default="")
 TOOL_CONTEXT: ContextVar[ToolContext] = ContextVar("fsm_agent_tool_context")
 TOOL_STOPPED: ContextVar[threading.Event | None] = ContextVar("fsm_agent_tool_stopped", default=None)
@@ -68,6 +75,10 @@ DEPARTURE: ContextVar[Departure] = ContextVar("fsm_agent_departure")
 KEY_VARIABLES: set[str] = set()
 KEYS: set[str] = set()
 GUESSES: set[str] = set()
+MEASURES: list[Callable[[Measure, float], None]] = []
+TRACE_HEADERS: ContextVar[Mapping[str, str]] = ContextVar(
+    "fsm_agent_trace_headers", default=MappingProxyType({})
+)
 
 
 class running:  # noqa: N801 - it is used as a function is; a generator would cost each request more

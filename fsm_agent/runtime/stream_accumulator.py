@@ -3,6 +3,8 @@ watchdog."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fsm_agent.conversation.effects import FINAL
 from fsm_agent.conversation.thinking_filter import ThinkScrubber
 from fsm_agent.runtime.callbacks import Callbacks
@@ -15,8 +17,8 @@ from fsm_agent.support.texts import clean, clean_piece
 class StreamAccumulator:
     """The ``StreamSink`` of one attempt. ``shown`` is the visible text so far, ``thoughts`` the reasoning;
     nothing of a ``quiet`` attempt (a summary) is shown. ``lead`` stands before the first text. ``partial``
-    reads the answer as far as it has come. A closed sink ignores what still comes from a superseded
-    attempt."""
+    reads the answer as far as it has come; ``first_chunk`` is told that it begins. A closed sink ignores what
+    still comes from a superseded attempt."""
 
     def __init__(
         self,
@@ -26,6 +28,7 @@ class StreamAccumulator:
         quiet: bool = False,
         lead: str = "",
         partial: PartialObjects | None = None,
+        first_chunk: Callable[[], None] | None = None,
     ) -> None:
         self._since_chunk = Stopwatch(clock)
         self._begun, self._held_back = False, False
@@ -40,6 +43,7 @@ class StreamAccumulator:
         self._partial, self._answers = partial, False
         self._quiet, self._lead, self._told = quiet, lead, False
         self._waiting, self._closed = True, False
+        self._first_chunk = first_chunk
 
     @property
     def shown(self) -> str:
@@ -83,6 +87,8 @@ class StreamAccumulator:
         if self._waiting and not self._closed:
             self._waiting = False
             self._emit("thinking", False)
+            if self._first_chunk is not None:
+                self._first_chunk()
 
     def text(self, delta: str) -> None:
         """Take a piece of the reply's text; what may be shown of it is shown."""

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
+from fsm_agent.runtime.measures import measured
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.runtime.turn_places import PLACES, Place
@@ -31,10 +32,11 @@ class TurnDoor:
         """Run what is inside when there is a place for it. A wait is told, and again every so often. Who is
         interrupted while waiting goes in at once, to end. Raises ``ConfigError`` when the agent is closed
         meanwhile."""
-        place = PLACES.enter(self._most)
+        place, watch = PLACES.enter(self._most), Stopwatch(self._clock)
         try:
             if not place.done():
                 await self._waited(place)
+            measured("queue_wait", watch.elapsed())
             yield
         finally:
             PLACES.leave(place)

@@ -3,11 +3,11 @@ goes."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
-from fsm_agent.errors import TurnSuspended
+from fsm_agent.errors import OwnershipLost, TurnSuspended
 from fsm_agent.fsm.condition_parser import condition, refuse_unknown
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import PausePoint
@@ -60,14 +60,24 @@ class DurableTurn(Stepping, Generic[Result]):
         """State, counters, limits and facts as plain values; a copy."""
         return self._state.dump()
 
+    def lose(self, why: str) -> None:
+        """Stop at once: the turn is somebody else's, ``why`` in a line. What it waits for is cancelled,
+        nothing more is written, and whoever runs it gets ``OwnershipLost``. Safe from any thread."""
+        self._lease.fence.lose(why)
+
     async def step_into(self) -> Exchange | Step | None:
         """One request and its reply, or the move that ends the state; ``None`` when the turn has ended, or
-        is suspended."""
+        is suspended. Raises ``OwnershipLost`` when it goes on elsewhere."""
         if self.result is not None or self.suspended is not None:
             return None
         self._acquire()
         try:
-            with running(self.id), Moving(self._session, self._claim):
+            with (
+                running(self.id),
+                Moving(self._session, self._claim),
+                self.gate.stepping(),
+                self._lease.fence,
+            ):
                 if not (self._holding or self._runner.ended):
                     await self._lease.enter()
                     self._holding = True
@@ -82,6 +92,10 @@ class DurableTurn(Stepping, Generic[Result]):
                     self.suspended = await self._lease.suspend()
                 elif happened is None:
                     self.result = await self._lease.finish(self.steps)
+        except OwnershipLost:
+            await self._lease.lost()
+            self._leave()
+            raise
         except BaseException:
             self._leave()
             raise
@@ -89,7 +103,7 @@ class DurableTurn(Stepping, Generic[Result]):
             self.gate.happened(happened)
         else:
             self._let_go()
-            self.gate.closed(ended=self.suspended is None)
+            self.gate.closed(ended=self.suspended is None, result=self.result)
             ended(self.id)
         return happened
 
@@ -159,6 +173,25 @@ class DurableTurn(Stepping, Generic[Result]):
             raise TurnSuspended(self.id, self.suspended)
         assert self.result is not None
         return self.result
+
+    async def run_until_left(self, leaving: Callable[[], bool]) -> bool:
+        """Run to the end, or until it is suspended, and return true; or to the first move after
+        ``leaving()``, and return false: then any process may resume the turn, and this object does not go on
+        with it."""
+        self._running_on = True
+        try:
+            while (happened := await self.step_into()) is not None:
+                if isinstance(happened, Step) and leaving():
+                    await self._handed_over()
+                    return False
+        finally:
+            self._running_on = False
+        return True
+
+    async def _handed_over(self) -> None:
+        await self._lease.hand_over()
+        self._let_go()
+        self.gate.closed(ended=False)
 
     @asynccontextmanager
     async def _admitted(self) -> AsyncIterator[None]:

@@ -1,5 +1,5 @@
-"""What people ask of turns that run here, from other processes: rows of the table ``controls``, read a few
-times a second.
+"""What other processes have to say to turns that run here: rows of the table ``controls``, and that a turn
+is theirs now; read a few times a second.
 
 One thread a home, only while turns run, looks for rows that nobody took yet; the turns themselves never
 look. A row that attaches a debugger lets a ``RemoteDebugServer`` stand at the turn's gate, which carries out
@@ -17,14 +17,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fsm_agent.errors import StoreError
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.runtime.registry import REMOTE_DEBUG_SERVERS
+from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.fence import Fences
 
 if TYPE_CHECKING:
     from fsm_agent.sessions.store.database import Database
+    from fsm_agent.sessions.store.owners import Owners
 
 log = logging.getLogger(__name__)
 
 POLL, ATTACHED_POLL = 0.25, 0.02
 """Seconds between two looks, without and with a debugger in another process."""
+TOLD_POLL = 5.0
+"""The same where the database says when something came."""
 IDLE = 2.0
 """Seconds without a running turn after which the thread ends."""
 _OPEN = "SELECT id, turn, command, body FROM controls WHERE taken IS NULL ORDER BY id"
@@ -43,12 +48,26 @@ class Obeys(Protocol):
         ...
 
 
+_TAKE = (
+    "UPDATE controls SET taken = ? WHERE id = ? AND taken IS NULL AND EXISTS (SELECT 1 FROM turns WHERE id ="
+    " controls.turn AND epoch = ?)"
+)
+"""Only for its owner: another process that ran the turn before must not hear what is said to it now."""
+
+
 class Home(Protocol):
     """Whose commands are read."""
+
+    fences: Fences
 
     @property
     def database(self) -> Database:
         """Return the database in which commands to turns are left."""
+        ...
+
+    @property
+    def owners(self) -> Owners:
+        """Return who knows which processes live."""
         ...
 
 
@@ -97,29 +116,46 @@ class CommandPoller:
                     self._servers.clear()
                     return
                 attached = any(server.attached for _, server in self._servers.values())
-            self._wake.wait(ATTACHED_POLL if attached else POLL)
+            if self._wake.wait(self._pause(attached)):
+                self._wake.clear()
+
+    def _pause(self, attached: bool) -> float:
+        """Seconds until the next look, unless something is heard of before."""
+        home = self._home()
+        if home is None or not home.database.listen(self._heard):
+            return ATTACHED_POLL if attached else POLL
+        return TOLD_POLL
+
+    def _heard(self, table: str) -> None:
+        self._wake.set()
 
     def _look(self) -> None:
         if (home := self._home()) is None or (database := home.database).closed:
             return
         with database.reading() as c:
+            home.fences.look(c)
             rows = c.execute(_OPEN).fetchall()
         with self._lock:
             mine = [(gate, row) for row in rows if (gate := self._gates.get(row[1])) is not None]
         if not mine:
             return
-        taken = [(time.time(), row[0]) for _, row in mine]
-        database.write(lambda c: c.executemany("UPDATE controls SET taken = ? WHERE id = ?", taken) and None)
-        for gate, (_, _, command, body) in mine:
+
+        def take(c: Connection) -> list[bool]:
+            of = [(time.time(), number, home.fences.get(turn).epoch) for _, (number, turn, _, _) in mine]
+            return [c.execute(_TAKE, one).rowcount == 1 for one in of]
+
+        for (gate, (_, _, command, body)), taken in zip(mine, database.write(take), strict=True):
+            if not taken:
+                continue
             try:
-                self._server(gate, database).obey(command, json.loads(body))
+                self._server(gate, home).obey(command, json.loads(body))
             except Exception:  # one bad command must not end the thread that looks for all of them
                 log.exception("command %s of turn %s could not be carried out", command, gate.turn.turn_id)
 
-    def _server(self, gate: PausePoint, database: Database) -> Obeys:
+    def _server(self, gate: PausePoint, home: Home) -> Obeys:
         known = self._servers.get(gate.turn.turn_id)
         if known is not None and known[0] is gate:
             return known[1]
-        server: Obeys = REMOTE_DEBUG_SERVERS[-1](gate, database)
+        server: Obeys = REMOTE_DEBUG_SERVERS[-1](gate, home.database, home.owners)
         self._servers[gate.turn.turn_id] = gate, server
         return server

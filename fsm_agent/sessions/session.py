@@ -18,7 +18,7 @@ from fsm_agent.conversation.compaction.guard import CompactionGuard
 from fsm_agent.conversation.messages import NO_USAGE, Message, Usage
 from fsm_agent.conversation.token_meter import ContextMeter
 from fsm_agent.conversation.wire import WireCopy
-from fsm_agent.errors import JournalError, SessionBusy
+from fsm_agent.errors import OwnershipLost, SessionBusy
 from fsm_agent.prompt import StoredPrompt
 
 
@@ -198,7 +198,7 @@ class Session:
 
 class Moving:
     """A block in which a step of the turn with this ``claim`` is made, and nobody can take its session over.
-    Raises ``JournalError`` when somebody has already."""
+    Raises ``OwnershipLost`` when somebody has already."""
 
     __slots__ = ("_claim", "_session")
 
@@ -210,7 +210,7 @@ class Moving:
         with session._lock:
             for one in session.onward():
                 if one.claim != self._claim:
-                    raise JournalError(
+                    raise OwnershipLost(
                         f"turn {session.holder} was taken over in this process; this one stops here"
                     )
             session.moving = True

@@ -11,10 +11,15 @@ from typing import Generic, TypeVar
 from fsm_agent.errors import StaleCopyError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.sessions.store import Begun, Closing, Store, TurnLog
+from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
+
+
+async def _nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +27,14 @@ class TurnEnding(Generic[Result]):
     """What is done with a turn that has ended. ``result`` makes its result from its moves, ``closing`` what
     is stored of that, ``follow_up`` does what others wait for, and says what it could not do; ``noted`` puts
     (was it stored, what went wrong) into the result. ``suspended`` is told what a turn waits for that has not
-    ended."""
+    ended; ``lost`` ends what runs for one that goes on elsewhere."""
 
     result: Callable[[list[Step]], Awaitable[Result]]
     closing: Callable[[Result], Closing]
     noted: Callable[[Result, bool, str], Result]
     follow_up: Callable[[], str] = lambda: ""
     suspended: Callable[[tuple[Pending, ...]], None] = lambda waits: None
+    lost: Callable[[], Awaitable[None]] = _nothing
 
 
 class SessionLease(Generic[Result]):
@@ -50,16 +56,22 @@ class SessionLease(Generic[Result]):
     async def enter(self) -> None:
         """Take the session, or take it again. Raises ``SessionBusy`` when another turn has it."""
         if self._enter is None:
-            await self._store.hold_again(self._log.session, self._turn_id, self._log.epoch)
+            await self._store.hold_again(self._log.session, self._log.fence)
             return
         begun = await self._enter()
-        self._log.began(begun.epoch, begun.recording)
+        self._store.watch(self._log.fence)
+        self._log.began(begun.recording)
         self._enter = None  # what the turn was begun with is not kept while it runs
         if begun.abandoned is not None:
             self._tell(
                 f"turn {begun.abandoned} of this session was left unfinished when its process ended; it is"
                 " given up now"
             )
+
+    @property
+    def fence(self) -> Fence:
+        """Return what a step of the turn is made behind."""
+        return self._log.fence
 
     def looked_at(self, moves: bool) -> None:
         """Does somebody look at each move? Then it is safe before it is told of."""
@@ -95,14 +107,24 @@ class SessionLease(Generic[Result]):
 
     async def suspend(self) -> tuple[Pending, ...]:
         """Let any process go on with the turn; what it waits for, nothing when that was answered by now."""
-        await self._store.suspend(self._turn_id, self._log.epoch)
+        await self._store.suspend(self._log.fence)
         asked = PendingItems(lambda: self._store.database).of_turn(self._turn_id)
         waits = tuple(one for one in asked if one.answered is None)
         self._ending.suspended(waits)
         log.info("turn %s is suspended: %s", self._turn_id, ", ".join(one.id for one in waits))
         return waits
 
+    async def hand_over(self) -> None:
+        """Let any process go on with the turn, which stands behind a move. Raises ``OwnershipLost``."""
+        self._log.at_rest()
+        await self._store.suspend(self._log.fence)
+
+    async def lost(self) -> None:
+        """The turn goes on elsewhere, and nothing of it here."""
+        log.info("%s", self.fence.why)
+        await self._ending.lost()
+
     def leave(self) -> None:
         """Let go of the session without having ended; the turn can be entered again."""
         self._log.at_rest()
-        self._store.let_go(self._turn_id, self._log.epoch)
+        self._store.let_go(self._turn_id, self._log.fence.epoch)

@@ -20,6 +20,7 @@ from pydantic import (
     SecretStr,
     StringConstraints,
     ValidationError,
+    field_serializer,
     field_validator,
     model_validator,
 )
@@ -495,15 +496,50 @@ class Mcp(Group):
     max_message_bytes: Annotated[int, Field(ge=10_000, le=1_000_000_000)] = 16_000_000
 
 
+DATABASE_VARIABLE = f"{ENV_PREFIX}STORE__DATABASE_URL"
+"""The variable of the environment that may hold a password."""
+
+
 class Storage(Group):
     """``durability``: ``full`` survives a power cut at any moment; ``normal`` may lose the last moves then,
     never to a crash of the process alone. ``index``: make messages ready for search after each turn, beside
     what comes next, instead of when somebody searches. ``trajectories``: append each ended turn, secrets
-    masked, to ``trajectories.jsonl`` in the home."""
+    masked, to ``trajectories.jsonl`` in the home. ``database_url``: keep sessions in this database of
+    PostgreSQL (``postgresql://user:password@host/name``) instead of a file in the home; it is stored and
+    shown nowhere."""
 
     durability: Literal["full", "normal"] = "full"
     index: bool = True
     trajectories: bool = False
+    database_url: SecretStr | None = None
+
+    @field_validator("database_url")
+    @classmethod
+    def _of_postgresql(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(("postgresql://", "postgres://")):
+            raise taken(None, "an address that begins with postgresql://")
+        return value
+
+    @field_serializer("database_url")
+    def _nowhere(self, value: SecretStr | None) -> None:
+        """Turns keep the settings that they were begun with; this one is the home's."""
+
+    @property
+    def database(self) -> str | None:
+        """The address as it is used."""
+        return self.database_url.get_secret_value() if self.database_url is not None else None
+
+
+class DispatchSettings(Group):
+    """Turns that workers run (``fsm-agent worker``). ``temporal``: HOST:PORT of a Temporal server that hands
+    them out; without one, workers look for them in the store. ``namespace``: of that server. ``slots``:
+    turns that a worker runs at once. ``heartbeat``: seconds without a sign of life of a worker, after which
+    Temporal gives its turns to another one."""
+
+    temporal: Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")] | None = None
+    namespace: Annotated[str, Field(min_length=1)] = "default"
+    slots: Annotated[int, Field(ge=1, le=1_000)] = 4
+    heartbeat: Annotated[float, Field(ge=1, le=600)] = 10
 
 
 class LearnedSettings(Group):
@@ -676,6 +712,16 @@ class RequestSettings(Group):
         return self.model_copy(update={"extra_body": {}, "extra_headers": {}})
 
 
+class TelemetrySettings(Group):
+    """``enabled``: spans and figures of turns go to OpenTelemetry; ``None``: on the command line where
+    ``OTEL_EXPORTER_OTLP_ENDPOINT`` names a collector. ``contents``: what people, models and tools said is
+    sent too, without secrets. ``propagate``: providers of models get a ``traceparent`` header."""
+
+    enabled: bool | None = None
+    contents: bool = False
+    propagate: bool = False
+
+
 class Settings(BaseSettings):
     """All settings: what is given here, over the environment, over the defaults; ``of`` knows the config
     file, too. ``reasoning_effort``: how much a model that can think should think before it speaks, as near to
@@ -740,12 +786,17 @@ class Settings(BaseSettings):
     checkpoints: CheckpointSettings = CheckpointSettings()
     mcp: Mcp = Mcp()
     store: Storage = Storage()
+    dispatch: DispatchSettings = DispatchSettings()
     parts: PartSettings = PartSettings()
     request: RequestSettings = RequestSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
 
     def __init__(self, **given: Any) -> None:
         try:
-            super().__init__(**given)
+            if _in_environment():
+                super().__init__(**given)
+            else:  # nothing but the arguments: making the other sources costs five times what checking does
+                BaseModel.__init__(self, **given)
         except (ValidationError, SettingsError) as error:
             raise _explained(error) from None
 

@@ -10,26 +10,30 @@ import shutil
 import sys
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
+from urllib.parse import unquote
 
 PACKAGE = "fsm-agent"
-_EXTRA = re.compile(r"\s*;\s*(?:\((?P<first>.+)\) and )?.*?\bextra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")
+_EXTRA = re.compile(r";.*\bextra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")
 
 
 def install_command(extra: str) -> str:
     """Return the command that adds an extra to this installation. A package index need not know the package:
-    what was installed from a folder is installed from there again, else what the extra needs is named."""
+    what is used from its folder is installed from there again, else what the extra needs is named."""
     try:
-        found = distribution(PACKAGE)
+        return command_for(extra, distribution(PACKAGE), Path(sys.prefix), sys.executable)
     except PackageNotFoundError:
-        return f"pip install '.[{extra}]' in the folder of fsm-agent's pyproject.toml"
-    prefix, folder = Path(sys.prefix), _editable_folder(found)
-    needs = shlex.join(requirements_of(found, extra))
+        return f"pip install '.[{extra}]' in the folder of {PACKAGE}'s pyproject.toml"
+
+
+def command_for(extra: str, found: Distribution, prefix: Path, python: str) -> str:
+    """``install_command`` for a package in an environment: its folder, and its Python."""
+    folder, needs = _editable_folder(found), shlex.join(requirements_of(found, extra))
     if (prefix / "pipx_metadata.json").exists():
         return f"pipx inject {PACKAGE} {needs}"
     what = needs if folder is None else f"--editable {shlex.quote(f'{folder}[{extra}]')}"
     if (prefix / "uv-receipt.toml").exists() or _made_by_uv(prefix):
-        return f"uv pip install --python {shlex.quote(_shown(sys.executable))} {what}"
-    return f"{_pip()} install {what}"
+        return f"uv pip install --python {shlex.quote(_shown(python))} {what}"
+    return f"{_pip(python)} install {what}"
 
 
 def requirements_of(found: Distribution, extra: str) -> list[str]:
@@ -46,7 +50,7 @@ def _editable_folder(found: Distribution) -> str | None:
         return None
     address = str(origin.get("url", ""))
     editable = bool(origin.get("dir_info", {}).get("editable")) and address.startswith("file://")
-    return _shown(address.removeprefix("file://")) if editable else None
+    return _shown(unquote(address.removeprefix("file://"))) if editable else None
 
 
 def _made_by_uv(prefix: Path) -> bool:
@@ -56,11 +60,11 @@ def _made_by_uv(prefix: Path) -> bool:
         return False
 
 
-def _pip() -> str:
+def _pip(python: str) -> str:
     """``pip`` where that is the one of this Python, else by its whole name."""
     found = shutil.which("pip")
-    ours = found is not None and Path(found).parent == Path(sys.executable).parent
-    return "pip" if ours else f"{shlex.quote(_shown(sys.executable))} -m pip"
+    ours = found is not None and Path(found).parent == Path(python).parent
+    return "pip" if ours else f"{shlex.quote(_shown(python))} -m pip"
 
 
 def _shown(path: str) -> str:

@@ -110,7 +110,8 @@ def what_is_shown_is_what_is_stored(ended: Ended) -> None:
     """The transcript of the result is that of the store, and its notes are for people alone."""
     if ended.visits[0].event == CRASHED:
         return  # before the history was read
-    stored = store_for(ended.agent.home).session(ended.agent.session_id)
+    home, url = ended.agent.home, ended.agent.settings.store.database
+    stored = store_for(home, database_url=url).session(ended.agent.session_id)
     rows = [row.to_dict() for row in stored.rows]
     assert rows == ended.result.messages, f"stored {rows[-4:]}, shown {ended.result.messages[-4:]}"
     assert stored.holder is None

@@ -9,22 +9,28 @@ from typing import Any
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.registry import TOOL_CONTEXT
 from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store.fence import Fence
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """``window`` of the model in use, in tokens, ``None`` when unknown. ``budget``: what the turn and its
     children share. ``deps``: what the turn was started with. ``handoffs``: how often the conversation went
-    from agent to agent since the user spoke."""
+    from agent to agent since the user spoke. ``fence``: the turn's right to write."""
 
     session: Session
-    turn_id: str
+    fence: Fence
     call_id: str
     interrupted: asyncio.Event
     budget: IterationBudget | None = None
     window: int | None = None
     deps: Any = None
     handoffs: int = 0
+
+    @property
+    def turn_id(self) -> str:
+        """Return the id of the turn."""
+        return self.fence.turn_id
 
 
 def enter(scene: ToolContext) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from fsm_agent import TurnResult
 from fsm_agent.cli.debug import debug_session_of
-from fsm_agent.cli.given import CliOptions
+from fsm_agent.cli.options import CliOptions
 from fsm_agent.cli.screen import clean, preview, seconds
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.journal.read import Turns
@@ -81,6 +81,7 @@ def test_version_and_help(cli: Cli) -> None:
         "debug",
         "doctor",
         "examples",
+        "worker",
         "diagram",
         "sessions",
         "approvals",
@@ -119,7 +120,7 @@ FILE = "{file}"
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["fly"], "no such command; given: fly; allowed: run, chat, acp, verify"),
+        (["fly"], "no such command; given: fly; allowed: run, chat, worker, acp, verify"),
         (["debugger"], "no such command; given: debugger; allowed: debug, perhaps; run"),
         (["run", "hi", "--colour"], "No such option: --colour"),
         (["run", "hi", "--max-iterations", "many"], "should be a valid integer"),
@@ -148,8 +149,8 @@ FILE = "{file}"
         (["run", "hi", "--model", "offline:demo", "--home", FILE], "the home directory cannot be written"),
         (["chat", "--model", "offline:"], "names no model after the colon"),
         (
-            ["diagram", "--format", "png"],
-            "unknown diagram format; given: png; allowed: mermaid, dot, svg, md, json",
+            ["diagram", "--format", "gif"],
+            "unknown diagram format; given: gif; allowed: mermaid, dot, svg",
         ),
         (["diagram", "nowhere:TABLE"], "the table cannot be loaded (No module named 'nowhere')"),
         (["verify", "fsm_agent_states.table:COUNTERS"], "this is no transition table"),

@@ -76,6 +76,7 @@ def figures(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[tuple[s
     return {(figure["quantity"], figure["caps"]): figure for figure in json.loads(out)["figures"]}
 
 
+@pytest.mark.slow
 def test_the_turn_is_proved_with_figures_and_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = verify(capsys, *CHAIN)
     assert (code, err) == (0, "")

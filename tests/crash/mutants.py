@@ -96,10 +96,9 @@ def engine(
     log: type[ConversationLog] = ConversationLog, recording: type[ConversationRecording] | None = None
 ) -> type[Agent]:
     class Log(log):  # type: ignore[valid-type, misc]
-        def began(self, epoch: int, known: ConversationRecording | None = None) -> None:
-            super().began(
-                epoch, recording(known.entries) if recording is not None and known is not None else known
-            )
+        def began(self, known: ConversationRecording | None = None) -> None:
+            changed = recording is not None and known is not None
+            super().began(recording(known.entries) if changed else known)
 
     class Mutant(Agent):
         def _log(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent import Agent, Settings, tool
-from fsm_agent.sessions.store import Database, Store
+from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, overflow, repeat, text, tools
 
@@ -42,7 +42,7 @@ class Crash:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class CrashingDatabase(Database):
+class CrashingDatabase(SqliteDatabase):
     """Ends the process before or after a commit. Each job has one of its own, and what nobody waits for none
     until somebody does, so that the points are the same each time, and nothing is safe that need not be."""
 
@@ -69,7 +69,7 @@ class PromptDatabase(CrashingDatabase):
 class GroupingDatabase(CrashingDatabase):
     """With several jobs a commit, as it really is."""
 
-    group, late = Database.group, Database.late
+    group, late = SqliteDatabase.group, SqliteDatabase.late
 
 
 def note(home: Path, *words: str) -> None:

@@ -287,7 +287,11 @@ def test_an_unknown_format_is_refused() -> None:
 @pytest.mark.behaviour("FSM-09")
 def test_a_changed_or_missing_file_is_stale(tmp_path: Path) -> None:
     fresh = files(SMALL)
-    assert list(fresh) == [*(f"small.{ending}" for ending in FORMATS.values()), "small.proofs.md"]
+    assert list(fresh) == [
+        *(f"small.{ending}" for ending in FORMATS.values()),
+        "small-map.svg",
+        "small.proofs.md",
+    ]
     assert write(tmp_path / "new", fresh) == list(fresh)
     assert stale(tmp_path / "new", fresh) == []
     (tmp_path / "new" / "small.svg").write_text("<svg/>")

@@ -19,7 +19,7 @@ from fsm_agent.diagram.geometry import Rect
 from fsm_agent.diagram.layers import automatic
 from fsm_agent.diagram.model import Diagram, words
 from fsm_agent.diagram.roomy import roomy
-from fsm_agent.diagram.runs import steps_of, tally, tally_from, tally_of
+from fsm_agent.diagram.runs import recorded, tally, tally_from, tally_of
 from fsm_agent.diagram.scene import PAD, TEXT, TITLE, part_width, scene_of
 from fsm_agent.diagram.textwidth import text_width
 from fsm_agent.errors import ConfigError
@@ -52,13 +52,14 @@ def test_the_moves_of_a_turn_are_read_as_they_were_made(tmp_path: Path) -> None:
     moves[0] = Step(
         **{**asdict(moves[0]), "guards": [("iterations left", True)], "changes": [("iterations", 0, 1)]}
     )
-    assert steps_of(exported(tmp_path / "turn.jsonl", ("a", moves))) == moves
+    (run,) = recorded(exported(tmp_path / "turn.jsonl", ("a", moves)))
+    assert list(run.steps) == moves
 
 
 def test_of_an_export_of_one_turn_only_that_turn_is_read(tmp_path: Path) -> None:
     parent, child = steps(TURN, USUAL), steps(TURN, ["ready", "built", "text"])
     source = exported(tmp_path / "turn.jsonl", ("a", parent), ("b", child), header=HEADER)
-    assert steps_of(source) == child
+    assert [list(run.steps) for run in recorded(source)] == [child]
     assert len(tally_of(TURN, [source]).runs) == 1
 
 
@@ -108,7 +109,7 @@ def test_a_file_that_cannot_be_read_is_one_line(content: bytes | None, says: str
     if content is not None:
         (tmp_path / "turn.jsonl").write_bytes(content)
     with pytest.raises(ConfigError) as refused:
-        steps_of(str(tmp_path / "turn.jsonl"))
+        recorded(str(tmp_path / "turn.jsonl"))
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -25,7 +24,7 @@ from fsm_agent.fsm.table import Table
 from fsm_agent_states.table import TURN
 from tests.diagram.test_diagram import visible_text, vocabulary
 from tests.diagram.test_diagram_runs import exported
-from tests.diagram.test_diagram_versions import QUIET, TABLE_FILE
+from tests.diagram.test_diagram_versions import TABLE_FILE
 from tests.helpers.diagram_tables import OTHER, SMALL, USUAL, coverage_of, steps
 from tests.helpers.tables import courier
 
@@ -75,7 +74,7 @@ def test_a_table_of_the_users_own_has_every_view(cli: Cli, tmp_path: Path) -> No
         (["diff", "nonsense"], "given: nonsense; allowed: a git revision"),
         (
             ["diff", ".", "--format", "dot"],
-            "unknown format of a comparison; given: dot; allowed: md, mermaid, svg, json",
+            "unknown format of a comparison; given: dot; allowed: md, comment, mermaid, svg, png, json",
         ),
         (["diff", ".", "--table", "turn"], "this names no table; given: turn"),
         (["diff", ".", "--set", "retries=-1"], "limit retries is out of range; given: -1"),
@@ -168,80 +167,6 @@ def test_the_action_and_its_workflow_fit_together() -> None:
     assert list(workflow[True]) == [
         "pull_request"
     ]  # YAML 1.1 reads the word "on" so; never pull_request_target
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Callable[..., str]:
-    """Run a script of the action as a runner would, on a repository of two commits; ``gh`` writes down what
-    it is asked."""
-    home = tmp_path / "repository"
-    programs = tmp_path / "bin"
-    for folder in (home, programs, tmp_path / "temp"):
-        folder.mkdir()
-    (programs / "fsm-agent").write_text(
-        f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m fsm_agent.cli "$@"\n'
-    )
-    (programs / "gh").write_text(
-        '#!/bin/sh\nprintf "%s\\n" "$@" >>"$CALLS"\n[ -z "$REFUSED" ] || exit 1\n'
-        'case "$*" in *--paginate*) echo "$EARLIER";; esac\n'
-    )
-    for program in programs.iterdir():
-        program.chmod(0o755)
-    user = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
-
-    def git(*arguments: str) -> None:
-        subprocess.run(["git", "-C", home, *user, *arguments], check=True, capture_output=True, env=QUIET)
-
-    (home / "loop.py").write_text(TABLE_FILE)
-    git("init", "--quiet")
-    git("add", ".")
-    git("commit", "--quiet", "--message=one")
-
-    def run(script: str, **env: str) -> str:
-        own = {
-            **QUIET,
-            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-            "BASE": "HEAD",
-            "TABLE": "loop:LOOP",
-            "NUMBER": "7",
-            "EARLIER": "",
-            "REFUSED": "",
-            "GITHUB_REPOSITORY": "o/r",
-            "RUNNER_TEMP": str(tmp_path / "temp"),
-            "GITHUB_OUTPUT": str(tmp_path / "output"),
-            "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
-            "CALLS": str(tmp_path / "calls"),
-        }
-        done = subprocess.run(
-            ["bash", ACTION / script], cwd=home, env={**own, **env}, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return run
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("bash") is None, reason="runners have a bash")
-def test_the_action_compares_and_comments(job: Callable[..., str], tmp_path: Path) -> None:
-    job("compare.sh")
-    assert (tmp_path / "output").read_text() == "changed=false\n"
-    job("comment.sh", CHANGED="false")
-    assert "POST" not in (tmp_path / "calls").read_text()
-    table = tmp_path / "repository" / "loop.py"
-    table.write_text(TABLE_FILE.replace('"gave_up"', '"tired"'))
-    job("compare.sh")
-    assert (tmp_path / "output").read_text().splitlines()[-1] == "changed=true"
-    summary = (tmp_path / "summary").read_text()
-    assert "was ⇥ gave up" in summary
-    assert "```mermaid\n---\ntitle:" in summary
-    job("comment.sh", CHANGED="true")
-    calls = (tmp_path / "calls").read_text()
-    assert "--method\nPOST\nrepos/o/r/issues/7/comments" in calls
-    assert "body=<!-- fsm-agent diagram diff -->\n# The loop table: HEAD → working tree" in calls
-    job("comment.sh", CHANGED="true", EARLIER="41\n42")
-    assert "--method\nPATCH\nrepos/o/r/issues/comments/41\n" in (tmp_path / "calls").read_text()
-    assert "::notice::" in job("comment.sh", CHANGED="true", REFUSED="yes")
 
 
 # Graphviz

@@ -14,12 +14,12 @@ from fsm_agent import Agent, tool
 from fsm_agent.errors import StoreError
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.stream_accumulator import StreamAccumulator
-from fsm_agent.sessions.store import Database, Store
+from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 
 
-class OneByOne(Database):
+class OneByOne(SqliteDatabase):
     """Each job has a commit of its own, and when nobody waits for one, none before the next, so that commits
     can be counted."""
 
@@ -78,7 +78,7 @@ def test_a_move_of_a_long_turn_adds_as_little_to_the_journal_as_one_of_a_short_t
 
 
 def test_a_job_that_fails_alone_leaves_nothing_behind(tmp_path: Path) -> None:
-    database = Database(tmp_path / "x.db")
+    database = SqliteDatabase(tmp_path / "x.db")
     insert = "INSERT INTO marks VALUES (?, ?)"
     database.write(lambda c: c.execute(insert, ("one", 1)) and None)
     before = database.commits
@@ -92,7 +92,7 @@ def test_a_job_that_fails_alone_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_what_a_disk_refuses_is_tried_on_a_new_connection(tmp_path: Path) -> None:
-    database, seen = Database(tmp_path / "x.db"), []
+    database, seen = SqliteDatabase(tmp_path / "x.db"), []
 
     def broken(connection: sqlite3.Connection) -> None:
         seen.append(connection)

@@ -187,7 +187,8 @@ SPOKEN = (
 
 def turn(home: Path, *replies: tuple[int, str, bytes], **options: Any) -> tuple[list[Asked], TurnResult]:
     with WebReplies(*replies) as server:
-        quick = {"backoff": {"exception": {"base": 0, "cap": 0}}} | options.pop("settings", {})
+        at_once = {"base": 0, "cap": 0}
+        quick = {"backoff": {"exception": at_once, "invalid": at_once}} | options.pop("settings", {})
         agent = Agent(CLAUDE, base_url=server.url, toolsets=[], home=home, settings=quick, **options)
         result = agent.run_conversation("go")
         agent.close()

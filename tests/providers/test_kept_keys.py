@@ -114,6 +114,7 @@ def command(home: Path, *words: str, **environment: str) -> subprocess.Completed
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_one_and_the_doctor_says_where_keys_are_from(
     kept: Path, tmp_path: Path
 ) -> None:

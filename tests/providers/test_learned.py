@@ -127,6 +127,7 @@ def test_nothing_is_kept_when_the_setting_says_so(tmp_path: Path) -> None:
     assert not (tmp_path / LEARNED).exists()
 
 
+@pytest.mark.slow
 def test_another_process_knows_it_and_can_forget_it(tmp_path: Path) -> None:
     program = (
         "import sys, json; from fsm_agent import Agent\n"
@@ -148,6 +149,7 @@ def test_another_process_knows_it_and_can_forget_it(tmp_path: Path) -> None:
         assert ask(server, tmp_path, LOOK) == 2
 
 
+@pytest.mark.slow
 def test_a_turn_that_was_killed_between_refusal_and_reply_still_learns(tmp_path: Path) -> None:
     """A moment after the refusal, that is: what is on its way to the disk by then is there."""
     program = (

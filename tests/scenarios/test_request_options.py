@@ -9,7 +9,7 @@ import pytest
 
 from fsm_agent import Agent
 from fsm_agent.errors import ConfigError
-from fsm_agent.testing import ScriptedServer, call, status, text, tools
+from fsm_agent.testing import FakeClock, ScriptedServer, call, status, text, tools
 from tests.helpers.harness import echo
 
 CHAT = "openai:gpt-4o", "chat_completions"
@@ -143,7 +143,7 @@ def test_a_fallback_is_asked_without_what_it_lacks_and_gets_no_extra_fields() ->
             "openai:gpt-4o", base_url=first.url, api_key="k", api_mode="chat_completions", tools=[echo], toolsets=[],
             fallbacks=[{"model": "openai:gpt-4o", "base_url": second.url, "api_key": "k", "api_mode": "codex_responses"}],
             settings={"request": {"seed": 3, "top_p": 0.5, "extra_body": {"service_tier": "flex"}}},
-            callbacks={"status": lines.append},
+            callbacks={"status": lines.append}, clock=FakeClock(),
         )  # fmt: skip
         assert agent.run_conversation("go").completed
         agent.close()

@@ -20,7 +20,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.cli import main
 from fsm_agent.debug import DebugSession
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.store import Database, Store
+from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.schema import VERSIONS
 from fsm_agent.sessions.store.transfer.export import export_session
@@ -200,6 +200,7 @@ def test_nor_does_it_through_the_real_command_line(
     assert "it is forbidden" in result_of(home, found["turn"])
 
 
+@pytest.mark.slow
 def test_what_a_person_allows_of_a_file_runs(commanded: tuple[Path, str], tmp_path: Path) -> None:
     """So the tests above do not pass for another reason."""
     made, stored = commanded
@@ -545,7 +546,7 @@ def test_an_external_memory_is_not_told_what_a_file_says(tmp_path: Path) -> None
 
 
 def test_a_turn_that_came_before_turns_were_marked_is_known_by_having_no_owner(tmp_path: Path) -> None:
-    class Before(Database):
+    class Before(SqliteDatabase):
         versions = VERSIONS[:2]
 
     old = Store(tmp_path, opened=Before)

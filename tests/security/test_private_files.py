@@ -15,7 +15,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.cli import main
 from fsm_agent.cli.prompt import _history
 from fsm_agent.composition.services import HOME_FILES
-from fsm_agent.sessions.store import Database, Store
+from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.sessions.store.schema import VERSIONS
 from fsm_agent.support.atomic_write import replace_file
 from fsm_agent.support.private_files import made_private, private_folder
@@ -65,7 +65,7 @@ def used(home: Path, work: Path) -> Agent:
     return agent
 
 
-class Newer(Database):
+class Newer(SqliteDatabase):
     """The format of a version to come."""
 
     versions = (*VERSIONS, ("ALTER TABLE sessions ADD COLUMN mood TEXT NOT NULL DEFAULT 'good'",))

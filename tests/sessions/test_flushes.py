@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.sessions.store import Database, Store
+from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.sessions.store.journal.flushes import FLUSHES
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
 
@@ -22,7 +22,7 @@ def test_the_docs_have_the_table() -> None:
     assert rows == [f"| {one.what} | {one.needs} | {one.promise} |" for one in FLUSHES]
 
 
-class Patient(Database):
+class Patient(SqliteDatabase):
     """Nothing is written that nobody waits for."""
 
     late = 60.0

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.search.indexing import catch_up, index_batch, keep_up, pending
+from fsm_agent.sessions.store.search.fts5 import index_batch
+from fsm_agent.sessions.store.search.indexing import catch_up, keep_up, pending
 from fsm_agent.sessions.store.search.messages import SCAN, Among, search
 from fsm_agent.sessions.store.search.session_recall import around, by_words, recent
 from fsm_agent.sessions.store.search.snippets import snippet_of

@@ -14,12 +14,12 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.errors import ConfigError, JournalError, SessionBusy, StoreError
-from fsm_agent.sessions.store import Database, Store
+from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.sessions.store.reports.insights import insights
 from fsm_agent.sessions.store.schema import VERSIONS
 from fsm_agent.sessions.store.search.indexing import catch_up, keep_up
 from fsm_agent.sessions.store.search.messages import search
-from fsm_agent.sessions.store.writer import CHECKPOINT
+from fsm_agent.sessions.store.sqlite_writer import CHECKPOINT
 from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, text, tools
 from tests.helpers.store_homes import written
 from tests.helpers.waiting import PATIENCE
@@ -423,7 +423,7 @@ def test_a_move_writes_what_changed_however_long_the_history(home: Path, rows: i
 # A file that cannot be used
 
 
-class Full(Database):
+class Full(SqliteDatabase):
     """A disk with no more room after so many pages."""
 
     pages = 10_000
@@ -469,7 +469,7 @@ def test_a_disk_that_fills_up_does_not_cost_the_answer(home: Path) -> None:
 
 
 def test_what_could_not_be_saved_is_saved_with_the_next_turn(home: Path) -> None:
-    class Locked(Database):
+    class Locked(SqliteDatabase):
         locked = threading.Event()
 
         def committing(self) -> None:
@@ -537,11 +537,11 @@ def test_a_home_that_is_no_directory_is_one_line(tmp_path: Path) -> None:
 # Versions
 
 
-class Older(Database):
+class Older(SqliteDatabase):
     versions = VERSIONS
 
 
-class Newer(Database):
+class Newer(SqliteDatabase):
     versions = (*VERSIONS, ("ALTER TABLE sessions ADD COLUMN mood TEXT NOT NULL DEFAULT 'good'",))
 
 
@@ -562,7 +562,7 @@ def test_an_older_file_is_upgraded_in_place_after_a_copy(home: Path) -> None:
 
 
 def test_a_file_of_the_first_version_says_how_its_sessions_ended_and_began(home: Path) -> None:
-    class First(Database):
+    class First(SqliteDatabase):
         versions = VERSIONS[:1]
 
     old = Store(home, opened=First)
@@ -595,7 +595,7 @@ def test_a_file_of_a_newer_version_is_refused_and_left_alone(home: Path) -> None
 
 
 def test_an_upgrade_that_fails_changes_nothing(home: Path) -> None:
-    class Broken(Database):
+    class Broken(SqliteDatabase):
         versions = (*VERSIONS, ("ALTER TABLE sessions ADD COLUMN mood TEXT", "THIS IS NO SQL"))
 
     agent(home, text("one")).chat("first")
@@ -608,7 +608,7 @@ def test_an_upgrade_that_fails_changes_nothing(home: Path) -> None:
 
 
 def test_jobs_that_wait_share_a_commit_and_one_that_fails_takes_nothing_with_it(home: Path) -> None:
-    database = Database(home / "x.db")
+    database = SqliteDatabase(home / "x.db")
     gate = threading.Event()
     futures = [database.submit(lambda c: gate.wait(PATIENCE))]
     insert = "INSERT INTO marks VALUES (?, ?)"
@@ -630,7 +630,7 @@ def test_jobs_that_wait_share_a_commit_and_one_that_fails_takes_nothing_with_it(
 @pytest.mark.behaviour("SESS-01")
 def test_the_log_is_moved_into_the_file_every_so_many_commits(home: Path, tmp_path: Path) -> None:
     """Who copies only the file has nearly all of it, and a crash leaves little to be read again (SESS-01)."""
-    database = Database(home / "x.db")
+    database = SqliteDatabase(home / "x.db")
     for number in range(CHECKPOINT + 1):  # one a commit
         database.write(lambda c, n=number: c.execute("INSERT INTO marks VALUES (?, 1)", (f"m{n}",)) and None)
     alone = sqlite3.connect(shutil.copy(home / "x.db", tmp_path / "alone.db"))
@@ -643,7 +643,7 @@ def test_the_log_is_moved_into_the_file_every_so_many_commits(home: Path, tmp_pa
 def test_where_there_is_no_shared_memory_the_rollback_journal_does(home: Path) -> None:
     """As on some network file systems: slower, and all else as before (SESS-01)."""
 
-    class Dotfile(Database):
+    class Dotfile(SqliteDatabase):
         def _opened(self) -> sqlite3.Connection:
             uri = f"{self.path.as_uri()}?vfs=unix-dotfile"
             return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=0.1)
@@ -658,7 +658,7 @@ def test_where_there_is_no_shared_memory_the_rollback_journal_does(home: Path) -
 
 
 def test_a_commit_that_fails_fails_everybody_in_it(home: Path) -> None:
-    class Failing(Database):
+    class Failing(SqliteDatabase):
         broken = False
 
         def committing(self) -> None:
@@ -682,7 +682,7 @@ def test_a_commit_that_fails_fails_everybody_in_it(home: Path) -> None:
     database.close()
 
 
-class Tight(Database):
+class Tight(SqliteDatabase):
     """Takes no text of more bytes, as one of gigabytes is refused."""
 
     most = 50_000
@@ -718,7 +718,7 @@ def test_an_index_that_is_refused_takes_nothing_of_its_neighbours_with_it(home: 
 
 
 def test_who_stops_waiting_takes_nobody_with_them(home: Path) -> None:
-    database = Database(home / "x.db")
+    database = SqliteDatabase(home / "x.db")
     gate = threading.Event()
     blocker = database.submit(lambda c: gate.wait(PATIENCE))
     dropped = database.submit(lambda c: c.execute("INSERT INTO marks VALUES ('dropped', 1)") and None)

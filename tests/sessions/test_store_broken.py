@@ -16,7 +16,7 @@ import pytest
 from fsm_agent import Agent
 from fsm_agent.agent import DEFAULT_TOOLSETS
 from fsm_agent.errors import ConfigError, StoreError
-from fsm_agent.sessions.store import Database, Store
+from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.sessions.store.integrity import marked
 from fsm_agent.sessions.store.reports.health import health
 from fsm_agent.sessions.store.schema import VERSIONS
@@ -26,7 +26,7 @@ from tests.helpers.store_homes import agent, left_unfinished
 Cli = Callable[..., tuple[int, str, str]]
 
 
-class Breaking(Database):
+class Breaking(SqliteDatabase):
     """Neither read nor written from some moment on, as on a disk that dies."""
 
     problem = ""

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsm_agent.errors import StoreError
-from fsm_agent.sessions.store import Database, Store
+from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.sessions.store.integrity import look_through
 from fsm_agent.sessions.store.reports.health import health
 from fsm_agent.sessions.store.schema import VERSIONS
@@ -175,7 +175,7 @@ def test_reading_goes_on_and_closing_writes_nothing_when_it_is_found_late(home: 
     before = kept(copy)
     assert set(before) == {"sessions.db", "sessions.db-wal"}
     assert before["sessions.db-wal"]
-    database = Database(copy / "sessions.db")
+    database = SqliteDatabase(copy / "sessions.db")
     for _ in range(2):
         with pytest.raises(StoreError, match="it is damaged"):
             database.write(lambda c: c.execute("INSERT INTO marks VALUES ('new', 1)") and None)
@@ -274,12 +274,15 @@ def test_a_file_without_checksums_and_mark_is_read_and_marked(home: Path) -> Non
     with contextlib.closing(sqlite3.connect(path)) as c:
         c.execute("PRAGMA application_id = 0")
         c.execute("PRAGMA user_version = 2")
-        c.execute("ALTER TABLE turns DROP COLUMN imported")
-        c.execute("ALTER TABLE turns DROP COLUMN table_name")
+        c.execute("DROP INDEX turns_by_session")
+        c.execute("CREATE INDEX turns_by_session ON turns(session, began)")
+        for column in ("imported", "table_name", "rank", "number"):
+            c.execute(f"ALTER TABLE turns DROP COLUMN {column}")
         c.execute("DROP TABLE contents")
         c.execute("DROP TABLE visits")
         c.execute("DROP TABLE unreported")
         c.execute("DROP TABLE pending")
+        c.execute("DROP TABLE queued")
         c.execute("UPDATE messages SET body = RTRIM(body, ' ' || char(9) || char(10) || char(13))")
         c.commit()
     assert health(home) is not None
@@ -294,7 +297,7 @@ def test_a_file_without_checksums_and_mark_is_read_and_marked(home: Path) -> Non
 
 
 def test_a_damaged_file_of_before_is_not_upgraded(home: Path) -> None:
-    class Newer(Database):
+    class Newer(SqliteDatabase):
         versions = (*VERSIONS, ("CREATE TABLE more (id INTEGER)",))
 
     zero(home / "sessions.db", page_of(home / "sessions.db", "usage_by_at", 10))
@@ -307,7 +310,7 @@ def test_a_damaged_file_of_before_is_not_upgraded(home: Path) -> None:
 def test_a_file_is_looked_through_once_and_only_who_writes_waits_for_it(home: Path) -> None:
     looked, go = list[str](), threading.Event()
 
-    class Slow(Database):
+    class Slow(SqliteDatabase):
         def _look_through(self) -> None:
             assert go.wait(20)
             looked.append("looked")

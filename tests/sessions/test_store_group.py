@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from fsm_agent.errors import StoreError
-from fsm_agent.sessions.store import Database, Store
-from fsm_agent.sessions.store.search.indexing import index_batch
+from fsm_agent.sessions.store import SqliteDatabase, Store
+from fsm_agent.sessions.store.search.fts5 import index_batch
 from fsm_agent.sessions.store.search.messages import search
 from tests.helpers.store_homes import written
 
@@ -25,7 +25,7 @@ NO_SEGMENTS, STRUCTURE = 10, bytes.fromhex("00000000 01 01 00 00 87ffffff7f")
 segments, for which SQLite asks for more memory than it ever takes at once."""
 
 
-class Small(Database):
+class Small(SqliteDatabase):
     """A disk with no more room after so many pages."""
 
     pages = 100
@@ -37,7 +37,7 @@ class Small(Database):
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
+def database(tmp_path: Path) -> Iterator[SqliteDatabase]:
     made = Small(tmp_path / "home" / "x.db")
     made.write(prepare)
     yield made
@@ -62,7 +62,7 @@ def say(*words: str) -> Job:
     return job
 
 
-def together(database: Database, *jobs: Job) -> list[Any]:
+def together(database: SqliteDatabase, *jobs: Job) -> list[Any]:
     """What each was told, when all of them were waiting at the same time. Checks that they were told in
     order."""
     gate, order = threading.Event(), list[int]()
@@ -78,13 +78,13 @@ def together(database: Database, *jobs: Job) -> list[Any]:
     return [str(one) if isinstance(one, Exception) else one for one in told]
 
 
-def said(database: Database) -> list[str]:
+def said(database: SqliteDatabase) -> list[str]:
     """As another program reads it."""
     with contextlib.closing(sqlite3.connect(database.path)) as other:
         return [word for (word,) in other.execute("SELECT word FROM said ORDER BY id")]
 
 
-def test_who_shares_a_transaction_that_sqlite_takes_back_is_run_again(database: Database) -> None:
+def test_who_shares_a_transaction_that_sqlite_takes_back_is_run_again(database: SqliteDatabase) -> None:
     told = together(
         database, say("a"), say("b", "c"), say("half", "back", "rest"), say("d"), say("d"), say("e")
     )
@@ -96,14 +96,14 @@ def test_who_shares_a_transaction_that_sqlite_takes_back_is_run_again(database: 
     assert said(database) == ["a", "b", "c", "d", "e"]
 
 
-def test_a_job_that_is_taken_back_alone_says_why(database: Database) -> None:
+def test_a_job_that_is_taken_back_alone_says_why(database: SqliteDatabase) -> None:
     with pytest.raises(StoreError, match="all is taken back"):
         database.write(say("half", "back"))
     assert said(database) == []
     assert database.write(say("next")) == "next"
 
 
-def test_a_job_that_fills_the_disk_leaves_room_for_the_others(database: Database) -> None:
+def test_a_job_that_fills_the_disk_leaves_room_for_the_others(database: SqliteDatabase) -> None:
     def big(c: sqlite3.Connection) -> None:
         c.execute("INSERT INTO said (word) VALUES (zeroblob(9000000))")
 
@@ -144,7 +144,9 @@ def test_a_damaged_index_that_takes_all_memory_costs_nobody_else_anything(tmp_pa
     ids=["commit", "rollback", "begin", "commit()", "rollback()", "a script"],
 )
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_job_cannot_end_the_transaction_that_it_shares(database: Database, end: Job, shared: bool) -> None:
+def test_a_job_cannot_end_the_transaction_that_it_shares(
+    database: SqliteDatabase, end: Job, shared: bool
+) -> None:
     def job(c: sqlite3.Connection) -> None:
         say("half")(c)
         end(c)
@@ -161,7 +163,9 @@ def test_a_job_cannot_end_the_transaction_that_it_shares(database: Database, end
 
 @pytest.mark.parametrize("then", ["nothing", "another word", "a savepoint"])
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_job_that_passes_over_its_loss_is_not_done(database: Database, then: str, shared: bool) -> None:
+def test_a_job_that_passes_over_its_loss_is_not_done(
+    database: SqliteDatabase, then: str, shared: bool
+) -> None:
     def job(c: sqlite3.Connection) -> str:
         with contextlib.suppress(sqlite3.IntegrityError):
             say("lost", "back")(c)
@@ -179,7 +183,7 @@ def test_a_job_that_passes_over_its_loss_is_not_done(database: Database, then: s
     assert "lost" not in said(database)
 
 
-def test_what_fails_only_at_the_commit_fails_alone(database: Database) -> None:
+def test_what_fails_only_at_the_commit_fails_alone(database: SqliteDatabase) -> None:
     """A reference that is looked at last, as when sessions are imported."""
 
     def dangling(c: sqlite3.Connection) -> None:
@@ -193,7 +197,7 @@ def test_what_fails_only_at_the_commit_fails_alone(database: Database) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_done_is_in_the_file_and_nothing_else(database: Database, seed: int) -> None:
+def test_what_is_done_is_in_the_file_and_nothing_else(database: SqliteDatabase, seed: int) -> None:
     """Groups of jobs of all kinds in any order."""
     chosen, wanted, wrong = random.Random(seed), list[str](), list[str]()
 

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.cli.given import CliOptions, agent_of
+from fsm_agent.cli.given import agent_of
+from fsm_agent.cli.options import CliOptions
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store import Database, Store
+from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.sessions.store.reports.insights import insights
 from fsm_agent.sessions.store.reports.records import sessions
 from fsm_agent.sessions.store.rewind.undo import undo
@@ -27,7 +28,7 @@ from tests.helpers.store_homes import agent
 Cli = Callable[..., tuple[int, str, str]]
 
 
-class Watched(Database):
+class Watched(SqliteDatabase):
     """Looks at the file after every commit; each job has one of its own."""
 
     group = 1
@@ -141,7 +142,7 @@ def test_a_session_lives_as_long_as_somebody_holds_it(tmp_path: Path, alive: Cal
 
 @pytest.mark.slow
 def test_what_could_not_be_saved_is_kept_for_the_next_agent(tmp_path: Path) -> None:
-    class Failing(Database):
+    class Failing(SqliteDatabase):
         broken = False
 
         def committing(self) -> None:

@@ -167,6 +167,7 @@ def test_what_is_stored_of_a_turn_is_flat() -> None:
         "final_response", "response_transformed", "error", "kept_files", "interrupt_message", "pending_steer", "cleanup_errors",
         "suspected", "lessons", "has_engine", "chosen", "hint", "revisions", "checks", "rejected", "admitted", "passed",
         "blocked", "handed_to", "handed_note", "agent", "handoffs", "affordable", "limit", "output", "objection",
+            "trace",
     }  # fmt: skip
 
 

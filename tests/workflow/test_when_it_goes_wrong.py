@@ -19,7 +19,7 @@ from fsm_agent import BaseTurn, Workflow
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.fsm.runner import Stepping
 from fsm_agent.fsm.table import Counter, Table, end, lines_of, on
-from fsm_agent.sessions.store import Database, Store
+from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.sessions.store.transfer.export import export_turn
 from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.testing import text
@@ -146,7 +146,7 @@ def test_nothing_is_done_that_cannot_be_written_down(broken_after: str, tmp_path
     assert stored.info(turn.id).exit == "sent"
 
 
-class Hiccup(Database):
+class Hiccup(SqliteDatabase):
     """One commit fails, the others do not."""
 
     fails_at = done = 0

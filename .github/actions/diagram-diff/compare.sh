@@ -3,24 +3,16 @@
 set -euo pipefail
 
 body="$RUNNER_TEMP/diagram-diff.md"
-drawn="$RUNNER_TEMP/diagram-diff.mmd"
 table=()
 [ -z "${TABLE:-}" ] || table=(--table "$TABLE")
 git cat-file -e "$BASE^{commit}" 2>/dev/null || git fetch --quiet --no-tags --depth=1 origin "$BASE"
 
 status=0
-fsm-agent diagram diff "$BASE" . "${table[@]}" --exit-code >"$body" || status=$?
-[ "$status" -le 1 ] || exit "$status"
-if [ "$status" = 1 ]; then
-  changed=true
-  fsm-agent diagram diff "$BASE" . "${table[@]}" --format mermaid >"$drawn"
-  {
-    printf '\n<details><summary>As a diagram</summary>\n\n```mermaid\n'
-    cat "$drawn"
-    printf '```\n\n</details>\n'
-  } >>"$body"
-else
-  changed=false
-fi
+fsm-agent diagram diff "$BASE" . "${table[@]}" --format comment --exit-code >"$body" || status=$?
+case "$status" in
+0) changed=false ;;
+1) changed=true ;;
+*) exit "$status" ;;
+esac
 echo "changed=$changed" >>"$GITHUB_OUTPUT"
 cat "$body" >>"$GITHUB_STEP_SUMMARY"

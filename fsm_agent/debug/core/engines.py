@@ -14,7 +14,7 @@ from fsm_agent.debug.core.control import Controller
 from fsm_agent.debug.core.events import Listener, Listeners, Status
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.turn_factory import Runs
-from fsm_agent.errors import ConfigError, TurnSuspended
+from fsm_agent.errors import ConfigError, OwnershipLost, TurnSuspended
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.table import Table
 from fsm_agent.support.threads import LOOP
@@ -80,7 +80,7 @@ class LocalEngine:
     def _done(self, running: concurrent.futures.Future[Any]) -> None:
         if not running.cancelled() and (error := running.exception()) is not None:
             self.problem = error
-            if isinstance(error, TurnSuspended):
+            if isinstance(error, OwnershipLost | TurnSuspended):
                 log.info("%s", error)
             else:
                 log.error("the turn stopped: %s", error, exc_info=error)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from fsm_agent.debug.core.arguments import Arguments, objects, text
 from fsm_agent.debug.core.breakpoints import Breakpoint
-from fsm_agent.debug.core.commands import Command, read_command
+from fsm_agent.debug.core.commands import Command, InterruptTurn, SteerTurn, read_command
 from fsm_agent.debug.core.control import Controller
 from fsm_agent.debug.core.events import DebugEvent
 from fsm_agent.errors import ConfigError
@@ -58,9 +58,9 @@ class DetachDebugger:
 class RemoteDebugServer:
     """Stands at the gate of one turn, as long as a debugger in another process is attached."""
 
-    def __init__(self, gate: PausePoint, database: Database) -> None:
+    def __init__(self, gate: PausePoint, database: Database, owners: Owners) -> None:
         self._gate, self._database = gate, database
-        self._owners = Owners(database.path.parent)
+        self._owners = owners
         self._controller: Controller | None = None
         self._debugger = ""
         self._looked = 0.0
@@ -83,6 +83,10 @@ class RemoteDebugServer:
                     self._attach(attach)
                 case DetachDebugger():
                     self._detach()
+                case InterruptTurn(message) if self._controller is None:
+                    self._gate.signals.interrupt(message)
+                case SteerTurn(words) if self._controller is None:
+                    self._gate.signals.steer(words)
                 case command if self._controller is not None:
                     self._controller.order(command)
                     self._say("status", self._controller.status().to_dict())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from fsm_agent.debug.web.landscape import landscape
+from fsm_agent.diagram.landscape import landscape
 from fsm_agent.diagram.layers import automatic
 from fsm_agent.diagram.model import Arrow, Box, Diagram, diagram_of
 from fsm_agent.diagram.svg import as_svg

@@ -1,5 +1,6 @@
 """Two versions in one picture, box by box: what came is green with ``+``, what went red with ``−``, what
-changed amber with ``~``, the rest faint. Lines, boxes and arrows of either version are there; their places
+changed amber with ``~``, the rest faint. A decision list that reads otherwise stands twice, as it was struck
+through. Lines, boxes and arrows of either version are there; their places
 are those of the new one."""
 
 from __future__ import annotations
@@ -7,12 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from fsm_agent.diagram.model import Arrow, Box, Diagram, Mark, ShownStep, StateEntry, words
+from fsm_agent.diagram.model import Arrow, Box, Diagram, Kind, Mark, ShownStep, StateEntry, words
 from fsm_agent.diagram.versions.bounds import ProofChange
 from fsm_agent.diagram.versions.compare import Change, Difference, LineChange, RowChange, merged_order
-from fsm_agent.diagram.versions.text import SIGN, changed_in_words, summary
+from fsm_agent.diagram.versions.text import SIGN, changed_in_words, decision_list, in_order, summary
+from fsm_agent.fsm.table import Row
 
-LEGEND = (("+ green", "added"), ("− red", "removed"), ("~ amber", "changed"), ("faint", "as it was"))
+LEGEND = (
+    ("+ green", "added"),
+    ("− red", "removed"),
+    ("~ amber", "changed; struck through: as it was before"),
+    ("faint", "as it was"),
+)
 LONG_FORMULA = 260  # letters; `diagram diff` prints them all as Markdown
 
 
@@ -36,7 +43,7 @@ def _box(state: str, new: Diagram, difference: Difference) -> Box:
         event for table in (difference.old, difference.new) for event, exits in table.macros if state in exits
     }
     lines = [line for line in difference.lines if line.state == state]
-    entries = tuple(_entry(line) for line in lines if line.event not in macros)
+    entries = tuple(entry for line in lines if line.event not in macros for entry in _entries(line))
     mark = _mark(state in difference.old.states, state in new.table.states, [entry.mark for entry in entries])
     return Box(state, entries, badge=_badge(difference, state), mark=mark)
 
@@ -52,6 +59,22 @@ def _badge(difference: Difference, state: str) -> str:
     return " ".join(f"{sign}{count}" for sign, count in signs if count)
 
 
+def _entries(line: LineChange) -> Iterable[StateEntry]:
+    """A line; where its decision list reads otherwise now, what it was is struck through above it."""
+    before = in_order(line, "old")
+    if line.change != "changed" or decision_list(before) == decision_list(in_order(line, "new")):
+        return (_entry(line),)
+    steps = (*(_struck(row) for row in before), ShownStep("note", "(before)", (), "changed"))
+    label = f"{SIGN[line.change]} {words(line.event)}"
+    old = StateEntry(line.event, label, steps, steps, (), line.rows[0].row.why, "changed")
+    return old, replace(_entry(line), label="")
+
+
+def _struck(row: Row) -> ShownStep:
+    kind: Kind = "rung" if row.exit is None else "exit"
+    return ShownStep(kind, words(row.exit) if row.exit is not None else row.rung, (), "removed")
+
+
 def _entry(line: LineChange) -> StateEntry:
     texts = [
         words(changed_in_words(c)) if c.change == "changed" and line.change == "changed" else ""
@@ -59,6 +82,8 @@ def _entry(line: LineChange) -> StateEntry:
     ]
     steps: list[ShownStep] = []
     for change, text in zip(line.rows, texts, strict=True):
+        if change.new is None and line.change == "changed":
+            continue  # it stands in the line that is struck through
         steps.append(_step(line, change))
         if text and texts.count(text) == 1:
             steps.append(_note(text))

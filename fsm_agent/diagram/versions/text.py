@@ -171,17 +171,22 @@ def _lists(difference: Difference) -> Iterator[str]:
         if here:
             yield f"  {state}"
         for line in here:
-            old, new = (_list(line, side) for side in ("old", "new"))
+            old, new = (decision_list(in_order(line, side)) for side in ("old", "new"))
             yield from [f"{BEFORE}  {line.event}: {old}"] if old and old != new else []
             yield from [f"{AFTER}  {line.event}: {new}"] if new and old != new else []
             yield from [f"      {line.event}: {new}  (spends, resets or guards: below)"] if old == new else []
     yield from ("```", "")
 
 
-def _list(line: LineChange, side: str) -> str:
+def in_order(line: LineChange, side: str) -> list[Row]:
+    """The rows of one version of a line (``side`` is "old" or "new"), in the order of its ladder."""
     rows = (getattr(change, side) for change in line.rows)
-    order = sorted((row for row in rows if row is not None), key=lambda row: (len(row.id), row.id))
-    return ELSE.join(_rung(row) for row in order)
+    return sorted((row for row in rows if row is not None), key=lambda row: (len(row.id), row.id))
+
+
+def decision_list(rows: Sequence[Row]) -> str:
+    """The rungs of a line as one text."""
+    return ELSE.join(_rung(row) for row in rows)
 
 
 def _rung(row: Row) -> str:

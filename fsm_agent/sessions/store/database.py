@@ -1,177 +1,64 @@
-"""One SQLite file: opened, brought to this version, checked before it is written to, read by whoever asks.
+"""What a store of sessions is kept in: a SQLite file, or a database of PostgreSQL.
 
-``writer`` has the thread that writes, and how jobs are grouped into transactions.
-"""
+All that the store does goes through this class; the tables are the same in both, and so is the SQL."""
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
-import threading
-import weakref
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
-from fsm_agent.errors import StoreError
-from fsm_agent.sessions.store.integrity import as_store_error, format_of, look_through, looking, marked, newer
-from fsm_agent.sessions.store.schema import VERSIONS
-from fsm_agent.sessions.store.writer import GroupWriter, patiently
+from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.writer import GroupWriter
 from fsm_agent.sessions.store.writer import Job as Job
-from fsm_agent.support.private_files import private_folder, touch
 
 Durability = Literal["full", "normal"]
 
 
 class Database(GroupWriter):
-    """One SQLite file. Raises ``StoreError`` in one line when it cannot be used: not writable, or of a
-    newer version. A file that is damaged is never written to; what is left of it can be read."""
+    """Where sessions are kept. Raises ``StoreError`` in one line when it cannot be used."""
 
-    versions = VERSIONS
+    closed = True
+    shared = False
+    """May turns of this database have another owner elsewhere while this process cannot reach it?"""
+    path: Path | None
+    """The file, where it is one."""
+    name: str
+    """What it is called before people, without passwords."""
 
-    def __init__(self, path: Path, durability: Durability = "full") -> None:
-        super().__init__(path)
-        self._durability = durability
-        self._reading = threading.Lock()
-        self._looked_through = False
-        self._damage = ""
-        self._reader = self._prepared()
-        self._close_when_dropped()
-        self.closed = False
-
-    # Reading
-
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    @abstractmethod
+    def reading(self) -> AbstractContextManager[Connection]:
         """Lend the connection for reads, which sees all that was committed before. Raises ``StoreError``."""
-        with self._reading:
-            try:
-                yield self._reader
-            except sqlite3.Error as error:
-                raise as_store_error(error, self.path) from error
+
+    @abstractmethod
+    def snapshot(self) -> AbstractContextManager[Connection]:
+        """Lend a connection of its own that sees all as it was at one moment, for who reads for long. Raises
+        ``StoreError``."""
 
     def select(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         """All rows of one statement, with ``values`` in the places of its question marks."""
         with self.reading() as c:
             return c.execute(sql, values).fetchall()
 
+    @abstractmethod
     def close(self) -> None:
         """Finish what was submitted, and close. Safe to call twice."""
-        if self._thread is not None:
-            self.submit(
-                lambda connection: None
-            ).exception()  # waited for; who submitted the rest is told how it ended
-        self.closed = True
-        with self._reading:
-            self._reader.close()
 
-    def rebuild(self) -> None:
-        """Write the file anew, without the room that is free in it. Raises ``StoreError``."""
-        try:
-            with contextlib.closing(self.writable()) as connection:
-                patiently(lambda: connection.execute("VACUUM"))
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        except sqlite3.Error as error:
-            raise as_store_error(error, self.path) from error
+    def listen(self, heard: Callable[[str], None]) -> bool:
+        """Have ``heard`` called, in another thread, with the name of each table that people's commands or
+        answers came to, as long as its object lives. False where nobody tells: look every now and then."""
+        return False
 
-    # Opening
+    def numbers_given(self, c: Connection) -> None:
+        """Rows were written with numbers of their own: those that come get higher ones."""
 
-    def _prepared(self) -> sqlite3.Connection:
-        try:
-            private_folder(self.path.parent)
-            if not self.path.exists():
-                touch(self.path)
-            if self._is_current():
-                return self._opened()
-            connection = self._connected()
-            patiently(lambda: self._migrate(connection))
-        except (sqlite3.Error, OSError) as error:
-            raise as_store_error(error, self.path) from error
-        return connection
+    @abstractmethod
+    def size(self) -> int:
+        """Return how many bytes it takes."""
 
-    def _is_current(self) -> bool:
-        """False when it must be written to before it can be used, and may be."""
-        with contextlib.closing(looking(self.path)) as c:
-            version, known = format_of(c)
-            current = len(self.versions)
-            if version > current:
-                raise newer(self.path, version, current)
-            if version == current and known:
-                return True
-            if version:
-                look_through(c, self.path)
-                self._looked_through = True
-            return False
-
-    def writable(self) -> sqlite3.Connection:
-        """A connection to a file that is whole: the first one looks through it."""
-        if self._damage:
-            raise StoreError(self._damage)
-        if not self._looked_through:
-            self._look_through()
-        return self._connected()
-
-    def _look_through(self) -> None:
-        """Raise what is wrong with the file; it is never written to then."""
-        connection = looking(self.path)
-        try:
-            look_through(connection, self.path)
-        except sqlite3.OperationalError:  # nothing was found out
-            connection.close()
-            raise
-        except sqlite3.DatabaseError as error:
-            self._damage = str(as_store_error(error, self.path))
-            with self._reading:  # closed as the last one, it would move the log into the file
-                self._reader.close()
-                self._reader = connection
-                self._close_when_dropped()
-            raise StoreError(self._damage) from error
-        self._looked_through = True
-        connection.close()
-
-    def _close_when_dropped(self) -> None:
-        weakref.finalize(
-            self, self._reader.close
-        ).atexit = False  # threads that end with the process may still read
-
-    def _connected(self) -> sqlite3.Connection:
-        connection = self._opened()
-        # where it cannot be, the rollback journal stays; another that opens the file just now holds its lock
-        patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
-        connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA wal_autocheckpoint = 1000")
-        return connection
-
-    def _opened(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=0.1)
-
-    def _migrate(self, connection: sqlite3.Connection) -> None:
-        version, current = _version(connection), len(self.versions)
-        if 0 < version < current:
-            self._back_up(connection, version)
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            version = _version(connection)
-            if version > current:
-                raise newer(self.path, version, current)
-            for statements in self.versions[version:]:
-                for statement in statements:
-                    connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {current}")
-            connection.execute(f"PRAGMA application_id = {marked(current)}")
-            connection.execute("COMMIT")
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
-
-    def _back_up(self, connection: sqlite3.Connection, version: int) -> None:
-        """A whole copy beside the file, before anything in it is changed."""
-        copy = self.path.with_name(f"{self.path.name}.before-{len(self.versions)}.backup")
-        touch(copy)
-        with contextlib.closing(sqlite3.connect(copy)) as target:
-            connection.backup(target)
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+    @abstractmethod
+    def rebuild(self) -> tuple[int, int]:
+        """Give room that is free back to the disk; the size in bytes before and after. Raises
+        ``StoreError``."""

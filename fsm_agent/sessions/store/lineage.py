@@ -6,45 +6,57 @@ file ends it too. (Why: decision 50.)"""
 
 from __future__ import annotations
 
-import sqlite3
+import json
+
+from fsm_agent.sessions.store.connection import Connection
 
 
-def newest_of(connection: sqlite3.Connection, session: str) -> str:
+def newest_of(connection: Connection, session: str) -> str:
     """Return the last of the sessions that this one went on as after compactions; itself when it did not."""
     after = "s.id = (SELECT successor FROM sessions WHERE id = line.id)"
     return next(iter(_walk(connection, session, after, "successor IS NULL")), session)
 
 
-def compacted_line(connection: sqlite3.Connection, session: str) -> list[str]:
+def compacted_line(connection: Connection, session: str) -> list[str]:
     """Return the session and those that it goes on from after compactions, the newest first."""
     before = "s.id = (SELECT parent FROM sessions WHERE id = line.id AND kind = 'compression')"
     return _walk(connection, session, before)
 
 
-def lineage(connection: sqlite3.Connection, session: str) -> str:
+def next_turn_number(connection: Connection, session: str) -> int:
+    """Return the number of the next turn of the session. They go up along what it goes on from after
+    compactions, so that they order the turns of a conversation, whatever the clocks of its machines say."""
+    highest = "SELECT MAX(number) FROM turns WHERE session IN (SELECT value FROM json_each(?))"
+    (last,) = connection.execute(highest, (json.dumps([session]),)).fetchone()
+    if last is None:
+        (last,) = connection.execute(highest, (json.dumps(compacted_line(connection, session)),)).fetchone()
+    return 1 + (last or 0)
+
+
+def lineage(connection: Connection, session: str) -> str:
     """Return the first session of the line that led to this one: by compactions, forks, and delegation."""
     before = "s.id = (SELECT parent FROM sessions WHERE id = line.id)"
     return next(iter(_walk(connection, session, before, "parent IS NULL")), session)
 
 
-def descendants(connection: sqlite3.Connection, session: str) -> list[str]:
+def descendants(connection: Connection, session: str) -> list[str]:
     """Return the session and all that came of it: by compactions, forks, and delegation."""
     return _walk(connection, session, "s.parent = line.id")
 
 
-def conversation_begin(connection: sqlite3.Connection, session: str) -> str:
+def conversation_begin(connection: Connection, session: str) -> str:
     """Return the first session of the conversation: this one goes on from it after compactions, or was begun
     in it by a turn as its child's."""
     before = "s.id = (SELECT parent FROM sessions WHERE id = line.id AND kind IN ('compression', 'child'))"
     return _walk(connection, session, before)[-1]
 
 
-def conversation(connection: sqlite3.Connection, first: str) -> list[str]:
+def conversation(connection: Connection, first: str) -> list[str]:
     """Return the first session of a conversation, and all that came of it by compactions and delegation."""
     return _walk(connection, first, "s.parent = line.id AND s.kind IN ('compression', 'child')")
 
 
-def turn_line(connection: sqlite3.Connection, turn: str) -> list[str]:
+def turn_line(connection: Connection, turn: str) -> list[str]:
     """Return the turn, the one that has it as a child, and so on to the root of the tree."""
     rows = connection.execute(
         "WITH RECURSIVE line(id) AS (SELECT ?1 UNION SELECT t.parent FROM line JOIN turns t ON t.id = line.id"
@@ -54,7 +66,7 @@ def turn_line(connection: sqlite3.Connection, turn: str) -> list[str]:
     return [str(row[0]) for row in rows]
 
 
-def turn_tree(connection: sqlite3.Connection, root: str) -> list[str]:
+def turn_tree(connection: Connection, root: str) -> list[str]:
     """Return the turn, its children and theirs, whose ids begin with ``c-``, its own and a dot."""
     rows = connection.execute(
         "WITH RECURSIVE tree(id) AS (SELECT ?1 UNION SELECT t.id FROM tree JOIN turns t"
@@ -65,12 +77,13 @@ def turn_tree(connection: sqlite3.Connection, root: str) -> list[str]:
     return [str(row[0]) for row in rows]
 
 
-def _walk(connection: sqlite3.Connection, session: str, step: str, wanted: str = "1") -> list[str]:
+def _walk(connection: Connection, session: str, step: str, wanted: str = "") -> list[str]:
     """The session, then those that ``step`` leads to from each that was reached, in that order; the
     ``wanted`` ones."""
+    where = f"WHERE EXISTS (SELECT 1 FROM sessions s WHERE s.id = line.id AND {wanted})" if wanted else ""  # noqa: S608 - ours
     rows = connection.execute(
         f"WITH RECURSIVE line(id) AS (SELECT ? UNION SELECT s.id FROM line JOIN sessions s ON {step})"  # noqa: S608 - ours
-        f" SELECT id FROM line LEFT JOIN sessions USING (id) WHERE {wanted}",
+        f" SELECT id FROM line {where}",
         (session,),
     )
     return [str(row[0]) for row in rows]

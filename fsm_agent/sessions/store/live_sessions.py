@@ -20,10 +20,12 @@ from fsm_agent.runtime.reservations import Reservations
 from fsm_agent.sessions.remote_commands import CommandPoller
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import Database, Durability
+from fsm_agent.sessions.store.fence import Fences
 from fsm_agent.sessions.store.lineage import newest_of
 from fsm_agent.sessions.store.owners import Owners
 from fsm_agent.sessions.store.rows import GUARD, METER, PROMPTS, USAGE, message_of, newest_number, transcript
 from fsm_agent.sessions.store.sealed import loads
+from fsm_agent.sessions.store.sqlite_database import SqliteDatabase
 
 log = logging.getLogger(__name__)
 
@@ -33,21 +35,22 @@ Opened = Callable[[Path, Durability], Database]
 
 class LiveSessions:
     """Holds one object for each session in use, for all who use it in this process. ``pause_points``: the
-    turns of the home that run in this process. ``at_work``: children in the background by their session, so
-    that two agents never work on one; changed on the engine's loop only. ``trees``: the budgets of turns that
-    have children, by the turn's id, as long as one of the tree is at work. ``reservations``: what requests
-    that are under way may take of limits that turns share."""
+    turns of the home that run in this process, ``fences`` their right to write. ``at_work``: children in the
+    background by their session, so that two agents never work on one; changed on the engine's loop only.
+    ``trees``: the budgets of turns that have children, by the turn's id, as long as one of the tree is at
+    work. ``reservations``: what requests that are under way may take of limits that turns share."""
 
     def __init__(
         self,
         home: Path,
         durability: Durability = "full",
-        opened: Opened = Database,
+        opened: Opened = SqliteDatabase,
         now: Callable[[], float] = time.time,
+        database_url: str | None = None,
     ) -> None:
         self.home, self.now = home, now
-        self._opened, self._durability = opened, durability
-        self.owners = Owners(home)
+        self._opened, self._durability, self._url = opened, durability, database_url
+        self.fences = Fences()
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
         self._unsaved: dict[str, Sequence[Session]] = {}
         self.pause_points = CommandPoller(self)
@@ -59,7 +62,20 @@ class LiveSessions:
     @cached_property
     def database(self) -> Database:
         """The database of the home, made and opened when it is first needed."""
-        return self._opened(self.home / FILE, self._durability)
+        if self._url is None:
+            return self._opened(self.home / FILE, self._durability)
+        from fsm_agent.sessions.store.postgres.database import PostgresDatabase
+
+        return PostgresDatabase(self._url)
+
+    @cached_property
+    def owners(self) -> Owners:
+        """The processes that run turns of the home."""
+        if self._url is None:
+            return Owners(self.home)
+        from fsm_agent.sessions.store.postgres.presence import PostgresOwners
+
+        return PostgresOwners(weakref.ref(self))
 
     def session(self, session_id: str) -> Session:
         """Return the live copy of a session, or a new session when the database has none of this id. It
@@ -72,6 +88,15 @@ class LiveSessions:
             elif session.idle and self._revision(session_id) not in (None, session.revision):
                 self.refresh(session)
         return session
+
+    def session_of(self, turn_id: str, session_id: str) -> Session:
+        """Return the session of a turn that was claimed here. An earlier attempt of this process at the turn
+        keeps the live copy that it has; nobody else is given that any more."""
+        with self._lock:
+            held = self._sessions.get(session_id)
+            if held is not None and held.holder == turn_id:
+                del self._sessions[session_id]
+        return self.session(session_id)
 
     def new_session(self) -> Session:
         """Return a session with an id of its own. Nothing is read for it."""

@@ -44,6 +44,12 @@ class Owners:
                 weakref.finalize(self, _gone, self._file(self._me), self._handle, self._pid)
             return self._me
 
+    def seen(self, owner: str) -> bool:
+        """Say whether everybody sees that ``owner`` lives, and that it is this process: nobody takes over
+        what it runs."""
+        with self._lock:
+            return owner == self._me and self._pid == os.getpid() and self._file(owner).exists()
+
     def _locked(self, owner: str) -> int:
         private_folder(self._folder)
         handle = os.open(self._file(owner), os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -17,7 +16,9 @@ from typing import Any
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.not_yet import NotYet, Waits
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.database import Database, Job
+from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.sealed import dumps, loads
 from fsm_agent.support.texts import one_line
 
@@ -94,7 +95,7 @@ def noted(turn_id: str, seq: int, later: NotYet, at: float) -> Job:
         later.digest, later.due, at,
     )  # fmt: skip
 
-    def note(c: sqlite3.Connection) -> None:
+    def note(c: Connection) -> None:
         c.execute(
             "DELETE FROM pending WHERE turn = ? AND seq = ? AND call = ? AND id != ? AND answered IS NULL",
             (turn_id, seq, later.call, item),
@@ -167,8 +168,8 @@ class PendingItems:
         already, also when another process was faster, and when nobody waits for it any more."""
         item = self.find(name)
 
-        def write(c: sqlite3.Connection) -> None:
-            now = _read(c.execute(f"{_SELECT} WHERE p.id = ?", (item.id,)).fetchone())
+        def write(c: Connection) -> None:
+            now = _read(c.execute(f"{_SELECT} WHERE p.id = ? /* FOR UPDATE */", (item.id,)).fetchone())
             if now.answered is not None:
                 raise ConfigError(f"{item.id} was answered already", _told(now))
             if c.execute(f"{_SELECT} WHERE p.id = ? AND {_HERE}", (item.id,)).fetchone() is None:
@@ -178,13 +179,14 @@ class PendingItems:
         self._database().write(write)
         return self.find(item.id)
 
-    def settle(self, turn_id: str, call: str, kind: Waits, value: Any, by: str) -> Any:
+    def settle(self, fence: Fence, call: str, kind: Waits, value: Any, by: str) -> Any:
         """Close what was asked about a call, which somebody has answered in its turn meanwhile; the answer
-        that counts: an earlier one, or this."""
+        that counts: an earlier one, or this. Raises ``OwnershipLost``."""
 
-        def write(c: sqlite3.Connection) -> Any:
-            where = f"WHERE {_HERE} AND p.turn = ? AND p.call = ? AND p.kind = ?"
-            for one in map(_read, c.execute(f"{_SELECT} {where}", (turn_id, call, kind)).fetchall()):
+        def write(c: Connection) -> Any:
+            fence.refuse(c)
+            where = f"WHERE {_HERE} AND p.turn = ? AND p.call = ? AND p.kind = ? /* FOR UPDATE */"
+            for one in map(_read, c.execute(f"{_SELECT} {where}", (fence.turn_id, call, kind)).fetchall()):
                 if one.answered is not None:
                     return one.answer
                 _answer(c, one.id, value, by, self._now())
@@ -196,7 +198,7 @@ class PendingItems:
         return [_read(row) for row in self._database().select(f"{_SELECT} {where}", *values)]
 
 
-def _answer(c: sqlite3.Connection, item: str, value: Any, by: str, at: float) -> None:
+def _answer(c: Connection, item: str, value: Any, by: str, at: float) -> None:
     c.execute(
         "UPDATE pending SET answer = ?, answered = ?, answered_by = ? WHERE id = ?",
         (dumps({"answer": value}), at, by, item),

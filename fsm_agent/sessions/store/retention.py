@@ -6,15 +6,16 @@ because a fork has the moves of its parent before its own."""
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.contents import forget_unused
-from fsm_agent.sessions.store.search.indexing import make_anew
+from fsm_agent.sessions.store.database import Database
+from fsm_agent.sessions.store.search.indexing import full_text
 from fsm_agent.sessions.store.store import Store
 
 DAY = 86_400.0
@@ -22,7 +23,7 @@ _IN = "IN (SELECT value FROM json_each(?))"
 _OF_TURNS = (
     "given", "transitions", "effects", "visits", "usage", "unreported", "outbox", "controls", "pending",
 )  # fmt: skip
-_OF_SESSIONS = ("messages", "transcripts", "session_grants", "delegations")
+_OF_SESSIONS = ("messages", "transcripts", "session_grants", "delegations", "queued")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,11 @@ def old(store: Store, days: float, keep: int = 0) -> Old:
         return _old(c, store.now() - days * DAY, keep)
 
 
-def _old(c: sqlite3.Connection, before: float, keep: int) -> Old:
-    busy = {one for (one,) in c.execute("SELECT session FROM turns WHERE ended IS NULL")}
+def _old(c: Connection, before: float, keep: int) -> Old:
+    open_turns = (
+        "SELECT session FROM turns WHERE ended IS NULL UNION SELECT session FROM queued WHERE begun IS NULL"
+    )
+    busy = {one for (one,) in c.execute(f"{open_turns} AND withdrawn IS NULL")}
     touched: dict[str, float] = {}
     for session, last, holder in c.execute("SELECT id, touched, holder FROM sessions"):
         touched[session] = last
@@ -70,7 +74,7 @@ def _old(c: sqlite3.Connection, before: float, keep: int) -> Old:
     return Old(found, turns, messages, len(aged) - len(found))
 
 
-def _groups(c: sqlite3.Connection, touched: dict[str, float]) -> Iterator[tuple[str, ...]]:
+def _groups(c: Connection, touched: dict[str, float]) -> Iterator[tuple[str, ...]]:
     beside = defaultdict[str, set[str]](set)
     for one, other in c.execute(
         "SELECT id, parent FROM sessions WHERE parent IS NOT NULL"
@@ -96,11 +100,11 @@ def remove(store: Store, chosen: Iterable[str], days: float, keep: int = 0) -> O
     was: what somebody took up meanwhile stays."""
     before, wanted = store.now() - days * DAY, frozenset(chosen)
 
-    def write(c: sqlite3.Connection) -> Old:
+    def write(c: Connection) -> Old:
         now = _old(c, before, keep)
         going = tuple(group for group in now.groups if wanted.issuperset(group))
         ids = [one for group in going for one in group]
-        messages, turns = _delete(c, ids)
+        messages, turns = _delete(store.database, c, ids)
         return Old(going, turns, messages, now.unfinished)
 
     # in a transaction of its own: many rows, and the index is made anew
@@ -108,7 +112,7 @@ def remove(store: Store, chosen: Iterable[str], days: float, keep: int = 0) -> O
     return removed
 
 
-def _delete(c: sqlite3.Connection, ids: Collection[str]) -> tuple[int, int]:
+def _delete(database: Database, c: Connection, ids: Collection[str]) -> tuple[int, int]:
     """(messages, turns) that were deleted with the sessions."""
     sessions = json.dumps(list(ids))
     rows = c.execute(f"SELECT id FROM turns WHERE session {_IN}", (sessions,))  # noqa: S608 - ours
@@ -122,19 +126,10 @@ def _delete(c: sqlite3.Connection, ids: Collection[str]) -> tuple[int, int]:
         deleted[table] = done.rowcount
     if ids:
         forget_unused(c)
-        make_anew(c)
+        full_text(database).deleted(c)
     return deleted["messages"], deleted["turns"]
 
 
 def vacuum(store: Store) -> tuple[int, int]:
-    """Give room that is free in the file back to the disk; its size in bytes before and after, with its log.
-    Raises ``StoreError`` when the file is damaged, or locked for long."""
-    before = _size(store)
-    store.database.rebuild()
-    return before, _size(store)
-
-
-def _size(store: Store) -> int:
-    path = store.database.path
-    files = (path, path.with_name(f"{path.name}-wal"))
-    return sum(one.stat().st_size for one in files if one.exists())
+    """Give free room back to the disk; bytes before and after. Raises ``StoreError``."""
+    return store.database.rebuild()

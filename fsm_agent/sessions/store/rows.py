@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,11 +28,12 @@ from fsm_agent.conversation.effects import (
 from fsm_agent.conversation.messages import Message, Usage
 from fsm_agent.conversation.parts import said
 from fsm_agent.conversation.token_meter import ContextMeter
-from fsm_agent.errors import JournalError, SessionBusy
+from fsm_agent.errors import SessionBusy
 from fsm_agent.fsm import codec
 from fsm_agent.fsm.codec import codec_of
 from fsm_agent.prompt import StoredPrompt
 from fsm_agent.sessions.session import Appended, Continued, Note, RowsReplaced, Session
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.sealed import dumps, loads, opened
 from fsm_agent.support.texts import clean
 
@@ -93,7 +93,7 @@ class Kept:
 
 
 def write_notes(
-    connection: sqlite3.Connection, session: Session, notes: Sequence[Note], turn_id: str | None, at: float
+    connection: Connection, session: Session, notes: Sequence[Note], turn_id: str | None, at: float
 ) -> None:
     """Write the changes of a session into the database, in order."""
     for note in notes:
@@ -116,7 +116,7 @@ def write_notes(
 
 
 def insert_message(
-    connection: sqlite3.Connection,
+    connection: Connection,
     session_id: str,
     number: int,
     version: int,
@@ -131,7 +131,7 @@ def insert_message(
     )
 
 
-def insert_session(connection: sqlite3.Connection, session: Session, at: float) -> None:
+def insert_session(connection: Connection, session: Session, at: float) -> None:
     """Write a new session without messages."""
     columns = {
         **Kept.of(session).columns(), "id": session.id, "kind": session.kind, "parent": session.parent,
@@ -145,21 +145,13 @@ def insert_session(connection: sqlite3.Connection, session: Session, at: float) 
     )
 
 
-def changed(connection: sqlite3.Connection, session_id: str) -> int:
+def changed(connection: Connection, session_id: str) -> int:
     """Count up the session's revision and return it: whoever has a copy of the session reads it again."""
     connection.execute("UPDATE sessions SET revision = revision + 1 WHERE id = ?", (session_id,))
     return int(connection.execute("SELECT revision FROM sessions WHERE id = ?", (session_id,)).fetchone()[0])
 
 
-def refuse_unless_ours(connection: sqlite3.Connection, turn_id: str, epoch: int) -> None:
-    """The fence of a turn: raises ``JournalError`` when it has ended, or another owner has claimed it
-    under a later epoch."""
-    sql = "SELECT 1 FROM turns WHERE id = ? AND epoch = ? AND ended IS NULL"
-    if connection.execute(sql, (turn_id, epoch)).fetchone() is None:
-        raise JournalError(f"turn {turn_id} was taken over by another process; this one stops here")
-
-
-def refuse_if_changed(c: sqlite3.Connection, session_id: str, believed: int) -> None:
+def refuse_if_changed(c: Connection, session_id: str, believed: int) -> None:
     """The fence of what is done to a session outside of a turn: raises ``SessionBusy`` when somebody had it
     since it was held."""
     try:
@@ -170,10 +162,11 @@ def refuse_if_changed(c: sqlite3.Connection, session_id: str, believed: int) -> 
         ) from error
 
 
-def refuse_if_stale(c: sqlite3.Connection, session_id: str, believed: int) -> None:
+def refuse_if_stale(c: Connection, session_id: str, believed: int) -> None:
     """Raises ``StaleRevisionError`` or ``WentOnError`` when a copy of revision ``believed`` is not the
     session as it is."""
-    row = c.execute("SELECT revision, successor FROM sessions WHERE id = ?", (session_id,)).fetchone()
+    sql = "SELECT revision, successor FROM sessions WHERE id = ? /* FOR UPDATE */"
+    row = c.execute(sql, (session_id,)).fetchone()
     revision, successor = row or (0, None)
     if revision != believed:
         raise StaleRevisionError
@@ -187,14 +180,14 @@ def message_of(body: str) -> Message:
 
 
 def transcript(
-    connection: sqlite3.Connection, session_id: str, version: int, length: int | None = None
+    connection: Connection, session_id: str, version: int, length: int | None = None
 ) -> list[tuple[int, str]]:
     """Return (number, body) of the messages of one version of a transcript, in order; at most ``length``.
     Raises ``StoreError`` for a body that is damaged."""
     return [(number, opened(body)) for number, body in stored(connection, session_id, version)[:length]]
 
 
-def stored(connection: sqlite3.Connection, session_id: str, version: int) -> list[tuple[int, str]]:
+def stored(connection: Connection, session_id: str, version: int) -> list[tuple[int, str]]:
     """Return the same with the checksums still in the bodies, damaged or not."""
     numbers = "SELECT numbers FROM transcripts WHERE session = ? AND version = ?"
     row = connection.execute(numbers, (session_id, version)).fetchone()
@@ -205,7 +198,7 @@ def stored(connection: sqlite3.Connection, session_id: str, version: int) -> lis
     return [*((number, bodies[number]) for number in base), *connection.execute(later, (session_id, version))]
 
 
-def newest_number(connection: sqlite3.Connection, session_id: str, turn_id: str | None = None) -> int:
+def newest_number(connection: Connection, session_id: str, turn_id: str | None = None) -> int:
     """Return the number of the session's newest message, or of the newest of one turn; 0 without any."""
     sql = "SELECT COALESCE(MAX(number), 0) FROM messages WHERE session = ?"
     if turn_id is None:

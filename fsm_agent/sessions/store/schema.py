@@ -10,7 +10,8 @@ turns         one message of a user and what became of it; ``start`` is its snap
               ``undone`` when its
               user took it back, ``final`` what the last state changed, which makes no move, ``imported`` when
               it, or the turn that it was forked from, came in a file, ``table_name`` which table of
-              transitions moves it
+              transitions moves it, ``epoch`` counts the claims on it and ``rank`` orders them (``claims``),
+              ``number`` orders the turns of a session and of those that it goes on from
 given         the conversation that a caller gave a turn to begin with, apart because a turn's own row is
               written at every move
 transitions   every move, with what it changed (``delta``); the snapshot at a move is the sum of those before
@@ -28,6 +29,8 @@ grants        what people approved for good
 session_grants  what they approved for as long as a session goes on, in one working directory
 pending       what suspended turns wait for: questions, approvals, results that come later, times; and who
               answered what
+queued        messages for workers, each with the id of a turn that is to begin (``request``, until it has)
+              or has begun; ``rank`` and ``owner`` of the attempt that claimed it
 delegations   tasks that a turn gave to children without waiting for them, and the turn and move at which
               their end was told
 
@@ -47,6 +50,7 @@ JSON_COLUMNS = {
     "visits": ("asked",),
     "contents": ("body",),
     "pending": ("choices", "answer"),
+    "queued": ("request",),
 }
 """Columns that hold JSON, most of them with a checksum."""
 
@@ -320,5 +324,28 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             answered_by TEXT NOT NULL DEFAULT ''
         ) WITHOUT ROWID""",
         "CREATE INDEX pending_by_turn ON pending(turn)",
+    ),
+    (
+        "ALTER TABLE turns ADD COLUMN rank INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE turns ADD COLUMN number INTEGER NOT NULL DEFAULT 0",
+        "UPDATE turns SET number = rowid",
+        "DROP INDEX turns_by_session",
+        "CREATE INDEX turns_by_session ON turns(session, number)",
+    ),
+    (
+        """CREATE TABLE queued (
+            number INTEGER PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            session TEXT NOT NULL,
+            digest TEXT NOT NULL,
+            request TEXT,
+            at REAL NOT NULL,
+            rank INTEGER NOT NULL DEFAULT 0,
+            owner TEXT,
+            begun REAL,
+            withdrawn REAL,
+            problem TEXT NOT NULL DEFAULT ''
+        )""",
+        "CREATE INDEX queued_by_session ON queued(session)",
     ),
 )

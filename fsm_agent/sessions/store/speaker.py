@@ -27,7 +27,7 @@ def speaker_of(store: Store, session_id: str) -> Speaker | None:
     """Return who has a conversation, ``None`` before its first turn."""
     with store.database.reading() as c:
         line = json.dumps(compacted_line(c, session_id))
-        query = "session IN (SELECT value FROM json_each(?)) AND undone IS NULL ORDER BY rowid DESC LIMIT 1"
+        query = "session IN (SELECT value FROM json_each(?)) AND undone IS NULL ORDER BY number DESC LIMIT 1"
         row = c.execute(f"SELECT id FROM turns WHERE {query}", (line,)).fetchone()  # noqa: S608 - ours
     return None if row is None else speaker_after(Turns(store.database), row[0])
 

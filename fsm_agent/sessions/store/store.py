@@ -3,33 +3,32 @@ go."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fsm_agent.errors import ConfigError, JournalError, SessionBusy
+from fsm_agent.errors import ConfigError, JournalError
 from fsm_agent.runtime.registry import LOCK, STORES
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import contents
+from fsm_agent.sessions.store.claims import Claim, TurnClaims
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.contents import ELSEWHERE, Contents, apart, kept_once
 from fsm_agent.sessions.store.database import Durability, Job
-from fsm_agent.sessions.store.journal.abandoned import close_out, fence, give_up, open_turns
+from fsm_agent.sessions.store.fence import Fence
+from fsm_agent.sessions.store.journal.abandoned import close_out, give_up, open_turns, refuse_all
 from fsm_agent.sessions.store.journal.read import TurnInfo
 from fsm_agent.sessions.store.journal.recording import Recording
-from fsm_agent.sessions.store.live_sessions import LiveSessions
+from fsm_agent.sessions.store.lineage import next_turn_number
 from fsm_agent.sessions.store.rows import (
     Kept,
     StaleRevisionError,
     WentOnError,
     changed,
-    insert_session,
     refuse_if_changed,
     refuse_if_stale,
-    refuse_unless_ours,
     write_notes,
 )
 from fsm_agent.sessions.store.sealed import dumps
@@ -37,11 +36,9 @@ from fsm_agent.sessions.store.sealed import dumps
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """How a turn got its session: ``epoch`` fences it; ``abandoned`` names a turn that was left unfinished in
-    it and is given up now; ``recording`` is what the journal had of a resumed turn's visit when it was
-    claimed."""
+    """How a turn got its session: ``abandoned`` names a turn that was left unfinished in it and is given up
+    now; ``recording`` is what the journal had of a resumed turn's visit when it was claimed."""
 
-    epoch: int
     abandoned: str | None = None
     recording: Recording | None = None
 
@@ -50,16 +47,17 @@ class Begun:
 class NewTurn:
     """What is written of a turn when it begins, besides its snapshot. ``asked``: the words that name it in
     lists; ``table_name`` and ``digest`` of the table that moves it; ``settings`` as JSON values; ``parent``:
-    the turn that delegated it."""
+    the turn that delegated it; ``begins``: done in the same transaction, and may refuse it."""
 
     asked: str
     table_name: str
     digest: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     parent: str | None = None
+    begins: Job | None = None
 
 
-class Store(LiveSessions):
+class Store(TurnClaims):
     """The sessions of one home, and which turn has each of them. Raises ``StoreError`` when the file cannot
     be used, and ``SessionBusy`` for a session that another turn holds."""
 
@@ -78,6 +76,8 @@ class Store(LiveSessions):
         abandoned = None
         while True:
             await self._save_late(session)
+            if (before := self._uncompacted(session)) is not None:
+                moved(session := before)
             abandoned = await self._clear(session) or abandoned
             try:
                 return await self._begin(session, turn, start(), new, abandoned)
@@ -101,7 +101,7 @@ class Store(LiveSessions):
             at, at,
         )  # fmt: skip
 
-        def begin(c: sqlite3.Connection) -> None:
+        def begin(c: Connection) -> None:
             if c.execute("SELECT 1 FROM turns WHERE id = ?", (turn.turn_id,)).fetchone():
                 raise ConfigError(
                     "a turn of this id is stored already", turn.turn_id, "another turn_id for each turn"
@@ -109,21 +109,23 @@ class Store(LiveSessions):
             contents.write(c, shared)
             c.execute(
                 "INSERT INTO turns (id, session, parent, asked, state, seq, owner, table_name, digest,"
-                " settings, start, began, moved) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                values,
+                " settings, start, began, moved, number) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*values, next_turn_number(c, session.id)),
             )
             if given is not None:
                 c.execute("INSERT INTO given VALUES (?, ?)", (turn.turn_id, dumps(given)))
+            if new.begins is not None:
+                new.begins(c)
 
         await self._take(session, turn.turn_id, begin)
-        return Begun(1, abandoned)
+        return Begun(abandoned)
 
     async def _take(self, session: Session, holder: str, job: Job) -> None:
         """Hold the session as this copy has it, and do ``job``: all or nothing. Raises ``StaleRevisionError``
         or ``WentOnError`` when the copy is not what the store has."""
         at, believed = self.now(), session.revision
 
-        def take(c: sqlite3.Connection) -> int:
+        def take(c: Connection) -> int:
             refuse_if_stale(c, session.id, believed)
             revision = self._hold(c, session, holder, at)
             job(c)
@@ -132,6 +134,30 @@ class Store(LiveSessions):
         session.revision = await self.written(take)
         session.owner = self.owners.me
 
+    async def take_over(
+        self,
+        turn: TurnInfo,
+        session: Session,
+        claim: Claim | None,
+        fence: Fence,
+        version: int,
+        newest: int,
+    ) -> None:
+        """Go on with an unfinished turn of this process or another: ``claim`` it, unless that was done, and
+        ``enter`` its session. Raises ``ConfigError`` when it has ended, ``SessionBusy`` while its owner lives
+        and when it moved since ``turn`` was read, ``OwnershipLost`` when ``claim`` does not hold any more."""
+        for one in list(session.onward()):
+            await self._save_late(one)
+        fence.handed_out = claim is not None
+        claim = claim or await self.claim(turn.id, as_read=turn)
+        if claim is None:
+            [(ended,)] = self.database.select("SELECT exit FROM turns WHERE id = ?", turn.id)
+            raise ConfigError(
+                f"nothing to resume: the turn ended with {ended}", turn.id, "an unfinished turn"
+            )
+        fence.epoch = claim.epoch
+        await self.enter(session, fence, version, newest)
+
     async def _save_late(self, session: Session) -> None:
         """Write what a failing store did not take when a turn of the session ended, unless another process
         went on with that turn, or without it. Raises ``StoreError``, and loses nothing, when it fails
@@ -139,7 +165,7 @@ class Store(LiveSessions):
         if not (unsaved := session.unsaved):
             return
 
-        def write(c: sqlite3.Connection) -> None:
+        def write(c: Connection) -> None:
             for one in unsaved:
                 one(c)
 
@@ -147,6 +173,19 @@ class Store(LiveSessions):
             await self.written(write)
             self._saved(session)
         self.refresh(session)
+
+    def _uncompacted(self, session: Session) -> Session | None:
+        """Return the session in which a conversation goes on whose compaction into ``session`` could not be
+        written, and was dropped when another process went on without it; ``None`` where that is not so.
+        Raises ``SessionBusy`` while another turn has it."""
+        if session.kind != "compression" or session.parent is None or self._revision(session.id) is not None:
+            return None
+        parent = self.session(session.parent)
+        if parent.holder is None:
+            self.refresh(parent)  # so that what it went on as is what is stored
+        before = self.newest(parent.id)
+        session.handed_to(before)
+        return before
 
     async def _clear(self, session: Session) -> str | None:
         """Give up the turns of the session that nobody runs any more, and close what they left open in its
@@ -157,8 +196,8 @@ class Store(LiveSessions):
             return None
         at = self.now()
 
-        def give_up_all(c: sqlite3.Connection) -> str | None:
-            found = open_turns(c, session.id)
+        def give_up_all(c: Connection) -> str | None:
+            found = open_turns(c, session.id, to_write=True)
             for turn_id, owner in found:
                 self.owners.refuse_if_alive(session.id, turn_id, owner)
             turn_ids = [turn_id for turn_id, _ in found]
@@ -177,86 +216,6 @@ class Store(LiveSessions):
         with self.database.reading() as c:
             return open_turns(c, session_id)
 
-    def _hold(self, c: sqlite3.Connection, session: Session, holder: str, at: float) -> int:
-        """Make ``holder`` the one that has the session, if nobody alive has it. The revision then."""
-        row = c.execute("SELECT holder, owner FROM sessions WHERE id = ?", (session.id,)).fetchone()
-        if row is None:
-            insert_session(c, session, at)
-        elif row[0] not in (None, holder):
-            self.owners.refuse_if_alive(session.id, *row)
-        c.execute(
-            "UPDATE sessions SET holder = ?, owner = ?, touched = ? WHERE id = ?",
-            (holder, self.owners.me, at, session.id),
-        )
-        return changed(c, session.id)
-
-    def refuse_if_run(self, turn: TurnInfo) -> None:
-        """Raise ``SessionBusy`` when a living process runs this turn."""
-        if turn.owner is not None:
-            self.owners.refuse_if_alive(turn.session, turn.id, turn.owner)
-
-    async def claim(self, session: Session, turn: TurnInfo, version: int, newest: int) -> Begun:
-        """Make this process the owner of an unfinished turn, under a new epoch: from then on its old owner
-        can write nothing. Only what is read afterwards is believed. Rows that came after its last move are
-        put aside: the visit that wrote them is run again. Raises ``SessionBusy`` while its owner lives, and
-        for one that moved since it was read."""
-        at, turn_id = self.now(), turn.id
-        for one in list(session.onward()):
-            await self._save_late(one)
-
-        def take(c: sqlite3.Connection) -> None:
-            owner, ended, exit_reason = c.execute(
-                "SELECT owner, ended, exit FROM turns WHERE id = ?", (turn_id,)
-            ).fetchone()
-            if ended is not None:
-                raise ConfigError(
-                    f"nothing to resume: the turn ended with {exit_reason}", turn_id, "an unfinished turn"
-                )
-            self.owners.refuse_if_alive(session.id, turn_id, owner)
-            claimed = c.execute(
-                "UPDATE turns SET owner = ?, epoch = epoch + 1 WHERE id = ? AND seq = ? AND epoch = ?",
-                (self.owners.me, turn_id, turn.seq, turn.epoch),
-            )
-            if claimed.rowcount != 1:
-                raise SessionBusy(
-                    f"turn {turn_id} was moved by another process since it was read; resume it again"
-                )
-            self._hold(c, session, turn_id, at)
-            c.execute(
-                "UPDATE messages SET active = 0, version = -1 WHERE session = ? AND number > ?",
-                (session.id, newest),
-            )
-            c.execute("DELETE FROM transcripts WHERE session = ? AND version > ?", (session.id, version))
-            c.execute("UPDATE sessions SET version = ? WHERE id = ?", (version, session.id))
-
-        await self.written(take)
-        self.refresh(session)
-        session.owner = self.owners.me
-        return Begun(turn.epoch + 1)
-
-    async def suspend(self, turn_id: str, epoch: int) -> None:
-        """Let go of a turn of this epoch and of its session, so that any process may resume it."""
-        mine = (turn_id, self.owners.me)
-
-        def free(c: sqlite3.Connection) -> None:
-            c.execute("UPDATE turns SET owner = NULL WHERE id = ? AND epoch = ?", (turn_id, epoch))
-            c.execute("UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ? AND owner = ?", mine)
-
-        await self.written(free)
-
-    def let_go(self, holder: str, epoch: int | None = None) -> None:
-        """Let go of what this process held for ``holder``, without waiting until that is written. What
-        another process holds for the same turn stays held, and so does what a later ``epoch`` of it holds
-        here."""
-        sql = """UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ?1 AND owner = ?2
-            AND (?3 IS NULL OR EXISTS (SELECT 1 FROM turns WHERE id = ?1 AND epoch = ?3))"""
-        values = (holder, self.owners.me, epoch)
-        self.database.submit(lambda c: c.execute(sql, values) and None)
-
-    async def written(self, job: Job) -> Any:
-        """Run the job in the next transaction, and return its result once that is committed."""
-        return await asyncio.wrap_future(self.database.submit(job))
-
     async def hold(self, session: Session, holder: str) -> Session:
         """Keep turns off the session, or off what it went on as, and return that one as the store has it
         now. Turns that were left unfinished stay so, but nobody writes them any more: what they wrote does
@@ -264,13 +223,15 @@ class Store(LiveSessions):
         anywhere else."""
         while True:
             await self._save_late(session)
+            session = self._uncompacted(session) or session
             left: list[str] = []
 
-            def free(c: sqlite3.Connection, session: Session = session, left: list[str] = left) -> None:
-                left[:] = [turn_id for turn_id, _ in open_turns(c, session.id)]
-                for turn_id, owner in open_turns(c, session.id):
+            def free(c: Connection, session: Session = session, left: list[str] = left) -> None:
+                found = open_turns(c, session.id, to_write=True)
+                left[:] = [turn_id for turn_id, _ in found]
+                for turn_id, owner in found:
                     self.owners.refuse_if_alive(session.id, turn_id, owner)
-                fence(c, left)
+                refuse_all(c, left)
 
             try:
                 await self._take(session, holder, free)
@@ -286,24 +247,6 @@ class Store(LiveSessions):
                 session.handed_to(successor)
                 session = successor
 
-    async def hold_again(self, session: Session, turn_id: str, epoch: int) -> None:
-        """Go on with a turn that stood still. Raises ``JournalError`` when it was taken over, or its session
-        changed."""
-        believed = session.revision
-
-        def take(c: sqlite3.Connection) -> int:
-            refuse_unless_ours(c, turn_id, epoch)
-            try:
-                refuse_if_stale(c, session.id, believed)
-            except (StaleRevisionError, WentOnError) as error:
-                raise JournalError(
-                    f"session {session.id} was changed while turn {turn_id} stood still; resume the turn"
-                ) from error
-            return self._hold(c, session, turn_id, self.now())
-
-        session.revision = await self.written(take)
-        session.owner = self.owners.me
-
     async def save(self, session: Session) -> None:
         """Write what was done to a session outside of a turn, into it and what it went on as. Raises
         ``SessionBusy``, and writes nothing, when it is not as it was when it was held."""
@@ -312,7 +255,7 @@ class Store(LiveSessions):
         for one in line:
             one.unwritten = []
 
-        def write(c: sqlite3.Connection) -> list[int]:
+        def write(c: Connection) -> list[int]:
             refuse_if_changed(c, session.id, believed)
             for one, waiting in notes:
                 write_notes(c, one, waiting, None, at)
@@ -330,11 +273,12 @@ class Store(LiveSessions):
             self.database.close()
 
 
-def store_for(home: Path | str, durability: Durability = "full") -> Store:
-    """Return the store of a home; agents of one process that name the same home share it, and with it
-    their sessions."""
+def store_for(home: Path | str, durability: Durability = "full", database_url: str | None = None) -> Store:
+    """Return the store of a home, in the file there or in a database elsewhere; agents of one process that
+    name the same share it, and with it their sessions."""
+    name = f"{home}\n{database_url or ''}"
     with LOCK:
-        store = STORES.get(str(home))
+        store = STORES.get(name)
         if store is None:
-            store = STORES[str(home)] = Store(Path(home), durability)
+            store = STORES[name] = Store(Path(home), durability, database_url=database_url)
         return store

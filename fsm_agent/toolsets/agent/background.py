@@ -13,13 +13,14 @@ from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from fsm_agent.errors import SessionBusy, StoreError, TurnSuspended
+from fsm_agent.errors import OwnershipLost, SessionBusy, StoreError, TurnSuspended
 from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.runtime.registry import running
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.texts import one_line
@@ -112,16 +113,16 @@ class Background:
 
     # For the turn
 
-    async def begin(self, orders: Sequence[ChildTask]) -> None:
-        """Write the tasks down and start them. A call that is repeated starts nothing twice. Raises
-        ``ToolFailure``."""
-        await _on_loop(self._begun(orders))
+    async def begin(self, orders: Sequence[ChildTask], fence: Fence) -> None:
+        """Write the tasks down and start them, for the turn that gives them. A call that is repeated starts
+        nothing twice. Raises ``ToolFailure``, and ``OwnershipLost`` when the turn is somebody else's."""
+        await _on_loop(self._begun(orders, fence))
 
     def resumed(self) -> None:
         """The turn goes on that an earlier process began: who knows what ended meanwhile."""
         self.fresh = True
 
-    async def news(self, session: Session, turn_id: str, window: int | None) -> tuple[str, ...]:
+    async def news(self, session: Session, fence: Fence, window: int | None) -> tuple[str, ...]:
         """The reports that the session's model has not heard, each once. Tasks whose process is gone are
         taken up, or reported as they are. Nothing when the store cannot say. Worth asking for when a turn
         begins, because there may be some of an earlier process, and while ``fresh``."""
@@ -132,7 +133,7 @@ class Background:
             ended = await _on_loop(self._looked_at(waiting))
             ready = [one for one in waiting if one.child in ended]
             if ready:
-                await note_told(self._store, ready, turn_id)
+                await note_told(self._store, ready, fence)
         except StoreError as error:
             self._callbacks.emit("status", f"the reports of tasks in the background cannot be read: {error}")
             return ()
@@ -141,7 +142,7 @@ class Background:
 
     # On the engine's loop
 
-    async def _begun(self, orders: Sequence[ChildTask]) -> None:
+    async def _begun(self, orders: Sequence[ChildTask], fence: Fence) -> None:
         async with self._beginning:
             new = [order for order in orders if order.session_id not in self._all]
             busy, most = len(self.running), self._settings.delegation.max_children
@@ -156,7 +157,7 @@ class Background:
                 for one in orders
             ]
             try:
-                await post(self._store, rows)
+                await post(self._store, rows, fence)
             except StoreError as error:
                 raise ToolFailure(
                     f"The tasks cannot be written down, so nothing was started: {error}"
@@ -179,6 +180,8 @@ class Background:
                 await in_daemon_thread(take_title, self._store, order.parent_session, end.text)
         except TurnSuspended as waits:  # the session's next turn takes it up
             self._callbacks.emit("status", f"a task in the background waits: {waits}")
+            return
+        except OwnershipLost:  # it goes on elsewhere, and is told of there
             return
         finally:
             del self._all[order.session_id]

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, Self
 from fsm_agent.conversation.effects import Saved
 from fsm_agent.conversation.parts import Part
 from fsm_agent.conversation.result import TurnResult
-from fsm_agent.errors import FsmAgentError, TurnSuspended
+from fsm_agent.errors import FsmAgentError, OwnershipLost, TurnSuspended
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Stopwatch
@@ -187,12 +187,16 @@ class Child:
 
     async def run(self) -> ChildEnded:
         """To the end. Whatever is wrong with one child is told as its result and does not hurt the others.
-        Raises ``TurnSuspended`` for one that waits for an answer."""
+        Raises ``TurnSuspended`` for one that waits for an answer, ``OwnershipLost`` for one that goes on in
+        another process."""
         self._tell("child:start", {"goal": one_line(self.order.goal, 200)})
         try:
             self.end = await self._lived()
         except TurnSuspended:
             self._tell("child:suspended", {})
+            raise
+        except OwnershipLost as error:
+            self._tell("child:end", {"status": "failed", "turn_id": "", "error": str(error)})
             raise
         except FsmAgentError as error:
             self.end = ChildEnded("failed", "", error=one_line(str(error)))

@@ -78,7 +78,7 @@ class Questions:
             raise ToolFailure(f"{late} Decide by yourself, say what you assumed, and go on.")
         words, scene = clean(str(answer)).strip(), here()
         if self._items.of_call(scene.turn_id, scene.call_id):  # it is asked elsewhere, too
-            settle = (scene.turn_id, scene.call_id, "question", words, somebody())
+            settle = (scene.fence, scene.call_id, "question", words, somebody())
             words = await in_daemon_thread(self._items.settle, *settle)
         return answered(question, asked, words)
 

@@ -207,7 +207,7 @@ class LooseDelegation:
         if not background:
             return await self._delegation.delegate_task(goal, context, tasks, idempotency_key)
         orders = self._delegation.orders(goal, context, tasks, idempotency_key)
-        await self._background.begin(orders)
+        await self._background.begin(orders, here().fence)
         started = [{"task": order.goal[:200], "handle": order.session_id} for order in orders]
         return {"started": started, "note": LATER}
 

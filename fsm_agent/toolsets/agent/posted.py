@@ -9,13 +9,14 @@ Parents and children: a child's turn names its parent's, and has not been forked
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fsm_agent.conversation.result import ChildTurn, TurnUsage
 from fsm_agent.runtime.budget import SpentBudget
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.read import Turns
 
 
@@ -42,14 +43,15 @@ _OPEN = (
 )
 
 
-async def post(store: Store, tasks: Sequence[Posted]) -> None:
-    """Write the tasks down; those that are there already stay as they are. Raises ``StoreError``."""
+async def post(store: Store, tasks: Sequence[Posted], fence: Fence) -> None:
+    """Write the tasks down, for the turn that gives them; those that are there already stay as they are.
+    Raises ``StoreError``, and ``OwnershipLost`` when that turn is somebody else's."""
     rows = [(one.child, one.session, one.turn, one.task, one.goal, one.context, store.now()) for one in tasks]
     insert = (
         "INSERT OR IGNORE INTO delegations (child, session, turn, task, goal, context, at) VALUES (?, ?, ?,"
         " ?, ?, ?, ?)"
     )
-    await store.written(lambda c: c.executemany(insert, rows) and None)
+    await store.written_for(fence, lambda c: c.executemany(insert, rows) and None)
 
 
 def untold(store: Store, session: str) -> list[Posted]:
@@ -59,18 +61,18 @@ def untold(store: Store, session: str) -> list[Posted]:
         return [Posted(*row) for row in c.execute(_OPEN, (session,)).fetchall()]
 
 
-async def note_told(store: Store, tasks: Sequence[Posted], turn: str) -> None:
-    """The next move of ``turn`` brings the reports on these into the transcript."""
-    rows = [(turn, turn, one.child) for one in tasks]
+async def note_told(store: Store, tasks: Sequence[Posted], fence: Fence) -> None:
+    """The next move of the turn brings the reports on these into the transcript. Raises ``OwnershipLost``."""
+    rows = [(fence.turn_id, fence.turn_id, one.child) for one in tasks]
 
-    def write(c: sqlite3.Connection) -> None:
+    def write(c: Connection) -> None:
         c.executemany(
             "UPDATE delegations SET told = ?, told_seq = (SELECT seq FROM turns WHERE id = ?) WHERE"
             " child = ?",
             rows,
         )
 
-    await store.written(write)
+    await store.written_for(fence, write)
 
 
 def children_of(store: Store, turn_id: str) -> list[ChildTurn]:

@@ -51,7 +51,53 @@ _MAP: Layout = {
     "how_to_read": (0, 0, 0),
     "proved": (0, 0, 0),
 }
-"""The small picture: a box says only what happened there, and every way out is an arrow."""
+"""The map of the debugger's page: a box says only what happened there, and every way out is an arrow."""
+
+_SMALL: Layout = {
+    "size": (830, 592),
+    "boxes": {
+        "Prepare": (36, 30, 164),
+        "BuildMessages": (290, 30, 345),
+        "Compress": (36, 190, 164),
+        "ClassifyError": (36, 350, 190),
+        "CallLLM": (455, 350, 150),
+        "ExecuteTools": (645, 170, 157),
+        "EmptyRecovery": (628, 430, 157),
+        "Finalize": (430, 520, 210),
+    },
+    "arrows": {
+        ("Prepare", "BuildMessages"): way("right", 60, "left", 60),
+        ("BuildMessages", "BuildMessages"): way("top", 540, "top", 590, label=(636, 12), reach=22),
+        ("BuildMessages", "Compress"): way("bottom", 310, "right", 206, [(310, 206)], (256, 202)),
+        ("Compress", "BuildMessages"): way("right", 236, "bottom", 350, [(350, 236)], (276, 246), wrap=110),
+        ("Compress", "Compress"): way("top", 80, "top", 130, label=(126, 146), reach=28),
+        ("BuildMessages", "ClassifyError"): way("bottom", 390, "right", 364, [(390, 364)], (390, 180)),
+        ("ClassifyError", "BuildMessages"): way(
+            "right", 382, "bottom", 440, [(440, 382)], (440, 306), wrap=84
+        ),
+        ("ClassifyError", "Compress"): way("top", 118, "bottom", 118, label=(118, 300)),
+        ("CallLLM", "ClassifyError"): way("left", 398, "right", 398, label=(330, 398)),
+        ("BuildMessages", "CallLLM"): way("bottom", 570, "top", 570, label=(570, 156), wrap=80),
+        ("CallLLM", "BuildMessages"): way("top", 490, "bottom", 490, label=(490, 228), wrap=80),
+        ("CallLLM", "ExecuteTools"): way("right", 366, "bottom", 670, [(670, 366)], (670, 308)),
+        ("ExecuteTools", "BuildMessages"): way("top", 680, "right", 76, [(680, 76)], (696, 122), wrap=116),
+        ("ExecuteTools", "ExecuteTools"): way("bottom", 730, "bottom", 780, label=(754, 270), reach=32),
+        ("CallLLM", "EmptyRecovery"): way("right", 388, "top", 740, [(740, 388)], (688, 388)),
+        ("EmptyRecovery", "BuildMessages"): way(
+            "right", 452, "right", 48, [(822, 452), (822, 48)], (736, 48), wrap=130
+        ),
+        ("CallLLM", "Finalize"): way("bottom", 530, "top", 530, label=(530, 464)),
+        ("ClassifyError", "Finalize"): way("bottom", 118, "left", 533, [(118, 533)], (210, 533)),
+        ("Compress", "Finalize"): way("left", 220, "left", 553, [(24, 220), (24, 553)], (300, 553)),
+        ("Prepare", "Finalize"): way("left", 60, "left", 573, [(12, 60), (12, 573)], (130, 573)),
+        ("BuildMessages", "Finalize"): way("bottom", 616, "top", 616, label=(616, 328)),
+        ("ExecuteTools", "Finalize"): way("right", 200, "right", 562, [(812, 200), (812, 562)], (726, 562)),
+        ("EmptyRecovery", "Finalize"): way("bottom", 690, "right", 538, [(690, 538)], (690, 516)),
+    },
+    "how_to_read": (0, 0, 0),
+    "proved": (0, 0, 0),
+}
+"""The picture of README files."""
 
 LAYOUT: Layout = {
     "size": (1600, 1086),
@@ -89,6 +135,7 @@ LAYOUT: Layout = {
     "how_to_read": (1212, 548, 350),
     "proved": (16, 850, 556),
     "map": _MAP,
+    "small": _SMALL,
     "ways_out": {"CallLLM": ("text", "summary")},
     "notes": (
         "A rung spends the counter of its name: retry spends retries.",

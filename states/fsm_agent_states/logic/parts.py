@@ -56,7 +56,8 @@ class Setup:
     """What the turn runs on: the model and those beside it, the tools, the prompt, and what its agent has.
     ``ephemeral_prompt``: what is said behind the prompt in this turn alone. ``checks``: what is asked
     besides. ``agent``: the name of who runs it; ``handoffs``: how the conversation came to it since the user
-    spoke. ``output``: the type of the answer, if it has one."""
+    spoke. ``output``: the type of the answer, if it has one. ``trace``: the ``traceparent`` of its span, for
+    whoever goes on with it; nothing follows from it."""
 
     runtime: Runtime
     tools: tuple[ToolSpec, ...] = ()
@@ -73,6 +74,7 @@ class Setup:
     agent: str = AGENT_NAME
     handoffs: tuple[HandoffStep, ...] = ()
     auxiliary: tuple[Runtime, ...] = ()
+    trace: str = ""
     tools_written: dict[str, bytes] = field(default_factory=dict, metadata=ELSEWHERE)
 
     def open(self, opened: Opened) -> None:
@@ -91,6 +93,10 @@ class Setup:
     def belong(self, *, attended: bool, has_memory: bool) -> None:
         """The turn goes on in an agent with these: somebody who is asked, an external memory."""
         self.attended, self.has_memory = attended, has_memory
+
+    def traced(self, trace: str) -> None:
+        """The turn is observed under this ``traceparent``."""
+        self.trace = trace
 
     def switch(self, runtime: Runtime) -> None:
         """Go on with another model of the chain."""

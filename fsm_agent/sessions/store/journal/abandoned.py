@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Sequence
 
 from fsm_agent.conversation.history_rules import unanswered
 from fsm_agent.conversation.messages import Message
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.journal.conversation_recording import IN_DOUBT
 from fsm_agent.sessions.store.rows import insert_message, message_of, newest_number, transcript
 from fsm_agent.sessions.store.sealed import loads
@@ -19,21 +19,23 @@ NOT_STARTED = "not run: the process ended before it started"
 NOT_WAITED = "no result: it was to come later, and the conversation went on without it"
 
 
-def open_turns(connection: sqlite3.Connection, session_id: str) -> list[tuple[str, str | None]]:
-    """Return (turn, owner) of the session's turns that have not ended, oldest first."""
-    return connection.execute(
-        "SELECT id, owner FROM turns WHERE session = ? AND ended IS NULL ORDER BY rowid", (session_id,)
-    ).fetchall()
+def open_turns(
+    connection: Connection, session_id: str, to_write: bool = False
+) -> list[tuple[str, str | None]]:
+    """Return (turn, owner) of the session's turns that have not ended, oldest first. ``to_write``: in a
+    transaction that goes on to change them."""
+    sql = "SELECT id, owner FROM turns WHERE session = ? AND ended IS NULL ORDER BY number"
+    return connection.execute(f"{sql} /* FOR UPDATE */" if to_write else sql, (session_id,)).fetchall()
 
 
-def fence(connection: sqlite3.Connection, turn_ids: Sequence[str]) -> None:
+def refuse_all(connection: Connection, turn_ids: Sequence[str]) -> None:
     """Whoever runs one of these turns after all finds another epoch, and stops; each can be resumed."""
     connection.executemany(
         "UPDATE turns SET epoch = epoch + 1, owner = NULL WHERE id = ?", [(one,) for one in turn_ids]
     )
 
 
-def give_up(connection: sqlite3.Connection, turn_ids: Sequence[str], at: float) -> None:
+def give_up(connection: Connection, turn_ids: Sequence[str], at: float) -> None:
     """End these turns, and the turns that they delegated and nobody will ask for any more; those in the
     background have an end of their own. Whoever runs one of them after all finds another epoch, and stops."""
     connection.execute(
@@ -50,7 +52,7 @@ def give_up(connection: sqlite3.Connection, turn_ids: Sequence[str], at: float) 
     )
 
 
-def close_out(connection: sqlite3.Connection, session_id: str, turn_ids: Sequence[str], at: float) -> None:
+def close_out(connection: Connection, session_id: str, turn_ids: Sequence[str], at: float) -> None:
     """Write a result for every call that the turns left without one, as far as it is known, so that the
     transcript stays valid."""
     (version,) = connection.execute("SELECT version FROM sessions WHERE id = ?", (session_id,)).fetchone()

@@ -3,11 +3,11 @@ what became of tools.
 
 A store that fails in mid-turn does not cost the answer: the turn goes on in memory, runs no unsafe tool any
 more, and ``problem`` says why; what was not written is tried again at the end and at the session's next turn.
+Only as long as nobody else can have the turn meanwhile: else it stops, and can be resumed.
 """
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +28,7 @@ from fsm_agent.fsm.deltas import Tracker
 from fsm_agent.fsm.journal import UNKNOWN, Exchange
 from fsm_agent.providers.prices import price_of, total_cost
 from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.journal import flushes
 from fsm_agent.sessions.store.journal.conversation_recording import IN_DOUBT, LOST, ConversationRecording
@@ -84,6 +85,8 @@ class ConversationLog(TurnLog):
         known = await super().asked(exchange)
         if not self.problem:
             return known
+        if not self.fence.alone():
+            raise StoreError(self.problem)
         asked = zip(exchange.requests, known, strict=True)
         return [self._refused(request) if reply is UNKNOWN else reply for request, reply in asked]
 
@@ -132,6 +135,8 @@ class ConversationLog(TurnLog):
         await super().ended(closing)
 
     def _failed(self, error: StoreError) -> None:
+        if self._database.shared or not self.fence.alone():
+            raise error  # another process may own the turn by now
         if not (self.problem or self._told):
             self._tell(f"{error}; the turn goes on, but is not stored")
         self.problem = str(error)
@@ -228,7 +233,7 @@ class ConversationLog(TurnLog):
         child.owner, child.revision, parent.revision = owner, 1, parent.revision + 1
         self._note_rows()
 
-        def follow(c: sqlite3.Connection) -> None:
+        def follow(c: Connection) -> None:
             c.execute(
                 "UPDATE sessions SET holder = ?, owner = ?, revision = 1 WHERE id = ?",
                 (turn_id, owner, child.id),

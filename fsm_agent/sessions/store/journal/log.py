@@ -9,7 +9,6 @@ writes nothing any more, and stops.
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,14 +24,15 @@ from fsm_agent.fsm.journal import UNKNOWN, Exchange, Step
 from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import contents
+from fsm_agent.sessions.store.connection import Connection, conflicts, must
 from fsm_agent.sessions.store.contents import Contents, apart, slim
 from fsm_agent.sessions.store.database import Database, Job
+from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal import flushes
 from fsm_agent.sessions.store.journal.flushes import Flush
 from fsm_agent.sessions.store.journal.recording import Origin, Recording
 from fsm_agent.sessions.store.journal.small_talk import Small, SmallTalk
 from fsm_agent.sessions.store.pending import noted
-from fsm_agent.sessions.store.rows import refuse_unless_ours
 from fsm_agent.sessions.store.sealed import dumps, sealed
 
 UNREAD = -1
@@ -81,7 +81,7 @@ class TurnLog:
         self._small: list[Small] = []
         self._said = 0
         self._moved = False
-        self._epoch = 1
+        self.fence = Fence(turn.turn_id)
         self._sent: list[Handover] = []
         self._begun: set[tuple[int, int, int]] = set()
         self._step: Step | None = None
@@ -93,15 +93,9 @@ class TurnLog:
         self._tracker = Tracker(self._turn)
         return self._tracker.start | {"history": [self.session.id, self.session.version, 0, 0], "rows": []}
 
-    @property
-    def epoch(self) -> int:
-        """Return the epoch under which this process writes."""
-        return self._epoch
-
-    def began(self, epoch: int, recording: Recording | None = None) -> None:
-        """The turn is in the database, under this epoch. ``recording``: what was known of its visit when it
-        was claimed."""
-        self._epoch, self._recording = epoch, recording or self._recording
+    def began(self, recording: Recording | None = None) -> None:
+        """The turn is in the database. ``recording``: what was known of its visit when it was claimed."""
+        self._recording = recording or self._recording
 
     def followed(self, session: Session) -> None:
         """The turn begins in another session than it was made for."""
@@ -111,6 +105,7 @@ class TurnLog:
     # The journal
 
     async def asked(self, exchange: Exchange) -> Sequence[Any]:
+        self.fence.check()
         requests = exchange.requests
         if not self._begun and self._recording.silent():
             known: list[Any] = [UNKNOWN] * len(requests)
@@ -149,6 +144,7 @@ class TurnLog:
         return reply
 
     async def got(self, exchange: Exchange, place: int, reply: Any, seconds: float) -> None:
+        self.fence.check()
         request = exchange.requests[place]
         self._note_rows()
         if self._acts(request) or not self._noted_as_small(exchange, place, request, reply, seconds):
@@ -182,7 +178,8 @@ class TurnLog:
 
     async def ended(self, closing: Closing) -> None:
         """The turn is over: write its result, and let go of the session. ``problem`` says when that is not
-        stored. Raises ``StaleCopyError``, after which ``ended_anew`` is to be tried."""
+        stored. Raises ``StaleCopyError``, after which ``ended_anew`` is to be tried, and ``OwnershipLost``:
+        whoever has the turn now says how it ended."""
         if not self._closed:  # else it was noted, and waits to be written
             delta = self._delta()
             self._note_small(self._turn.seq, self._turn.state)
@@ -193,11 +190,6 @@ class TurnLog:
         except StaleCopyError:
             self._jobs, self._closed = [], False
             raise
-        except JournalError as error:
-            # another owner goes on with the turn; the answer that this one has is not lost
-            self.problem, self._jobs = str(error), []
-            self._tell(f"{error}; its answer is not stored")
-            return
         if self.problem:
             unsaved, self._jobs = self._jobs, []
             self.session.unsaved.append(lambda c: self._write(c, unsaved))
@@ -212,7 +204,12 @@ class TurnLog:
             self.problem = str(error)
 
     def at_rest(self) -> None:
-        """Who runs the turn stops, and lets go of it next: wait until what was done is safe."""
+        """Who runs the turn stops, and lets go of it next: wait until what was done is safe. Nothing more is
+        written for a turn that was lost."""
+        if self.fence.lost:
+            self._jobs, self._sent = [], []
+            self._disbelieve()
+            return
         self._hand_over()
         if self._sent:
             self._database.hurry()
@@ -294,7 +291,7 @@ class TurnLog:
         """What was asked in this visit so far, in place of what was noted of it before."""
         if len(self._small) > self._said:
             self._said = len(self._small)
-            said = SmallTalk(self._turn.turn_id, seq, self._epoch, state, tuple(self._small))
+            said = SmallTalk(self._turn.turn_id, seq, self.fence.epoch, state, tuple(self._small))
             self._jobs.append(said)
 
     # Writing
@@ -312,18 +309,18 @@ class TurnLog:
         if len(self._sent) > SENT:
             self._sent = [*(one for one in self._sent[:-1] if not one.arrived), self._sent[-1]]
 
-    def _write(self, c: sqlite3.Connection, jobs: Sequence[Job]) -> None:
+    def _write(self, c: Connection, jobs: Sequence[Job]) -> None:
         """Do nothing when the turn is not ours any more. In the writer's thread."""
-        turn_id = self._turn.turn_id
-        refuse_unless_ours(c, turn_id, self._epoch)
-        try:
+        self.fence.refuse(c)
+        with conflicts(c, self._stale):
             for job in jobs:
                 job(c)
-        except sqlite3.IntegrityError as error:
-            raise StaleCopyError(
-                f"session {self.session.id} was changed by somebody else while turn {turn_id} held it"
-                f" ({error}); what the turn did since is not stored"
-            ) from error
+
+    def _stale(self, error: Exception) -> StaleCopyError:
+        return StaleCopyError(
+            f"session {self.session.id} was changed by somebody else while turn {self._turn.turn_id} held it"
+            f" ({str(error).splitlines()[0]}); what the turn did since is not stored"
+        )
 
     async def _commit(self) -> None:
         """Wait until all that was handed over, and what was gathered, is safe."""
@@ -341,9 +338,13 @@ class TurnLog:
             self._take_back(sent)
             self._failed(error)
         except JournalError:
-            for session in self.line:
-                session.revision = UNREAD  # what was done to these copies is not stored: nobody believes them
+            self._disbelieve()
             raise
+
+    def _disbelieve(self) -> None:
+        """What was done to these copies of the sessions is not stored, so nobody may go on with them."""
+        for session in self.line:
+            session.revision = UNREAD
 
     def _take_back(self, sent: Sequence[Handover]) -> None:
         """What was lost is handed over again, before what came later."""
@@ -386,12 +387,11 @@ class TurnLog:
         )  # fmt: skip
         moved = (step.seq, step.dest, at, step.exit, turn_id, step.seq - 1)
 
-        def move(c: sqlite3.Connection) -> None:
-            done = c.execute(
-                "UPDATE turns SET seq = ?, state = ?, moved = ?, exit = ? WHERE id = ? AND seq = ?", moved
-            )
-            if done.rowcount != 1:
-                raise JournalError(f"turn {turn_id} is not where this process left it; this one stops here")
+        def move(c: Connection) -> None:
+            must(
+                c, "UPDATE turns SET seq = ?, state = ?, moved = ?, exit = ? WHERE id = ? AND seq = ?", moved,
+                lambda: JournalError(f"turn {turn_id} is not where it was left; this process stops here"),
+            )  # fmt: skip
             contents.write(c, shared)
             c.execute("INSERT INTO transitions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
@@ -403,7 +403,7 @@ class TurnLog:
         result = dumps(apart(closing.result, shared, long=False, stays="attempts"))
         ended = (at, closing.exit, closing.outcome, result, delta, turn_id)
 
-        def end(c: sqlite3.Connection) -> None:
+        def end(c: Connection) -> None:
             contents.write(c, shared)
             c.execute(
                 "UPDATE turns SET ended = ?, exit = ?, outcome = ?, result = ?, final = ?, owner = NULL WHERE"
@@ -428,7 +428,7 @@ class Handover:
     def __init__(
         self,
         jobs: list[Job],
-        write: Callable[[sqlite3.Connection, Sequence[Job]], None],
+        write: Callable[[Connection, Sequence[Job]], None],
         before: Handover | None,
     ) -> None:
         self.jobs, self._write, self._before = jobs, write, before
@@ -442,7 +442,7 @@ class Handover:
                 self.jobs += jobs
             return not self._begun
 
-    def __call__(self, connection: sqlite3.Connection) -> None:
+    def __call__(self, connection: Connection) -> None:
         with self._lock:
             self._begun = True
         self._written = False
@@ -468,7 +468,7 @@ class EffectJob:
 
     values: tuple[Any, ...]
 
-    def __call__(self, connection: sqlite3.Connection) -> None:
+    def __call__(self, connection: Connection) -> None:
         connection.execute(
             "INSERT OR REPLACE INTO effects VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", self.values
         )

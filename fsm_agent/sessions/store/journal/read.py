@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +9,7 @@ from fsm_agent.conversation.handover import AGENT_NAME
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.deltas import patched
 from fsm_agent.fsm.journal import Step
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.contents import delta_of, whole
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.journal.small_talk import EffectRow, effects_of
@@ -97,7 +97,7 @@ class Turns:
     ) -> list[TurnInfo]:
         """The newest turns first; of one session, of one table, or of all. Those of a session follow each
         other, whatever the clock said."""
-        order = "began DESC, rowid DESC" if session is None else "rowid DESC"
+        order = "began DESC, rowid DESC" if session is None else "number DESC"
         where = "WHERE (? IS NULL OR session = ?) AND (? IS NULL OR table_name = ?)"
         where += " AND ended IS NULL" if unfinished else ""
         with self._database.reading() as c:
@@ -117,6 +117,18 @@ class Turns:
                 (prefix, prefix[:-1] + "/", turn_id),
             ).fetchall()
         return [str(child) for (child,) in rows]
+
+    def inner(self, turn_id: str) -> list[str]:
+        """The ids of the turns of nested tables that a turn's states began, in the order in which they
+        began."""
+        with self._database.reading() as c:
+            rows = c.execute(
+                "SELECT t.id FROM sessions s JOIN turns t ON t.session = s.id WHERE s.kind = 'child'"
+                " AND s.parent = (SELECT session FROM turns WHERE id = ?) AND t.parent = ?"
+                " AND t.forked_at IS NULL AND t.table_name != ? ORDER BY t.began, t.rowid",
+                (turn_id, turn_id, AGENT_TURN),
+            ).fetchall()
+        return [str(one) for (one,) in rows]
 
     def agent(self, turn_id: str) -> str:
         """The name of the agent whose turn it is; empty for a turn of another table."""
@@ -175,7 +187,7 @@ class Turns:
             row = c.execute("SELECT result FROM turns WHERE id = ?", (turn_id,)).fetchone()
             return whole(c, row[0]) if row and row[0] else None
 
-    def _snapshot(self, c: sqlite3.Connection, turn_id: str, seq: int | None) -> dict[str, Any]:
+    def _snapshot(self, c: Connection, turn_id: str, seq: int | None) -> dict[str, Any]:
         info, at_end = _info(c, turn_id), seq is None
         seq = info.seq if seq is None else seq
         if not 0 <= seq <= info.seq:
@@ -193,9 +205,7 @@ class Turns:
         snapshot = patched(whole(c, start), [delta_of(c, delta) for delta in deltas]) | {"seq": seq}
         return snapshot | {"supplied_history": loads(given[0])} if given else snapshot
 
-    def _moves(
-        self, c: sqlite3.Connection, turn_id: str, first: int, last: int | None
-    ) -> list[tuple[Any, ...]]:
+    def _moves(self, c: Connection, turn_id: str, first: int, last: int | None) -> list[tuple[Any, ...]]:
         info = _info(c, turn_id)
         before: list[tuple[Any, ...]] = []
         if info.parent is not None and info.forked_at is not None and first <= info.forked_at:
@@ -210,7 +220,7 @@ class Turns:
         )
 
 
-def _info(c: sqlite3.Connection, turn_id: str) -> TurnInfo:
+def _info(c: Connection, turn_id: str) -> TurnInfo:
     row = c.execute(f"SELECT {_INFO} FROM turns WHERE id = ?", (turn_id,)).fetchone()  # noqa: S608 - the names are ours
     if row is None:
         raise ConfigError("no such turn", turn_id, "an id that `fsm-agent sessions show` lists")
@@ -221,7 +231,7 @@ def _read(row: tuple[Any, ...]) -> TurnInfo:
     return replace(TurnInfo(*row), imported=bool(row[-1]))
 
 
-def _owner_of(c: sqlite3.Connection, turn_id: str, seq: int) -> str:
+def _owner_of(c: Connection, turn_id: str, seq: int) -> str:
     """Which turn of a line of forks made the visit after ``seq`` moves."""
     info = _info(c, turn_id)
     while info.parent is not None and info.forked_at is not None and seq < info.forked_at:

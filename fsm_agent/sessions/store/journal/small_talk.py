@@ -4,12 +4,12 @@ visit are one text in the table ``visits``, beside the few that have a row of th
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fsm_agent.fsm import codec
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.sealed import loads, sealed
 
 EffectRow = tuple[Any, ...]
@@ -54,7 +54,7 @@ class SmallTalk:
     state: str
     said: tuple[Small, ...]
 
-    def __call__(self, connection: sqlite3.Connection) -> None:
+    def __call__(self, connection: Connection) -> None:
         first = round(self.said[0].at, 3)
         asked = ",".join(one.text(first) for one in self.said)
         connection.execute(
@@ -63,7 +63,7 @@ class SmallTalk:
         )
 
 
-def effects_of(c: sqlite3.Connection, turn_id: str, seq: int | None = None) -> list[EffectRow]:
+def effects_of(c: Connection, turn_id: str, seq: int | None = None) -> list[EffectRow]:
     """Return all requests of a turn, or of its visit after ``seq`` moves, in order."""
     within = "turn = ? AND (? IS NULL OR seq = ?)" if seq is None else "turn = ? AND seq = ? AND ? = seq"
     given = (turn_id, seq, seq)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fsm_agent.errors import StoreError
+from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.integrity import as_store_error, format_of, look_through, looking, newer
 from fsm_agent.sessions.store.live_sessions import FILE
 from fsm_agent.sessions.store.schema import JSON_COLUMNS, VERSIONS
 from fsm_agent.sessions.store.sealed import loads
+from fsm_agent.sessions.store.tables import tables
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What was found in a whole file. ``size`` in bytes, with what is still in the log; ``version`` of its
-    format; ``unfinished`` turns that have no end."""
+    """What was found in a whole file or database, which is at ``place``. ``size`` in bytes, with what is
+    still in the log; ``version`` of its format; ``unfinished`` turns that have no end."""
 
-    path: Path
+    place: str
     size: int
     version: int
     sessions: int
@@ -39,7 +43,7 @@ def health(home: Path) -> Health | None:
                 raise newer(path, version, len(VERSIONS))
             look_through(c, path)
             if version:
-                _read_texts(c, path)
+                _read_texts(c, str(path), _columns(c))
             sessions = c.execute("SELECT COUNT(*) FROM sessions").fetchone()[0] if version else 0
             unfinished = (
                 c.execute("SELECT COUNT(*) FROM turns WHERE ended IS NULL").fetchone()[0] if version else 0
@@ -47,15 +51,25 @@ def health(home: Path) -> Health | None:
     except sqlite3.Error as error:
         raise as_store_error(error, path) from error
     size = sum(one.stat().st_size for one in (path, path.with_name(f"{FILE}-wal")) if one.exists())
-    return Health(path, size, version, sessions, unfinished)
+    return Health(str(path), size, version, sessions, unfinished)
 
 
-def _read_texts(c: sqlite3.Connection, path: Path) -> None:
+def database_health(database: Database) -> Health:
+    """Read every text of a database of PostgreSQL, and return what is in it. Raises ``StoreError`` for one
+    that is damaged or cannot be used."""
+    with database.snapshot() as c:
+        _read_texts(c, database.name, {name: columns for name, (columns, _) in tables().items()})
+        (count,) = c.execute("SELECT COUNT(*) FROM sessions").fetchone()
+        (unfinished,) = c.execute("SELECT COUNT(*) FROM turns WHERE ended IS NULL").fetchone()
+    return Health(database.name, database.size(), len(VERSIONS), count, unfinished)
+
+
+def _read_texts(c: Connection, place: str, columns_of: Mapping[str, Collection[str]]) -> None:
     """Raise ``StoreError`` with the number of texts that are not what was written, and where the first of
     them is."""
     damaged: list[str] = []
     for table, columns in JSON_COLUMNS.items():
-        there = {name for _, name, *_ in c.execute(f"PRAGMA table_info({table})")}
+        there = columns_of[table]
         for column in (name for name in columns if name in there):
             key = "id" if "id" in there else "session" if "session" in there else "turn"
             for owner, text in c.execute(f"SELECT {key}, {column} FROM {table} WHERE {column} IS NOT NULL"):  # noqa: S608 - ours
@@ -65,6 +79,13 @@ def _read_texts(c: sqlite3.Connection, path: Path) -> None:
                     damaged.append(f"{column} in {table}, {key} {owner}")
     if damaged:
         raise StoreError(
-            f"{path} has {len(damaged)} damaged texts, the first is {damaged[0]}; its pages are whole, so it"
+            f"{place} has {len(damaged)} damaged texts, the first is {damaged[0]}; its pages are whole, so it"
             " can be used without them; a backup has them"
         )
+
+
+def _columns(c: sqlite3.Connection) -> Mapping[str, Collection[str]]:
+    """The columns of each table of a file, which may be of an older version."""
+    return {
+        table: [name for _, name, *_ in c.execute(f"PRAGMA table_info({table})")] for table in JSON_COLUMNS
+    }

@@ -7,8 +7,10 @@ moves only."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 from fsm_agent.sessions.store.reports.usage_totals import SUMS, UsageTotals
@@ -180,7 +182,7 @@ def insights(store: Store, days: float, recoveries: Collection[str] = ()) -> Ins
 
         c.execute("BEGIN")  # one picture, whatever running turns write meanwhile
         try:
-            moves, hours = ask(_MOVES), dict(ask(_HOURS))
+            moves, by_quarter = ask(_MOVES), ask(_TURNS_BY_QUARTER)
             *counts, seconds = ask(_OVERVIEW)[0]
             overview = [*counts, sum(row[4] for row in moves), seconds]
             return Insights(
@@ -195,7 +197,7 @@ def insights(store: Store, days: float, recoveries: Collection[str] = ()) -> Ins
                  for source, sessions, turns, *sums in ask(_SOURCES)],
                 [SessionUse(session, title, turns, UsageTotals.of(sums))
                  for session, title, turns, *sums in ask(_SESSIONS)],
-                ask(_DAYS), [hours.get(hour, 0) for hour in range(24)], _attempts(ask(_ATTEMPTS)),
+                _days(by_quarter, ask(_TOKENS_BY_QUARTER)), _hours(by_quarter), _attempts(ask(_ATTEMPTS)),
             )  # fmt: skip
         finally:
             c.execute("COMMIT")
@@ -217,10 +219,10 @@ _MOVES = """
     GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC, 1, 2, 3, 4"""
 _COMPACTIONS = """
     SELECT COUNT(*), COUNT(*) FILTER (WHERE json_extract(value, '$.trigger') = 'overflow'),
-        COUNT(*) FILTER (WHERE json_extract(value, '$.fallback_used')),
-        COALESCE(SUM(json_extract(value, '$.tokens_before')), 0),
-        COALESCE(SUM(json_extract(value, '$.tokens_after')), 0),
-        TOTAL(json_extract(value, '$.seconds'))
+        COUNT(*) FILTER (WHERE CAST(json_extract(value, '$.fallback_used') AS TEXT) IN ('1', 'true')),
+        COALESCE(SUM(CAST(json_extract(value, '$.tokens_before') AS INTEGER)), 0),
+        COALESCE(SUM(CAST(json_extract(value, '$.tokens_after') AS INTEGER)), 0),
+        TOTAL(CAST(json_extract(value, '$.seconds') AS REAL))
     FROM turns t, json_each(t.result, '$.compressions') WHERE t.began >= :since AND t.result IS NOT NULL"""
 _TOTAL = f"SELECT {SUMS} FROM usage u WHERE u.at >= :since"  # noqa: S608 - ours, like all of these
 _MODELS = f"""
@@ -245,20 +247,33 @@ _SESSIONS = f"""
     WHERE t.began >= :since
     GROUP BY s.id ORDER BY COALESCE(SUM(u.input + u.cache_read + u.cache_write + u.output), 0) DESC, 3 DESC
     LIMIT :top"""  # noqa: S608
-_DAYS = """
-    WITH spent AS (SELECT date(at, 'unixepoch', 'localtime') day,
-        SUM(input + cache_read + cache_write + output) tokens
-        FROM usage WHERE at >= :since GROUP BY 1),
-    busy AS (SELECT date(began, 'unixepoch', 'localtime') day, COUNT(*) turns
-        FROM turns WHERE began >= :since GROUP BY 1)
-    SELECT busy.day, turns, COALESCE(tokens, 0) FROM busy LEFT JOIN spent ON spent.day = busy.day
-    ORDER BY 1"""
-_HOURS = """
-    SELECT CAST(strftime('%H', began, 'unixepoch', 'localtime') AS INTEGER), COUNT(*) FROM turns
-    WHERE began >= :since GROUP BY 1"""
+_TURNS_BY_QUARTER = """
+    SELECT CAST(began / 900 AS INTEGER), COUNT(*) FROM turns WHERE began >= :since GROUP BY 1"""
+_TOKENS_BY_QUARTER = """
+    SELECT CAST(at / 900 AS INTEGER), SUM(input + cache_read + cache_write + output) FROM usage
+    WHERE at >= :since GROUP BY 1"""
+QUARTER = 900
+"""Seconds of a quarter of an hour, which belongs to one day and hour wherever somebody lives."""
 _ATTEMPTS = """
     SELECT CAST(json_extract(result, '$.attempts') AS INTEGER) FROM turns
     WHERE began >= :since AND json_extract(result, '$.attempts') IS NOT NULL ORDER BY 1"""
+
+
+def _days(turns: list[Any], tokens: list[Any]) -> list[tuple[str, int, int]]:
+    """(local date, turns, tokens) of each day on which turns began."""
+    began, spent = Counter[str](), Counter[str]()
+    for counts, rows in ((began, turns), (spent, tokens)):
+        for quarter, count in rows:
+            counts[datetime.fromtimestamp(quarter * QUARTER).date().isoformat()] += count
+    return [(day, began[day], spent[day]) for day in sorted(began)]
+
+
+def _hours(turns: list[Any]) -> list[int]:
+    """How many turns began in each local hour of the day."""
+    hours = [0] * 24
+    for quarter, count in turns:
+        hours[datetime.fromtimestamp(quarter * QUARTER).hour] += count
+    return hours
 
 
 def _states(moves: list[Any]) -> list[State]:

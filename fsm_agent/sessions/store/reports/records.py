@@ -168,7 +168,8 @@ def sessions(
         )
     order = f"{where} ORDER BY touched DESC, rowid DESC LIMIT ?"
     return [
-        _info(store, row) for row in query(f"{_SELECT} WHERE COALESCE(? = source, 1) {order}", source, limit)
+        _info(store, row)
+        for row in query(f"{_SELECT} WHERE (? IS NULL OR source = ?) {order}", source, source, limit)
     ]
 
 

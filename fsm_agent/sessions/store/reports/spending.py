@@ -7,12 +7,12 @@ the order of the writer, so that nothing that this process has handed over befor
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.lineage import conversation, conversation_begin, turn_line, turn_tree
 from fsm_agent.sessions.store.store import Store
 from fsm_agent.settings.model import LimitScope
@@ -74,14 +74,14 @@ class Spending:
             self._midnight = today
             self._before = {scope: self._summed(c, scope) for scope in self.scopes}
 
-    def _family(self, c: sqlite3.Connection, turn: str, session: str | None = None) -> Family:
+    def _family(self, c: Connection, turn: str, session: str | None = None) -> Family:
         if turn not in self._families:
             row = c.execute("SELECT session FROM turns WHERE id = ?", (turn,)).fetchone()
             there = row[0] if row else session or ""
             self._families[turn] = Family(turn_line(c, turn)[-1], conversation_begin(c, there))
         return self._families[turn]
 
-    def _summed(self, c: sqlite3.Connection, scope: LimitScope) -> Expense:
+    def _summed(self, c: Connection, scope: LimitScope) -> Expense:
         """What was spent before this turn began."""
         assert self._newest is not None, "it is asked for when that is known"
         listed, value = _IN.format(":value"), ""
@@ -95,8 +95,9 @@ class Spending:
                 value = _list(conversation(c, self.family.conversation))
             case "day":
                 where = "at >= :day"
+        listed_rows = _ROWS.format(where=where, sign="<=")
         rows = c.execute(
-            f"SELECT TOTAL(usd), COALESCE(SUM(tokens), 0) FROM ({_ROWS.format(where=where, sign='<=')})",  # noqa: S608
+            f"SELECT TOTAL(usd), COALESCE(SUM(tokens), 0) FROM ({listed_rows}) spent",  # noqa: S608
             {
                 "value": value,
                 "day": self._midnight,
@@ -106,7 +107,7 @@ class Spending:
         )
         return Expense(*rows.fetchone())
 
-    def _read(self, c: sqlite3.Connection) -> dict[LimitScope, Expense]:
+    def _read(self, c: Connection) -> dict[LimitScope, Expense]:
         assert self._newest is not None, "it is known since the turn began"
         since = c.execute(
             _SINCE, {"usage": self._newest[0], "unreported": self._newest[1], "day": self._midnight}
@@ -141,7 +142,7 @@ class Spending:
                 of["day"] = self._other_roots(c, "began >= ?", self._midnight)
             return {scope: _at_work(c, turns) for scope, turns in of.items()}
 
-    def _other_roots(self, c: sqlite3.Connection, where: str, value: object) -> list[str]:
+    def _other_roots(self, c: Connection, where: str, value: object) -> list[str]:
         roots = f"SELECT id FROM turns WHERE {where} AND (parent IS NULL OR forked_at IS NOT NULL)"  # noqa: S608 - ours
         return [turn for (turn,) in c.execute(roots, (value,)) if turn != self.family.root]
 
@@ -154,7 +155,7 @@ _ROWS = (  # every word of it is ours
 )
 _SINCE = (
     "SELECT turn, at >= :day, TOTAL(usd), COALESCE(SUM(tokens), 0) FROM"  # noqa: S608 - ours
-    f" ({_ROWS.format(where='1', sign='>')}) GROUP BY 1, 2"
+    f" ({_ROWS.format(where='1 = 1', sign='>')}) spent GROUP BY 1, 2"
 )
 
 
@@ -170,7 +171,7 @@ def midnight(now: float) -> float:
     return datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
 
 
-def _at_work(c: sqlite3.Connection, turns: Sequence[str]) -> float:
+def _at_work(c: Connection, turns: Sequence[str]) -> float:
     row = c.execute(_AT_WORK, (_list(turns),)).fetchone()
     return float(row[0])
 

@@ -10,7 +10,7 @@ CostStatus = Literal["none", "estimated", "at_least", "included", "unknown"]
 SUMS = (
     "COUNT(u.id), COALESCE(SUM(u.input), 0), COALESCE(SUM(u.output), 0), COALESCE(SUM(u.cache_read), 0),"
     " COALESCE(SUM(u.cache_write), 0), COALESCE(SUM(u.reasoning), 0), SUM(u.cost),"
-    " COALESCE(SUM(u.cost_status = 'unknown'), 0), COALESCE(SUM(u.cost_status = 'included'), 0)"
+    " COUNT(*) FILTER (WHERE u.cost_status = 'unknown'), COUNT(*) FILTER (WHERE u.cost_status = 'included')"
 )
 """Columns for ``UsageTotals.of``, over rows of ``usage u``."""
 

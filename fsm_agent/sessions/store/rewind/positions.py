@@ -3,14 +3,17 @@ known of the visit. (Why: decision 33.)"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_agent.conversation.messages import Message
+from fsm_agent.runtime.measures import measured
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import contents
+from fsm_agent.sessions.store.claims import Claim
 from fsm_agent.sessions.store.contents import ELSEWHERE, Contents, apart, kept_once, whole
 from fsm_agent.sessions.store.database import Job
+from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.conversation_recording import ConversationRecording
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.names import free_title
@@ -81,10 +84,13 @@ def position_of(store: Store, turn_id: str, seq: int | None = None) -> Position:
 _KEPT = "SELECT settings, COALESCE(answers, 'null') FROM turns WHERE id = ?"
 
 
-async def take_over(store: Store, position: Position, session: Session) -> Begun:
+async def take_over(
+    store: Store, position: Position, session: Session, claim: Claim | None, fence: Fence
+) -> Begun:
     """Continue the turn itself, in this process: claimed first and read then, because whoever ran it may have
-    written up to that moment. Raises ``SessionBusy`` while its owner lives."""
-    begun = await store.claim(session, position.turn, position.version, position.newest)
+    written up to that moment. Without a ``claim`` it is claimed here; raises ``SessionBusy`` then while its
+    owner lives, and when it moved since ``position`` was read."""
+    await store.take_over(position.turn, session, claim, fence, position.version, position.newest)
     now = position_of(store, position.turn.id)
     position.recording, now.recording.resumed = now.recording, True
     waits = PendingItems(lambda: store.database).of_turn(position.turn.id)
@@ -94,7 +100,8 @@ async def take_over(store: Store, position: Position, session: Session) -> Begun
         if one.turn == position.turn.id and one.kind in ("result", "timer")
     }
     adopt(session, position)
-    return replace(begun, recording=now.recording)
+    measured("takeover")
+    return Begun(recording=now.recording)
 
 
 def adopt(session: Session, position: Position) -> None:
@@ -165,8 +172,8 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
         )
         c.execute(
             "INSERT INTO turns (id, session, parent, forked_at, asked, state, seq, owner, table_name, digest,"
-            " settings, start, began, moved, answers, imported) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
-            " ?, ?, ?, ?)",
+            " settings, start, began, moved, answers, imported, number) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
+            " ?, ?, ?, ?, ?, ?, 1)",
             turn,
         )
 

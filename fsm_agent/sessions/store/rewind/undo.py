@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -16,6 +15,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.checkpoints import PutBack
 from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.contents import whole
 from fsm_agent.sessions.store.journal.abandoned import give_up
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
@@ -79,7 +79,7 @@ async def _take_back(store: Store, session: Session, count: int) -> Undone:
     at, numbers, ids = store.now(), session.numbered(before), [turn.id for turn in found]
     believed = session.revision
 
-    def write(c: sqlite3.Connection) -> int:
+    def write(c: Connection) -> int:
         refuse_if_changed(c, session.id, believed)
         write_notes(c, session, notes, None, at)
         c.executemany(
@@ -102,7 +102,7 @@ def _last_turns(store: Store, session: Session, count: int) -> list[TurnInfo]:
     with store.database.reading() as c:
         line = json.dumps(compacted_line(c, session.id))
     among = "session IN (SELECT value FROM json_each(?)) AND undone IS NULL"
-    found = store.database.select(f"SELECT id FROM turns WHERE {among} ORDER BY rowid DESC", line)  # noqa: S608 - ours
+    found = store.database.select(f"SELECT id FROM turns WHERE {among} ORDER BY number DESC", line)  # noqa: S608 - ours
     if not found:
         raise ConfigError("nothing to undo: the session has no turn that was not taken back", session.id)
     ids = [str(turn_id) for (turn_id,) in found]
@@ -115,7 +115,7 @@ def _last_turns(store: Store, session: Session, count: int) -> list[TurnInfo]:
     return [turns.info(turn_id) for turn_id in ids[: firsts[count - 1] + 1]]
 
 
-def _before(c: sqlite3.Connection, turn_id: str, session: Session) -> tuple[list[Message], ContextMeter]:
+def _before(c: Connection, turn_id: str, session: Session) -> tuple[list[Message], ContextMeter]:
     """The transcript and its size before a turn was asked; for a forked turn, before the one that it was
     forked from."""
     while True:

@@ -8,17 +8,18 @@ for one that every message has; only those are ranked. Ranking all hits takes se
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fsm_agent.errors import ConfigError, StoreError
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.lineage import lineage
 from fsm_agent.sessions.store.sealed import loads
-from fsm_agent.sessions.store.search.indexing import INDEX, Progress, catch_up, forget, looks_damaged, there
+from fsm_agent.sessions.store.search.indexing import Progress, catch_up, forget, full_text
+from fsm_agent.sessions.store.search.searched import looks_damaged
 from fsm_agent.sessions.store.search.snippets import EMPTY, Snippet, scores, snippet_of
 from fsm_agent.sessions.store.search.text_analysis import (
     DAY,
@@ -149,15 +150,14 @@ def _newest(database: Database, query: Query, among: Among, now: float) -> tuple
     roots: dict[str, str] = {}
     read = 0
     with database.reading() as c:
-        if not query.expression or not there(c):
+        asked = full_text(database).asked(c, query, *_tagged(among, now))
+        if asked is None:
             return [], False
         rows = c.execute(
             f"SELECT m.id, m.session, s.title, m.turn, m.number, m.role, m.at, {STANDING}, m.body"  # noqa: S608
-            f" FROM {INDEX} f"
-            " CROSS JOIN messages m ON m.id = f.rowid JOIN sessions s ON s.id = m.session LEFT JOIN turns t"
-            " ON t.id = m.turn"
-            f" WHERE f.{INDEX} MATCH ? AND {' AND '.join(where)} ORDER BY f.rowid DESC",
-            (_tagged(query.expression, among, now), *values),
+            f" FROM {asked.source} JOIN sessions s ON s.id = m.session LEFT JOIN turns t ON t.id = m.turn"
+            f" WHERE {asked.condition} AND {' AND '.join(where)} ORDER BY {asked.number} DESC LIMIT ?",
+            (asked.value, *values, SCAN + 1),
         )
         for row in rows:
             if len(hits) == SCAN or read > READ:
@@ -167,24 +167,19 @@ def _newest(database: Database, query: Query, among: Among, now: float) -> tuple
     return hits, False
 
 
-def _tagged(expression: str, among: Among, now: float) -> str:
-    """What never changes of a message is in the index, so that a search in few of many messages is as
-    quick."""
-    asked = [f"({expression})"]
-    if among.session is not None:
-        asked.append(f"tags : {session_tag(among.session)}")
+def _tagged(among: Among, now: float) -> tuple[list[list[str]], list[str]]:
+    """Groups of tags of which one must be there, and tags that must not. What never changes of a message is
+    in the index, so that a search in few of many messages is as quick."""
+    tags = [[session_tag(among.session)]] if among.session is not None else []
     if among.roles:
-        asked.append(f"tags : ({' OR '.join(among.roles)})")
+        tags.append(list(among.roles))
     if among.days is not None and among.days <= DAYS:
-        days = sorted(
-            {day_tag(now - back * DAY) for back in (*range(int(among.days) + 1), among.days)}
-            | {day_tag(now + DAY)}
-        )
-        asked.append(f"tags : ({' OR '.join(days)})")
-    return " AND ".join(asked) + ("" if among.children or among.session else " NOT tags : child")
+        back = (*range(int(among.days) + 1), among.days, -1)
+        tags.append(sorted({day_tag(now - one * DAY) for one in back}))
+    return tags, [] if among.children or among.session else ["child"]
 
 
-def _hit(connection: sqlite3.Connection, row: Sequence[Any], roots: dict[str, str]) -> SearchHit:
+def _hit(connection: Connection, row: Sequence[Any], roots: dict[str, str]) -> SearchHit:
     message, session, title, turn, number, role, at, standing, body = row
     if session not in roots:
         roots[session] = lineage(connection, session)

@@ -5,17 +5,15 @@ and what a fork was forked from. A turn brings its session as it was at its end.
 
 from __future__ import annotations
 
-import contextlib
 import re
-import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_agent.fsm.codec import dumps
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.contents import DELTAS, IN_PARTS, delta_of, whole
 from fsm_agent.sessions.store.database import Database
-from fsm_agent.sessions.store.integrity import as_store_error
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.journal.small_talk import EffectRow, effects_of
 from fsm_agent.sessions.store.lineage import compacted_line
@@ -81,7 +79,7 @@ def export_turn(
     )
 
 
-def _whole(c: sqlite3.Connection, first: str, chosen: _Chosen) -> None:
+def _whole(c: Connection, first: str, chosen: _Chosen) -> None:
     waiting = [first]
     while waiting:
         session = waiting.pop()
@@ -100,7 +98,7 @@ def _whole(c: sqlite3.Connection, first: str, chosen: _Chosen) -> None:
     chosen.turns = {turn for (turn,) in c.execute(turns, (dumps(sorted(chosen.sessions)),))}
 
 
-def _until(c: sqlite3.Connection, turn: str, history: list[Any], chosen: _Chosen) -> None:
+def _until(c: Connection, turn: str, history: list[Any], chosen: _Chosen) -> None:
     session, version, _, newest = history
     chosen.turns.add(turn)
     newest = max(newest, newest_number(c, session, turn))  # what Finalize wrote came after the last move
@@ -118,22 +116,14 @@ def _lines(
     yield dumps(header.model_dump())
     written = 1
     ids = chosen.sessions | chosen.turns
-    address = f"{database.path.resolve().as_uri()}?mode=ro"
-    # a connection of its own: whoever reads the lines may take long, and read other things between them
-    try:
-        with contextlib.closing(
-            sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
-        ) as c:
-            c.execute("BEGIN")  # one picture of it all, whatever a running turn writes meanwhile
-            for kind, fields in _all_fields(c, chosen):
-                written += 1
-                yield dumps({"kind": kind, **(fields if secrets is None else _masked(fields, secrets, ids))})
-    except sqlite3.Error as error:
-        raise as_store_error(error, database.path) from error
+    with database.snapshot() as c:  # one picture of it all, whatever a running turn writes meanwhile
+        for kind, fields in _all_fields(c, chosen):
+            written += 1
+            yield dumps({"kind": kind, **(fields if secrets is None else _masked(fields, secrets, ids))})
     yield dumps(End(lines=written).model_dump())
 
 
-def _all_fields(c: sqlite3.Connection, chosen: _Chosen) -> Iterator[tuple[str, dict[str, Any]]]:
+def _all_fields(c: Connection, chosen: _Chosen) -> Iterator[tuple[str, dict[str, Any]]]:
     sessions, turns = dumps(sorted(chosen.sessions)), dumps(sorted(chosen.turns))
     chosen_by = {
         "session": ("id", sessions), "turn": ("id", turns), "transcript": ("session", sessions),
@@ -151,13 +141,13 @@ def _all_fields(c: sqlite3.Connection, chosen: _Chosen) -> Iterator[tuple[str, d
                 yield kind, fields
 
 
-def _effects(c: sqlite3.Connection, turns: Sequence[str]) -> Iterator[EffectRow]:
+def _effects(c: Connection, turns: Sequence[str]) -> Iterator[EffectRow]:
     """Each request by itself, however it is stored."""
     for turn in turns:
         yield from effects_of(c, turn)
 
 
-def _fields(c: sqlite3.Connection, line: type[ExportLine], row: tuple[Any, ...]) -> dict[str, Any]:
+def _fields(c: Connection, line: type[ExportLine], row: tuple[Any, ...]) -> dict[str, Any]:
     """The columns of a row as the fields of a line, with JSON and flags as what they are, and whole."""
     columns = line.columns()
     read = dict(zip(columns, row, strict=True))

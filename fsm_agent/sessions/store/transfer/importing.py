@@ -4,12 +4,12 @@ none. (Why: decision 75.)"""
 from __future__ import annotations
 
 import json
-import sqlite3
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.journal.abandoned import ABANDONED
 from fsm_agent.sessions.store.names import free_title
 from fsm_agent.sessions.store.store import Store
@@ -39,14 +39,14 @@ def import_lines(store: Store, lines: Iterable[str], name: str = "the file") -> 
     ``fsm_agent.runtime.authority``. Raises ``ConfigError`` that names the first bad line."""
     file = read_lines(lines, name)
 
-    def write(c: sqlite3.Connection) -> Imported:
+    def write(c: Connection) -> Imported:
         return _write(c, file, _new_ids(c, file))
 
     imported: Imported = store.database.write(write)
     return imported
 
 
-def _new_ids(c: sqlite3.Connection, file: ExportedLines) -> dict[str, str]:
+def _new_ids(c: Connection, file: ExportedLines) -> dict[str, str]:
     """New ids for all when one of them is here already; else none."""
     sessions, turns = [line.id for _, line in file.of["session"]], [line for _, line in file.of["turn"]]
     here = c.execute(
@@ -60,7 +60,7 @@ def _new_ids(c: sqlite3.Connection, file: ExportedLines) -> dict[str, str]:
     return ids | {turn.id: f"{ids[turn.session]}-{uuid.uuid4().hex[:8]}" for turn in turns}
 
 
-def _write(c: sqlite3.Connection, file: ExportedLines, ids: Mapping[str, str]) -> Imported:
+def _write(c: Connection, file: ExportedLines, ids: Mapping[str, str]) -> Imported:
     c.execute("PRAGMA defer_foreign_keys = ON")
     sessions = {ids.get(line.id, line.id): line.title for _, line in file.of["session"]}
     titles = [(free_title(c, title, session), session) for session, title in sessions.items() if title]
@@ -70,7 +70,7 @@ def _write(c: sqlite3.Connection, file: ExportedLines, ids: Mapping[str, str]) -
         c.executemany(insert, (tuple(_renamed(row, ids).values()) for _, row in file.of[kind]))
     c.executemany("UPDATE sessions SET title = ? WHERE id = ?", titles)
     turns = {ids.get(turn.id, turn.id): turn.ended is None for _, turn in file.of["turn"]}
-    c.executemany("UPDATE turns SET imported = 1 WHERE id = ?", [(turn,) for turn in turns])
+    c.executemany("UPDATE turns SET imported = 1, number = ? WHERE id = ?", list(enumerate(turns, 1)))
     unfinished = tuple(turn for turn, is_open in turns.items() if is_open)
     if ids:
         given_up = "UPDATE turns SET ended = moved, exit = ?, outcome = 'failed' WHERE id = ?"

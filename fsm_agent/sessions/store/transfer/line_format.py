@@ -118,7 +118,9 @@ def _type(table: str, name: str, affinity: str, sql: str) -> Any:
 _TABLES: Mapping[str, tuple[str, str, frozenset[str], Mapping[str, Any]]] = {
     "session": ("sessions", "created, id", frozenset({"revision", "holder", "owner"}), {}),
     "transcript": ("transcripts", "session, version", frozenset(), {"numbers": list[Whole]}),
-    "turn": ("turns", "began, id", frozenset({"owner", "imported"}), {"final": dict[str, Json]}),
+    "turn": (
+        "turns", "number, id", frozenset({"owner", "imported", "rank", "number"}), {"final": dict[str, Json]},
+    ),
     "message": (
         "messages", "id", frozenset({"id"}),
         {

@@ -40,8 +40,7 @@ def session_trajectory(
         ).fetchone()
         rows = [loads(body) for _, body in transcript(c, session_id, version)]
         last = c.execute(
-            "SELECT id, outcome FROM turns WHERE session = ? AND undone IS NULL ORDER BY began DESC, rowid"
-            " DESC LIMIT 1",
+            "SELECT id, outcome FROM turns WHERE session = ? AND undone IS NULL ORDER BY number DESC LIMIT 1",
             (session_id,),
         ).fetchone()
     told = Turns(database).snapshot(last[0]) if last else {}

@@ -1,0 +1,140 @@
+"""``python -m docs.site.reference``: docs/settings.md and docs/commands.md, made from the code. ``--check``
+only says which of them is stale, and fails."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import typer.main
+from pydantic import BaseModel
+
+from fsm_agent.cli.app import app
+from fsm_agent.settings.model import ENV_PREFIX, Settings
+from fsm_agent.settings.setting_docs import every_setting
+
+DOCS = Path(__file__).parents[1]
+SETTINGS = """# Settings
+
+Every figure that you may change, made from the code that checks it. The same name works in three places, the
+later one wins: `[settings.budget]` in `config.toml`, `{prefix}BUDGET__GRACE_CALL=false` in the environment,
+`settings={{"budget": {{"grace_call": False}}}}` in Python; for one run `--set budget.grace_call=false`.
+`fsm-agent config list` shows what is in force here and where it comes from. How files, keys and providers are
+set up: [configuration](configuration.md).
+"""
+COMMANDS = """# Commands
+
+Every command with its options, made from the program itself. `fsm-agent COMMAND --help` says the same, and
+`python -m fsm_agent.cli` is the same program where `fsm-agent` is not on the path.
+"""
+
+
+def settings_page() -> str:
+    """The settings by group: what the group is for, then name, default and what is allowed."""
+    known = every_setting()
+    parts = [SETTINGS.format(prefix=ENV_PREFIX)]
+    for group, kind in _groups("", Settings):
+        names = [name for name in known if name.rpartition(".")[0] == group]
+        if not names:
+            continue
+        parts.append(f"## {group or 'General'}\n\n{_text(kind.__doc__ or '')}\n")
+        rows = [
+            f"| `{name}` | {_value(known[name].default)} | {_words(known[name].allowed)} |" for name in names
+        ]
+        parts.append("\n".join(["| setting | default | allowed |", "|---|---|---|", *rows]) + "\n")
+    return "\n".join(parts)
+
+
+def commands_page() -> str:
+    """The commands, groups before what is in them: usage, help, arguments and options."""
+    root: Any = typer.main.get_command(app)
+    return "\n".join([COMMANDS, *_commands(root, click.Context(root, info_name="fsm-agent"))])
+
+
+def _groups(path: str, kind: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
+    yield path, kind
+    for name, field in kind.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        if isinstance(default, BaseModel):
+            yield from _groups(f"{path}.{name}".lstrip("."), type(default))
+
+
+def _commands(command: Any, context: click.Context) -> Iterator[str]:
+    path = context.command_path
+    yield f"## {path}\n"
+    yield f"{_text(command.help or '')}\n"
+    if getattr(command, "commands", None):
+        names = command.list_commands(context)
+        yield " · ".join(f"[{name}](#{f'{path} {name}'.replace(' ', '-')})" for name in names) + "\n"
+    else:
+        usage = " ".join(command.collect_usage_pieces(context))
+        yield f"```text\n{path} {usage}\n```\n"
+    rows = [record for one in command.get_params(context) if (record := one.get_help_record(context))]
+    if rows := [row for row in rows if "--help" not in row[0]]:
+        yield (
+            "\n".join(
+                [
+                    "| option | |",
+                    "|---|---|",
+                    *(f"| `{_cell(name)}` | {_words(help)} |" for name, help in rows),
+                ]
+            )
+            + "\n"
+        )
+    for name in getattr(command, "commands", None) or ():
+        child = command.get_command(context, name)
+        yield from _commands(child, click.Context(child, info_name=name, parent=context))
+
+
+def _text(docstring: str) -> str:
+    """One paragraph a line, code marked as the pages do it."""
+    paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(docstring))
+    return "\n\n".join(" ".join(one.split()).replace("``", "`") for one in paragraphs)
+
+
+def _cell(text: str) -> str:
+    """Within a code span: only the bar of the table means anything."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _words(text: str) -> str:
+    """Words of a cell, nothing of which is a mark."""
+    return re.sub(r"([\[\]*_^])", r"\\\1", _cell(text)).replace("<", "&lt;")
+
+
+def _value(value: Any) -> str:
+    shown = {None: "–", True: "`true`", False: "`false`"}
+    if value is None or isinstance(value, bool):
+        return shown[value]
+    if isinstance(value, tuple | list | dict | set | frozenset) and not value:
+        return "none"
+    if isinstance(value, tuple):
+        return ", ".join(f"`{one}`" for one in value)
+    return f"`{_cell(str(value))}`" if str(value) else "empty"
+
+
+PAGES = {"settings.md": settings_page, "commands.md": commands_page}
+
+
+def main(check: bool) -> int:
+    """Write the pages, or say which are stale. Return how many are."""
+    stale = [name for name, made in PAGES.items() if _read(DOCS / name) != made()]
+    for name in stale:
+        if check:
+            sys.stderr.write(f"stale: docs/{name} (run: python -m docs.site.reference)\n")
+        else:
+            (DOCS / name).write_text(PAGES[name](), encoding="utf-8")
+    return len(stale) if check else 0
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv))

@@ -1,0 +1,86 @@
+"""The workflow of a session: its turns, one after the other. Imports nothing but temporalio and the standard
+library, because a server replays it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError
+
+WORKFLOW, ACTIVITY = "fsm.Session", "fsm.run_turn"
+SUBMIT, CANCEL, WAITING = "submit", "cancel", "waiting"
+IDLE = timedelta(minutes=10)
+"""After so long without a turn the workflow ends; the next submit begins it anew."""
+LONGEST = timedelta(days=30)
+"""A turn may take so long on one worker; it goes on behind its last move then."""
+CARRIED = 4
+"""Turns that may wait when the history is begun anew: a payload stays below 1 kB."""
+MOST_EVENTS = 20_000
+"""Events after which the history is begun anew however many wait; the server ends one of 51,200."""
+
+Waiting = list[tuple[str, str, float]]
+"""(turn, digest, seconds between two heartbeats that a live worker sends) of each turn, oldest first."""
+
+
+@workflow.defn(name=WORKFLOW)
+class SessionTurns:
+    """Runs the turns of a session in the order in which they were submitted."""
+
+    def __init__(self) -> None:
+        self._line: Waiting = []
+        self._running: workflow.ActivityHandle[str] | None = None
+
+    @workflow.run
+    async def run(self, waiting: Waiting) -> None:
+        """Run what waits and what is submitted, until nothing comes for a while."""
+        known = [turn for turn, _, _ in self._line]  # a signal may stand before the beginning
+        self._line[:0] = [(turn, digest, beat) for turn, digest, beat in waiting if turn not in known]
+        while True:
+            try:
+                await workflow.wait_condition(lambda: bool(self._line), timeout=IDLE)
+            except TimeoutError:
+                return
+            turn, digest, heartbeat = self._line[0]
+            self._running = workflow.start_activity(
+                ACTIVITY,
+                args=[turn, digest],
+                task_queue=f"fsm-{digest}",
+                start_to_close_timeout=LONGEST,
+                heartbeat_timeout=timedelta(seconds=heartbeat),
+                cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+                retry_policy=RetryPolicy(
+                    initial_interval=timedelta(milliseconds=100), maximum_interval=timedelta(seconds=10)
+                ),
+                result_type=str,
+            )
+            try:
+                await self._running
+            except ActivityError as error:
+                workflow.logger.info("turn %s did not end on a worker: %s", turn, error.cause)
+            self._running = None
+            self._line.pop(0)
+            info = workflow.info()
+            fits = len(self._line) <= CARRIED or info.get_current_history_length() > MOST_EVENTS
+            if info.is_continue_as_new_suggested() and fits:
+                workflow.continue_as_new(self._line)
+
+    @workflow.signal(name=SUBMIT)
+    def submit(self, turn: str, digest: str, heartbeat: float) -> None:
+        """Put a turn at the end, once."""
+        if all(turn != other for other, _, _ in self._line):
+            self._line.append((turn, digest, heartbeat))
+
+    @workflow.signal(name=CANCEL)
+    def cancel(self, turn: str) -> None:
+        """Take a turn that waits out, and cancel the one that runs."""
+        if self._running is not None and self._line[0][0] == turn:
+            self._running.cancel()
+        else:
+            self._line = [one for one in self._line if one[0] != turn]
+
+    @workflow.query(name=WAITING)
+    def waiting(self) -> list[tuple[str, str]]:
+        """Return (turn, digest) of the turns that run or wait."""
+        return [(turn, digest) for turn, digest, _ in self._line]

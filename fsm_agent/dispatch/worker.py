@@ -1,0 +1,121 @@
+"""A worker: serves a dispatcher, looks for queued turns that nobody was told of, and keeps agents whose
+tasks in the background are at work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+from fsm_agent.agent import Agent
+from fsm_agent.dispatch.apps import App
+from fsm_agent.dispatch.port import Dispatcher, HandOver, Link, Order
+from fsm_agent.dispatch.run_turn import OneAttempt, run_turn
+from fsm_agent.dispatch.submit import DIGEST
+from fsm_agent.errors import FsmAgentError, SessionBusy, StoreError
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.queued import forget_ended, note_problem, to_be_run
+from fsm_agent.support.redaction import mask
+from fsm_agent.support.texts import one_line
+
+log = logging.getLogger(__name__)
+TOLD_EVERY = 60.0
+"""Seconds between two lines about turns that wait for a worker with another table."""
+
+
+class Worker:
+    """Runs turns of one store with one app. ``sweep``: seconds between two looks for turns that nobody was
+    told of, which were queued at least ``age`` seconds ago. ``tell`` is given lines for the operator."""
+
+    def __init__(
+        self,
+        store: Store,
+        app: App,
+        dispatcher: Dispatcher,
+        *,
+        sweep: float,
+        age: float = 0.0,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._store, self._app, self._dispatcher, self._tell = store, app, dispatcher, tell
+        self._sweep, self._age = sweep, age
+        self._attempts, self._releasing = OneAttempt(), set[asyncio.Task[None]]()
+        self._settling: dict[int, Agent[Any, Any]] = {}
+        self._told: dict[str, float] = {}
+
+    async def run(self, slots: int, stop: asyncio.Event) -> None:
+        """Serve until ``stop``; turns that run then stop behind their next move, and other workers go on with
+        them."""
+        sweeping = asyncio.create_task(self._sweep_on(stop))
+        try:
+            await self._dispatcher.serve(self._attempt, slots, stop)
+        finally:
+            sweeping.cancel()
+            for agent in list(self._settling.values()):
+                await agent.aclose()
+            await asyncio.gather(sweeping, *self._releasing, return_exceptions=True)
+            await self._dispatcher.aclose()
+
+    async def _attempt(self, order: Order, rank: int | None, link: Link) -> str:
+        async with self._attempts.alone(order.turn, link):
+            try:
+                return await run_turn(order, rank, link, self._store, self._app.made, self._release)
+            except (HandOver, SessionBusy):
+                raise
+            except Exception as error:
+                await self._note(order, error)
+                raise
+
+    async def _note(self, order: Order, error: Exception) -> None:
+        """Why a turn could not be run, for whoever waits for it; it is tried again."""
+        said = str(error) if isinstance(error, FsmAgentError) else f"{type(error).__name__}: {error}"
+        line = one_line(mask(said), 300)
+        self._tell(f"turn {order.turn} could not be run and is tried again: {line}")
+        try:
+            await note_problem(self._store, order.turn, line)
+        except StoreError as failed:
+            log.warning("the problem of turn %s cannot be written down: %s", order.turn, failed)
+
+    # Agents that are not needed any more, once what they do in the background has ended
+
+    def _release(self, agent: Agent[Any, Any]) -> None:
+        task = asyncio.create_task(self._settled(agent))
+        self._releasing.add(task)
+        task.add_done_callback(self._releasing.discard)
+
+    async def _settled(self, agent: Agent[Any, Any]) -> None:
+        self._settling[id(agent)] = agent
+        try:
+            await agent.background.settled()
+        finally:
+            del self._settling[id(agent)]
+            await agent.aclose()
+
+    # Turns that no dispatcher knows
+
+    async def _sweep_on(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            try:
+                await self._look()
+            except FsmAgentError as error:
+                log.warning("queued turns cannot be looked for: %s", error)
+            await asyncio.sleep(self._sweep * random.uniform(0.75, 1.25))  # noqa: S311 - workers look at different times
+
+    async def _look(self) -> None:
+        now = self._store.now()
+        others: dict[str, int] = {}
+        begun = False
+        for queued in await asyncio.to_thread(to_be_run, self._store, now - self._age):
+            begun = begun or queued.begun is not None
+            if queued.digest != DIGEST:
+                others[queued.digest] = others.get(queued.digest, 0) + 1
+            else:
+                await self._dispatcher.submit(Order(queued.session, queued.id, queued.digest))
+        for digest, count in others.items():
+            if now - self._told.get(digest, 0.0) >= TOLD_EVERY:
+                self._told[digest] = now
+                wait = "turn waits" if count == 1 else "turns wait"
+                self._tell(f"{count} {wait} for a worker with table {digest}; this one has {DIGEST}")
+        await forget_ended(self._store)

@@ -1,0 +1,195 @@
+"""Writes groups of jobs to PostgreSQL, each group in one transaction that is sent as one pipeline.
+
+A job that fails takes the whole transaction with it: all are run again then, each alone and in order. A
+connection that is cut is made anew, and the group is run again, until ``patience`` has passed. Whether a
+commit arrived whose answer was cut off is asked of the server by the number of the transaction, so that
+nothing is applied twice. (Why: decision 104.)"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import psycopg
+
+from fsm_agent.errors import StoreError
+from fsm_agent.runtime.measures import measured
+from fsm_agent.sessions.store.database import Database
+from fsm_agent.sessions.store.postgres.address import shown
+from fsm_agent.sessions.store.postgres.connecting import Raw, as_store_error, connected, is_cut, is_passing
+from fsm_agent.sessions.store.postgres.pipeline import Pipelined
+from fsm_agent.sessions.store.writer import Job, Waiting, tell
+
+PATIENCE = 30.0
+"""Seconds that a database may be out of reach before turns stop."""
+RETRY_FROM, RETRY_TO = 0.05, 0.5
+"""Seconds between two attempts."""
+
+
+class CutOffError(Exception):
+    """The connection was lost; ``error`` says how. What was under way may be tried on another one."""
+
+    def __init__(self, error: psycopg.Error) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _Unsure(NamedTuple):
+    """A commit without an answer: the number of its transaction, what the jobs returned."""
+
+    transaction: str
+    results: list[Any]
+
+
+class Link:
+    """The writer's connection, made when it is needed, and again when it was cut."""
+
+    def __init__(self, url: str, database: PostgresWriter) -> None:
+        self._url, self._database = url, database
+        self._raw: Raw | None = None
+        self._unsure: _Unsure | None = None
+
+    def rollback(self) -> None:
+        """Give up what is under way."""
+        if self._raw is not None:
+            self._raw.rollback()
+
+    def close(self) -> None:
+        """Close the connection; the next use makes another one."""
+        if self._raw is not None:
+            with contextlib.suppress(psycopg.Error):
+                self._raw.close()
+            self._raw = None
+
+    def transaction(self, jobs: Sequence[Job]) -> list[Any]:
+        """Run the jobs and commit; their results. Raises ``CutOffError``, ``StoreError`` when nobody knows
+        whether an earlier attempt was committed, and what a job raises."""
+        raw = self._connected()
+        if self._unsure is not None and (done := self._arrived(raw, self._unsure)) is not None:
+            self._unsure = None
+            return done
+        self._unsure = None
+        results, transaction = self._run(raw, jobs)
+        self._database.committing()
+        try:
+            told = raw.execute("COMMIT").statusmessage
+        except psycopg.Error as error:
+            if not is_cut(error, raw):
+                self._give_up(raw)
+                raise
+            self._unsure = _Unsure(transaction, results) if transaction else None
+            self.close()
+            raise CutOffError(error) from error
+        if told != "COMMIT":
+            raise StoreError(f"PostgreSQL took back a transaction: {told}")
+        return results
+
+    def _connected(self) -> Raw:
+        try:
+            if self._raw is None or self._raw.closed:
+                self._raw = connected(self._url, application="fsm-agent writer")
+        except psycopg.Error as error:
+            if is_cut(error):
+                raise CutOffError(error) from error
+            raise
+        return self._raw
+
+    def _run(self, raw: Raw, jobs: Sequence[Job]) -> tuple[list[Any], str | None]:
+        """(results of the jobs, number of the transaction when it wrote), all done but the commit."""
+        try:
+            with raw.pipeline() as pipeline:
+                raw.execute("BEGIN")
+                c = Pipelined(raw, pipeline, alone=len(jobs) == 1)
+                results = [job(c) for job in jobs]
+                number = c.execute("SELECT CAST(pg_current_xact_id_if_assigned() AS TEXT)")
+                c.settle()
+            return results, number.fetchone()[0]  # type: ignore[index]
+        except BaseException as error:
+            if isinstance(error, psycopg.Error) and is_cut(error, raw):
+                self.close()
+                raise CutOffError(error) from error
+            self._give_up(raw)
+            raise
+
+    def _give_up(self, raw: Raw) -> None:
+        try:
+            raw.execute("ROLLBACK")
+        except psycopg.Error:
+            self.close()
+
+    def _arrived(self, raw: Raw, unsure: _Unsure) -> list[Any] | None:
+        """What the jobs returned when their commit arrived; ``None`` when it did not."""
+        try:
+            (status,) = raw.execute(
+                "SELECT pg_xact_status(CAST($1 AS xid8))", (unsure.transaction,)
+            ).fetchone() or (None,)
+        except psycopg.DataError:  # a number of the future: this server never saw the transaction
+            return None
+        except psycopg.Error as error:
+            self.close()
+            raise CutOffError(error) from error
+        match status:
+            case "committed":
+                return unsure.results
+            case "aborted":
+                return None
+            case "in progress":  # its server process has not noticed yet that nobody listens
+                raise CutOffError(psycopg.OperationalError("the last commit is still under way"))
+        raise StoreError(
+            f"the session store {shown(self._url)} cannot be used: nobody knows whether the last commit"
+            " arrived; the turn can be resumed"
+        )
+
+
+class PostgresWriter(Database):
+    """The half of a database of PostgreSQL that writes."""
+
+    def __init__(self, url: str, patience: float = PATIENCE) -> None:
+        super().__init__()
+        self.url, self.patience = url, patience
+        self._cut_since: float | None = None
+
+    def writer_connection(self) -> Link:
+        """Return the connection of the writer's thread."""
+        return Link(self.url, self)
+
+    def explained(self, error: BaseException) -> Exception:
+        """Return a ``StoreError`` for what is the database's fault."""
+        if isinstance(error, CutOffError):
+            error = error.error
+        return as_store_error(error, self.url)
+
+    def commit_group(self, connection: Link, group: list[Waiting]) -> bool:
+        """Run the jobs in one transaction, and tell everybody who waits."""
+        waiting = self._claimed(group)
+        began, contradicted = time.monotonic(), False
+        while True:
+            try:
+                results = connection.transaction([job for job, _, _ in waiting])
+                self._cut_since = None
+                break
+            except CutOffError:
+                self._cut_since = self._cut_since or time.monotonic()
+                if time.monotonic() - self._cut_since >= self.patience:
+                    raise
+            except Exception as error:
+                if len(waiting) > 1:
+                    self._one_by_one(waiting)
+                    return True
+                again = is_passing(error) and time.monotonic() - began < self.patience
+                if not again or contradicted:
+                    raise
+                contradicted = isinstance(error, psycopg.IntegrityError)
+            time.sleep(random.uniform(RETRY_FROM, RETRY_TO))  # noqa: S311 - spreads writers, no secret
+        self.commits += 1
+        measured("commit", time.monotonic() - began)
+        self.committed()
+        done = [(future, result, None) for (_, future, _), result in zip(waiting, results, strict=True)]
+        # what the jobs hold is let go of before anybody goes on who was told that they are done
+        group.clear()
+        waiting.clear()
+        tell(done)
+        return True

@@ -1,0 +1,179 @@
+"""Messages that were queued for a worker: each is a row before anybody is told of it, and becomes a turn of
+the same id when a worker begins it.
+
+``rank`` is the highest attempt that has claimed the row; what was claimed under a lower one begins nothing.
+Once the turn has begun its own row says everything, and the message is not kept here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fsm_agent.errors import ConfigError, OwnershipLost
+from fsm_agent.sessions.store.connection import Connection, must
+from fsm_agent.sessions.store.database import Job
+from fsm_agent.sessions.store.lineage import compacted_line
+from fsm_agent.sessions.store.pending import PendingItems
+from fsm_agent.sessions.store.sealed import dumps, loads
+from fsm_agent.sessions.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedTurn:
+    """``request``: what ``Agent.start`` is given, as JSON values; empty once the turn has begun.
+    ``session``: the first of the conversation; ``digest`` of the table that is to move the turn. Times in
+    seconds since the epoch: ``at`` when it was queued, ``begun``, ``withdrawn`` when somebody took it back.
+    ``problem``: why the last worker that tried could not run it."""
+
+    id: str
+    session: str
+    digest: str
+    request: Mapping[str, Any]
+    at: float
+    begun: float | None
+    withdrawn: float | None
+    problem: str
+
+
+_COLUMNS = "id, session, digest, request, at, begun, withdrawn, problem"
+
+
+def first_session(store: Store, session_id: str) -> str:
+    """Return the session that a conversation began as, before all compactions: turns of all that it went on
+    as stand in one line."""
+    with store.database.reading() as c:
+        return compacted_line(c, session_id)[-1]
+
+
+async def queue(store: Store, turn_id: str, session: str, digest: str, request: Mapping[str, Any]) -> None:
+    """Write a message down under the id of its turn; once, however often that is asked."""
+    values = (turn_id, session, digest, dumps(dict(request)), store.now())
+    await store.written(
+        lambda c: (
+            c.execute(
+                "INSERT INTO queued (id, session, digest, request, at) VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT (id) DO NOTHING",
+                values,
+            )
+            and None
+        )
+    )
+
+
+def found(store: Store, turn_id: str) -> QueuedTurn | None:
+    """Return the queued turn of this id, also one that has begun."""
+    rows = store.database.select(f"SELECT {_COLUMNS} FROM queued WHERE id = ?", turn_id)  # noqa: S608 - ours
+    return _read(rows[0]) if rows else None
+
+
+async def claim_queued(store: Store, turn_id: str, rank: int | None) -> tuple[QueuedTurn, Job] | None:
+    """Claim a turn that has not begun: the row, and the job that has to be done in the transaction that
+    begins it, which raises ``JournalError`` when a higher attempt has it by then. ``None`` for one that was
+    withdrawn or has begun, and for a lower rank. With ``None`` as the rank an owner that lives keeps it
+    (``SessionBusy``)."""
+
+    def take(c: Connection) -> tuple[QueuedTurn, int] | None:
+        row = c.execute(f"SELECT {_COLUMNS}, owner, rank FROM queued WHERE id = ?", (turn_id,)).fetchone()  # noqa: S608 - ours
+        if row is None or row[5] is not None or row[6] is not None:
+            return None
+        if rank is None:
+            store.owners.refuse_if_alive(row[1], turn_id, row[-2])
+        mine = row[-1] + 1 if rank is None else rank
+        done = c.execute(
+            "UPDATE queued SET rank = ?, owner = ? WHERE id = ? AND rank < ?",
+            (mine, store.owners.me, turn_id, mine),
+        )
+        return (_read(row[:-2]), mine) if done.rowcount == 1 else None
+
+    claimed = await store.written(take)
+    if claimed is None:
+        return None
+    queued, mine = claimed
+    return queued, _begins(store, turn_id, mine)
+
+
+def _begins(store: Store, turn_id: str, rank: int) -> Job:
+    at = store.now()
+
+    def begin(c: Connection) -> None:
+        must(
+            c,
+            "UPDATE queued SET begun = ?, request = NULL WHERE id = ? AND rank = ? AND begun IS NULL"
+            " AND withdrawn IS NULL",
+            (at, turn_id, rank),
+            lambda: OwnershipLost(f"turn {turn_id} was withdrawn, or another worker has it; this one stops"),
+        )
+        c.execute("UPDATE turns SET rank = ? WHERE id = ?", (rank, turn_id))
+
+    return begin
+
+
+async def withdraw(store: Store, turn_id: str, problem: str = "") -> bool:
+    """Take a turn back, because somebody wants that, or because of a ``problem`` that stays. One that has
+    begun is interrupted by whoever goes on with it. False when it was taken back before."""
+    values = (store.now(), problem, turn_id)
+    return bool(
+        await store.written(
+            lambda c: (
+                c.execute(
+                    "UPDATE queued SET withdrawn = ?, problem = ? WHERE id = ? AND withdrawn IS NULL", values
+                ).rowcount
+            )
+        )
+    )
+
+
+async def note_problem(store: Store, turn_id: str, problem: str) -> None:
+    """Write down why a worker could not run a turn that is tried again."""
+    values = (problem, turn_id)
+    await store.written(lambda c: c.execute("UPDATE queued SET problem = ? WHERE id = ?", values) and None)
+
+
+def to_be_run(store: Store, before: float) -> list[QueuedTurn]:
+    """Return the turns that were queued ``before`` (seconds since the epoch) and that nobody runs, oldest
+    first: not begun, or left in the middle, or suspended for what is there by now."""
+    columns = ", ".join(f"q.{one}" for one in _COLUMNS.split(", "))
+    rows = store.database.select(
+        f"SELECT {columns}, t.owner FROM queued q LEFT JOIN turns t ON t.id = q.id WHERE q.at < ? AND"  # noqa: S608 - ours
+        " CASE WHEN t.id IS NULL THEN q.withdrawn IS NULL ELSE t.ended IS NULL END ORDER BY q.at, q.number",
+        before,
+    )
+    items = PendingItems(lambda: store.database, store.now)
+    return [
+        queued
+        for *row, owner in rows
+        if (queued := _read(tuple(row))).begun is None
+        or (
+            (
+                queued.withdrawn is not None
+                or all(one.settled(store.now()) for one in items.of_turn(queued.id))
+            )
+            and not store.owners.alive(owner)
+        )
+    ]
+
+
+async def forget_ended(store: Store) -> None:
+    """Remove the rows of turns that have ended: the turn itself says how."""
+    await store.written(
+        lambda c: (
+            c.execute(
+                "DELETE FROM queued WHERE begun IS NOT NULL AND EXISTS"
+                " (SELECT 1 FROM turns t WHERE t.id = queued.id AND t.ended IS NOT NULL)"
+            )
+            and None
+        )
+    )
+
+
+def must_be(store: Store, turn_id: str) -> QueuedTurn:
+    """Return the queued turn of this id. Raises ``ConfigError`` when there is none."""
+    if (queued := found(store, turn_id)) is None:
+        raise ConfigError("no such turn was queued", turn_id)
+    return queued
+
+
+def _read(row: tuple[Any, ...]) -> QueuedTurn:
+    turn_id, session, digest, request, *more = row
+    return QueuedTurn(turn_id, session, digest, loads(request) if request else {}, *more)

@@ -1,0 +1,53 @@
+"""OpenTelemetry: spans and figures of turns, for those who operate agents.
+
+Nothing here is loaded before an agent is made with ``telemetry``, and the OpenTelemetry packages (the extra
+``otel``) not before that. ``conventions`` has every name that is sent, ``docs/telemetry.md`` says what they
+mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fsm_agent.errors import ConfigError
+from fsm_agent.support.installation import install_command
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
+
+    from fsm_agent.settings.model import TelemetrySettings
+    from fsm_agent.telemetry.tracing import Tracing
+
+FORMS = "true, false, or fsm_agent.telemetry.Telemetry(…)"
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """Where spans and figures go, and how much is said: ``Agent(telemetry=Telemetry(…))``. ``None`` for a
+    provider takes the one that the program has configured globally; for ``contents`` (what people, models
+    and tools said) and ``propagate`` (providers of models get a ``traceparent`` header) the setting."""
+
+    tracer_provider: TracerProvider | None = None
+    meter_provider: MeterProvider | None = None
+    contents: bool | None = None
+    propagate: bool | None = None
+
+
+def tracing_of(given: Telemetry | bool | None, settings: TelemetrySettings) -> Tracing | None:
+    """What observes the turns of an agent; ``None`` where nobody wants to know. ``None`` for ``given``: as
+    the settings say. Raises ``ConfigError`` for what is no telemetry, and without the extra ``otel``."""
+    if not isinstance(given, Telemetry | bool | None):
+        raise ConfigError("telemetry has the wrong type", given, FORMS)
+    wanted = settings.enabled if given is None else given
+    if not wanted:
+        return None
+    try:
+        from fsm_agent.telemetry.tracing import Tracing
+    except ImportError as error:
+        needs = install_command("otel")
+        raise ConfigError(f"telemetry needs OpenTelemetry ({error})", wanted, needs) from None
+    own = wanted if isinstance(wanted, Telemetry) else Telemetry()
+    contents = settings.contents if own.contents is None else own.contents
+    propagate = settings.propagate if own.propagate is None else own.propagate
+    return Tracing(own, contents=contents, propagate=propagate)

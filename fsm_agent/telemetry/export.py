@@ -1,0 +1,143 @@
+"""Sending spans, figures and log records to a collector: what a program that is no library sets up.
+
+Addresses, headers, certificates, sampling and limits are the standard ``OTEL_*`` variables, which the SDK
+reads itself."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from opentelemetry import _logs, metrics, trace
+from opentelemetry._logs import Logger, SeverityNumber
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+from fsm_agent.errors import ConfigError
+from fsm_agent.support.texts import one_line
+from fsm_agent.support.version import __version__
+from fsm_agent.telemetry import contents
+from fsm_agent.telemetry import conventions as names
+
+ENDPOINT, PROTOCOL = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_PROTOCOL"
+HTTP = "http/protobuf"
+TIMEOUT, PATIENCE = "OTEL_EXPORTER_OTLP_TIMEOUT", 3.0
+"""Seconds that one attempt to send something may take, unless the variable says otherwise."""
+AT_THE_END = 5.0
+"""Seconds that a process waits for what is left to be sent."""
+LEVELS = {
+    logging.DEBUG: SeverityNumber.DEBUG,
+    logging.INFO: SeverityNumber.INFO,
+    logging.WARNING: SeverityNumber.WARN,
+    logging.ERROR: SeverityNumber.ERROR,
+    logging.CRITICAL: SeverityNumber.FATAL,
+}
+PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+"""What every record has; the rest of its fields are attributes."""
+
+
+def set_up(environment: Mapping[str, str]) -> None:
+    """Make and set the global providers of the signals that ``environment`` names a collector for, unless the
+    program has some already; ``finish`` sends what is left. Raises ``ConfigError`` for a protocol that is not
+    spoken here."""
+    resource, timeout = _resource(environment), None if TIMEOUT in environment else PATIENCE
+    logger = logging.getLogger("opentelemetry")
+    if not any(isinstance(one, ExportTrouble) for one in logger.handlers):
+        logger.addHandler(ExportTrouble())
+    if _wanted(environment, "TRACES") and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
+        tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(timeout=timeout)))
+        trace.set_tracer_provider(tracers)
+    if _wanted(environment, "METRICS") and not isinstance(metrics.get_meter_provider(), MeterProvider):
+        reader = PeriodicExportingMetricReader(OTLPMetricExporter(timeout=timeout))
+        metrics.set_meter_provider(MeterProvider([reader], resource, shutdown_on_exit=False))
+    if _wanted(environment, "LOGS") and not isinstance(_logs.get_logger_provider(), LoggerProvider):
+        loggers = LoggerProvider(resource=resource, shutdown_on_exit=False)
+        loggers.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter(timeout=timeout)))
+        _logs.set_logger_provider(loggers)
+        ours = logging.getLogger(names.SCOPE)
+        ours.addHandler(LogExport(loggers.get_logger(names.SCOPE, __version__)))
+        ours.setLevel(min(ours.level or logging.INFO, logging.INFO))
+
+
+def finish() -> str:
+    """Send what is left, for some seconds at most, and stop. Return what could not be sent, in a line; empty
+    when nothing went wrong."""
+    providers = (trace.get_tracer_provider(), metrics.get_meter_provider(), _logs.get_logger_provider())
+    ends = [one.shutdown for one in providers if hasattr(one, "shutdown")]
+    threads = [threading.Thread(target=end, daemon=True) for end in ends]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + AT_THE_END
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    heard = [one for one in logging.getLogger("opentelemetry").handlers if isinstance(one, ExportTrouble)]
+    said = next((one.first for one in heard), "")
+    return one_line(f"telemetry could not be sent: {contents.masked(said)}") if said else ""
+
+
+def _wanted(environment: Mapping[str, str], signal: str) -> bool:
+    protocol = environment.get(f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL") or environment.get(PROTOCOL) or HTTP
+    there = environment.get(ENDPOINT) or environment.get(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
+    if not there or environment.get(f"OTEL_{signal}_EXPORTER", "otlp").lower() != "otlp":
+        return False
+    if protocol != HTTP:
+        raise ConfigError(f"{PROTOCOL} is not spoken here", protocol, f"{HTTP}, mostly at port 4318")
+    return True
+
+
+def _resource(environment: Mapping[str, str]) -> Resource:
+    own: dict[str, str] = {SERVICE_VERSION: __version__}
+    named = "OTEL_SERVICE_NAME" in environment
+    if not named and f"{SERVICE_NAME}=" not in environment.get("OTEL_RESOURCE_ATTRIBUTES", ""):
+        own[SERVICE_NAME] = "fsm-agent"
+    return Resource.create(own)
+
+
+class ExportTrouble(logging.Handler):
+    """Keeps the first thing that went wrong in sending, in the place of a line for each attempt."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.first = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note a record."""
+        self.first = self.first or record.getMessage()
+
+
+class LogExport(logging.Handler):
+    """Sends log records, tied to the span that they were made in, without secrets."""
+
+    def __init__(self, logger: Logger) -> None:
+        super().__init__(logging.INFO)
+        self._logger = logger
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one record; its ``extra`` fields are attributes."""
+        try:
+            about: dict[str, Any] = {
+                name: value
+                for name, value in vars(record).items()
+                if name not in PLAIN and isinstance(value, str | bool | int | float)
+            }
+            self._logger.emit(
+                timestamp=int(record.created * 1e9),
+                severity_number=LEVELS.get(record.levelno, SeverityNumber.INFO),
+                severity_text=record.levelname,
+                body=contents.masked(record.getMessage()),
+                attributes={**about, "logger.name": record.name},
+            )
+        except Exception:
+            self.handleError(record)

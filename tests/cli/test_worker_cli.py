@@ -1,0 +1,76 @@
+"""``fsm-agent worker`` and ``--remote``: what cannot work is one line, and what can is shown as it goes on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.dispatch.crew import WorkerProcess
+
+Cli = Callable[..., tuple[int, str, str]]
+APP = "tests.dispatch.app:make_agent"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("worker", "--app", "nowhere:app"), "--app cannot be loaded (No module named 'nowhere')"),
+        (("worker", "--app", "math:pi"), "--app is no factory of agents; given: math:pi"),
+        (("worker", "--app", APP, "--slots", "0"), "dispatch.slots"),
+        (("worker", "--app", APP, "--temporal", "nowhere"), "dispatch.temporal"),
+        (("run", "hi", "--remote", "--model", "offline:demo"), "--model cannot be given with --remote"),
+        (("run", "hi", "--remote", "--set", "max_iterations=3"), "--set cannot be given with --remote"),
+        (("chat", "--remote", "--yes"), "--yes cannot be given with --remote"),
+    ],
+)
+def test_what_cannot_work_is_one_line(cli: Cli, arguments: tuple[str, ...], says: str) -> None:
+    code, out, said = cli(*arguments)
+    assert (code, out) == (2, "")
+    assert says in said
+    assert said.count("\n") == 1
+
+
+def test_without_the_extra_that_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "temporalio", None)
+    for name in [name for name in sys.modules if name.startswith("fsm_agent.dispatch.temporal")]:
+        monkeypatch.delitem(sys.modules, name)
+    code, _, said = cli("run", "hi", "--remote", "--set", "dispatch.temporal=127.0.0.1:7233")
+    assert code == 2
+    assert "pip install 'fsm-agent[temporal]'" in said
+
+
+@pytest.mark.slow
+def test_an_address_where_nobody_answers_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("temporalio")
+    for arguments in (("worker", "--app", APP, "--temporal", "127.0.0.1:9"), ("run", "hi", "--remote")):
+        monkeypatch.setenv("FSM_AGENT_DISPATCH__TEMPORAL", "127.0.0.1:9")
+        code, _, said = cli(*arguments)
+        assert code == 2
+        assert "no Temporal server answers" in said.splitlines()[-1]
+    code, out, _ = cli("doctor")
+    assert "dispatcher" in out
+    assert "correct dispatch.temporal, or start the server" in out
+
+
+@pytest.mark.slow
+def test_two_workers_of_one_home_run_what_others_queue(cli: Cli, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    crew = [WorkerProcess(tmp_path, home, slow=0.0).serves() for _ in range(2)]
+    try:
+        code, out, said = cli("run", "hello", "--remote", "--json", "--home", str(home))
+        result = json.loads(out)
+        assert (code, result["final_response"]) == (0, "answer to hello"), said
+        session = result["session_id"]
+        code, out, _ = cli("run", "again", "--remote", "--home", str(home), "--session", session)
+        assert code == 0
+        assert "ExecuteTools" in out
+        assert "put again" in out
+        assert "answer to again" in out
+        assert [one.leave() for one in crew] == [0, 0], crew[0].said
+    finally:
+        for one in crew:
+            one.end()

@@ -1,0 +1,138 @@
+"""The documentation site: every page has its place, every public name is explained, and it is built without a
+network and without a broken link."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+import fsm_agent
+from docs.site import reference
+from docs.site.pages import assemble, drawn, pages, relinked
+from fsm_agent import testing
+
+ROOT = Path(__file__).parents[2]
+CONFIG = (ROOT / "zensical.toml").read_text(encoding="utf-8")
+DIRECTIVE = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
+WITHOUT_A_PLACE = ("editors/", "examples/diagrams/")
+"""Pages that others link to; they are not in the menu."""
+
+
+def test_every_page_is_in_the_menu() -> None:
+    def named(entries: Any) -> Iterator[str]:
+        for entry in entries:
+            for value in entry.values():
+                yield from named(value) if isinstance(value, list) else [value]
+
+    menu = list(named(tomllib.loads(CONFIG)["project"]["nav"]))
+    assert len(menu) == len(set(menu))
+    there = {str(page) for page in pages() if not str(page).startswith(WITHOUT_A_PLACE)}
+    assert set(menu) == there
+
+
+def test_settings_and_commands_are_those_of_the_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert reference.main(check=True) == 0, capsys.readouterr().err
+
+
+def test_a_stale_reference_is_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(reference.PAGES, "settings.md", lambda: "another page")
+    assert reference.main(check=True) == 1
+    assert "stale: docs/settings.md" in capsys.readouterr().err
+
+
+def explained() -> set[int]:
+    """The identities of all objects that the reference has: those that it names, and what is in modules."""
+    found = set()
+    for page in (ROOT / "docs" / "api").glob("*.md"):
+        for name in DIRECTIVE.findall(page.read_text(encoding="utf-8")):
+            found |= {id(value) for value in objects(name)}
+    return found
+
+
+def objects(name: str) -> list[object]:
+    """What a directive shows. Raises when there is no such thing."""
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError:
+        holder, _, last = name.rpartition(".")
+        return [getattr(importlib.import_module(holder), last)]
+    return [value for key, value in vars(module).items() if not key.startswith("_")]
+
+
+@pytest.mark.parametrize("package", [fsm_agent, testing])
+def test_every_public_name_is_in_the_reference(package: Any) -> None:
+    known = explained()
+    names = [name for name in package.__all__ if name != "__version__"]
+    assert [name for name in names if id(getattr(package, name)) not in known] == []
+
+
+def test_a_link_to_nothing_is_refused_and_code_is_no_link() -> None:
+    page = PurePosixPath("docs/agent.md")
+    with pytest.raises(ValueError, match=r"links to docs/nowhere\.md"):
+        relinked("see [there](nowhere.md)", page, set())
+    linked: set[PurePosixPath] = set()
+    text = "`f](x.py)`\n[a](tools.md#own) [b](../Makefile) [c](../tests/house)\n```python\ng(1)[0](nowhere.md)\n```\n"
+    made = relinked(text, page, linked)
+    assert linked == {PurePosixPath("Makefile"), PurePosixPath("tests/house")}
+    assert "[a](tools.md#own) [b](../code/Makefile.md) [c](../code/tests/house.md)" in made
+    assert "`f](x.py)`" in made
+    assert "g(1)[0](nowhere.md)" in made
+
+
+def test_a_diagram_that_only_a_script_from_elsewhere_could_draw_is_refused() -> None:
+    with pytest.raises(ValueError, match="only arrows"):
+        drawn("```mermaid\nflowchart TD\n    one -- why --> two\n```\n")
+
+
+def built(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Build what stands in ``folder / "pages"`` as `make docs` does."""
+    config = CONFIG.replace('"dist/pages"', '"pages"').replace('"dist/site"', '"site"')
+    config = config.replace('paths = [".", "states"]', f'paths = ["{ROOT}", "{ROOT / "states"}"]')
+    (folder / "zensical.toml").write_text(config, encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict", "--clean"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.slow
+def test_the_site_is_built_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    assemble(tmp_path / "pages")
+    done = built(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for page in pages():
+        name = "index.html" if page.name == "README.md" else f"{page.stem}.html"
+        assert (tmp_path / "site" / page.parent / name).exists(), page
+    loads = re.compile(
+        r"<(?:script|img|iframe)[^>]*\ssrc=\"?(https?:[^\s\">]+)|<link[^>]*(?:stylesheet|icon|preload)[^>]*(https?:[^\s\">]+)"
+    )
+    for path in (tmp_path / "site").rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        assert not loads.search(text), path
+        assert 'class="mermaid"' not in text, path
+    assert ">composition</text>" in (tmp_path / "site" / "ARCHITECTURE.html").read_text(encoding="utf-8")
+    reference_page = (tmp_path / "site" / "docs" / "api" / "agent.html").read_text(encoding="utf-8")
+    for name in ("system_prompt", "workdir", "session_id", "api_mode", "store", "run_until"):
+        assert name in reference_page
+
+
+@pytest.mark.slow
+def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "README.md").write_text("# Home\n\n[there](#nowhere)\n")
+    done = built(tmp_path)
+    assert done.returncode != 0
+    assert "anchor does not exist" in done.stdout + done.stderr

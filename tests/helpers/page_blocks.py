@@ -1,0 +1,179 @@
+"""Runs the blocks of a page from top to bottom, as a reader would who types all of them in one folder.
+
+Python is run in one namespace, each console line in a shell that knows what was exported before, a block with a title is a file. What a block prints is
+shown in a ``text`` block right behind it, or below the command; there ``…`` stands for anything, alone for any number
+of lines."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+import types
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from sybil import Document, Example, Region
+from sybil.evaluators.python import PythonEvaluator
+from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer, RawFencedCodeBlockLexer
+
+ROOT = Path(__file__).parents[2]
+INFO = re.compile(r'(?P<language>\w+)(?: title="(?P<title>[^"]+)")?[ \t]*$\n', re.MULTILINE)
+
+
+def documents(text: str) -> list[object]:
+    """JSON: one document, or one a line."""
+    try:
+        return [json.loads(text)]
+    except json.JSONDecodeError:
+        return [json.loads(line) for line in text.splitlines()]
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    "json": documents,
+    "toml": tomllib.loads,
+    "yaml": yaml.safe_load,
+}
+PROGRAMS = {
+    "fsm-agent": "-m fsm_agent.cli",
+    "python": "",
+    "pytest": "-m pytest -p no:cacheprovider -p no:xdist -p no:randomly",
+}
+COMMAND = re.compile(r"^\$ (.*(?:\\\n.*)*)$", re.MULTILINE)
+
+
+class PageBlocks:
+    """The blocks of one page, and the folder that they are run in.
+
+    ``<!-- skip: why -->`` above a block leaves it out; the reasons are in ``skipped``. Without ``commands``
+    nothing is started, and what stands below commands is not looked at."""
+
+    def __init__(self, page: Path, folder: Path, *, commands: bool = True) -> None:
+        self.page, self.folder, self.commands = page, folder, commands
+        self.skipped: list[str] = []
+        self._printed, self._end = "", 0
+        self._reason = ""
+        self._python = PythonEvaluator()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def run(self) -> list[str]:
+        """Run all of them; return the languages of those that were run. Raises ``AssertionError`` for what
+        is printed otherwise than the page shows, and whatever a block raises."""
+        document = Document.parse(str(self.page), self._regions)
+        known = set(sys.modules)
+        module = sys.modules["page"] = types.ModuleType("page")  # where dataclasses look for theirs
+        document.namespace = module.__dict__
+        sys.path.insert(0, str(self.folder))
+        try:
+            with contextlib.chdir(self.folder):
+                for example in document.examples():
+                    example.evaluate()
+        finally:
+            sys.path.remove(str(self.folder))
+            for name in set(sys.modules) - known:
+                if (
+                    str(getattr(sys.modules[name], "__file__", "")).startswith(str(self.folder))
+                    or name == "page"
+                ):
+                    del sys.modules[name]
+        return [
+            str(region.lexemes.get("language"))
+            for _, region in document.regions
+            if "source" in region.lexemes
+        ]
+
+    def _regions(self, document: Document) -> Iterable[Region]:
+        for region in DirectiveInHTMLCommentLexer("skip")(document):
+            region.parsed, region.evaluator = region.lexemes["arguments"], self._skip
+            yield region
+        for region in RawFencedCodeBlockLexer(info_pattern=INFO)(document):
+            region.parsed, region.evaluator = region.lexemes["source"], self._evaluate
+            yield region
+
+    def _skip(self, example: Example) -> None:
+        self._reason = str(example.parsed).strip()
+
+    def _evaluate(self, example: Example) -> None:
+        if self._reason:
+            self.skipped.append(self._reason)
+            self._reason = ""
+            return
+        language, title = example.region.lexemes["language"], example.region.lexemes.get("title")
+        where = f"{self.page.name}:{example.line}"
+        if title:
+            READERS.get(language, str)(str(example.parsed))
+            (self.folder / title).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / title).write_text(example.parsed, encoding="utf-8")
+        elif language == "python":
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                self._python(example)
+            self._printed, self._end = out.getvalue(), example.region.end
+        elif language == "text":
+            if self._end and not example.document.text[self._end : example.region.start].strip():
+                same(self._printed, example.parsed, where)
+        elif language == "console":
+            for command, shown in commands(example.parsed) if self.commands else ():
+                same(self._shell(command, where), shown, f"{where}: {command}")
+        else:
+            READERS[language](example.parsed)
+
+    def _shell(self, command: str, where: str) -> str:
+        programs = self.folder.parent / "bin"
+        programs.mkdir(exist_ok=True)
+        for name, words in PROGRAMS.items():
+            (programs / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n')
+            (programs / name).chmod(0o755)
+        path = os.pathsep.join([str(programs), os.environ["PATH"]])
+        env = os.environ | {"PATH": path, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
+        env["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "states")])
+        exported = shlex.quote(str(self.folder.parent / "exported"))
+        script = f"[ -f {exported} ] && . {exported}\n{command}\nexport -p > {exported}"
+        done = subprocess.run(
+            ["bash", "-e", "-o", "pipefail", "-c", script],
+            cwd=self.folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert done.returncode == 0, f"{where}: {command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stdout
+
+
+def commands(block: str) -> Iterator[tuple[str, str]]:
+    """The commands of a console block, each with what is shown below it."""
+    found = list(COMMAND.finditer(block))
+    for match, following in zip(found, [*found[1:], None], strict=True):
+        end = len(block) if following is None else following.start()
+        yield match[1], block[match.end() : end].strip("\n")
+
+
+def same(printed: str, shown: str, where: str) -> None:
+    """Raise ``AssertionError`` unless what is shown, with ``…`` for anything, is what was printed. Nothing
+    shown is nothing said."""
+    if not shown.strip():
+        return
+    pattern = "".join(
+        r"(?:.*\n)*?" if line == "…" else re.escape(line.rstrip()).replace("…", ".*?") + r"\n"
+        for line in shown.strip("\n").splitlines()
+    )
+    text = "".join(line.rstrip() + "\n" for line in printed.strip("\n").splitlines())
+    assert re.fullmatch(pattern, text), f"{where}: the page shows\n{shown}\nand this is printed:\n{printed}"
+
+
+def environment(url: str, home: Path) -> dict[str, Any]:
+    """A fresh home, and keys with the addresses of a server that answers in the place of every provider."""
+    base = url.removesuffix("/v1")
+    names = ("OPENAI", "ANTHROPIC", "OPENROUTER", "GEMINI", "MISTRAL", "OLLAMA", "LLAMACPP", "LMSTUDIO")
+    addresses = {f"{name}_BASE_URL": f"{base}/v1" for name in names}
+    keys = {f"{name}_API_KEY": "key-of-a-test" for name in names[:5]}
+    return {"HOME": str(home), "XDG_DATA_HOME": str(home / "data"), **addresses, **keys}

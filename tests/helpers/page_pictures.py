@@ -1,0 +1,77 @@
+"""``python -m tests.helpers.page_pictures``: the pictures of the tutorial, taken while its blocks are run: what its
+commands draw, and the debugger at one of its turns."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from tests.helpers.page_blocks import ROOT, PageBlocks, environment
+
+PICTURES = ROOT / "docs" / "pictures"
+DRAWN = {"returns.svg": "tutorial-returns.svg", "taken.svg": "tutorial-rows.svg"}
+"""What the tutorial draws, and the picture that shows it. The same on every run."""
+
+
+def stale(folder: Path) -> list[str]:
+    """The pictures that differ from what the tutorial has just drawn in ``folder``."""
+    return [
+        picture
+        for drawn, picture in DRAWN.items()
+        if not (PICTURES / picture).exists()
+        or (folder / drawn).read_bytes() != (PICTURES / picture).read_bytes()
+    ]
+
+
+def main() -> None:
+    """Run the tutorial in a fresh home, and keep what it shows."""
+    from fsm_agent.testing import ScriptedServer, repeat
+    from tests.docs.test_pages import provider
+
+    place = Path(tempfile.mkdtemp())
+    os.environ.pop("FSM_AGENT_HOME", None)
+    with ScriptedServer(repeat(provider)) as server:
+        os.environ.update(environment(server.url, place / "home"))
+        PageBlocks(ROOT / "docs" / "tutorial.md", place / "work").run()
+        for drawn, picture in DRAWN.items():
+            shutil.copyfile(place / "work" / drawn, PICTURES / picture)
+        debugger(place / "work", PICTURES / "tutorial-debugger.png")
+
+
+def debugger(folder: Path, picture: Path) -> None:
+    """The page at the move before the tool ran, of the turn that the tutorial steps through."""
+    import sys
+
+    from playwright.sync_api import sync_playwright
+
+    from fsm_agent.debug import DebugSession
+    from fsm_agent.debug.web.serve import DebugServer
+
+    sys.path.insert(0, str(folder))
+    from desk import desk  # type: ignore[import-not-found]
+
+    agent = desk()
+    turn = agent.start('find_order(number="1002")')
+    turn.run()
+    session = DebugSession(agent._store)
+    server = DebugServer(session, first=turn.id)
+    server.start()
+    with sync_playwright() as playwright:
+        path = shutil.which("chromium") or shutil.which("chromium-browser")
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        page = browser.new_context(viewport={"width": 1280, "height": 800}).new_page()
+        page.goto(server.url)
+        page.locator("#map [id^=state-]").first.wait_for()
+        for _ in range(3):
+            page.keyboard.press("b")
+        page.wait_for_timeout(500)
+        page.screenshot(path=picture)
+        browser.close()
+    server.stop()
+    session.close()
+
+
+if __name__ == "__main__":
+    main()

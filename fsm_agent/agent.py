@@ -462,6 +462,8 @@ class Agent(Generic[Deps, Out]):
             performer.session = successor
             log.followed(successor)
 
+        log.fence.handed_out = begins is not None
+
         async def enter() -> Begun:
             begun = await self._store.begin(session, state, log.opened, new, moved)
             state.share(performer.session.wire)
@@ -477,8 +479,8 @@ class Agent(Generic[Deps, Out]):
         """The turn of a message that was queued under this id; the agent that has the conversation answers.
         ``request`` is what ``start`` is given; ``begins`` is done in the transaction that begins the turn,
         and raises what keeps it from that. Raises ``ConfigError`` as ``start`` does."""
-        said: dict[str, Any] = {"ephemeral_prompt": None, "deps": deps, **request}
-        return self.speaker()._started(**said, turn_id=turn_id, begins=begins)
+        said = {name: value for name, value in request.items() if name in engine.ASKED}
+        return self.speaker()._started(**said, deps=deps, turn_id=turn_id, begins=begins)
 
     def _output_type(self, given: Any) -> OutputType[Any] | None:
         own = self._services.output

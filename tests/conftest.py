@@ -33,15 +33,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """On PostgreSQL, what is about a SQLite file alone is left out."""
     if config.getoption("--database") != "postgres":
         return
-    left_out = [item for item in items if item.get_closest_marker("sqlite_only")]
+    from tests.helpers.on_postgres import is_of_a_file_alone
+
+    left_out = [item for item in items if is_of_a_file_alone(item.nodeid)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     if session.config.getoption("--database") == "postgres":
-        from tests.helpers.on_postgres import keep_all_there
+        from tests.helpers.on_postgres import at, keep_all_there
 
+        at()
         keep_all_there()
 
 

@@ -27,6 +27,7 @@ from fsm_agent.providers.probe import local_models
 from fsm_agent.providers.profiles import LOCAL_SERVERS
 from fsm_agent.sessions.checkpoints import Checkpoints
 from fsm_agent.sessions.store.postgres.address import shown
+from fsm_agent.sessions.store.postgres.opening import checkup_of, database_at
 from fsm_agent.sessions.store.reports.health import Health, database_health, health
 from fsm_agent.settings.model import Settings, unknown_variables
 from fsm_agent.support.clock import SystemClock
@@ -264,13 +265,10 @@ def _sessions(given: str | None, config: Config) -> Finding:
 
 def _database(url: str) -> Finding:
     try:
-        from fsm_agent.sessions.store.postgres.checkup import looked_at
-        from fsm_agent.sessions.store.postgres.database import PostgresDatabase
-
-        seen = looked_at(url)
+        seen = checkup_of(url)
         if seen.wrong or not seen.made:
             return Finding("sessions", f"{shown(url)}: {seen.found}", seen.wrong)
-        with contextlib.closing(PostgresDatabase(url)) as database:
+        with contextlib.closing(database_at(url)) as database:
             found = database_health(database)
     except StoreError as error:
         return Finding("sessions", str(error), "until then no turn can be run with this database")

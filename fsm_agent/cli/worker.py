@@ -50,9 +50,7 @@ async def _serve(name: str, store: Store, app: App, dispatcher: Dispatcher, sett
     sweep, age = SWEEPS[asked.temporal is not None]
     serving = Worker(store, app, dispatcher, sweep=sweep, age=age, tell=_say)
     where = await dispatcher.about()  # an address that is wrong is said before it serves
-    _say(
-        f"serves {name}, table {DIGEST}, {asked.slots} slots; home {store.home}; {store.database.name}; dispatcher: {where}"
-    )
+    _say(f"serves {name}, table {DIGEST}, {asked.slots} slots; {store.database.name}; dispatcher: {where}")
     await serving.run(asked.slots, _on_signals())
     _say("has left")
 

@@ -42,6 +42,7 @@ from fsm_agent.sessions.store import Begun, ConversationLog, NewTurn
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.names import any_turn, find_turn, name_after, rename
 from fsm_agent.sessions.store.pending import PendingItems
+from fsm_agent.sessions.store.queued import ASKED
 from fsm_agent.sessions.store.rewind.edits import edited
 from fsm_agent.sessions.store.rewind.positions import forked, position_of, take_over
 from fsm_agent.sessions.store.rewind.undo import undo
@@ -54,6 +55,7 @@ from fsm_agent.tools import RunContext
 from fsm_agent.toolsets.agent.posted import children_of, spent_below
 
 __all__ = [
+    "ASKED",
     "COUNTERS",
     "DIGEST",
     "KIND",

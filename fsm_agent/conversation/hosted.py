@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Literal
 
 from fsm_agent.conversation.effects import ApiMode, Runtime
@@ -40,11 +42,10 @@ class HostedTool:
     place: Literal["tools", "body"] = "tools"
     include: tuple[str, ...] = ()
 
-    def is_of(self, runtime: Runtime) -> bool:
+    def is_of(self, mode: ApiMode, provider: str, model: str) -> bool:
         """Say whether this model of this provider has the tool."""
-        provider, model = runtime.manners or runtime.provider, runtime.model.lower().replace(".", "-")
-        named = not self.models or any(part in model for part in self.models)
-        return runtime.api_mode == self.mode and named and (not self.providers or provider in self.providers)
+        named = not self.models or any(part in model.lower().replace(".", "-") for part in self.models)
+        return mode == self.mode and named and (not self.providers or provider in self.providers)
 
 
 _OLD = ("claude-3", "claude-haiku-4", "claude-sonnet-4-2", "claude-sonnet-4-5", "claude-opus-4-1",
@@ -79,7 +80,16 @@ _ROWS: tuple[HostedTool, ...] = (
 
 def hosted_by(runtime: Runtime) -> Mapping[str, HostedTool]:
     """Return the tools that the provider of this model runs, by name."""
-    return {row.name: row for row in reversed(_ROWS) if row.is_of(runtime)}
+    return _hosted_by(runtime.api_mode, runtime.manners or runtime.provider, runtime.model)
+
+
+@lru_cache(maxsize=64)
+def _hosted_by(mode: ApiMode, provider: str, model: str) -> Mapping[str, HostedTool]:
+    """Asked for several times with each request, for the same model."""
+    found: dict[str, HostedTool] = {
+        row.name: row for row in reversed(_ROWS) if row.is_of(mode, provider, model)
+    }
+    return MappingProxyType(found)
 
 
 # What they did

@@ -134,6 +134,8 @@ async def _to_the_end(agent: Agent[Any, Any], turn: Turn[Any], deps: Any, link: 
         await _stepped(agent, turn, link)
         if turn.result is None:
             return SUSPENDED
+        if not turn.result.stored:
+            raise OwnershipLost(f"the end of turn {turn.id} is not stored: another worker has it")
         following = agent.following(turn.result, deps=deps)
     assert turn.result is not None
     return turn.result.turn_exit_reason.value

@@ -44,6 +44,7 @@ class Worker:
         self._attempts, self._releasing = OneAttempt(), set[asyncio.Task[None]]()
         self._settling: dict[int, Agent[Any, Any]] = {}
         self._told: dict[str, float] = {}
+        self._again: dict[str, tuple[float, float]] = {}
 
     async def run(self, slots: int, stop: asyncio.Event) -> None:
         """Serve until ``stop``; turns that run then stop behind their next move, and other workers go on with
@@ -91,7 +92,10 @@ class Worker:
             await agent.background.settled()
         finally:
             del self._settling[id(agent)]
-            await agent.aclose()
+            try:
+                await agent.aclose()
+            except Exception:  # the turn has ended, and the worker goes on
+                log.exception("an agent could not be closed")
 
     # Turns that no dispatcher knows
 
@@ -106,16 +110,24 @@ class Worker:
     async def _look(self) -> None:
         now = self._store.now()
         others: dict[str, int] = {}
-        begun = False
-        for queued in await asyncio.to_thread(to_be_run, self._store, now - self._age):
-            begun = begun or queued.begun is not None
+        waiting = await asyncio.to_thread(to_be_run, self._store, now - self._age)
+        self._again = {one.id: self._again[one.id] for one in waiting if one.id in self._again}
+        for queued in waiting:
             if queued.digest != DIGEST:
                 others[queued.digest] = others.get(queued.digest, 0) + 1
-            else:
-                await self._dispatcher.submit(Order(queued.session, queued.id, queued.digest))
+            elif now >= self._again.get(queued.id, (0.0, 0.0))[0]:
+                await self._submitted(Order(queued.session, queued.id, queued.digest), now)
         for digest, count in others.items():
             if now - self._told.get(digest, 0.0) >= TOLD_EVERY:
                 self._told[digest] = now
                 wait = "turn waits" if count == 1 else "turns wait"
                 self._tell(f"{count} {wait} for a worker with table {digest}; this one has {DIGEST}")
         await forget_ended(self._store)
+
+    async def _submitted(self, order: Order, now: float) -> None:
+        """Tell the dispatcher of a turn that it does not know. It is asked again after twice the time,
+        because a turn may wait for long."""
+        pause = max(self._age, 2 * self._again.get(order.turn, (0.0, 0.0))[1])
+        self._again[order.turn] = now + pause, pause
+        if order not in await self._dispatcher.waiting(order.session):
+            await self._dispatcher.submit(order)

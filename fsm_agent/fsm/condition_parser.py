@@ -1,35 +1,50 @@
-"""What a person writes of a turn: conditions over its counters (``retries >= 2 and iterations < 5``), and
-names of moves."""
+"""What a person writes of a turn: conditions over numbers (``retries >= 2 and iterations < 5``) and texts
+(``tool == "terminal" and arguments contains "rm"``), and names of moves."""
 
 from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 
-_COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
+Condition = Callable[[Mapping[str, Any]], bool]
+"""Does it hold for these values, by their names?"""
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
+    ast.In: lambda part, text: part in text,
+    ast.NotIn: lambda part, text: part not in text,
 }
+_OF_TEXTS = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
+_OF_NUMBERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 ALLOWED = "counters, whole numbers, comparisons, and, or, not; for example 'retries >= 2'"
+WITH_TEXTS = 'numbers, texts in quotes, comparisons, contains, and, or, not; for example tool == "terminal"'
+_QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_CONTAINS = re.compile(r"\bcontains\b")
 
 
-def condition(text: str, names: Mapping[str, int]) -> Callable[[Mapping[str, int]], bool]:
-    """Compile a condition over the counters in ``names``. Raises ``ConfigError`` for anything else; nothing
-    is executed."""
-    try:
-        tree = ast.parse(text, mode="eval").body
-    except SyntaxError:
-        raise ConfigError("a condition cannot be read", text, ALLOWED) from None
-    _check(tree, text, names)
-    return lambda counters: bool(_value(tree, counters))
+def condition(text: str, names: Collection[str], texts: Collection[str] = ()) -> Condition:
+    """Compile a condition over the numbers in ``names`` and the texts in ``texts``. Raises ``ConfigError``
+    for anything else; nothing is executed."""
+    reader = _ConditionReader(text, names, texts)
+    tree = reader.tree()
+    reader.check(tree)
+    return lambda values: bool(_value(tree, values))
+
+
+def names_in(text: str) -> frozenset[str]:
+    """Return the words of a condition that stand in no quotes."""
+    return frozenset(word for part in _QUOTED.split(text)[::2] for word in _WORD.findall(part))
 
 
 def refuse_unknown(table: Table, *, state: str | None, event: str | None, row: str | None) -> None:
@@ -42,40 +57,98 @@ def refuse_unknown(table: Table, *, state: str | None, event: str | None, row: s
             raise ConfigError(f"no move has such a {kind}", name, ", ".join(there))
 
 
-def _check(node: ast.expr, text: str, names: Mapping[str, int]) -> None:
-    match node:
-        case ast.BoolOp(values=values):
-            parts = list(values)
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            parts = [operand]
-        case ast.Compare(left=left, ops=ops, comparators=others) if all(type(op) in _COMPARE for op in ops):
-            parts = [left, *others]
-        case ast.Constant(value=bool()) | ast.Constant(value=int()):
-            parts = []
-        case ast.Name(id=name) if name in names:
-            parts = []
-        case ast.Name(id=name):
-            raise ConfigError(f"a condition names an unknown counter {name!r}", text, ", ".join(names))
-        case _:
-            raise ConfigError("a condition cannot be read", text, ALLOWED)
-    for part in parts:
-        _check(part, text, names)
+class _ConditionReader:
+    """Reads one condition. ``a contains b`` is parsed as ``a @ b``, which binds as a comparison's side does;
+    whoever writes ``@`` is refused."""
+
+    def __init__(self, text: str, names: Collection[str], texts: Collection[str]) -> None:
+        self._text, self._names, self._texts = text, names, texts
+        self._allowed = WITH_TEXTS if texts else ALLOWED
+
+    def tree(self) -> ast.expr:
+        parts = _QUOTED.split(self._text)
+        if any("@" in part for part in parts[::2]):
+            raise self._refused()
+        source = "".join(part if i % 2 else _CONTAINS.sub("@", part) for i, part in enumerate(parts))
+        try:
+            return ast.parse(source.strip(), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise self._refused() from None
+
+    def check(self, node: ast.expr) -> None:
+        """Refuse what is no condition."""
+        match node:
+            case ast.BoolOp(values=values):
+                for part in values:
+                    self.check(part)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                self.check(operand)
+            case ast.Compare(left=left, ops=ops, comparators=others) if all(
+                type(op) in _COMPARE for op in ops
+            ):
+                self._check_compared([left, *others], ops)
+            case ast.BinOp(left=left, op=ast.MatMult(), right=right):
+                self._check_compared([left, right], [ast.In()])
+            case _ if self._is_text(node):
+                raise self._refused("a condition says nothing about this text: compare it")
+            case _:
+                self._check_number(node)
+
+    def _check_compared(self, sides: list[ast.expr], ops: list[ast.cmpop]) -> None:
+        for side in sides:
+            if not self._is_text(side):
+                self.check(side)
+        kinds = {self._is_text(side) for side in sides}
+        if len(kinds) > 1:
+            raise self._refused("a condition compares a text with a number")
+        texts = kinds == {True}
+        if not all(isinstance(op, _OF_TEXTS if texts else _OF_NUMBERS) for op in ops):
+            said = "== != in contains" if texts else "< <= > >= == !="
+            what = "texts" if texts else "numbers"
+            raise ConfigError(f"{what} in a condition cannot be compared so", self._text, said)
+
+    def _is_text(self, node: ast.expr) -> bool:
+        match node:
+            case ast.Constant(value=str()):
+                return True
+            case ast.Name(id=name):
+                return name in self._texts
+        return False
+
+    def _check_number(self, node: ast.expr) -> None:
+        match node:
+            case ast.Constant(value=bool()) | ast.Constant(value=int()):
+                return
+            case ast.Constant(value=float()) if self._texts:
+                return
+            case ast.Name(id=name) if name in self._names:
+                return
+            case ast.Name(id=name):
+                what = "name" if self._texts else "counter"
+                known = ", ".join((*self._texts, *self._names))
+                raise ConfigError(f"a condition names an unknown {what} {name!r}", self._text, known)
+        raise self._refused()
+
+    def _refused(self, why: str = "a condition cannot be read") -> ConfigError:
+        return ConfigError(why, self._text, self._allowed)
 
 
-def _value(node: ast.expr, counters: Mapping[str, int]) -> int:
+def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
     match node:
-        case ast.BoolOp(op=ast.And(), values=values):
-            return all(_value(value, counters) for value in values)
-        case ast.BoolOp(values=values):
-            return any(_value(value, counters) for value in values)
+        case ast.BoolOp(op=ast.And(), values=parts):
+            return all(_value(part, values) for part in parts)
+        case ast.BoolOp(values=parts):
+            return any(_value(part, values) for part in parts)
         case ast.UnaryOp(operand=operand):
-            return not _value(operand, counters)
+            return not _value(operand, values)
         case ast.Compare(left=left, ops=ops, comparators=others):
-            sides = [_value(side, counters) for side in (left, *others)]
+            sides = [_value(side, values) for side in (left, *others)]
             pairs = zip(ops, sides, sides[1:], strict=False)
             return all(_COMPARE[type(op)](a, b) for op, a, b in pairs)
+        case ast.BinOp(left=left, right=right):
+            return _value(right, values) in _value(left, values)
         case ast.Name(id=name):
-            return counters[name]
+            return values[name]
         case ast.Constant(value=value):
-            return int(value)  # type: ignore[arg-type]
+            return value
     raise AssertionError(node)

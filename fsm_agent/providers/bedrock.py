@@ -4,6 +4,7 @@ puts the model into the path, and signs a request with an AWS account where no k
 from __future__ import annotations
 
 import json
+from collections.abc import Hashable
 from importlib.util import find_spec
 from typing import Any
 
@@ -36,6 +37,9 @@ class BedrockMessages(AnthropicMessages):
         client = sdk.AsyncAnthropicBedrock(**options)
         client._custom_headers = {}
         return client
+
+    def _alike(self) -> Hashable:
+        return self, self._timeouts  # it has the key of the moment, so it is nobody else's
 
     async def ready(self) -> Any:
         """The client of this event loop. Raises ``ImportError`` when the SDK cannot be imported."""

@@ -31,9 +31,6 @@ def connect(
         from fsm_agent.providers.scripted.scriptfile import script_from
 
         return ScriptedModel(script_from(choice.model), clock)
-    from fsm_agent.providers.anthropic_messages import AnthropicMessages
-    from fsm_agent.providers.openai_port import OpenAIChat, OpenAIResponses
-
     timeout, stale, profile = settings.timeout, settings.stale, choice.profile
     versioned = bool(choice.route and profile.api_version)
     options: dict[str, Any] = {
@@ -47,14 +44,18 @@ def connect(
         "route": choice.route,
         "query": {"api-version": profile.api_version} if versioned else {},
     }
-    made: type[SdkPort] = OpenAIChat
+    made: type[SdkPort]
     if profile.client == "bedrock":
         from fsm_agent.providers.bedrock import BedrockMessages, check_installed
 
         check_installed()
         made = BedrockMessages
     elif choice.api_mode == "anthropic_messages":
+        from fsm_agent.providers.anthropic_messages import AnthropicMessages
+
         made = AnthropicMessages
-    elif choice.api_mode == "codex_responses":
-        made = OpenAIResponses
+    else:
+        from fsm_agent.providers.openai_port import OpenAIChat, OpenAIResponses
+
+        made = OpenAIResponses if choice.api_mode == "codex_responses" else OpenAIChat
     return made(choice.base_url or "", choice.keys[0] if choice.keys else "", **options)

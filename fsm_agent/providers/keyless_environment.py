@@ -22,7 +22,7 @@ ACCOUNTS = (
     ),
 )
 """How the variables begin that set the account of a provider: ``OPENAI_``, ``ANTHROPIC_`` …"""
-ENDS = ("API_KEY", "APIKEY", "_OAUTH_TOKEN")
+ENDS = ("API_KEY", "APIKEY", "_OAUTH_TOKEN", "_HEADERS")
 SHORTEST = 8
 """Characters of a key that is looked for in values; a shorter one is a placeholder like "none"."""
 

@@ -1,4 +1,4 @@
-"""What every port over an official SDK shares: one client for each event loop, one call, and failures as
+"""What every port over an official SDK shares: a client for each event loop, one call, and failures as
 values.
 
 The body of a request is bytes built elsewhere and the events of a reply are plain dicts: the typed layer of
@@ -14,7 +14,7 @@ import functools
 import ssl
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
@@ -35,6 +35,7 @@ from fsm_agent.providers.reply_limits import (
 )
 from fsm_agent.providers.retry_after import little_left
 from fsm_agent.providers.sdk_import import sdk_module
+from fsm_agent.providers.shared_client import SharedClient
 from fsm_agent.runtime.ports import StreamSink
 from fsm_agent.runtime.registry import TRACE_HEADERS
 
@@ -77,8 +78,8 @@ class SdkPort(ABC):
     limit, which judges by real chunks. ``headers``: what goes out besides; the SDK, and so its log, never
     sees them. ``route``: the path of a request, where it is not the wire's own, and ``query`` what stands
     behind it. ``linger``: how long after its end a stream that stays open is waited
-    for; the reply is whole by then. ``now`` is wall time, for dates in ``Retry-After``. One client is made at
-    the first call, for the event loop of that call; ``aclose`` belongs into the same loop."""
+    for; the reply is whole by then. ``now`` is wall time, for dates in ``Retry-After``. A client is
+    taken at the first call, for the event loop of that call; ``aclose`` belongs into the same loop."""
 
     sdk: ClassVar[str]
     path: str
@@ -107,7 +108,7 @@ class SdkPort(ABC):
         self._linger = linger
         self._now = now
         self._scarce = False
-        self._client: Any = None
+        self._shared: SharedClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     # What a wire must say of itself
@@ -115,6 +116,12 @@ class SdkPort(ABC):
     @abstractmethod
     def _make(self, sdk: Any) -> Any:
         """A client of the SDK that is loaded."""
+
+    def _alike(self) -> Hashable:
+        """What two ports have in common that may share a client. The key goes out with each request; it is
+        here so that nobody's client holds the key of somebody else."""
+        headers = tuple(sorted(self._headers.items()))
+        return type(self)._make, self.base_url, self._key, self._timeouts, headers
 
     @abstractmethod
     def _key_headers(self) -> dict[str, Any]:
@@ -229,26 +236,27 @@ class SdkPort(ABC):
 
     async def rebuild(self) -> None:
         """Use none of the connections that there are; the next call makes new ones."""
-        if self._client is not None:
+        if self._shared is not None:
             from fsm_agent.providers.connections import renew
             from fsm_agent.providers.transport import origin_of
 
-            renew(origin_of(self._client.base_url))
+            renew(origin_of(self._shared.client.base_url))
+            self._shared.retire()
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the client. Calls made later open a new one."""
-        client, self._client = self._client, None
-        if client is not None and self._loop is asyncio.get_running_loop():
-            await client.close()
+        """Leave the client, which is closed with its last user. Calls made later take another one."""
+        shared, self._shared = self._shared, None
+        if shared is not None and self._loop is asyncio.get_running_loop():
+            await shared.leave()
 
     async def ready(self) -> Any:
         """The client of this event loop. Raises ``ImportError`` when the SDK cannot be imported."""
         sdk, loop = await sdk_module(self.sdk), asyncio.get_running_loop()
         await sdk_module("aiohttp")
-        if self._client is None or self._loop is not loop:
-            self._client, self._loop = self._make(sdk), loop
-        return self._client
+        if self._shared is None or self._loop is not loop:
+            self._shared, self._loop = SharedClient.of(self._alike(), lambda: self._make(sdk)), loop
+        return self._shared.client
 
     def _read(self, content: bytes, sink: StreamSink) -> ModelReply | Failure:
         try:
@@ -263,8 +271,11 @@ class SdkPort(ABC):
 
 
 def http_client(headers: Mapping[str, str]) -> Any:
-    """An HTTP client of the connections that all of this process share. It follows no redirect, and reads no
-    more of a response than ``reply_limits`` say. ``headers`` go out with every request."""
+    """An HTTP client of the connections that all of this process share. It follows no redirect, keeps no
+    cookie, and reads no more of a response than ``reply_limits`` say. ``headers`` go out with every
+    request."""
+    from http.cookiejar import CookieJar, DefaultCookiePolicy
+
     from fsm_agent.providers.bounded_body import ENCODINGS, BoundedBody
     from fsm_agent.providers.transport import AioClient
 
@@ -282,6 +293,7 @@ def http_client(headers: Mapping[str, str]) -> Any:
 
     return AioClient(
         context=tls,
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         follow_redirects=False,
         headers={"Accept-Encoding": ENCODINGS},
         event_hooks={"request": [added, watched], "response": [bounded]},

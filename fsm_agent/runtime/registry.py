@@ -20,6 +20,8 @@ TOOL_STOPPED           tells the running tool to stop      ``ToolRunner.run``   
 PROGRAM_DOOR           where a program's calls come out    ``Programs.begun``        with the program's task
 CONNECTIONS            pools of connections to models, by   their first request   with their last
                        loop, origin and proxy                                     user, or the loop
+CLIENTS                clients of SDKs that ports share    their first call          with their last
+                                                                                     user
 DEPARTURE              has this task's request left?       a model port, each call  with the call's task
 KEY_VARIABLES          what no command may see of the      ``hide_from_children``   never
                        environment, by name
@@ -41,7 +43,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from fsm_agent.memory.external import ExternalMemory
     from fsm_agent.providers.connections import Connections, Key
     from fsm_agent.providers.departure import Departure
+    from fsm_agent.providers.shared_client import SharedClient
     from fsm_agent.runtime.events import EventQueue
     from fsm_agent.runtime.measures import Measure
     from fsm_agent.sessions.store import Database, Store
@@ -71,6 +74,7 @@ TOOL_CONTEXT: ContextVar[ToolContext] = ContextVar("fsm_agent_tool_context")
 TOOL_STOPPED: ContextVar[threading.Event | None] = ContextVar("fsm_agent_tool_stopped", default=None)
 PROGRAM_DOOR: ContextVar[ProgramDoor] = ContextVar("fsm_agent_program_door")
 CONNECTIONS: dict[Key, Connections] = {}
+CLIENTS: weakref.WeakValueDictionary[Hashable, SharedClient] = weakref.WeakValueDictionary()
 DEPARTURE: ContextVar[Departure] = ContextVar("fsm_agent_departure")
 KEY_VARIABLES: set[str] = set()
 KEYS: set[str] = set()

@@ -12,9 +12,9 @@ import pytest
 from fsm_agent.debug import DebugSession
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Any]:
-    """A browser without a window."""
+    """A browser without a window, one for all tests here."""
     playwright = pytest.importorskip("playwright.sync_api")
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:

@@ -85,6 +85,9 @@ def test_a_call_is_shown_whole_and_unmasked(browser: Browser, home: Path) -> Non
     assert original(card.locator(".call-remembered").text_content()).startswith("delete_row(")
 
 
+EARLY = "document.querySelector('.held .buttons button').matches('[aria-disabled=true]')"
+
+
 def presses(page: Any, label: str) -> Any:
     """The button, pressed the moment that it is there, as a click that was on its way would."""
     return page.evaluate(
@@ -93,7 +96,7 @@ def presses(page: Any, label: str) -> Any:
             const button = document.querySelector(`.held button[aria-label="${label}"]`);
             if (!button) return requestAnimationFrame(look);
             button.click();
-            done(button.disabled);
+            done(button.getAttribute("aria-disabled") === "true");
           };
           look();
         })""",
@@ -109,6 +112,7 @@ def test_a_click_that_was_meant_for_the_question_before_answers_nothing(browser:
     page.mouse.click(place["x"] + 5, place["y"] + 5, click_count=2, delay=10)
     page.locator(".call-text", has_text="second").wait_for()
     assert presses(page, "allow once") is True
+    page.get_by_text("Not taken: this has only just appeared here").wait_for()
     page.keyboard.press("Enter")
     page.keyboard.press("Space")
     page.wait_for_timeout(1_500)
@@ -120,15 +124,15 @@ def test_a_click_that_was_meant_for_the_question_before_answers_nothing(browser:
 def test_what_moves_or_is_covered_cannot_be_pressed_at_once(browser: Browser, home: Path) -> None:
     page = asked(browser, home, "first")
     allow = page.locator(CARD).get_by_role("button", name="allow once")
-    page.wait_for_function("() => !document.querySelector('.held .buttons button').disabled")
+    page.wait_for_function(f"() => !{EARLY}")
     page.evaluate("() => { document.querySelector('.notices').style.paddingTop = '40px'; }")
-    page.wait_for_function("() => document.querySelector('.held .buttons button').disabled", timeout=500)
-    page.wait_for_function("() => !document.querySelector('.held .buttons button').disabled")
+    page.wait_for_function(f"() => {EARLY}")
+    page.wait_for_function(f"() => !{EARLY}")
     page.evaluate(
         """() => document.body.appendChild(Object.assign(document.createElement("div"),
           { id: "over", style: "position:fixed;inset:0;z-index:99" }))"""
     )
-    page.wait_for_function("() => document.querySelector('.held .buttons button').disabled", timeout=500)
+    page.wait_for_function(f"() => {EARLY}")
     page.evaluate("() => document.getElementById('over').remove()")
     assert presses(page, "allow once") is True
     allow.click()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable
@@ -9,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.dispatch.crew import WorkerProcess
+from fsm_agent.dispatch.follow import Follower
+from fsm_agent.dispatch.in_process import InProcess
+from fsm_agent.dispatch.submit import submit
+from fsm_agent.sessions.store import Store
+from tests.dispatch.app import lines
+from tests.dispatch.crew import Quiet, WorkerProcess
+from tests.helpers.waiting import until
 
 Cli = Callable[..., tuple[int, str, str]]
 APP = "tests.dispatch.app:make_agent"
@@ -71,6 +78,16 @@ def test_two_workers_of_one_home_run_what_others_queue(cli: Cli, tmp_path: Path)
         assert "put again" in out
         assert "answer to again" in out
         assert [one.leave() for one in crew] == [0, 0], crew[0].said
+
+        crew = [WorkerProcess(tmp_path, home, slow=600).serves()]
+        store, taken = Store(home), lambda: len(lines(tmp_path, "puts")) == 3
+        order = asyncio.run(submit(store, InProcess(), "third", session))
+        until(taken, "the tool")
+        crew.append(WorkerProcess(tmp_path, home, slow=0.0).serves())
+        crew[0].kill()
+        result = asyncio.run(Follower(store, Quiet()).followed(order.turn))
+        assert result.completed
+        assert len(lines(tmp_path, "puts")) == 3, "what nobody knows the end of is not done again"
     finally:
         for one in crew:
             one.end()

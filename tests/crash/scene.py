@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent import Agent, Settings, tool
-from fsm_agent.sessions.store import SqliteDatabase, Store
+from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, overflow, repeat, text, tools
+from tests.helpers.on_postgres import database_class
 
 SESSION = "s-crash"
 HISTORY = [
@@ -42,7 +43,10 @@ class Crash:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class CrashingDatabase(SqliteDatabase):
+KEPT_IN: type[Any] = database_class()
+
+
+class CrashingDatabase(KEPT_IN):  # type: ignore[misc]
     """Ends the process before or after a commit. Each job has one of its own, and what nobody waits for none
     until somebody does, so that the points are the same each time, and nothing is safe that need not be."""
 
@@ -69,7 +73,7 @@ class PromptDatabase(CrashingDatabase):
 class GroupingDatabase(CrashingDatabase):
     """With several jobs a commit, as it really is."""
 
-    group, late = SqliteDatabase.group, SqliteDatabase.late
+    group, late = KEPT_IN.group, KEPT_IN.late
 
 
 def note(home: Path, *words: str) -> None:

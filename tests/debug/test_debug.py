@@ -15,6 +15,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.debug import Breakpoint, Breakpoints, DebugEvent, Debugger, DebugSession, Status
 from fsm_agent.debug.core import commands
 from fsm_agent.debug.core.breakpoints import at_hit, targets_of
+from fsm_agent.debug.core.move_facts import MoveFacts
 from fsm_agent.debug.core.wire import composed
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
@@ -216,7 +217,7 @@ EVERY_COMMAND: list[commands.Command] = [
     commands.RunTo(7), commands.RunTo(Breakpoint("state", "CallLLM", condition="retries >= 1")), commands.InterruptTurn(),
     commands.InterruptTurn("enough"), commands.SteerTurn("left"), commands.HoldRequests(("model", "tool")),
     commands.AnswerRequest(-1, {"deny": "no"}), commands.AnswerRequest(2, None), commands.ReleaseRequest(3),
-    commands.ReplaceBreakpoints((Breakpoint("exit", "failed", id=4),)),
+    commands.EditRequest(4, {"model": "m"}), commands.ReplaceBreakpoints((Breakpoint("exit", "failed", id=4),)),
 ]  # fmt: skip
 
 
@@ -501,7 +502,7 @@ def test_everything_about_a_position(desk: Desk) -> None:
     assert record.lanes(0, 6, 3, TURN.states) == [0b11 | 0b100, 0b100010, 0b10000100]
     assert record.find("the sky is blue") == [4]
     assert record.find("CallLLM.text") == [6]
-    assert {(a, b): n for a, b, n, _ in record.arrows()}["BuildMessages", "CallLLM"] == 2
+    assert {(a, b): n for a, b, _, n, _ in record.taken()}["BuildMessages", "CallLLM"] == 2
     with pytest.raises(ConfigError, match="no position of that number"):
         record.snapshot(7)
 
@@ -625,14 +626,14 @@ def step(**values: Any) -> Step:
 def test_what_a_breakpoint_meets(kind: str, target: str, meets: bool) -> None:
     breakpoints = Breakpoints(TURN)
     breakpoints.put(Breakpoint.of({"kind": kind, "target": target}))
-    assert bool(breakpoints.met(step(), {})) is meets
+    assert bool(breakpoints.met(MoveFacts(step(), {}))) is meets
 
 
 def test_exits_by_reason_and_by_outcome() -> None:
     breakpoints = Breakpoints(TURN)
     for target in ("overflow_uncompressible", "failed", "completed"):
         breakpoints.put(Breakpoint.of({"kind": "exit", "target": target}))
-    found = breakpoints.met(step(dest="Finalize", exit="overflow_uncompressible"), {})
+    found = breakpoints.met(MoveFacts(step(dest="Finalize", exit="overflow_uncompressible"), {}))
     assert [hit.breakpoint.target for hit in found] == ["overflow_uncompressible", "failed"]
 
 
@@ -664,7 +665,7 @@ def test_wrong_breakpoints_are_refused(wanted: dict[str, Any], says: str) -> Non
 def test_replacing_keeps_the_count_of_what_stays() -> None:
     breakpoints = Breakpoints(TURN)
     first = breakpoints.put(Breakpoint.of({"kind": "event", "target": "error"}))
-    breakpoints.met(step(), {})
+    breakpoints.met(MoveFacts(step(), {}))
     breakpoints.replace([first, Breakpoint.of({"kind": "state", "target": "Compress"})])
     assert [(one.target, breakpoints.count(one.id)) for one in breakpoints] == [("error", 1), ("Compress", 0)]
     with pytest.raises(ConfigError):

@@ -36,7 +36,7 @@ def lines(folder: Path, name: str) -> list[dict[str, Any]]:
 def put(ctx: RunContext[None], key: str) -> str:
     """Do what cannot be undone."""
     line("puts", key=key, turn=ctx.turn_id, call=ctx.call_id)
-    time.sleep(random.uniform(0, SLOW))
+    time.sleep(SLOW if SLOW > 10 else random.uniform(0, SLOW))
     line("done", key=key, turn=ctx.turn_id)
     return f"put {key}"
 
@@ -44,7 +44,7 @@ def put(ctx: RunContext[None], key: str) -> str:
 @tool(effect="pure")
 def look(key: str) -> str:
     """Look at something."""
-    time.sleep(random.uniform(0, SLOW))
+    time.sleep(random.uniform(0, min(SLOW, 0.5)))
     return f"saw {key}"
 
 

@@ -38,7 +38,13 @@ class WorkerProcess:
     """One ``fsm-agent worker``. ``states``: the version of the states that it runs."""
 
     def __init__(
-        self, world: Path, home: Path, *options: str, states: Path = ROOT / "states", slow: float = 0.3
+        self,
+        world: Path,
+        home: Path,
+        *options: str,
+        states: Path = ROOT / "states",
+        slow: float = 0.3,
+        database_url: str | None = None,
     ) -> None:
         self._log = world / f"worker-{len(list(world.glob('worker-*')))}.log"
         path = f"{states}{os.pathsep}{ROOT}"
@@ -90,6 +96,16 @@ class WorkerProcess:
         with suppress(ProcessLookupError):
             self.thaw()
         self.kill()
+
+
+class Quiet:
+    """Hears and says nothing."""
+
+    def transition(self, *what: Any) -> None: ...
+
+    def tool_complete(self, *what: Any) -> None: ...
+
+    def status(self, line: str) -> None: ...
 
 
 def verdict(store: Store, world: Path, orders: Mapping[str, list[str]]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from fsm_agent.dispatch.port import HandOver, Link, Order
 from fsm_agent.dispatch.run_turn import LOST, SUSPENDED, WITHDRAWN, OneAttempt, run_turn
 from fsm_agent.dispatch.submit import DIGEST, cancel, control, submit
 from fsm_agent.dispatch.worker import Worker
-from fsm_agent.errors import ConfigError, TurnSuspended
+from fsm_agent.errors import ConfigError, StoreError, TurnSuspended
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.queued import found, queue, to_be_run
@@ -116,6 +117,7 @@ def test_a_turn_that_nobody_was_told_of_is_found_run_and_followed(tmp_path: Path
     )
 
 
+@pytest.mark.behaviour("WORK-02")
 def test_the_turns_of_a_session_follow_each_other_and_sessions_share_the_slots(tmp_path: Path) -> None:
     store, held = Store(tmp_path), Held()
 
@@ -140,6 +142,7 @@ def test_the_turns_of_a_session_follow_each_other_and_sessions_share_the_slots(t
     assert [one.split()[0] for one in held.begun].count(orders[0].turn) == 1
 
 
+@pytest.mark.behaviour("WORK-01")
 def test_a_message_is_queued_once_and_an_ended_turn_is_not_run_again(tmp_path: Path) -> None:
     store, held = Store(tmp_path), Held()
     held.go.set()
@@ -198,6 +201,7 @@ def test_people_reach_a_turn_on_a_worker_through_the_controls(tmp_path: Path) ->
     assert "and be brief" in str(result.messages)
 
 
+@pytest.mark.behaviour("WORK-03")
 def test_a_leaving_worker_hands_its_turn_over_behind_a_move(tmp_path: Path) -> None:
     store, held = Store(tmp_path), Held()
 
@@ -230,6 +234,7 @@ class Mutant(Store):
         return await super().claim(turn_id, None if rank is None else rank + 100, *more, **names)
 
 
+@pytest.mark.behaviour("WORK-04")
 @pytest.mark.parametrize("kind", [Store, Mutant])
 def test_a_late_attempt_takes_nothing_from_the_one_that_runs(tmp_path: Path, kind: type[Store]) -> None:
     store, late = Store(tmp_path), kind(tmp_path)
@@ -301,6 +306,30 @@ def test_a_turn_that_waits_for_an_answer_goes_on_when_it_is_there(tmp_path: Path
     assert SUSPENDED != WITHDRAWN
 
 
+@pytest.mark.slow
+def test_a_worker_that_cannot_write_stops_and_another_goes_on(tmp_path: Path) -> None:
+    store, held = Store(tmp_path), Held()
+
+    async def main() -> str:
+        order = Order("s-1", "t-1", DIGEST)
+        await queue(store, order.turn, order.session, DIGEST, {"user_message": "go"})
+        make = app_of(store, agent_with(held)).made
+        running = asyncio.create_task(run_turn(order, 1, Link(), store, make, lambda agent: None))
+        await until_so(lambda: bool(held.begun), "the tool")
+        lock = sqlite3.connect(tmp_path / "sessions.db", isolation_level=None)
+        lock.execute("BEGIN IMMEDIATE")
+        held.go.set()
+        with pytest.raises(StoreError, match="lock"):  # and not: it goes on in memory
+            await running
+        lock.close()
+        other = Store(tmp_path)
+        made = app_of(other, agent_with(held)).made
+        return await run_turn(order, 2, Link(), other, made, lambda agent: None)
+
+    assert asyncio.run(main()) == "text_response"
+    assert len(held.begun) == 1
+
+
 def test_what_keeps_a_turn_from_running_is_said_to_whoever_waits(tmp_path: Path) -> None:
     store, told, tries = Store(tmp_path), Told(), [ValueError("no model today")]
 
@@ -323,6 +352,7 @@ def test_what_keeps_a_turn_from_running_is_said_to_whoever_waits(tmp_path: Path)
     assert any("is tried again: --app failed (ValueError: no model today)" in line for line in told.lines)
 
 
+@pytest.mark.behaviour("WORK-06")
 def test_a_turn_of_another_table_is_left_alone_and_that_is_said(tmp_path: Path) -> None:
     store, lines, told = Store(tmp_path), list[str](), Told()
 
@@ -367,6 +397,7 @@ def test_children_run_in_the_slot_of_their_parent(tmp_path: Path) -> None:
     assert [child.turn_exit_reason for child in result.children] == ["text_response"]
 
 
+@pytest.mark.behaviour("WORK-05")
 def test_children_are_taken_over_with_their_parent(tmp_path: Path) -> None:
     store, other, held = Store(tmp_path), Store(tmp_path), Held()
 

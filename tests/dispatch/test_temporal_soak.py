@@ -6,19 +6,32 @@ import asyncio
 import random
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fsm_agent.dispatch.follow import Follower
 from fsm_agent.dispatch.port import Order
-from fsm_agent.dispatch.submit import DIGEST, submit
+from fsm_agent.dispatch.submit import DIGEST, cancel, submit
+from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.queued import queue
-from tests.dispatch.crew import WorkerProcess, by_session, histories, other_version, unknown, verdict
+from tests.dispatch.app import lines
+from tests.dispatch.crew import (
+    APP,
+    Quiet,
+    WorkerProcess,
+    by_session,
+    histories,
+    other_version,
+    unknown,
+    verdict,
+)
 from tests.helpers.postgres_server import PostgresServer, programs, running
 from tests.helpers.temporal_server import TemporalServer, program, temporal_server
+from tests.helpers.waiting import until_so
 
 pytest.importorskip("temporalio")
 pytestmark = [
@@ -28,7 +41,7 @@ pytestmark = [
     ),
 ]
 HEARTBEAT = 2.0
-SESSIONS, TURNS, SECONDS = 8, 40, 60.0
+SESSIONS, TURNS = 8, 40
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +56,9 @@ def dispatcher_at(server: TemporalServer) -> Any:
     return TemporalDispatcher(server.address, "default", HEARTBEAT, DIGEST)
 
 
-def options(server: TemporalServer) -> tuple[str, ...]:
-    return "--temporal", server.address, "--set", f"dispatch.heartbeat={HEARTBEAT}", "--slots", "4"
+def options(server: TemporalServer, slots: int = 4) -> tuple[str, ...]:
+    heartbeat = f"dispatch.heartbeat={HEARTBEAT}"
+    return "--temporal", server.address, "--set", heartbeat, "--slots", str(slots)
 
 
 def ended(store: Store, orders: list[Order]) -> int:
@@ -60,6 +74,7 @@ class Soak:
     def __init__(self, world: Path, server: TemporalServer, postgres: PostgresServer | None) -> None:
         self.world, self.server, self.chance = world, server, random.Random(20)
         self.home, self.postgres = world / "home", postgres
+        self.seconds = 60.0 if postgres is not None else 25.0
         self.url = None if postgres is None else postgres.new_schema("soak")
         self.store = Store(self.home, database_url=self.url)
         self.new = other_version(world)
@@ -77,32 +92,42 @@ class Soak:
         """One turn after the other for two thirds of the time; from its half on for the new version."""
         dispatcher, began = dispatcher_at(self.server), time.monotonic()
         for number in range(TURNS):
-            await asyncio.sleep(max(0.0, number * SECONDS * 2 / 3 / TURNS - (time.monotonic() - began)))
-            digest = DIGEST if time.monotonic() - began < SECONDS / 2 else digest_of_new
+            await asyncio.sleep(max(0.0, number * self.seconds * 2 / 3 / TURNS - (time.monotonic() - began)))
+            digest = DIGEST if time.monotonic() - began < self.seconds / 2 else digest_of_new
             session = f"s-{self.world.name}-{number % SESSIONS}"
             order = Order(session, f"{session}-{number:02}", digest)
-            await queue(self.store, order.turn, session, digest, {"user_message": f"k{number:02}"})
+            await self.written_down(order, f"k{number:02}")
             self.orders.append(order)
             try:
                 await dispatcher.submit(order)
             except Exception as error:  # the server is down: a worker finds the row
                 print(f"{order.turn} was not signalled: {error}")
 
+    async def written_down(self, order: Order, words: str) -> None:
+        """A worker that is frozen in the middle of a commit holds the lock of the file: then once more."""
+        while True:
+            try:
+                return await queue(
+                    self.store, order.turn, order.session, order.digest, {"user_message": words}
+                )
+            except StoreError as error:
+                print(f"{order.turn} was not queued yet: {error}")
+
     async def trouble(self) -> None:
         """Kill and freeze workers, the server once, and replace the old version by the new one."""
         began, upgraded, cut, restarted = time.monotonic(), False, False, False
-        while (spent := time.monotonic() - began) < SECONDS:
+        while (spent := time.monotonic() - began) < self.seconds:
             await asyncio.sleep(self.chance.uniform(1, 3))
-            if spent > SECONDS / 4 and not cut:
+            if spent > self.seconds / 4 and not cut:
                 cut = True
                 self.server.kill()
                 await asyncio.sleep(3)
                 await asyncio.to_thread(self.server.start)
-            elif spent > SECONDS * 0.7 and not restarted:
+            elif spent > self.seconds * 0.7 and not restarted:
                 restarted = True
                 if self.postgres is not None:
                     await asyncio.to_thread(self.postgres.restart)
-            elif spent > SECONDS * 0.45 and not upgraded:
+            elif spent > self.seconds * 0.45 and not upgraded:
                 upgraded = True
                 self.young = [self.worker(states=self.new) for _ in range(2)]
             else:
@@ -163,6 +188,7 @@ def postgres(request: pytest.FixtureRequest) -> Iterator[PostgresServer | None]:
         yield server
 
 
+@pytest.mark.behaviour("WORK-07")
 def test_nothing_is_lost_doubled_or_overtaken_in_a_minute_of_trouble(
     server: TemporalServer, postgres: PostgresServer | None, tmp_path: Path
 ) -> None:
@@ -175,8 +201,8 @@ def test_nothing_is_lost_doubled_or_overtaken_in_a_minute_of_trouble(
         soak.end()
     wrong = verdict(soak.store, tmp_path, by_session(soak.orders))
     assert not wrong, "\n".join(wrong)
-    assert soak.kills >= 5
-    assert soak.freezes >= 2
+    assert soak.kills >= soak.seconds / 12
+    assert soak.freezes >= 1
     assert {one.digest for one in soak.orders} == {DIGEST, new}
 
     async def look() -> tuple[int, int, int]:
@@ -238,3 +264,47 @@ def test_how_soon_a_turn_begins_and_goes_on(server: TemporalServer, tmp_path: Pa
     )
     print(f"kill -9 to resumed: {takeovers[0]:.1f} s at a heartbeat of {HEARTBEAT:g} s")
     assert takeovers[0] < 3 * HEARTBEAT + 2
+
+
+def test_what_people_do_reaches_turns_through_temporal(
+    server: TemporalServer, tmp_path: Path, cli: Callable[..., tuple[int, str, str]]
+) -> None:
+    home = tmp_path / "home"
+    store, told = Store(home), Quiet()
+    crew = [WorkerProcess(tmp_path, home, *options(server, slots=1), slow=3.0).serves()]
+    follower = Follower(store, told)
+
+    def puts() -> list[str]:
+        return [one["key"] for one in lines(tmp_path, "puts")]
+
+    async def main() -> None:
+        dispatcher = dispatcher_at(server)
+        while str(crew[0].process.pid) not in await dispatcher.about():
+            await asyncio.sleep(0.1)  # it polls soon
+        runs = await submit(store, dispatcher, "runs")
+        waits = await submit(store, dispatcher, "waits", runs.session)
+        assert await dispatcher.waiting(runs.session) == [runs, waits]
+        await cancel(store, dispatcher, waits.turn)
+        assert await dispatcher.waiting(runs.session) == [runs]
+        with pytest.raises(ConfigError, match="taken back before it began"):
+            await follower.followed(waits.turn)
+        await until_so(lambda: puts() == ["runs"], "the tool")
+        await dispatcher.cancel(runs)  # the second way, without the controls of the store
+        assert (await follower.followed(runs.turn)).interrupted
+
+        await queue(store, "t-found", "s-found", DIGEST, {"user_message": "found"})  # nobody is told of it
+        await until_so(lambda: "found" in puts(), "the tool")
+        crew.append(WorkerProcess(tmp_path, home, *options(server, slots=1), slow=0.0).serves())
+        assert await asyncio.to_thread(crew.pop(0).leave) == 0
+        assert (await follower.followed("t-found")).final_response == "answer to found"
+
+    try:
+        asyncio.run(main())
+        assert puts() == ["runs", "found"], "what was done before the hand-over is not done again"
+        address = f"dispatch.temporal={server.address}"
+        code, _, said = cli("worker", "--app", APP, "--set", address, "--namespace", "nowhere")
+        assert (code, said.count("\n")) == (2, 1), said
+        assert "Temporal has no such namespace; given: nowhere" in said
+    finally:
+        for one in crew:
+            one.end()

@@ -32,6 +32,7 @@ PAGES = (
 NOT_HERE = {
     "acp": "it serves an editor: tests/acp",
     "debug": "it serves a page: tests/debug, tests/browser",
+    "worker": "it runs until it is stopped: tests/dispatch",
     "chat": "it talks with a person: tests/cli",
     "simulate": "tests/cli/test_simulate.py",
 }

@@ -4,7 +4,8 @@ Started as ``python -I -S mcp_server.py OPTIONS``; it needs the standard library
 ``OPTIONS`` is a JSON object with any of
 
 ``tools``, ``later``
-    as listed besides its own, and those listed after ``grow`` was called
+    as listed besides its own, and those listed after ``grow`` was called; one named ``meta`` gives back what
+    its call was sent with besides its arguments
 ``start``
     what to do before anything: ``die``, ``hang``, ``garbage``, ``endless``, or ``deaf`` to every question
 ``starts``, ``dies_after``
@@ -169,6 +170,9 @@ def run(key: Any, name: str, given: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def called(key: Any, params: dict[str, Any]) -> None:
+    if params["name"] == "meta":
+        send(id=key, result=says(json.dumps(params.get("_meta"))))
+        return
     result = run(key, params["name"], params.get("arguments") or {})
     if result is not None and key not in CANCELLED:
         send(id=key, result=result)

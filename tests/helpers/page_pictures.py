@@ -5,14 +5,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
 from tests.helpers.page_blocks import ROOT, PageBlocks, environment
+from tests.helpers.terminal_picture import terminal_svg
 
 PICTURES = ROOT / "docs" / "pictures"
 DRAWN = {"returns.svg": "tutorial-returns.svg", "taken.svg": "tutorial-rows.svg"}
 """What the tutorial draws, and the picture that shows it. The same on every run."""
+
+
+ASKED = ("run", "--model", "offline:demo", "--tool", "desk:find_order", 'find_order(number="1001")')
+"""What the terminal of the tutorial shows."""
 
 
 def stale(folder: Path) -> list[str]:
@@ -37,13 +43,15 @@ def main() -> None:
         PageBlocks(ROOT / "docs" / "tutorial.md", place / "work").run()
         for drawn, picture in DRAWN.items():
             shutil.copyfile(place / "work" / drawn, PICTURES / picture)
+        (PICTURES / "tutorial-terminal.svg").write_text(
+            terminal_svg([sys.executable, "-m", "fsm_agent.cli", *ASKED], place / "work", "fsm-agent run"),
+            encoding="utf-8",
+        )
         debugger(place / "work", PICTURES / "tutorial-debugger.png")
 
 
 def debugger(folder: Path, picture: Path) -> None:
     """The page at the move before the tool ran, of the turn that the tutorial steps through."""
-    import sys
-
     from playwright.sync_api import sync_playwright
 
     from fsm_agent.debug import DebugSession

@@ -50,6 +50,26 @@ def _run(command: list[Any], **more: Any) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(list(map(str, command)), capture_output=True, timeout=60, **_as(), **more)
 
 
+def address(
+    folder: Path, schema: str | None = None, database: str = "postgres", user: str = "postgres"
+) -> str:
+    """Return the address of a database of the server in a folder."""
+    options = f"&options={quote(f'-c search_path={schema}')}" if schema else ""
+    return f"postgresql://{user}@/{database}?host={quote(str(folder), safe='')}{options}"
+
+
+def execute(url: str, *statements: str) -> list[tuple[Any, ...]]:
+    """Run statements, and return the rows of the last one."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as c:
+        rows: list[tuple[Any, ...]] = []
+        for statement in statements:
+            cursor = c.execute(statement)  # type: ignore[call-overload]
+            rows = cursor.fetchall() if cursor.description else []
+        return rows
+
+
 class PostgresServer:
     """A server that is running. ``durable``: it waits for the disk at each commit, as one in use does."""
 
@@ -118,19 +138,11 @@ class PostgresServer:
 
     def url(self, schema: str | None = None, database: str = "postgres", user: str = "postgres") -> str:
         """Return the address of a database; of one schema in it, if so wanted."""
-        options = f"&options={quote(f'-c search_path={schema}')}" if schema else ""
-        return f"postgresql://{user}@/{database}?host={quote(str(self.folder), safe='')}{options}"
+        return address(self.folder, schema, database, user)
 
     def execute(self, *statements: str, database: str = "postgres") -> list[tuple[Any, ...]]:
         """Run statements as its administrator, and return the rows of the last one."""
-        import psycopg
-
-        with psycopg.connect(self.url(database=database), autocommit=True) as c:
-            rows: list[tuple[Any, ...]] = []
-            for statement in statements:
-                cursor = c.execute(statement)  # type: ignore[call-overload]
-                rows = cursor.fetchall() if cursor.description else []
-            return rows
+        return execute(self.url(database=database), *statements)
 
     def new_schema(self, name: str) -> str:
         """Make an empty schema, and return its address."""

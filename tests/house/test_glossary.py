@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fsm_agent.conversation.exit_reason import Outcome
 from fsm_agent_states.table import TURN
+from tests.helpers.page_glossary import WRITTEN, glossary_script
 
 PAGE = (Path(__file__).parents[2] / "docs" / "glossary.md").read_text(encoding="utf-8")
 
@@ -33,3 +34,7 @@ def test_no_word_is_explained_twice() -> None:
         for word in first_cells(heading)
     ]
     assert len(words) == len(set(words))
+
+
+def test_the_page_of_the_debugger_explains_words_as_the_glossary_does() -> None:
+    assert WRITTEN.read_text(encoding="utf-8") == glossary_script(), "python -m tests.helpers.page_glossary"

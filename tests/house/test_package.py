@@ -24,6 +24,8 @@ HEAVY = (
     "uvloop",
     "transitions",
     "tenacity",
+    "temporalio",
+    "psycopg",
 )
 
 

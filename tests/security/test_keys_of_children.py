@@ -29,6 +29,7 @@ USUAL = (
     *(profile.key_env for profile in PROFILES.values() if profile.key_env),
     *("OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "ANTHROPIC_AUTH_TOKEN", "AZURE_OPENAI_AD_TOKEN", "XAI_API_KEY"),
     *("GOOGLE_API_KEY", "COHERE_APIKEY", "CLAUDE_CODE_OAUTH_TOKEN", "FSM_AGENT_ANYTHING", "mistral_api_key"),
+    *("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"),
 )
 OWN = (
     "WORK_ACCESS",

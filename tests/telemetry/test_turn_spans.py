@@ -54,6 +54,7 @@ def looks(*cities: str) -> Any:
     return tools(*(call("look", {"city": city}) for city in cities))
 
 
+@pytest.mark.behaviour("OBS-01")
 def test_a_turn_is_a_tree_of_its_visits_and_what_they_asked_for(seen: Collected) -> None:
     result = agent(seen, looks("Oslo", "Rome"), text("fine"), tools=[look], name="bot").run_conversation("go")
     turn = seen.one("invoke_agent bot")
@@ -97,6 +98,7 @@ def test_a_turn_is_a_tree_of_its_visits_and_what_they_asked_for(seen: Collected)
     }.items() <= told(turn).items()
 
 
+@pytest.mark.behaviour("OBS-01")
 def test_a_visit_tells_its_row_the_guards_that_were_read_and_the_counters_that_changed(
     seen: Collected,
 ) -> None:
@@ -280,6 +282,7 @@ def test_a_child_turn_is_in_the_call_that_it_answers(seen: Collected, tmp_path: 
     assert len({trace_of(span) for span in seen.spans}) == 1
 
 
+@pytest.mark.behaviour("OBS-02")
 def test_a_conversation_that_is_handed_over_is_linked(seen: Collected, tmp_path: Path) -> None:
     billing = agent(None, text("12 francs"), home=tmp_path / "elsewhere", name="billing")
     script = [tools(call("transfer_to_billing", {"note": "invoice 5"}))]
@@ -290,6 +293,7 @@ def test_a_conversation_that_is_handed_over_is_linked(seen: Collected, tmp_path:
     assert (link.context.span_id, link.attributes) == (id_of(first), {"fsm.link": "handed over"})
 
 
+@pytest.mark.behaviour("OBS-02")
 def test_a_suspended_turn_ends_its_span_and_the_one_that_goes_on_is_linked(
     seen: Collected, tmp_path: Path
 ) -> None:
@@ -316,6 +320,7 @@ def test_a_suspended_turn_ends_its_span_and_the_one_that_goes_on_is_linked(
     assert len(seen.named("invoke_agent")[-1].links) == 1, "a fork is linked to the turn that it is of"
 
 
+@pytest.mark.behaviour("OBS-01")
 @pytest.mark.parametrize("wire", WIRES)
 def test_spans_and_insights_agree(wire: str, tmp_path: Path) -> None:
     script = [status(500), looks("Oslo", "Rome"), text("fine"), status(401), status(401), status(401)]

@@ -11,12 +11,17 @@ from typing import Any, Literal, assert_never, get_args
 
 from fsm_agent.conversation.exit_reason import ExitReason, Outcome
 from fsm_agent.debug.core.arguments import number
+from fsm_agent.debug.core.move_facts import MoveFacts, asked_of, numbers_of, texts_of
 from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.condition_parser import condition
+from fsm_agent.fsm.condition_parser import condition, names_in
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Table
+from fsm_agent.fsm.turn_kind import TurnKind
 
-Kind = Literal["state", "event", "row", "arrow", "exit"]
+Kind = Literal["state", "event", "row", "arrow", "exit", "move"]
+ANY = "any"
+"""The only target of the kind ``move``: every move, for those whose condition says enough."""
+Holds = Callable[[MoveFacts], bool]
 ARROW = "→"
 _HITS = re.compile(r"\s*(>=|<=|==|>|<|%)?\s*(\d+)\s*")
 _COMPARE: Mapping[str, Callable[[int, int], bool]] = {
@@ -31,11 +36,13 @@ FACTS = ("seq", "source", "event", "dest", "row", "exit")
 @dataclass(frozen=True, slots=True)
 class Breakpoint:
     """``target``: a state that is entered, an event, a row's id, an arrow ``"CallLLM→ClassifyError"`` (``->``
-    will do), or how a turn ends: an exit reason or an outcome (``failed``).
+    will do), how a turn ends: an exit reason or an outcome (``failed``), or ``any`` move.
 
-    ``condition`` is over the counters after the move (``retries >= 2``); ``hits`` says at which hits it
-    stops: ``3``, ``>= 3``, ``% 5`` (every fifth). With ``log``, it notes this text instead of stopping;
-    ``{retries}``, ``{seq}``, ``{row}`` in it are replaced."""
+    ``condition`` is over the counters after the move (``retries >= 2``), and over what was said in the visit
+    that it ended and what the turn took so far (``tool == "terminal" and tokens > 5000``, see
+    ``move_facts``); ``hits`` says at which hits it stops: ``3``, ``>= 3``, ``% 5`` (every fifth). With
+    ``log``, it notes this text instead of stopping; ``{retries}``, ``{seq}``, ``{row}`` in it are
+    replaced."""
 
     kind: Kind
     target: str
@@ -78,6 +85,8 @@ class Breakpoint:
                 return f"{step.source}{ARROW}{step.dest}" == self.target
             case "exit":
                 return step.exit is not None and self.target in (step.exit, outcome_of(step.exit))
+            case "move":
+                return True
             case _:
                 assert_never(self.kind)
 
@@ -98,12 +107,13 @@ class BreakpointHit:
 
 @dataclass(slots=True)
 class Breakpoints:
-    """Those of one turn. ``counters`` names the counters that conditions may use, ``table`` what there is to
-    stop at; a turn of another table than ours is checked by its own."""
+    """Those of one turn. ``table`` has what there is to stop at; a turn of another table than ours is checked
+    by its own. ``kind`` says what else than counters a condition may be about, nothing without it."""
 
     table: Table
+    kind: TurnKind | None = None
     _all: dict[int, Breakpoint] = field(default_factory=dict)
-    _holds: dict[int, Callable[[Mapping[str, int]], bool]] = field(default_factory=dict)
+    _holds: dict[int, Holds] = field(default_factory=dict)
     _counts: dict[int, int] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Breakpoint]:
@@ -146,21 +156,21 @@ class Breakpoints:
             if before.get(made.id) == made:
                 self._counts[made.id] = counts[made.id]
 
-    def met(self, step: Step, counters: Mapping[str, int]) -> list[BreakpointHit]:
-        """Breakpoints and logpoints that this move meets, each counted. ``counters`` as they are after it."""
+    def met(self, facts: MoveFacts) -> list[BreakpointHit]:
+        """Breakpoints and logpoints that a move meets, each counted."""
         found = []
         for one in self:
-            if not one.enabled or not one.meets(step) or not self._holds[one.id](counters):
+            if not one.enabled or not one.meets(facts.step) or not self._holds[one.id](facts):
                 continue
             self._counts[one.id] += 1
             count = self._counts[one.id]
             if at_hit(one.hits)(count):
-                found.append(BreakpointHit(one, count, noted(one.log, step, counters)))
+                found.append(BreakpointHit(one, count, noted(one.log, facts.step, facts.counters)))
         return found
 
     def fresh(self) -> Breakpoints:
         """The same breakpoints, with no hit counted yet: for going through recorded moves."""
-        other = Breakpoints(self.table)
+        other = Breakpoints(self.table, self.kind)
         for one in self:
             other.put(one)
         return other
@@ -169,7 +179,7 @@ class Breakpoints:
         """How often it was hit."""
         return self._counts.get(number, 0)
 
-    def _checked(self, one: Breakpoint) -> Callable[[Mapping[str, int]], bool]:
+    def _checked(self, one: Breakpoint) -> Holds:
         targets = targets_of(self.table, one.kind)
         if one.target not in targets:
             raise ConfigError(f"there is no such {one.kind} to stop at", one.target, ", ".join(targets))
@@ -178,7 +188,19 @@ class Breakpoints:
         for name in _FIELD.findall(one.log):
             if name not in counters and name not in FACTS:
                 raise ConfigError("a logpoint names what is not known", name, ", ".join((*FACTS, *counters)))
-        return condition(one.condition, counters) if one.condition else _always
+        return self.holds(one.condition)
+
+    def holds(self, text: str) -> Holds:
+        """Return a condition, ready to be asked; an empty one always holds. Raises ``ConfigError`` for one
+        that cannot be read, with the names that there are."""
+        if not text:
+            return _always
+        if self.kind is None:
+            compiled = condition(text, [counter.name for counter in self.table.counters])
+        else:
+            compiled = condition(text, numbers_of(self.kind), texts_of(self.kind))
+        names = names_in(text)
+        return lambda facts: any(compiled(values) for values in asked_of(facts, names))
 
 
 def outcome_of(exit_reason: str) -> str:
@@ -203,6 +225,8 @@ def targets_of(table: Table, kind: Kind) -> list[str]:
                 *(one.value for one in Outcome),
                 *dict.fromkeys(row.exit for row in table.rows if row.exit),
             ]
+        case "move":
+            return [ANY]
         case _:
             assert_never(kind)
 

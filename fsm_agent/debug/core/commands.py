@@ -104,6 +104,16 @@ class ReleaseRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class EditRequest:
+    """Let the request of number ``id``, which is held back, be performed otherwise than it was asked for; of
+    a request to the model ``said`` is the body that goes out, an object."""
+
+    name: ClassVar[str] = "edit"
+    id: int
+    said: Any
+
+
+@dataclass(frozen=True, slots=True)
 class ReplaceBreakpoints:
     """Have ``all`` these breakpoints, and no others."""
 
@@ -113,7 +123,16 @@ class ReplaceBreakpoints:
 
 Running = StepMove | StepInto | StepOver | ContinueTurn | RunTo | InterruptTurn
 """Commands after which the turn runs."""
-Command = PauseTurn | Running | SteerTurn | HoldRequests | AnswerRequest | ReleaseRequest | ReplaceBreakpoints
+Command = (
+    PauseTurn
+    | Running
+    | SteerTurn
+    | HoldRequests
+    | AnswerRequest
+    | ReleaseRequest
+    | EditRequest
+    | ReplaceBreakpoints
+)
 _BARE = {kind.name: kind() for kind in (PauseTurn, StepMove, StepInto, StepOver, ContinueTurn)}
 NAMES: tuple[str, ...] = tuple(kind.name for kind in get_args(Command))
 
@@ -135,6 +154,8 @@ def read_command(name: str, body: Mapping[str, Any]) -> Command:
             return HoldRequests(texts(body, "kinds"))
         case "answer":
             return AnswerRequest(number(body, "id", least=None), body.get("said"))
+        case "edit":
+            return EditRequest(number(body, "id", least=None), body.get("said"))
         case "let":
             return ReleaseRequest(number(body, "id", least=None))
         case "breakpoints":

@@ -28,7 +28,9 @@ from fsm_agent.debug.core.events import (
     entries,
     step_dict,
 )
-from fsm_agent.debug.core.pending_request import PERFORM, HeldKind, PendingRequest, held_kind
+from fsm_agent.debug.core.move_facts import MoveFacts
+from fsm_agent.debug.core.pending_request import PERFORM, HeldKind, PendingRequest, PerformEdited, held_kind
+from fsm_agent.debug.core.spending import spent_by
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import PausePoint, Perform
@@ -49,7 +51,8 @@ class Controller:
     any time."""
 
     def __init__(self, gate: PausePoint, *, paused: bool = True) -> None:
-        self.gate, self.listeners, self.breakpoints = gate, Listeners(), Breakpoints(gate.kind.table)
+        self.gate, self.listeners = gate, Listeners()
+        self.breakpoints = Breakpoints(gate.kind.table, gate.kind)
         self._lock = threading.RLock()
         self._mode: Mode = "paused" if paused else "free"
         self._reason: Reason = "entry"
@@ -160,6 +163,12 @@ class Controller:
             case commands.AnswerRequest(id=number, said=said):
                 held = self._waiting(number)
                 self._resolve(held, held.reply(said))
+            case commands.EditRequest(id=number, said=said):
+                held = self._waiting(number)
+                self._resolve(held, held.edited(said))
+                self._tell(
+                    "log", breakpoint=0, text=f"request {number} was changed by hand before it was sent"
+                )
             case commands.ReleaseRequest(id=number):
                 held = self._waiting(number)
                 if held.kind == "approval":
@@ -205,6 +214,8 @@ class Controller:
         if kind != "event" and (not held or self._interrupted):
             return await perform(request)
         answer = await self._asked(kind, request)
+        if isinstance(answer, PerformEdited):
+            return await perform(answer.request)
         return await perform(request) if answer is PERFORM else answer
 
     async def _approval(self, request: AskApproval, perform: Perform) -> Any:
@@ -271,9 +282,15 @@ class Controller:
                 if self._mode == "into":
                     self._stop("step", f"{', '.join(dict.fromkeys(kinds))} done")
             return
-        self._visit = []
+        visit, self._visit = self._visit, []
         self._tell("moved", **step_dict(what, time.time()))
-        hits = [] if self._interrupted else self.breakpoints.met(what, self.gate.turn.counters())
+        facts = MoveFacts(
+            what,
+            self.gate.turn.counters(),
+            lambda: [entry for exchange in visit for entry in entries(exchange)],
+            lambda: spent_by(self.gate.turn),
+        )
+        hits = [] if self._interrupted else self.breakpoints.met(facts)
         for hit in hits:
             if not hit.stops:
                 self._tell("log", breakpoint=hit.breakpoint.id, text=hit.text)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from fsm_agent.debug.core.breakpoints import BreakpointHit, Breakpoints
+from fsm_agent.debug.core.move_facts import MoveFacts
 from fsm_agent.debug.core.record import WINDOW, Record
 from fsm_agent.fsm.journal import Step
 
@@ -57,11 +59,13 @@ class Cursor:
 
     def _hits(self, breakpoints: Breakpoints, last: int) -> list[tuple[int, list[BreakpointHit]]]:
         fresh, counters = breakpoints.fresh(), self.record.counters(0, self.counters)
+        visit, spent = self.record.visit, self.record.spent
         found = []
         for first in range(1, last + 1, WINDOW):
             for step in self.record.steps(first, min(last, first + WINDOW - 1)):
                 counters = after(counters, step)
-                if hits := [hit for hit in fresh.met(step, counters) if hit.stops]:
+                facts = MoveFacts(step, counters, partial(visit, step.seq - 1), partial(spent, step.seq))
+                if hits := [hit for hit in fresh.met(facts) if hit.stops]:
                     found.append((step.seq, hits))
         return found
 

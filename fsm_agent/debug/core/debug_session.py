@@ -8,17 +8,20 @@ from dataclasses import asdict
 from typing import Any
 
 from fsm_agent.debug.core.compare import Comparison, compare
+from fsm_agent.debug.core.crash import Crash, crash_of
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.turn_factory import Agents, AgentTurnFactory, Runs, TurnFactory, WorkflowTurnFactory
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
+from fsm_agent.sessions.store.journal.read import ModelUse, TurnInfo, Turns
 from fsm_agent.sessions.store.pending import PendingItems
 from fsm_agent.sessions.store.transfer.export import export_turn
 from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.workflow import Workflow
+
+NOTHING = ModelUse()
 
 
 class DebugSession:
@@ -53,19 +56,20 @@ class DebugSession:
         return self._turns.recent(limit, table=self.kind.table.name)
 
     def tree(self, limit: int = 50) -> list[dict[str, Any]]:
-        """The newest turns as JSON values, the newest first, and below each those that its tools or states
-        began, the oldest first: ``depth`` says how far below, ``agent`` whose turn it is."""
+        """The newest turns as JSON values, the newest first, and below each its forks and those that its
+        tools or states began, the oldest first: ``depth`` says how far below, ``agent`` whose turn it is,
+        ``model``, ``tokens`` and ``cost`` (US dollars, ``None`` while a price is not known) what it took."""
         within = (info for name in self.kind.inner for info in self._turns.recent(limit, table=name))
         found = [*self.recent(limit), *(info for info in within if info.parent is not None)]
         below: dict[str | None, list[TurnInfo]] = {}
-        known = {info.id for info in found}
+        known, took = {info.id for info in found}, self._turns.usage()
         for info in found:
-            child = info.forked_at is None and info.parent in known
-            below.setdefault(info.parent if child else None, []).append(info)
+            below.setdefault(info.parent if info.parent in known else None, []).append(info)
 
         def told(infos: Iterable[TurnInfo], depth: int) -> Iterator[dict[str, Any]]:
             for info in infos:
-                yield asdict(info) | {"agent": self._turns.agent(info.id), "depth": depth}
+                agent = self._turns.agent(info.id)
+                yield asdict(info) | {"agent": agent, "depth": depth} | asdict(took.get(info.id, NOTHING))
                 yield from told(reversed(below.get(info.id, [])), depth + 1)
 
         return list(told(below.get(None, []), 0))
@@ -106,6 +110,10 @@ class DebugSession:
                 if before is not None:
                     known.set_breakpoints(before.breakpoints)
             return known
+
+    def crash(self, turn_id: str) -> Crash | None:
+        """What was under way in a turn whose process died; ``None`` for any other turn."""
+        return crash_of(self.open(turn_id).record, self.store.owners)
 
     def start(self, text: str) -> Debugger:
         """A new turn, at its gate before the first request."""

@@ -66,8 +66,8 @@ class Debugger:
             and info.owner not in (None, store.owners.me)
             and store.owners.alive(info.owner) is not None
         ):
-            return cls(store, record, RemoteDebugClient(store, record, kind.table), kind)
-        return cls(store, record, RecordedEngine(record, kind.table), kind)
+            return cls(store, record, RemoteDebugClient(store, record, kind), kind)
+        return cls(store, record, RecordedEngine(record, kind), kind)
 
     @property
     def id(self) -> str:

@@ -16,7 +16,7 @@ from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.turn_factory import Runs
 from fsm_agent.errors import ConfigError, OwnershipLost, TurnSuspended
 from fsm_agent.fsm.pause_point import PausePoint
-from fsm_agent.fsm.table import Table
+from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.support.threads import LOOP
 
 LEAVES = 1.0
@@ -119,8 +119,8 @@ class LocalEngine:
 class RecordedEngine:
     """A turn that ended, or that no process runs: one can only look at it."""
 
-    def __init__(self, record: Record, table: Table) -> None:
-        self.breakpoints = Breakpoints(table)
+    def __init__(self, record: Record, kind: TurnKind) -> None:
+        self.breakpoints = Breakpoints(kind.table, kind)
         self._record = record
         self._listeners = Listeners()
 

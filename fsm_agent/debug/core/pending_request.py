@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fsm_agent.approvals.question import Question, rememberable
@@ -34,6 +34,13 @@ class Perform:
 
 
 PERFORM = Perform()
+
+
+@dataclass(frozen=True, slots=True)
+class PerformEdited:
+    """In place of an answer: let this be done instead."""
+
+    request: Any
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +72,17 @@ class PendingRequest:
             **self._about,
         }
 
+    def edited(self, said: Any) -> PerformEdited:
+        """The request as a person changed it. Raises ``ConfigError`` for anything but a body of a request to
+        the model: of a call, what runs is what the model asked for and the rules let pass."""
+        if not isinstance(self.request, CallModel):
+            allowed = "a request to the model; answer this by hand, or fork with another answer of the model"
+            raise ConfigError("this request cannot be changed", self.kind, allowed)
+        if not isinstance(said, Mapping) or not said:
+            raise ConfigError("the body of a request is no object", said, "a JSON object")
+        asked = self.request.request
+        return PerformEdited(replace(self.request, request=replace(asked, body=dumps(said).encode())))
+
     def reply(self, said: Any) -> Any:
         """The reply that a person's words stand for. Raises ``ConfigError``."""
         match self.request:
@@ -93,6 +111,7 @@ def _about(request: Any) -> dict[str, Any]:
         case CallModel(request=body):
             return {
                 "name": body.purpose,
+                "editable": True,
                 "wire": body.body.decode("utf-8", "replace"),
                 "estimate": body.estimate,
             }

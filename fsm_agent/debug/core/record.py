@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from fsm_agent.debug.core.events import step_dict
+from fsm_agent.debug.core.move_facts import TurnCost
+from fsm_agent.debug.core.spending import spent_in
 from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.deltas import patched
 from fsm_agent.fsm.journal import Step
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.contents import delta_of
+from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.contents import delta_of, whole
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.rows import transcript
 from fsm_agent.sessions.store.sealed import loads
@@ -60,12 +65,16 @@ class Record:
         self._lock = threading.Lock()
         self._snapshots: dict[int, dict[str, Any]] = {}
         self._path: list[str] = []
-        self._initial = ""
+        self._settings: dict[str, Any] | None = None
 
     @property
     def info(self) -> TurnInfo:
         """Return what is known of the turn."""
         return self._turns.info(self.turn_id)
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """Return a look into the store that the record is in."""
+        return self._store.database.reading()
 
     @property
     def count(self) -> int:
@@ -87,8 +96,8 @@ class Record:
         """The moves ``first`` to ``last`` as JSON with their times; at most ``WINDOW``."""
         first, last = max(1, first), min(last, first + WINDOW - 1)
         steps, found = self.steps(first, last), dict[int, float]()
-        with self._store.database.reading() as c:
-            for part in self._within(first, last):
+        with self.reading() as c:
+            for part in self.within(first, last):
                 found |= c.execute(
                     "SELECT seq, at FROM transitions WHERE turn = ? AND seq BETWEEN ? AND ?",
                     (part.turn, part.first, part.last if part.last is not None else last),
@@ -101,8 +110,8 @@ class Record:
             if not self._path:
                 self._path = [self._snapshot_of(0)["state"]]
             known = len(self._path) - 1
-            with self._store.database.reading() as c:
-                for part in self._within(known + 1, None):
+            with self.reading() as c:
+                for part in self.within(known + 1, None):
                     rows = c.execute(
                         "SELECT dest FROM transitions WHERE turn = ? AND seq >= ? AND (? IS NULL OR seq <= ?)"
                         " ORDER BY seq",
@@ -111,20 +120,21 @@ class Record:
                     self._path += [dest for (dest,) in rows]
             return self._path
 
-    def arrows(self) -> list[tuple[str, str, int, float]]:
-        """(source, dest, how often it was taken, seconds spent in the source before), of all moves so far."""
-        summed: dict[tuple[str, str], tuple[int, float]] = {}
-        with self._store.database.reading() as c:
+    def taken(self) -> list[tuple[str, str, str, int, float]]:
+        """(source, dest, row, how often it was taken, seconds spent in the source before) of every row that
+        was taken so far."""
+        summed: dict[tuple[str, str, str], tuple[int, float]] = {}
+        with self.reading() as c:
             for part in self.parts:
                 rows = c.execute(
-                    "SELECT source, dest, COUNT(*), SUM(seconds) FROM transitions WHERE turn = ? AND seq >= ?"
-                    " AND (? IS NULL OR seq <= ?) GROUP BY source, dest",
+                    "SELECT source, dest, row, COUNT(*), SUM(seconds) FROM transitions WHERE turn = ? AND"
+                    " seq >= ? AND (? IS NULL OR seq <= ?) GROUP BY source, dest, row",
                     (part.turn, part.first, part.last, part.last),
                 )
-                for source, dest, count, took in rows:
-                    before = summed.get((source, dest), (0, 0.0))
-                    summed[source, dest] = (before[0] + count, before[1] + took)
-        return [(source, dest, *both) for (source, dest), both in summed.items()]
+                for *key, count, took in rows:
+                    before = summed.get((*key,), (0, 0.0))
+                    summed[*key,] = (before[0] + count, before[1] + took)
+        return [(*key, *both) for key, both in summed.items()]
 
     def lanes(self, first: int, last: int, buckets: int, states: Sequence[str]) -> list[int]:
         """The positions ``first`` to ``last`` in at most ``buckets`` equal parts: the ``states`` of each
@@ -154,6 +164,14 @@ class Record:
         snapshot = self.snapshot(at)
         return {name: snapshot.get(name, snapshot.get("block", {}).get(name, 0)) for name in names}
 
+    def spent(self, at: int) -> TurnCost:
+        """What the turn had taken by a position; children have their own."""
+        if self._settings is None:
+            with self.reading() as c:
+                (text,) = c.execute("SELECT settings FROM turns WHERE id = ?", (self.turn_id,)).fetchone()
+                self._settings = whole(c, text)
+        return spent_in(self.snapshot(at), self._settings)
+
     def changed(self, at: int) -> list[dict[str, Any]]:
         """Fields that the visit before a position and the move to it changed: {field, before, after}."""
         if at == 0:
@@ -177,7 +195,7 @@ class Record:
         """The transcript at a position, rows ``first`` to ``last`` counted from 0; at most ``WINDOW`` of
         them."""
         session, version, length, _ = self._history(at)
-        with self._store.database.reading() as c:
+        with self.reading() as c:
             rows = transcript(c, session, version, length)
         last = len(rows) - 1 if last is None else last
         return [loads(body) for _, body in rows[max(0, first) : min(last, first + WINDOW - 1) + 1]]
@@ -192,18 +210,20 @@ class Record:
 
     def find(self, text: str, after: int = 0, limit: int = 50) -> list[int]:
         """Numbers of moves after ``after`` in which ``text`` occurs: in the row, event, states, exit, or in a
-        request or reply of the visit that the move ended."""
-        like, found = f"%{_escaped(text)}%", set[int]()
-        with self._store.database.reading() as c:
-            for part in self._within(after + 1, None):
+        request or reply of the visit that the move ended; what the last state of an ended turn asked for is
+        seen at its last move."""
+        like, found = f"%{_escaped(dumps(text)[1:-1])}%", set[int]()
+        with self.reading() as c:
+            for part in self.within(after + 1, None):
                 span = (part.turn, part.first, part.last, part.last, like)
                 found |= {seq for (seq,) in c.execute(_FIND_MOVES, (*span, *[like] * 3, limit))}
                 spans = (part.turn, part.first - 1, part.last, part.last, like, like, limit)
                 for sql in (_FIND_EFFECTS, _FIND_SMALL):
                     found |= {seq + 1 for (seq,) in c.execute(sql, spans)}
-        return sorted(found)[:limit]
+        last = self.count if self.info.ended is not None else max(found, default=0)
+        return sorted({min(seq, last) for seq in found})[:limit]
 
-    def _within(self, first: int, last: int | None) -> list[ForkPart]:
+    def within(self, first: int, last: int | None) -> list[ForkPart]:
         """The parts that hold the moves ``first`` to ``last``, cut to them."""
         cut = []
         for part in self.parts:
@@ -249,8 +269,8 @@ class Record:
 
     def _patched(self, start: int, at: int) -> dict[str, Any]:
         deltas: list[Mapping[str, Any]] = []
-        with self._store.database.reading() as c:
-            for part in self._within(start + 1, at):
+        with self.reading() as c:
+            for part in self.within(start + 1, at):
                 rows = c.execute(
                     "SELECT delta FROM transitions WHERE turn = ? AND seq BETWEEN ? AND ? ORDER BY seq",
                     (part.turn, part.first, part.last),

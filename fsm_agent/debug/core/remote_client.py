@@ -22,7 +22,7 @@ from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.remote_server import SAID, AttachDebugger, DetachDebugger, Said
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.fsm.codec import dumps
-from fsm_agent.fsm.table import Table
+from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.sessions.store import Store
 
 log = logging.getLogger(__name__)
@@ -42,8 +42,8 @@ class RemoteDebugClient:
     """Watches from the start; ``attach`` asks the other process to obey. Its thread ends with ``close`` or
     with the turn."""
 
-    def __init__(self, store: Store, record: Record, table: Table) -> None:
-        self.breakpoints = Breakpoints(table)
+    def __init__(self, store: Store, record: Record, kind: TurnKind) -> None:
+        self.breakpoints = Breakpoints(kind.table, kind)
         self._store, self._record = store, record
         self._listeners = Listeners()
         self._closed, self._attached = threading.Event(), threading.Event()

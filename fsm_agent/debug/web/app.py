@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any, get_args
 
@@ -25,9 +24,16 @@ from fsm_agent.debug.core.breakpoints import Kind, outcome_of, targets_of
 from fsm_agent.debug.core.commands import breakpoints_in, read_command
 from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.debugger import Debugger
+from fsm_agent.debug.core.move_facts import numbers_of, texts_of
+from fsm_agent.debug.core.pending_request import STATUSES
+from fsm_agent.debug.core.search import MOST, search
+from fsm_agent.debug.core.timeline import columns, waits_of
+from fsm_agent.debug.core.what_if import Budgets, choices
 from fsm_agent.debug.web.assets import assets
 from fsm_agent.debug.web.guard import AccessGuard
 from fsm_agent.debug.web.map import bare, map_of
+from fsm_agent.debug.web.markdown import tree
+from fsm_agent.debug.web.queries import limits, position, whole
 from fsm_agent.debug.web.responses import answer, events
 from fsm_agent.errors import ConfigError, FsmAgentError
 from fsm_agent.fsm.table import Table
@@ -59,13 +65,14 @@ class DebugPage:
         gets: list[tuple[str, Callable[[Request], Any]]] = [
             ("/api/hello", self.hello), ("/api/turns", self.turns), ("/api/pending", self.pending),
             ("/api/compare", self.compare), (turn, self.turn), (f"{turn}/moves", self.moves),
-            (f"{turn}/lanes", self.lanes), (f"{turn}/at/{{at}}", self.at),
+            (f"{turn}/lanes", self.lanes), (f"{turn}/time", self.time), (f"{turn}/at/{{at}}", self.at),
+            (f"{turn}/at/{{at}}/choices", self.choices), (f"{turn}/condition", self.condition),
             (f"{turn}/at/{{at}}/messages", self.messages), (f"{turn}/at/{{at}}/wire", self.wire),
             (f"{turn}/find", self.find), (f"{turn}/seek", self.seek), (f"{turn}/test", self.test),
             (f"{turn}/export", self.export),
         ]  # fmt: skip
         posts: list[tuple[str, Callable[[Request, Body], Any]]] = [
-            ("/api/turns", self.start), ("/api/import", self.import_),
+            ("/api/turns", self.start), ("/api/import", self.import_), ("/api/markdown", self.markdown),
             ("/api/pending/{item}", self.answer_pending),
             (f"{turn}/orders/{{order}}", self.order), (f"{turn}/breakpoints", self.breakpoints),
             (f"{turn}/fork", self.fork), (f"{turn}/resume", self.resume),
@@ -109,6 +116,7 @@ class DebugPage:
             "states": list(table.states),
             "final": table.final,
             "counters": kind.counters,
+            "flags": [counter.name for counter in table.counters if counter.flag],
             "talks": kind.talks,
             "over": kind.over,
             "holds": kind.holds,
@@ -120,11 +128,13 @@ class DebugPage:
             **_pictures(table),
             "outcomes": {row.exit: outcome_of(row.exit) for row in table.rows if row.exit},
             "targets": {one: targets_of(table, one) for one in get_args(Kind)},
+            "names": {"texts": dict(texts_of(kind)), "numbers": numbers_of(kind)},
+            "statuses": list(STATUSES),
         }
 
     def turns(self, request: Request) -> Any:
         """Answer with the newest turns, at most 500, as a tree."""
-        limit = min(_number(request, "limit", 50), 500)
+        limit = min(whole(request, "limit", 50), 500)
         return {"turns": self._session.tree(limit)}
 
     def pending(self, request: Request) -> Any:
@@ -136,18 +146,20 @@ class DebugPage:
     def turn(self, request: Request) -> Any:
         """Answer with one turn, where it is, and its breakpoints."""
         debugger = self._debugger(request)
+        crash = self._session.crash(debugger.id)
         return {
             **debugger.record.overview(),
             "count": debugger.record.count,
             "status": debugger.status.to_dict(),
             "breakpoints": [one.to_dict() for one in debugger.breakpoints],
-            "arrows": debugger.record.arrows(),
+            "taken": debugger.record.taken(),
+            "crash": None if crash is None else crash.to_dict(),
         }
 
     def moves(self, request: Request) -> Any:
         """Answer with some of a turn's moves, by their numbers."""
-        first = max(1, _number(request, "first", 1))
-        last = min(_number(request, "last", first + WINDOW - 1), first + WINDOW - 1)
+        first = max(1, whole(request, "first", 1))
+        last = min(whole(request, "last", first + WINDOW - 1), first + WINDOW - 1)
         return {"first": first, "moves": self._debugger(request).record.moves(first, last)}
 
     def lanes(self, request: Request) -> Any:
@@ -155,15 +167,43 @@ class DebugPage:
         debugger = self._debugger(request)
         record = debugger.record
         count = len(record.path()) - 1
-        first, last = _number(request, "first", 0), min(_number(request, "last", count), count)
-        buckets = max(1, min(_number(request, "buckets", 1000), 4000))
+        first, last = whole(request, "first", 0), min(whole(request, "last", count), count)
+        buckets = max(1, min(whole(request, "buckets", 1000), 4000))
         masks = record.lanes(first, last, buckets, debugger.table.states)
         return {"first": first, "last": last, "count": count, "masks": masks}
+
+    def time(self, request: Request) -> Any:
+        """Answer with a turn's path on an axis of time, summed up for a picture of so many columns."""
+        debugger = self._debugger(request)
+        return columns(debugger.record, whole(request, "buckets", 1000), debugger.table.states)
+
+    def choices(self, request: Request) -> Any:
+        """Answer with the rows that could have been taken by a move, under other limits where ``limits``
+        names some (a JSON object)."""
+        debugger, at = self._debugger(request), position(request)
+        record = debugger.record
+        move = next(iter(record.moves(at, at)), None)
+        if move is None:
+            raise ConfigError("no move led here", at, f"1 to {record.count}")
+        known = record.snapshot(at).get("limits", {})
+        budgets = Budgets(record.counters(at - 1, debugger.kind.counters), known)
+        budgets = budgets.changed({}, limits(request))
+        table, state = debugger.table, move["source"]
+        lines = {
+            event: [one.to_dict() for one in choices(table, state, event, budgets)]
+            for event in table.events(state)
+        }
+        return {"event": move["event"], "row": move["row"], "lines": lines, "limits": budgets.limits}
+
+    def condition(self, request: Request) -> Any:
+        """Answer whether a condition of a breakpoint can be read; an error says what cannot."""
+        self._debugger(request).breakpoints.holds(request.query_params.get("text", "").strip())
+        return {"fine": True}
 
     def at(self, request: Request) -> Any:
         """Everything about one position but messages and wire."""
         debugger = self._debugger(request)
-        at, record = _at(request), debugger.record
+        at, record = position(request), debugger.record
         snapshot = record.snapshot(at)
         return {
             "at": at,
@@ -172,6 +212,8 @@ class DebugPage:
             "visit": record.visit(at - 1) if at else [],
             "now": debugger.visit(at),
             "changed": [] if at == 0 else record.changed(at),
+            "waits": waits_of(record, at - 1) if at else {},
+            "spent": asdict(record.spent(at)) if debugger.kind.talks else None,
             "counters": record.counters(at, debugger.kind.counters),
             "limits": snapshot.get("limits", {}),
             "snapshot": snapshot,
@@ -181,10 +223,10 @@ class DebugPage:
 
     def messages(self, request: Request) -> Any:
         """Answer with some messages of the transcript at a position."""
-        record, at = self._debugger(request).record, _at(request)
+        record, at = self._debugger(request).record, position(request)
         count = record.message_count(at)
-        last = min(_number(request, "last", count - 1), count - 1)
-        first = _number(request, "first", max(0, last - 49))
+        last = min(whole(request, "last", count - 1), count - 1)
+        first = whole(request, "first", max(0, last - 49))
         return {
             "first": first,
             "count": count,
@@ -193,18 +235,20 @@ class DebugPage:
 
     def wire(self, request: Request) -> Any:
         """Answer with the request that was sent at a position."""
-        return self._debugger(request).wire(_at(request))
+        return self._debugger(request).wire(position(request))
 
     def find(self, request: Request) -> Any:
+        """Answer with the places of a turn in which a text occurs."""
         said = request.query_params.get("text", "").strip()
         if not said:
             raise ConfigError("there is nothing to look for", said, "some text")
-        return {"found": self._debugger(request).record.find(said, _number(request, "after", 0))}
+        hits = search(self._debugger(request).record, said)
+        return {"found": [hit.to_dict() for hit in hits], "more": len(hits) >= MOST}
 
     def seek(self, request: Request) -> Any:
         """The nearest position before (``back=1``) or after ``at`` at which a breakpoint stops."""
         debugger = self._debugger(request)
-        debugger.cursor.to(_number(request, "at", 0))
+        debugger.cursor.to(whole(request, "at", 0))
         if request.query_params.get("back"):
             return {"at": debugger.cursor.back_to(debugger.breakpoints)[0]}
         found = debugger.cursor.forward_to(debugger.breakpoints)
@@ -224,8 +268,12 @@ class DebugPage:
         return self._session.compare(self._session.find(left), self._session.find(right)).to_dict()
 
     async def events(self, request: Request) -> Response:
+        """Answer with the events of a turn, as long as somebody listens."""
         turn = request.path_params["turn"]
-        await run_in_threadpool(self._session.open, turn)
+        try:
+            await run_in_threadpool(self._session.open, turn)
+        except FsmAgentError as error:
+            return answer({"error": str(error)}, self._secrets)
         stream = events(lambda: self._session.open(turn), self._secrets)
         return StreamingResponse(
             stream, media_type="text/event-stream", headers={"cache-control": "no-store"}
@@ -236,6 +284,10 @@ class DebugPage:
     def start(self, request: Request, body: Body) -> Any:
         """Begin a turn."""
         return {"turn": self._session.start(text(body, "text")).id}
+
+    def markdown(self, request: Request, body: Body) -> Any:
+        """Answer with the blocks of a text, or none for one that is shown as it is."""
+        return {"blocks": tree(text(body, "text"))}
 
     def answer_pending(self, request: Request, body: Body) -> Any:
         """Answer what a suspended turn waits for."""
@@ -308,18 +360,3 @@ def _pictures(table: Table) -> dict[str, str]:
     whole = diagram_of(table, table.layout.get("ways_out") if table.layout else None)
     whole = replace(whole, nested=())
     return {"map": map_of(table), "table": bare(written(whole, "svg", table.layout))}
-
-
-def _number(request: Request, name: str, default: int) -> int:
-    given = request.query_params.get(name)
-    return default if given is None else _whole(name, given)
-
-
-def _at(request: Request) -> int:
-    return _whole("the position", request.path_params["at"])
-
-
-def _whole(name: str, given: str) -> int:
-    if re.fullmatch("[0-9]{1,12}", given) is None:
-        raise MalformedArgument(f"{name} is no number", given[:40], "a whole number from 0")
-    return int(given)

@@ -23,6 +23,7 @@ from fsm_agent.sessions.store.database import Database, Durability
 from fsm_agent.sessions.store.fence import Fences
 from fsm_agent.sessions.store.lineage import newest_of
 from fsm_agent.sessions.store.owners import Owners
+from fsm_agent.sessions.store.postgres.opening import database_at, owners_of
 from fsm_agent.sessions.store.rows import GUARD, METER, PROMPTS, USAGE, message_of, newest_number, transcript
 from fsm_agent.sessions.store.sealed import loads
 from fsm_agent.sessions.store.sqlite_database import SqliteDatabase
@@ -64,18 +65,14 @@ class LiveSessions:
         """The database of the home, made and opened when it is first needed."""
         if self._url is None:
             return self._opened(self.home / FILE, self._durability)
-        from fsm_agent.sessions.store.postgres.database import PostgresDatabase
-
-        return PostgresDatabase(self._url)
+        return database_at(self._url)
 
     @cached_property
     def owners(self) -> Owners:
         """The processes that run turns of the home."""
         if self._url is None:
             return Owners(self.home)
-        from fsm_agent.sessions.store.postgres.presence import PostgresOwners
-
-        return PostgresOwners(weakref.ref(self))
+        return owners_of(weakref.ref(self))
 
     def session(self, session_id: str) -> Session:
         """Return the live copy of a session, or a new session when the database has none of this id. It

@@ -36,6 +36,8 @@ class QueuedTurn:
     problem: str
 
 
+ASKED = frozenset(("user_message", "system_message", "conversation_history", "task_id", "ephemeral_prompt"))
+"""What a queued message may say: it grants nothing, whoever wrote the row."""
 _COLUMNS = "id, session, digest, request, at, begun, withdrawn, problem"
 
 
@@ -47,7 +49,10 @@ def first_session(store: Store, session_id: str) -> str:
 
 
 async def queue(store: Store, turn_id: str, session: str, digest: str, request: Mapping[str, Any]) -> None:
-    """Write a message down under the id of its turn; once, however often that is asked."""
+    """Write a message down under the id of its turn; once, however often that is asked. Raises
+    ``ConfigError`` for what a queued message cannot say."""
+    if wrong := sorted(request.keys() - ASKED):
+        raise ConfigError("this cannot be queued", wrong[0], ", ".join(sorted(ASKED)))
     values = (turn_id, session, digest, dumps(dict(request)), store.now())
     await store.written(
         lambda c: (
@@ -156,15 +161,12 @@ def to_be_run(store: Store, before: float) -> list[QueuedTurn]:
 
 async def forget_ended(store: Store) -> None:
     """Remove the rows of turns that have ended: the turn itself says how."""
-    await store.written(
-        lambda c: (
-            c.execute(
-                "DELETE FROM queued WHERE begun IS NOT NULL AND EXISTS"
-                " (SELECT 1 FROM turns t WHERE t.id = queued.id AND t.ended IS NOT NULL)"
-            )
-            and None
-        )
+    over = (
+        "FROM queued WHERE begun IS NOT NULL AND EXISTS"
+        " (SELECT 1 FROM turns t WHERE t.id = queued.id AND t.ended IS NOT NULL)"
     )
+    if store.database.select(f"SELECT 1 {over} LIMIT 1"):
+        await store.written(lambda c: c.execute(f"DELETE {over}") and None)
 
 
 def must_be(store: Store, turn_id: str) -> QueuedTurn:

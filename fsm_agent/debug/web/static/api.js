@@ -5,12 +5,29 @@ const KEPT = "fsm-agent-token";
 const RETRY = 3000; // milliseconds
 
 // The token stands behind the # of the address, which is sent to nobody; this tab keeps it for this origin alone.
-const given = new URLSearchParams(location.hash.slice(1)).get("token");
+// What else stands there says where one looks: a link to a move is #at=6.
+const given = parts().get("token");
 if (given) {
   sessionStorage.setItem(KEPT, given);
-  history.replaceState(null, "", location.pathname + location.search);
+  keepHash("token", null);
 }
-addEventListener("hashchange", () => location.reload()); // another address was typed over this one
+addEventListener("hashchange", () => parts().get("token") && location.reload()); // another address was typed over this one
+
+function parts() {
+  return new URLSearchParams(location.hash.slice(1));
+}
+
+/** The part of the address behind the # that is called `name`, or null. */
+export const inHash = (name) => parts().get(name);
+
+/** Write a part of the address behind the #, without a new entry in the history; null takes it out. */
+export function keepHash(name, value) {
+  const kept = parts();
+  if (value === null) kept.delete(name);
+  else kept.set(name, value);
+  const text = kept.toString();
+  history.replaceState(null, "", `${location.pathname}${location.search}${text && `#${text}`}`);
+}
 
 /** Ask, and show that it is us. */
 const ask = (path, options = {}) =>
@@ -61,12 +78,12 @@ export const post = async (path, body = {}) =>
 
 export const turnPath = (turn, rest = "") => `/api/turns/${encodeURIComponent(turn)}${rest}`;
 
-/** Calls `hear(kind, data, sent)` for each event of a turn until the function that this returns is called; `lost` when it cannot be heard. */
+/** Calls `hear(kind, data, sent)` for each event of a turn until the function that this returns is called; `lost` when it cannot be heard, with what the program says against it, if it says anything. */
 export function listen(turn, hear, lost) {
   const end = new AbortController();
   const heard = async () => {
     const response = await ask(turnPath(turn, "/events"), { signal: end.signal });
-    if (!response.ok) throw new Refused(`the debugger answered ${response.status}`);
+    if (!response.headers.get("content-type")?.startsWith("text/event-stream")) await answered(response);
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let rest = ""; ; ) {
       const { value, done } = await reader.read();
@@ -79,9 +96,9 @@ export function listen(turn, hear, lost) {
       }
     }
   };
-  const again = () => {
+  const again = (error) => {
     if (end.signal.aborted) return;
-    lost();
+    lost(error instanceof Refused ? error : null);
     setTimeout(listening, RETRY);
   };
   const listening = () => end.signal.aborted || heard().then(again, again);

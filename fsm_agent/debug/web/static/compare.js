@@ -41,9 +41,9 @@ export function Compare({ left, right, states, rows, onClose, onOpen }) {
     box.current.focus();
   }, []);
   return html`<dialog class="compare" ref=${whole} aria-label="two runs compared" onClose=${onClose}>
-    <header class="compare-head"><h2>Two runs</h2>
+    <div class="compare-head"><h2>Two runs</h2>
       <p role="status">${found && verdict(found)}</p>
-      <${Button} label="close the comparison" onClick=${() => whole.current.close()}>Close<//></header>
+      <${Button} label="close the comparison" onClick=${() => whole.current.close()}>Close<//></div>
     ${problem && html`<p class="problem">${problem}</p>`}
     <div class="compare-names">${[left, right].map((turn, i) => html`<div><b>${i ? "right" : "left"}</b> <code>${turn}</code> <${Button} label=${`open ${i ? "right" : "left"} run`} kind="link" onClick=${() => onOpen(turn)}>open<//></div>`)}</div>
     <div class="compare-box" ref=${box} tabindex="0" role="listbox" aria-label="moves of both runs" onKeyDown=${keys} onScroll=${(event) => setTop(event.currentTarget.scrollTop)}>

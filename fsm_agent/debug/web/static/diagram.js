@@ -1,11 +1,13 @@
 // The map of states. It is laid out once by the program; afterwards only classes and the data of texts that are there change.
-import { html, plural, seconds, useLayoutEffect, useRef } from "./ui.js";
+import { Button, html, plural, seconds, useLayoutEffect, useRef, useState, short, words as spaced } from "./ui.js";
 
+const LONGEST = 12; // characters of a name on a line
 const NS = "http://www.w3.org/2000/svg";
 
 /** Everything that is ever shown is put in at the start, so that a running turn inserts nothing. */
 class Drawn {
-  constructor(root, onBreak, onRun) {
+  constructor(root, rows, onBreak, onRun) {
+    this.rows = rows;
     this.states = new Map();
     this.arrows = new Map();
     this.marked = new Map();
@@ -71,7 +73,7 @@ class Drawn {
     }
     group.append(dot);
     group.prepend(title);
-    into.set(name, { group, intro: group.querySelector(".intro"), here: group.querySelector(".here"), classes: "" });
+    into.set(name, { group, intro: group.querySelector(".intro"), here: group.querySelector(".here"), label: labelOf(group), classes: "" });
   }
 
   hint(group, name, kind) {
@@ -92,11 +94,47 @@ class Drawn {
       words(one.intro, seen ? [plural(seen.count, "visit"), seconds(seen.seconds || null)].filter(Boolean).join(" · ") : "not visited");
       words(one.here, name === engine ? (phase === "ended" ? "■" : phase === "running" ? "▶" : "❚❚") : "");
     }
-    for (const [name, one] of this.arrows)
+    for (const [name, one] of this.arrows) {
+      const seen = visits.arrows.get(name);
+      relabel(one.label, seen && this.said(seen));
       classes(one, {
-        look: name === taken, seen: visits.arrows.has(name), broken: broken.has(`arrow ${name}`), off: off.has(`arrow ${name}`),
+        look: name === taken, seen: Boolean(seen), broken: broken.has(`arrow ${name}`), off: off.has(`arrow ${name}`),
       });
+    }
   }
+
+  /** What took an arrow most often, how often, and how many others did. */
+  said(taken) {
+    const counts = new Map();
+    for (const [row, count] of taken) counts.set(this.name(row), (counts.get(this.name(row)) || 0) + count);
+    const [[name, count], ...others] = [...counts].sort((a, b) => b[1] - a[1]);
+    return `${short(name, LONGEST)} ×${count.toLocaleString("en")}${others.length ? ` +${others.length}` : ""}`;
+  }
+
+  name(id) {
+    const row = this.rows[id];
+    if (row?.exit) return spaced(row.exit);
+    return !row || row.rung.startsWith("→") ? spaced(id.split(".").at(-1).split("/")[0]) : row.rung;
+  }
+}
+
+/** The text on a line, the box behind it, and what both were at first. */
+function labelOf(group) {
+  const [text, halo] = [group.querySelector(".label"), group.querySelector(".halo")];
+  if (!text?.firstChild || !halo) return null;
+  const width = Number(halo.getAttribute("width"));
+  return { text, halo, first: text.textContent, shown: text.textContent, middle: Number(halo.getAttribute("x")) + width / 2, room: width - text.getComputedTextLength() };
+}
+
+function relabel(label, wanted) {
+  if (!label) return;
+  const said = wanted || label.first;
+  if (said === label.shown) return;
+  label.shown = said;
+  (label.text.querySelector("tspan") || label.text).firstChild.data = said;
+  const width = label.text.getComputedTextLength() + Math.max(4, label.room);
+  label.halo.setAttribute("width", width);
+  label.halo.setAttribute("x", label.middle - width / 2);
 }
 
 function classes(one, wanted) {
@@ -111,24 +149,27 @@ function words(element, text) {
   if (element?.firstChild && element.firstChild.data !== text) element.firstChild.data = text;
 }
 
-export function Diagram({ svg, onBreak, onRun, ...shown }) {
+export function Diagram({ svg, rows, onBreak, onRun, ...shown }) {
   const place = useRef(null);
   const drawn = useRef(null);
   const acts = useRef({});
   acts.current = { onBreak, onRun };
   useLayoutEffect(() => {
     place.current.innerHTML = svg;
-    drawn.current = new Drawn(place.current, (...a) => acts.current.onBreak(...a), (...a) => acts.current.onRun(...a));
+    place.current.querySelector("svg").setAttribute("role", "group"); // its states and arrows are buttons
+    drawn.current = new Drawn(place.current, rows, (...a) => acts.current.onBreak(...a), (...a) => acts.current.onRun(...a));
   }, [svg]);
   useLayoutEffect(() => drawn.current.show(shown));
   return html`<div id="map" class="map" ref=${place} role="group" aria-label="map of the states; the left and right keys go through states and arrows"></div>`;
 }
 
-/** The whole table at its own size: the line and the rung that were taken are marked; a click on a line sets a breakpoint on its rows. */
+/** The whole table, as wide as there is room or at its own size: the line and the rung that were taken are marked; a click on a line sets a breakpoint on its rows. */
 export function Table({ svg, engine, look, move, breakpoints, onBreak }) {
   const place = useRef(null);
+  const [fits, setFits] = useState(true);
   useLayoutEffect(() => {
     place.current.innerHTML = svg;
+    for (const one of place.current.querySelectorAll("[id]")) one.id = `table-${one.id}`; // those of the map are there, too
   }, [svg]);
   useLayoutEffect(() => {
     const root = place.current;
@@ -137,7 +178,7 @@ export function Table({ svg, engine, look, move, breakpoints, onBreak }) {
       const rows = one.dataset.rows.split(" ");
       one.classList.toggle("taken", Boolean(move) && rows.includes(move.row) && !one.id);
       one.classList.toggle("broken", rows.some((row) => broken.has(row)));
-      one.classList.toggle("look", Boolean(move) && one.id === `arrow-${move.source}-${move.dest}`);
+      one.classList.toggle("look", Boolean(move) && one.id === `table-arrow-${move.source}-${move.dest}`);
     }
     for (const one of root.querySelectorAll("[data-state]")) {
       one.classList.toggle("engine", one.dataset.state === engine);
@@ -145,11 +186,12 @@ export function Table({ svg, engine, look, move, breakpoints, onBreak }) {
     }
   });
   useLayoutEffect(() => {
-    place.current.querySelector(move ? `#state-${CSS.escape(move.source)}` : "[data-state]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+    place.current.querySelector(move ? `#table-state-${CSS.escape(move.source)}` : "[data-state]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }, [move?.source]);
   const click = (event) => {
     const rows = event.target.closest("[data-rows]")?.dataset.rows;
     if (rows) onBreak("row", rows.split(" ")[0]);
   };
-  return html`<div class="table-view" tabindex="0" role="group" aria-label="the whole table" ref=${place} onClick=${click}></div>`;
+  return html`<div class=${`table-view${fits ? " fits" : ""}`} tabindex="0" role="group" aria-label="the whole table"><div ref=${place} onClick=${click}></div></div>
+    <div class="switch size"><${Button} label=${fits ? "show the table at its own size" : "fit the table to the width"} onClick=${() => setFits(!fits)}>${fits ? "1:1" : "Fit"}<//></div>`;
 }

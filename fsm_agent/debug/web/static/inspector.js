@@ -1,17 +1,18 @@
 // What is known of one position: the move that led there, the turn's state, its messages, the request on the wire.
 import { turnPath } from "./api.js";
 import { Breakpoints } from "./breakpoints.js";
-import { useFetched, WHILE_RUNNING } from "./fetched.js";
-import { Button, Exit, Fold, html, Parts, plural, pretty, seconds, short, State, Text, useEffect, useState, words } from "./ui.js";
+import { useFetched } from "./fetched.js";
+import { Markdown } from "./markdown.js";
+import { Button, Exit, Fold, html, Parts, plural, pretty, Rest, seconds, short, State, Term, Text, useEffect, useState, words } from "./ui.js";
+import { WhatIf } from "./whatif.js";
 
 const TABS = ["move", "state", "messages", "wire", "breakpoints"];
 export const tabsOf = (talks) => TABS.filter((name) => talks || !["messages", "wire"].includes(name));
 const NAMES = { move: "Move", state: "State", messages: "Messages", wire: "Wire", breakpoints: "Breaks" };
 
 export function Inspector(props) {
-  const { turn, at, tab, onTab, again } = props;
+  const { at, tab, onTab, position } = props;
   const tabs = tabsOf(props.talks);
-  const position = useFetched(turn && turnPath(turn, `/at/${at}`), again, props.running ? WHILE_RUNNING : 0);
   const shown = position.data;
   const old = !props.running && Boolean(shown) && shown.at !== at; // of the position before: nothing in it can be clicked
   const choose = (event) => {
@@ -48,11 +49,11 @@ function MoveView(props) {
   const row = rows[move.row];
   return html`<div>
     <h2><${State} name=${move.source} states=${states} /> <span class="quiet">–${words(move.event)}→</span> <${State} name=${move.dest} states=${states} /></h2>
-    <p class="line"><code>${move.row}</code> <span class="quiet">${seconds(move.seconds)} in ${move.source}</span>
+    <p class="line"><code>${move.row}</code> <span class="quiet">${seconds(move.seconds)} in ${move.source}${waitWords(shown.waits)}</span>
       <${Button} label=${`breakpoint on row ${move.row}`} kind="link" onClick=${() => props.onBreak("row", move.row)}>break here<//></p>
     ${row && html`<p class="why">${move.exit ? html`<${Exit} name=${move.exit} mark="⇥ " />` : !row.rung.startsWith("→") && html`<b>${row.rung}</b>`} <span class="quiet">${row.why}</span></p>`}
     <${Guards} guards=${move.guards} />
-    <${Ladder} move=${move} rows=${rows} onBreak=${props.onBreak} />
+    <${WhatIf} turn=${props.turn} move=${move} flags=${props.flags} onBreak=${props.onBreak} onFork=${props.onFork} />
     <${Changes} shown=${shown} />
     <${Visit} title=${`What ${move.source} asked for`} entries=${shown.visit} ...${props} />
     ${shown.now.length > 0 && html`<${Visit} title=${`${shown.state}, the visit after this move`} entries=${shown.now} after=${true} ...${props} />`}
@@ -60,21 +61,16 @@ function MoveView(props) {
 }
 
 function Guards({ guards }) {
-  return html`<section><h3>Guards <span class="quiet">in the order they were looked at</span></h3>
+  return html`<section><h3><${Term} word="guard">Guards<//> <span class="quiet">in the order they were looked at</span></h3>
     ${guards.length === 0 ? html`<p class="quiet">none: this event leads one way only</p>`
       : html`<ul class="guards">${guards.map(([label, value]) => html`<li class=${value ? "yes" : "no"}><span aria-hidden="true">${value ? "✓" : "✗"}</span> ${label} <span class="sr">${value ? "true" : "false"}</span></li>`)}</ul>`}
   </section>`;
 }
 
-/** The whole decision list of the event: what was taken, and what was not. */
-function Ladder({ move, rows, onBreak }) {
-  const line = `${move.source}.${move.event}`;
-  const rungs = Object.entries(rows).filter(([id]) => id === line || id.startsWith(`${line}/`));
-  if (rungs.length < 2) return null;
-  return html`<section><h3>Choices of “${words(move.event)}” <span class="quiet">the first whose guard holds is taken</span></h3>
-    <ol class="ladder">${rungs.map(([id, row]) => html`<li class=${id === move.row ? "taken" : ""}><button type="button" class="rung" aria-label=${`breakpoint on row ${id}`} title=${`${id}: click for a breakpoint`} onClick=${() => onBreak("row", id)}>
-      <span class="rung-name">${id === move.row ? "▸ " : ""}${row.exit ? html`<${Exit} name=${row.exit} mark="⇥ " />` : row.rung}</span> <span class="quiet">${row.guard}</span></button></li>`)}</ol></section>`;
-}
+const WAITED = { people: "people", model: "the model", tools: "tools", pauses: "pauses" };
+
+/** What a visit waited for, beside the engine's own time. */
+const waitWords = (waits) => Object.entries(waits).filter(([, took]) => took > 0).map(([kind, took]) => `, ${seconds(took)} for ${WAITED[kind]}`).join("");
 
 function Changes({ shown }) {
   const counters = shown.move.changes;
@@ -95,21 +91,21 @@ const brief = (value) => (typeof value === "string" ? value : JSON.stringify(val
 
 const QUIET = new Set(["Tell", "CheckSignals", "Persist", "CloseTurn", "Transform", "NoteCompaction", "SyncMemory"]);
 
-function Visit({ title, entries, shown, talks, onFork, after }) {
+function Visit({ title, entries, shown, talks, onFork, cannot, after }) {
   const loud = entries.filter((one) => !QUIET.has(one.kind));
   const quiet = entries.filter((one) => QUIET.has(one.kind));
   return html`<section><h3>${title}</h3>
     ${entries.length === 0 && html`<p class="quiet">nothing yet</p>`}
-    ${loud.map((one) => html`<${Effect} one=${one} onFork=${onFork} talks=${talks} at=${after ? shown.at : shown.at - 1} />`)}
+    ${loud.map((one) => html`<${Effect} one=${one} onFork=${onFork} cannot=${cannot} talks=${talks} at=${after ? shown.at : shown.at - 1} />`)}
     ${quiet.length > 0 && html`<${Fold} title=${html`<span class="quiet">${plural(quiet.length, "small request")}</span>`} extra=${[...new Set(quiet.map((one) => one.kind))].join(", ")}>
-      ${quiet.map((one) => html`<${Effect} one=${one} onFork=${onFork} talks=${talks} at=${after ? shown.at : shown.at - 1} />`)}<//>`}
+      ${quiet.map((one) => html`<${Effect} one=${one} onFork=${onFork} cannot=${cannot} talks=${talks} at=${after ? shown.at : shown.at - 1} />`)}<//>`}
   </section>`;
 }
 
 /** What a reply of another table's says, as far as one can know: its first text. */
 const firstText = (reply) => Object.entries(reply || {}).find(([name, value]) => name !== "is" && typeof value === "string" && value)?.[1];
 
-function Effect({ one, onFork, at, talks }) {
+function Effect({ one, onFork, cannot, at, talks }) {
   const { kind, name, status, request, reply } = one;
   const bad = reply?.is === "Failure" || ["error", "denied", "unknown", "timeout"].includes(reply?.status) || status === "unknown";
   const said = talks ? { Failure: reply?.message, ModelReply: reply?.text, ToolOutcome: reply?.text, Approval: reply?.granted ? "granted" : `denied: ${reply?.reason || ""}` }[reply?.is] : firstText(reply);
@@ -119,10 +115,10 @@ function Effect({ one, onFork, at, talks }) {
       <h4>request</h4>${talks ? html`<${Text} value=${request} label=${`request of ${kind}`} />` : html`<${Parts} value=${request} />`}
       <h4>reply</h4>${reply === null ? html`<p class="quiet">none yet</p>` : html`<${Text} value=${reply} label=${`reply to ${kind}`} />`}
     <//>
-    ${said && html`<p class="said">${short(said, 400)}</p>`}
+    ${said && html`<div class="said"><${Markdown} text=${said} most=${400} /></div>`}
     ${calls(reply)}
-    ${kind === "RunTool" && reply && html`<${Button} label=${`fork with another result of ${name}`} kind="link" onClick=${() => onFork(at, { results: { [request.call_id]: reply.text } })}>answer otherwise and fork<//>`}
-    ${kind === "CallModel" && request.request?.purpose !== "summary" && reply && html`<${Button} label="fork with another answer of the model" kind="link" onClick=${() => onFork(at, { reply: reply.text || "" })}>answer otherwise and fork<//>`}
+    ${kind === "RunTool" && reply && html`<${Button} label=${`fork with another result of ${name}`} kind="link" why=${cannot} onClick=${() => onFork(at, { results: { [request.call_id]: reply.text } })}>answer otherwise and fork<//>`}
+    ${kind === "CallModel" && request.request?.purpose !== "summary" && reply && html`<${Button} label="fork with another answer of the model" kind="link" why=${cannot} onClick=${() => onFork(at, { reply: { text: reply.text || "", tool_calls: reply.tool_calls || [] } })}>answer otherwise and fork<//>`}
   </div>`;
 }
 
@@ -137,39 +133,38 @@ function said(name, value, { counters, limits }) {
 }
 
 function StateView(props) {
-  const { shown, onFork } = props;
+  const { shown, onFork, flags, cannot } = props;
   const names = Object.keys(shown.counters);
   const changed = new Map((shown.move?.changes || []).map(([name, before, after]) => [name, [before, after]]));
   const weight = (name) => (changed.has(name) ? 2 : shown.counters[name] ? 1 : 0);
   const rest = Object.entries(shown.snapshot).filter(([name, value]) => !names.includes(name) && !["limits", "block"].includes(name) && (props.talks || !said(name, value, shown)));
   return html`<div>
     <h2>State of the turn <span class="quiet">after ${plural(shown.at, "move")}</span></h2>
-    <section><h3>Counters <${Button} label="fork with other counters" kind="link" onClick=${() => onFork(shown.at, { counters: nonzero(shown.counters) })}>edit and fork<//></h3>
-      <table class="counters"><tbody>${[...names].sort((a, b) => weight(b) - weight(a)).map((name) => html`<${Counter} name=${name} value=${shown.counters[name]} limit=${shown.limits[name]} changed=${changed.get(name)} />`)}</tbody></table>
+    <section><h3>Counters <${Button} label="fork with other counters" kind="link" why=${cannot} onClick=${() => onFork(shown.at, { counters: {} })}>edit and fork<//></h3>
+      <table class="counters"><tbody>${[...names].sort((a, b) => weight(b) - weight(a)).map((name) => html`<${Counter} name=${name} value=${shown.counters[name]} limit=${shown.limits[name]} flag=${flags.includes(name)} changed=${changed.get(name)} />`)}</tbody></table>
     </section>
-    <section><h3>Fields${!props.talks && html` <${Button} label="fork with other fields" kind="link" onClick=${() => onFork(shown.at, { fields: {} })}>edit and fork<//>`}</h3>${rest.map(([name, value]) => html`<${Field} name=${name} value=${value} changed=${shown.changed.some((one) => one.field === name)} />`)}</section>
+    <section><h3>Fields${!props.talks && html` <${Button} label="fork with other fields" kind="link" why=${cannot} onClick=${() => onFork(shown.at, { fields: {} })}>edit and fork<//>`}</h3>${rest.map(([name, value]) => html`<${Field} name=${name} value=${value} changed=${shown.changed.some((one) => one.field === name)} />`)}</section>
   </div>`;
 }
 
-const nonzero = (counters) => Object.fromEntries(Object.entries(counters).filter(([, value]) => value > 0));
-
-function Counter({ name, value, limit, changed }) {
+/** A flag is set or not; only what is counted up to a limit can be spent. */
+function Counter({ name, value, limit, flag, changed }) {
   const share = limit ? Math.min(1, value / limit) : 0;
-  return html`<tr class=${changed ? "changed" : value ? "" : "zero"}><th scope="row">${words(name)}</th>
-    <td class="num">${changed && changed[0] !== changed[1] && html`<del>${changed[0]}</del> `}${value}${limit !== undefined && html`<span class="quiet"> / ${limit}</span>`}</td>
-    <td class="bar"><progress max="1" value=${share} aria-label=${`${name} spent`} class=${share >= 1 ? "full" : ""}></progress></td></tr>`;
+  return html`<tr class=${changed ? "changed" : value ? "" : "zero"}><th scope="row"><${Term} word=${name}>${words(name)}<//></th>
+    <td class="num">${changed && changed[0] !== changed[1] && html`<del>${changed[0]}</del> `}${value}${limit !== undefined && !flag && html`<span class="quiet"> / ${limit}</span>`}</td>
+    <td class="bar">${flag ? html`<span class="quiet">${value ? "set" : "not set"}</span>` : html`<progress max="1" value=${share} aria-label=${`${name} spent`} class=${share >= 1 ? "full" : ""}></progress>`}</td></tr>`;
 }
 
 function Field({ name, value, changed }) {
   const text = JSON.stringify(value);
   if (text.length < 48 && (value === null || typeof value !== "object"))
-    return html`<p class=${`field${changed ? " changed" : ""}`}><code>${name}</code> <span class="value">${value === "" ? html`<span class="quiet">empty</span>` : String(value)}</span></p>`;
+    return html`<p class=${`field${changed ? " changed" : ""}`}><code><${Term} word=${name}>${name}<//></code> <span class="value">${value === "" ? html`<span class="quiet">empty</span>` : String(value)}</span></p>`;
   return html`<div class=${`field${changed ? " changed" : ""}`}><${Fold} title=${html`<code>${name}</code>`} extra=${short(text, 40)}><${Text} value=${value} label=${name} /><//></div>`;
 }
 
 // Messages
 
-function MessagesView({ turn, at, shown, onFork }) {
+function MessagesView({ turn, at, shown, onFork, cannot }) {
   const [first, setFirst] = useState(null);
   useEffect(() => setFirst(null), [turn]);
   const from = first === null ? Math.max(0, shown.messages - 40) : Math.min(first, Math.max(0, shown.messages - 40));
@@ -177,22 +172,31 @@ function MessagesView({ turn, at, shown, onFork }) {
   if (!shown.messages) return html`<p class="quiet">No messages yet.</p>`;
   return html`<div><h2>${plural(shown.messages, "message")} <span class="quiet">after ${plural(shown.at, "move")}</span></h2>
     ${from > 0 && html`<${Button} label="show earlier messages" kind="link" onClick=${() => setFirst(Math.max(0, from - 100))}>show earlier messages (${from})<//>`}
-    ${data && data.messages.map((row, i) => html`<${Message} key=${data.first + i} row=${row} index=${data.first + i} fresh=${data.first + i >= shown.messagesBefore && at > 0} onFork=${onFork} at=${shown.at} />`)}
+    ${data && data.messages.map((row, i) => html`<${Message} key=${data.first + i} row=${row} index=${data.first + i} fresh=${data.first + i >= shown.messagesBefore && at > 0} onFork=${onFork} cannot=${cannot} at=${shown.at} />`)}
   </div>`;
 }
 
-function Message({ row, index, fresh, onFork, at }) {
+function Message({ row, index, fresh, onFork, cannot, at }) {
   const text = typeof row.content === "string" ? row.content : row.content ? pretty(row.content) : "";
   const edit = row.role === "tool" ? { results: { [row.tool_call_id]: text } } : { messages: { [index]: row } };
   return html`<article class=${`message ${row.role}${fresh ? " fresh" : ""}`} aria-label=${`${row.role} message ${index}`}>
     <header><b>${row.role}</b>${row.name && html` <code>${row.name}</code>`}${row.summary && html` <span class="tag">summary</span>`}${row.wire === false && html` <span class="tag">not sent</span>`}${row.interrupted && html` <span class="tag">interrupted</span>`}
       <span class="quiet">#${index}${fresh ? " · new" : ""}</span>
-      <${Button} label=${`edit ${row.role} message ${index} and fork`} kind="link" onClick=${() => onFork(at, edit)}>edit<//></header>
+      <${Button} label=${`edit ${row.role} message ${index} and fork`} kind="link" why=${cannot} onClick=${() => onFork(at, edit)}>edit<//></header>
     ${row.reasoning && html`<${Fold} title=${html`<span class="quiet">reasoning</span>`}><${Text} value=${row.reasoning} label="reasoning" /><//>`}
-    ${text && (text.length > 1500 ? html`<${Fold} title=${short(text, 300)} extra=${`${text.length.toLocaleString("en")} characters`}><${Text} value=${text} label="message" /><//>` : html`<p class="content">${text}</p>`)}
+    ${text && (row.role === "assistant" ? html`<${Markdown} text=${text} />` : html`<${Long} text=${text} />`)}
     ${row.tool_calls && html`<ul class="calls">${row.tool_calls.map((call) => html`<li><code>${call.function.name}(${short(call.function.arguments, 300)})</code></li>`)}</ul>`}
   </article>`;
 }
+
+/** A text as it is, its line breaks kept; a long one begins short. */
+function Long({ text }) {
+  const [whole, setWhole] = useState(false);
+  const cut = text.length > LONG && !whole;
+  return html`<p class="content">${cut ? text.slice(0, LONG) : text}</p>${cut && html`<${Rest} left=${text.length - LONG} onAll=${() => setWhole(true)} />`}`;
+}
+
+const LONG = 1500;
 
 // The wire
 
@@ -201,7 +205,7 @@ function WireView({ turn, shown }) {
   const source = shown.move?.source;
   const at = source === "CallLLM" ? shown.at - 1 : shown.state === "CallLLM" ? shown.at : null;
   const { data, error } = useFetched(at === null ? "" : turnPath(turn, `/at/${at}/wire`));
-  return html`<div><h2>On the wire</h2>
+  return html`<div><h2>On the <${Term} word="wire">wire<//></h2>
     ${at === null && html`<p class="quiet">Neither this move nor the next asks the model. Requests go out from CallLLM; summaries, which Compress asks for, are not kept.</p>`}
     ${error && html`<p class="problem">${error}</p>`}
     ${at !== null && data && (data.body ? html`<section><h3>Request <span class="quiet">composed again · ${data.mode} · ${data.bytes.toLocaleString("en")} bytes · about ${data.estimate.toLocaleString("en")} tokens</span></h3>

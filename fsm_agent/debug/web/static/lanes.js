@@ -1,9 +1,12 @@
-// The strip of lanes, one a state, like a logic analyser. It asks for as many columns as it has pixels, never for all moves.
+// The strip of lanes, one a state, like a logic analyser, over moves or over time. It asks for as many columns as it has pixels, never for all moves.
 import { turnPath } from "./api.js";
 import { useFetched, WHILE_RUNNING } from "./fetched.js";
-import { html, useEffect, useLayoutEffect, useRef, useState } from "./ui.js";
+import { html, seconds, useEffect, useLayoutEffect, useRef, useState } from "./ui.js";
 
-const LEFT = 122;
+const WIDE = 122;
+const NARROW = 14;
+const AXIS = 24; // pixels of the axis below the lanes
+const WAITS = [["people", "people", "--t6"], ["model", "the model", "--t2"], ["tools", "tools", "--t5"], ["pauses", "pauses", "--t4"]];
 /** Height of a lane: many share the room, few do not fill it. */
 const laneOf = (states) => Math.max(5, Math.min(15, Math.floor(96 / states.length)));
 
@@ -12,10 +15,15 @@ export function Lanes({ turn, count, at, engine, states, onLook, theme, running 
   const box = useRef(null);
   const [width, setWidth] = useState(0);
   const [span, setSpan] = useState(null); // {first, last} when zoomed
-  const first = span ? span.first : 0;
-  const last = span ? Math.min(span.last, count) : count;
-  const wide = Math.max(1, width - LEFT - 12);
+  const [axis, setAxis] = useState("moves");
+  const timed = axis === "time";
+  const first = span && !timed ? span.first : 0;
+  const last = span && !timed ? Math.min(span.last, count) : count;
+  const left = width && width < 480 ? NARROW : WIDE;
+  const wide = Math.max(1, width - left - 12);
   const lane = laneOf(states);
+  const lanes = states.length + (timed ? 1 : 0);
+  const height = lanes * lane + AXIS;
 
   useEffect(() => setSpan(null), [turn]);
   useLayoutEffect(() => {
@@ -24,13 +32,13 @@ export function Lanes({ turn, count, at, engine, states, onLook, theme, running 
     return () => watch.disconnect();
   }, []);
 
-  const path = turn && width ? turnPath(turn, `/lanes?first=${first}&last=${last}&buckets=${Math.floor(wide)}`) : "";
-  const { data } = useFetched(path, 0, running ? WHILE_RUNNING : 0);
+  const path = !turn || !width ? "" : timed ? turnPath(turn, `/time?buckets=${Math.floor(wide)}`) : turnPath(turn, `/lanes?first=${first}&last=${last}&buckets=${Math.floor(wide)}`);
+  const { data: found } = useFetched(path, timed ? count : 0, running ? WHILE_RUNNING : 0);
+  const data = found && Boolean(found.positions) === timed ? found : null;
 
   useLayoutEffect(() => {
     const element = canvas.current;
     const scale = window.devicePixelRatio || 1;
-    const height = states.length * lane;
     element.width = Math.max(1, wide * scale);
     element.height = height * scale;
     element.style.height = `${height}px`;
@@ -39,24 +47,30 @@ export function Lanes({ turn, count, at, engine, states, onLook, theme, running 
     pen.clearRect(0, 0, wide, height);
     if (!data || !data.masks.length) return;
     const style = getComputedStyle(document.documentElement);
-    const colours = states.map((_, i) => style.getPropertyValue(i === states.length - 1 ? "--final" : `--t${i % 7}`));
+    const colour = (name) => style.getPropertyValue(name);
     const step = wide / data.masks.length;
-    const grid = style.getPropertyValue("--line");
+    pen.fillStyle = colour("--line");
+    for (let i = 0; i < lanes; i += 1) pen.fillRect(0, i * lane + lane / 2 - 0.5, wide, 1);
     states.forEach((_, i) => {
-      pen.fillStyle = grid;
-      pen.fillRect(0, i * lane + lane / 2 - 0.5, wide, 1);
-    });
-    states.forEach((_, i) => {
-      pen.fillStyle = colours[i];
+      pen.fillStyle = colour(i === states.length - 1 ? "--final" : `--t${i % 7}`);
       data.masks.forEach((mask, bucket) => {
         if (Math.floor(mask / 2 ** i) % 2) pen.fillRect(bucket * step, i * lane + 1, Math.max(1, step > 6 ? step - 1 : step), lane - 2);
       });
     });
-  }, [data, width, theme, turn]);
+    if (timed) drawWaits(pen, data, step, states.length * lane + 1, lane - 2, colour);
+    drawAxis(pen, timed ? data.seconds : last - first, wide, lanes * lane, first, colour("--quiet"), timed);
+  }, [data, width, theme, turn, lanes, height]);
 
-  const placeOf = (seq) => LEFT + ((seq - first + 0.5) / (last - first + 1)) * wide;
-  const seqOf = (x) => Math.round(first + ((x - LEFT) / wide) * (last - first + 1) - 0.5);
-  const inSight = (seq) => seq >= first && seq <= last;
+  const columnOf = (seq) => {
+    let found = 0;
+    data?.positions.forEach((one, i) => {
+      if (one <= seq) found = i;
+    });
+    return found;
+  };
+  const placeOf = (seq) => (timed ? left + (data ? ((columnOf(seq) + 0.5) / data.positions.length) * wide : 0) : left + ((seq - first + 0.5) / (last - first + 1)) * wide);
+  const seqOf = (x) => (timed ? data?.positions[Math.max(0, Math.min(data.positions.length - 1, Math.floor(((x - left) / wide) * data.positions.length)))] ?? 0 : Math.round(first + ((x - left) / wide) * (last - first + 1) - 0.5));
+  const inSight = (seq) => timed || (seq >= first && seq <= last);
 
   const scrub = (event) => {
     const x = event.clientX - box.current.getBoundingClientRect().left;
@@ -74,6 +88,7 @@ export function Lanes({ turn, count, at, engine, states, onLook, theme, running 
     setSpan({ first: start, last: start + size - 1 });
   };
   const wheel = (event) => {
+    if (timed) return;
     event.preventDefault();
     zoom(event.deltaY > 0 ? 1.4 : 0.7, seqOf(event.clientX - box.current.getBoundingClientRect().left));
   };
@@ -100,17 +115,60 @@ export function Lanes({ turn, count, at, engine, states, onLook, theme, running 
     event.stopPropagation();
   };
 
-  return html`<section class="lanes" ref=${box} aria-label="lanes of the states" onPointerDown=${press}
+  return html`<section class=${`lanes${left === NARROW ? " narrow" : ""}`} ref=${box} aria-label="lanes of the states" onPointerDown=${press}
     onPointerMove=${(event) => event.buttons === 1 && event.currentTarget.hasPointerCapture(event.pointerId) && scrub(event)}>
-    <ul class="lane-names" aria-hidden="true" style=${{ "--lane": `${lane}px`, "--words": `${Math.min(lane, 11)}px` }}>${states.map((name, i) => html`<li class=${i === states.length - 1 ? "final" : `t${i % 7}`} title=${name}><span>${name}</span></li>`)}</ul>
-    <canvas ref=${canvas} class="lane-canvas" role="img" aria-label="the state at every position, as columns"></canvas>
+    <ul class="lane-names" aria-hidden="true" style=${{ "--lane": `${lane}px`, "--words": `${Math.min(lane, 11)}px` }}>${states.map((name, i) => html`<li class=${i === states.length - 1 ? "final" : `t${i % 7}`} title=${name}><span>${name}</span></li>`)}${timed && html`<li title="what was waited for"><span>waited for</span></li>`}</ul>
+    <canvas ref=${canvas} class="lane-canvas" role="img" aria-label=${timed ? `the states over time, ${seconds(data?.seconds)} in all` : "the state at every position, as columns"}></canvas>
     <div class="marker engine" hidden=${!inSight(engine)} style=${{ transform: `translateX(${placeOf(engine)}px)` }} title="where the engine is"></div>
     <div class="marker look" hidden=${!inSight(at)} style=${{ transform: `translateX(${placeOf(at)}px)` }} role="slider" tabindex="0"
       aria-label="position looked at" aria-valuemin="0" aria-valuemax=${count} aria-valuenow=${at} onKeyDown=${keys}></div>
-    <div class="zoom">
-      <button type="button" aria-label="zoom in" title="zoom in (wheel)" onClick=${() => zoom(0.5)}>+</button>
-      <button type="button" aria-label="zoom out" title="zoom out" disabled=${!span} onClick=${() => zoom(2)}>−</button>
-      <button type="button" aria-label="show all positions" title="show all" disabled=${!span} onClick=${() => setSpan(null)}>all</button>
+    <div class="lane-foot">
+      <span class="switch-axis" role="group" aria-label="axis of the lanes">${["moves", "time"].map((name) => html`<button type="button" aria-pressed=${axis === name} onClick=${() => setAxis(name)}>${name}</button>`)}</span>
+      ${timed && data && html`<span class="waits-legend">${WAITS.filter(([kind]) => data.sums[kind] > 0).map(([kind, said]) => html`<span class=${`wait for-${kind}`}>${said} ${seconds(data.sums[kind])}</span>`)}<span class="wait">engine ${seconds(Math.max(0, data.sums.engine))}</span></span>`}
+      ${!timed && html`<span class="zoom">
+        <button type="button" aria-label="zoom in" title="zoom in (wheel)" onClick=${() => zoom(0.5)}>+</button>
+        <button type="button" aria-label="zoom out" title="zoom out" disabled=${!span} onClick=${() => zoom(2)}>−</button>
+        <button type="button" aria-label="show all positions" title="show all" disabled=${!span} onClick=${() => setSpan(null)}>all</button></span>`}
     </div>
   </section>`;
+}
+
+/** What was waited for in each column, as its share of the height. */
+function drawWaits(pen, data, step, top, height, colour) {
+  const whole = data.seconds / data.waits.length || 1;
+  WAITS.forEach(([, , name], kind) => {
+    pen.fillStyle = colour(name);
+    data.waits.forEach((parts, column) => {
+      const before = parts.slice(0, kind).reduce((sum, one) => sum + one, 0);
+      const share = Math.min(1, parts[kind] / whole);
+      if (share > 0) pen.fillRect(column * step, top + height * Math.min(1, before / whole), Math.max(1, step), Math.max(1, height * share));
+    });
+  });
+}
+
+/** Round values from 0 to `most`, about eight of them. */
+function ticks(most, timed) {
+  if (!(most > 0)) return [0];
+  const rough = most / 8;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const size = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
+  const step = timed ? size : Math.max(1, Math.round(size));
+  return Array.from({ length: Math.floor(most / step) + 1 }, (_, i) => i * step);
+}
+
+/** `whole`: what the axis is long, seconds or moves; those begin at `first`. */
+function drawAxis(pen, whole, wide, top, first, colour, timed) {
+  pen.fillStyle = colour;
+  pen.font = '10px system-ui, "DejaVu Sans", sans-serif';
+  pen.textBaseline = "top";
+  let free = -1;
+  for (const value of ticks(whole, timed)) {
+    const x = (timed ? value / (whole || 1) : (value + 0.5) / (whole + 1)) * wide;
+    const text = timed ? value ? seconds(value) : "0" : String(first + value);
+    const width = pen.measureText(text).width;
+    const place = Math.max(0, Math.min(wide - width, x - width / 2));
+    pen.fillRect(Math.min(wide - 1, x), top, 1, 4);
+    if (place > free) pen.fillText(text, place, top + 5);
+    free = Math.max(free, place + width + 8);
+  }
 }

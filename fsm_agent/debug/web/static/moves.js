@@ -27,7 +27,7 @@ export function MoveList({ moves, count, at, engine, states, rows, found, onLook
   for (let seq = from; seq <= to; seq += 1) shown.push(seq);
   const marks = new Set(found);
   return html`<section class="moves" aria-label="moves">
-    <div class="moves-head" aria-hidden="true"><span>#</span><span>state</span><span>event</span><span>to</span><span>because</span><span class="num">took</span></div>
+    <div class="moves-head" aria-hidden="true"><span>#</span><span>state</span><span>event</span><span>to</span><span>because</span><span class="num took">took</span></div>
     <div class="moves-box" ref=${box} onScroll=${(event) => setTop(event.currentTarget.scrollTop)} role="listbox" tabindex="0"
       aria-label="list of moves" aria-activedescendant=${`move-${at}`}>
       <div class="moves-room" style=${{ height: `${(count + 1) * ROW}px` }}>
@@ -51,7 +51,7 @@ function Row({ seq, move, rows, states, looked, engine, hit, onLook }) {
     <span class="num">${seq}</span><${State} name=${move.source} states=${states} /><span>${words(move.event)}</span>
     <${State} name=${move.dest} states=${states} />
     <span class="because" title=${move.row}>${move.exit ? html`<${Exit} name=${move.exit} />` : rungWords(row, move)}</span>
-    <span class="num">${seconds(move.seconds)}</span>
+    <span class="num took">${seconds(move.seconds)}</span>
   </div>`;
 }
 

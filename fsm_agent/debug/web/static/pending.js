@@ -1,7 +1,7 @@
 // What suspended turns wait for, of any process, and the answers: a dialog. All of a question is shown.
 import { get, post } from "./api.js";
 import { Dialog } from "./dialogs.js";
-import { Shown, useStill } from "./held.js";
+import { Shown, StillButton, useStill } from "./held.js";
 import { Button, html, useEffect, useRef, useState, words } from "./ui.js";
 
 export function Pending({ onClose, onOpen }) {
@@ -30,14 +30,15 @@ const FIELDS = { question: "your answer", result: "the result, as the model read
 function Item({ item, onAnswer, onOpen }) {
   const [text, setText] = useState("");
   const buttons = useRef(null);
-  const still = useStill(buttons, item.id);
-  const button = (label, shown, said, kind = "") => html`<${Button} key=${label} label=${`${label} ${item.id}`} kind=${kind} disabled=${!still} onClick=${() => onAnswer(said)}>${shown}<//>`;
+  const by = useStill(buttons, item.id);
+  const button = (label, shown, said, kind = "") => html`<${StillButton} key=${label} label=${`${label} ${item.id}`} kind=${kind} by=${by} onClick=${() => onAnswer(said)}>${shown}<//>`;
   const field = FIELDS[item.kind];
   return html`<section class="held" aria-label=${item.id}>
     <p class="line"><b>${words(item.what)}</b> <span class="quiet">${item.id}, since ${new Date(item.since * 1000).toLocaleString()}${item.due ? `, until ${new Date(item.due * 1000).toLocaleString()}` : ""}</span>
       <${Button} label=${`open the turn of ${item.id}`} kind="link" onClick=${onOpen}>open its turn<//></p>
     <${Shown} text=${item.asked} kind="call-text" label="what is asked" />
     ${field && html`<label class="stack"><span class="quiet">${field}</span><textarea rows="2" aria-label=${`${field} ${item.id}`} value=${text} onInput=${(event) => setText(event.currentTarget.value)}></textarea></label>`}
+    ${by.refusal && html`<p class="problem" role="alert">${by.refusal}</p>`}
     <div class="buttons" ref=${buttons}>
       ${item.kind === "approval" ? item.choices.map((one) => button(words(one), SAYS[one], one, KINDS[one]))
         : item.kind === "timer" ? button("go on now", "Go on now", "")

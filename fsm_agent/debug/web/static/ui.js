@@ -1,6 +1,7 @@
 // What every part of the page uses: elements, words for figures, small pieces.
 import { h, render, Fragment } from "./vendor/preact.mjs";
 import { useState } from "./vendor/preact-hooks.mjs";
+import { GLOSSARY } from "./glossary.js";
 import htm from "./vendor/htm.mjs";
 
 export const html = htm.bind(h);
@@ -42,18 +43,36 @@ export function tone(name, states) {
 export const Exit = ({ name, mark = "" }) => html`<b class=${`exit-name ${outcomes[name] || ""}`}>${mark}${words(name)}</b>`;
 export const outcomes = {};
 
+/** A word with what it means, where the glossary has it. */
+export function Term({ word, children }) {
+  const means = GLOSSARY[word];
+  return means ? html`<span class="term" tabindex="0" data-tip=${means}>${children || words(word)}</span>` : children || words(word);
+}
+
+export const money = (usd) => (usd === null ? "price unknown" : `$${usd.toFixed(usd && usd < 0.1 ? 4 : 2)}`);
+
+/** A date that is short for today. */
+export function when(value) {
+  const then = new Date(value * 1000);
+  const time = then.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
+  if (then.toDateString() === new Date().toDateString()) return time;
+  return `${then.toLocaleDateString([], { year: "numeric", month: "short", day: "numeric" })} ${time}`;
+}
+
 /** Plain text of any JSON value, long strings with their line breaks kept. */
 export const pretty = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
 
 const MOST = 40_000;
 
 /** A block of text that may be long: the beginning, and the rest on demand. */
-export function Text({ value, label }) {
+export function Text({ value, label, most = MOST }) {
   const text = pretty(value ?? "");
-  const cut = text.length > MOST;
-  return html`<pre class="text" tabindex="0" aria-label=${label}>${cut ? text.slice(0, MOST) : text}${cut &&
-  html`<span class="quiet">\n… ${(text.length - MOST).toLocaleString("en")} more characters</span>`}</pre>`;
+  const [whole, setWhole] = useState(false);
+  const cut = text.length > most && !whole;
+  return html`<pre class="text" tabindex="0" role="region" aria-label=${label}>${cut ? text.slice(0, most) : text}</pre>${cut && html`<${Rest} left=${text.length - most} onAll=${() => setWhole(true)} />`}`;
 }
+
+export const Rest = ({ left, onAll }) => html`<${Button} label="show all of the text" kind="link" onClick=${onAll}>show all (${left.toLocaleString("en")} more characters)<//>`;
 
 /** An object by its parts: short ones beside their names, long texts with their line breaks. */
 export function Parts({ value }) {
@@ -71,8 +90,13 @@ export function Fold({ title, open = false, children, extra }) {
     <summary>${title}${extra && html`<span class="quiet extra">${extra}</span>`}</summary>${made && children}</details>`;
 }
 
-export const Button = ({ label, hint, disabled, onClick, kind = "", children, pressed }) => html`<button type="button" class=${kind}
-  aria-label=${label} title=${hint || label} disabled=${disabled} aria-pressed=${pressed} onClick=${onClick}>${children}</button>`;
+/** `why`: it cannot work now, and this says why, to those who point at it and those who press it. */
+export const Button = ({ label, hint, disabled, why, onClick, kind = "", children, pressed }) => html`<button type="button" class=${kind}
+  aria-label=${label} title=${why || hint || label} disabled=${disabled} aria-disabled=${why ? "true" : null} aria-pressed=${pressed}
+  onClick=${why ? () => refused.tell(why) : onClick}>${children}</button>`;
+
+/** Where it is said that something was not done; the page puts its own in the place of this. */
+export const refused = { tell: () => {} };
 
 /** JSON that a person typed. */
 export function parsed(text, what) {

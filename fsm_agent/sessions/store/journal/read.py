@@ -71,6 +71,16 @@ class Effect:
     origin: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ModelUse:
+    """What a turn took so far: ``model``, one that it asked, tokens, and US dollars, ``None`` while a
+    price is not known. Its children's are apart."""
+
+    model: str = ""
+    tokens: int = 0
+    cost: float | None = 0.0
+
+
 _INFO = (
     "id, session, asked, state, seq, began, moved, ended, exit, outcome, parent, forked_at, owner, epoch,"
     " digest, table_name, imported"
@@ -136,6 +146,19 @@ class Turns:
             return ""
         said = self.result(turn_id) or self.snapshot(turn_id, 0)
         return str(said.get("agent", AGENT_NAME))
+
+    def usage(self) -> dict[str, ModelUse]:
+        """What each turn that asked a model took, by its id."""
+        sql = (
+            "SELECT turn, MAX(provider || ':' || model), SUM(input + output + cache_read + cache_write),"
+            " SUM(cost), MAX(CASE WHEN cost_status = 'unknown' THEN 1 ELSE 0 END) FROM usage GROUP BY turn"
+        )
+        with self._database.reading() as c:
+            rows = c.execute(sql).fetchall()
+        return {
+            turn: ModelUse(model, tokens, None if unknown else cost or 0.0)
+            for turn, model, tokens, cost, unknown in rows
+        }
 
     def steps(self, turn_id: str, first: int = 1, last: int | None = None) -> list[Step]:
         """The moves numbered ``first`` to ``last``, both included."""

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import psycopg
+from psycopg.adapt import Loader
+
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store.postgres.address import shown
-
-try:
-    import psycopg
-    from psycopg.adapt import Loader
-except ImportError as error:
-    raise StoreError(
-        "sessions in PostgreSQL need the extra `postgres`, which is not installed: pip install"
-        " 'fsm_agent[postgres]'"
-    ) from error
 
 if TYPE_CHECKING:
     from psycopg.abc import Buffer
@@ -115,6 +109,7 @@ _HINTS = {
     "53100": "its disk is full; make room, turns can then be resumed",
     "53300": "it has no connection left: each process takes three",
     "28": "look at the user, the password and pg_hba.conf",
+    "3F": "name a schema in search_path that is there, and that its user may use",
     "3D": "create it first: createdb",
 }
 """What to do, by code or class of errors."""

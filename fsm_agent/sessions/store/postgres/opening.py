@@ -1,0 +1,48 @@
+"""What is loaded only for who names a database of PostgreSQL."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fsm_agent.errors import StoreError
+
+if TYPE_CHECKING:
+    from fsm_agent.sessions.store.postgres.checkup import Checkup
+    from fsm_agent.sessions.store.postgres.database import PostgresDatabase
+    from fsm_agent.sessions.store.postgres.presence import PostgresOwners
+
+
+def database_at(url: str) -> PostgresDatabase:
+    """Open the database at an address. Raises ``StoreError``."""
+    _need_extra()
+    from fsm_agent.sessions.store.postgres.database import PostgresDatabase
+
+    return PostgresDatabase(url)
+
+
+def owners_of(store: Callable[[], Any]) -> PostgresOwners:
+    """Return who knows the processes that run turns in a store's database. Raises ``StoreError``."""
+    _need_extra()
+    from fsm_agent.sessions.store.postgres.presence import PostgresOwners
+
+    return PostgresOwners(store)
+
+
+def checkup_of(url: str) -> Checkup:
+    """Look at the database at an address, without changing it. Raises ``StoreError``."""
+    _need_extra()
+    from fsm_agent.sessions.store.postgres.checkup import looked_at
+
+    return looked_at(url)
+
+
+def _need_extra() -> None:
+    try:
+        importlib.import_module("psycopg")
+    except ImportError as error:
+        raise StoreError(
+            "sessions in PostgreSQL need the extra `postgres`, which is not installed: pip install"
+            " 'fsm_agent[postgres]'"
+        ) from error

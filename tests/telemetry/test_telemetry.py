@@ -1,0 +1,214 @@
+"""Switching it on, what is sent besides, what is kept secret, and that it is not there when nobody wants it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+from opentelemetry.semconv._incubating.attributes import (
+    gen_ai_attributes,
+    http_attributes,
+    session_attributes,
+)
+from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
+from opentelemetry.semconv.attributes import error_attributes, server_attributes
+from opentelemetry.semconv.schemas import Schemas
+
+from fsm_agent import Agent, Settings, tool
+from fsm_agent.errors import ConfigError, OwnershipLost
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.fence import Fence
+from fsm_agent.telemetry import conventions
+from fsm_agent.telemetry.export import LogExport
+from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, status, text, tools
+from tests.helpers.collected import Collected, collected, id_of, told, trace_of
+from tests.helpers.mcp_bench import PATIENT, program
+
+KEY = "sk-proj-abcdefghijklmnop1234"
+WIRES = ("chat_completions", "codex_responses", "anthropic_messages")
+
+
+@pytest.fixture
+def seen() -> Iterator[Collected]:
+    with collected() as found:
+        yield found
+
+
+@tool(concurrency="parallel", effect="pure")
+def login(secret: str) -> str:
+    """Log in."""
+    return f"logged in with {KEY}"
+
+
+def test_our_strings_are_those_of_the_conventions() -> None:
+    """All but those of ours; the release is one that the package of the conventions knows."""
+    known = {
+        value
+        for module in (
+            gen_ai_attributes, gen_ai_metrics, error_attributes, server_attributes, session_attributes,
+            http_attributes,
+        )
+        for name, value in vars(module).items()
+        if name.isupper()
+    }  # fmt: skip
+    ours = {value for name, value in vars(conventions).items() if name.isupper() and isinstance(value, str)}
+    standard = {
+        value for value in ours if value.startswith(("gen_ai.", "error.", "server.", "session.", "http."))
+    }
+    assert len(standard) > 30
+    assert standard <= known
+    assert conventions.SCHEMA_URL in {schema.value for schema in Schemas}
+    operations = {one.value for one in gen_ai_attributes.GenAiOperationNameValues}
+    assert {conventions.INVOKE_AGENT, conventions.CHAT, conventions.EXECUTE_TOOL} <= operations
+    providers = {one.value for one in gen_ai_attributes.GenAiProviderNameValues}
+    assert set(conventions.PROVIDERS.values()) - {"azure.ai.openai"} <= providers | {"azure.ai.openai"}
+    assert {"openai", "anthropic", "deepseek", "groq"} <= providers, "names that are ours as well"
+
+
+def all_told(seen: Collected) -> str:
+    return " ".join(str(dict(told(span))) + str(span.status.description) for span in seen.spans)
+
+
+@pytest.mark.behaviour("OBS-03")
+@pytest.mark.parametrize("wire", WIRES)
+def test_contents_are_told_only_when_they_are_asked_for_and_without_secrets(wire: str) -> None:
+    script = [tools(call("login", {"secret": KEY})), text("the answer"), status(400, f"no {KEY}")]
+    for contents in (False, True):
+        with ScriptedServer(script) as server, collected(contents=contents) as seen:
+            bot = Agent(
+                "local:m", base_url=server.url, api_mode=wire, toolsets=[], tools=[login], system_prompt="You help.",
+                telemetry=seen.given, clock=FakeClock(),
+            )  # fmt: skip
+            bot.run_conversation(f"my question, with {KEY}")
+            bot.run_conversation("again")
+            bot.close()
+            words = all_told(seen)
+            assert KEY not in words
+            if not contents:
+                assert not any(
+                    word in words for word in ("my question", "the answer", "logged in", "You help")
+                )
+                continue
+            first, second, *_ = seen.named("chat")
+            assert "my question" in str(told(first)["gen_ai.input.messages"])
+            asked = json.loads(str(told(second)["gen_ai.input.messages"]))
+            kinds = [part["type"] for message in asked for part in message["parts"]]
+            assert "tool_call" in kinds
+            assert "tool_call_response" in kinds
+            assert {part.get("response") for message in asked for part in message["parts"]} & {
+                "logged in with sk-***"
+            }
+            prompt = str(told(first).get("gen_ai.system_instructions")) + str(
+                told(first)["gen_ai.input.messages"]
+            )
+            assert "You help" in prompt
+            assert "login" in str(told(first)["gen_ai.tool.definitions"])
+            [answer] = json.loads(str(told(second)["gen_ai.output.messages"]))
+            assert {"type": "text", "content": "the answer"} in answer["parts"]
+            assert json.loads(str(told(seen.one("execute_tool"))["gen_ai.tool.call.arguments"])) == {
+                "secret": "***"
+            }
+            turn = seen.named("invoke_agent")[0]
+            assert "the answer" in str(told(turn)["gen_ai.output.messages"])
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_providers_get_a_traceparent_only_when_it_is_asked_for(wire: str) -> None:
+    for propagate in (False, True):
+        with ScriptedServer([text("hi")]) as server, collected(propagate=propagate) as seen:
+            bot = Agent("local:m", base_url=server.url, api_mode=wire, toolsets=[], telemetry=seen.given)
+            bot.run_conversation("go")
+            bot.close()
+            [request] = [one for one in server.requests if one.method == "POST"]
+            chat = seen.one("chat")
+            expected = f"00-{trace_of(chat):032x}-{id_of(chat):016x}-" if propagate else "none"
+            assert request.headers.get("traceparent", "none").startswith(expected)
+
+
+def test_mcp_servers_get_a_traceparent_with_each_call(seen: Collected, tmp_path: Path) -> None:
+    script = [tools(call("s__meta")), text("fine")]
+    meta = {"name": "meta", "description": "What it was called with.", "inputSchema": {"type": "object"}}
+    server = program(tools=[meta]) | {"approval": "never"}
+    bot = Agent(
+        ScriptedModel(script), home=tmp_path, toolsets=[], mcp={"s": server},
+        telemetry=seen.given, settings={"mcp": PATIENT},
+    )  # fmt: skip
+    result = bot.run_conversation("go")
+    bot.close()
+    [row] = [row for row in result.messages if row["role"] == "tool"]
+    called = seen.one("execute_tool s__meta")
+    assert f"{trace_of(called):032x}" in row["content"]
+
+
+def test_log_records_are_tied_to_the_span_that_they_were_made_in(seen: Collected, tmp_path: Path) -> None:
+    memory, loggers = InMemoryLogRecordExporter(), LoggerProvider(shutdown_on_exit=False)
+    loggers.add_log_record_processor(SimpleLogRecordProcessor(memory))
+    handler, ours = LogExport(loggers.get_logger("x")), logging.getLogger("fsm_agent")
+    ours.addHandler(handler)
+    before, ours.level = ours.level, logging.INFO
+    logging.getLogger("fsm_agent").manager._clear_cache()  # type: ignore[attr-defined]
+    try:
+        script = [status(500, f"no luck with {KEY}"), text("fine")]
+        Agent(
+            ScriptedModel(script), toolsets=[], home=tmp_path, clock=FakeClock(), telemetry=seen.given
+        ).chat("go")
+    finally:
+        ours.removeHandler(handler)
+        ours.setLevel(before)
+    records = [one.log_record for one in memory.get_finished_logs()]
+    failed, turn = seen.named("chat")[0], seen.one("invoke_agent")
+    [attempt] = [one for one in records if (one.attributes or {}).get("failure_class") == "server_error"]
+    assert (attempt.trace_id, attempt.span_id) == (trace_of(failed), id_of(failed))
+    assert (attempt.severity_text, (attempt.attributes or {})["attempt"]) == ("WARNING", 1)
+    assert KEY not in str([one.body for one in records])
+    [ended] = [one for one in records if "ended: text_response" in str(one.body)]
+    assert ended.span_id == id_of(turn)
+
+
+def test_what_belongs_to_no_turn_is_measured(seen: Collected, tmp_path: Path) -> None:
+    Agent(ScriptedModel([text("fine")]), toolsets=[], home=tmp_path, telemetry=seen.given).chat("go")
+    store = Store(tmp_path)
+    with pytest.raises(OwnershipLost), store.database.reading() as c:
+        Fence("nobody's", 7).refuse(c)
+    assert len(seen.figures("fsm.queue.wait")) == 1
+    assert seen.total("fsm.store.commit.duration") > 0
+    assert seen.total("fsm.store.fenced_writes") == 1
+
+
+def test_settings_switch_it_on_and_an_argument_decides(tmp_path: Path) -> None:
+    def tracing(**options: Any) -> Any:
+        return Agent(ScriptedModel(), home=tmp_path, **options)._services.tracing
+
+    assert tracing() is None
+    assert tracing(telemetry=True).contents is False
+    on = Settings.of({"telemetry": {"enabled": True, "contents": True}})
+    assert tracing(settings=on).contents is True
+    assert tracing(settings=on, telemetry=False) is None
+    with pytest.raises(ConfigError, match=r"telemetry has the wrong type"):
+        tracing(telemetry="yes")
+
+
+@pytest.mark.behaviour("OBS-04")
+def test_nothing_of_it_is_loaded_where_nobody_wants_it(tmp_path: Path) -> None:
+    program = (
+        "import sys\nfrom fsm_agent import Agent\nfrom fsm_agent.testing import ScriptedModel, text\n"
+        "assert Agent(ScriptedModel([text('hi')]), home=sys.argv[1], toolsets=[]).chat('go') == 'hi'\n"
+        "print([name for name in sys.modules if name.startswith('opentelemetry')])"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_without_the_extra_it_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsm_agent.telemetry.tracing", None)
+    with pytest.raises(ConfigError, match=r"telemetry needs OpenTelemetry .*pip install 'fsm-agent\[otel\]'"):
+        Agent("offline:demo", home=tmp_path, telemetry=True)

@@ -49,7 +49,7 @@ class StreamDelta(NamedTuple):
     text: str | None
 
 
-class Reasoning(NamedTuple):
+class ReasoningText(NamedTuple):
     """A piece of what the model thinks."""
 
     text: str
@@ -87,12 +87,12 @@ class Dropped(NamedTuple):
 
 
 EventValues: TypeAlias = (
-    ToolStart | ToolComplete | ToolProgress | Transition | StreamDelta | Reasoning | InterimText | StatusText
+    ToolStart | ToolComplete | ToolProgress | Transition | StreamDelta | ReasoningText | InterimText | StatusText
     | Thinking | Named | Dropped | tuple[Any, ...]
 )  # fmt: skip
 SHAPES: Mapping[str, Any] = {
     "tool_start": ToolStart, "tool_complete": ToolComplete, "tool_progress": ToolProgress,
-    "transition": Transition, "stream_delta": StreamDelta, "reasoning": Reasoning, "thinking": Thinking,
+    "transition": Transition, "stream_delta": StreamDelta, "reasoning": ReasoningText, "thinking": Thinking,
     "interim_assistant": InterimText, "status": StatusText, "event": Named, "dropped": Dropped,
 }  # fmt: skip
 

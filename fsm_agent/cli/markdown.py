@@ -41,13 +41,19 @@ class Blocks:
         if "\n" not in text or self._fence not in self.pending[-len(text) - len(self._fence) :]:
             return ""
         tops = [one for one in _PARSER.parse(self.pending) if one.map and one.level == 0 <= one.nesting]
-        self._fence = tops[-1].markup if tops and tops[-1].type == "fence" else ""
+        self._fence = self._open_fence(tops[-1]) if tops else ""
         if len(tops) < 2:
             return ""
         lines = self.pending.split("\n")
-        last = (tops[-1].map or [0])[0]
-        whole, self.pending = "\n".join(lines[:last]), "\n".join(lines[last:])
+        begins = (tops[-1].map or [0])[0]
+        whole, self.pending = "\n".join(lines[:begins]), "\n".join(lines[begins:])
         return whole
+
+    def _open_fence(self, last: Token) -> str:
+        """What would end the code in the last block, if it is code that has no end yet."""
+        first, end = last.map or (0, 0)
+        closed = end - first > 1 and self.pending.rstrip().endswith(last.markup)
+        return last.markup if last.type == "fence" and not closed else ""
 
     def rest(self) -> str:
         """What no more can be added to, when nothing comes any more."""

@@ -87,8 +87,8 @@ class Dropped(NamedTuple):
 
 
 EventValues: TypeAlias = (
-    ToolStart | ToolComplete | ToolProgress | Transition | StreamDelta | ReasoningText | InterimText | StatusText
-    | Thinking | Named | Dropped | tuple[Any, ...]
+    ToolStart | ToolComplete | ToolProgress | Transition | StreamDelta | ReasoningText | InterimText
+    | StatusText | Thinking | Named | Dropped | tuple[Any, ...]
 )  # fmt: skip
 SHAPES: Mapping[str, Any] = {
     "tool_start": ToolStart, "tool_complete": ToolComplete, "tool_progress": ToolProgress,

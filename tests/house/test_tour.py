@@ -15,8 +15,8 @@ import pytest
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
-NEEDS_A_MODEL, NEEDS_MORE = "--model openai", ("acp", "debug", "diagram diff", "git diff")
-"""Commands that need a key, an editor, a browser, or a folder with changes."""
+NEEDS_A_MODEL, NEEDS_MORE = "--model openai", ("acp", "debug", "diagram diff", "worker")
+"""Commands that need a key, an editor, a browser, a repository with a history, or a program of one's own."""
 
 
 def commands() -> list[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fsm_agent.conversation.handover import next_turn_id
 from fsm_agent.dispatch.port import HandOver, Order, TurnLink
 from fsm_agent.errors import ConfigError, OwnershipLost
+from fsm_agent.runtime.measures import measured
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.queued import claim_queued, found, withdraw
@@ -86,6 +87,7 @@ async def _run(
             return await _not_begun(store, order, rank)
         queued, begins = claimed
         agent, deps = make_agent(order)
+        measured("queue_wait", max(0.0, store.now() - queued.at))
         try:
             turn = agent.begin_queued(order.turn, queued.request, begins, deps=deps)
         except ConfigError as error:  # it will not be usable next time either

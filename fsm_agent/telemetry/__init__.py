@@ -6,10 +6,12 @@ mean."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.support.installation import install_command
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -33,6 +35,18 @@ class Telemetry:
     propagate: bool | None = None
 
 
+def current_traceparent() -> str:
+    """The context of the current span as a header has it; empty where there is none, and where nobody has
+    loaded OpenTelemetry."""
+    if "opentelemetry.trace" not in sys.modules:
+        return ""
+    from opentelemetry.trace import get_current_span
+
+    from fsm_agent.telemetry.spans import traceparent_of
+
+    return traceparent_of(get_current_span())
+
+
 def tracing_of(given: Telemetry | bool | None, settings: TelemetrySettings) -> Tracing | None:
     """What observes the turns of an agent; ``None`` where nobody wants to know. ``None`` for ``given``: as
     the settings say. Raises ``ConfigError`` for what is no telemetry, and without the extra ``otel``."""
@@ -44,7 +58,7 @@ def tracing_of(given: Telemetry | bool | None, settings: TelemetrySettings) -> T
     try:
         from fsm_agent.telemetry.tracing import Tracing
     except ImportError as error:
-        needs = "pip install 'fsm-agent[otel]'"
+        needs = install_command("otel")
         raise ConfigError(f"telemetry needs OpenTelemetry ({error})", wanted, needs) from None
     own = wanted if isinstance(wanted, Telemetry) else Telemetry()
     contents = settings.contents if own.contents is None else own.contents

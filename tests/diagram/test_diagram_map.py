@@ -23,6 +23,7 @@ from fsm_agent.diagram.scene import scene_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import verify_table
+from fsm_agent.support.installation import install_command
 from fsm_agent_states.logic.layout import LAYOUT
 from fsm_agent_states.table import TURN
 from tests.helpers.diagram_tables import SMALL, coverage_of, overlay_of, plain, united_of
@@ -30,7 +31,8 @@ from tests.helpers.tables import courier
 
 ROOT = Path(__file__).parents[2]
 LEAST = 11.0
-SHOWN = re.compile(r"!\[[^\]]*\]\(([^)]+\.svg)\)")
+SHOWN = re.compile(r"!\[[^\]]*\]\(([^)]+\.svg)\)(?!\]\(\1\))")
+"""Pictures in a page, but for those that a click opens at their own size."""
 each_table = pytest.mark.parametrize("table", [TURN, SMALL, courier()], ids=lambda table: table.name)
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -42,13 +44,16 @@ def map_svg(table: Table) -> str:
 
 
 def smallest_text(svg: str, room: float = float("inf")) -> float:
-    """Pixels of the smallest text of a picture at its stated width, or in a narrower column."""
+    """Pixels of the smallest text of a picture at its stated width (by default that of its coordinates), or
+    in a narrower column."""
     root = ET.fromstring(svg)
-    unit = {"pt": 4 / 3}.get(re.sub(r"[\d.]", "", root.attrib["width"]), 1.0)
-    width = float(root.attrib["width"].removesuffix("pt").removesuffix("px")) * unit
+    drawn = float(root.attrib["viewBox"].split()[2])
+    stated = root.attrib.get("width", str(drawn))
+    unit = {"pt": 4 / 3}.get(re.sub(r"[\d.]", "", stated), 1.0)
+    width = float(stated.removesuffix("pt").removesuffix("px")) * unit
     sizes = [float(size) for size in re.findall(r"font(?:-size)?\s*[:=][\s\"']*([\d.]+)", svg)]
     assert sizes, "a picture says how large its text is"
-    return min(sizes) * min(width, room) / float(root.attrib["viewBox"].split()[2])
+    return min(sizes) * min(width, room) / drawn
 
 
 @each_table
@@ -162,7 +167,7 @@ def test_without_its_extra_a_png_is_one_line(monkeypatch: pytest.MonkeyPatch, cl
     code, out, err = cli("diagram", "--format", "png")
     assert (code, out) == (2, "")
     assert "a PNG needs resvg-py" in err
-    assert "fsm-agent[png]" in err
+    assert install_command("png") in err
 
 
 def test_what_is_no_picture_is_told() -> None:

@@ -22,7 +22,7 @@ class Database(GroupWriter):
 
     closed = True
     shared = False
-    """May turns of this database have another owner elsewhere while this process cannot reach it?"""
+    """Is it used by processes on several machines, which this one does not see?"""
     path: Path | None
     """The file, where it is one."""
     name: str

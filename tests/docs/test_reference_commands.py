@@ -120,7 +120,7 @@ def sessions_in(work: Path) -> dict[str, str]:
     with (work / "table.json").open("w") as file, contextlib.redirect_stdout(file):
         main(["diagram", "examples.review_loop:TABLE", "--format", "json"])
     return {
-        "s-4f1c…": turn.id, "s-3f2a": "s-4f1c", "s-3f2a-793b": turn.id, "p-841ec47508": items[0],
+        "s-4f1c…": turn.id, "TURN": turn.id, "s-3f2a": "s-4f1c", "s-3f2a-793b": turn.id, "p-841ec47508": items[0],
         "p-2fe9218935": items[1], "@delivery.txt": "@delivery.txt",
     }  # fmt: skip
 

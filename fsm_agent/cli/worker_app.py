@@ -28,7 +28,10 @@ def worker(
     home: Home = None,
     set: Sets = (),  # type: ignore[assignment]
 ) -> None:
-    """Run turns that `run --remote`, `chat --remote` and programs queue, until a signal comes."""
+    """Run turns that are queued, until a signal comes.
+
+    `run --remote`, `chat --remote` and programs queue them.
+    """
     from fsm_agent.cli.worker import worker
 
     raise typer.Exit(worker(app, home, list(set), slots, temporal, namespace, database_url))

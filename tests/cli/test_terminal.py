@@ -154,14 +154,15 @@ def test_ctrl_c_interrupts_and_a_running_tool_shows_its_output(place: Path) -> N
 
 def test_words_are_broken_anew_when_the_window_changes(place: Path) -> None:
     words = " ".join(f"word{number}" for number in range(30))
-    with chat(place, [text(words), text(words)]) as (seen, _):
+    with chat(place, [text(words), text(words.replace("word", "more"))]) as (seen, _):
         seen.press("first\r")
         seen.until("completed")
         assert words.split() == seen.shown.partition("› first")[2].partition("completed")[0].split()
         seen.resize(50, 40)
         seen.press("second\r")
-        seen.until("word29")
-        begins = max(number for number, row in enumerate(seen.rows) if row.startswith("word0 "))
-        answer = [row for row in seen.rows[begins:] if row.startswith("word")]
-        assert " ".join(answer).split() == words.split()
+        seen.until("more29")
+        seen.until("completed")
+        begins = max(number for number, row in enumerate(seen.rows) if row.startswith("more0 "))
+        answer = [row for row in seen.rows[begins:] if row.startswith("more")]
+        assert " ".join(answer).split() == words.replace("word", "more").split()
         assert 40 < max(map(len, answer)) <= 50

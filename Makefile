@@ -31,6 +31,7 @@ test-slow: .venv/developing ## long random runs, the kill matrix, then real serv
 	@$(BIN)/pytest -m "slow or hypothesis" --hypothesis-profile "at length" --numprocesses 2 --dist loadfile \
 		--ignore tests/peers --ignore tests/browser
 	@$(BIN)/pytest -m slow tests/peers tests/browser
+	@$(BIN)/pytest -m "not slow" --database postgres --numprocesses 2 tests/sessions
 
 explore: .venv/developing ## 20,000 random turns that nobody has tried; what fails becomes an example of the fast test
 	@EXPLORE=1 $(BIN)/pytest -m slow tests/agent/test_properties.py

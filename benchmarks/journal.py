@@ -2,6 +2,10 @@
 much the file grows with a turn.
 
     python benchmarks/journal.py [--quick] [--json FILE]
+    python benchmarks/journal.py --throughput [--database URL]
+
+With ``--throughput`` it is moves a second by the clock on the wall, at 1, 50 and 200 turns at once: in a
+file, and in an empty database of PostgreSQL that is named.
 
 The model answers at once from memory and the tool is pure, so what is left is the engine and its journal.
 Processor time is user and system, of all threads, the writer's included; the smallest of some runs counts.
@@ -120,11 +124,40 @@ async def figures(quick: bool) -> dict[str, float]:
     return found
 
 
+async def moves_a_second(turns: int, rounds: int, home: str, url: str | None, first: int) -> float:
+    """Moves of so many turns at once, in a file in ``home`` or in a database, over the seconds they took."""
+    store = Store(Path(home), database_url=url)
+    made = [agent_of(store, rounds, first + number).start("go") for number in range(turns)]
+    store.database.write(lambda c: None)
+    began = time.perf_counter()
+    moves = sum(len(result.states) - 1 for result in await asyncio.gather(*(one.arun() for one in made)))
+    seconds = time.perf_counter() - began
+    store.close()
+    return moves / seconds
+
+
+def throughput(url: str | None) -> None:
+    """Print moves a second, the best of three runs of each."""
+    for turns, rounds in ((1, 40), (50, 8), (200, 3)):
+        for where in (None, url) if url else (None,):
+            best = 0.0
+            for run in range(3):
+                first = 1_000 * (turns + run)
+                with tempfile.TemporaryDirectory(dir="/var/tmp") as home:
+                    best = max(best, asyncio.run(moves_a_second(turns, rounds, home, where, first)))
+            print(f"{turns:4} at once, {'PostgreSQL' if where else 'a file':10} {best:8,.0f} moves a second")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, rougher figures")
     parser.add_argument("--json", metavar="FILE", help="write them as one object, too")
+    parser.add_argument("--throughput", action="store_true", help="moves a second instead")
+    parser.add_argument("--database", metavar="URL", help="of PostgreSQL, for --throughput")
     given = parser.parse_args()
+    if given.throughput:
+        throughput(given.database)
+        return
     found = asyncio.run(figures(given.quick))
     for name, value in sorted(found.items()):
         print(f"{name:50} {value:>10,.2f}")

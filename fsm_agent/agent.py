@@ -424,9 +424,11 @@ class Agent(Generic[Deps, Out]):
         turn_id: str = "",
         handoffs: tuple[HandoffStep, ...] = (),
         begins: Job | None = None,
+        trace: str = "",
     ) -> Turn[Any]:
         """``handoffs``: the way of the conversation to this agent since the user spoke; then ``turn_id`` is
-        known. ``begins``: done in the transaction that begins the turn."""
+        known. ``begins``: done in the transaction that begins the turn. ``trace``: the ``traceparent`` of
+        what it was queued in."""
         content, rows = self._message(user_message), None
         if not isinstance(ephemeral_prompt, str | None):
             raise ConfigError("ephemeral_prompt has the wrong type", ephemeral_prompt, "a text, or None")
@@ -442,6 +444,7 @@ class Agent(Generic[Deps, Out]):
             session, content, task_id or str(uuid.uuid4()), rows, ephemeral_prompt or "",
             turn_id=turn_id, handoffs=handoffs,
         )  # fmt: skip
+        state.setup.traced(str(trace))
         output = self._output_type(output_type)
         log = self._log(state, session)
         performer = self._performer(session, state, log.fence, deps, output)

@@ -26,6 +26,7 @@ from fsm_agent.cli.options import (
 )
 from fsm_agent.cli.pending_app import pending
 from fsm_agent.cli.sessions_app import sessions
+from fsm_agent.cli.worker_app import worker
 
 approvals = typer.Typer(
     cls=Commands, rich_markup_mode=None, help="What was approved or forbidden, for good or for a session."
@@ -170,30 +171,7 @@ def chat(
     raise typer.Exit(chat(given))
 
 
-@app.command()
-def worker(
-    app: Annotated[
-        str,
-        typer.Option("--app", metavar="MODULE:NAME", help="A function that returns the agent of a turn."),
-    ],
-    slots: Annotated[
-        int | None, typer.Option(help="Turns that run at once; default: dispatch.slots.")
-    ] = None,
-    temporal: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="A Temporal server; default: dispatch.temporal.")
-    ] = None,
-    namespace: Annotated[str | None, typer.Option(help="Of that server.")] = None,
-    database_url: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="A PostgreSQL database; better set in the environment."),
-    ] = None,
-    home: Home = None,
-    set: Sets = None,
-) -> None:
-    """Run turns that `run --remote`, `chat --remote` and programs queue, until a signal comes."""
-    from fsm_agent.cli.worker import worker
-
-    raise typer.Exit(worker(app, home, set or [], slots, temporal, namespace, database_url))
+app.command()(worker)
 
 
 @app.command()

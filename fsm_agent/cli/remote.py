@@ -61,11 +61,14 @@ class Remote:
             home_of(given.home, os.environ), settings.store.durability, settings.store.database
         )
         self._dispatcher: Dispatcher = dispatcher_of(settings.dispatch)
-        self._live = live
+        self._live, self._reached = live, False
         self.session = None if given.session is None else find_session(self._store, given.session)
 
     async def said(self, content: Any) -> TurnResult:
         """Queue a message and wait for its result. Raises ``ConfigError`` and ``TurnSuspended``."""
+        if not self._reached:  # what cannot be handed out now is not queued for later behind somebody's back
+            await self._dispatcher.about()
+            self._reached = True
         order = await submit(self._store, self._dispatcher, content, self.session)
         self.session = order.session
         loop, withdrawing = asyncio.get_running_loop(), set[asyncio.Task[None]]()

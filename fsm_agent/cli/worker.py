@@ -9,13 +9,14 @@ import sys
 
 from fsm_agent.cli.arguments import attribute_of
 from fsm_agent.cli.dispatching import dispatcher_of, settings_for
+from fsm_agent.cli.exporting import telemetry_of
 from fsm_agent.cli.screen import clean
 from fsm_agent.dispatch.apps import SHAPE, App
 from fsm_agent.dispatch.port import Dispatcher
 from fsm_agent.dispatch.submit import DIGEST
 from fsm_agent.dispatch.worker import Worker
 from fsm_agent.sessions.store import Store, store_for
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings.model import ENV_PREFIX, Settings
 from fsm_agent.support.home import home_of
 from fsm_agent.support.threads import in_a_loop
 
@@ -39,6 +40,8 @@ def worker(
     once. Returns 0. Raises ``ConfigError``."""
     settings = settings_for(home, sets, database_url, slots=slots, temporal=temporal, namespace=namespace)
     store = store_for(home_of(home, os.environ), settings.store.durability, settings.store.database)
+    if telemetry_of(settings):  # for the agents that the app makes
+        os.environ.setdefault(f"{ENV_PREFIX}TELEMETRY__ENABLED", "true")
     app = App.of(attribute_of(name, "--app", f"MODULE:NAME of {SHAPE}"), name, store)
     dispatcher = dispatcher_of(settings.dispatch)
     in_a_loop(_serve(name, store, app, dispatcher, settings))

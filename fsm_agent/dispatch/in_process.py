@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from functools import partial
 
-from fsm_agent.dispatch.port import HandOver, Link, Order, RunTurn
+from fsm_agent.dispatch.port import HandOver, Order, RunTurn, TurnLink
 from fsm_agent.errors import SessionBusy
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ class InProcess:
 
     def __init__(self) -> None:
         self._lines: dict[str, deque[Order]] = {}
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, TurnLink] = {}
         self._submitted = asyncio.Event()
 
     async def submit(self, order: Order) -> None:
@@ -73,7 +73,7 @@ class InProcess:
     ) -> None:
         failures = 0
         while line and not stop.is_set():
-            order, link = line[0], Link()
+            order, link = line[0], TurnLink()
             async with free:
                 if stop.is_set() or not line or line[0] is not order:
                     continue

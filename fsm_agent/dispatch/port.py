@@ -21,7 +21,7 @@ class Order(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class TurnLink:
     """What a dispatcher tells a running turn. ``cancelled``: a person wants it to end, with its end in the
     journal. ``leaving``: this process goes away, so the turn stops behind its next move and another process
     goes on. ``lost``: another process has it; nothing is written any more."""
@@ -35,7 +35,7 @@ class HandOver(FsmAgentError):
     """The turn stands behind a move and is let go of: any worker may go on with it, at once."""
 
 
-RunTurn = Callable[[Order, "int | None", Link], Awaitable[str]]
+RunTurn = Callable[[Order, "int | None", TurnLink], Awaitable[str]]
 """Runs a turn to its end and returns how that came about. The number is the rank of the attempt: the higher
 one has the turn. ``None`` where an owner that lives keeps it."""
 

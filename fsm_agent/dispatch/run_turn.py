@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from fsm_agent.conversation.handover import next_turn_id
-from fsm_agent.dispatch.port import HandOver, Link, Order
+from fsm_agent.dispatch.port import HandOver, Order, TurnLink
 from fsm_agent.errors import ConfigError, OwnershipLost
+from fsm_agent.runtime.measures import measured
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.queued import claim_queued, found, withdraw
@@ -30,19 +31,22 @@ before it began; another worker has it; it can never begin, and the row of the q
 
 class OneAttempt:
     """The attempts that run in this process, one a turn: a later one of the same turn stops the one before
-    and waits for its end."""
+    and waits for its end; one that comes late has lost."""
 
     def __init__(self) -> None:
-        self._running: dict[str, tuple[Link, asyncio.Event]] = {}
+        self._running: dict[str, tuple[int, TurnLink, asyncio.Event]] = {}
 
     @asynccontextmanager
-    async def alone(self, turn: str, link: Link) -> AsyncIterator[None]:
-        """Be the only attempt of the turn here."""
+    async def alone(self, turn: str, rank: int | None, link: TurnLink) -> AsyncIterator[None]:
+        """Be the only attempt of the turn here. Raises ``OwnershipLost`` while a later one runs."""
+        own = rank or 0
         while (other := self._running.get(turn)) is not None:
-            other[0].lost.set()
-            await other[1].wait()
+            if own < other[0]:
+                raise OwnershipLost(f"a later attempt at turn {turn} runs here")
+            other[1].lost.set()
+            await other[2].wait()
         over = asyncio.Event()
-        self._running[turn] = link, over
+        self._running[turn] = own, link, over
         try:
             yield
         finally:
@@ -53,7 +57,7 @@ class OneAttempt:
 async def run_turn(
     order: Order,
     rank: int | None,
-    link: Link,
+    link: TurnLink,
     store: Store,
     make_agent: MakeAgent,
     release: Callable[[Agent[Any, Any]], object],
@@ -72,7 +76,7 @@ async def run_turn(
 async def _run(
     order: Order,
     rank: int | None,
-    link: Link,
+    link: TurnLink,
     store: Store,
     make_agent: MakeAgent,
     release: Callable[[Agent[Any, Any]], object],
@@ -83,6 +87,7 @@ async def _run(
             return await _not_begun(store, order, rank)
         queued, begins = claimed
         agent, deps = make_agent(order)
+        measured("queue_wait", max(0.0, store.now() - queued.at))
         try:
             turn = agent.begin_queued(order.turn, queued.request, begins, deps=deps)
         except ConfigError as error:  # it will not be usable next time either
@@ -126,7 +131,7 @@ def _last_of(store: Store, turn_id: str) -> str:
     return turn_id
 
 
-async def _to_the_end(agent: Agent[Any, Any], turn: Turn[Any], deps: Any, link: Link) -> str:
+async def _to_the_end(agent: Agent[Any, Any], turn: Turn[Any], deps: Any, link: TurnLink) -> str:
     """Run one turn after the other, as long as each hands the conversation over."""
     following: Turn[Any] | None = turn
     while following is not None:
@@ -141,7 +146,7 @@ async def _to_the_end(agent: Agent[Any, Any], turn: Turn[Any], deps: Any, link: 
     return turn.result.turn_exit_reason.value
 
 
-async def _stepped(agent: Agent[Any, Any], turn: Turn[Any], link: Link) -> None:
+async def _stepped(agent: Agent[Any, Any], turn: Turn[Any], link: TurnLink) -> None:
     """Run a turn to its end, or until it is suspended; an interrupt and the loss of it are heard meanwhile.
     Raises ``HandOver`` and ``OwnershipLost``."""
     running = asyncio.ensure_future(turn.run_until_left(link.leaving.is_set))

@@ -11,6 +11,7 @@ from fsm_agent.dispatch.port import Dispatcher, Order
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.queued import first_session, must_be, queue, withdraw
+from fsm_agent.telemetry import current_traceparent
 
 DIGEST = TURN.digest
 """Which table moves the turns that are queued here; a worker with another one leaves them alone."""
@@ -31,7 +32,10 @@ async def submit(
     reached; the message is queued then all the same, and a worker finds it."""
     session = f"s-{uuid.uuid4().hex[:12]}" if session_id is None else first_session(store, session_id)
     order = Order(session, turn_id or f"{session}-{uuid.uuid4().hex[:8]}", DIGEST)
-    await queue(store, order.turn, order.session, order.digest, {"user_message": user_message, **more})
+    request = {"user_message": user_message, **more}
+    if trace := current_traceparent():
+        request["trace"] = trace
+    await queue(store, order.turn, order.session, order.digest, request)
     await dispatcher.submit(order)
     return order
 

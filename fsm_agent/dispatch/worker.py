@@ -11,10 +11,10 @@ from typing import Any
 
 from fsm_agent.agent import Agent
 from fsm_agent.dispatch.apps import App
-from fsm_agent.dispatch.port import Dispatcher, HandOver, Link, Order
-from fsm_agent.dispatch.run_turn import OneAttempt, run_turn
+from fsm_agent.dispatch.port import Dispatcher, HandOver, Order, TurnLink
+from fsm_agent.dispatch.run_turn import LOST, OneAttempt, run_turn
 from fsm_agent.dispatch.submit import DIGEST
-from fsm_agent.errors import FsmAgentError, SessionBusy, StoreError
+from fsm_agent.errors import FsmAgentError, OwnershipLost, SessionBusy, StoreError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.queued import forget_ended, note_problem, to_be_run
 from fsm_agent.support.redaction import mask
@@ -59,15 +59,17 @@ class Worker:
             await asyncio.gather(sweeping, *self._releasing, return_exceptions=True)
             await self._dispatcher.aclose()
 
-    async def _attempt(self, order: Order, rank: int | None, link: Link) -> str:
-        async with self._attempts.alone(order.turn, link):
-            try:
+    async def _attempt(self, order: Order, rank: int | None, link: TurnLink) -> str:
+        try:
+            async with self._attempts.alone(order.turn, rank, link):
                 return await run_turn(order, rank, link, self._store, self._app.made, self._release)
-            except (HandOver, SessionBusy):
-                raise
-            except Exception as error:
-                await self._note(order, error)
-                raise
+        except OwnershipLost:
+            return LOST
+        except (HandOver, SessionBusy):
+            raise
+        except Exception as error:
+            await self._note(order, error)
+            raise
 
     async def _note(self, order: Order, error: Exception) -> None:
         """Why a turn could not be run, for whoever waits for it; it is tried again."""
@@ -105,6 +107,8 @@ class Worker:
                 await self._look()
             except FsmAgentError as error:
                 log.warning("queued turns cannot be looked for: %s", error)
+            except Exception:  # the next look may be better
+                log.exception("queued turns cannot be looked for")
             await asyncio.sleep(self._sweep * random.uniform(0.75, 1.25))  # noqa: S311 - workers look at different times
 
     async def _look(self) -> None:

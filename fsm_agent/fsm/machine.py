@@ -7,6 +7,7 @@ is registered and no event is queued: one machine serves any number of turns and
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,9 @@ from fsm_agent.fsm.table import Guard, Row, Table
 from fsm_agent.fsm.turn_protocol import TurnLike
 from fsm_agent.fsm.verify import prove
 from fsm_agent.runtime.registry import ROW_HOOKS
+
+logging.getLogger("transitions.core").setLevel(logging.INFO)
+"""It tells each of its steps at ``DEBUG``; what moved and why is in the journal, in better words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ mean."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,18 @@ class Telemetry:
     meter_provider: MeterProvider | None = None
     contents: bool | None = None
     propagate: bool | None = None
+
+
+def current_traceparent() -> str:
+    """The context of the current span as a header has it; empty where there is none, and where nobody has
+    loaded OpenTelemetry."""
+    if "opentelemetry.trace" not in sys.modules:
+        return ""
+    from opentelemetry.trace import get_current_span
+
+    from fsm_agent.telemetry.spans import traceparent_of
+
+    return traceparent_of(get_current_span())
 
 
 def tracing_of(given: Telemetry | bool | None, settings: TelemetrySettings) -> Tracing | None:

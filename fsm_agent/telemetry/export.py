@@ -52,9 +52,6 @@ def set_up(environment: Mapping[str, str]) -> None:
     program has some already; ``finish`` sends what is left. Raises ``ConfigError`` for a protocol that is not
     spoken here."""
     resource, timeout = _resource(environment), None if TIMEOUT in environment else PATIENCE
-    logger = logging.getLogger("opentelemetry")
-    if not any(isinstance(one, ExportTrouble) for one in logger.handlers):
-        logger.addHandler(ExportTrouble())
     if _wanted(environment, "TRACES") and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
         tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(timeout=timeout)))
@@ -69,6 +66,9 @@ def set_up(environment: Mapping[str, str]) -> None:
         ours = logging.getLogger(names.SCOPE)
         ours.addHandler(LogExport(loggers.get_logger(names.SCOPE, __version__)))
         ours.setLevel(min(ours.level or logging.INFO, logging.INFO))
+    logger = logging.getLogger("opentelemetry")
+    if not any(isinstance(one, ExportTrouble) for one in logger.handlers):
+        logger.addHandler(ExportTrouble())
 
 
 def finish() -> str:

@@ -89,7 +89,7 @@ class TurnSpans:
         if result is not None:
             self._finished(self._whole, result)
         else:
-            self._whole.tell({names.FSM_SUSPENDED: True})
+            self._whole.tell({names.FSM_UNFINISHED: True})  # suspended, or left to another process
         self._end()
 
     def _begun(self) -> OpenSpan:

@@ -107,7 +107,7 @@ def own_table(browser: Any) -> None:
 
 def approval(page: Any) -> None:
     page.keyboard.press("c")
-    page.wait_for_function("() => document.querySelector('.held button:enabled')")
+    page.wait_for_function("() => document.querySelector('.held .buttons button:not([aria-disabled=true])')")
     shot(page, "debugger-approve")
 
 

@@ -86,8 +86,7 @@ def test_its_policy_is_strict_and_holds(opened: Callable[..., Any]) -> None:
     assert any("Content Security Policy" in line for line in page.said)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
 def test_it_fits_and_can_be_used_by_everybody(opened: Callable[..., Any], width: int, scheme: str) -> None:
     axe = (files("axe_core_python") / "axe.min.js").read_text("utf-8")
     page = opened(width, color_scheme=scheme)

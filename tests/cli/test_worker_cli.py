@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from fsm_agent.dispatch.follow import Follower
 from fsm_agent.dispatch.in_process import InProcess
 from fsm_agent.dispatch.submit import submit
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.queued import to_be_run
 from tests.dispatch.app import lines
 from tests.dispatch.crew import Quiet, WorkerProcess
 from tests.helpers.waiting import until
@@ -58,6 +61,7 @@ def test_an_address_where_nobody_answers_is_one_line(cli: Cli, monkeypatch: pyte
         code, _, said = cli(*arguments)
         assert code == 2
         assert "no Temporal server answers" in said.splitlines()[-1]
+    assert to_be_run(Store(Path(os.environ["FSM_AGENT_HOME"])), time.time() + 1) == [], "nothing was queued"
     code, out, _ = cli("doctor")
     assert "dispatcher" in out
     assert "correct dispatch.temporal, or start the server" in out

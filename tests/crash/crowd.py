@@ -33,6 +33,7 @@ from fsm_agent.errors import ConfigError, JournalError, SessionBusy
 from fsm_agent.sessions.store import ConversationLog, Store
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 from tests.crash.driver import MEMORY, warm_up
+from tests.crash.taking_over import NoFence as Unfenced
 
 SESSION = "s-crowd"
 SUMMARY = "what was said before, in short"
@@ -100,11 +101,11 @@ class NoRevision(ConversationLog):
 
 
 class NoFence(ConversationLog):
-    """Nothing is compared before something is written."""
+    """Nothing is compared before something is written, and nobody is told of a loss."""
 
-    def _write(self, c: Any, jobs: Any) -> None:
-        for job in jobs:
-            job(c)
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.fence = Unfenced(self.fence.turn_id)
 
 
 LOGS = {"": ConversationLog, "no revision": NoRevision, "no fence": NoFence}

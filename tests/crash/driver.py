@@ -51,6 +51,7 @@ from tests.crash.scene import (
     note,
     world,
 )
+from tests.helpers.on_postgres import same_database
 
 Result = dict[str, Any]
 Point = tuple[str, int]
@@ -83,7 +84,9 @@ def folder() -> Iterator[Path]:
 @contextlib.contextmanager
 def copied(home: Path) -> Iterator[Path]:
     with folder() as place:
-        yield Path(shutil.copytree(home, place / "home"))
+        copy = Path(shutil.copytree(home, place / "home"))
+        same_database(home, copy)
+        yield copy
 
 
 def in_process(work: Callable[[], Result]) -> tuple[int, Result]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,10 +17,11 @@ from typing import Any
 from fsm_agent import Agent, Turn, tool
 from fsm_agent.errors import ConfigError, OwnershipLost, SessionBusy
 from fsm_agent.fsm.journal import Exchange, Step
-from fsm_agent.sessions.store import Claim, ConversationLog, Database, Store
+from fsm_agent.sessions.store import Claim, ConversationLog, Store
 from fsm_agent.sessions.store.fence import Fence, Fences
 from fsm_agent.sessions.store.journal.log import Closing
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
+from tests.helpers.on_postgres import database_class
 
 Point = tuple[str, int]
 SESSION = "s-1"
@@ -90,18 +90,20 @@ class HeldStore(Store):
         self.fences = Unwatched()
 
 
-class HeldDatabase(Database):
+class HeldDatabase(database_class()):  # type: ignore[misc]
     """Its writer stands before a transaction. Each job has one of its own, written at once."""
 
     held = Held()
     group = 1
 
     def submit(self, job: Any, alone: bool = False, late: bool = False) -> Future[Any]:
-        return super().submit(job, alone)
+        future: Future[Any] = super().submit(job, alone)
+        return future
 
-    def _commit(self, connection: sqlite3.Connection, group: Any) -> bool:
+    def commit_group(self, connection: Any, group: Any) -> bool:
         self.held.at("commit")
-        return super()._commit(connection, group)
+        done: bool = super().commit_group(connection, group)
+        return done
 
 
 def line(home: Path, words: str) -> None:
@@ -150,11 +152,8 @@ def dumped(home: Path) -> dict[str, list[str]]:
         "sessions", "turns", "messages", "transitions", "effects", "visits", "transcripts", "usage",
         "unreported", "pending", "controls", "delegations",
     )  # fmt: skip
-    c = sqlite3.connect(home / "sessions.db")
-    try:
-        return {name: sorted(map(repr, c.execute(f"SELECT * FROM {name}"))) for name in tables}
-    finally:
-        c.close()
+    with Store(home).database.reading() as c:
+        return {name: sorted(map(repr, c.execute(f"SELECT * FROM {name}").fetchall())) for name in tables}
 
 
 @dataclass
@@ -285,7 +284,7 @@ class NoFence(Fence):
 class FenceBehind(HeldLog):
     """The epoch is compared when the rows are written already."""
 
-    def _write(self, c: sqlite3.Connection, jobs: Any) -> None:
+    def _write(self, c: Any, jobs: Any) -> None:
         for job in jobs:
             job(c)
         self.fence.refuse(c)

@@ -30,7 +30,8 @@ from tests.helpers.tables import courier
 
 ROOT = Path(__file__).parents[2]
 LEAST = 11.0
-SHOWN = re.compile(r"!\[[^\]]*\]\(([^)]+\.svg)\)")
+SHOWN = re.compile(r"!\[[^\]]*\]\(([^)]+\.svg)\)(?!\]\(\1\))")
+"""Pictures in a page, but for those that a click opens at their own size."""
 each_table = pytest.mark.parametrize("table", [TURN, SMALL, courier()], ids=lambda table: table.name)
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -42,13 +43,16 @@ def map_svg(table: Table) -> str:
 
 
 def smallest_text(svg: str, room: float = float("inf")) -> float:
-    """Pixels of the smallest text of a picture at its stated width, or in a narrower column."""
+    """Pixels of the smallest text of a picture at its stated width (by default that of its coordinates), or
+    in a narrower column."""
     root = ET.fromstring(svg)
-    unit = {"pt": 4 / 3}.get(re.sub(r"[\d.]", "", root.attrib["width"]), 1.0)
-    width = float(root.attrib["width"].removesuffix("pt").removesuffix("px")) * unit
+    drawn = float(root.attrib["viewBox"].split()[2])
+    stated = root.attrib.get("width", str(drawn))
+    unit = {"pt": 4 / 3}.get(re.sub(r"[\d.]", "", stated), 1.0)
+    width = float(stated.removesuffix("pt").removesuffix("px")) * unit
     sizes = [float(size) for size in re.findall(r"font(?:-size)?\s*[:=][\s\"']*([\d.]+)", svg)]
     assert sizes, "a picture says how large its text is"
-    return min(sizes) * min(width, room) / float(root.attrib["viewBox"].split()[2])
+    return min(sizes) * min(width, room) / drawn
 
 
 @each_table

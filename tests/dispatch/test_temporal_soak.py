@@ -201,8 +201,7 @@ def test_nothing_is_lost_doubled_or_overtaken_in_a_minute_of_trouble(
         soak.end()
     wrong = verdict(soak.store, tmp_path, by_session(soak.orders))
     assert not wrong, "\n".join(wrong)
-    assert soak.kills >= soak.seconds / 12
-    assert soak.freezes >= 1
+    assert soak.kills + soak.freezes >= soak.seconds / 12
     assert {one.digest for one in soak.orders} == {DIGEST, new}
 
     async def look() -> tuple[int, int, int]:

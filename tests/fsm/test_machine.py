@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -214,3 +215,11 @@ def test_names_that_the_library_uses_are_no_trap() -> None:
     machine = Machine(Table("t", ("A", "B", "E"), "E", (), lines))
     turn = Counted("A")
     assert [machine.advance(turn, event).row.dest for event in ("state", "to_A")] == ["B", "E"]
+
+
+def test_who_logs_everything_is_not_told_each_step_of_the_library(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        assert machine.advance(Counted(), "ready").row.id == "Prepare.ready"
+    assert [record.name for record in caplog.records if record.name.startswith("transitions")] == []

@@ -42,7 +42,8 @@ OF_A_FILE_ALONE = {
     "test_transfer.py::test_every_column_is_exported": "it reads the schema of a file",
     "test_suspended.py::test_where_nothing_can_be_written": "a full disk; a server's turns stop instead",
     "test_between_processes.py::test_a_process_whose_lock_file": "owners of a file hold locks on files",
-    "test_between_processes.py::test_an_end_that_is_refused": "another program writes into the file",
+    "test_lost.py::test_nobody_goes_on": "owners of a file hold locks on files",
+    "test_lost.py::test_a_turn_that_was_stopped": "owners of a file hold locks on files",
     "test_store_lineage.py::test_a_turn_is_given_up_together": "a file that fails in mid-transaction",
     "test_kill_matrix.py::test_a_turn_survives_being_killed_anywhere_and_its": "it copies the file at each point",
     "test_kill_matrix.py::test_a_suspended_turn": "it copies the file at each point",
@@ -77,6 +78,12 @@ def url_of(home: Path | str) -> str:
         execute(address(at()), f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
         _urls[name] = address(at(), schema)
     return _urls[name]
+
+
+def same_database(home: Path, copy: Path) -> None:
+    """Let a copy of a home, which is gone on with in place of the home, have its schema."""
+    if PLACE in os.environ:
+        _urls[str(copy.absolute())] = url_of(home)
 
 
 def keep_all_there() -> None:

@@ -13,8 +13,10 @@ from fsm_agent import Agent, tool
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.owners import Owners
 from fsm_agent.sessions.store.rows import insert_session
 from fsm_agent.testing import FakeClock, ScriptedModel
+from tests.helpers.waiting import until
 
 
 @tool(concurrency="parallel", effect="pure")
@@ -44,10 +46,17 @@ def left_unfinished(
     ``model``."""
     store = Store(home)
     found = asyncio.run(_some_moves(store, home, script, moves, asked, options))
+    owner = store.owners.me
     store.close()
     del store
-    gc.collect()  # the lock of its owner goes with it
+    until(lambda: _let_go(home, owner), "the lock of the owner to go with the store")
     return found
+
+
+def _let_go(home: Path, owner: str) -> bool:
+    """A thread that looks for orders four times a second may hold the store for a moment longer than we."""
+    gc.collect()
+    return Owners(home).alive(owner) is None
 
 
 async def _some_moves(

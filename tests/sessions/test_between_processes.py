@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.errors import ConfigError, JournalError, OwnershipLost, SessionBusy
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.connection import Connection
 from fsm_agent.sessions.store.lineage import compacted_line, descendants, lineage
 from fsm_agent.sessions.store.rows import changed, insert_session
 from fsm_agent.sessions.store.search.messages import Among, search
@@ -252,7 +252,8 @@ def test_nobody_goes_on_in_a_session_that_was_never_stored(tmp_path: Path, goes_
 
 def intruder(home: Path, turn: str) -> None:
     """Somebody writes into the session as if nobody held it."""
-    with sqlite3.connect(home / "sessions.db") as c:
+
+    def write(c: Connection) -> None:
         number = c.execute("SELECT MAX(number) FROM messages WHERE session = 's-1'").fetchone()[0] + 1
         body = json.dumps({"role": "user", "content": f"from {turn}"})
         c.execute(
@@ -260,7 +261,8 @@ def intruder(home: Path, turn: str) -> None:
             " 'user', ?)",
             (number, body),
         )
-    c.close()
+
+    Store(home).database.write(write)
 
 
 def test_an_end_that_is_refused_is_written_on_a_fresh_copy(tmp_path: Path) -> None:
@@ -343,11 +345,11 @@ def test_an_owner_that_lost_its_turn_writes_nothing_and_runs_nothing(tmp_path: P
 
 def dumped(home: Path) -> tuple[Any, ...]:
     """All that the file says of the turn and its session."""
-    with sqlite3.connect(home / "sessions.db") as c:
-        names = ("sessions", "turns", "messages", "transitions", "effects", "transcripts")
-        found = tuple(tuple(sorted(map(repr, c.execute(f"SELECT * FROM {name}")))) for name in names)
-    c.close()
-    return found
+    names = ("sessions", "turns", "messages", "transitions", "effects", "transcripts")
+    with Store(home).database.reading() as c:
+        return tuple(
+            tuple(sorted(map(repr, c.execute(f"SELECT * FROM {name}").fetchall()))) for name in names
+        )
 
 
 def test_who_lets_go_frees_only_what_it_holds(tmp_path: Path) -> None:
@@ -498,7 +500,7 @@ def test_the_to_do_list_outlives_a_hundred_compactions(tmp_path: Path) -> None:
         tmp_path, tools(call("todo", {"todos": plan})), text("planned"), toolsets=["todo"], store=store
     ).chat("plan")
 
-    def write(c: sqlite3.Connection) -> None:
+    def write(c: Connection) -> None:
         for number in range(1, 101):
             before = f"s-{number}"
             made = Session(f"s-{number + 1}", kind="compression", parent=before)

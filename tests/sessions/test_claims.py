@@ -91,3 +91,38 @@ def test_a_turn_of_another_version_of_the_table_stays_as_it_is(tmp_path: Path) -
         assert (await turn.arun()).stored
 
     asyncio.run(scenario())
+
+
+# Turns follow each other by their number
+
+
+def numbers(home: Path) -> list[tuple[str, int]]:
+    return Store(home).database.select("SELECT asked, number FROM turns ORDER BY number")  # type: ignore[return-value]
+
+
+def test_undo_takes_the_turn_with_the_highest_number_whatever_the_clocks_say(tmp_path: Path) -> None:
+    """As on machines whose clocks differ, in a database that gives rows no numbers of its own."""
+    store = Store(tmp_path)
+    one = agent(tmp_path, text("one"), text("two"), store=store)
+    one.chat("first")
+    one.chat("second")
+    store.database.write(lambda c: c.execute("UPDATE turns SET began = -began, rowid = 10 - rowid") and None)
+    assert one.undo().asked == "second"
+    assert one.undo().asked == "first"
+
+
+def test_numbers_go_up_along_compactions(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    one = Agent(
+        ScriptedModel([text("one"), text("the summary"), text("two"), text("three")]), home=tmp_path,
+        store=store, toolsets=[], clock=FakeClock(), session_id="s-1",
+        settings={"compression": {"mode": "rotate"}},
+    )  # fmt: skip
+    history = [{"role": role, "content": "word " * 300} for _ in range(8) for role in ("user", "assistant")]
+    one.run_conversation("first", conversation_history=history)
+    one.compact()
+    one.chat("second")
+    one.chat("third")
+    assert one.session_id != "s-1"
+    assert numbers(tmp_path) == [("first", 1), ("second", 2), ("third", 3)]
+    assert one.undo(3).turns[-1] == store.database.select("SELECT id FROM turns WHERE number = 1")[0][0]

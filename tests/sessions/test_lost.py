@@ -11,7 +11,7 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.errors import OwnershipLost, StoreError
-from fsm_agent.sessions.store import Database, Store
+from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, text, tools
 
 HISTORY = [
@@ -21,7 +21,7 @@ HISTORY = [
 ]
 
 
-class Locked(Database):
+class Locked(SqliteDatabase):
     """No transaction comes through while it is ``locked``."""
 
     locked = False

@@ -66,6 +66,18 @@ def test_a_turn_is_forked_and_a_session_goes_on(home: Path) -> None:
     assert one.chat("thank you") == "you are welcome"
 
 
+def test_its_turns_are_in_the_order_in_which_they_began(home: Path) -> None:
+    one = agent([text("you are welcome")], home, session_id="s-old", system_prompt=PROMPT)
+    one.chat("thank you")
+    found = Store(home).database.select(
+        "SELECT number, rank FROM turns WHERE session = 's-old' ORDER BY rowid"
+    )
+    numbers = [number for number, _ in found]
+    assert numbers == sorted(set(numbers))
+    assert {rank for _, rank in found} == {0}
+    assert one.undo().asked == "thank you"
+
+
 def test_it_is_exported_as_ever_and_imported(home: Path, tmp_path: Path) -> None:
     lines = list(export_session(Store(home).database, "s-old", raw=True))
     there = Store(tmp_path / "there")

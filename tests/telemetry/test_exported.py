@@ -3,6 +3,7 @@ that was killed."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -13,9 +14,11 @@ import pytest
 
 from fsm_agent import Agent
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.testing import FakeClock, ScriptedModel, text
 from tests.helpers.collected import collected, told, trace_of
 from tests.helpers.collector import Collector, attributes_of
+from tests.helpers.waiting import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,20 +73,6 @@ def test_a_collector_that_is_not_there_costs_seconds_and_one_line(tmp_path: Path
     assert done.returncode == 0
     assert done.stderr.startswith("fsm-agent: telemetry could not be sent: ")
     assert done.stderr.count("\n") == 1
-    refused = command(
-        tmp_path, "run", "hello", "--model", "offline:demo",
-        OTEL_EXPORTER_OTLP_ENDPOINT=nobody, OTEL_EXPORTER_OTLP_PROTOCOL="grpc",
-    )  # fmt: skip
-    assert refused.returncode == 2
-    assert refused.stderr == (
-        "fsm-agent: OTEL_EXPORTER_OTLP_PROTOCOL is not spoken here; given: grpc; allowed: http/protobuf, mostly at"
-        " port 4318\n"
-    )
-    silent = command(
-        tmp_path, "run", "hello", "--model", "offline:demo",
-        OTEL_EXPORTER_OTLP_ENDPOINT=nobody, FSM_AGENT_TELEMETRY__ENABLED="false",
-    )  # fmt: skip
-    assert (silent.returncode, silent.stderr) == (0, "")
 
 
 KILLED = """
@@ -139,3 +128,31 @@ def test_a_killed_turn_goes_on_in_a_span_that_is_linked_to_the_one_that_was_lost
         assert {link.context.span_id.to_bytes(8, "big")} == roots
         assert told(turn)["fsm.seq"] > 0
         assert seen.total("fsm.takeovers") == 1
+
+
+@pytest.mark.slow
+def test_a_worker_exports_its_turns_which_are_linked_to_where_they_were_queued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("temporalio")
+    from fsm_agent.dispatch.in_process import InProcess
+    from fsm_agent.dispatch.submit import submit
+    from tests.dispatch.crew import WorkerProcess
+
+    home = tmp_path / "home"
+    with Collector() as collector, collected() as seen:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        worker = WorkerProcess(tmp_path, home, slow=0.0).serves()
+        store = Store(home)
+        try:
+            with seen.tracers.get_tracer("a user's").start_as_current_span("a request") as span:
+                order = asyncio.run(submit(store, InProcess(), "hello"))
+            until(lambda: any(one.ended for one in Turns(store.database).recent(1, session=order.session)))
+            assert worker.leave() == 0, worker.said
+        finally:
+            worker.end()
+        [turn] = [one for one in collector.spans if one.name.startswith("invoke_agent")]
+        [link] = turn.links
+        assert link.span_id == span.get_span_context().span_id.to_bytes(8, "big")
+        assert attributes_of(turn)["fsm.turn.id"] == order.turn
+        assert "fsm.queue.wait" in {metric.name for metric in collector.metrics}

@@ -23,6 +23,7 @@ from opentelemetry.semconv.attributes import error_attributes, server_attributes
 from opentelemetry.semconv.schemas import Schemas
 
 from fsm_agent import Agent, Settings, tool
+from fsm_agent.cli.exporting import telemetry_of
 from fsm_agent.errors import ConfigError, OwnershipLost
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.fence import Fence
@@ -194,6 +195,21 @@ def test_settings_switch_it_on_and_an_argument_decides(tmp_path: Path) -> None:
     assert tracing(settings=on, telemetry=False) is None
     with pytest.raises(ConfigError, match=r"telemetry has the wrong type"):
         tracing(telemetry="yes")
+
+
+def test_the_standard_variables_and_the_setting_decide_on_the_command_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert telemetry_of(Settings()) is None
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    assert telemetry_of(Settings(telemetry={"enabled": False})) is False
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    with pytest.raises(
+        ConfigError, match=r"PROTOCOL is not spoken here; given: grpc; allowed: http/protobuf"
+    ):
+        telemetry_of(Settings())
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    assert telemetry_of(Settings()) is False
 
 
 @pytest.mark.behaviour("OBS-04")

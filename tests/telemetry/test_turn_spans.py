@@ -308,7 +308,8 @@ def test_a_suspended_turn_ends_its_span_and_the_one_that_goes_on_is_linked(
     with pytest.raises(TurnSuspended) as caught:
         bot(tools(call("order"))).run_conversation("go")
     [item] = caught.value.pending
-    assert told(seen.one("invoke_agent"))["fsm.suspended"] is True
+    assert told(seen.one("invoke_agent"))["fsm.unfinished"] is True
+    assert told(seen.one("execute_tool"))["fsm.suspended"] is True
     later = bot(text("it is there"))
     later.answer(item.id, "a box")
     assert later.resume(caught.value.turn_id).run().completed

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from fsm_agent.debug.core.record import Record
 from fsm_agent.sessions.store.journal.small_talk import TOOK
+from fsm_agent.sessions.store.sealed import loads
 
 Waited = Literal["people", "model", "tools", "pauses"]
 WAITS: tuple[Waited, ...] = get_args(Waited)
@@ -20,7 +21,6 @@ KINDS: dict[str, Waited] = {
     "Wait": "pauses",
 }
 """What is waited for, by the kind of the request; everything else is the engine's own time."""
-_ASKED = tuple(KINDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +117,19 @@ def _seconds(record: Record) -> Iterator[float]:
 def _waited(record: Record) -> dict[tuple[int, Waited], float]:
     """Seconds by (position, what was waited for). Requests that were made at once are added up."""
     found: dict[tuple[int, Waited], float] = {}
-    kinds = ", ".join("?" * len(_ASKED))
+    kinds = ", ".join("?" * len(KINDS))
     own = f"SELECT seq, kind, SUM(seconds) FROM effects {_SPAN} AND kind IN ({kinds}) GROUP BY seq, kind"  # noqa: S608
-    small = (
-        f"SELECT seq, json_extract(value, '$[4].is') AS kind, SUM(json_extract(value, '$[3]')) * {TOOK}"  # noqa: S608
-        f" FROM visits, json_each(asked) {_SPAN} AND kind IN ({kinds}) GROUP BY seq, kind"
-    )
+    named = " OR ".join(["asked LIKE ?"] * len(KINDS))
+    small = f"SELECT seq, asked FROM visits {_SPAN} AND ({named})"  # noqa: S608
     with record.reading() as c:
         for part in record.within(1, None):
             span = (part.turn, part.first - 1, part.last, part.last)
-            for sql in (own, small):
-                for seq, kind, seconds in c.execute(sql, (*span, *_ASKED)):
-                    key = (seq, KINDS[kind])
-                    found[key] = found.get(key, 0.0) + (seconds or 0.0)
+            took = list(c.execute(own, (*span, *KINDS)))
+            for seq, asked in c.execute(small, (*span, *(f'%"is":"{kind}"%' for kind in KINDS))):
+                took += [(seq, one[4]["is"], one[3] * TOOK) for one in loads(asked) if one[4]["is"] in KINDS]
+            for seq, kind, seconds in took:
+                key = (seq, KINDS[kind])
+                found[key] = found.get(key, 0.0) + (seconds or 0.0)
     return found
 
 

@@ -1,6 +1,6 @@
 """What could have been decided otherwise at a move: which rows its state has, what each of their budgets has
 left, and with which other budgets each would have been taken. Everything is asked of the table's own guards;
-nothing runs."""
+nothing runs. (Why: decision 108.)"""
 
 from __future__ import annotations
 

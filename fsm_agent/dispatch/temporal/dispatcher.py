@@ -19,9 +19,10 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import PollerBehaviorSimpleMaximum, UnsandboxedWorkflowRunner
 from temporalio.worker import Worker as Served
 
-from fsm_agent.dispatch.port import HandOver, Link, Order, RunTurn
+from fsm_agent.dispatch.port import HandOver, Order, RunTurn, TurnLink
+from fsm_agent.dispatch.run_turn import LOST
 from fsm_agent.dispatch.temporal.workflow import ACTIVITY, CANCEL, SUBMIT, WAITING, WORKFLOW, SessionTurns
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, OwnershipLost
 from fsm_agent.support.texts import one_line
 
 log = logging.getLogger(__name__)
@@ -187,7 +188,7 @@ class TurnActivity:
     @activity.defn(name=ACTIVITY)
     async def attempt(self, turn: str, digest: str) -> str:
         """Run a turn and return how the attempt ended."""
-        info, link = activity.info(), Link()
+        info, link = activity.info(), TurnLink()
         rank = int(info.scheduled_time.timestamp() * 1000) * 1000 + info.attempt
         order = Order(info.workflow_id or "", turn, digest)
         running = asyncio.ensure_future(self._run(order, rank, link))
@@ -209,7 +210,7 @@ class TurnActivity:
             await asyncio.sleep(BEATS * self._heartbeat / 2)
 
 
-def _told(link: Link) -> None:
+def _told(link: TurnLink) -> None:
     """The server has cancelled the attempt: because a person asked for it, or because another worker has the
     turn."""
     why = activity.cancellation_details()
@@ -221,15 +222,18 @@ def _told(link: Link) -> None:
         link.lost.set()
 
 
-async def _leave(link: Link) -> None:
+async def _leave(link: TurnLink) -> None:
     await activity.wait_for_worker_shutdown()
     link.leaving.set()
 
 
 def _outcome(running: asyncio.Future[str]) -> str:
-    """How the attempt ended. Raises what makes the server try again: at once after a hand-over."""
-    if (error := running.exception()) is None:
-        return running.result()
+    """How the attempt ended. Raises what makes the server try again: at once after a hand-over, and also when
+    the turn was lost, since a server that has given it to another worker does not listen to this one."""
+    error = running.exception()
+    if error is None and (ended := running.result()) != LOST:
+        return ended
+    error = error or OwnershipLost("another worker has the turn")
     handed = isinstance(error, HandOver)
     raise ApplicationError(
         one_line(str(error), 200),

@@ -21,8 +21,6 @@ class Database(GroupWriter):
     """Where sessions are kept. Raises ``StoreError`` in one line when it cannot be used."""
 
     closed = True
-    shared = False
-    """May turns of this database have another owner elsewhere while this process cannot reach it?"""
     path: Path | None
     """The file, where it is one."""
     name: str

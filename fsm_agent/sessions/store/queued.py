@@ -36,8 +36,11 @@ class QueuedTurn:
     problem: str
 
 
-ASKED = frozenset(("user_message", "system_message", "conversation_history", "task_id", "ephemeral_prompt"))
-"""What a queued message may say: it grants nothing, whoever wrote the row."""
+ASKED = frozenset(
+    ("user_message", "system_message", "conversation_history", "task_id", "ephemeral_prompt", "trace")
+)
+"""What a queued message may say: it grants nothing, whoever wrote the row. ``trace``: the span that it was
+queued in."""
 _COLUMNS = "id, session, digest, request, at, begun, withdrawn, problem"
 
 

@@ -38,8 +38,6 @@ class GroupWriter(ABC):
     work."""
 
     group, late = GROUP, LATE
-    shared = False
-    """Is it used by processes on several machines?"""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Waiting] = queue.SimpleQueue()

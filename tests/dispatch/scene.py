@@ -1,0 +1,84 @@
+"""What tests of queued turns are played with: a tool that stands still, agents, a worker in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fsm_agent import Agent, RunContext, tool
+from fsm_agent.dispatch.apps import App
+from fsm_agent.dispatch.in_process import InProcess
+from fsm_agent.dispatch.worker import Worker
+from fsm_agent.sessions.store import Store
+from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
+
+
+class Told:
+    """Hears what a follower tells."""
+
+    def __init__(self) -> None:
+        self.moves: list[str] = []
+        self.calls: list[tuple[str, str]] = []
+        self.lines: list[str] = []
+
+    def transition(self, turn_id: str, source: str, event: str, dest: str) -> None:
+        self.moves.append(dest)
+
+    def tool_complete(self, call_id: str, name: str, arguments: Any, result: str, status: str) -> None:
+        self.calls.append((name, result))
+
+    def status(self, line: str) -> None:
+        self.lines.append(line)
+
+
+class Held:
+    """A tool that stands still until it is let go, and counts how often it was begun."""
+
+    def __init__(self) -> None:
+        self.begun, self.go = list[str](), asyncio.Event()
+
+        @tool(effect="unsafe")
+        async def put(ctx: RunContext[None], key: str) -> str:
+            """Do what cannot be undone."""
+            self.begun.append(f"{ctx.turn_id} {key}")
+            await self.go.wait()
+            return f"put {key}"
+
+        self.tool = put
+
+
+def asks(body: dict[str, Any]) -> Any:
+    """One call of the tool, then words."""
+    rows = [row for row in body["messages"] if row["role"] != "system"]
+    last = rows[-1]
+    return (
+        text(f"after {last['content']}") if last["role"] == "tool" else tools(call("put", {"key": "x"}, "c1"))
+    )
+
+
+def app_of(store: Store, make: Callable[[], Any]) -> App:
+    return App.of(make, "tests:app", store)
+
+
+def agent_with(held: Held, **more: Any) -> Callable[[], Agent[Any, Any]]:
+    return lambda: Agent(ScriptedModel(repeat(asks)), tools=[held.tool], toolsets=[], **more)
+
+
+def says(words: str, **more: Any) -> Callable[[], Agent[Any, Any]]:
+    return lambda: Agent(ScriptedModel(repeat(text(words))), toolsets=[], **more)
+
+
+@asynccontextmanager
+async def served(
+    store: Store, make: Callable[[], Any], slots: int = 2, **more: Any
+) -> AsyncIterator[InProcess]:
+    dispatcher, stop = InProcess(), asyncio.Event()
+    worker = Worker(store, app_of(store, make), dispatcher, sweep=0.02, **more)
+    serving = asyncio.create_task(worker.run(slots, stop))
+    try:
+        yield dispatcher
+    finally:
+        stop.set()
+        await serving

@@ -1,0 +1,191 @@
+"""Attempts at a turn: one has it, whoever else still runs it; what it did is not done again."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsm_agent import Agent
+from fsm_agent.dispatch.port import HandOver, Order, TurnLink
+from fsm_agent.dispatch.run_turn import LOST, OneAttempt, run_turn
+from fsm_agent.dispatch.submit import DIGEST
+from fsm_agent.errors import OwnershipLost, StoreError
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.sessions.store.queued import queue
+from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
+from tests.dispatch.scene import Held, agent_with, app_of, asks
+from tests.helpers.waiting import until_so
+
+
+@pytest.mark.behaviour("WORK-03")
+def test_a_leaving_worker_hands_its_turn_over_behind_a_move(tmp_path: Path) -> None:
+    store, held = Store(tmp_path), Held()
+
+    async def main() -> Any:
+        order = Order("s-1", "t-1", DIGEST)
+        await queue(store, order.turn, order.session, DIGEST, {"user_message": "go"})
+        make, link = app_of(store, agent_with(held)).made, TurnLink()
+        running = asyncio.create_task(run_turn(order, 1, link, store, make, lambda agent: None))
+        await until_so(lambda: bool(held.begun), "the tool")
+        link.leaving.set()
+        held.go.set()
+        with pytest.raises(HandOver):
+            await running
+        info = Turns(store.database).info("t-1")
+        assert (info.owner, info.state, info.ended) == (None, "BuildMessages", None)
+        other = Store(tmp_path)
+        assert (
+            await run_turn(
+                order, 2, TurnLink(), other, app_of(other, agent_with(held)).made, lambda agent: None
+            )
+            == "text_response"
+        )
+
+    asyncio.run(main())
+    assert len(held.begun) == 1, "what was done is not done again"
+
+
+class Mutant(Store):
+    """A store in which a late attempt has the right of a new one."""
+
+    async def claim(self, turn_id: str, rank: int | None = None, *more: Any, **names: Any) -> Any:
+        return await super().claim(turn_id, None if rank is None else rank + 100, *more, **names)
+
+
+@pytest.mark.behaviour("WORK-04")
+@pytest.mark.parametrize("kind", [Store, Mutant])
+def test_a_late_attempt_takes_nothing_from_the_one_that_runs(tmp_path: Path, kind: type[Store]) -> None:
+    store, late = Store(tmp_path), kind(tmp_path)
+    held, other = Held(), Held()
+    other.go.set()
+
+    async def main() -> tuple[str, str]:
+        order = Order("s-1", "t-1", DIGEST)
+        await queue(store, order.turn, order.session, DIGEST, {"user_message": "go"})
+        make = app_of(store, agent_with(held)).made
+        running = asyncio.create_task(run_turn(order, 5, TurnLink(), store, make, lambda agent: None))
+        await until_so(lambda: bool(held.begun), "the tool")
+        made = app_of(late, agent_with(other)).made
+        said = await run_turn(order, 4, TurnLink(), late, made, lambda agent: None)
+        held.go.set()
+        return said, await running
+
+    said, running = asyncio.run(main())
+    if kind is Store:
+        assert (said, running) == (LOST, "text_response")
+    else:  # without ranks the late one takes the turn from the one that runs
+        assert (said, running) == ("text_response", LOST)
+
+
+def test_a_later_attempt_in_the_same_process_stops_the_one_before(tmp_path: Path) -> None:
+    store, held = Store(tmp_path), Held()
+
+    async def main() -> None:
+        order, attempts = Order("s-1", "t-1", DIGEST), OneAttempt()
+        await queue(store, order.turn, order.session, DIGEST, {"user_message": "go"})
+        make = app_of(store, agent_with(held)).made
+
+        async def attempt(rank: int) -> str:
+            link = TurnLink()
+            async with attempts.alone(order.turn, rank, link):
+                return await run_turn(order, rank, link, store, make, lambda agent: None)
+
+        first = asyncio.create_task(attempt(1))
+        await until_so(lambda: bool(held.begun), "the tool")
+        second = asyncio.create_task(attempt(2))
+        assert await first == LOST
+        with pytest.raises(OwnershipLost, match="a later attempt"):
+            await attempt(1)  # a frozen process was given it, and asks for its place late
+        held.go.set()
+        assert await second == "text_response"
+
+    asyncio.run(main())
+    assert len(held.begun) == 1, "nobody knows what became of the first call, so it is not repeated"
+    rows = store.database.select("SELECT status FROM effects WHERE name = 'put'")
+    assert rows == [("unknown",)]
+
+
+@pytest.mark.slow
+def test_a_worker_that_cannot_write_stops_and_another_goes_on(tmp_path: Path) -> None:
+    store, held = Store(tmp_path), Held()
+
+    async def main() -> str:
+        order = Order("s-1", "t-1", DIGEST)
+        await queue(store, order.turn, order.session, DIGEST, {"user_message": "go"})
+        make = app_of(store, agent_with(held)).made
+        running = asyncio.create_task(run_turn(order, 1, TurnLink(), store, make, lambda agent: None))
+        await until_so(lambda: bool(held.begun), "the tool")
+        lock = sqlite3.connect(tmp_path / "sessions.db", isolation_level=None)
+        lock.execute("BEGIN IMMEDIATE")
+        held.go.set()
+        with pytest.raises(StoreError, match="lock"):  # and not: it goes on in memory
+            await running
+        lock.close()
+        other = Store(tmp_path)
+        made = app_of(other, agent_with(held)).made
+        return await run_turn(order, 2, TurnLink(), other, made, lambda agent: None)
+
+    assert asyncio.run(main()) == "text_response"
+    assert len(held.begun) == 1
+
+
+@pytest.mark.behaviour("WORK-05")
+def test_children_are_taken_over_with_their_parent(tmp_path: Path) -> None:
+    store, other, held = Store(tmp_path), Store(tmp_path), Held()
+
+    def model(body: dict[str, Any]) -> Any:
+        rows = [row for row in body["messages"] if row["role"] != "system"]
+        if "find out" in str(rows[0]["content"]):
+            return asks(body)
+        said = rows[-1]
+        if said["role"] == "tool":
+            return text(f"my child: {said['content']}")
+        return tools(call("delegate_task", {"goal": "find out"}, "c0"))
+
+    def make() -> Any:
+        return Agent(ScriptedModel(repeat(model)), tools=[held.tool], toolsets=["delegate"])
+
+    async def main() -> tuple[str, str]:
+        order = Order("s-1", "t-1", DIGEST)
+        await queue(store, order.turn, order.session, DIGEST, {"user_message": "go"})
+        first = run_turn(order, 1, TurnLink(), store, app_of(store, make).made, lambda agent: None)
+        running = asyncio.create_task(first)
+        await until_so(lambda: bool(held.begun), "the tool of the child")
+        second = await run_turn(order, 2, TurnLink(), other, app_of(other, make).made, lambda agent: None)
+        held.go.set()  # the old owner wakes when all is done
+        return await running, second
+
+    assert asyncio.run(main()) == (LOST, "text_response")
+    assert len(held.begun) == 1
+    turns = Turns(store.database)
+    assert {one.exit for one in turns.recent()} == {"text_response"}
+    assert "nobody knows" in str(turns.messages("t-1")) or "unknown" in str(
+        store.database.select("SELECT status FROM effects WHERE name = 'put'")
+    )
+
+
+@pytest.mark.parametrize("ended", [LOST, "text_response"])
+def test_a_turn_that_was_lost_is_never_reported_as_done(ended: str) -> None:
+    """Else its session would go on with the next one, which gives it up."""
+    testing = pytest.importorskip("temporalio.testing")
+    from temporalio.exceptions import ApplicationError
+
+    from fsm_agent.dispatch.temporal.dispatcher import TurnActivity
+
+    async def run(order: Order, rank: int | None, link: TurnLink) -> str:
+        return ended
+
+    async def main() -> str:
+        done: str = await testing.ActivityEnvironment().run(TurnActivity(run, 10.0).attempt, "t-1", DIGEST)
+        return done
+
+    if ended == LOST:
+        with pytest.raises(ApplicationError, match="another worker has the turn"):
+            asyncio.run(main())
+    else:
+        assert asyncio.run(main()) == ended

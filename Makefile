@@ -22,7 +22,9 @@ help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
 
 demo: .venv/installed ## a real turn over this repository's own files, without a key
-	@$(BIN)/fsm-agent run --model offline:demo "List the files here, then read README.md and find the word fallback in states/fsm_agent_states/table.py"
+	@$(BIN)/fsm-agent run --verbose --model offline:demo "List the files here, then read README.md and find the word fallback in states/fsm_agent_states/table.py"
+	@echo
+	@echo "Go on: $(BIN)/fsm-agent chat, or $(BIN)/fsm-agent debug to step through this turn ($(BIN)/python -m pip install --editable '.[debug]')"
 
 test: .venv/developing ## the fast test suite (under two minutes)
 	@$(IN_MEMORY) $(COMPILED) $(BIN)/pytest -m "not slow" --numprocesses 3 --dist worksteal
@@ -120,7 +122,7 @@ clean: ## remove what the targets made
 
 .venv/installed: .venv/bin/python pyproject.toml
 	@echo "installing fsm_agent …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable .  # compiling is half of the time
 	@touch $@
 
 .venv/developing: .venv/bin/python pyproject.toml $(LOCK)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fsm_agent.composition.options import AgentArguments, TurnArguments
     from fsm_agent.composition.turn_wiring import TurnState
     from fsm_agent.conversation.compaction import ContextEngine
+    from fsm_agent.conversation.effects import ToolSpec
     from fsm_agent.conversation.handover import HandoffStep
     from fsm_agent.conversation.messages import Message
     from fsm_agent.conversation.result import TurnResult
@@ -778,6 +779,11 @@ class Agent(Generic[Deps, Out]):
     def journal(self) -> Turns:
         """What the turns of this home did: their moves, requests, snapshots and results."""
         return engine.Turns(self._store.database)
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """What is known of the tools that the model may call."""
+        return self._services.tools.specs
 
     @property
     def context_used(self) -> float:

@@ -2,8 +2,7 @@
 
 ``server`` answers what an editor asks, ``session`` is one conversation of it. ``told`` makes updates of what
 the callbacks tell and asks the person, ``calls`` says what an editor is shown of a call, ``words`` reads
-prompts, replays transcripts and names the ends of turns. Needs ``agent-client-protocol`` (``pip install
-'fsm-agent[acp]'``)."""
+prompts, replays transcripts and names the ends of turns. Needs the extra ``acp``."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 
-SELDOM = 50_000
-"""Objects that are made before the garbage collector looks again: a command makes ten times as many that stay
-as long as it runs, and looking through them again and again takes a fifth of its first second."""
+SELDOM = 200_000
+"""Objects that are made before the garbage collector looks again: a command makes half as many, which
+stay as long as it runs, and looking through them again and again takes a fifth of its first second."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, get_args
 
 from fsm_agent.agent import Agent
 from fsm_agent.cli.commands import COMMANDS, obey
-from fsm_agent.cli.given import CliOptions, options_of
+from fsm_agent.cli.given import options_of
+from fsm_agent.cli.options import CliOptions
 from fsm_agent.conversation.parts import Kind
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import Settings
+from fsm_agent.support.installation import install_command
 
 if TYPE_CHECKING:
     from fsm_agent.acp import EditorView
@@ -28,7 +30,7 @@ def acp(given: CliOptions) -> int:
         from fsm_agent.acp import serve_stdio
     except ImportError as error:
         raise ConfigError(
-            f"an editor needs {error.name}, which is not installed", None, "pip install 'fsm-agent[acp]'"
+            f"an editor needs {error.name}, which is not installed", None, install_command("acp")
         ) from None
     host = CommandLineHost(given)
     if sys.stdin is None or not _is_line(sys.stdin.fileno()):

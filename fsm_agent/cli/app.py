@@ -9,21 +9,7 @@ import typer
 from fsm_agent.cli.config_app import config
 from fsm_agent.cli.diagram_app import diagram
 from fsm_agent.cli.models_app import models
-from fsm_agent.cli.options import (
-    ApiKey,
-    BaseUrl,
-    Commands,
-    Home,
-    Json,
-    MaxCost,
-    MaxIterations,
-    MaxSeconds,
-    MaxTokens,
-    Model,
-    Sets,
-    Tools,
-    Yes,
-)
+from fsm_agent.cli.options import LIMITS, SHOWN, CliOptions, Commands, Home, Json, with_agent
 from fsm_agent.cli.pending_app import pending
 from fsm_agent.cli.sessions_app import sessions
 from fsm_agent.cli.worker_app import worker
@@ -54,7 +40,7 @@ def remove(
 
 
 app = typer.Typer(
-    add_completion=False,
+    add_completion=True,
     cls=Commands,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -68,9 +54,6 @@ app.add_typer(approvals, name="approvals")
 app.add_typer(config, name="config")
 app.add_typer(models, name="models")
 
-Session = Annotated[
-    str | None, typer.Option(help="Go on in this session: its id, the beginning of one, or its title.")
-]
 Remote = Annotated[
     bool, typer.Option("--remote", help="Have a worker run it (`fsm-agent worker`), and show what it does.")
 ]
@@ -98,76 +81,50 @@ def _program(
 
 
 @app.command()
+@with_agent()
 def run(
+    given: CliOptions,
     text: Annotated[
-        str, typer.Argument(metavar="TEXT", help='What to do; "-" reads it from standard input.')
-    ],
-    model: Model = None,
+        str | None, typer.Argument(metavar="TEXT", help="What to do; default, or with -: standard input.")
+    ] = None,
     json: Json = False,
-    home: Home = None,
-    base_url: BaseUrl = None,
-    api_key: ApiKey = None,
-    max_iterations: MaxIterations = None,
-    max_cost: MaxCost = None,
-    max_tokens: MaxTokens = None,
-    max_seconds: MaxSeconds = None,
-    set: Sets = None,
-    tool: Tools = None,
-    yes: Yes = False,
-    session: Session = None,
     image: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="An image that goes with the text; repeatable.")
-    ] = None,
+        list[str], typer.Option(metavar="FILE", help="An image that goes with the text; repeatable.")
+    ] = [],  # noqa: B006 - typer reads it
     file: Annotated[
-        list[str] | None,
+        list[str],
         typer.Option(metavar="FILE", help="A PDF, a text or audio that goes with the text; repeatable."),
-    ] = None,
+    ] = [],  # noqa: B006
     output_schema: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="A JSON schema for the answer; only the answer is printed."),
+        typer.Option(metavar="FILE", help="A JSON schema for the answer, which is printed as JSON."),
     ] = None,
     remote: Remote = False,
 ) -> None:
-    """Run one turn. Exit codes: 0 completed, 1 failed, 2 wrong use, 3 partial, 4 suspended, 130
-    interrupted."""
-    from fsm_agent.cli.given import CliOptions, bounded
-    from fsm_agent.cli.run import run
+    """Run one turn.
 
-    sets = bounded(set, max_cost, max_tokens, max_seconds)
-    given = CliOptions(model, base_url, api_key, home, max_iterations, sets, yes, session, tools=tool or ())
+    The answer goes to standard output, everything else to standard error. Exit codes: 0 completed, 1 failed,
+    2 wrong use, 3 partial, 4 suspended, 130 interrupted.
+    """
     if remote:
         from fsm_agent.cli.remote import run_remote
 
-        raise typer.Exit(run_remote(text, given, json, image or (), file or (), output_schema))
-    raise typer.Exit(run(text, given, json, image or (), file or (), output_schema))
+        raise typer.Exit(run_remote(text, given, json, image, file, output_schema))
+    from fsm_agent.cli.run import run
+
+    raise typer.Exit(run(text, given, json, image, file, output_schema))
 
 
 @app.command()
-def chat(
-    model: Model = None,
-    home: Home = None,
-    base_url: BaseUrl = None,
-    api_key: ApiKey = None,
-    max_iterations: MaxIterations = None,
-    max_cost: MaxCost = None,
-    max_tokens: MaxTokens = None,
-    max_seconds: MaxSeconds = None,
-    set: Sets = None,
-    tool: Tools = None,
-    yes: Yes = False,
-    session: Session = None,
-    remote: Remote = False,
-) -> None:
+@with_agent("quiet")
+def chat(given: CliOptions, remote: Remote = False) -> None:
     """Talk with the agent, turn after turn."""
-    from fsm_agent.cli.chat import chat
-    from fsm_agent.cli.given import CliOptions, bounded
-
-    sets = bounded(set, max_cost, max_tokens, max_seconds)
-    given = CliOptions(model, base_url, api_key, home, max_iterations, sets, yes, session, tools=tool or ())
     if remote:
         from fsm_agent.cli.remote import chat_remote
 
         raise typer.Exit(chat_remote(given))
+    from fsm_agent.cli.chat import chat
+
     raise typer.Exit(chat(given))
 
 
@@ -175,24 +132,17 @@ app.command()(worker)
 
 
 @app.command()
-def acp(
-    model: Model = None,
-    home: Home = None,
-    base_url: BaseUrl = None,
-    api_key: ApiKey = None,
-    max_iterations: MaxIterations = None,
-    set: Sets = None,
-    tool: Tools = None,
-    yes: Yes = False,
-) -> None:
-    """Serve an editor over standard input and output (Agent Client Protocol)."""
-    from fsm_agent.cli.acp import acp
-    from fsm_agent.cli.given import CliOptions
+@with_agent("session", *SHOWN)
+def acp(given: CliOptions) -> None:
+    """Serve an editor (Agent Client Protocol).
 
-    given = CliOptions(
-        model, base_url, api_key, home, max_iterations, set or (), yes, None, "acp", tool or ()
-    )
-    raise typer.Exit(acp(given))
+    It talks over standard input and output.
+    """
+    from dataclasses import replace
+
+    from fsm_agent.cli.acp import acp
+
+    raise typer.Exit(acp(replace(given, source="acp")))
 
 
 @app.command()
@@ -244,7 +194,9 @@ def simulate(
     seed: Annotated[int, typer.Option(help="Seed of the random part of waits.")] = 0,
     json: Json = False,
 ) -> None:
-    """Run a turn against a provider that fails, and print its path.
+    """Run a turn against a provider that fails.
+
+    Its path is printed.
 
     The provider is scripted and answers over real HTTP; waits are simulated.
     """
@@ -266,7 +218,9 @@ def insights(
 
 
 @app.command()
+@with_agent("yes", "session", *LIMITS, *SHOWN)
 def debug(
+    given: CliOptions,
     turn: Annotated[
         str | None,
         typer.Argument(
@@ -294,22 +248,14 @@ def debug(
     stdio: Annotated[
         bool, typer.Option("--stdio", help="Serve one editor over standard input and output.")
     ] = False,
-    model: Model = None,
-    home: Home = None,
-    base_url: BaseUrl = None,
-    api_key: ApiKey = None,
-    max_iterations: MaxIterations = None,
-    set: Sets = None,
-    tool: Tools = None,
 ) -> None:
-    """Step through a turn, look back, change it, and go on from anywhere."""
-    from fsm_agent.cli.debug import Wanted, debug
-    from fsm_agent.cli.given import CliOptions
+    """Step through a turn in the browser.
 
-    wanted = Wanted(turn, attach, task, web, port, open, dap, stdio)
-    raise typer.Exit(
-        debug(wanted, CliOptions(model, base_url, api_key, home, max_iterations, set or (), tools=tool or ()))
-    )
+    Look back, change it, and go on from anywhere; also in an editor.
+    """
+    from fsm_agent.cli.debug import Wanted, debug
+
+    raise typer.Exit(debug(Wanted(turn, attach, task, web, port, open, dap, stdio), given))
 
 
 @app.command()
@@ -329,13 +275,24 @@ def undo(
     ] = False,
     home: Home = None,
 ) -> None:
-    """Put the files of this folder back as they were before a turn's tools changed them.
+    """Take back what tools did to the files here.
 
+    The files of this folder are put back as they were before a turn's tools changed them.
     The conversation stays as it is. What is there now is kept before, so that this can be undone, too.
     """
     from fsm_agent.cli.undo import undo
 
     raise typer.Exit(undo(home, session, turn, listed=list, diff=diff))
+
+
+@app.command()
+def examples(
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A new one.")] = "examples",
+) -> None:
+    """Write the example programs into a folder."""
+    from fsm_agent.cli.examples import copy_examples
+
+    raise typer.Exit(copy_examples(folder))
 
 
 @app.command()

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 from rich.text import Text
 
-from fsm_agent.approvals.gutter import QuestionRow
-from fsm_agent.approvals.question import Question
-from fsm_agent.approvals.visible import ESCAPE, NEWLINE, TAB
+from fsm_agent.approvals.gutter import BEGINS, GOES_ON, VALUE, QuestionRow
+from fsm_agent.approvals.question import Question, QuestionPart
+from fsm_agent.approvals.visible import ESCAPE, NEWLINE, TAB, visible
 from fsm_agent.cli import keyboard
+from fsm_agent.cli.diff import colour_of
 from fsm_agent.cli.live import ProgressView
 from fsm_agent.cli.screen import clean, console_of
-from fsm_agent.conversation.effects import AskApproval
+from fsm_agent.conversation.effects import Approval, AskApproval
+from fsm_agent.toolsets.edit import Edits
+from fsm_agent.toolsets.seen import Seen
 
 Answer = Literal["once", "session", "always", "deny", "never"]
 ANSWERS: dict[str, Answer] = {
@@ -26,6 +31,11 @@ ANSWERS: dict[str, Answer] = {
 QUESTION = "Allow it?  y once · s this session · a always · n no · never: "
 ONLY_ONCE = "Allow it?  y once · n no: "
 """For a call that cannot be remembered."""
+EDITS = "Allow it?  y once · e all edits · s, a this file · n no · never: "
+"""For a change of a file that a person has seen; ``e`` is for every call of this tool in this session."""
+EDITING = ("write_file", "patch_file")
+CHANGED = ("content", "old_text", "new_text", "every")
+"""Arguments that a diff shows all of."""
 LONGER = "s, a or never"
 _SIGNS = re.compile(rf"{ESCAPE.pattern}|{TAB}|{NEWLINE}")
 
@@ -37,16 +47,17 @@ def attend(live: ProgressView, yes: bool) -> None:
     if seen is not None:
         asking = Asking(live, seen)
         live.approval, live.clarify = asking.approval, asking.question
+        live.asked_about = EDITING
     if yes:
-        live.approval = lambda request: True
+        live.approval, live.asked_about = lambda request: True, ()
 
 
 def _seen(live: ProgressView) -> ProgressView | None:
-    """Where a person sees a question: ``live``, or standard error while the output goes to a file; ``None``:
+    """Where a person sees a question: ``live``, or standard output while all else goes to a file; ``None``:
     nowhere."""
-    if live.console.file.isatty():
+    if live.console.is_terminal:
         return live
-    return ProgressView(console_of(sys.stderr)) if sys.stderr is not None and sys.stderr.isatty() else None
+    return ProgressView(console_of(sys.stdout)) if sys.stdout is not None and sys.stdout.isatty() else None
 
 
 class Asking:
@@ -56,51 +67,83 @@ class Asking:
     def __init__(self, live: ProgressView, seen: ProgressView) -> None:
         self._live, self._seen = live, seen
 
-    def approval(self, request: AskApproval) -> Answer:
+    def approval(self, request: AskApproval) -> Answer | Approval:
         """Ask the person at the terminal, and return the answer."""
-        with self._live.aside():
-            return self._approval(request)
+        with self._live.aside(), self._live.asking() as waiting:
+            return self._approval(request, waiting)
 
-    def _approval(self, request: AskApproval) -> Answer:
-        waiting, console = self._live.waiting(), self._seen.console
-        question = Question.of(request, console.encoding)
-        allowed = {
+    def _approval(self, request: AskApproval, waiting: keyboard.Waiting) -> Answer | Approval:
+        console = self._seen.console
+        question, change = Question.of(request, console.encoding), self._change(request)
+        words = {
             key: answer
             for key, answer in ANSWERS.items()
             if question.remembered or answer in ("once", "deny")
         }
+        if change is not None:
+            question = with_change(question, change, console.encoding)
+            self._live.change_was_shown(request.call_id)
         rows = question.rows(console.width, console.height, LONGER)
-        self._seen.write(Text("\n").join(map(drawn, rows)))
+        for row in colours(rows):
+            console.print(row, soft_wrap=True)
+        for_edits = change is not None and bool(question.remembered)
         while True:
             keyboard.forget_all(waiting)
-            self._seen.question(QUESTION if question.remembered else ONLY_ONCE)
+            self._seen.question(EDITS if for_edits else QUESTION if question.remembered else ONLY_ONCE)
             if (line := keyboard.line(waiting)) is None:
                 return "deny"
-            self._seen.answered()
+            said = line.strip().lower()
             if keyboard.follows():
                 self._seen.write(Text("    several lines at once are no answer", "yellow"))
-            elif (answer := allowed.get(line.strip().lower())) is not None:
+            elif said == "e" and for_edits:
+                return Approval(
+                    True, "all edits of this session are approved", "session", pattern=request.name
+                )
+            elif (answer := words.get(said)) is not None:
                 if answer in ("deny", "never"):
                     self._seen.write(Text("    ✗ denied", "yellow"))
                 return answer
 
+    def _change(self, request: AskApproval) -> str | None:
+        """What the call would change in a file."""
+        return Edits(Path.cwd(), Seen()).change(request.name, request.arguments)
+
     def question(self, question: str, choices: Sequence[str]) -> str | None:
         """What the model wants to know: one of the choices by its number, or any other words."""
-        with self._live.aside():
-            return self._question(question, choices)
-
-    def _question(self, question: str, choices: Sequence[str]) -> str | None:
-        waiting = self._live.waiting()
-        self._seen.write(Text(f"  {clean(question)}", "bold yellow"))
-        self._seen.write(*(Text(f"    {number} {clean(choice)}") for number, choice in enumerate(choices, 1)))
-        keyboard.forget_all(waiting)
-        self._seen.question("Your answer" + (" (a number, or in your own words): " if choices else ": "))
-        if (line := keyboard.line(waiting)) is None:
-            return None
-        self._seen.answered()
+        with self._live.aside(), self._live.asking() as waiting:
+            self._seen.write(Text(f"  {clean(question)}", "bold yellow"))
+            self._seen.write(
+                *(Text(f"    {number} {clean(choice)}") for number, choice in enumerate(choices, 1))
+            )
+            keyboard.forget_all(waiting)
+            self._seen.question("Your answer" + (" (a number, or in your own words): " if choices else ": "))
+            if (line := keyboard.line(waiting)) is None:
+                return None
         words = line.strip()
         chosen = int(words) if words.isascii() and words.isdigit() else 0
         return choices[chosen - 1] if 1 <= chosen <= len(choices) else words or None
+
+
+def with_change(question: Question, change: str, encoding: str = "utf-8") -> Question:
+    """Return the question with a diff in the place of the texts that it shows all of."""
+    others = tuple(part for part in question.parts if part.place not in CHANGED)
+    lines = change.split("\n")[2:]  # without the two of the path, which is told anyway
+    shown = "\n".join(line[0] + visible(line[1:], encoding) for line in lines)
+    part = QuestionPart("change", shown, words=True)
+    return replace(question, parts=(*others, part), lines=len(lines), characters=sum(map(len, lines)))
+
+
+def colours(rows: Sequence[QuestionRow]) -> Iterator[Text]:
+    """The rows of a question in colours; those of a diff in the colour of their line."""
+    within, colour = False, ""
+    for row in rows:
+        label = row.head.strip(f" {BEGINS}{GOES_ON}{VALUE}")
+        within = label == "change" or (within and not label)
+        text = drawn(row)
+        if within:
+            colour = colour if GOES_ON in row.head else colour_of(row.text)
+            text.stylize(colour, len(row.head))
+        yield text
 
 
 def drawn(row: QuestionRow) -> Text:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from fsm_agent.agent import Agent
-from fsm_agent.cli.given import CliOptions
+from fsm_agent.cli.figures import ago
+from fsm_agent.cli.options import CliOptions
 from fsm_agent.cli.run import go
+from fsm_agent.cli.screen import clean, preview
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.probe import is_loopback
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.names import any_turn, find_turn
 from fsm_agent.sessions.turn import Turn
 
@@ -22,8 +25,11 @@ from fsm_agent.sessions.turn import Turn
 def resume(name: str | None, given: CliOptions, as_json: bool) -> int:
     """Go on with an unfinished turn; without a name with the newest that nobody runs."""
     store = store_of(given.home)
-    turn_id = find_turn(store, name).id if name is not None else _newest_unfinished(store)
-    return go(_with_its_model(store, turn_id, given), as_json, lambda agent: agent.resume(turn_id))
+    turn = find_turn(store, name) if name is not None else _newest_unfinished(store)
+    if not (as_json or given.quiet):
+        moment_ago = ago(turn.moved, store.now())
+        print(f"  going on with “{preview(turn.asked, 60)}”, {clean(turn.id)}, {moment_ago}", file=sys.stderr)
+    return go(_with_its_model(store, turn.id, given), as_json, lambda agent: agent.resume(turn.id))
 
 
 def fork(name: str, at: int, edit: str | None, given: CliOptions, as_json: bool) -> int:
@@ -37,11 +43,12 @@ def fork(name: str, at: int, edit: str | None, given: CliOptions, as_json: bool)
     return go(_with_its_model(store, turn_id, given), as_json, begin)
 
 
-def _newest_unfinished(store: Store) -> str:
+def _newest_unfinished(store: Store) -> TurnInfo:
+    """Not a child, which goes on with its parent, and not a fork that nobody has let go on yet."""
     for turn in Turns(store.database).recent(1_000, unfinished=True):
-        is_child = turn.parent is not None and turn.forked_at is None  # goes on with its parent
-        if not is_child and store.owners.alive(turn.owner) is None:
-            return turn.id
+        begun_here = turn.parent is None or (turn.forked_at is not None and turn.seq > turn.forked_at)
+        if begun_here and store.owners.alive(turn.owner) is None:
+            return turn
     raise ConfigError("nothing to resume: no turn was left unfinished", str(store.home))
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from fsm_agent.agent import Agent
 from fsm_agent.cli.arguments import attribute_of
-from fsm_agent.cli.given import CliOptions, agent_of
+from fsm_agent.cli.given import agent_of
+from fsm_agent.cli.options import CliOptions
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.cli.verify import limits
 from fsm_agent.debug import DebugSession
@@ -18,6 +19,7 @@ from fsm_agent.debug.core.manual import played
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 from fsm_agent.support.home import home_of
+from fsm_agent.support.installation import install_command
 from fsm_agent.workflow import Workflow
 
 
@@ -127,7 +129,7 @@ def _page(session: DebugSession, first: str | None, wanted: Wanted, given: CliOp
         raise ConfigError(
             f"the debugger's page needs {error.name}, which is not installed",
             None,
-            "pip install 'fsm-agent[debug]'",
+            install_command("debug"),
         ) from None
     server = DebugServer(session, wanted.port, first, [given.api_key] if given.api_key else [])
 

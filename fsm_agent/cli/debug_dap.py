@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent.cli.debug import debug_session_of, debug_session_of_table
-from fsm_agent.cli.given import CliOptions
+from fsm_agent.cli.options import CliOptions
 from fsm_agent.debug import DebugSession
 from fsm_agent.debug.dap import LaunchOptions, serve_port, serve_stdio
 from fsm_agent.errors import ConfigError
@@ -30,7 +30,7 @@ def serve(session: DebugSession, first: str | None, at: str | None, given: CliOp
         if options.table is not None:
             return debug_session_of_table(
                 options.table,
-                replace(given, home=options.home or given.home, sets=(*given.sets, *_sets(options.settings))),
+                replace(given, home=options.home or given.home, sets=[*given.sets, *_sets(options.settings)]),
             )
         return debug_session_of(_given(replace(given, home=home), options))
 
@@ -64,7 +64,7 @@ def _given(given: CliOptions, options: LaunchOptions) -> CliOptions:
         "max_iterations": options.max_iterations,
     }  # fmt: skip
     said = {name: value for name, value in named.items() if value is not None}
-    return replace(given, sets=(*given.sets, *_sets(options.settings)), **said)  # type: ignore[arg-type]  # checked by LaunchOptions
+    return replace(given, sets=[*given.sets, *_sets(options.settings)], **said)  # type: ignore[arg-type]  # checked by LaunchOptions
 
 
 def _sets(settings: Mapping[str, Any], before: str = "") -> Iterator[str]:

@@ -17,10 +17,7 @@ Dark = Annotated[bool, typer.Option("--dark", help="A PNG in the dark theme.")]
 diagram = typer.Typer(
     cls=ShowUnlessTold,
     rich_markup_mode=None,
-    help=(
-        'Draw a transition table, a turn, a coverage; compare two versions. "diagram …" is short for "diagram'
-        ' show …".'
-    ),
+    help='Draw a table, a turn, a coverage, a difference. "diagram …" is short for "diagram show …".',
 )
 
 

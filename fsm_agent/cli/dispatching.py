@@ -13,6 +13,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.providers.config_file import config_of
 from fsm_agent.settings.model import DispatchSettings, Settings
 from fsm_agent.support.home import home_of
+from fsm_agent.support.installation import install_command
 
 
 def settings_for(
@@ -39,6 +40,6 @@ def dispatcher_of(settings: DispatchSettings) -> Dispatcher:
         raise ConfigError(
             "Temporal needs an extra that is not installed",
             settings.temporal,
-            "pip install 'fsm-agent[temporal]'",
+            install_command("temporal"),
         ) from None
     return TemporalDispatcher(settings.temporal, settings.namespace, settings.heartbeat, DIGEST)

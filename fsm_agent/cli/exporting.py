@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
-from fsm_agent.settings.model import Settings
+if TYPE_CHECKING:
+    from fsm_agent.settings.model import Settings
 
 STARTS, ENDS = "OTEL_EXPORTER_OTLP_", "ENDPOINT"
-MISSING = "fsm-agent: {name} is set, but nothing is sent: pip install 'fsm-agent[otel]'"
+MISSING = "fsm-agent: {name} is set, but nothing is sent: {needs}"
 
 
 def telemetry_of(settings: Settings) -> bool | None:
@@ -22,7 +24,9 @@ def telemetry_of(settings: Settings) -> bool | None:
     try:
         from fsm_agent.telemetry.export import set_up
     except ImportError:
-        print(MISSING.format(name=name), file=sys.stderr)
+        from fsm_agent.support.installation import install_command
+
+        print(MISSING.format(name=name, needs=install_command("otel")), file=sys.stderr)
         return None
     set_up(os.environ)
     return True

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.agent import Agent
 from fsm_agent.cli.arguments import nested, tools_of
 from fsm_agent.cli.exporting import telemetry_of
+from fsm_agent.cli.options import CliOptions
 from fsm_agent.composition.options import DEFAULT_TOOLSETS, AgentOptions
 from fsm_agent.composition.side_models import by_task
 from fsm_agent.providers.choose import Choice
@@ -18,24 +18,6 @@ from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.names import find_session
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.home import home_of
-
-
-@dataclass(frozen=True, slots=True)
-class CliOptions:
-    """What ``run`` and ``chat`` have in common. ``sets`` are ``nested.name=value`` texts; ``yes`` approves
-    every tool; ``session`` is the one to go on in, as its user calls it; ``source`` names the command in
-    lists of sessions; ``tools`` are ``module:name`` of the user's own."""
-
-    model: str | None = None
-    base_url: str | None = None
-    api_key: str | None = None
-    home: str | None = None
-    max_iterations: int | None = None
-    sets: Sequence[str] = ()
-    yes: bool = False
-    session: str | None = None
-    source: str = "cli"
-    tools: Sequence[str] = ()
 
 
 def agent_of(given: CliOptions, callbacks: object) -> tuple[Agent, Choice]:
@@ -48,13 +30,17 @@ def options_of(given: CliOptions, callbacks: object) -> tuple[AgentOptions, Choi
     """What ``agent_of`` makes the agent with, and the model that was chosen. Raises ``ConfigError``."""
     home = home_of(given.home, os.environ)
     config = config_of(home)
-    settings = settings_of(given.sets, given.max_iterations, config.settings)
+    settings = settings_of(_limited(given), given.max_iterations, config.settings)
     plain = settings.credential.plain_http
     choice = config.chooser(given.model, given.base_url, given.api_key, plain_http=plain)
     if given.yes:  # of children too
         settings = settings.model_copy(
             update={"delegation": settings.delegation.model_copy(update={"approvals": "ask"})}
         )
+    elif asked := getattr(callbacks, "asked_about", None):
+        policy = {**dict.fromkeys(asked, "ask"), **settings.approval.policy}
+        approval = settings.approval.model_copy(update={"policy": policy})
+        settings = settings.model_copy(update={"approval": approval})
     somebody = getattr(callbacks, "clarify", None) is not None or settings.approval.unanswered == "suspend"
     asks = ("clarify",) if somebody else ()
     store = store_for(home, settings.store.durability, settings.store.database)
@@ -81,12 +67,10 @@ def _sides(config: Config) -> list[str]:
     return [name for name, task in (("ask", "web"), ("vision", "vision")) if models[task]]
 
 
-def bounded(
-    sets: Sequence[str] | None, usd: float | None, tokens: int | None, seconds: float | None
-) -> list[str]:
-    """Return the ``name=value`` texts with the limits of a turn and its children behind them."""
-    limits = {"usd": usd, "tokens": tokens, "seconds": seconds}.items()
-    return [*(sets or ()), *(f"limits.tree.{name}={value}" for name, value in limits if value is not None)]
+def _limited(given: CliOptions) -> list[str]:
+    """The ``name=value`` texts with the limits of a turn and its children behind them."""
+    limits = {"usd": given.max_cost, "tokens": given.max_tokens, "seconds": given.max_seconds}.items()
+    return [*given.sets, *(f"limits.tree.{name}={value}" for name, value in limits if value is not None)]
 
 
 def settings_of(

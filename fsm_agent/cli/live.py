@@ -1,5 +1,5 @@
-"""A turn while it runs, as a person sees it: a line for each state and tool, a spinner, and the text as it
-arrives.
+"""A turn while it runs, as a person sees it: a line for each tool, the answer as it arrives, and below it
+what is going on.
 
 ``ProgressView`` is a callbacks object: its methods named like channels are called by the turn, on the thread
 of its event loop."""
@@ -7,119 +7,184 @@ of its event loop."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from rich.console import Console
-from rich.status import Status
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from fsm_agent.cli.diff import coloured, counts
+from fsm_agent.cli.figures import count, dollars
+from fsm_agent.cli.region import LiveRegion, Tail
 from fsm_agent.cli.screen import clean, preview, seconds
-from fsm_agent.cli.wrapping import Wrapping
+from fsm_agent.cli.status import FRAMES, RunningTool, StatusLine
 from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.conversation.result import TurnResult
 
 _WIDTH = 14
 _PLAIN_WIDTH = 140
 """Characters of a tool's line where there is no terminal to ask."""
+_LONG = 4_000
+"""Characters from which a block is shown as it is until it is whole: colouring it again and again costs."""
 _MARKS = {"ok": ("✓", "green"), "error": ("✗", "red"), "denied": ("✗", "yellow")}
-_COLOURS = {"completed": "green", "failed": "red", "partial": "yellow", "interrupted": "magenta"}
+OUTCOMES = {"completed": "green", "failed": "red", "partial": "yellow", "interrupted": "magenta"}
+"""How a turn ended, and in which colour that is said."""
 
 
 class ProgressView:
-    """``quiet`` shows nothing at all. On anything but a terminal there is no spinner and no control
-    sequence."""
+    """``answers`` gets the answer and nothing else, ``console`` all the rest. At a terminal the answer is
+    shown as it arrives, in Markdown; anywhere else it is written at the end, as it is. ``quiet`` shows only
+    the answer, ``verbose`` every move. Without ``answers`` nobody reads the answer."""
 
     approval: Callable[[AskApproval], Any] | None = None
     clarify: Callable[[str, list[str]], Any] | None = None
     aside: Callable[[], AbstractContextManager[None]] = nullcontext
     """Frees the terminal for a question."""
+    asked_about: tuple[str, ...] = ()
+    """Tools that a person is asked about, unless the settings say something of them."""
+    figures: Callable[[], str] = str
+    """What the line below says of the session."""
 
-    def __init__(self, console: Console, *, quiet: bool = False) -> None:
-        self.console = console
-        self._quiet = quiet
-        self._status: Status | None = None
-        self._doing, self._typed = "", ""
-        self._moves = 0
+    def __init__(
+        self, console: Console, answers: Console | None = None, *, quiet: bool = False, verbose: bool = False
+    ) -> None:
+        self.console, self.answers = console, answers
+        self._quiet, self._verbose = quiet, verbose
+        self._streams = answers is not None and answers.is_terminal
+        self._region = LiveRegion(console, self._draw)
+        self.status_line = StatusLine()
+        self._running: dict[str, RunningTool] = {}
         self._spoken: list[str] = []
-        self._open_line = False
-        self._wrapping = Wrapping()
-        self._running: dict[str, tuple[str, float]] = {}
-        self._entered = self._began = time.monotonic()
+        self._blocks: Any = None
+        self._under_way = False
+        self._asked, self._moves = 0, 0
+        self._seen: set[str] = set()  # calls whose change a person was shown before it was made
+        self._typed = ""
+        self._entered = time.monotonic()
+
+    # The turn
+
+    def begin(self, model: str, why: str) -> None:
+        """Say what will answer."""
+        self.write(Text.assemble((f"  {preview(model, 80)}", "bold"), (f"  {preview(why, 200)}", "dim")))
+
+    def restart(self) -> None:
+        """A turn begins."""
+        self._entered = time.monotonic()
+        self.status_line.restart()
+        self.status_line.figures = self.figures()
+        self._spoken, self._under_way = [], True
+        self._running.clear()
+        self._show()
+
+    def end(self, result: TurnResult) -> None:
+        """The part of the answer that was not shown yet, and one line about the turn."""
+        self._under_way = False
+        self._flush()
+        final, spoken = clean(result.final_response or "").strip(), "".join(self._spoken).strip()
+        if self.answers is None:
+            pass  # the caller prints what was asked for
+        elif result.failed and final and not (self._streams and spoken.endswith(final)):
+            self._say(self.console, Text(""), Text(final))
+        elif final and self._streams and not spoken.endswith(final):
+            self._answer(final.removeprefix(spoken).strip() if spoken else final)
+        elif final and not self._streams and not result.failed:
+            self.answers.out(final, highlight=False)
+        outcome = next(name for name in OUTCOMES if result[name])
+        facts = Text(" · " + " · ".join(_facts(result, self.status_line.elapsed)), "dim")
+        self.write(Text(""), Text.assemble((outcome, f"bold {OUTCOMES[outcome]}"), facts))
+
+    def stop(self) -> None:
+        """Leave the terminal as it was."""
+        self._under_way = False
+        self._flush()
+        self._region.hide()
 
     def transition(self, turn_id: str, source: str, event: str, dest: str) -> None:
         """Show a move, and how long the state took."""
         now = time.monotonic()
         spent, self._entered = now - self._entered, now
         self._moves += 1
-        self._spin(None)
-        line = Text.assemble(
-            ("  ", ""),
-            (f"{source:<{_WIDTH}}", "cyan"),
-            (f" {event:<14}", "dim"),
-            (" → ", "dim"),
-            (f"{dest:<{_WIDTH}}", "cyan"),
-        )
-        self.write(line.append(f"{seconds(spent):>9}", "dim"))
+        self.status_line.moved(dest)
+        if source == "CallLLM":
+            self.status_line.figures = self.figures()
+        if self._verbose:
+            line = Text.assemble((f"  {source:<{_WIDTH}}", "cyan"), (f" {event:<14} → ", "dim"))
+            self.write(line.append(f"{dest:<{_WIDTH}}", "cyan").append(f"{seconds(spent):>9}", "dim"))
+        self._show()
 
     def thinking(self, active: bool) -> None:
         """Show that the model is asked, or has begun to answer."""
-        self._spin("the model is asked" if active else None)
+        self._doing("waiting for the model" if active else "")
 
     def reasoning(self, text: str) -> None:
         """Show that the model reasons; not what."""
-        self._spin("the model reasons")
+        self._doing("the model reasons")
 
     def tool_gen(self, name: str) -> None:
         """Show that the model writes a call."""
-        self._spin(f"the model writes a call of {preview(name, 40)}")
+        self._doing(f"the model writes a call of {preview(name, 40)}")
 
     def stream_delta(self, text: str | None) -> None:
         """Show a piece of the answer."""
         if text is None:
+            self._flush()
             return
-        self._spin(None)
+        self._doing("the model answers")
         shown = clean(text) if self._spoken else clean(text).lstrip("\n")
-        if self._quiet or not shown:
+        if not shown or not self._streams:
             return
-        if not self._spoken:
-            self.write(Text(""))
-            self._wrapping = Wrapping()
         self._spoken.append(shown)
-        self._show(self._wrapping.feed(shown, self.console.width) if self.console.is_terminal else shown)
+        if whole := self._growing().feed(shown):
+            self._answer(whole)
+        self._show()
+
+    def interim_assistant(self, text: str) -> None:
+        """What the model says beside its calls, where it was not shown already."""
+        if not self._streams and text.strip():
+            self.write(Text(f"    {clean(text).strip()}", "dim"))
 
     def tool_start(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
         """Show that a tool runs."""
+        self._flush()
         self._spoken = []
-        self._running[call_id] = (name, time.monotonic())
-        self._spin_tools()
+        self._running[call_id] = RunningTool(name, preview(arguments, 200))
+        self._show()
+
+    def tool_progress(self, kind: str, name: str, text: str) -> None:
+        """What a tool says while it runs."""
+        running = next((one for one in reversed(self._running.values()) if one.name == name), None)
+        if kind == "said" and running is not None:
+            running.said = preview(text, 200)
+            self._show()
 
     def tool_complete(
         self, call_id: str, name: str, arguments: Mapping[str, Any], result: str, status: str
     ) -> None:
-        """Show how a tool ended, with a line of its result."""
-        _, began = self._running.pop(call_id, (name, time.monotonic()))
+        """Show how a tool ended, with a line of its result, or what it changed."""
+        tool = self._running.pop(call_id, None) or RunningTool(name)
         mark, colour = _MARKS.get(status, ("!", "yellow"))
         room = self.console.width if self.console.is_terminal else _PLAIN_WIDTH
-        lines, spent = result.count("\n") + 1, seconds(time.monotonic() - began)
+        change = coloured(result) if status == "ok" else None
+        if change is not None:
+            arguments, result = {"path": arguments.get("path", "")}, counts(result)
+        lines, colour_of_result = result.count("\n") + 1, "dim" if status == "ok" else colour
         said = ("" if status in ("ok", "error") else f"{status}: ") + (
             f"{lines:,} lines: " if lines > 1 else ""
         )
-        line = Text.assemble(
-            (f"    {mark} ", colour), (preview(name, 40), "bold"), f"  {preview(arguments, room // 3)}"
-        )
-        line.append(f"  → {said}", "dim" if status == "ok" else colour)
-        line.append(
-            preview(result, max(20, room - len(line) - len(spent) - 3)), "dim" if status == "ok" else colour
-        )
-        self.write(line.append(f"  {spent}", "dim"))
-        self._spin_tools()
+        told = Text.assemble((f"    {mark} ", colour), (preview(name, 40), "bold"))
+        told.append(f"  {seconds(tool.elapsed)}", "dim").append(f"  {preview(arguments, room // 3)}")
+        told.append(f"  → {said}", colour_of_result)
+        told.append(preview(result, max(20, room - told.cell_len)), colour_of_result)
+        told.no_wrap, told.overflow = self.console.is_terminal, "ellipsis"
+        shown = [change] if change is not None and call_id not in self._seen else []
+        self.write(told, *shown)
 
     def status(self, line: str) -> None:
         """Show a line about what the turn is doing."""
         self.write(Text(f"    · {preview(line, 200)}", "yellow"))
-        self._spin(preview(line, 60))
+        self._doing(preview(line, 60))
 
     def event(self, name: str, data: Mapping[str, Any]) -> None:
         """What delegated tasks do."""
@@ -127,124 +192,113 @@ class ProgressView:
             case "child:start":
                 self.write(Text(f"    ↳ {preview(data['goal'], 120)}", "cyan"))
             case "child:tool":
-                self.write(
-                    Text(f"      ↳ {preview(data['name'], 40)}  {preview(data['arguments'], 80)}", "dim")
-                )
+                words = f"      ↳ {preview(data['name'], 40)}  {preview(data['arguments'], 80)}"
+                self.write(Text(words, "dim"))
             case "child:end":
                 why = f": {preview(data['error'], 120)}" if data["error"] else ""
-                self.write(Text(f"    ↳ {data['status']}{why}", _COLOURS.get(data["status"], "yellow")))
+                self.write(Text(f"    ↳ {data['status']}{why}", OUTCOMES.get(data["status"], "yellow")))
+
+    # The person
 
     def typed(self, draft: str) -> None:
-        """Show what a person is typing while something is waited for."""
+        """Show what a person is typing while a turn runs."""
         self._typed = draft
-        if self._status is not None:
-            self._spin(self._doing)
+        self._show()
 
-    def begin(self, model: str, why: str) -> None:
-        """Say what will answer."""
-        self._entered = self._began = time.monotonic()
-        self._spoken = []
-        self.write(Text.assemble((f"  {preview(model, 80)}", "bold"), (f"  {preview(why, 200)}", "dim")))
+    def write(self, *lines: RenderableType) -> None:
+        """Whole lines beside the answer, never in the middle of it."""
+        if not self._quiet:
+            self._say(self.console, *lines)
 
-    def restart(self) -> None:
-        """Another turn begins."""
-        self._entered = self._began = time.monotonic()
-        self._spoken = []
-        self._running.clear()
+    def reply(self, *parts: RenderableType) -> None:
+        """What a person asked for and no model says."""
+        self._say(self.console if self.answers is None else self.answers, *parts)
 
-    def end(self, result: TurnResult) -> None:
-        """The part of the answer that was not shown yet, and one line about the turn."""
-        self._spin(None)
-        final, spoken = clean(result.final_response or "").strip(), "".join(self._spoken).strip()
-        if final and not spoken.endswith(final):
-            self.write(Text(""), Text(final.removeprefix(spoken).strip() if spoken else final))
-        outcome = next(name for name in _COLOURS if result[name])
-        tokens = f"{result.total_tokens:,} tokens" if result.usage_known else "tokens unknown"
-        parts = (
-            f"{result.turn_exit_reason.value}", f"{result.provider}:{preview(result.model, 60)}",
-            _count(result.api_calls, "iteration"), _count(result.tried, "attempt"), tokens,
-            *_children(result),
-            seconds(time.monotonic() - self._began),
-        )  # fmt: skip
-        self.write(
-            Text(""),
-            Text.assemble((outcome, f"bold {_COLOURS[outcome]}"), (" · " + " · ".join(parts), "dim")),
-        )
-
-    def stop(self) -> None:
-        """Leave the terminal as it was."""
-        self._spin(None)
-        self._break()
-
-    def write(self, *lines: Text) -> None:
-        """Whole lines, never in the middle of streamed text."""
-        if self._quiet:
-            return
-        self._break()
-        for line in lines:
-            self.console.print(line)
-
-    def waiting(self) -> Callable[[], bool]:
-        """Make room for a question, asked from another thread. The answer says whether the turn still waits
-        for it."""
-        self._spin(None)
+    @contextmanager
+    def asking(self) -> Iterator[Callable[[], bool]]:
+        """Within it nothing is drawn anew; from any thread. Gives a function that says whether the turn still
+        waits for the answer."""
+        self._asked += 1
+        self._region.hide()
         self._moves += 1
         asked_at = self._moves
-        return lambda: self._moves == asked_at
+        try:
+            yield lambda: self._moves == asked_at
+        finally:
+            self._asked -= 1
+            self._show()
 
     def question(self, text: str) -> None:
         """Show a question; the answer is typed behind it."""
-        self._break()
         self.console.print(Text(f"  {text}", "bold"), end="")
-        self._open_line = True
+        self.console.file.flush()
 
-    def answered(self) -> None:
-        """The person has pressed Enter, which began a new line."""
-        self._open_line = False
+    def change_was_shown(self, call_id: str) -> None:
+        """A person has read what this call changes, so it need not be shown again."""
+        self._seen.add(call_id)
 
-    def _spin_tools(self) -> None:
-        names = [preview(name, 30) for name, _ in self._running.values()]
-        self._spin("running " + ", ".join(names[:6]) if names else None)
+    # Drawing
 
-    def _spin(self, text: str | None) -> None:
-        if text is None or self._quiet or not self.console.is_terminal:
-            if self._status is not None:
-                self._status.stop()
-                self._status = None
-            return
-        self._break()
-        self._doing = text
-        shown = Text.assemble((text, "dim"), f"  › {preview(self._typed, 80)}" if self._typed else "")
-        if self._status is None:
-            self._status = self.console.status(shown, spinner_style="cyan")
-            self._status.start()
-        else:
-            self._status.update(shown)
+    def _doing(self, words: str) -> None:
+        self.status_line.doing = words
+        self._show()
 
-    def _break(self) -> None:
-        self._show(self._wrapping.rest(self.console.width))
-        if self._open_line:
-            self._open_line = False
-            self.console.print()
-            self._wrapping = Wrapping()
+    def _growing(self) -> Any:
+        if self._blocks is None:
+            from fsm_agent.cli.markdown import Blocks  # half of what a first answer would load
 
-    def _show(self, text: str) -> None:
-        if text:
-            self.console.out(text, end="", highlight=False)
-            self.console.file.flush()
-            self._open_line = not text.endswith("\n")
+            self._blocks = Blocks()
+        return self._blocks
+
+    def _flush(self) -> None:
+        if self._blocks is not None and (rest := self._blocks.rest()).strip():
+            self._answer(rest)
+
+    def _answer(self, text: str) -> None:
+        from fsm_agent.cli.markdown import Trimmed, rendered
+
+        if self.answers is not None:
+            self._say(self.answers, Text(""), Trimmed(rendered(text)))
+
+    def _say(self, console: Console, *parts: RenderableType) -> None:
+        self._region.hide()
+        for part in parts:
+            console.print(part)
+        console.file.flush()
+        self._show()
+
+    def _show(self) -> None:
+        if self._under_way and not self._asked and not self._quiet:
+            self._region.show()
+
+    def _draw(self) -> RenderableType:
+        frame = FRAMES[int(time.monotonic() * 10) % len(FRAMES)]
+        below = [row for tool in list(self._running.values()) for row in tool.rows(frame)]
+        below.append(self.status_line.row(frame))
+        if self._typed:
+            below.append(Text(f"  › {preview(self._typed, 400)}", no_wrap=True, overflow="ellipsis"))
+        pending = "" if self._blocks is None else self._blocks.pending.strip("\n")
+        if not pending.strip():
+            return Group(*below)
+        from fsm_agent.cli.markdown import Trimmed, rendered
+
+        growing = Trimmed(rendered(pending)) if len(pending) < _LONG else Text(pending)
+        return Group(Text(""), Tail(growing, len(below) + 3), Text(""), *below)
 
 
-def _children(result: TurnResult) -> list[str]:
-    """What child turns took, which is not in the turn's own figures."""
-    children = result.children
-    attempts, tokens = sum(child.attempts for child in children), sum(child.usage.total for child in children)
-    return (
-        [f"{_count(len(children), 'child turn')} ({_count(attempts, 'attempt')}, {tokens:,} tokens)"]
-        if children
-        else []
-    )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def _facts(result: TurnResult, elapsed: float) -> Iterator[str]:
+    """What the last line says of a turn."""
+    yield result.turn_exit_reason.value
+    yield f"{result.provider}:{preview(result.model, 60)}"
+    yield count(result.api_calls, "iteration")
+    yield count(result.tried, "attempt")
+    if result.usage_known:
+        yield f"{result.total_tokens:,} tokens"
+    elif result.provider != "offline":
+        yield "tokens unknown"
+    if result.estimated_cost_usd is not None:
+        yield dollars(result.estimated_cost_usd)
+    if children := result.children:
+        attempts, tokens = sum(one.attempts for one in children), sum(one.usage.total for one in children)
+        yield f"{count(len(children), 'child turn')} ({count(attempts, 'attempt')}, {tokens:,} tokens)"
+    yield seconds(elapsed)

@@ -3,15 +3,34 @@ named."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperGroup
 
 from fsm_agent.errors import ConfigError
 
+
+def _models(incomplete: str) -> list[str]:
+    from fsm_agent.cli.completions import models
+
+    return models(incomplete)
+
+
+def complete_session(incomplete: str) -> list[tuple[str, str]]:
+    """Ids of sessions that begin so, each with its title, for a shell."""
+    from fsm_agent.cli.completions import sessions_of
+
+    return sessions_of(None, incomplete)
+
+
 Model = Annotated[
-    str | None, typer.Option("--model", "-m", help="<provider>:<model>; default: what is there.")
+    str | None,
+    typer.Option("--model", "-m", autocompletion=_models, help="<provider>:<model>; default: what is there."),
 ]
 BaseUrl = Annotated[str | None, typer.Option(help="Address of an OpenAI-compatible server.")]
 ApiKey = Annotated[str | None, typer.Option(help="API key; better set in the environment.")]
@@ -25,17 +44,82 @@ MaxCost = Annotated[
 MaxTokens = Annotated[int | None, typer.Option(help="Tokens that the turn and its children may use.")]
 MaxSeconds = Annotated[float | None, typer.Option(help="Seconds that the turn may take.")]
 Sets = Annotated[
-    list[str] | None,
+    list[str],
     typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as api_max_retries=5."),
 ]
 Tools = Annotated[
-    list[str] | None,
+    list[str],
     typer.Option(
         "--tool", metavar="MODULE:NAME", help="A tool of your own, or a list of them; looked for here first."
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes/--ask", "-y", help="Approve every tool call without asking.")]
+Session = Annotated[
+    str | None,
+    typer.Option(
+        autocompletion=complete_session,
+        help="Go on in this session: its id, the beginning of one, or its title.",
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but the answer.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show every move from state to state.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+@dataclass(frozen=True, slots=True)
+class CliOptions:
+    """The options from which an agent is made. ``sets`` are ``nested.name=value`` texts; ``yes`` approves
+    every tool; ``session`` is the one to go on in, as its user calls it; ``tools`` are ``module:name`` of the
+    user's own; ``source`` names the command in lists of sessions."""
+
+    model: Model = None
+    base_url: BaseUrl = None
+    api_key: ApiKey = None
+    home: Home = None
+    max_iterations: MaxIterations = None
+    max_cost: MaxCost = None
+    max_tokens: MaxTokens = None
+    max_seconds: MaxSeconds = None
+    sets: Sets = ()  # type: ignore[assignment]
+    tools: Tools = ()  # type: ignore[assignment]
+    yes: Yes = False
+    session: Session = None
+    quiet: Quiet = False
+    verbose: Verbose = False
+    source: str = "cli"
+
+
+SHOWN = ("quiet", "verbose")
+LIMITS = ("max_cost", "max_tokens", "max_seconds")
+RUNNING = ("max_iterations", *LIMITS, "sets", "session")
+"""What a turn that was begun before has already."""
+
+
+def with_agent(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command all options of ``CliOptions`` but some; it gets them as one value, ``given``."""
+    hints = get_type_hints(CliOptions, include_extras=True)
+    options = [
+        inspect.Parameter(
+            one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name]
+        )
+        for one in fields(CliOptions)
+        if one.name not in (*without, "source")
+    ]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        own = [one for one in signature.parameters.values() if one.name != "given"]
+
+        @wraps(command)
+        def called(**words: Any) -> None:
+            command(given=CliOptions(**{one.name: words.pop(one.name) for one in options}), **words)
+
+        every = [*(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own), *options]
+        called.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
+        called.__annotations__ = {one.name: one.annotation for one in every}
+        return called
+
+    return decorate
 
 
 class Commands(TyperGroup):
@@ -48,7 +132,11 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command; an unknown one is a ``ConfigError`` that names those that there are."""
         if args and args[0] not in self.commands:
-            raise ConfigError("no such command", args[0], ", ".join(self.commands))
+            from difflib import get_close_matches  # seldom needed
+
+            alike = get_close_matches(args[0], self.commands, 1)
+            perhaps = f"{alike[0]}, perhaps; " if alike else ""
+            raise ConfigError("no such command", args[0], perhaps + ", ".join(self.commands))
         return super().resolve_command(ctx, args)
 
 

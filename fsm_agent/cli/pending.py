@@ -10,7 +10,7 @@ from typing import Any
 from fsm_agent.approvals.waiting import answer
 from fsm_agent.cli.continued import resume
 from fsm_agent.cli.figures import moment
-from fsm_agent.cli.given import CliOptions
+from fsm_agent.cli.options import CliOptions
 from fsm_agent.cli.pending_line import usage
 from fsm_agent.cli.sessions import say, store_of
 from fsm_agent.errors import ConfigError, SessionBusy

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fsm_agent.cli.options import ApiKey, BaseUrl, Commands, Home, Json, Model, Sets, Tools
+from fsm_agent.cli.options import LIMITS, SHOWN, CliOptions, Commands, Home, Json, with_agent
 
 pending = typer.Typer(
     cls=Commands, rich_markup_mode=None, help="What suspended turns wait for: list, answer, go on."
@@ -55,21 +55,12 @@ def answer(
 
 
 @pending.command()
-def run(
-    model: Model = None,
-    json: Json = False,
-    home: Home = None,
-    base_url: BaseUrl = None,
-    api_key: ApiKey = None,
-    set: Sets = None,
-    tool: Tools = None,
-) -> None:
+@with_agent("max_iterations", *LIMITS, "yes", "session", *SHOWN)
+def run(given: CliOptions, json: Json = False) -> None:
     """Go on with all turns whose answers are there, or whose time has come.
 
     The exit code is the greatest of theirs; 4: one was suspended again.
     """
-    from fsm_agent.cli.given import CliOptions
     from fsm_agent.cli.pending import run_pending
 
-    given = CliOptions(model, base_url, api_key, home, sets=set or (), tools=tool or ())
     raise typer.Exit(run_pending(given, json))

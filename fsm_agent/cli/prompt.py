@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Reader = Callable[[str], Awaitable[str | None]]
 """Gives the next message, or ``None`` at the end. It is given what was typed of it already."""
 SIGN, CONTINUED = "› ", "· "
+BELOW = {"bottom-toolbar": "noreverse", "bottom-toolbar.text": "noreverse ansibrightblack"}
+"""How the line below the prompt looks."""
 HISTORY = "chat_history"
 """Name of the file in the home directory that keeps what was written."""
 
@@ -44,10 +46,10 @@ def piped(live: ProgressView) -> Reader:
     return read
 
 
-def typed(home: Path) -> Reader:
+def typed(home: Path, toolbar: Callable[[], str]) -> Reader:
     """Messages from the terminal. Ctrl-C clears the line, and leaves when the line is empty for the second
-    time."""
-    session = _session(home)
+    time. ``toolbar`` says what stands below the line."""
+    session = _session(home, toolbar)
 
     async def read(begun: str) -> str | None:
         pressed = 0
@@ -64,8 +66,11 @@ def typed(home: Path) -> Reader:
     return read
 
 
-def _session(home: Path) -> PromptSession[str]:
+def _session(home: Path, toolbar: Callable[[], str]) -> PromptSession[str]:
     from prompt_toolkit import PromptSession
+    from prompt_toolkit.styles import Style
+
+    from fsm_agent.cli.typing_help import ChatCompleter
 
     return PromptSession(
         SIGN,
@@ -74,6 +79,13 @@ def _session(home: Path) -> PromptSession[str]:
         key_bindings=_keys(),
         prompt_continuation=CONTINUED,
         enable_open_in_editor=False,
+        completer=ChatCompleter(home),
+        complete_while_typing=False,
+        reserve_space_for_menu=6,
+        bottom_toolbar=lambda: [("class:bottom-toolbar.text", f"  {toolbar()}")],
+        style=Style.from_dict(
+            {"bottom-toolbar": "noreverse", "bottom-toolbar.text": "noreverse ansibrightblack"}
+        ),
     )
 
 

@@ -12,10 +12,10 @@ from typing import Any
 from rich.text import Text
 
 from fsm_agent.cli.dispatching import dispatcher_of, settings_for
-from fsm_agent.cli.given import CliOptions
 from fsm_agent.cli.live import ProgressView
+from fsm_agent.cli.options import CliOptions
 from fsm_agent.cli.prompt import piped, typed
-from fsm_agent.cli.run import code_of, ctrl_c, suspended
+from fsm_agent.cli.run import code_of, ctrl_c, suspended, view_of, words_of
 from fsm_agent.cli.screen import clean, console_of
 from fsm_agent.conversation.parts import FilePart, ImagePart, part_of
 from fsm_agent.conversation.result import TurnResult
@@ -38,6 +38,9 @@ def refuse_options(given: CliOptions) -> None:
         "--base-url": given.base_url,
         "--api-key": given.api_key,
         "--max-iterations": given.max_iterations,
+        "--max-cost": given.max_cost,
+        "--max-tokens": given.max_tokens,
+        "--max-seconds": given.max_seconds,
         "--tool": given.tools,
         "--yes": given.yes,
     }
@@ -74,7 +77,7 @@ class Remote:
         loop, withdrawing = asyncio.get_running_loop(), set[asyncio.Task[None]]()
 
         def interrupt() -> None:
-            self._live.write(Text("    · interrupted; press Ctrl-C again to leave", "yellow"))
+            self._live.status("interrupted; press Ctrl-C again to leave")
             withdrawing.add(loop.create_task(cancel(self._store, self._dispatcher, order.turn)))
 
         self._live.restart()
@@ -94,7 +97,7 @@ class Remote:
 
 
 def run_remote(
-    text: str,
+    text: str | None,
     given: CliOptions,
     as_json: bool,
     images: Sequence[str] = (),
@@ -106,11 +109,10 @@ def run_remote(
         raise ConfigError(
             "--output-schema cannot be given with --remote", schema, "what the app of the workers says"
         )
-    stream = sys.stderr if as_json else sys.stdout
-    live = ProgressView(console_of(stream), quiet=as_json and not stream.isatty())
+    live = view_of(given, as_json)
     remote = Remote(given, live)
     parts = [part_of(one) for one in (*map(ImagePart, images), *map(FilePart, files))]
-    words = sys.stdin.read() if text == "-" else text
+    words = words_of(text)
     try:
         result = in_a_loop(_one(remote, [{"type": "text", "text": words}, *parts] if parts else words))
     except TurnSuspended as waits:
@@ -129,7 +131,7 @@ async def _one(remote: Remote, content: Any) -> TurnResult:
 
 def chat_remote(given: CliOptions) -> int:
     """Talk with an agent that runs on workers, until the input ends. Returns 0."""
-    live = ProgressView(console_of(sys.stdout))
+    live = ProgressView(console_of(sys.stderr), console_of(sys.stdout), verbose=given.verbose)
     remote = Remote(given, live)
     live.write(Text(f"  {CHAT}", "dim"))
     in_a_loop(_talk(remote, live, home_of(given.home, os.environ)))
@@ -137,7 +139,7 @@ def chat_remote(given: CliOptions) -> int:
 
 
 async def _talk(remote: Remote, live: ProgressView, home: Any) -> None:
-    read = typed(home) if sys.stdin.isatty() else piped(live)
+    read = typed(home, lambda: "on a worker") if sys.stdin.isatty() else piped(live)
     try:
         while (words := await read("")) is not None and words.strip() not in ("/exit", "/quit"):
             if not words.strip():

@@ -9,21 +9,23 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.text import Text
-
 from fsm_agent.agent import Agent
 from fsm_agent.cli.approval import attend
-from fsm_agent.cli.given import CliOptions, agent_of
+from fsm_agent.cli.figures import dollars
+from fsm_agent.cli.given import agent_of
 from fsm_agent.cli.live import ProgressView
+from fsm_agent.cli.options import CliOptions
 from fsm_agent.cli.pending_line import waiting_line
 from fsm_agent.cli.screen import console_of
 from fsm_agent.conversation.nesting import json_of
 from fsm_agent.conversation.parts import FilePart, ImagePart
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, TurnSuspended
+from fsm_agent.sessions.store.reports.records import spent_in
 from fsm_agent.sessions.turn import Turn
 from fsm_agent.support.texts import one_line
 from fsm_agent.support.threads import in_a_loop
@@ -33,23 +35,40 @@ SUSPENDED = 4
 
 
 def run(
-    text: str,
+    text: str | None,
     given: CliOptions,
     as_json: bool,
     images: Sequence[str] = (),
     files: Sequence[str] = (),
     schema: str | None = None,
 ) -> int:
-    """Run a new turn and return the exit code of its outcome. ``images`` and ``files`` are paths or web
-    addresses of what goes with the text; ``schema`` is the path of a JSON schema for the answer."""
+    """Run a new turn and return the exit code of its outcome. Without ``text``, or with ``-``, standard input
+    is read. ``images`` and ``files`` are paths or web addresses of what goes with the text; ``schema`` is the
+    path of a JSON schema for the answer. Raises ``ConfigError`` when there is no text."""
     output_type: Any = str if schema is None else schema_in(schema)
     parts: list[ImagePart | FilePart] = [*map(ImagePart, images), *map(FilePart, files)]
 
     def begin(agent: Agent) -> Turn:
-        words = sys.stdin.read() if text == "-" else text
+        words = words_of(text)
         return agent.start([words, *parts] if parts else words, output_type=output_type)
 
     return go(given, as_json, begin, typed=schema is not None)
+
+
+def words_of(text: str | None) -> str:
+    """The text itself, or standard input where it is ``None`` or ``-``. Raises ``ConfigError`` where a person
+    would have to guess that they are waited for."""
+    if text is None and sys.stdin.isatty():
+        raise ConfigError("there is nothing to do", None, 'fsm-agent run "…", or a text on standard input')
+    return sys.stdin.read() if text is None or text == "-" else text
+
+
+def view_of(given: CliOptions, alone: bool) -> ProgressView:
+    """Standard output gets the answer, standard error all else. With ``alone`` the caller prints what is
+    asked for, and nothing else is shown where standard error is no terminal."""
+    quiet = given.quiet or (alone and not sys.stderr.isatty())
+    answers = None if alone else console_of(sys.stdout)
+    return ProgressView(console_of(sys.stderr), answers, quiet=quiet, verbose=given.verbose)
 
 
 def schema_in(path: str) -> Any:
@@ -64,12 +83,10 @@ def schema_in(path: str) -> Any:
 
 
 def go(given: CliOptions, as_json: bool, begin: Callable[[Agent], Turn], *, typed: bool = False) -> int:
-    """Run the turn that ``begin`` makes and return the exit code of its outcome. With ``as_json`` standard
-    output gets the result and nothing else, of a ``typed`` turn its answer; progress goes to standard error
-    then, if that is a terminal."""
-    alone = as_json or typed
-    stream = sys.stderr if alone else sys.stdout
-    live = ProgressView(console_of(stream), quiet=alone and not stream.isatty())
+    """Run the turn that ``begin`` makes and return the exit code of its outcome. Standard output gets the
+    answer; with ``as_json`` the result as one object, of a ``typed`` turn its answer as JSON. Progress goes
+    to standard error; beside JSON only where that is a terminal."""
+    live = view_of(given, as_json or typed)
     attend(live, given.yes)
     agent, choice = agent_of(given, live)
     turn = begin(agent)
@@ -90,7 +107,10 @@ def go(given: CliOptions, as_json: bool, begin: Callable[[Agent], Turn], *, type
 def suspended(waits: TurnSuspended, as_json: bool) -> int:
     """Say what a turn waits for, and return the exit code of that."""
     told = {"suspended": True, "turn_id": waits.turn_id, "pending": [one.to_dict() for one in waits.pending]}
-    print(json.dumps(told) if as_json else waiting_line(waits.pending, waits.turn_id))
+    if as_json:
+        print(json.dumps(told))
+    else:
+        print(waiting_line(waits.pending, waits.turn_id), file=sys.stderr)
     return SUSPENDED
 
 
@@ -104,9 +124,10 @@ async def played(agent: Agent, turn: Turn, live: ProgressView) -> TurnResult:
     """Run a turn with the live view and with Ctrl-C."""
 
     def interrupt() -> None:
-        live.write(Text("    · interrupted; press Ctrl-C again to leave", "yellow"))
+        live.status("interrupted; press Ctrl-C again to leave")
         agent.interrupt()
 
+    live.figures = partial(figures, agent)
     live.restart()
     try:
         with ctrl_c(interrupt):
@@ -115,6 +136,14 @@ async def played(agent: Agent, turn: Turn, live: ProgressView) -> TurnResult:
     finally:
         live.stop()
     return result
+
+
+def figures(agent: Agent) -> str:
+    """How full the window is, and what the session cost so far, in short; empty when neither is known."""
+    assert agent.options.store is not None
+    used, spent = agent.context_used, spent_in(agent.options.store, agent.session_id)
+    parts = [f"{used:.0%} context"] if used else []
+    return " · ".join([*parts, *([dollars(spent.cost)] if spent.cost else [])])
 
 
 async def _one(agent: Agent, turn: Turn, live: ProgressView) -> TurnResult:

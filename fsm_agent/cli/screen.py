@@ -19,6 +19,13 @@ _CONTROL = re.compile(
 """C0 (but tab and newline), C1, marks that change the direction of text or lines, what is invisible and no
 part of a script's spelling, lone surrogates."""
 
+_STYLES = {
+    "markdown.code": "cyan", "markdown.link_url": "dim underline", "markdown.item.bullet": "cyan",
+    "markdown.item.number": "cyan", "markdown.block_quote": "italic", "markdown.hr": "dim",
+    "markdown.table.border": "dim", "markdown.table.header": "bold",
+}  # fmt: skip
+"""Colours of Markdown that can be read on light and on dark terminals."""
+
 
 def clean(text: str) -> str:
     """The text for reading: control characters as visible escapes, none left out; tabs and newlines stay. It
@@ -42,13 +49,15 @@ def _on_one_line(value: Any, most: int) -> str:
 
 
 def console_of(stream: IO[str]) -> Console:
-    """A console that draws only on a real terminal; anywhere else it writes plain text."""
+    """A console that draws only on a real terminal, and breaks lines between words there; anywhere else it
+    writes plain text."""
     from rich.console import Console
+    from rich.theme import Theme
 
     terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
     return Console(
-        file=stream, force_terminal=terminal, highlight=False, markup=False, emoji=False, soft_wrap=True,
-        color_system="auto" if terminal else None,
+        file=stream, force_terminal=terminal, highlight=False, markup=False, emoji=False,
+        soft_wrap=not terminal, color_system="auto" if terminal else None, theme=Theme(_STYLES),
     )  # fmt: skip
 
 

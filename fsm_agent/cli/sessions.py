@@ -84,6 +84,14 @@ def list_sessions(home: str | None, limit: int, everything: bool, source: str | 
     return 0
 
 
+def recent(store: Store, width: int) -> Grid:
+    """The sessions that were used last, as a table. Raises ``ConfigError`` when there are none."""
+    found = sessions(store, 20, False, None)
+    if not found:
+        raise ConfigError("there are no sessions yet", str(store.home), "a home with sessions")
+    return _grid(found, width, store.now())
+
+
 def _grid(found: Sequence[SessionInfo], width: int, now: float) -> Grid:
     """With models and whole ids where there is room for them; the beginning of an id is enough to name a
     session."""

@@ -7,17 +7,27 @@ from typing import Annotated
 
 import typer
 
-from fsm_agent.cli.options import ApiKey, BaseUrl, Commands, Home, Json, Model, Tools, Yes
+from fsm_agent.cli.options import RUNNING, CliOptions, Commands, Home, Json, complete_session, with_agent
 
 sessions = typer.Typer(
     cls=Commands, rich_markup_mode=None, help="What was said and done: show, find, go on, carry elsewhere."
 )
 
 Session = Annotated[
-    str, typer.Argument(metavar="SESSION", help="Its id, the beginning of one, or its title.")
+    str,
+    typer.Argument(
+        metavar="SESSION",
+        autocompletion=complete_session,
+        help="Its id, the beginning of one, or its title.",
+    ),
 ]
 Either = Annotated[
-    str, typer.Argument(metavar="ID", help="A session (id, beginning of one, title), or a turn.")
+    str,
+    typer.Argument(
+        metavar="ID",
+        autocompletion=complete_session,
+        help="A session (id, beginning of one, title), or a turn.",
+    ),
 ]
 
 
@@ -110,28 +120,25 @@ def import_(
 
 
 @sessions.command()
+@with_agent(*RUNNING)
 def resume(
+    given: CliOptions,
     id: Annotated[
         str | None,
         typer.Argument(metavar="[ID]", help="A turn, or a session; default: the newest unfinished turn."),
     ] = None,
-    model: Model = None,
     json: Json = False,
-    home: Home = None,
-    base_url: BaseUrl = None,
-    api_key: ApiKey = None,
-    tool: Tools = None,
-    yes: Yes = False,
 ) -> None:
     """Go on with a turn that was left unfinished. Exit codes as for run."""
     from fsm_agent.cli.continued import resume
-    from fsm_agent.cli.given import CliOptions
 
-    raise typer.Exit(resume(id, CliOptions(model, base_url, api_key, home, yes=yes, tools=tool or ()), json))
+    raise typer.Exit(resume(id, given, json))
 
 
 @sessions.command()
+@with_agent(*RUNNING)
 def fork(
+    given: CliOptions,
     turn: Annotated[
         str, typer.Argument(metavar="TURN", help="A turn, or a session, whose newest turn it is then.")
     ],
@@ -142,21 +149,12 @@ def fork(
     edit: Annotated[
         str | None, typer.Option(metavar="JSON", help='What is different, such as {"user_message": "…"}.')
     ] = None,
-    model: Model = None,
     json: Json = False,
-    home: Home = None,
-    base_url: BaseUrl = None,
-    api_key: ApiKey = None,
-    tool: Tools = None,
-    yes: Yes = False,
 ) -> None:
     """Run a turn again from one of its moves, in a session of its own. Exit codes as for run."""
     from fsm_agent.cli.continued import fork
-    from fsm_agent.cli.given import CliOptions
 
-    raise typer.Exit(
-        fork(turn, at, edit, CliOptions(model, base_url, api_key, home, yes=yes, tools=tool or ()), json)
-    )
+    raise typer.Exit(fork(turn, at, edit, given, json))
 
 
 OlderThan = Annotated[

@@ -26,9 +26,9 @@ def worker(
         typer.Option(metavar="URL", help="A PostgreSQL database; better set in the environment."),
     ] = None,
     home: Home = None,
-    set: Sets = None,
+    set: Sets = (),  # type: ignore[assignment]
 ) -> None:
     """Run turns that `run --remote`, `chat --remote` and programs queue, until a signal comes."""
     from fsm_agent.cli.worker import worker
 
-    raise typer.Exit(worker(app, home, set or [], slots, temporal, namespace, database_url))
+    raise typer.Exit(worker(app, home, list(set), slots, temporal, namespace, database_url))

@@ -26,6 +26,7 @@ from fsm_agent.conversation.wire import View
 from fsm_agent.conversation.wire.parts import obstacle
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import PartSettings
+from fsm_agent.support.installation import install_command
 from fsm_agent.support.media import ImageBounds, UnusableMedia, fitted, text_of_pdf
 
 MAX_MESSAGE = 8_000_000
@@ -108,7 +109,7 @@ def _usable(part: Part, chain: Sequence[Runtime], settings: PartSettings, asks_i
 
 def _remedy(problem: str, otherwise: str) -> str:
     extra = EXTRAS.get(problem)
-    return f"pip install 'fsm-agent[{extra}]', or {otherwise}" if extra else otherwise
+    return f"{install_command(extra)}, or {otherwise}" if extra else otherwise
 
 
 def _converted(part: Part, chain: Sequence[Runtime], settings: PartSettings) -> tuple[Part, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Generic
+from typing import Annotated, Any, Generic, Literal, overload
 
 from pydantic import BaseModel, ConfigDict, SkipValidation, field_serializer
 from pydantic_core import to_jsonable_python
@@ -12,8 +12,28 @@ from typing_extensions import TypeVar
 from fsm_agent.conversation.exit_reason import ExitReason
 from fsm_agent.conversation.handover import AGENT_NAME, HandoffStep
 from fsm_agent.conversation.messages import Usage
+from fsm_agent.support.texts import one_line
 
 Out = TypeVar("Out", default=Any, covariant=True)
+
+
+SHOWN = 200
+"""Characters of an answer in the short form of a result."""
+OptionalText = Literal[
+    "final_response", "error", "failure_class", "last_reasoning", "cost_source", "base_url",
+    "parent_session_id", "interrupt_message",
+]  # fmt: skip
+Text = Literal["model", "provider", "session_id", "turn_id", "task_id", "cost_status", "agent"]
+Figure = Literal[
+    "api_calls", "attempts", "tried", "input_tokens", "output_tokens", "cache_read_tokens",
+    "cache_write_tokens", "reasoning_tokens", "prompt_tokens", "completion_tokens", "total_tokens",
+    "last_prompt_tokens",
+]  # fmt: skip
+Flag = Literal[
+    "completed", "failed", "partial", "interrupted", "usage_known", "fallback_activated",
+    "response_previewed", "response_transformed", "stored",
+]  # fmt: skip
+"""Names of fields by the type of their value, for readers of ``result["final_response"]``."""
 
 
 class TurnUsage(BaseModel):
@@ -153,6 +173,26 @@ class TurnResult(BaseModel, Generic[Out]):
         """What an output function returns may be anything."""
         return to_jsonable_python(value, fallback=str)
 
+    def __repr__(self) -> str:
+        """How it ended, the beginning of its answer, and where to find the rest: one line."""
+        outcome = next(one for one in ("completed", "failed", "partial", "interrupted") if self[one])
+        answer = one_line(self.final_response or self.error or "", SHOWN)
+        return f"TurnResult({outcome}, {self.turn_exit_reason.value}, {answer!r}, turn_id={self.turn_id!r})"
+
+    __str__ = __repr__
+
+    @overload
+    def __getitem__(self, name: OptionalText) -> str | None: ...
+    @overload
+    def __getitem__(self, name: Text) -> str: ...
+    @overload
+    def __getitem__(self, name: Figure) -> int: ...
+    @overload
+    def __getitem__(self, name: Flag) -> bool: ...
+    @overload
+    def __getitem__(self, name: Literal["messages"]) -> list[dict[str, Any]]: ...
+    @overload
+    def __getitem__(self, name: str) -> Any: ...
     def __getitem__(self, name: str) -> Any:
         if name not in type(self).model_fields:
             raise KeyError(name)

@@ -15,6 +15,7 @@ from fsm_agent.diagram.scene import LABEL_WRAP, thickness
 from fsm_agent.diagram.textwidth import joined
 from fsm_agent.diagram.theme import LIGHT, Tone, tone_names
 from fsm_agent.errors import ConfigError
+from fsm_agent.support.installation import install_command
 
 MARKED: Mapping[Mark, tuple[str, str]] = {
     "never": (LIGHT.bad, ", style=dashed"),
@@ -106,7 +107,7 @@ def laid_out(dot: str) -> str:
         import_module("wasmtime")
     except ImportError:
         raise ConfigError(
-            "graphviz is not installed", "--engine graphviz", "pip install 'fsm-agent[graphviz]'"
+            "graphviz is not installed", "--engine graphviz", install_command("graphviz")
         ) from None
     try:
         svg = engine.render(dot.replace(f'fontname="{FAMILY}"', 'fontname="Courier"'), format="svg")

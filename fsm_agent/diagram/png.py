@@ -6,6 +6,7 @@ import re
 from importlib import import_module
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.support.installation import install_command
 
 ZOOM = 2.0
 """Pixels of the PNG for each of the SVG: sharp on screens of high density."""
@@ -24,7 +25,7 @@ def as_png(svg: str, *, dark: bool = False) -> bytes:
     try:
         engine = import_module("resvg_py")
     except ImportError:
-        raise ConfigError("a PNG needs resvg-py", "png", "pip install 'fsm-agent[png]'") from None
+        raise ConfigError("a PNG needs resvg-py", "png", install_command("png")) from None
     if engine.svg_to_bytes(_TEXT) == engine.svg_to_bytes(_TEXT, skip_system_fonts=True):
         raise ConfigError("the system has no font for a PNG", "png", f"one of {FONTS}, or --format svg")
     try:

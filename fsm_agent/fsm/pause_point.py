@@ -190,7 +190,8 @@ class PausePoint:
 
     async def _listen(self, question: str) -> None:
         async for event in Events(self.turn.turn_id, None, SIZE, over=False):
-            if event.name == "approval" and event.values[0].call_id == question:
+            asked: tuple[Any, ...] = event.values
+            if event.name == "approval" and asked[0].call_id == question:
                 self.questions[question].set()
                 return
 

@@ -15,6 +15,7 @@ from fsm_agent.providers.keyless_environment import hide_from_children
 from fsm_agent.providers.sdk_import import sdk_module
 from fsm_agent.providers.sdk_port import EventReader
 from fsm_agent.runtime.registry import TRACE_HEADERS
+from fsm_agent.support.installation import install_command
 
 SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_BEARER_TOKEN_BEDROCK")
 
@@ -23,7 +24,7 @@ def check_installed() -> None:
     """Raise ``ConfigError`` when what signs requests, and reads their streams, is not installed. From now on
     no command of this process sees the secrets of the account."""
     if find_spec("boto3") is None:
-        raise ConfigError("provider 'bedrock' needs boto3", None, "pip install 'fsm-agent[bedrock]'")
+        raise ConfigError("provider 'bedrock' needs boto3", None, install_command("bedrock"))
     hide_from_children(SECRETS)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.support.installation import install_command
 
 PREFIX = "keyring:"
 FORM = "keyring:<service>/<name>"
@@ -26,7 +27,7 @@ def unkept(text: str) -> str:
     if not service or not name:
         raise ConfigError("this names no key of a keyring", text, FORM)
     if find_spec("keyring") is None:
-        raise ConfigError("a key in a keyring needs keyring", text, "pip install 'fsm-agent[keyring]'")
+        raise ConfigError("a key in a keyring needs keyring", text, install_command("keyring"))
     import keyring
     from keyring.errors import NoKeyringError
 

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from fsm_agent.runtime.event_values import Dropped, EventValues, shaped
 from fsm_agent.runtime.registry import LISTENERS, LOCK, TURN
 from fsm_agent.support.threads import LOOP
 
@@ -27,11 +28,11 @@ DROPPED = "dropped"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """``name`` and ``values`` are a channel of ``fsm_agent.runtime.callbacks`` and its arguments, ``at`` in
-    seconds since the epoch."""
+    """``name`` and ``values`` are a channel of ``fsm_agent.runtime.callbacks`` and its arguments, which have
+    names and types too (``fsm_agent.runtime.event_values``); ``at`` in seconds since the epoch."""
 
     name: str
-    values: tuple[Any, ...]
+    values: EventValues
     at: float
     turn_id: str
 
@@ -85,7 +86,7 @@ class EventQueue:
 
     def _taken(self) -> Event | None:
         if self._dropped:
-            event, self._dropped = Event(DROPPED, (self._dropped,), time.time(), self.turn_id), 0
+            event, self._dropped = Event(DROPPED, Dropped(self._dropped), time.time(), self.turn_id), 0
             return event
         queues = [queue for queue in (self._chatty, self._weighty) if queue]
         return min(queues, key=lambda queue: queue[0][0]).popleft()[1] if queues else None
@@ -107,7 +108,7 @@ def publish(name: str, values: tuple[Any, ...]) -> None:
     """Tell those who listen to the turn that the caller belongs to."""
     queues = LISTENERS.get(turn_id := TURN.get())
     if queues:
-        event = Event(name, values, time.time(), turn_id)
+        event = Event(name, shaped(name, values), time.time(), turn_id)
         for queue in list(queues):
             queue.put(event)
 

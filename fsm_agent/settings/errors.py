@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -22,8 +23,13 @@ def explained(error: ValidationError | SettingsError) -> ConfigError:
     path = _path(first["loc"])
     name = ".".join(path)
     if first["type"] == "extra_forbidden":
-        names = ", ".join(_fields(path[:-1])) or _allowed(path, first["msg"])
-        return ConfigError(f"unknown setting {name}", first["input"], names)
+        names = _fields(path[:-1])
+        alike = get_close_matches(path[-1], names, 1)
+        allowed = (
+            f"{'.'.join((*path[:-1], alike[0]))}, perhaps; fsm-agent config list has all" if alike else ""
+        )
+        allowed = allowed or ", ".join(names) or _allowed(path, first["msg"])
+        return ConfigError(f"unknown setting {name}", first["input"], allowed)
     if first["type"] == "contradiction":
         return _contradicting(name, first["ctx"])
     if first["type"] == "taken":

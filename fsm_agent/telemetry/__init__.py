@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.support.installation import install_command
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -57,7 +58,7 @@ def tracing_of(given: Telemetry | bool | None, settings: TelemetrySettings) -> T
     try:
         from fsm_agent.telemetry.tracing import Tracing
     except ImportError as error:
-        needs = "pip install 'fsm-agent[otel]'"
+        needs = install_command("otel")
         raise ConfigError(f"telemetry needs OpenTelemetry ({error})", wanted, needs) from None
     own = wanted if isinstance(wanted, Telemetry) else Telemetry()
     contents = settings.contents if own.contents is None else own.contents

@@ -7,8 +7,7 @@
 
 Models answer, a person interrupts and steers, the engine has a bug, a state reports what it may not: each
 with data that Hypothesis generates. After every move the invariants are checked, and what the visit asked
-for; after every turn, that nothing was lost or told twice. Needs ``hypothesis`` (``pip install
-'fsm-agent[testing]'``)."""
+for; after every turn, that nothing was lost or told twice. Needs ``hypothesis`` (the extra ``testing``)."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ Parcel(); state.packed(); …``).
 
 By default a move is made by ``Machine.advance`` on a ``CountingTurn``. Override ``begin`` to bring a turn of
 your own, and ``move`` to let your states report the event: arrange the outside world, then step your runner.
-Needs ``hypothesis`` (``pip install 'fsm-agent[testing]'``)."""
+Needs ``hypothesis`` (the extra ``testing``)."""
 
 from __future__ import annotations
 

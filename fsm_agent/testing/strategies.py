@@ -2,7 +2,7 @@
 interruptions.
 
 Every strategy gives values of the package's own types, so that a failing case prints as something to paste
-into a test. Needs ``hypothesis`` (``pip install 'fsm-agent[testing]'``).
+into a test. Needs ``hypothesis`` (the extra ``testing``).
 
 >>> from fsm_agent.testing.strategies import replies
 >>> @given(script=st.lists(replies(tools=[lookup])))

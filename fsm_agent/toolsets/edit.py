@@ -3,14 +3,15 @@ one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fsm_agent.support.atomic_write import replace_file
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.anchors import TextPlace, places
 from fsm_agent.toolsets.confine import plain_errors, writable
-from fsm_agent.toolsets.diff import diff
+from fsm_agent.toolsets.diff import diff, whole_diff
 from fsm_agent.toolsets.indent import reindented
 from fsm_agent.toolsets.seen import Seen
 
@@ -64,19 +65,8 @@ class Edits:
         """
         real = self._writable(path)
         with plain_errors(path):
-            real.stat()
-            if not real.is_file():
-                raise ToolFailure(f"{path}: not a regular file.")
-            if real.stat().st_size > MAX_PATCHED:
-                raise ToolFailure(f"{path}: larger than {MAX_PATCHED:,} bytes, too large to patch.")
             drifted = self.seen.changed(real)
-            before = _text(real.read_bytes(), path)
-            found, old, new = _found(before, old_text, new_text, path)
-            if every and found[0].how == "exact":
-                after, note = before.replace(old, new), f"Replaced {before.count(old):,} places.\n"
-            else:
-                place = _only(found, drifted, path)
-                after, note = _patched(before, place, old, new), _note(place)
+            before, after, note = self._planned(real, drifted, path, old_text, new_text, every)
             if real.read_bytes() != before.encode():
                 raise ToolFailure(f"{path}: {DRIFTED}, just now. Nothing was changed; read it again.")
             replace_file(real, after.encode())
@@ -87,6 +77,42 @@ class Edits:
             else ""
         )
         return note + diff(before, after, path) + warning
+
+    def change(self, name: str, arguments: Mapping[str, Any]) -> str | None:
+        """Return what a call of these tools would change now, as a unified diff of which nothing is left out.
+        ``None`` for another tool, for a call that would fail, and where too much changes for a diff."""
+        try:
+            match name, arguments:
+                case "write_file", {"path": str(path), "content": str(after), **others} if not others:
+                    real = self._writable(path)
+                    before = real.read_bytes().decode() if real.exists() else ""
+                case "patch_file", {"path": str(path), "old_text": str(old), "new_text": str(new), **others}:
+                    real, every = self._writable(path), others.pop("every", False) is True
+                    drifted = self.seen.changed(real)
+                    before, after, _ = self._planned(real, drifted, path, old, new, every)
+                    if others:
+                        return None
+                case _:
+                    return None
+        except (ToolFailure, OSError, ValueError):
+            return None
+        return whole_diff(before, after, path)
+
+    def _planned(
+        self, real: Path, drifted: bool, path: str, old_text: str, new_text: str, every: bool
+    ) -> tuple[str, str, str]:
+        """(text before, text after, a note how the place was found) of a patch."""
+        real.stat()
+        if not real.is_file():
+            raise ToolFailure(f"{path}: not a regular file.")
+        if real.stat().st_size > MAX_PATCHED:
+            raise ToolFailure(f"{path}: larger than {MAX_PATCHED:,} bytes, too large to patch.")
+        before = _text(real.read_bytes(), path)
+        found, old, new = _found(before, old_text, new_text, path)
+        if every and found[0].how == "exact":
+            return before, before.replace(old, new), f"Replaced {before.count(old):,} places.\n"
+        place = _only(found, drifted, path)
+        return before, _patched(before, place, old, new), _note(place)
 
     def _writable(self, path: str) -> Path:
         real = writable(self.root, path, self.protected)

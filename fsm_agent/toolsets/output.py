@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 HEAD = TAIL = 20_000
 """Bytes kept from the beginning and from the end of the output."""
+LINE = 1_000
+"""Bytes among which the newest line is looked for."""
 BLOCK = 50_000
 """Characters that are cleaned at once, in some milliseconds; control sequences are rarely longer."""
 
@@ -38,6 +40,11 @@ class Output:
         self.tail += data[room:]
         if len(self.tail) > 4 * TAIL:
             del self.tail[:-TAIL]
+
+    def last_line(self) -> str:
+        """Return the newest line that is not empty, as far as it was written."""
+        newest = (self.tail or self.head)[-LINE:]
+        return next((line for line in reversed(readable(newest).split("\n")) if line.strip()), "")
 
     def text(self) -> str:
         """Return what was kept, and say how much is left out."""

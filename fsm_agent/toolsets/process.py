@@ -26,6 +26,8 @@ _SUPERVISOR_GRACE = 5.0
 """Seconds that a supervisor may take to end its command; it is killed after that, and the command with it."""
 _DRAIN = 0.5
 """Seconds to wait for output after the end, when a daemon still holds the pipe."""
+_TOLD = 0.1
+"""Seconds between two lines of output that are told while a command runs."""
 STOP = b"stop"
 DEVNULL, PIPE = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
 
@@ -89,15 +91,19 @@ def run_errors() -> Iterator[None]:
 
 
 async def run(
-    order: SupervisorOrder, environ: Mapping[str, str], limit: float, beside: Beside | None = None
+    order: SupervisorOrder,
+    environ: Mapping[str, str],
+    limit: float,
+    beside: Beside | None = None,
+    tells: Callable[[str], None] | None = None,
 ) -> ProcessEnded:
     """Run a command for at most ``limit`` seconds of real time. Cancelling ends all that it started, and so
     does the end of this process, whatever the reason. ``beside`` runs for as long as the command, and may
-    move its time limit.
+    move its time limit. ``tells`` gets the newest line of its output now and then.
 
     Nothing can be typed into it. Raises ``OSError`` when it cannot be started.
     """
-    loop, output = asyncio.get_running_loop(), _PipeReader()
+    loop, output = asyncio.get_running_loop(), _PipeReader(tells)
     line, far_end = socket.socketpair()
     read_end, write_end = os.pipe()
     with line:
@@ -183,13 +189,27 @@ async def stop(process: asyncio.subprocess.Process, line: socket.socket) -> None
 
 
 class _PipeReader(asyncio.Protocol):
-    def __init__(self) -> None:
+    def __init__(self, tells: Callable[[str], None] | None = None) -> None:
         self.kept = Output()
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tells = tells
+        self._timer: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
         self.kept.add(data)
+        if self._tells is not None and self._timer is None:
+            self._timer = self._later(_TOLD)
+
+    def _later(self, seconds: float) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(seconds, self._tell)
+
+    def _tell(self) -> None:
+        self._timer = None
+        if self._tells is not None and (line := self.kept.last_line()):
+            self._tells(line)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         if not self.closed.done():
             self.closed.set_result(None)

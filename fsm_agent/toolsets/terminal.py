@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from fsm_agent.approvals.policy import hard_line
 from fsm_agent.support.threads import in_daemon_thread
-from fsm_agent.tools import Tool, ToolFailure, cancelled, tool
+from fsm_agent.tools import RunContext, Tool, ToolFailure, cancelled, tool
 from fsm_agent.toolsets.confine import resolve
 from fsm_agent.toolsets.jobs import Job, Jobs
 from fsm_agent.toolsets.output import readable
@@ -41,6 +42,7 @@ class Terminal:
 
     async def terminal(
         self,
+        ctx: RunContext[Any],
         command: Command,
         directory: str = ".",
         timeout: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = 120,
@@ -61,7 +63,7 @@ class Terminal:
         folder = await in_daemon_thread(checked, self.root, command, directory)  # a long one takes a while
         place = LOCAL if outside else self.place
         with run_errors():
-            ended = await run_shell(command, folder, timeout, place, self.root)
+            ended = await run_shell(command, folder, timeout, place, self.root, ctx.progress)
         if ended.timed_out:
             raise ToolFailure(
                 f"Killed after {timeout:g} seconds, with all that it started. Output so far:\n{_shown(ended)}"
@@ -173,12 +175,17 @@ def job_tools(root: Path, place: CommandPlace = LOCAL) -> tuple[Tool, ...]:
 
 
 async def run_shell(
-    command: str, directory: Path, limit: float, place: CommandPlace = LOCAL, root: Path | None = None
+    command: str,
+    directory: Path,
+    limit: float,
+    place: CommandPlace = LOCAL,
+    root: Path | None = None,
+    tells: Callable[[str], None] | None = None,
 ) -> ProcessEnded:
     """``run`` for a shell's command line in ``place``, where ``root`` (default ``directory``) is the working
     directory."""
     order = SupervisorOrder(place.shell(command), str(directory), TERM_GRACE)
-    return await run(*place.entered(order, environment(), root or directory), limit)
+    return await run(*place.entered(order, environment(), root or directory), limit, tells=tells)
 
 
 def checked(root: Path, command: str, directory: str) -> Path:

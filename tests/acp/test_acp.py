@@ -39,7 +39,7 @@ from acp.stdio import spawn_agent_process
 from fsm_agent.acp import EditorServer
 from fsm_agent.approvals.waiting import answer
 from fsm_agent.cli.acp import CommandLineHost
-from fsm_agent.cli.given import CliOptions
+from fsm_agent.cli.options import CliOptions
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.pending import PendingItems
 from fsm_agent.testing import ScriptedServer, call, silence, status, text, tools

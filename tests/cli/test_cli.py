@@ -1,29 +1,27 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from fsm_agent import TurnResult
 from fsm_agent.cli.debug import debug_session_of
-from fsm_agent.cli.given import CliOptions
-from fsm_agent.cli.live import ProgressView
+from fsm_agent.cli.options import CliOptions
 from fsm_agent.cli.screen import clean, preview, seconds
-from fsm_agent.cli.wrapping import Wrapping
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.testing import ScriptedServer, call, silence, slow, status, text, tools
+from tests.helpers.terminal import terminal
 from tests.helpers.waiting import PATIENCE, until
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -51,6 +49,16 @@ def process(*arguments: str, warnings: str = "error", **options: Any) -> subproc
     )
 
 
+@contextmanager
+def shown(server: ScriptedServer, *words: str) -> Iterator[Any]:
+    """A turn at a terminal of 80 columns, in the home that a test has."""
+    command = ("run", *(words or ("tell",)), *server_options(server))
+    home = Path(os.environ["FSM_AGENT_HOME"])
+    home.mkdir(exist_ok=True)
+    with terminal(*command, home=home, columns=80) as screen:
+        yield screen
+
+
 def server_options(server: ScriptedServer) -> Sequence[str]:
     return "--model", "local:m", "--base-url", server.url
 
@@ -72,6 +80,8 @@ def test_version_and_help(cli: Cli) -> None:
         "insights",
         "debug",
         "doctor",
+        "examples",
+        "worker",
         "diagram",
         "sessions",
         "approvals",
@@ -110,9 +120,8 @@ FILE = "{file}"
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["fly"], "no such command; given: fly; allowed: run, chat, acp, verify"),
-        (["debugger"], "no such command; given: debugger; allowed: run"),
-        (["run"], "Missing argument 'TEXT'"),
+        (["fly"], "no such command; given: fly; allowed: run, chat, worker, acp, verify"),
+        (["debugger"], "no such command; given: debugger; allowed: debug, perhaps; run"),
         (["run", "hi", "--colour"], "No such option: --colour"),
         (["run", "hi", "--max-iterations", "many"], "should be a valid integer"),
         (["run", "hi", "--model", "nonsense:x"], "unknown provider 'nonsense'"),
@@ -126,6 +135,10 @@ FILE = "{file}"
         (["run", "hi", "--max-iterations", "-1"], "setting max_iterations is out of range; given: -1"),
         (["run", "hi", "--set", "tool.max_workers=0"], "setting tool.max_workers is out of range; given: 0"),
         (["run", "hi", "--set", "retries=1"], "unknown setting retries"),
+        (
+            ["run", "hi", "--set", "tool.max_worker=1"],
+            "unknown setting tool.max_worker; given: 1; allowed: tool.max_workers, perhaps; fsm-agent config",
+        ),
         (["run", "hi", "--set", "retries"], "--set cannot be read; given: retries"),
         (
             ["run", "hi", "--set", "tool=1", "--set", "tool.delay=1"],
@@ -136,8 +149,8 @@ FILE = "{file}"
         (["run", "hi", "--model", "offline:demo", "--home", FILE], "the home directory cannot be written"),
         (["chat", "--model", "offline:"], "names no model after the colon"),
         (
-            ["diagram", "--format", "png"],
-            "unknown diagram format; given: png; allowed: mermaid, dot, svg, md, json",
+            ["diagram", "--format", "gif"],
+            "unknown diagram format; given: gif; allowed: mermaid, dot, svg",
         ),
         (["diagram", "nowhere:TABLE"], "the table cannot be loaded (No module named 'nowhere')"),
         (["verify", "fsm_agent_states.table:COUNTERS"], "this is no transition table"),
@@ -161,21 +174,25 @@ def test_wrong_use_is_one_line_and_exit_code_2(
 # run
 
 
-def test_run_shows_states_tools_the_answer_and_the_outcome(cli: Cli) -> None:
-    code, out, err = cli("run", "list the files and read README.md", "--model", "offline:demo")
+def test_the_answer_goes_to_standard_output_and_all_else_to_standard_error(cli: Cli) -> None:
+    words = ("run", "list the files and read README.md", "--model", "offline:demo")
+    code, out, err = cli(*words, "--verbose")
     assert code == 0
-    assert err == ""
-    assert not CONTROL.search(out)
-    moves = re.findall(r"^  (\w+) +(\w+) +→ (\w+) +\d+\.\d\d s$", out, re.MULTILINE)
+    assert not CONTROL.search(out + err)
+    moves = re.findall(r"^  (\w+) +(\w+) +→ (\w+) +\d+\.\d\d s$", err, re.MULTILINE)
     assert moves[0] == ("Prepare", "ready", "BuildMessages")
     assert moves[-1] == ("CallLLM", "text", "Finalize")
-    assert re.search(r"✓ read_file  path=README\.md  → 3 lines: 1 # A small project .* \d\.\d\d s", out)
+    assert re.search(r"✓ read_file  \d\.\d\d s  path=README\.md  → 3 lines: 1 # A small project ", err)
+    assert out.startswith("The folder")
     assert out.count("“A small project”") == 1
-    assert "(offline demo: no language model was used)" in out
-    last = out.splitlines()[-1]
+    assert out.endswith("(offline demo: no language model was used)\n")
+    last = err.splitlines()[-1]
     assert re.match(
-        r"completed · text_response · offline:demo · 2 iterations · 2 attempts · tokens unknown · ", last
+        r"completed · text_response · offline:demo · 2 iterations · 2 attempts · \d\.\d\d s", last
     )
+    code, quiet, err = cli(*words, "--quiet")
+    assert (code, quiet, err) == (0, out, "")
+    assert "→ CallLLM" not in cli(*words)[2]
 
 
 def test_json_is_one_object_and_nothing_else(cli: Cli) -> None:
@@ -209,17 +226,20 @@ def test_exit_codes(script: list[Any], options: tuple[str, ...], code: int, reas
 
 def test_what_went_wrong_is_said(cli: Cli) -> None:
     with ScriptedServer([status(401)]) as server:
-        code, out, _ = cli("run", "go", *server_options(server))
-    assert code == 1
-    assert "Check the API key" in out
-    assert out.splitlines()[-1].startswith("failed · non_retryable_error · local:m · 1 iteration · 1 attempt")
+        code, out, err = cli("run", "go", *server_options(server))
+    assert (code, out) == (1, "")
+    assert "Check the API key" in err
+    assert err.splitlines()[-1].startswith("failed · non_retryable_error · local:m · 1 iteration · 1 attempt")
 
 
-def test_text_from_standard_input(monkeypatch: pytest.MonkeyPatch, cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", [["-"], []])
+def test_text_from_standard_input(
+    monkeypatch: pytest.MonkeyPatch, cli: Cli, tmp_path: Path, named: list[str]
+) -> None:
     (tmp_path / "text").write_text("what is 2+3\n")
     with (tmp_path / "text").open() as file:
         monkeypatch.setattr(sys, "stdin", file)
-        code, out, _ = cli("run", "-", "--model", "offline:demo")
+        code, out, _ = cli("run", *named, "--model", "offline:demo")
     assert code == 0
     assert "2+3 = 5" in out
 
@@ -240,20 +260,22 @@ def test_control_sequences_of_models_and_tools_do_not_reach_the_terminal(cli: Cl
         text("\x1b[2J\x1b[31mhi\r\x9b1m [red]all[/red] \u202eabc"),
     ]
     with ScriptedServer(script) as server:
-        code, out, _ = cli("run", "go", *server_options(server))
+        code, out, err = cli("run", "go", *server_options(server))
     assert code == 0
-    assert not CONTROL.search(out)
+    assert not CONTROL.search(out + err)
     assert "\u202e" not in out
-    assert r"\x1b]0;owned\x07" in out
+    assert r"\x1b]0;owned\x07" in err
     assert r"hi\x0d\x9b1m [red]all[/red] \u202eabc" in out
 
 
 def test_nobody_at_the_terminal_means_no_and_yes_means_yes(cli: Cli) -> None:
     asked = ("run", "run `echo from-the-shell`", "--model", "offline:demo")
     assert "denied: nobody is there to approve it" in cli(*asked)[1]
-    code, out, _ = cli(*asked, "--yes")
+    code, _, err = cli(*asked, "--yes")
     assert code == 0
-    assert "✓ terminal  command=echo from-the-shell  → 2 lines: exit code 0 from-the-shell" in out
+    assert re.search(
+        r"✓ terminal  \S+ s  command=echo from-the-shell  → 2 lines: exit code 0 from-the-shell", err
+    )
 
 
 @pytest.mark.slow
@@ -280,13 +302,11 @@ def test_a_text_that_is_no_utf8_is_answered() -> None:
 @pytest.mark.behaviour("INT-01b")
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_ctrl_c_keeps_the_partial_text() -> None:
-    with ScriptedServer([silence("It was a dark and ")]) as server:
-        running = process("run", "tell", *server_options(server))
-        _read_until(running, "It was a dark and ")
-        running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=PATIENCE)
-    assert (running.returncode, err) == (130, "")
-    assert "interrupted · interrupted_in_call" in out
+    with ScriptedServer([silence("It was a dark and ")]) as server, shown(server) as screen:
+        screen.until("It was a dark and")
+        screen.running.send_signal(signal.SIGINT)
+        assert screen.ended() == 130
+    assert "interrupted · interrupted_in_call" in screen.plain
     store = store_for(os.environ["FSM_AGENT_HOME"])
     (turn,) = Turns(store.database).recent(1)
     assert store.session(turn.session).rows[-1].content == "It was a dark and "
@@ -300,21 +320,16 @@ def test_a_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
     running = process("run", f"run `{command}`", "--model", "offline:demo", "--yes", warnings="default")
     until(started.exists, "the command")
     running.send_signal(signal.SIGINT)
-    _read_until(running, "press Ctrl-C again to leave")
+    assert running.stderr is not None
+    seen = ""
+    while "press Ctrl-C again to leave" not in seen:
+        piece = os.read(running.stderr.fileno(), 65_536)
+        assert piece, f"it ended: {seen}"
+        seen += piece.decode("utf-8", "replace")
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=PATIENCE)
     assert running.returncode == 130
     assert "Traceback" not in err
-
-
-def _read_until(running: subprocess.Popen[str], words: str) -> None:
-    """Read what it writes until these words have come."""
-    assert running.stdout is not None
-    seen = ""
-    while words not in seen:
-        piece = os.read(running.stdout.fileno(), 65_536)
-        assert piece, f"it ended without {words!r}: {seen}"
-        seen += piece.decode("utf-8", "replace")
 
 
 def test_a_closed_pipe_is_no_traceback() -> None:
@@ -369,9 +384,10 @@ def test_chat_keeps_its_session_and_obeys() -> None:
         code, out, err = chat(lines, *server_options(server))
         assert server.completions == 2
         said = [row["content"] for row in server.bodies[1]["messages"] if row["role"] != "system"]
-    assert (code, err) == (0, "")
+    assert code == 0
     assert said == ["I am\nAda", "Hello Ada.", "who am I?"]
-    assert not CONTROL.search(out)
+    assert not CONTROL.search(out + err)
+    assert out.startswith("There was no turn yet.\nHello Ada.\n")
     assert "There was no turn yet." in out
     assert re.search(r"^  4  Finalize +text_response", out, re.MULTILINE)
     assert "There is no command /nonsense" in out
@@ -391,30 +407,30 @@ def test_undo_in_chat_puts_files_back(tmp_path: Path, monkeypatch: pytest.Monkey
     with ScriptedServer([write("two"), text("done"), write("three"), text("done")]) as server:
         lines = "change it\nonce more\n/undo words\n/undo\n/undo\n/undo 2 things\n"
         code, out, err = chat(lines, *server_options(server))
-    assert (code, err) == (0, "")
+    assert code == 0
     first, second = (line for line in out.splitlines() if line.startswith("Taken back"))
     assert first == "Taken back, from “once more” on; the transcript has 4 messages now."
     assert second.endswith("Files put back: 1 written as they were, 0 deleted.")
-    assert "nothing to undo" in out
-    assert "so many turns cannot be undone" in out
+    assert "nothing to undo" in err
+    assert "so many turns cannot be undone" in err
     assert (work / "a.txt").read_text() == "one"
 
 
 @pytest.mark.slow
 def test_what_comes_through_a_pipe_does_not_steer_the_terminal() -> None:
     with ScriptedServer([text("Hello.")]) as server:
-        code, out, _ = chat("hi \x1b]0;owned\x07\n", *server_options(server))
+        code, out, err = chat("hi \x1b]0;owned\x07\n", *server_options(server))
     assert code == 0
-    assert not CONTROL.search(out)
-    assert r"› hi \x1b]0;owned\x07" in out
+    assert not CONTROL.search(out + err)
+    assert r"› hi \x1b]0;owned\x07" in err
 
 
 @pytest.mark.slow
 def test_chat_goes_on_after_a_failed_turn() -> None:
     with ScriptedServer([status(400), text("fine now")]) as server:
-        code, out, _ = chat("first\nsecond", *server_options(server))
+        code, out, err = chat("first\nsecond", *server_options(server))
     assert code == 0
-    assert "failed · non_retryable_error" in out
+    assert "failed · non_retryable_error" in err
     assert "fine now" in out
 
 
@@ -422,12 +438,12 @@ def test_chat_takes_images_and_files_with_the_next_message(tmp_path: Path) -> No
     (tmp_path / "notes.txt").write_text("buy milk")
     with ScriptedServer([text("milk"), text("nothing")]) as server:
         lines = f"/file {tmp_path}/notes.txt\n/image {tmp_path}/gone.png\n/image\nwhat is in it?\nand now?\n"
-        code, out, _ = chat(lines, *server_options(server))
+        code, out, err = chat(lines, *server_options(server))
         first, second = ([row for row in body["messages"] if row["role"] == "user"] for body in server.bodies)
     assert code == 0
     assert "[file notes.txt]\nbuy milk" in json.dumps(first).replace("\\n", "\n")
     assert [row["content"] for row in second[1:]] == ["and now?"], "only the next message has it"
-    assert "the image cannot be read (No such file or directory)" in out
+    assert "the image cannot be read (No such file or directory)" in err
     assert "/image FILE adds it to the next message." in out
 
 
@@ -598,49 +614,6 @@ def test_examples_run(example: Path, tmp_path: Path) -> None:
         "typed_answers": "City(name='Bern', people=144000)",
     }
     assert own.get(example.stem, "(offline demo: no language model was used)") in done.stdout
-
-
-# streamed text on a terminal
-
-
-def wrapped(text: str, width: int, size: int = 3) -> str:
-    wrapping = Wrapping()
-    pieces = [text[at : at + size] for at in range(0, len(text), size)]
-    return "".join([*(wrapping.feed(piece, width) for piece in pieces), wrapping.rest(width)])
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_words_are_not_broken_at_the_edge_of_a_terminal(size: int) -> None:
-    text = "The quick brown fox jumps over the lazy dog.\n\n  - an item that is long\n長い 文字 列は 二桁\n"
-    shown = wrapped(text, 16, size)
-    assert (
-        shown
-        == "The quick brown\nfox jumps over\nthe lazy dog.\n\n  - an item that\nis long\n長い 文字 列は\n二桁\n"
-    )
-    assert shown.split() == text.split()
-
-
-@pytest.mark.parametrize("size", [1, 3, 1000])
-def test_code_and_what_fits_nowhere_is_left_to_the_terminal(size: int) -> None:
-    code = (
-        "```python\nvalue = first + second + third\n```\n    indented line that is long\n"
-        + "x" * 100
-        + " y\n"
-    )
-    assert wrapped(code, 16, size) == code.replace(" y\n", "\ny\n")
-    assert wrapped("a\n" + "x" * 100_000, 16, size) == "a\n" + "x" * 100_000
-
-
-def test_a_word_is_shown_when_no_more_comes(tmp_path: Path) -> None:
-    out = io.StringIO()
-    live = ProgressView(
-        Console(file=out, force_terminal=True, width=12, color_system=None, soft_wrap=True, highlight=False)
-    )
-    live.stream_delta("one two thr")
-    assert out.getvalue().endswith("one two")
-    live.stream_delta("ee four")
-    live.stop()
-    assert re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", out.getvalue()).strip() == "one two\nthree four"
 
 
 # Tools of one's own

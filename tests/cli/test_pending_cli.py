@@ -43,9 +43,9 @@ def suspended(home: Path, made: Any, *own: Any) -> Any:
 
 
 def test_a_question_is_answered_in_another_process(cli: Cli, server: ScriptedServer) -> None:
-    code, out, _ = cli("run", "paint it", *options(server), *SUSPEND)
-    assert code == 4
-    [line] = [line for line in out.splitlines() if "suspended" in line]
+    code, out, err = cli("run", "paint it", *options(server), *SUSPEND)
+    assert (code, out) == (4, "")
+    [line] = [line for line in err.splitlines() if "suspended" in line]
     item = re.findall(r"p-\w{10}", line)[0]
     assert f"fsm-agent pending show {item}, pending answer {item} WORDS, then fsm-agent pending run" in line
     assert cli("sessions", "list")[1].count("suspended") == 1

@@ -498,11 +498,11 @@ def test_undo_waits_for_nobody(cli: Cli, home: Path) -> None:
 def test_resume_goes_on_live(cli: Cli, home: Path) -> None:
     with ScriptedServer([tools(call("get_time")), text("it is late")]) as server:
         _, turn = left_unfinished(home, [], 3, "what time is it?", model="local:m", base_url=server.url)
-        code, out, err = cli("sessions", "resume")
-        assert (code, err) == (0, "")
-        assert "it is late" in out
-        assert re.search(r"^  ExecuteTools +done +→ BuildMessages", out, re.MULTILINE)
-        assert out.splitlines()[-1].startswith("completed · text_response · local:m · 2 iterations")
+        code, out, err = cli("sessions", "resume", "--verbose")
+        assert (code, out) == (0, "it is late\n")
+        assert err.startswith(f"  going on with “what time is it?”, {turn}, ")
+        assert re.search(r"^  ExecuteTools +done +→ BuildMessages", err, re.MULTILINE)
+        assert err.splitlines()[-1].startswith("completed · text_response · local:m · 2 iterations")
         assert "nothing to resume" in cli("sessions", "resume", turn)[2]
 
 

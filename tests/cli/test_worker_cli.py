@@ -17,6 +17,7 @@ from fsm_agent.dispatch.in_process import InProcess
 from fsm_agent.dispatch.submit import submit
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.queued import to_be_run
+from fsm_agent.support.installation import install_command
 from tests.dispatch.app import lines
 from tests.dispatch.crew import Quiet, WorkerProcess
 from tests.helpers.waiting import until
@@ -50,7 +51,7 @@ def test_without_the_extra_that_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatc
         monkeypatch.delitem(sys.modules, name)
     code, _, said = cli("run", "hi", "--remote", "--set", "dispatch.temporal=127.0.0.1:7233")
     assert code == 2
-    assert "pip install 'fsm-agent[temporal]'" in said
+    assert install_command("temporal") in said
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from fsm_agent.diagram.scene import scene_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import verify_table
+from fsm_agent.support.installation import install_command
 from fsm_agent_states.logic.layout import LAYOUT
 from fsm_agent_states.table import TURN
 from tests.helpers.diagram_tables import SMALL, coverage_of, overlay_of, plain, united_of
@@ -166,7 +167,7 @@ def test_without_its_extra_a_png_is_one_line(monkeypatch: pytest.MonkeyPatch, cl
     code, out, err = cli("diagram", "--format", "png")
     assert (code, out) == (2, "")
     assert "a PNG needs resvg-py" in err
-    assert "fsm-agent[png]" in err
+    assert install_command("png") in err
 
 
 def test_what_is_no_picture_is_told() -> None:

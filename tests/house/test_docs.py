@@ -33,7 +33,7 @@ def test_the_python_guide_runs(
         exec(compile("\n" * line + match[1], str(PAGE), "exec"), space)
     out = capsys.readouterr().out
     for shown in ("84", "CallLLM tools → ExecuteTools CallLLM.tools", "text_response True False False False", "sunny for 1",
-                  "ran list_directory ok", "tool_start (", "Finalize", "3+3 = 6",
+                  "ran list_directory ok", "tool_start ToolStart(call_id=", "Finalize", "3+3 = 6",
                   "decided: True"):  # fmt: skip
         assert shown in out
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from fsm_agent.cli.debug_dap import serve
-from fsm_agent.cli.given import CliOptions
+from fsm_agent.cli.options import CliOptions
 from fsm_agent.debug.dap import LaunchOptions, serve_port
 from fsm_agent.debug.dap.door import MOST
 from fsm_agent.errors import ConfigError

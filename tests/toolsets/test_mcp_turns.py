@@ -14,6 +14,7 @@ import pytest
 
 from fsm_agent import Agent, TurnResult
 from fsm_agent.errors import ConfigError
+from fsm_agent.support.installation import install_command
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from tests.helpers.harness import Heard
 from tests.helpers.mcp_bench import PATIENT, program
@@ -212,7 +213,7 @@ except ConfigError as error:
     )
     assert (
         done.stdout == "MCP servers are configured and the MCP SDK is not installed; given: s; "
-        'allowed: pip install "fsm-agent[mcp]", or no MCP servers\n'
+        f"allowed: {install_command('mcp')}, or no MCP servers\n"
     ), done.stderr
 
 

@@ -21,6 +21,8 @@ class Database(GroupWriter):
     """Where sessions are kept. Raises ``StoreError`` in one line when it cannot be used."""
 
     closed = True
+    shared = False
+    """Is it used by processes on several machines, which this one does not see?"""
     path: Path | None
     """The file, where it is one."""
     name: str

@@ -17,6 +17,7 @@ from fsm_agent.providers.keyless_environment import hide_from_children
 from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings.model import Settings
+from fsm_agent.support.installation import install_command
 from fsm_agent.support.threads import LOOP
 from fsm_agent.tools.decorator import Tool
 from fsm_agent.toolsets.mcp.config import ServerConfig, servers_of
@@ -77,7 +78,7 @@ class McpServers:
         if not configs:
             return None
         if importlib.util.find_spec("mcp") is None:
-            allowed = 'pip install "fsm-agent[mcp]", or no MCP servers'
+            allowed = f"{install_command('mcp')}, or no MCP servers"
             raise ConfigError(
                 "MCP servers are configured and the MCP SDK is not installed", ", ".join(configs), allowed
             )

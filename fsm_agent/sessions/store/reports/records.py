@@ -183,16 +183,18 @@ def spent_by(store: Store, turn_id: str) -> UsageTotals:
     return UsageTotals.of(store.database.select(f"SELECT {SUMS} FROM usage u WHERE u.turn = ?", turn_id)[0])  # noqa: S608
 
 
+def spent_in(store: Store, session_id: str) -> UsageTotals:
+    """Return what the turns of a session cost so far; nothing for one that has none."""
+    sums = f"SELECT {SUMS} FROM turns t JOIN usage u ON u.turn = t.id WHERE t.session = ?"  # noqa: S608 - ours
+    return UsageTotals.of(store.database.select(sums, session_id)[0])
+
+
 def _info(store: Store, row: tuple[Any, ...]) -> SessionInfo:
     last = next(iter(Turns(store.database).recent(1, row[0])), None)
-    spent = store.database.select(
-        f"SELECT {SUMS} FROM turns t JOIN usage u ON u.turn = t.id WHERE t.session = ?",  # noqa: S608 - ours
-        row[0],
-    )
     unfinished = last is not None and last.ended is None
     running = store.owners.alive(last.owner) if last is not None and unfinished else None
     waits = PendingItems(lambda: store.database).of_turn(last.id) if last is not None and unfinished else ()
-    values: list[Any] = [*row, last, UsageTotals.of(spent[0]), unfinished and running is None, running]
+    values: list[Any] = [*row, last, spent_in(store, row[0]), unfinished and running is None, running]
     return replace(SessionInfo(*values), pending=tuple(waits))
 
 

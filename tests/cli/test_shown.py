@@ -1,0 +1,141 @@
+"""What is shown of answers, changes and files, without a terminal."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fsm_agent.cli.markdown import Blocks, Trimmed, rendered
+from fsm_agent.cli.talk import command_in, mentioned_in
+from fsm_agent.cli.typing_help import files
+from fsm_agent.conversation.result import Figure, Flag, OptionalText, Text, TurnResult
+from fsm_agent.runtime.event_values import SHAPES, ToolStart, shaped
+from fsm_agent.toolsets.edit import Edits
+from fsm_agent.toolsets.seen import Seen
+
+ANSWER = "# One\n\ntwo\nthree\n\n```python\na = 1\n\nb = 2\n```\n\n- x\n\n- y\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nend"
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1_000])
+def test_blocks_are_whole_however_the_text_arrives(size: int) -> None:
+    blocks = Blocks()
+    whole = [blocks.feed(ANSWER[at : at + size]) for at in range(0, len(ANSWER), size)]
+    whole.append(blocks.rest())
+    parts = [part.strip("\n") for part in whole if part.strip()]
+    assert "".join("".join(whole).split()) == "".join(ANSWER.split())
+    if size < 1_000:
+        assert "```python\na = 1\n\nb = 2\n```" in parts
+        assert "- x\n\n- y" in parts
+
+
+def shown(text: str, width: int = 40) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None, force_terminal=True).print(Trimmed(rendered(text)))
+    return out.getvalue()
+
+
+def test_markdown_steers_no_terminal_and_hides_no_address() -> None:
+    evil = (
+        "&#27;]0;owned&#7; &#x9b;1m `&#27;[2J` [a page](https://evil.example/&#27;[31m) ![x](file:///&#8238;)"
+    )
+    text = shown(f"{evil}\n\n```\n\x1b[2J\n```\n", 200)
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(text)
+    assert "https://evil.example/" in text
+
+
+def test_words_are_broken_between_words() -> None:
+    lines = shown("The quick brown fox jumps over the lazy dog and goes home again.", 20).splitlines()
+    assert max(map(len, lines)) <= 20
+    assert " ".join(lines).split() == [
+        "The",
+        "quick",
+        "brown",
+        "fox",
+        "jumps",
+        "over",
+        "the",
+        "lazy",
+        "dog",
+        "and",
+        "goes",
+        "home",
+        "again.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "change"),
+    [
+        ("write_file", {"path": "new.txt", "content": "a\n"}, ["+a", " "]),
+        ("write_file", {"path": "old.txt", "content": "one\nTWO"}, [" one", "-two", "-", "+TWO"]),
+        (
+            "patch_file",
+            {"path": "old.txt", "old_text": "two", "new_text": "2\r"},
+            [" one", "-two", "+2\r", " "],
+        ),
+        ("patch_file", {"path": "old.txt", "old_text": "three", "new_text": "3"}, None),
+        ("write_file", {"path": "../out.txt", "content": "a"}, None),
+        ("write_file", {"path": "old.txt", "content": "a", "mode": "0777"}, None),
+        ("read_file", {"path": "old.txt"}, None),
+    ],
+)
+def test_the_change_that_is_asked_about_is_the_whole_of_it(
+    tmp_path: Path, name: str, arguments: dict[str, str], change: list[str] | None
+) -> None:
+    (tmp_path / "old.txt").write_bytes(b"one\ntwo\n")
+    found = Edits(tmp_path, Seen()).change(name, arguments)
+    assert (None if found is None else found.split("\n")[3:]) == change
+    assert (tmp_path / "old.txt").read_bytes() == b"one\ntwo\n"
+    assert not (tmp_path / "new.txt").exists()
+
+
+def test_files_are_offered_by_their_beginning_or_their_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.py", "src/deep/target.py", ".hidden", "src/\x1bevil"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    assert list(files("")) == ["a.py", "src/"]
+    assert list(files("src/")) == ["src/deep/"]
+    assert list(files("target")) == ["src/deep/target.py"]
+    assert list(files(".h")) == [".hidden"]
+    assert mentioned_in('see @a.py, @"a.py" and me@a.py @gone.py') == ["a.py"]
+    assert mentioned_in("@src/deep/target.py") == ["src/deep/target.py"]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("/help", ("help", "")), ("/undo 2 words", ("undo", "2 words")), ("/model a:b", ("model", "a:b")),
+        ("/help me", ("", "")), ("/etc/hosts is odd", ("", "")), ("/nonsense", ("nonsense", "")), ("hi", ("", "")),
+    ],
+)  # fmt: skip
+def test_what_is_a_command(line: str, found: tuple[str, str]) -> None:
+    assert command_in(line) == found
+
+
+def test_help_loads_little() -> None:
+    code = "import sys\nfrom fsm_agent.cli import main\nmain(['--help'])\nprint(len(sys.modules), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stderr) < 260
+    assert "..." not in done.stdout.partition("Commands:")[2]
+
+
+def test_fields_by_their_names_have_the_types_that_are_said() -> None:
+    for names, kinds in ((OptionalText, (str | None,)), (Text, (str,)), (Figure, (int,)), (Flag, (bool,))):
+        for name in names.__args__:
+            assert TurnResult.model_fields[name].annotation in kinds, name
+
+
+def test_events_have_names_and_stay_tuples() -> None:
+    values = shaped("tool_start", ("c1", "look", {"a": 1}))
+    assert isinstance(values, ToolStart)
+    assert (values.name, tuple(values)) == ("look", ("c1", "look", {"a": 1}))
+    assert shaped("another", (1, 2)) == (1, 2)
+    assert "event" in SHAPES

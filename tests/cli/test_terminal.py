@@ -1,0 +1,167 @@
+"""The chat at a real terminal, as a person sees it: screens are compared with records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from fsm_agent.testing import ScriptedServer, call, silence, text, tools
+from tests.helpers.screen import Screen, recorded, screen
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = 'def greet(name):\n    print("hello " + name)\n\n\ngreet("world")\n'
+PATCH = {"path": "app.py", "old_text": "def greet(name):", "new_text": "def greet(name: str) -> None:"}
+ANSWER = """\
+# What changed
+
+`greet` is **typed** now, see [the page](https://example.com/typed):
+
+```python
+def greet(name: str) -> None:
+    print("hello " + name)
+```
+
+1. It says what it takes, in an item that is so long that it has to be broken between two words.
+2. It says what it gives.
+
+| file | lines |
+|---|---|
+| app.py | 1 |
+"""
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder whose name is as long in every run."""
+    with TemporaryDirectory(prefix="fsm-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def chat(
+    place: Path, script: list[Any], *options: str, columns: int = 80, lines: int = 40
+) -> Iterator[tuple[Screen, ScriptedServer]]:
+    work = place / "work"
+    work.mkdir()
+    (work / "app.py").write_text(PROGRAM)
+    (work / "notes.txt").write_text("buy milk\n")
+    (work / "my words.txt").write_text("and bread\n")
+    home = place / "home"
+    home.mkdir(mode=0o700)
+    (home / "config.toml").touch(0o600)
+    with ScriptedServer(script) as server:
+        config = f'[providers.work]\nbase_url = "{server.url}"\ncontext_window = 16384\n'
+        (home / "config.toml").write_text(config, "utf-8")
+        words = ("chat", "--model", "work:m", *options)
+        with screen(*words, home=home, folder=work, columns=columns, lines=lines) as seen:
+            seen.until("›")
+            yield seen, server
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_change_is_seen_as_a_diff_allowed_and_answered_in_markdown(place: Path, columns: int) -> None:
+    script = [tools(call("patch_file", PATCH)), text(ANSWER)]
+    with chat(place, script, columns=columns) as (seen, _):
+        seen.press("type it\r")
+        seen.until("Allow it?")
+        assert seen.colours("+def greet(name: str) -> None:") == {"green"}
+        assert seen.colours("-def greet(name):") == {"red"}
+        assert "def greet(name):\n" in (place / "work" / "app.py").read_text()
+        seen.press("y\r")
+        seen.until("· “type it”")
+        assert "def greet(name: str) -> None:" in (place / "work" / "app.py").read_text()
+        recorded(f"change-{columns}", seen.shown.replace(place.name, "fsm-NAME"))
+        seen.press("/exit\r")
+        assert seen.ended() == 0
+
+
+def test_tab_completes_commands_files_models_and_sessions(place: Path) -> None:
+    with chat(place, [text("Milk."), text("Nothing.")]) as (seen, server):
+        seen.press("/mo\t")
+        seen.until("› /model")
+        seen.press(" off\t")
+        seen.until("› /model offline:demo")
+        seen.press("\x15what is in @no\t")
+        seen.until("› what is in @notes.txt")
+        seen.press(" and @my\t")
+        seen.until('@"my words.txt"')
+        seen.press("\r")
+        seen.until("completed")
+        seen.press("/sessions s-\t")
+        seen.until("› /sessions s-")
+        seen.press("\x15/\t")
+        seen.until("/compact [TOPIC]")
+        sent = [row["content"] for row in server.bodies[0]["messages"] if row["role"] == "user"][-1]
+    assert "[file notes.txt]\nbuy milk" in str(sent).replace("\\n", "\n")
+    assert "[file my words.txt]\nand bread" in str(sent).replace("\\n", "\n")
+
+
+def test_the_model_is_changed_in_the_middle_of_a_conversation(place: Path) -> None:
+    with chat(place, [text("Hello Ada."), text("You are Ada.")]) as (seen, server):
+        seen.press("I am Ada\r")
+        seen.until("completed")
+        seen.press("/model offline:demo\r")
+        seen.until("offline:demo answers from now on.")
+        seen.press("what is 6*7?\r")
+        seen.until("6*7 = 42")
+        seen.press("/model nonsense:x\r")
+        seen.until("unknown provider 'nonsense'")
+        seen.press("/model work:m\r")
+        seen.until("work:m answers from now on.")
+        seen.press("who am I?\r")
+        seen.until("You are Ada.")
+        said = [row["content"] for row in server.bodies[-1]["messages"] if row["role"] == "user"]
+    assert said == ["I am Ada", "what is 6*7?", "who am I?"]
+
+
+def test_commands_say_what_was_asked(place: Path) -> None:
+    with chat(place, [text("Hello.")], lines=60) as (seen, _):
+        seen.press("hi\r")
+        seen.until("completed")
+        seen.press("/cost\r")
+        seen.until("1 request · 15 tokens")
+        seen.press("/sessions\r")
+        seen.until("text_response  ")
+        seen.press("/tools\r")
+        seen.until("write_file")
+        seen.press("/new\r")
+        seen.until("A new session")
+        seen.press("/path\r")
+        seen.until("There was no turn yet.")
+        seen.press("/help\r")
+        seen.until("/interrupt TEXT")
+
+
+def test_ctrl_c_interrupts_and_a_running_tool_shows_its_output(place: Path) -> None:
+    command = "echo step one of two; read -t 60 < /dev/zero; sleep 60"
+    script = [tools(call("terminal", {"command": command})), silence("It was a dark and ")]
+    with chat(place, script, "--yes") as (seen, _):
+        seen.press("go\r")
+        seen.until("step one of two")
+        seen.until("ExecuteTools")
+        seen.press("\x03")
+        seen.until("interrupted · ")
+        seen.until("Ctrl-C interrupts", gone=True)
+        seen.press("\x04")
+        assert seen.ended() == 0
+
+
+def test_words_are_broken_anew_when_the_window_changes(place: Path) -> None:
+    words = " ".join(f"word{number}" for number in range(30))
+    with chat(place, [text(words), text(words)]) as (seen, _):
+        seen.press("first\r")
+        seen.until("completed")
+        assert words.split() == seen.shown.partition("› first")[2].partition("completed")[0].split()
+        seen.resize(50, 40)
+        seen.press("second\r")
+        seen.until("word29")
+        begins = max(number for number, row in enumerate(seen.rows) if row.startswith("word0 "))
+        answer = [row for row in seen.rows[begins:] if row.startswith("word")]
+        assert " ".join(answer).split() == words.split()
+        assert 40 < max(map(len, answer)) <= 50

@@ -1,0 +1,107 @@
+"""A real terminal with the command line in it, and what a person sees on its screen."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.waiting import PATIENCE
+
+pexpect = pytest.importorskip("pexpect")
+pyte = pytest.importorskip("pyte")
+ROOT = Path(__file__).parents[2]
+_TIMES = re.compile(r"\s+\d+(?:\.\d+)?\s+s\b")
+_FRAMES = re.compile("[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]")
+_WHERE = b"\x1b[6n"
+"""A program asks the terminal where its cursor is."""
+
+
+class Screen:
+    """``rows`` are what stands on the screen now; ``shown`` is that without what differs from run to run."""
+
+    def __init__(self, child: pexpect.spawn, columns: int, lines: int) -> None:
+        self._child = child
+        self._screen = pyte.Screen(columns, lines)
+        self._stream = pyte.ByteStream(self._screen)
+
+    @property
+    def rows(self) -> list[str]:
+        return [row.rstrip() for row in self._screen.display]
+
+    @property
+    def shown(self) -> str:
+        text = "\n".join(self.rows).strip("\n") + "\n"
+        return _FRAMES.sub("*", _TIMES.sub(" T s", text))
+
+    def colours(self, words: str) -> set[str]:
+        """The colours of the letters of these words, where they stand first."""
+        for number, row in enumerate(self._screen.display):
+            if (at := row.find(words)) >= 0:
+                return {self._screen.buffer[number][column].fg for column in range(at, at + len(words))}
+        raise AssertionError(f"{words!r} is not on the screen:\n{self.shown}")
+
+    def until(self, words: str, *, gone: bool = False) -> None:
+        """Read until these words stand on the screen, or no longer."""
+        end = time.monotonic() + PATIENCE
+        while any(words in row for row in self.rows) is gone:
+            assert time.monotonic() < end, f"waited for {words!r}; the screen says:\n{self.shown}"
+            try:
+                data = self._child.read_nonblocking(65_536, timeout=0.2)
+            except pexpect.TIMEOUT:
+                continue
+            except pexpect.EOF:
+                assert any(words in row for row in self.rows) is not gone, f"it ended:\n{self.shown}"
+                return
+            self._stream.feed(data)
+            for _ in range(data.count(_WHERE)):
+                self._child.send(f"\x1b[{self._screen.cursor.y + 1};{self._screen.cursor.x + 1}R")
+
+    def press(self, keys: str) -> None:
+        self._child.send(keys)
+
+    def resize(self, columns: int, lines: int) -> None:
+        self._screen.resize(lines, columns)
+        self._child.setwinsize(lines, columns)
+
+    def ended(self) -> int:
+        self._child.expect(pexpect.EOF, timeout=PATIENCE)
+        self._child.close()
+        return int(self._child.exitstatus)
+
+
+@contextmanager
+def screen(*arguments: str, home: Path, folder: Path, columns: int = 80, lines: int = 40) -> Iterator[Screen]:
+    """The command line with these arguments, in ``folder``."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")},
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "states"))),
+        "TERM": "xterm-256color",
+        "FSM_AGENT_HOME": str(home),
+    }
+    child = pexpect.spawn(
+        sys.executable,
+        ["-m", "fsm_agent", *arguments],
+        env=environment,
+        cwd=str(folder),
+        dimensions=(lines, columns),
+    )
+    try:
+        yield Screen(child, columns, lines)
+    finally:
+        child.close(force=True)
+
+
+def recorded(name: str, shown: str) -> None:
+    """Compare a screen with its record; with ``RECORD_SCREENS`` set, write it."""
+    file = ROOT / "tests" / "cli" / "screens" / f"{name}.txt"
+    if os.environ.get("RECORD_SCREENS"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(shown, "utf-8")
+    assert shown == file.read_text("utf-8")

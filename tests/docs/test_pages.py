@@ -37,7 +37,7 @@ ELSEWHERE = {
     "ARCHITECTURE.md": "tests/house/test_architecture.py",
     "editors/vscode/README.md": "tests/debug/test_dap_extension.py",
 }
-COMMANDS_ONLY = {"docs/sessions.md", "docs/commands.md"}
+COMMANDS_ONLY = {"docs/terminal.md", "docs/postgresql.md", "docs/sessions.md", "docs/commands.md"}
 
 
 def provider(received: Any) -> Any:

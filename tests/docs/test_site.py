@@ -76,6 +76,11 @@ def test_every_public_name_is_in_the_reference(package: Any) -> None:
     assert [name for name in names if id(getattr(package, name)) not in known] == []
 
 
+def test_every_link_to_a_file_leads_somewhere() -> None:
+    for page in pages():
+        relinked((ROOT / page).read_text(encoding="utf-8"), page, set())
+
+
 def test_a_link_to_nothing_is_refused_and_code_is_no_link() -> None:
     page = PurePosixPath("docs/agent.md")
     with pytest.raises(ValueError, match=r"links to docs/nowhere\.md"):

@@ -226,5 +226,5 @@ def test_nothing_of_it_is_loaded_where_nobody_wants_it(tmp_path: Path) -> None:
 
 def test_without_the_extra_it_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsm_agent.telemetry.tracing", None)
-    with pytest.raises(ConfigError, match=r"telemetry needs OpenTelemetry .*pip install 'fsm-agent\[otel\]'"):
+    with pytest.raises(ConfigError, match=r"telemetry needs OpenTelemetry .*\[otel\]"):
         Agent("offline:demo", home=tmp_path, telemetry=True)

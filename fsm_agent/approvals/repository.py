@@ -14,7 +14,7 @@ from typing import Literal
 
 from fsm_agent.approvals.rules import Pattern
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.lineage import compacted_line
 
@@ -99,7 +99,7 @@ class Grants:
         not there."""
         wanted = pattern.strip()
 
-        def remove(c: Connection) -> int:
+        def remove(c: SqlConnection) -> int:
             if session:
                 return c.execute(
                     "DELETE FROM session_grants WHERE pattern = ? AND session = ?", (wanted, session)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fsm_agent.errors import StoreError
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.runtime.registry import REMOTE_DEBUG_SERVERS
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.fence import Fences
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class CommandPoller:
         if not mine:
             return
 
-        def take(c: Connection) -> list[bool]:
+        def take(c: SqlConnection) -> list[bool]:
             of = [(time.time(), number, home.fences.get(turn).epoch) for _, (number, turn, _, _) in mine]
             return [c.execute(_TAKE, one).rowcount == 1 for one in of]
 

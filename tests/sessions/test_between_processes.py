@@ -18,7 +18,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.errors import ConfigError, JournalError, OwnershipLost, SessionBusy
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.lineage import compacted_line, descendants, lineage
 from fsm_agent.sessions.store.rows import changed, insert_session
 from fsm_agent.sessions.store.search.messages import Among, search
@@ -253,7 +253,7 @@ def test_nobody_goes_on_in_a_session_that_was_never_stored(tmp_path: Path, goes_
 def intruder(home: Path, turn: str) -> None:
     """Somebody writes into the session as if nobody held it."""
 
-    def write(c: Connection) -> None:
+    def write(c: SqlConnection) -> None:
         number = c.execute("SELECT MAX(number) FROM messages WHERE session = 's-1'").fetchone()[0] + 1
         body = json.dumps({"role": "user", "content": f"from {turn}"})
         c.execute(
@@ -500,7 +500,7 @@ def test_the_to_do_list_outlives_a_hundred_compactions(tmp_path: Path) -> None:
         tmp_path, tools(call("todo", {"todos": plan})), text("planned"), toolsets=["todo"], store=store
     ).chat("plan")
 
-    def write(c: Connection) -> None:
+    def write(c: SqlConnection) -> None:
         for number in range(1, 101):
             before = f"s-{number}"
             made = Session(f"s-{number + 1}", kind="compression", parent=before)

@@ -20,13 +20,13 @@ import pytest
 from fsm_agent import Agent, tool
 from fsm_agent.errors import ConfigError, OwnershipLost, SessionBusy, StoreError
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.postgres import presence
 from fsm_agent.sessions.store.postgres.connecting import connected
 from fsm_agent.sessions.store.postgres.database import PostgresDatabase
-from fsm_agent.sessions.store.postgres.writer import Link
+from fsm_agent.sessions.store.postgres.writer import WriterLink
 from fsm_agent.sessions.store.search.messages import search
 from fsm_agent.sessions.store.transfer.copying import copy_store
 from fsm_agent.sessions.store.transfer.export import export_session
@@ -56,7 +56,7 @@ def notes(database: PostgresDatabase) -> list[str]:
     return [turn for (turn,) in database.select("SELECT turn FROM outbox ORDER BY id")]
 
 
-def noting(name: str) -> Callable[[Connection], object]:
+def noting(name: str) -> Callable[[SqlConnection], object]:
     return lambda c: c.execute(NOTE, (name,)) and None
 
 
@@ -94,7 +94,7 @@ def test_a_commit_whose_answer_was_cut_off_is_not_applied_twice(url: str, arrive
 
         cuts = 1
 
-        def writer_connection(self) -> Link:
+        def writer_connection(self) -> WriterLink:
             link = super().writer_connection()
             self.link = link
             return link
@@ -121,11 +121,11 @@ def test_a_job_that_is_refused_takes_nothing_of_its_neighbours_with_it(url: str)
     database = PostgresDatabase(url)
     held, go_on = threading.Event(), threading.Event()
 
-    def hold(c: Connection) -> None:
+    def hold(c: SqlConnection) -> None:
         held.set()
         go_on.wait(30)
 
-    def fail(c: Connection) -> None:
+    def fail(c: SqlConnection) -> None:
         c.execute(NOTE, ("refused",))
         raise ConfigError("no")
 
@@ -149,8 +149,8 @@ def test_jobs_that_wait_for_each_other_s_rows_all_succeed(url: str) -> None:
     both = threading.Barrier(2)
     tries = [0, 0]
 
-    def crossing(number: int) -> Callable[[Connection], None]:
-        def job(c: Connection) -> None:
+    def crossing(number: int) -> Callable[[SqlConnection], None]:
+        def job(c: SqlConnection) -> None:
             tries[number] += 1
             names = ("a", "b") if number else ("b", "a")
             for place, name in enumerate(names):
@@ -326,7 +326,7 @@ def test_an_owner_that_lost_its_turn_writes_nothing(url: str, tmp_path: Path) ->
     )
     fence, fenced, go_on = Fence("t"), threading.Event(), threading.Event()
 
-    def slow(c: Connection) -> None:
+    def slow(c: SqlConnection) -> None:
         fence.refuse(c)
         c.execute(NOTE, ("before",))
         assert c.execute("SELECT 1 FROM turns").fetchone() == (1,)  # all of that has arrived
@@ -344,7 +344,7 @@ def test_an_owner_that_lost_its_turn_writes_nothing(url: str, tmp_path: Path) ->
     writing.result(30)
     claiming.join(30)
 
-    def late(c: Connection) -> None:
+    def late(c: SqlConnection) -> None:
         fence.refuse(c)
         c.execute(NOTE, ("after",))
 

@@ -21,7 +21,7 @@ from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.deltas import patched
 from fsm_agent.fsm.journal import Step
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.contents import delta_of, whole
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.rows import transcript
@@ -72,7 +72,7 @@ class Record:
         """Return what is known of the turn."""
         return self._turns.info(self.turn_id)
 
-    def reading(self) -> AbstractContextManager[Connection]:
+    def reading(self) -> AbstractContextManager[SqlConnection]:
         """Return a look into the store that the record is in."""
         return self._store.database.reading()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from fsm_agent.errors import ConfigError, JournalError, OwnershipLost, SessionBusy
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.abandoned import refuse_all
@@ -52,7 +52,7 @@ class TurnClaims(LiveSessions):
         """``written``, for a turn. Raises ``OwnershipLost``, and writes nothing, when it is somebody
         else's."""
 
-        def write(c: Connection) -> Any:
+        def write(c: SqlConnection) -> Any:
             fence.refuse(c)
             return job(c)
 
@@ -79,7 +79,7 @@ class TurnClaims(LiveSessions):
         raised. Raises ``ConfigError`` for a turn that is not there."""
         own = owner or self.owners.me
 
-        def take(c: Connection) -> Claim | None:
+        def take(c: SqlConnection) -> Claim | None:
             if rank is None:
                 done = self._seized(c, turn_id, own, digest, as_read)
             else:
@@ -109,7 +109,9 @@ class TurnClaims(LiveSessions):
             self.fences.claimed(turn_id, claim.epoch)
         return claim
 
-    def _seized(self, c: Connection, turn_id: str, own: str, digest: str, as_read: TurnInfo | None) -> bool:
+    def _seized(
+        self, c: SqlConnection, turn_id: str, own: str, digest: str, as_read: TurnInfo | None
+    ) -> bool:
         """Claim a turn whose owner is gone; false when somebody was faster, or it cannot be claimed."""
         row = c.execute("SELECT session, owner, epoch, seq, ended FROM turns WHERE id = ?", (turn_id,))
         if (found := row.fetchone()) is None or found[4] is not None:
@@ -142,7 +144,7 @@ class TurnClaims(LiveSessions):
         the session."""
         at = self.now()
 
-        def take(c: Connection) -> None:
+        def take(c: SqlConnection) -> None:
             self._hold(c, session, fence.turn_id, at)
             c.execute(
                 "UPDATE messages SET active = 0, version = -1 WHERE session = ? AND number > ?",
@@ -155,7 +157,7 @@ class TurnClaims(LiveSessions):
         self.refresh(session)
         session.owner = self.owners.me
 
-    def _hold(self, c: Connection, session: Session, holder: str, at: float) -> int:
+    def _hold(self, c: SqlConnection, session: Session, holder: str, at: float) -> int:
         """Make ``holder`` the one that has the session, if nobody alive has it. The revision then."""
         sql = "SELECT holder, owner FROM sessions WHERE id = ? /* FOR UPDATE */"
         row = c.execute(sql, (session.id,)).fetchone()
@@ -174,7 +176,7 @@ class TurnClaims(LiveSessions):
         ``JournalError`` when its session was changed."""
         believed = session.revision
 
-        def take(c: Connection) -> int:
+        def take(c: SqlConnection) -> int:
             try:
                 refuse_if_stale(c, session.id, believed)
             except (StaleRevisionError, WentOnError) as error:
@@ -197,7 +199,7 @@ class TurnClaims(LiveSessions):
         ``OwnershipLost``."""
         mine = (fence.turn_id, self.owners.me)
 
-        def free(c: Connection) -> None:
+        def free(c: SqlConnection) -> None:
             c.execute("UPDATE turns SET owner = NULL WHERE id = ?", (fence.turn_id,))
             c.execute("UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ? AND owner = ?", mine)
 
@@ -223,7 +225,7 @@ _SEIZE = (
 )
 
 
-def _children(c: Connection, turn_id: str) -> list[str]:
+def _children(c: SqlConnection, turn_id: str) -> list[str]:
     """The turns below this one that have not ended, those in the background apart: they are not waited
     for."""
     marks = ", ".join("?" * len(tree := turn_tree(c, turn_id)))

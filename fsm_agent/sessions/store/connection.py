@@ -15,7 +15,7 @@ Values = Sequence[Any] | Mapping[str, Any]
 Refusal = Callable[[], Exception]
 
 
-class Cursor(Protocol):
+class SqlCursor(Protocol):
     """What came of a statement. Rows are tuples of texts, numbers and ``None``."""
 
     @property
@@ -36,14 +36,14 @@ class Cursor(Protocol):
         ...
 
 
-class Connection(Protocol):
+class SqlConnection(Protocol):
     """Runs statements. A ``sqlite3.Connection`` is one as it is."""
 
-    def execute(self, sql: str, values: Values = (), /) -> Cursor:
+    def execute(self, sql: str, values: Values = (), /) -> SqlCursor:
         """Run one statement with ``values`` in the places of its question marks or names."""
         ...
 
-    def executemany(self, sql: str, rows: Iterable[Any], /) -> Cursor:
+    def executemany(self, sql: str, rows: Iterable[Any], /) -> SqlCursor:
         """Run one statement for each of the rows."""
         ...
 
@@ -61,7 +61,7 @@ class Deferring(Protocol):
         ...
 
 
-def must(c: Connection, sql: str, values: Values, refusal: Refusal) -> None:
+def must(c: SqlConnection, sql: str, values: Values, refusal: Refusal) -> None:
     """Run a statement of which exactly one row must come: read by a ``SELECT``, or written. Raises
     ``refusal()`` otherwise, at once or before the transaction ends; nothing that the job did is stored
     then."""
@@ -75,7 +75,7 @@ def must(c: Connection, sql: str, values: Values, refusal: Refusal) -> None:
 
 
 @contextmanager
-def conflicts(c: Connection, make: Callable[[Exception], Exception]) -> Iterator[None]:
+def conflicts(c: SqlConnection, make: Callable[[Exception], Exception]) -> Iterator[None]:
     """What contradicts a constraint of the database in the block makes the job raise ``make(error)``."""
     if isinstance(c, Deferring):
         with c.conflicts(make):

@@ -13,7 +13,7 @@ from typing import Any
 
 from fsm_agent.errors import StoreError
 from fsm_agent.fsm import codec
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.sealed import loads, sealed
 
 ELSEWHERE = ""
@@ -54,12 +54,12 @@ def kept_once(value: Mapping[str, Any], contents: Contents) -> str:
     return digest
 
 
-def write(c: Connection, contents: Contents) -> None:
+def write(c: SqlConnection, contents: Contents) -> None:
     """Write those that are not there yet."""
     c.executemany("INSERT OR IGNORE INTO contents (digest, body) VALUES (?, ?)", sorted(contents.items()))
 
 
-def whole(c: Connection, text: str) -> dict[str, Any]:
+def whole(c: SqlConnection, text: str) -> dict[str, Any]:
     """Return the object that a column holds, with what of it stands elsewhere. Raises ``StoreError`` when
     that is damaged or gone."""
     found: dict[str, Any] = loads(text)
@@ -84,7 +84,7 @@ def slim(delta: Mapping[str, Any]) -> dict[str, Any]:
     return {**delta, **plain}
 
 
-def delta_of(c: Connection, text: str) -> dict[str, Any]:
+def delta_of(c: SqlConnection, text: str) -> dict[str, Any]:
     """Return what a move changed, as ``fsm_agent.fsm.deltas`` knows it, from what its column holds."""
     return {
         name: change if isinstance(change, dict) else {"to": change}
@@ -92,7 +92,7 @@ def delta_of(c: Connection, text: str) -> dict[str, Any]:
     }
 
 
-def forget_unused(c: Connection) -> None:
+def forget_unused(c: SqlConnection) -> None:
     """Delete what no turn names any more."""
     named = " UNION ".join(
         f"SELECT j.value FROM {table} t, json_each(t.{column}, '$.\"\"') j"  # noqa: S608 - ours

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.writer import GroupWriter
 from fsm_agent.sessions.store.writer import Job as Job
 
@@ -29,11 +29,11 @@ class Database(GroupWriter):
     """What it is called before people, without passwords."""
 
     @abstractmethod
-    def reading(self) -> AbstractContextManager[Connection]:
+    def reading(self) -> AbstractContextManager[SqlConnection]:
         """Lend the connection for reads, which sees all that was committed before. Raises ``StoreError``."""
 
     @abstractmethod
-    def snapshot(self) -> AbstractContextManager[Connection]:
+    def snapshot(self) -> AbstractContextManager[SqlConnection]:
         """Lend a connection of its own that sees all as it was at one moment, for who reads for long. Raises
         ``StoreError``."""
 
@@ -51,7 +51,7 @@ class Database(GroupWriter):
         answers came to, as long as its object lives. False where nobody tells: look every now and then."""
         return False
 
-    def numbers_given(self, c: Connection) -> None:
+    def numbers_given(self, c: SqlConnection) -> None:
         """Rows were written with numbers of their own: those that come get higher ones."""
 
     @abstractmethod

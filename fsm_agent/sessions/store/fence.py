@@ -17,7 +17,7 @@ from typing import Any
 
 from fsm_agent.errors import OwnershipLost
 from fsm_agent.runtime.measures import measured
-from fsm_agent.sessions.store.connection import Connection, must
+from fsm_agent.sessions.store.connection import SqlConnection, must
 
 
 def _never() -> bool:
@@ -40,7 +40,7 @@ class Fence:
         self._step: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
         self._cancelled = False
 
-    def refuse(self, connection: Connection) -> None:
+    def refuse(self, connection: SqlConnection) -> None:
         """Raise ``OwnershipLost`` when the turn has ended, or was claimed under a later epoch. To be called
         first in every transaction that writes for the turn."""
         sql = "SELECT 1 FROM turns WHERE id = ? AND epoch = ? AND ended IS NULL /* FOR UPDATE */"

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import json
 
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 
 
-def newest_of(connection: Connection, session: str) -> str:
+def newest_of(connection: SqlConnection, session: str) -> str:
     """Return the last of the sessions that this one went on as after compactions; itself when it did not."""
     after = "s.id = (SELECT successor FROM sessions WHERE id = line.id)"
     return next(iter(_walk(connection, session, after, "successor IS NULL")), session)
 
 
-def compacted_line(connection: Connection, session: str) -> list[str]:
+def compacted_line(connection: SqlConnection, session: str) -> list[str]:
     """Return the session and those that it goes on from after compactions, the newest first."""
     before = "s.id = (SELECT parent FROM sessions WHERE id = line.id AND kind = 'compression')"
     return _walk(connection, session, before)
 
 
-def next_turn_number(connection: Connection, session: str) -> int:
+def next_turn_number(connection: SqlConnection, session: str) -> int:
     """Return the number of the next turn of the session. They go up along what it goes on from after
     compactions, so that they order the turns of a conversation, whatever the clocks of its machines say."""
     highest = "SELECT MAX(number) FROM turns WHERE session IN (SELECT value FROM json_each(?))"
@@ -33,30 +33,30 @@ def next_turn_number(connection: Connection, session: str) -> int:
     return 1 + (last or 0)
 
 
-def lineage(connection: Connection, session: str) -> str:
+def lineage(connection: SqlConnection, session: str) -> str:
     """Return the first session of the line that led to this one: by compactions, forks, and delegation."""
     before = "s.id = (SELECT parent FROM sessions WHERE id = line.id)"
     return next(iter(_walk(connection, session, before, "parent IS NULL")), session)
 
 
-def descendants(connection: Connection, session: str) -> list[str]:
+def descendants(connection: SqlConnection, session: str) -> list[str]:
     """Return the session and all that came of it: by compactions, forks, and delegation."""
     return _walk(connection, session, "s.parent = line.id")
 
 
-def conversation_begin(connection: Connection, session: str) -> str:
+def conversation_begin(connection: SqlConnection, session: str) -> str:
     """Return the first session of the conversation: this one goes on from it after compactions, or was begun
     in it by a turn as its child's."""
     before = "s.id = (SELECT parent FROM sessions WHERE id = line.id AND kind IN ('compression', 'child'))"
     return _walk(connection, session, before)[-1]
 
 
-def conversation(connection: Connection, first: str) -> list[str]:
+def conversation(connection: SqlConnection, first: str) -> list[str]:
     """Return the first session of a conversation, and all that came of it by compactions and delegation."""
     return _walk(connection, first, "s.parent = line.id AND s.kind IN ('compression', 'child')")
 
 
-def turn_line(connection: Connection, turn: str) -> list[str]:
+def turn_line(connection: SqlConnection, turn: str) -> list[str]:
     """Return the turn, the one that has it as a child, and so on to the root of the tree."""
     rows = connection.execute(
         "WITH RECURSIVE line(id) AS (SELECT ?1 UNION SELECT t.parent FROM line JOIN turns t ON t.id = line.id"
@@ -66,7 +66,7 @@ def turn_line(connection: Connection, turn: str) -> list[str]:
     return [str(row[0]) for row in rows]
 
 
-def turn_tree(connection: Connection, root: str) -> list[str]:
+def turn_tree(connection: SqlConnection, root: str) -> list[str]:
     """Return the turn, its children and theirs, whose ids begin with ``c-``, its own and a dot."""
     rows = connection.execute(
         "WITH RECURSIVE tree(id) AS (SELECT ?1 UNION SELECT t.id FROM tree JOIN turns t"
@@ -77,7 +77,7 @@ def turn_tree(connection: Connection, root: str) -> list[str]:
     return [str(row[0]) for row in rows]
 
 
-def _walk(connection: Connection, session: str, step: str, wanted: str = "") -> list[str]:
+def _walk(connection: SqlConnection, session: str, step: str, wanted: str = "") -> list[str]:
     """The session, then those that ``step`` leads to from each that was reached, in that order; the
     ``wanted`` ones."""
     where = f"WHERE EXISTS (SELECT 1 FROM sessions s WHERE s.id = line.id AND {wanted})" if wanted else ""  # noqa: S608 - ours

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.rows import asked_words, changed
 from fsm_agent.sessions.store.store import Store
@@ -133,7 +133,7 @@ def first_words(content: Any) -> str:
     return (head if blank else text[:AUTOMATIC]).rstrip(" ,;:-–")
 
 
-def free_title(c: Connection, title: str, session_id: str) -> str:
+def free_title(c: SqlConnection, title: str, session_id: str) -> str:
     """Return the title, or one like it that no session has: ``words (2)``."""
     tries = [title, *(f"{title} ({number})" for number in range(2, NUMBERED + 1))]
     same = "SELECT title FROM sessions WHERE title IN (SELECT value FROM json_each(?))"
@@ -149,7 +149,7 @@ def rename(store: Store, session_id: str, title: str) -> str:
         raise ConfigError("a session cannot be called so", title, f"a title of 1 to {LONGEST} characters")
     session = store.session(session_id)
 
-    def write(c: Connection) -> None:
+    def write(c: SqlConnection) -> None:
         same = "SELECT id FROM sessions WHERE ? IN (title, id) AND id != ?"
         if (other := c.execute(same, (words, session_id)).fetchone()) is not None:
             raise ConfigError(

@@ -16,7 +16,7 @@ from typing import Any
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.not_yet import NotYet, Waits
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.database import Database, Job
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.sealed import dumps, loads
@@ -95,7 +95,7 @@ def noted(turn_id: str, seq: int, later: NotYet, at: float) -> Job:
         later.digest, later.due, at,
     )  # fmt: skip
 
-    def note(c: Connection) -> None:
+    def note(c: SqlConnection) -> None:
         c.execute(
             "DELETE FROM pending WHERE turn = ? AND seq = ? AND call = ? AND id != ? AND answered IS NULL",
             (turn_id, seq, later.call, item),
@@ -168,7 +168,7 @@ class PendingItems:
         already, also when another process was faster, and when nobody waits for it any more."""
         item = self.find(name)
 
-        def write(c: Connection) -> None:
+        def write(c: SqlConnection) -> None:
             now = _read(c.execute(f"{_SELECT} WHERE p.id = ? /* FOR UPDATE */", (item.id,)).fetchone())
             if now.answered is not None:
                 raise ConfigError(f"{item.id} was answered already", _told(now))
@@ -183,7 +183,7 @@ class PendingItems:
         """Close what was asked about a call, which somebody has answered in its turn meanwhile; the answer
         that counts: an earlier one, or this. Raises ``OwnershipLost``."""
 
-        def write(c: Connection) -> Any:
+        def write(c: SqlConnection) -> Any:
             fence.refuse(c)
             where = f"WHERE {_HERE} AND p.turn = ? AND p.call = ? AND p.kind = ? /* FOR UPDATE */"
             for one in map(_read, c.execute(f"{_SELECT} {where}", (fence.turn_id, call, kind)).fetchall()):
@@ -198,7 +198,7 @@ class PendingItems:
         return [_read(row) for row in self._database().select(f"{_SELECT} {where}", *values)]
 
 
-def _answer(c: Connection, item: str, value: Any, by: str, at: float) -> None:
+def _answer(c: SqlConnection, item: str, value: Any, by: str, at: float) -> None:
     c.execute(
         "UPDATE pending SET answer = ?, answered = ?, answered_by = ? WHERE id = ?",
         (dumps({"answer": value}), at, by, item),

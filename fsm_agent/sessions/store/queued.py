@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.errors import ConfigError, OwnershipLost
-from fsm_agent.sessions.store.connection import Connection, must
+from fsm_agent.sessions.store.connection import SqlConnection, must
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.lineage import compacted_line
 from fsm_agent.sessions.store.pending import PendingItems
@@ -81,7 +81,7 @@ async def claim_queued(store: Store, turn_id: str, rank: int | None) -> tuple[Qu
     withdrawn or has begun, and for a lower rank. With ``None`` as the rank an owner that lives keeps it
     (``SessionBusy``)."""
 
-    def take(c: Connection) -> tuple[QueuedTurn, int] | None:
+    def take(c: SqlConnection) -> tuple[QueuedTurn, int] | None:
         row = c.execute(f"SELECT {_COLUMNS}, owner, rank FROM queued WHERE id = ?", (turn_id,)).fetchone()  # noqa: S608 - ours
         if row is None or row[5] is not None or row[6] is not None:
             return None
@@ -104,7 +104,7 @@ async def claim_queued(store: Store, turn_id: str, rank: int | None) -> tuple[Qu
 def _begins(store: Store, turn_id: str, rank: int) -> Job:
     at = store.now()
 
-    def begin(c: Connection) -> None:
+    def begin(c: SqlConnection) -> None:
         must(
             c,
             "UPDATE queued SET begun = ?, request = NULL WHERE id = ? AND rank = ? AND begun IS NULL"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.contents import forget_unused
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.search.indexing import full_text
@@ -53,7 +53,7 @@ def old(store: Store, days: float, keep: int = 0) -> Old:
         return _old(c, store.now() - days * DAY, keep)
 
 
-def _old(c: Connection, before: float, keep: int) -> Old:
+def _old(c: SqlConnection, before: float, keep: int) -> Old:
     open_turns = (
         "SELECT session FROM turns WHERE ended IS NULL UNION SELECT session FROM queued WHERE begun IS NULL"
     )
@@ -74,7 +74,7 @@ def _old(c: Connection, before: float, keep: int) -> Old:
     return Old(found, turns, messages, len(aged) - len(found))
 
 
-def _groups(c: Connection, touched: dict[str, float]) -> Iterator[tuple[str, ...]]:
+def _groups(c: SqlConnection, touched: dict[str, float]) -> Iterator[tuple[str, ...]]:
     beside = defaultdict[str, set[str]](set)
     for one, other in c.execute(
         "SELECT id, parent FROM sessions WHERE parent IS NOT NULL"
@@ -100,7 +100,7 @@ def remove(store: Store, chosen: Iterable[str], days: float, keep: int = 0) -> O
     was: what somebody took up meanwhile stays."""
     before, wanted = store.now() - days * DAY, frozenset(chosen)
 
-    def write(c: Connection) -> Old:
+    def write(c: SqlConnection) -> Old:
         now = _old(c, before, keep)
         going = tuple(group for group in now.groups if wanted.issuperset(group))
         ids = [one for group in going for one in group]
@@ -112,7 +112,7 @@ def remove(store: Store, chosen: Iterable[str], days: float, keep: int = 0) -> O
     return removed
 
 
-def _delete(database: Database, c: Connection, ids: Collection[str]) -> tuple[int, int]:
+def _delete(database: Database, c: SqlConnection, ids: Collection[str]) -> tuple[int, int]:
     """(messages, turns) that were deleted with the sessions."""
     sessions = json.dumps(list(ids))
     rows = c.execute(f"SELECT id FROM turns WHERE session {_IN}", (sessions,))  # noqa: S608 - ours

@@ -33,7 +33,7 @@ from fsm_agent.fsm import codec
 from fsm_agent.fsm.codec import codec_of
 from fsm_agent.prompt import StoredPrompt
 from fsm_agent.sessions.session import Appended, Continued, Note, RowsReplaced, Session
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.sealed import dumps, loads, opened
 from fsm_agent.support.texts import clean
 
@@ -93,7 +93,7 @@ class Kept:
 
 
 def write_notes(
-    connection: Connection, session: Session, notes: Sequence[Note], turn_id: str | None, at: float
+    connection: SqlConnection, session: Session, notes: Sequence[Note], turn_id: str | None, at: float
 ) -> None:
     """Write the changes of a session into the database, in order."""
     for note in notes:
@@ -116,7 +116,7 @@ def write_notes(
 
 
 def insert_message(
-    connection: Connection,
+    connection: SqlConnection,
     session_id: str,
     number: int,
     version: int,
@@ -131,7 +131,7 @@ def insert_message(
     )
 
 
-def insert_session(connection: Connection, session: Session, at: float) -> None:
+def insert_session(connection: SqlConnection, session: Session, at: float) -> None:
     """Write a new session without messages."""
     columns = {
         **Kept.of(session).columns(), "id": session.id, "kind": session.kind, "parent": session.parent,
@@ -145,13 +145,13 @@ def insert_session(connection: Connection, session: Session, at: float) -> None:
     )
 
 
-def changed(connection: Connection, session_id: str) -> int:
+def changed(connection: SqlConnection, session_id: str) -> int:
     """Count up the session's revision and return it: whoever has a copy of the session reads it again."""
     connection.execute("UPDATE sessions SET revision = revision + 1 WHERE id = ?", (session_id,))
     return int(connection.execute("SELECT revision FROM sessions WHERE id = ?", (session_id,)).fetchone()[0])
 
 
-def refuse_if_changed(c: Connection, session_id: str, believed: int) -> None:
+def refuse_if_changed(c: SqlConnection, session_id: str, believed: int) -> None:
     """The fence of what is done to a session outside of a turn: raises ``SessionBusy`` when somebody had it
     since it was held."""
     try:
@@ -162,7 +162,7 @@ def refuse_if_changed(c: Connection, session_id: str, believed: int) -> None:
         ) from error
 
 
-def refuse_if_stale(c: Connection, session_id: str, believed: int) -> None:
+def refuse_if_stale(c: SqlConnection, session_id: str, believed: int) -> None:
     """Raises ``StaleRevisionError`` or ``WentOnError`` when a copy of revision ``believed`` is not the
     session as it is."""
     sql = "SELECT revision, successor FROM sessions WHERE id = ? /* FOR UPDATE */"
@@ -180,14 +180,14 @@ def message_of(body: str) -> Message:
 
 
 def transcript(
-    connection: Connection, session_id: str, version: int, length: int | None = None
+    connection: SqlConnection, session_id: str, version: int, length: int | None = None
 ) -> list[tuple[int, str]]:
     """Return (number, body) of the messages of one version of a transcript, in order; at most ``length``.
     Raises ``StoreError`` for a body that is damaged."""
     return [(number, opened(body)) for number, body in stored(connection, session_id, version)[:length]]
 
 
-def stored(connection: Connection, session_id: str, version: int) -> list[tuple[int, str]]:
+def stored(connection: SqlConnection, session_id: str, version: int) -> list[tuple[int, str]]:
     """Return the same with the checksums still in the bodies, damaged or not."""
     numbers = "SELECT numbers FROM transcripts WHERE session = ? AND version = ?"
     row = connection.execute(numbers, (session_id, version)).fetchone()
@@ -198,7 +198,7 @@ def stored(connection: Connection, session_id: str, version: int) -> list[tuple[
     return [*((number, bodies[number]) for number in base), *connection.execute(later, (session_id, version))]
 
 
-def newest_number(connection: Connection, session_id: str, turn_id: str | None = None) -> int:
+def newest_number(connection: SqlConnection, session_id: str, turn_id: str | None = None) -> int:
     """Return the number of the session's newest message, or of the newest of one turn; 0 without any."""
     sql = "SELECT COALESCE(MAX(number), 0) FROM messages WHERE session = ?"
     if turn_id is None:

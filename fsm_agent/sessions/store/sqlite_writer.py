@@ -16,7 +16,7 @@ from typing import Any
 
 from fsm_agent.errors import StoreError
 from fsm_agent.runtime.measures import measured
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.integrity import as_store_error
 from fsm_agent.sessions.store.writer import Finished, Job, Waiting, tell
@@ -149,7 +149,7 @@ class SqliteWriter(Database):
 def _raising(problem: Exception) -> Job:
     """In place of a job that failed already: who waits hears of it when those before it are done."""
 
-    def fail(connection: Connection) -> None:
+    def fail(connection: SqlConnection) -> None:
         raise problem
 
     return fail

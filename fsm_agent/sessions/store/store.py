@@ -14,7 +14,7 @@ from fsm_agent.runtime.registry import LOCK, STORES
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import contents
 from fsm_agent.sessions.store.claims import Claim, TurnClaims
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.contents import ELSEWHERE, Contents, apart, kept_once
 from fsm_agent.sessions.store.database import Durability, Job
 from fsm_agent.sessions.store.fence import Fence
@@ -101,7 +101,7 @@ class Store(TurnClaims):
             at, at,
         )  # fmt: skip
 
-        def begin(c: Connection) -> None:
+        def begin(c: SqlConnection) -> None:
             if c.execute("SELECT 1 FROM turns WHERE id = ?", (turn.turn_id,)).fetchone():
                 raise ConfigError(
                     "a turn of this id is stored already", turn.turn_id, "another turn_id for each turn"
@@ -125,7 +125,7 @@ class Store(TurnClaims):
         or ``WentOnError`` when the copy is not what the store has."""
         at, believed = self.now(), session.revision
 
-        def take(c: Connection) -> int:
+        def take(c: SqlConnection) -> int:
             refuse_if_stale(c, session.id, believed)
             revision = self._hold(c, session, holder, at)
             job(c)
@@ -165,7 +165,7 @@ class Store(TurnClaims):
         if not (unsaved := session.unsaved):
             return
 
-        def write(c: Connection) -> None:
+        def write(c: SqlConnection) -> None:
             for one in unsaved:
                 one(c)
 
@@ -196,7 +196,7 @@ class Store(TurnClaims):
             return None
         at = self.now()
 
-        def give_up_all(c: Connection) -> str | None:
+        def give_up_all(c: SqlConnection) -> str | None:
             found = open_turns(c, session.id, to_write=True)
             for turn_id, owner in found:
                 self.owners.refuse_if_alive(session.id, turn_id, owner)
@@ -226,7 +226,7 @@ class Store(TurnClaims):
             session = self._uncompacted(session) or session
             left: list[str] = []
 
-            def free(c: Connection, session: Session = session, left: list[str] = left) -> None:
+            def free(c: SqlConnection, session: Session = session, left: list[str] = left) -> None:
                 found = open_turns(c, session.id, to_write=True)
                 left[:] = [turn_id for turn_id, _ in found]
                 for turn_id, owner in found:
@@ -255,7 +255,7 @@ class Store(TurnClaims):
         for one in line:
             one.unwritten = []
 
-        def write(c: Connection) -> list[int]:
+        def write(c: SqlConnection) -> list[int]:
             refuse_if_changed(c, session.id, believed)
             for one, waiting in notes:
                 write_notes(c, one, waiting, None, at)

@@ -18,9 +18,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from fsm_agent.sessions.store.async_commit import Landing
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 
-Job = Callable[[Connection], Any]
+Job = Callable[[SqlConnection], Any]
 Waiting = tuple[Job, Future[Any], bool]
 """A job, who waits for it, and whether it must be alone in its transaction."""
 Finished = tuple[Future[Any], Any, Exception | None]
@@ -173,6 +173,7 @@ def _fail(group: Sequence[Waiting], failure: Exception) -> None:
 
 
 def tell(done: Sequence[Finished]) -> None:
+    """Tell everybody who waits what came of their jobs."""
     for future, result, problem in done:
         if problem is not None:
             future.set_exception(problem)

@@ -13,7 +13,7 @@ from typing import Any
 from fsm_agent.conversation.messages import Message
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.sealed import loads
 
 MAX_RESULT = 2_000_000
@@ -33,7 +33,7 @@ def newest_result(store: Store, session: Session, tool: str) -> dict[str, Any] |
         return _of_line(c, session.id, tool)
 
 
-def _of_line(c: Connection, session_id: str, tool: str) -> dict[str, Any] | None:
+def _of_line(c: SqlConnection, session_id: str, tool: str) -> dict[str, Any] | None:
     """Of the sessions that this one goes on from, each up to the moment when it did."""
     seen: set[str] = set()
     while session_id not in seen:  # as many as there are; a circle in a damaged file ends it
@@ -52,7 +52,7 @@ def _of_line(c: Connection, session_id: str, tool: str) -> dict[str, Any] | None
     return None
 
 
-def _of_session(c: Connection, session_id: str, tool: str, until: float | None) -> dict[str, Any] | None:
+def _of_session(c: SqlConnection, session_id: str, tool: str, until: float | None) -> dict[str, Any] | None:
     rows = c.execute(
         "SELECT e.reply FROM turns t JOIN effects e ON e.turn = t.id WHERE t.session = ? AND t.undone IS NULL"
         " AND e.kind = 'RunTool' AND e.name = ? AND e.status = 'done' AND (? IS NULL OR e.at <= ?)"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fsm_agent.conversation.result import ChildTurn, TurnUsage
 from fsm_agent.runtime.budget import SpentBudget
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.read import Turns
 
@@ -65,7 +65,7 @@ async def note_told(store: Store, tasks: Sequence[Posted], fence: Fence) -> None
     """The next move of the turn brings the reports on these into the transcript. Raises ``OwnershipLost``."""
     rows = [(fence.turn_id, fence.turn_id, one.child) for one in tasks]
 
-    def write(c: Connection) -> None:
+    def write(c: SqlConnection) -> None:
         c.executemany(
             "UPDATE delegations SET told = ?, told_seq = (SELECT seq FROM turns WHERE id = ?) WHERE"
             " child = ?",

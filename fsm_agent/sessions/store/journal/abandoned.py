@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from fsm_agent.conversation.history_rules import unanswered
 from fsm_agent.conversation.messages import Message
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.journal.conversation_recording import IN_DOUBT
 from fsm_agent.sessions.store.rows import insert_message, message_of, newest_number, transcript
 from fsm_agent.sessions.store.sealed import loads
@@ -20,7 +20,7 @@ NOT_WAITED = "no result: it was to come later, and the conversation went on with
 
 
 def open_turns(
-    connection: Connection, session_id: str, to_write: bool = False
+    connection: SqlConnection, session_id: str, to_write: bool = False
 ) -> list[tuple[str, str | None]]:
     """Return (turn, owner) of the session's turns that have not ended, oldest first. ``to_write``: in a
     transaction that goes on to change them."""
@@ -28,14 +28,14 @@ def open_turns(
     return connection.execute(f"{sql} /* FOR UPDATE */" if to_write else sql, (session_id,)).fetchall()
 
 
-def refuse_all(connection: Connection, turn_ids: Sequence[str]) -> None:
+def refuse_all(connection: SqlConnection, turn_ids: Sequence[str]) -> None:
     """Whoever runs one of these turns after all finds another epoch, and stops; each can be resumed."""
     connection.executemany(
         "UPDATE turns SET epoch = epoch + 1, owner = NULL WHERE id = ?", [(one,) for one in turn_ids]
     )
 
 
-def give_up(connection: Connection, turn_ids: Sequence[str], at: float) -> None:
+def give_up(connection: SqlConnection, turn_ids: Sequence[str], at: float) -> None:
     """End these turns, and the turns that they delegated and nobody will ask for any more; those in the
     background have an end of their own. Whoever runs one of them after all finds another epoch, and stops."""
     connection.execute(
@@ -52,7 +52,7 @@ def give_up(connection: Connection, turn_ids: Sequence[str], at: float) -> None:
     )
 
 
-def close_out(connection: Connection, session_id: str, turn_ids: Sequence[str], at: float) -> None:
+def close_out(connection: SqlConnection, session_id: str, turn_ids: Sequence[str], at: float) -> None:
     """Write a result for every call that the turns left without one, as far as it is known, so that the
     transcript stays valid."""
     (version,) = connection.execute("SELECT version FROM sessions WHERE id = ?", (session_id,)).fetchone()

@@ -28,7 +28,7 @@ from fsm_agent.fsm.deltas import Tracker
 from fsm_agent.fsm.journal import UNKNOWN, Exchange
 from fsm_agent.providers.prices import price_of, total_cost
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.journal import flushes
 from fsm_agent.sessions.store.journal.conversation_recording import IN_DOUBT, LOST, ConversationRecording
@@ -233,7 +233,7 @@ class ConversationLog(TurnLog):
         child.owner, child.revision, parent.revision = owner, 1, parent.revision + 1
         self._note_rows()
 
-        def follow(c: Connection) -> None:
+        def follow(c: SqlConnection) -> None:
             c.execute(
                 "UPDATE sessions SET holder = ?, owner = ?, revision = 1 WHERE id = ?",
                 (turn_id, owner, child.id),

@@ -24,7 +24,7 @@ from fsm_agent.fsm.journal import UNKNOWN, Exchange, Step
 from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import contents
-from fsm_agent.sessions.store.connection import Connection, conflicts, must
+from fsm_agent.sessions.store.connection import SqlConnection, conflicts, must
 from fsm_agent.sessions.store.contents import Contents, apart, slim
 from fsm_agent.sessions.store.database import Database, Job
 from fsm_agent.sessions.store.fence import Fence
@@ -309,7 +309,7 @@ class TurnLog:
         if len(self._sent) > SENT:
             self._sent = [*(one for one in self._sent[:-1] if not one.arrived), self._sent[-1]]
 
-    def _write(self, c: Connection, jobs: Sequence[Job]) -> None:
+    def _write(self, c: SqlConnection, jobs: Sequence[Job]) -> None:
         """Do nothing when the turn is not ours any more. In the writer's thread."""
         self.fence.refuse(c)
         with conflicts(c, self._stale):
@@ -387,7 +387,7 @@ class TurnLog:
         )  # fmt: skip
         moved = (step.seq, step.dest, at, step.exit, turn_id, step.seq - 1)
 
-        def move(c: Connection) -> None:
+        def move(c: SqlConnection) -> None:
             must(
                 c, "UPDATE turns SET seq = ?, state = ?, moved = ?, exit = ? WHERE id = ? AND seq = ?", moved,
                 lambda: JournalError(f"turn {turn_id} is not where it was left; this process stops here"),
@@ -403,7 +403,7 @@ class TurnLog:
         result = dumps(apart(closing.result, shared, long=False, stays="attempts"))
         ended = (at, closing.exit, closing.outcome, result, delta, turn_id)
 
-        def end(c: Connection) -> None:
+        def end(c: SqlConnection) -> None:
             contents.write(c, shared)
             c.execute(
                 "UPDATE turns SET ended = ?, exit = ?, outcome = ?, result = ?, final = ?, owner = NULL WHERE"
@@ -428,7 +428,7 @@ class Handover:
     def __init__(
         self,
         jobs: list[Job],
-        write: Callable[[Connection, Sequence[Job]], None],
+        write: Callable[[SqlConnection, Sequence[Job]], None],
         before: Handover | None,
     ) -> None:
         self.jobs, self._write, self._before = jobs, write, before
@@ -442,7 +442,7 @@ class Handover:
                 self.jobs += jobs
             return not self._begun
 
-    def __call__(self, connection: Connection) -> None:
+    def __call__(self, connection: SqlConnection) -> None:
         with self._lock:
             self._begun = True
         self._written = False
@@ -468,7 +468,7 @@ class EffectJob:
 
     values: tuple[Any, ...]
 
-    def __call__(self, connection: Connection) -> None:
+    def __call__(self, connection: SqlConnection) -> None:
         connection.execute(
             "INSERT OR REPLACE INTO effects VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", self.values
         )

@@ -9,7 +9,7 @@ from fsm_agent.conversation.handover import AGENT_NAME
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.deltas import patched
 from fsm_agent.fsm.journal import Step
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.contents import delta_of, whole
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.journal.small_talk import EffectRow, effects_of
@@ -210,7 +210,7 @@ class Turns:
             row = c.execute("SELECT result FROM turns WHERE id = ?", (turn_id,)).fetchone()
             return whole(c, row[0]) if row and row[0] else None
 
-    def _snapshot(self, c: Connection, turn_id: str, seq: int | None) -> dict[str, Any]:
+    def _snapshot(self, c: SqlConnection, turn_id: str, seq: int | None) -> dict[str, Any]:
         info, at_end = _info(c, turn_id), seq is None
         seq = info.seq if seq is None else seq
         if not 0 <= seq <= info.seq:
@@ -228,7 +228,7 @@ class Turns:
         snapshot = patched(whole(c, start), [delta_of(c, delta) for delta in deltas]) | {"seq": seq}
         return snapshot | {"supplied_history": loads(given[0])} if given else snapshot
 
-    def _moves(self, c: Connection, turn_id: str, first: int, last: int | None) -> list[tuple[Any, ...]]:
+    def _moves(self, c: SqlConnection, turn_id: str, first: int, last: int | None) -> list[tuple[Any, ...]]:
         info = _info(c, turn_id)
         before: list[tuple[Any, ...]] = []
         if info.parent is not None and info.forked_at is not None and first <= info.forked_at:
@@ -243,7 +243,7 @@ class Turns:
         )
 
 
-def _info(c: Connection, turn_id: str) -> TurnInfo:
+def _info(c: SqlConnection, turn_id: str) -> TurnInfo:
     row = c.execute(f"SELECT {_INFO} FROM turns WHERE id = ?", (turn_id,)).fetchone()  # noqa: S608 - the names are ours
     if row is None:
         raise ConfigError("no such turn", turn_id, "an id that `fsm-agent sessions show` lists")
@@ -254,7 +254,7 @@ def _read(row: tuple[Any, ...]) -> TurnInfo:
     return replace(TurnInfo(*row), imported=bool(row[-1]))
 
 
-def _owner_of(c: Connection, turn_id: str, seq: int) -> str:
+def _owner_of(c: SqlConnection, turn_id: str, seq: int) -> str:
     """Which turn of a line of forks made the visit after ``seq`` moves."""
     info = _info(c, turn_id)
     while info.parent is not None and info.forked_at is not None and seq < info.forked_at:

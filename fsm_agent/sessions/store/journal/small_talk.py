@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fsm_agent.fsm import codec
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.sealed import loads, sealed
 
 EffectRow = tuple[Any, ...]
@@ -54,7 +54,7 @@ class SmallTalk:
     state: str
     said: tuple[Small, ...]
 
-    def __call__(self, connection: Connection) -> None:
+    def __call__(self, connection: SqlConnection) -> None:
         first = round(self.said[0].at, 3)
         asked = ",".join(one.text(first) for one in self.said)
         connection.execute(
@@ -63,7 +63,7 @@ class SmallTalk:
         )
 
 
-def effects_of(c: Connection, turn_id: str, seq: int | None = None) -> list[EffectRow]:
+def effects_of(c: SqlConnection, turn_id: str, seq: int | None = None) -> list[EffectRow]:
     """Return all requests of a turn, or of its visit after ``seq`` moves, in order."""
     within = "turn = ? AND (? IS NULL OR seq = ?)" if seq is None else "turn = ? AND seq = ? AND ? = seq"
     given = (turn_id, seq, seq)

@@ -12,11 +12,11 @@ from typing import Any
 import psycopg
 
 from fsm_agent.errors import StoreError
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.postgres.address import shown
 from fsm_agent.sessions.store.postgres.connecting import as_store_error, connected
 from fsm_agent.sessions.store.postgres.migration import migrated
-from fsm_agent.sessions.store.postgres.reading import Reader
+from fsm_agent.sessions.store.postgres.reading import ReadConnection
 from fsm_agent.sessions.store.postgres.writer import PATIENCE, PostgresWriter
 from fsm_agent.sessions.store.schema import VERSIONS
 
@@ -39,14 +39,14 @@ class PostgresDatabase(PostgresWriter):
         self._listeners: list[weakref.WeakMethod[Callable[[str], None]]] = []
         try:
             migrated(url, self.versions)
-            self._reader = Reader(url)
+            self._reader = ReadConnection(url)
         except (psycopg.Error, StoreError) as error:
             raise as_store_error(error, url) from error
         weakref.finalize(self, self._reader.close).atexit = False
         self.closed = False
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def reading(self) -> Iterator[SqlConnection]:
         """Lend the connection for reads: all that is read in the block is of one moment. Raises
         ``StoreError``."""
         with self._lock, self._explaining(), self._reader.one_moment():
@@ -58,9 +58,9 @@ class PostgresDatabase(PostgresWriter):
             return self._reader.execute(sql, values).fetchall()
 
     @contextlib.contextmanager
-    def snapshot(self) -> Iterator[Connection]:
+    def snapshot(self) -> Iterator[SqlConnection]:
         """Lend a connection of its own that sees all as it was at one moment."""
-        with self._explaining(), contextlib.closing(Reader(self.url)) as c, c.one_moment():
+        with self._explaining(), contextlib.closing(ReadConnection(self.url)) as c, c.one_moment():
             yield c
 
     @contextlib.contextmanager
@@ -91,7 +91,7 @@ class PostgresDatabase(PostgresWriter):
         with self._lock:
             self._reader.close()
 
-    def numbers_given(self, c: Connection) -> None:
+    def numbers_given(self, c: SqlConnection) -> None:
         """Rows were written with numbers of their own: those that come get higher ones."""
         for table in NUMBERED:
             c.execute(

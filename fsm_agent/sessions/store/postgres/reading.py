@@ -16,7 +16,7 @@ _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 Rows = psycopg.Cursor[tuple[Any, ...]]
 
 
-class Reader:
+class ReadConnection:
     """A connection for reads, made when it is needed, and again when it was cut. Raises
     ``psycopg.Error``."""
 

@@ -44,7 +44,7 @@ class _Unsure(NamedTuple):
     results: list[Any]
 
 
-class Link:
+class WriterLink:
     """The writer's connection, made when it is needed, and again when it was cut."""
 
     def __init__(self, url: str, database: PostgresWriter) -> None:
@@ -152,9 +152,9 @@ class PostgresWriter(Database):
         self.url, self.patience = url, patience
         self._cut_since: float | None = None
 
-    def writer_connection(self) -> Link:
+    def writer_connection(self) -> WriterLink:
         """Return the connection of the writer's thread."""
-        return Link(self.url, self)
+        return WriterLink(self.url, self)
 
     def explained(self, error: BaseException) -> Exception:
         """Return a ``StoreError`` for what is the database's fault."""
@@ -162,7 +162,7 @@ class PostgresWriter(Database):
             error = error.error
         return as_store_error(error, self.url)
 
-    def commit_group(self, connection: Link, group: list[Waiting]) -> bool:
+    def commit_group(self, connection: WriterLink, group: list[Waiting]) -> bool:
         """Run the jobs in one transaction, and tell everybody who waits."""
         waiting = self._claimed(group)
         began, contradicted = time.monotonic(), False

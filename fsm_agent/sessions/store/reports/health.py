@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsm_agent.errors import StoreError
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.integrity import as_store_error, format_of, look_through, looking, newer
 from fsm_agent.sessions.store.live_sessions import FILE
@@ -64,7 +64,7 @@ def database_health(database: Database) -> Health:
     return Health(database.name, database.size(), len(VERSIONS), count, unfinished)
 
 
-def _read_texts(c: Connection, place: str, columns_of: Mapping[str, Collection[str]]) -> None:
+def _read_texts(c: SqlConnection, place: str, columns_of: Mapping[str, Collection[str]]) -> None:
     """Raise ``StoreError`` with the number of texts that are not what was written, and where the first of
     them is."""
     damaged: list[str] = []

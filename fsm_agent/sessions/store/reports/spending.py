@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.lineage import conversation, conversation_begin, turn_line, turn_tree
 from fsm_agent.sessions.store.store import Store
 from fsm_agent.settings.model import LimitScope
@@ -74,14 +74,14 @@ class Spending:
             self._midnight = today
             self._before = {scope: self._summed(c, scope) for scope in self.scopes}
 
-    def _family(self, c: Connection, turn: str, session: str | None = None) -> Family:
+    def _family(self, c: SqlConnection, turn: str, session: str | None = None) -> Family:
         if turn not in self._families:
             row = c.execute("SELECT session FROM turns WHERE id = ?", (turn,)).fetchone()
             there = row[0] if row else session or ""
             self._families[turn] = Family(turn_line(c, turn)[-1], conversation_begin(c, there))
         return self._families[turn]
 
-    def _summed(self, c: Connection, scope: LimitScope) -> Expense:
+    def _summed(self, c: SqlConnection, scope: LimitScope) -> Expense:
         """What was spent before this turn began."""
         assert self._newest is not None, "it is asked for when that is known"
         listed, value = _IN.format(":value"), ""
@@ -107,7 +107,7 @@ class Spending:
         )
         return Expense(*rows.fetchone())
 
-    def _read(self, c: Connection) -> dict[LimitScope, Expense]:
+    def _read(self, c: SqlConnection) -> dict[LimitScope, Expense]:
         assert self._newest is not None, "it is known since the turn began"
         since = c.execute(
             _SINCE, {"usage": self._newest[0], "unreported": self._newest[1], "day": self._midnight}
@@ -142,7 +142,7 @@ class Spending:
                 of["day"] = self._other_roots(c, "began >= ?", self._midnight)
             return {scope: _at_work(c, turns) for scope, turns in of.items()}
 
-    def _other_roots(self, c: Connection, where: str, value: object) -> list[str]:
+    def _other_roots(self, c: SqlConnection, where: str, value: object) -> list[str]:
         roots = f"SELECT id FROM turns WHERE {where} AND (parent IS NULL OR forked_at IS NOT NULL)"  # noqa: S608 - ours
         return [turn for (turn,) in c.execute(roots, (value,)) if turn != self.family.root]
 
@@ -171,7 +171,7 @@ def midnight(now: float) -> float:
     return datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
 
 
-def _at_work(c: Connection, turns: Sequence[str]) -> float:
+def _at_work(c: SqlConnection, turns: Sequence[str]) -> float:
     row = c.execute(_AT_WORK, (_list(turns),)).fetchone()
     return float(row[0])
 

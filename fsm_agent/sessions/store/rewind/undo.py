@@ -15,7 +15,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.checkpoints import PutBack
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.contents import whole
 from fsm_agent.sessions.store.journal.abandoned import give_up
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
@@ -79,7 +79,7 @@ async def _take_back(store: Store, session: Session, count: int) -> Undone:
     at, numbers, ids = store.now(), session.numbered(before), [turn.id for turn in found]
     believed = session.revision
 
-    def write(c: Connection) -> int:
+    def write(c: SqlConnection) -> int:
         refuse_if_changed(c, session.id, believed)
         write_notes(c, session, notes, None, at)
         c.executemany(
@@ -115,7 +115,7 @@ def _last_turns(store: Store, session: Session, count: int) -> list[TurnInfo]:
     return [turns.info(turn_id) for turn_id in ids[: firsts[count - 1] + 1]]
 
 
-def _before(c: Connection, turn_id: str, session: Session) -> tuple[list[Message], ContextMeter]:
+def _before(c: SqlConnection, turn_id: str, session: Session) -> tuple[list[Message], ContextMeter]:
     """The transcript and its size before a turn was asked; for a forked turn, before the one that it was
     forked from."""
     while True:

@@ -8,8 +8,8 @@ import sqlite3
 from collections.abc import Iterable
 
 from fsm_agent.errors import StoreError
-from fsm_agent.sessions.store.connection import Connection
-from fsm_agent.sessions.store.search.searched import IS_DAMAGED, Asked, indexed, looks_damaged
+from fsm_agent.sessions.store.connection import SqlConnection
+from fsm_agent.sessions.store.search.searched import IS_DAMAGED, IndexQuery, indexed, looks_damaged
 from fsm_agent.sessions.store.search.text_analysis import Query
 
 INDEX, MARK, FORMAT_MARK = "message_index", "message_index", "message_index_format"
@@ -24,12 +24,12 @@ _CREATE = (
 )
 
 
-def waiting(connection: Connection) -> int:
+def waiting(connection: SqlConnection) -> int:
     """Return how many messages the index lacks, at most: numbers that were never given count too."""
     return max(0, _newest(connection) - (_mark(connection, MARK) if _there(connection) else 0))
 
 
-def make_anew(connection: Connection) -> None:
+def make_anew(connection: SqlConnection) -> None:
     """Have the index made anew when it is next asked for. Nothing else is lost."""
     _set_mark(connection, FORMAT_MARK, DAMAGED)
 
@@ -39,8 +39,8 @@ deleted = make_anew
 
 
 def asked(
-    connection: Connection, query: Query, tags: Iterable[Iterable[str]], without: Iterable[str]
-) -> Asked | None:
+    connection: SqlConnection, query: Query, tags: Iterable[Iterable[str]], without: Iterable[str]
+) -> IndexQuery | None:
     """Return how the messages that answer a query are asked for: with one tag of each group, and none of
     ``without``; ``None`` when there is nothing to look for, or in."""
     if not query.expression or not _there(connection):
@@ -48,10 +48,10 @@ def asked(
     parts = [f"({query.expression})", *(f"tags : ({' OR '.join(group)})" for group in tags)]
     expression = " AND ".join(parts) + "".join(f" NOT tags : {tag}" for tag in without)
     source = f"{INDEX} f CROSS JOIN messages m ON m.id = f.rowid"
-    return Asked(source, f"f.{INDEX} MATCH ?", expression, "f.rowid")
+    return IndexQuery(source, f"f.{INDEX} MATCH ?", expression, "f.rowid")
 
 
-def index_batch(connection: Connection, rows: int, chars: int) -> bool:
+def index_batch(connection: SqlConnection, rows: int, chars: int) -> bool:
     """Index at most ``rows`` messages of about ``chars`` characters, and return whether there may be more.
     Runs as a job of the writer. Raises ``StoreError`` when this SQLite has no full-text search."""
     _prepare(connection)
@@ -69,12 +69,12 @@ def index_batch(connection: Connection, rows: int, chars: int) -> bool:
     return more
 
 
-def _there(connection: Connection) -> bool:
+def _there(connection: SqlConnection) -> bool:
     """Is there an index that can be asked?"""
     return _mark(connection, FORMAT_MARK) == FORMAT
 
 
-def _insert(connection: Connection, batch: list[tuple[int, str, str, str]]) -> None:
+def _insert(connection: SqlConnection, batch: list[tuple[int, str, str, str]]) -> None:
     """A damaged index must not look like a damaged file to those whose writes are in the same transaction:
     what was gathered in memory is written here (a savepoint does that), and not with their commit."""
     insert = f"INSERT INTO {INDEX} (rowid, words, chars, tags) VALUES (?, ?, ?, ?)"  # noqa: S608 - ours
@@ -88,7 +88,7 @@ def _insert(connection: Connection, batch: list[tuple[int, str, str, str]]) -> N
         raise StoreError(IS_DAMAGED) from error
 
 
-def _drop(connection: Connection) -> None:
+def _drop(connection: SqlConnection) -> None:
     """A damaged table is not opened, which may take all the memory and with that the transaction; too
     damaged, it could not be dropped either. Its parts are dropped, and its entry is taken out of the
     schema."""
@@ -109,7 +109,7 @@ def _drop(connection: Connection) -> None:
     connection.execute("PRAGMA writable_schema = RESET")
 
 
-def _prepare(connection: Connection) -> None:
+def _prepare(connection: SqlConnection) -> None:
     if _there(connection):
         return
     _drop(connection)
@@ -125,15 +125,15 @@ def _prepare(connection: Connection) -> None:
     _set_mark(connection, FORMAT_MARK, FORMAT)
 
 
-def _newest(connection: Connection) -> int:
+def _newest(connection: SqlConnection) -> int:
     return int(connection.execute("SELECT MAX(id) FROM messages").fetchone()[0] or 0)
 
 
-def _mark(connection: Connection, name: str) -> int:
+def _mark(connection: SqlConnection, name: str) -> int:
     return int(
         connection.execute("SELECT COALESCE(MAX(value), 0) FROM marks WHERE name = ?", (name,)).fetchone()[0]
     )
 
 
-def _set_mark(connection: Connection, name: str, value: int) -> None:
+def _set_mark(connection: SqlConnection, name: str, value: int) -> None:
     connection.execute("INSERT OR REPLACE INTO marks VALUES (?, ?)", (name, value))

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.search import fts5, tsvector
-from fsm_agent.sessions.store.search.searched import Asked
+from fsm_agent.sessions.store.search.searched import IndexQuery
 from fsm_agent.sessions.store.search.text_analysis import Query
 
 BESIDE = (64, 200_000)
@@ -28,26 +28,26 @@ Progress = Callable[[int, int], None]
 class FullText(Protocol):
     """One of the two indexes: ``fts5`` or ``tsvector``."""
 
-    def waiting(self, connection: Connection) -> int:
+    def waiting(self, connection: SqlConnection) -> int:
         """Return how many messages the index lacks, at most."""
         ...
 
-    def index_batch(self, connection: Connection, rows: int, chars: int) -> bool:
+    def index_batch(self, connection: SqlConnection, rows: int, chars: int) -> bool:
         """Index at most ``rows`` messages of about ``chars`` characters; return whether there may be
         more."""
         ...
 
-    def make_anew(self, connection: Connection) -> None:
+    def make_anew(self, connection: SqlConnection) -> None:
         """Have the index made anew when it is next asked for."""
         ...
 
-    def deleted(self, connection: Connection) -> None:
+    def deleted(self, connection: SqlConnection) -> None:
         """Messages were deleted in this transaction."""
         ...
 
     def asked(
-        self, connection: Connection, query: Query, tags: Iterable[Iterable[str]], without: Iterable[str]
-    ) -> Asked | None:
+        self, connection: SqlConnection, query: Query, tags: Iterable[Iterable[str]], without: Iterable[str]
+    ) -> IndexQuery | None:
         """Return how the messages that answer a query are asked for."""
         ...
 

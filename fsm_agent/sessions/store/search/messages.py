@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fsm_agent.errors import ConfigError, StoreError
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.lineage import lineage
 from fsm_agent.sessions.store.sealed import loads
@@ -179,7 +179,7 @@ def _tagged(among: Among, now: float) -> tuple[list[list[str]], list[str]]:
     return tags, [] if among.children or among.session else ["child"]
 
 
-def _hit(connection: Connection, row: Sequence[Any], roots: dict[str, str]) -> SearchHit:
+def _hit(connection: SqlConnection, row: Sequence[Any], roots: dict[str, str]) -> SearchHit:
     message, session, title, turn, number, role, at, standing, body = row
     if session not in roots:
         roots[session] = lineage(connection, session)

@@ -13,7 +13,7 @@ Indexed = tuple[int, str, str, str]
 """A message for the index: its id, and its words, single characters and tags."""
 
 
-class Asked(NamedTuple):
+class IndexQuery(NamedTuple):
     """A part of a query over ``messages m``: where it reads, on which condition with one value, and by which
     number in order."""
 

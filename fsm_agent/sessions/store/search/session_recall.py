@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.lineage import descendants, lineage
 from fsm_agent.sessions.store.sealed import loads
@@ -164,7 +164,7 @@ def _within(value: int, least: int, most: int) -> int:
     return max(least, min(value, most))
 
 
-def _recalled(c: Connection, hits: Sequence[SearchHit], text: str, window: int) -> RecalledSession:
+def _recalled(c: SqlConnection, hits: Sequence[SearchHit], text: str, window: int) -> RecalledSession:
     best = hits[0]
     near = messages_around(c, best.session, best.number, window, CLIP, text)
     shown = {one.id for one in near}
@@ -181,7 +181,7 @@ def _recalled(c: Connection, hits: Sequence[SearchHit], text: str, window: int) 
 
 
 def read_messages(
-    c: Connection, where: str, values: tuple[Any, ...], clip: int, text: str = ""
+    c: SqlConnection, where: str, values: tuple[Any, ...], clip: int, text: str = ""
 ) -> list[RecalledMessage]:
     """The messages of which the condition ``where`` is true, each of at most ``clip`` characters: the piece
     that answers ``text`` where it is given, else the beginning and the end. ``where`` may end with an order
@@ -200,7 +200,7 @@ def read_messages(
 
 
 def messages_around(
-    c: Connection, session: str, number: int, window: int, clip: int, text: str = "", where: str = "1 = 1"
+    c: SqlConnection, session: str, number: int, window: int, clip: int, text: str = "", where: str = "1 = 1"
 ) -> list[RecalledMessage]:
     """The message of this number in the session with at most ``window`` before and behind it, in order, as
     far as the condition ``where`` is true of them. ``text`` is what it was found by, if it was."""

@@ -10,8 +10,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
-from fsm_agent.sessions.store.connection import Connection
-from fsm_agent.sessions.store.search.searched import Asked, indexed
+from fsm_agent.sessions.store.connection import SqlConnection
+from fsm_agent.sessions.store.search.searched import IndexQuery, indexed
 from fsm_agent.sessions.store.search.text_analysis import Query, Term
 
 WORD = re.compile(r"[^\W_]+")
@@ -49,8 +49,8 @@ def vector_of(words: str, chars: str, tags: str) -> str:
 
 
 def asked(
-    connection: Connection, query: Query, tags: Iterable[Iterable[str]], without: Iterable[str]
-) -> Asked | None:
+    connection: SqlConnection, query: Query, tags: Iterable[Iterable[str]], without: Iterable[str]
+) -> IndexQuery | None:
     """Return how the messages that answer a query are asked for: with one tag of each group, and none of
     ``without``; ``None`` when there is nothing to look for."""
     if not query.expression:
@@ -59,7 +59,7 @@ def asked(
     parts += [f"!{_asked(term)}" for term in query.without]
     parts += [_any(f"'#{tag}'" for tag in group) for group in tags]
     parts += [f"!'#{tag}'" for tag in without]
-    return Asked("messages m", "m.words @@ CAST(? AS TSQUERY)", _all(parts), "m.id")
+    return IndexQuery("messages m", "m.words @@ CAST(? AS TSQUERY)", _all(parts), "m.id")
 
 
 def _all(parts: Iterable[str]) -> str:
@@ -82,12 +82,12 @@ def _asked(term: Term) -> str:
     return f"({phrase} <-> {last})" if phrase else last
 
 
-def waiting(connection: Connection) -> int:
+def waiting(connection: SqlConnection) -> int:
     """Return how many messages the index lacks."""
     return int(connection.execute("SELECT COUNT(*) FROM messages WHERE words IS NULL").fetchone()[0])
 
 
-def index_batch(connection: Connection, rows: int, chars: int) -> bool:
+def index_batch(connection: SqlConnection, rows: int, chars: int) -> bool:
     """Index at most ``rows`` messages of about ``chars`` characters that nobody else is indexing just now;
     return whether there may be more. Runs as a job of the writer."""
     batch, more = indexed(connection.execute(_UNREAD, (rows,)), rows, chars)
@@ -98,10 +98,10 @@ def index_batch(connection: Connection, rows: int, chars: int) -> bool:
     return more
 
 
-def make_anew(connection: Connection) -> None:
+def make_anew(connection: SqlConnection) -> None:
     """Have the index made anew."""
     connection.execute("UPDATE messages SET words = NULL WHERE words IS NOT NULL")
 
 
-def deleted(connection: Connection) -> None:
+def deleted(connection: SqlConnection) -> None:
     """Nothing is to be done: a message takes its part of the index along."""

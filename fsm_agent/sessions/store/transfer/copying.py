@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fsm_agent.errors import ConfigError, StoreError
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.store import Store
 from fsm_agent.sessions.store.tables import tables
@@ -38,7 +38,7 @@ def copy_store(source: Store, target: Database, progress: Progress = lambda tabl
     with source.database.snapshot() as there:
         _refuse_if_run(source, there)
 
-        def write(c: Connection) -> Copied:
+        def write(c: SqlConnection) -> Copied:
             _refuse_if_used(c, target)
             c.execute("PRAGMA defer_foreign_keys = ON")
             rows, digests = {}, []
@@ -61,7 +61,7 @@ def _copied_tables() -> Iterator[str]:
     return (table for table in tables() if table not in LEFT_OUT and not table.startswith("sqlite_"))
 
 
-def _refuse_if_run(source: Store, c: Connection) -> None:
+def _refuse_if_run(source: Store, c: SqlConnection) -> None:
     running = "SELECT id, owner FROM turns WHERE ended IS NULL AND owner IS NOT NULL"
     for turn, owner in c.execute(running).fetchall():
         if (who := source.owners.alive(owner)) is not None:
@@ -72,7 +72,7 @@ def _refuse_if_run(source: Store, c: Connection) -> None:
             )
 
 
-def _refuse_if_used(c: Connection, target: Database) -> None:
+def _refuse_if_used(c: SqlConnection, target: Database) -> None:
     for table in ("sessions", "grants"):
         if c.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is not None:  # noqa: S608 - ours
             possible = "a database without sessions"
@@ -80,7 +80,7 @@ def _refuse_if_used(c: Connection, target: Database) -> None:
 
 
 def _copying(
-    there: Connection, c: Connection, table: str, total: int, progress: Progress
+    there: SqlConnection, c: SqlConnection, table: str, total: int, progress: Progress
 ) -> Iterator[Sequence[Any]]:
     """Write the rows of one table, and yield each as it was read."""
     columns, _ = tables()[table]
@@ -99,7 +99,7 @@ def _copying(
     progress(table, done, total)
 
 
-def _all_rows(c: Connection, table: str) -> Iterator[Sequence[Any]]:
+def _all_rows(c: SqlConnection, table: str) -> Iterator[Sequence[Any]]:
     """All rows of a table in order, a piece at a time."""
     columns, key = tables()[table]
     key = ("rowid",) if table in IN_ORDER else key

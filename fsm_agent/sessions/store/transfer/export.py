@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_agent.fsm.codec import dumps
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.contents import DELTAS, IN_PARTS, delta_of, whole
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.journal.read import Turns
@@ -79,7 +79,7 @@ def export_turn(
     )
 
 
-def _whole(c: Connection, first: str, chosen: _Chosen) -> None:
+def _whole(c: SqlConnection, first: str, chosen: _Chosen) -> None:
     waiting = [first]
     while waiting:
         session = waiting.pop()
@@ -98,7 +98,7 @@ def _whole(c: Connection, first: str, chosen: _Chosen) -> None:
     chosen.turns = {turn for (turn,) in c.execute(turns, (dumps(sorted(chosen.sessions)),))}
 
 
-def _until(c: Connection, turn: str, history: list[Any], chosen: _Chosen) -> None:
+def _until(c: SqlConnection, turn: str, history: list[Any], chosen: _Chosen) -> None:
     session, version, _, newest = history
     chosen.turns.add(turn)
     newest = max(newest, newest_number(c, session, turn))  # what Finalize wrote came after the last move
@@ -123,7 +123,7 @@ def _lines(
     yield dumps(End(lines=written).model_dump())
 
 
-def _all_fields(c: Connection, chosen: _Chosen) -> Iterator[tuple[str, dict[str, Any]]]:
+def _all_fields(c: SqlConnection, chosen: _Chosen) -> Iterator[tuple[str, dict[str, Any]]]:
     sessions, turns = dumps(sorted(chosen.sessions)), dumps(sorted(chosen.turns))
     chosen_by = {
         "session": ("id", sessions), "turn": ("id", turns), "transcript": ("session", sessions),
@@ -141,13 +141,13 @@ def _all_fields(c: Connection, chosen: _Chosen) -> Iterator[tuple[str, dict[str,
                 yield kind, fields
 
 
-def _effects(c: Connection, turns: Sequence[str]) -> Iterator[EffectRow]:
+def _effects(c: SqlConnection, turns: Sequence[str]) -> Iterator[EffectRow]:
     """Each request by itself, however it is stored."""
     for turn in turns:
         yield from effects_of(c, turn)
 
 
-def _fields(c: Connection, line: type[ExportLine], row: tuple[Any, ...]) -> dict[str, Any]:
+def _fields(c: SqlConnection, line: type[ExportLine], row: tuple[Any, ...]) -> dict[str, Any]:
     """The columns of a row as the fields of a line, with JSON and flags as what they are, and whole."""
     columns = line.columns()
     read = dict(zip(columns, row, strict=True))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fsm_agent.sessions.store.connection import Connection
+from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.journal.abandoned import ABANDONED
 from fsm_agent.sessions.store.names import free_title
 from fsm_agent.sessions.store.store import Store
@@ -39,14 +39,14 @@ def import_lines(store: Store, lines: Iterable[str], name: str = "the file") -> 
     ``fsm_agent.runtime.authority``. Raises ``ConfigError`` that names the first bad line."""
     file = read_lines(lines, name)
 
-    def write(c: Connection) -> Imported:
+    def write(c: SqlConnection) -> Imported:
         return _write(c, file, _new_ids(c, file))
 
     imported: Imported = store.database.write(write)
     return imported
 
 
-def _new_ids(c: Connection, file: ExportedLines) -> dict[str, str]:
+def _new_ids(c: SqlConnection, file: ExportedLines) -> dict[str, str]:
     """New ids for all when one of them is here already; else none."""
     sessions, turns = [line.id for _, line in file.of["session"]], [line for _, line in file.of["turn"]]
     here = c.execute(
@@ -60,7 +60,7 @@ def _new_ids(c: Connection, file: ExportedLines) -> dict[str, str]:
     return ids | {turn.id: f"{ids[turn.session]}-{uuid.uuid4().hex[:8]}" for turn in turns}
 
 
-def _write(c: Connection, file: ExportedLines, ids: Mapping[str, str]) -> Imported:
+def _write(c: SqlConnection, file: ExportedLines, ids: Mapping[str, str]) -> Imported:
     c.execute("PRAGMA defer_foreign_keys = ON")
     sessions = {ids.get(line.id, line.id): line.title for _, line in file.of["session"]}
     titles = [(free_title(c, title, session), session) for session, title in sessions.items() if title]

@@ -16,6 +16,7 @@ from fsm_agent.cli.insights import RECOVERIES
 from fsm_agent.errors import SessionBusy
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.reports.insights import insights
+from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import (
     FakeClock,
     ScriptedModel,
@@ -210,9 +211,11 @@ def test_a_turn_that_nobody_steps_any_further_ends_its_spans_with_the_object(see
 
 def test_who_is_cancelled_leaves_no_span_open_and_goes_on_in_another_that_is_linked(seen: Collected) -> None:
     async def main() -> None:
-        turn = agent(seen, slow("a long answer", 30), text("fine"), clock=None).start("go")
+        model = ScriptedModel([slow("a long answer", 3600), text("fine")], SystemClock())
+        turn = Agent(model, toolsets=[], telemetry=seen.given).start("go")
         running = asyncio.ensure_future(turn.arun())
         while "chat scripted" not in seen.open.names.values():
+            assert not running.done()
             await asyncio.sleep(0.01)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.registry import TOOL_CONTEXT
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store.fence import Fence
+
+if TYPE_CHECKING:
+    from fsm_agent.sessions.store.fence import Fence
 
 
 @dataclass(frozen=True, slots=True)

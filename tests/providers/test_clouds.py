@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import struct
 import zlib
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.providers import bedrock
 from fsm_agent.providers.choose import choose
 from fsm_agent.providers.keyless_environment import keyless_environment
+from fsm_agent.support.installation import install_command
 from tests.helpers.web_replies import Asked, WebReplies, objects
 
 CHAT = {"choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}}]}
@@ -279,7 +281,7 @@ def test_what_bedrock_needs_is_said_before_the_turn(
     account: Credentials, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bedrock, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"needs boto3; allowed: pip install 'fsm-agent\[bedrock\]'"):
+    with pytest.raises(ConfigError, match=re.escape(f"needs boto3; allowed: {install_command('bedrock')}")):
         Agent(CLAUDE, home=tmp_path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from keyring.backends.fail import Keyring as NoKeyring
 from fsm_agent import Agent
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers import kept_keys
+from fsm_agent.support.installation import install_command
 from fsm_agent.testing import ScriptedServer, status, text
 from tests.helpers.file_keyring import FileKeyring
 
@@ -101,7 +103,7 @@ def test_a_keyring_that_gives_nothing_is_one_line(
     with pytest.raises(ConfigError, match="no keyring that can be used; given: keyring:a/b; allowed: a key"):
         Agent("openai:gpt-4o", api_key="keyring:a/b", home=tmp_path)
     monkeypatch.setattr(kept_keys, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"allowed: pip install 'fsm-agent\[keyring\]'"):
+    with pytest.raises(ConfigError, match=re.escape(f"allowed: {install_command('keyring')}")):
         Agent("openai:gpt-4o", api_key="keyring:a/b", home=tmp_path)
 
 

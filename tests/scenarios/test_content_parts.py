@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.transfer.export import export_session
 from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.sessions.turn import Turn
+from fsm_agent.support.installation import install_command
 from fsm_agent.testing import FakeClock, FakeMemory, ScriptedServer, call, status, text, tools
 from tests.helpers.harness import Heard, echo, play, table
 
@@ -107,7 +109,7 @@ def test_a_missing_library_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)  # as where it is not installed
     model = GPT if extra == "images" else BLIND
-    line = rf"pip install 'fsm-agent\[{extra}\]', or "
+    line = re.escape(f"{install_command(extra)}, or ")
     with table([text("never")], model=model) as (agent, _, _, _), pytest.raises(ConfigError, match=line):
         agent.chat(["look", part])
 

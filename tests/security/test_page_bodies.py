@@ -108,7 +108,7 @@ BREAKPOINT = st.fixed_dictionaries(
 )
 TURNS = ("TURN", "nothing", "%00", "..", "a" * 3000, "%ff", "'", "%F0%9F%98%80")
 QUERIES = st.dictionaries(
-    st.sampled_from(["first", "last", "at", "after", "buckets", "limit", "text", "left", "right", "back"]),
+    st.sampled_from(["first", "last", "at", "after", "buckets", "limit", "text", "left", "right", "back", "kind", "limits", "condition"]),
     st.one_of(st.sampled_from(["TURN", "-1", "9" * 30, "9" * 5000, "²", "٣", "x", "", "1", "0"]), st.text(max_size=8)),
     max_size=4,
 )  # fmt: skip
@@ -153,6 +153,7 @@ def looked_at(answer: Any, *, sent: Any = None) -> None:
 POSTS = (
     "/api/turns",
     "/api/import",
+    "/api/markdown",
     "/api/pending/{item}",
     "/api/turns/{turn}/breakpoints",
     "/api/turns/{turn}/fork",
@@ -204,8 +205,8 @@ def test_a_body_of_another_form_is_refused_in_one_line(page: Page, path: str, bo
 
 GETS = (
     *("/api/hello", "/api/turns", "/api/pending", "/api/compare", "/static/{at}", "/static/../x"),
-    *(f"/api/turns/{{turn}}{rest}" for rest in ("", "/moves", "/lanes", "/find", "/seek", "/test", "/export")),
-    *(f"/api/turns/{{turn}}/at/{{at}}{rest}" for rest in ("", "/messages", "/wire")),
+    *(f"/api/turns/{{turn}}{rest}" for rest in ("", "/moves", "/lanes", "/time", "/find", "/seek", "/test", "/export", "/condition")),
+    *(f"/api/turns/{{turn}}/at/{{at}}{rest}" for rest in ("", "/messages", "/wire", "/choices")),
 )  # fmt: skip
 
 

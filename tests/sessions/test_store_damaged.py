@@ -121,7 +121,7 @@ def test_a_damaged_file_is_one_line_and_not_written_to(home: Path, cli: Cli, dam
     DAMAGES[damage](home / "sessions.db")
     before = kept(home)
     for _ in range(2):
-        code, _, err = cli("run", "hello", "--model", "offline:demo", "--home", str(home))
+        code, _, err = cli("run", "-q", "hello", "--model", "offline:demo", "--home", str(home))
         assert code == 2
         [line] = err.splitlines()
         assert line.startswith(

@@ -94,7 +94,8 @@ def keep_all_there() -> None:
 
     def init(self: Store, home: Path, *given: Any, **named: Any) -> None:
         if not given[1:] and "opened" not in named:
-            named["database_url"] = named.get("database_url") or url_of(home)
+            asked, usual = named.get("database_url"), os.environ.get("FSM_AGENT_STORE__DATABASE_URL")
+            named["database_url"] = asked if asked not in (None, usual) else url_of(home)
         plain(self, home, *given, **named)
 
     init.__module__ = __name__

@@ -106,7 +106,8 @@ def test_undo_takes_the_turn_with_the_highest_number_whatever_the_clocks_say(tmp
     one = agent(tmp_path, text("one"), text("two"), store=store)
     one.chat("first")
     one.chat("second")
-    store.database.write(lambda c: c.execute("UPDATE turns SET began = -began, rowid = 10 - rowid") and None)
+    other = "began = -began" if store.database.path is None else "began = -began, rowid = 10 - rowid"
+    store.database.write(lambda c: c.execute(f"UPDATE turns SET {other}") and None)
     assert one.undo().asked == "second"
     assert one.undo().asked == "first"
 

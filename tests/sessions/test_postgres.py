@@ -27,6 +27,7 @@ from fsm_agent.sessions.store.postgres import presence
 from fsm_agent.sessions.store.postgres.connecting import connected
 from fsm_agent.sessions.store.postgres.database import PostgresDatabase
 from fsm_agent.sessions.store.postgres.writer import WriterLink
+from fsm_agent.sessions.store.reports.spending import Spending
 from fsm_agent.sessions.store.search.messages import search
 from fsm_agent.sessions.store.transfer.copying import copy_store
 from fsm_agent.sessions.store.transfer.export import export_session
@@ -389,6 +390,27 @@ def test_rows_whose_numbers_come_out_of_order_are_found(url: str, tmp_path: Path
         assert [hit.text for hit in search(database, "seal").hits] == ["a seal"]
     assert [hit.text for hit in search(database, "penguin").hits] == ["penguin"]
     one.close()
+
+
+def test_what_others_spend_counts_also_when_their_rows_come_out_of_order(url: str, tmp_path: Path) -> None:
+    store = Store(tmp_path, database_url=url)
+    row = (
+        "INSERT INTO usage (session, turn, at, provider, model, purpose, input, output, cache_read, cache_write,"
+        " reasoning, cost, cost_status) VALUES ('s', 't', $1, 'p', 'm', 'main', $2, 0, 0, 0, 0, 0.5, 'known')"
+    )
+    assert store.database.shared
+    seen = Spending(store, "mine", "s", ("day",))
+
+    def tokens() -> int:
+        return asyncio.run(seen.now())["day"].tokens
+
+    with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as slow:
+        slow.execute(row, (store.now(), 7))  # has its number, and is not committed
+        with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as quick:
+            quick.execute(row, (store.now(), 100))
+        assert tokens() == 100
+    assert tokens() == 107
+    store.close()
 
 
 # What it holds

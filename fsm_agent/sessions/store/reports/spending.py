@@ -2,7 +2,8 @@
 reported (``usage``), and what the others are taken to have used (``unreported``).
 
 What was there when a turn begins is summed up once; after that only what came since is read. It is read in
-the order of the writer, so that nothing that this process has handed over before is missed."""
+the order of the writer, so that nothing that this process has handed over before is missed. Where others
+write at the same time, numbers become visible out of order, and all is summed up each time."""
 
 from __future__ import annotations
 
@@ -60,6 +61,9 @@ class Spending:
     async def now(self) -> dict[LimitScope, Expense]:
         """Return it by scope. Raises ``StoreError``."""
         today = midnight(self.store.now())
+        if self.store.database.shared:
+            await self.store.written(lambda c: None)
+            self._newest = None
         if self._newest is None or today != self._midnight:
             self._begin(today)
         spent: dict[LimitScope, Expense] = await self.store.written(self._read)

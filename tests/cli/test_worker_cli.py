@@ -84,7 +84,7 @@ def test_two_workers_of_one_home_run_what_others_queue(cli: Cli, tmp_path: Path)
         assert "answer to again" in out
         assert [one.leave() for one in crew] == [0, 0], crew[0].said
 
-        crew = [WorkerProcess(tmp_path, home, slow=600).serves()]
+        crew = [WorkerProcess(tmp_path, home, slow=-600).serves()]
         store, taken = Store(home), lambda: len(lines(tmp_path, "puts")) == 3
         order = asyncio.run(submit(store, InProcess(), "third", session))
         until(taken, "the tool")

@@ -1,5 +1,6 @@
 """The app of the workers in tests: a model that uses an unsafe tool once, and a world that counts in files what was
-really done. ``DISPATCH_WORLD``: the folder for that; ``DISPATCH_SLOW``: the most seconds that a tool takes."""
+really done. ``DISPATCH_WORLD``: the folder for that; ``DISPATCH_SLOW``: the most seconds that a tool takes, or
+exactly how many when it is negative."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def lines(folder: Path, name: str) -> list[dict[str, Any]]:
 def put(ctx: RunContext[None], key: str) -> str:
     """Do what cannot be undone."""
     line("puts", key=key, turn=ctx.turn_id, call=ctx.call_id)
-    time.sleep(SLOW if SLOW > 10 else random.uniform(0, SLOW))
+    time.sleep(-SLOW if SLOW < 0 else random.uniform(0, SLOW))
     line("done", key=key, turn=ctx.turn_id)
     return f"put {key}"
 
@@ -44,7 +45,7 @@ def put(ctx: RunContext[None], key: str) -> str:
 @tool(effect="pure")
 def look(key: str) -> str:
     """Look at something."""
-    time.sleep(random.uniform(0, min(SLOW, 0.5)))
+    time.sleep(random.uniform(0, min(abs(SLOW), 0.5)))
     return f"saw {key}"
 
 

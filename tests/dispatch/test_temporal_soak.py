@@ -253,7 +253,7 @@ def test_how_soon_a_turn_begins_and_goes_on(server: TemporalServer, tmp_path: Pa
     try:
         asyncio.run(starting())
         crew[0].kill()
-        crew[0] = WorkerProcess(tmp_path, home, *options(server), slow=600).serves()
+        crew[0] = WorkerProcess(tmp_path, home, *options(server), slow=-600).serves()
         asyncio.run(taken_over())
     finally:
         for one in crew:
@@ -270,7 +270,7 @@ def test_what_people_do_reaches_turns_through_temporal(
 ) -> None:
     home = tmp_path / "home"
     store, told = Store(home), Quiet()
-    crew = [WorkerProcess(tmp_path, home, *options(server, slots=1), slow=3.0).serves()]
+    crew = [WorkerProcess(tmp_path, home, *options(server, slots=1), slow=-5.0).serves()]
     follower = Follower(store, told)
 
     def puts() -> list[str]:

@@ -319,7 +319,8 @@ def test_the_picture_marks_what_came_went_and_changed() -> None:
     removed = [
         e for e in root.iter() if "removed" in (e.get("class") or "").split() and e.tag.endswith("}tspan")
     ]
-    assert ["".join(e.itertext()) for e in removed] == ["⇥ output cap"]
+    old_order = ["fallback", "retry", "⇥ api retries exhausted"]
+    assert ["".join(e.itertext()) for e in removed] == [*old_order, "⇥ output cap"]
     assert all(not e.get("data-rows") for e in removed)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import shutil
 import subprocess
 import sys
@@ -131,6 +132,7 @@ def test_the_commands_of_the_page_run(
     page: str, place: dict[str, str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FSM_AGENT_HOME")
+    monkeypatch.setattr("sys.stdin", io.StringIO("what do these lines do?"))
     run = 0
     for where, words in shown_commands():
         if not where.startswith(f"{page}:") or words[0] in NOT_HERE:

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 PACKAGE = "fsm-agent"
-_EXTRA = re.compile(r";.*\bextra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")
+_EXTRA = re.compile(r"\bextra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")
 
 
 def install_command(extra: str) -> str:
@@ -38,8 +38,9 @@ def command_for(extra: str, found: Distribution, prefix: Path, python: str) -> s
 
 def requirements_of(found: Distribution, extra: str) -> list[str]:
     """Return what an extra needs, as the metadata of an installed package says; for other systems, too."""
-    rows = [(row, _EXTRA.search(row)) for row in found.requires or ()]
-    return [row.partition(";")[0].strip() for row, named in rows if named and named["extra"] == extra]
+    rows = [row.partition(";") for row in found.requires or ()]
+    named = [(needed.strip(), _EXTRA.search(where)) for needed, _, where in rows]
+    return [needed for needed, match in named if match and match["extra"] == extra]
 
 
 def _editable_folder(found: Distribution) -> str | None:

@@ -84,7 +84,7 @@ _TYPES = (
     (re.compile(r"\bINTEGER\b"), "BIGINT"),
     (re.compile(r"\bREAL\b"), "DOUBLE PRECISION"),
     (re.compile(r"\bTEXT\b"), 'TEXT COLLATE "C"'),  # SQLite compares bytes
-    (re.compile(r"\s*\bWITHOUT\s+ROWID\b"), ""),
+    (re.compile(r" WITHOUT ROWID\b"), ""),
     (re.compile(r"(\bREFERENCES \w+\(\w+\))"), r"\1 DEFERRABLE"),
 )
 _NUMBERED = re.compile(r"^(\s*CREATE TABLE (?:sessions|turns) \()")

@@ -210,7 +210,7 @@ def test_what_a_person_allows_of_a_file_runs(commanded: tuple[Path, str], tmp_pa
     assert "asks before every call that does more than read here" in said
     try:
         assert (
-            "this turn came in a file" in program(home, "sessions", "resume", found["turn"], "--yes").stdout
+            "this turn came in a file" in program(home, "sessions", "resume", found["turn"], "--yes").stderr
         )
         assert made.exists()
     finally:

@@ -394,7 +394,7 @@ def killed(home: Path) -> Path:
 def test_a_file_whose_writer_was_killed_is_whole(killed: Path, cli: Cli) -> None:
     assert (killed / "sessions.db-wal").stat().st_size > 0
     code, out, err = cli(
-        "run", "hello", "--session", "s-killed", "--model", "offline:demo", "--home", str(killed)
+        "run", "-q", "hello", "--session", "s-killed", "--model", "offline:demo", "--home", str(killed)
     )
     assert (code, err) == (0, ""), out
     assert "message 19 word" in cli("sessions", "show", "s-killed", "--home", str(killed))[1]
@@ -406,7 +406,7 @@ def test_a_file_whose_writer_was_killed_and_that_is_damaged_is_not_written_to(ki
     zero(killed / "sessions.db", page_of(killed / "sessions.db", "usage_by_at", 10))
     before = kept(killed)
     code, _, err = cli(
-        "run", "hello", "--session", "s-killed", "--model", "offline:demo", "--home", str(killed)
+        "run", "-q", "hello", "--session", "s-killed", "--model", "offline:demo", "--home", str(killed)
     )
     assert code == 2
     assert "it is damaged" in err

@@ -39,7 +39,7 @@ def test_the_command_line_sends_spans_figures_and_log_records_to_a_collector(tmp
     (tmp_path / "a.txt").write_text("one line\n")
     with Collector() as collector:
         done = command(
-            tmp_path, "run", "what is in this folder?", "--model", "offline:demo",
+            tmp_path, "run", "-q", "what is in this folder?", "--model", "offline:demo",
             OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, OTEL_EXPORTER_OTLP_HEADERS="x-tenant=blue",
             OTEL_RESOURCE_ATTRIBUTES="deployment.environment=test",
         )  # fmt: skip
@@ -69,7 +69,9 @@ def test_the_command_line_sends_spans_figures_and_log_records_to_a_collector(tmp
 def test_a_collector_that_is_not_there_costs_seconds_and_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    done = command(tmp_path, "run", "hello", "--model", "offline:demo", OTEL_EXPORTER_OTLP_ENDPOINT=nobody)
+    done = command(
+        tmp_path, "run", "-q", "hello", "--model", "offline:demo", OTEL_EXPORTER_OTLP_ENDPOINT=nobody
+    )
     assert done.returncode == 0
     assert done.stderr.startswith("fsm-agent: telemetry could not be sent: ")
     assert done.stderr.count("\n") == 1

@@ -77,11 +77,12 @@ def test_two_workers_of_one_home_run_what_others_queue(cli: Cli, tmp_path: Path)
         result = json.loads(out)
         assert (code, result["final_response"]) == (0, "answer to hello"), said
         session = result["session_id"]
-        code, out, _ = cli("run", "again", "--remote", "--home", str(home), "--session", session)
-        assert code == 0
-        assert "ExecuteTools" in out
-        assert "put again" in out
-        assert "answer to again" in out
+        code, out, said = cli(
+            "run", "again", "--remote", "--verbose", "--home", str(home), "--session", session
+        )
+        assert (code, out) == (0, "answer to again\n")
+        assert "ExecuteTools" in said
+        assert "put again" in said
         assert [one.leave() for one in crew] == [0, 0], crew[0].said
 
         crew = [WorkerProcess(tmp_path, home, slow=-600).serves()]

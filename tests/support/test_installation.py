@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import json
 from importlib.metadata import Distribution
 from pathlib import Path
@@ -53,5 +54,5 @@ def test_the_command_fits_the_installation(tmp_path: Path, how: str, extra: str,
 def test_no_message_names_a_package_that_an_index_may_not_have() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "fsm_agent").rglob("*.py")]
     pages.remove(ROOT / "docs" / "decisions.md")
-    said = [path for path in pages if "fsm-agent[" in path.read_text("utf-8")]
+    said = [path for path in pages if re.search(r"fsm[-_]agent\[\w+\]['\"]", path.read_text("utf-8"))]
     assert said == []

@@ -14,6 +14,7 @@ from fsm_agent.sessions.store.postgres.dialect import definition, translated
 from fsm_agent.sessions.store.search.text_analysis import columns
 from fsm_agent.sessions.store.search.tsvector import vector_of
 from fsm_agent.settings.model import Settings
+from fsm_agent.support.installation import install_command
 
 URL = "postgresql://me:se%3Acret@db.example:5432/app?sslmode=require&password=other"
 
@@ -89,8 +90,7 @@ def test_without_the_extra_one_line_says_so(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
     assert done.returncode != 0
     assert done.stderr.strip().splitlines() == [
-        "fsm-agent: sessions in PostgreSQL need the extra `postgres`, which is not installed: pip install"
-        " 'fsm_agent[postgres]'"
+        f"fsm-agent: sessions in PostgreSQL need psycopg, which is not installed: {install_command('postgres')}"
     ]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import json
+import re
 from importlib.metadata import Distribution
 from pathlib import Path
 

@@ -42,7 +42,8 @@ def _need_extra() -> None:
     try:
         importlib.import_module("psycopg")
     except ImportError as error:
+        from fsm_agent.support.installation import install_command
+
         raise StoreError(
-            "sessions in PostgreSQL need the extra `postgres`, which is not installed: pip install"
-            " 'fsm_agent[postgres]'"
+            f"sessions in PostgreSQL need psycopg, which is not installed: {install_command('postgres')}"
         ) from error

@@ -33,12 +33,13 @@ from fsm_agent.acp.calls import (
     result_of_call,
     title_of,
 )
-from fsm_agent.acp.words import TODO, plan_of
+from fsm_agent.acp.words import plan_of
 from fsm_agent.approvals.question import Question
 from fsm_agent.approvals.visible import visible
 from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.support.texts import clean
+from fsm_agent.toolsets.agent.todo import NAME as TODO
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

@@ -42,13 +42,12 @@ from fsm_agent.conversation.parts import kind_of as kind_of_part
 from fsm_agent.conversation.parts import said as said_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.texts import clean
+from fsm_agent.toolsets.agent.todo import NAME as TODO
 
 Blocks = Sequence[
     TextContentBlock | ImageContentBlock | AudioContentBlock | ResourceContentBlock
     | EmbeddedResourceContentBlock
 ]  # fmt: skip
-TODO = "todo"
-"""The tool whose list is the plan."""
 
 STOPS: Mapping[ExitReason, StopReason | None] = {
     ExitReason.TEXT_RESPONSE: "end_turn",

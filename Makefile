@@ -24,7 +24,7 @@ help: ## this list
 demo: .venv/installed ## a real turn over this repository's own files, without a key
 	@$(BIN)/fsm-agent run --verbose --model offline:demo "List the files here, then read README.md and find the word fallback in states/fsm_agent_states/table.py"
 	@echo
-	@echo "Go on: $(BIN)/fsm-agent chat, or $(BIN)/fsm-agent debug to step through this turn ($(BIN)/python -m pip install --editable '.[debug]')"
+	@echo "Next: $(BIN)/fsm-agent chat"
 
 test: .venv/developing ## the fast test suite (under two minutes)
 	@$(IN_MEMORY) $(COMPILED) $(BIN)/pytest -m "not slow" --numprocesses 3 --dist worksteal

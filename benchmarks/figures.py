@@ -1,6 +1,7 @@
 """The figures of the pages and their picture, from one run of the benchmarks.
 
     python benchmarks/figures.py --measure    # some ten minutes; nothing else should run meanwhile
+    python benchmarks/figures.py --commands demo test    # what `make demo` and `make test` take on a fresh clone
     python benchmarks/figures.py              # write the pages anew from what was measured
     python benchmarks/figures.py --check      # say whether they are what was measured
 
@@ -17,7 +18,9 @@ import platform
 import re
 import subprocess
 import sys
+import tempfile
 import textwrap
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,7 @@ ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "benchmarks" / "measured"
 PICTURE = ROOT / "docs" / "pictures" / "speed.svg"
 PAGES = (ROOT / "README.md", ROOT / "benchmarks" / "README.md")
+COMMANDS = ("demo", "test")
 PROGRAMS = ("overhead", "many_turns", "journal", "startup", "long_history")
 BLOCK = re.compile(r"(?s)(<!-- figures (\w+) -->\n).*?(<!-- end of figures -->)")
 
@@ -43,6 +47,26 @@ def measure() -> None:
     (MEASURED / "machine.json").write_text(json.dumps(machine, indent=2) + "\n", encoding="utf-8")
 
 
+def measure_commands(names: Sequence[str]) -> None:
+    """Run targets of the Makefile in a fresh clone, each twice, and keep the seconds that they take."""
+    file = MEASURED / "commands.json"
+    seconds: dict[str, dict[str, float]] = (
+        json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    )
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run(["git", "clone", "--quiet", str(ROOT), folder], check=True)
+            environment = os.environ | {"FSM_AGENT_HOME": f"{folder}/.home"}
+            for which in ("first", "again"):
+                print(f"make {name}, {which} …", flush=True)
+                began = time.monotonic()
+                subprocess.run(
+                    ["make", name], cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL
+                )
+                seconds.setdefault(name, {})[which] = round(time.monotonic() - began, 1)
+    file.write_text(json.dumps(seconds, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
 def known(name: str) -> Any:
     """What was measured by a program."""
     return json.loads((MEASURED / f"{name}.json").read_text(encoding="utf-8"))
@@ -55,6 +79,25 @@ def calls_of(rows: Rows) -> list[tuple[int, dict[str, Any]]]:
 
 
 # What stands on the pages
+
+
+def commands() -> str:
+    """What the first commands of the README take."""
+    parts = [
+        f"`make {name}` takes {spelled(found['first'])} on a fresh clone and {spelled(found['again'])} after that"
+        for name, found in known("commands").items()
+    ]
+    words = (
+        f"They need Python 3.11+ and `make`, and install all else into `.venv`: {'; '.join(parts)}"
+        f" ({known('machine')['cpus']} cores)."
+    )
+    return textwrap.fill(words, 140, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+def spelled(seconds: float) -> str:
+    """``8 s``, ``3 min 20 s``; never less than a second."""
+    minutes, rest = divmod(max(1, round(seconds)), 60)
+    return " ".join(part for part in (f"{minutes} min" * (minutes > 0), f"{rest} s" * (rest > 0)) if part)
 
 
 def in_a_word() -> str:
@@ -126,6 +169,7 @@ def many_turns() -> str:
 
 
 WRITERS: dict[str, Callable[[], str]] = {
+    "commands": commands,
     "in_a_word": in_a_word,
     "overhead": overhead,
     "startup": startup,
@@ -173,10 +217,13 @@ def picture() -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=())
     parser.add_argument("--check", action="store_true")
     given = parser.parse_args()
     if given.measure:
         measure()
+    if given.commands:
+        measure_commands(given.commands)
     wanted = {path: page(path) for path in PAGES} | {PICTURE: picture()}
     stale = [
         path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text

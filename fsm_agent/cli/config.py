@@ -12,13 +12,13 @@ from typing import Any
 import tomlkit
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
-from rich.table import Table
 from rich.text import Text
 from tomlkit.exceptions import ParseError, TOMLKitError
 
 from fsm_agent.cli.arguments import value_of
 from fsm_agent.cli.models import known_of, learned_in, lines_of, name_of
 from fsm_agent.cli.screen import clean, console_of
+from fsm_agent.cli.table import WholeTable
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.choose import MODEL_ENV
 from fsm_agent.providers.config_file import CONFIG, KEYS, Config, checked_config, config_of
@@ -201,10 +201,10 @@ def _json(value: Any) -> Any:
     return int(value) if whole else to_jsonable_python(value)
 
 
-def _table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+def _table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> WholeTable:
+    table = WholeTable(breaks=36, box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for name in columns:
-        table.add_column(name, no_wrap=name == "setting", style="bold" if name == "setting" else "")
+        table.add_column(name, style="bold" if name == "setting" else "")
     for row in rows:
         shown = (_shown(row[name]) if name in ("value", "default") else str(row[name]) for name in columns)
         table.add_row(*(Text(clean(text), "" if row["from"] != DEFAULT else "dim") for text in shown))

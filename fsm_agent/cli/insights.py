@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table as Grid
 from rich.text import Text
 
 from fsm_agent.cli.figures import cost, count, share, short, spell, tokens
 from fsm_agent.cli.screen import clean, preview
 from fsm_agent.cli.sessions import OUTCOMES, put, screen, store_of
+from fsm_agent.cli.table import WholeTable
 from fsm_agent.composition.turn_table import TURN
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.reports.insights import Insights, insights
@@ -113,14 +113,9 @@ def _overview(found: Insights, days: float) -> Iterator[RenderableType]:
 
 def _grid(title: str, names: Sequence[str], rows: Sequence[Sequence[Text | str]]) -> RenderableType:
     """Figures to the right, words to the left; as narrow as they are."""
-    grid = Grid(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
+    grid = WholeTable(breaks=24, box=None, padding=(0, 1), pad_edge=False, header_style="dim")
     for name in names:
-        grid.add_column(
-            name,
-            justify="left" if name in _WORDS else "right",
-            no_wrap=name not in ("row", "title", "model"),
-            overflow="fold",
-        )
+        grid.add_column(name, justify="left" if name in _WORDS else "right")
     for row in rows[:ROWS]:
         grid.add_row(*row)
     more = [Text(f"{len(rows) - ROWS} more in --json", "dim")] if len(rows) > ROWS else []

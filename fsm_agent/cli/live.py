@@ -82,7 +82,7 @@ class ProgressView:
         """The part of the answer that was not shown yet, and one line about the turn."""
         self._under_way = False
         self._flush()
-        final, spoken = clean(result.final_response or "").strip(), "".join(self._spoken).strip()
+        final, spoken = (clean(text).strip() for text in (result.final_response or "", "".join(self._spoken)))
         if self.answers is None:
             pass  # the caller prints what was asked for
         elif result.failed and final and not (self._streams and spoken.endswith(final)):
@@ -110,6 +110,7 @@ class ProgressView:
         if source == "CallLLM":
             self.status_line.figures = self.figures()
         if self._verbose:
+            self._flush()  # what was said before the move stands above it
             line = Text.assemble((f"  {source:<{_WIDTH}}", "cyan"), (f" {event:<14} → ", "dim"))
             self.write(line.append(f"{dest:<{_WIDTH}}", "cyan").append(f"{seconds(spent):>9}", "dim"))
         self._show()
@@ -132,7 +133,7 @@ class ProgressView:
             self._flush()
             return
         self._doing("the model answers")
-        shown = clean(text) if self._spoken else clean(text).lstrip("\n")
+        shown = text if self._spoken else text.lstrip("\r\n")
         if not shown or not self._streams:
             return
         self._spoken.append(shown)
@@ -177,7 +178,8 @@ class ProgressView:
         told.append(f"  {seconds(tool.elapsed)}", "dim").append(f"  {preview(arguments, room // 3)}")
         told.append(f"  → {said}", colour_of_result)
         told.append(preview(result, max(20, room - told.cell_len)), colour_of_result)
-        told.no_wrap, told.overflow = self.console.is_terminal, "ellipsis"
+        if self.console.is_terminal:
+            told.truncate(room, overflow="ellipsis")
         shown = [change] if change is not None and call_id not in self._seen else []
         self.write(told, *shown)
 
@@ -263,7 +265,7 @@ class ProgressView:
     def _say(self, console: Console, *parts: RenderableType) -> None:
         self._region.hide()
         for part in parts:
-            console.print(part)
+            console.print(part, crop=False)
         console.file.flush()
         self._show()
 

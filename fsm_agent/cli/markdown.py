@@ -1,22 +1,52 @@
-"""Markdown for a terminal: in blocks that are shown as soon as no more can change them."""
+"""Markdown for a terminal: in blocks that are shown as soon as no more can change them.
+
+``rich`` draws it, with one rule more: no text is lost or moved. Where CommonMark and ``rich`` drop something
+that an author wrote, it is shown as it was written: HTML, definitions of references, what follows the
+language of a code block, cells that have no heading, and what is nested too deeply to be drawn."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, cast
 
 from markdown_it import MarkdownIt
+from markdown_it.rules_block.table import escapedSplit
 from markdown_it.token import Token
+from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement
+from rich.markdown import (
+    BlockQuote,
+    CodeBlock,
+    Heading,
+    ListElement,
+    ListItem,
+    Markdown,
+    MarkdownContext,
+    MarkdownElement,
+    Paragraph,
+    TableElement,
+)
 from rich.padding import Padding
 from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.syntax import ANSISyntaxTheme, Syntax
 from rich.text import Text
 
-from fsm_agent.cli.screen import clean
+from fsm_agent.cli.region import rows_of, surplus
+from fsm_agent.cli.screen import clean, preview
+from fsm_agent.cli.table import WholeTable
 
-_PARSER = MarkdownIt().enable(["table", "strikethrough"])
+_DEEPEST = 40
+"""Blocks within blocks; a list is one and each of its items is one. The parser drops what is deeper."""
+_NARROWEST = 16
+"""Columns for the text beside the sign of a list or a quote at least."""
+_PARSER = MarkdownIt(options_update={"html": False, "maxNesting": _DEEPEST})
+_PARSER.enable(["table", "strikethrough"]).disable("reference")
+_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
+_DATA = re.compile(r"data:", re.IGNORECASE)
+_SHOWN_DATA = 60
+"""Characters of an address that is itself a file."""
 _COLOURS = {
     "Keyword": "magenta", "Operator.Word": "magenta", "Comment": "italic dim", "Literal.String": "green",
     "Literal.Number": "cyan", "Name.Function": "blue", "Name.Class": "blue", "Name.Decorator": "cyan",
@@ -29,52 +59,138 @@ CODE = ANSISyntaxTheme(
 
 
 class Blocks:
-    """Text comes in pieces of any size; ``pending`` is the block that still grows."""
+    """Text comes in pieces of any size; ``pending`` is the block that still grows, made visible by
+    ``clean``."""
 
     def __init__(self) -> None:
         self.pending = ""
         self._fence = ""  # of the code that is open at the end
+        self._held = ""  # half of a line's end
 
     def feed(self, text: str) -> str:
         """Take a piece, and return the blocks that are whole now; often none."""
+        text = self._held + text
+        self._held = "\r" if text.endswith("\r") else ""
+        text = clean(text.removesuffix(self._held))
         self.pending += text
         if "\n" not in text or self._fence not in self.pending[-len(text) - len(self._fence) :]:
             return ""
-        tops = [one for one in _PARSER.parse(self.pending) if one.map and one.level == 0 <= one.nesting]
-        self._fence = self._open_fence(tops[-1]) if tops else ""
+        *lines, begun = self.pending.split("\n")  # what a line is, is known at its end
+        tops = [one for one in _PARSER.parse("\n".join(lines)) if one.map and one.level == 0 <= one.nesting]
+        self._fence = _open_fence(tops[-1], lines) if tops else ""
         if len(tops) < 2:
             return ""
-        lines = self.pending.split("\n")
         begins = (tops[-1].map or [0])[0]
-        whole, self.pending = "\n".join(lines[:begins]), "\n".join(lines[begins:])
-        return whole
-
-    def _open_fence(self, last: Token) -> str:
-        """What would end the code in the last block, if it is code that has no end yet."""
-        first, end = last.map or (0, 0)
-        closed = end - first > 1 and self.pending.rstrip().endswith(last.markup)
-        return last.markup if last.type == "fence" and not closed else ""
+        self.pending = "\n".join([*lines[begins:], begun])
+        return "\n".join(lines[:begins])
 
     def rest(self) -> str:
         """What no more can be added to, when nothing comes any more."""
-        rest, self.pending, self._fence = self.pending, "", ""
+        rest = self.pending + clean(self._held)
+        self.pending = self._fence = self._held = ""
         return rest
 
 
-def rendered(text: str) -> Markdown:
-    """Return a text in Markdown for a console. Addresses of links are shown, and what entities such as
-    ``&#27;`` stand for is made visible."""
+def _open_fence(last: Token, lines: Sequence[str]) -> str:
+    """What would end the code in the last block, if it is code that has no end yet."""
+    first, end = last.map or (0, 0)
+    closed = end - first > 1 and "\n".join(lines).rstrip().endswith(last.markup)
+    return last.markup if last.type == "fence" and not closed else ""
+
+
+# From the text to what is drawn
+
+
+def rendered(text: str) -> RenderableType:
+    """Return a text in Markdown for a console. Addresses of links and pictures are shown, and what entities
+    such as ``&#27;`` stand for is made visible."""
+    tokens = _PARSER.parse(text)
+    if any(token.level >= _DEEPEST - 2 for token in tokens):
+        return Text(clean(text))
     page = AnswerMarkdown("", hyperlinks=False)
-    page.parsed = [_clean(token) for token in _PARSER.parse(text)]
+    page.parsed = [_drawable(token) for token in _with_all_cells(tokens, text.split("\n"))]
     return page
 
 
-def _clean(token: Token) -> Token:
-    token.content = clean(token.content)
-    token.attrs = {name: clean(str(value)) for name, value in token.attrs.items()}
-    for child in token.children or ():
-        _clean(child)
+def _drawable(token: Token) -> Token:
+    token.content, token.info = clean(token.content), clean(token.info)
+    if token.children is not None:
+        token.children = list(_words(token.children))
     return token
+
+
+def _words(tokens: Sequence[Token]) -> Iterator[Token]:
+    """What stands in a line: text in styles, and nothing that ``rich`` would draw elsewhere."""
+    opened: list[tuple[Token, list[str]]] = []
+    for token in tokens:
+        token.content = clean(token.content)
+        for _, within in opened:
+            within.append(token.content)
+        match token.type:
+            case "link_open":
+                opened.append((token, []))
+                yield Token("words_open", "link", 1)
+            case "link_close":
+                link, within = opened.pop()
+                yield Token("words_close", "link", -1)
+                yield from _address(link, "href", "".join(within), gap=True)
+            case "image":
+                yield from _words(token.children or [])
+                yield from _address(token, "src", "", gap=bool(token.children))
+            case "text":
+                token.content = _BREAK.sub("\n", token.content)
+                yield token
+            case _:
+                yield token
+
+
+def _address(token: Token, name: str, words: str, *, gap: bool) -> Iterator[Token]:
+    """Where a link or a picture leads, unless its words say so."""
+    address, title = (clean(str(token.attrs.get(part, ""))) for part in (name, "title"))
+    if address in (words, f"mailto:{words}") and not title:
+        return
+    shown = preview(address, _SHOWN_DATA) if _DATA.match(address) else address
+    yield Token("text", "", 0, content=" (" if gap else "(")
+    yield Token("words", "link_url", 0, content=shown)
+    yield Token("text", "", 0, content=f" “{title}”)" if title else ")")
+
+
+def _with_all_cells(tokens: Sequence[Token], lines: Sequence[str]) -> Iterator[Token]:
+    """The tokens, and the cells of a row that are more than its table has headings: a ``|`` in code is often
+    meant as one."""
+    here = columns = 0
+    for token in tokens:
+        match token.type:
+            case "tr_open":
+                here = (token.map or [0])[0]
+                columns = 0
+            case "th_open" | "td_open":
+                columns += 1
+            case "tr_close":
+                cells = escapedSplit(lines[here].strip().lstrip("> \t"))
+                cells = cells[not cells[0] :]
+                for cell in cells[columns : len(cells) - (not cells[-1])]:
+                    yield Token("td_open", "td", 1)
+                    yield from _PARSER.parseInline(cell.strip())
+                    yield Token("td_close", "td", -1)
+        yield token
+
+
+# What is drawn in another way than by ``rich``
+
+
+def _beside(
+    console: Console, options: ConsoleOptions, item: ListItem | BlockQuote, first: Segment, others: Segment
+) -> RenderResult:
+    """The elements of an item, with something before each row; above them where there is no room for both."""
+    room = options.max_width - first.cell_length
+    narrow = room < _NARROWEST
+    rows = rows_of(console, item.elements, options if narrow else options.update(width=room))
+    if narrow:
+        yield from (first, Segment.line())
+    for number, row in enumerate(rows or [[]]):
+        before = [] if narrow else [others if number else first]
+        yield from (*before, *Segment.apply_style(row, item.style), Segment.line())
 
 
 class Trimmed:
@@ -84,7 +200,11 @@ class Trimmed:
         self._content = content
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows = console.render_lines(self._content, options, pad=False)
+        rows, width = rows_of(console, self._content, options), options.max_width
+        while (wider := max((surplus(row, options.max_width) for row in rows), default=0)) > 0:
+            if (width := width - wider) < _NARROWEST:
+                break
+            rows = rows_of(console, self._content, options.update(width=width))
         filled = [number for number, row in enumerate(rows) if any(part.text.strip() for part in row)]
         kept = rows[filled[0] : filled[-1] + 1] if filled else []
         yield Segments(part for row in kept for part in (*row, Segment.line()))
@@ -98,18 +218,84 @@ class _Heading(Heading):
 
 
 class _Code(CodeBlock):
+    info = ""
+
+    @classmethod
+    def create(cls, markdown: Markdown, token: Token) -> _Code:
+        block = cls(token.info.partition(" ")[0] or "text", markdown.code_theme)
+        block.info = token.info.strip()
+        return block
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         code = str(self.text).rstrip()
         coloured = Syntax(code, self.lexer_name, theme=CODE, word_wrap=True, background_color="default")
+        if self.info and (" " in self.info or coloured.lexer is None):  # more than a language
+            yield Text(self.info, "dim")
         yield Padding(coloured if self.lexer_name != "text" else Text(code), (0, 0, 0, 2))
 
 
-class AnswerMarkdown(Markdown):
-    """Headings at the left, and code that can be copied."""
+def _elements(item: ListItem | BlockQuote) -> list[RenderableType]:
+    return [*item.elements.__iter__()]
 
+
+class _Quote(BlockQuote):
+    def on_child_close(self, context: MarkdownContext, child: MarkdownElement) -> bool:
+        if len(_elements(self)):
+            self.elements.append(Text(""))
+        return super().on_child_close(context, child)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        sign = Segment("▌ ", self.style)
+        yield from _beside(console, options, self, sign, sign)
+
+
+class _Item(ListItem):
+    def on_child_close(self, context: MarkdownContext, child: MarkdownElement) -> bool:
+        before = _elements(self)
+        if before and isinstance(before[-1], Paragraph) and isinstance(child, Paragraph):
+            self.elements.append(Text(""))
+        return super().on_child_close(context, child)
+
+
+class _List(ListElement):
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        first, bullets = self.list_start or 0, self.list_type == "bullet_list_open"
+        style = console.get_style(f"markdown.item.{'bullet' if bullets else 'number'}", default="none")
+        width = 1 if bullets else len(str(first + len(self.items)))
+        for number, item in enumerate(self.items, first):
+            mark = "•" if bullets else str(number)
+            before = Segment(f" {mark:>{width}} ", style)
+            yield from _beside(console, options, item, before, Segment(" " * before.cell_length, style))
+
+
+class _Table(TableElement):
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        heads = [cell.content for cell in self.header.row.cells] if self.header and self.header.row else []
+        rows = [[cell.content for cell in row.cells] for row in self.body.rows] if self.body else []
+        heads += [Text("")] * (max(map(len, rows), default=0) - len(heads))
+        grid = WholeTable(
+            box=box.SIMPLE, pad_edge=False, style="markdown.table.border", collapse_padding=True
+        )
+        for head in heads:
+            head.stylize("markdown.table.header")
+            grid.add_column(head)
+        for row in rows:
+            grid.add_row(*row)
+        yield grid
+
+
+class AnswerMarkdown(Markdown):
+    """Headings at the left, code that can be copied, and every word where it was written."""
+
+    inlines = Markdown.inlines | {"link", "link_url"}
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
         "heading_open": _Heading,
         "fence": _Code,
         "code_block": _Code,
+        "blockquote_open": _Quote,
+        "bullet_list_open": _List,
+        "ordered_list_open": _List,
+        "list_item_open": _Item,
+        "table_open": _Table,
     }

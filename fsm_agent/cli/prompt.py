@@ -82,11 +82,20 @@ def _session(home: Path, toolbar: Callable[[], str]) -> PromptSession[str]:
         completer=ChatCompleter(home),
         complete_while_typing=False,
         reserve_space_for_menu=6,
-        bottom_toolbar=lambda: [("class:bottom-toolbar.text", f"  {toolbar()}")],
+        bottom_toolbar=lambda: [("class:bottom-toolbar.text", _fitted(f"  {toolbar()}"))],
         style=Style.from_dict(
             {"bottom-toolbar": "noreverse", "bottom-toolbar.text": "noreverse ansibrightblack"}
         ),
     )
+
+
+def _fitted(line: str) -> str:
+    """A line as long as the terminal is wide at most; the editor would cut it without a sign."""
+    from prompt_toolkit.application import get_app
+
+    text = Text(line)
+    text.truncate(get_app().output.get_size().columns, overflow="ellipsis")
+    return text.plain
 
 
 def _history(home: Path) -> History:

@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 
 from rich.console import Console, RenderableType
-from rich.table import Table as Grid
 from rich.text import Text
 
 from fsm_agent.cli.figures import cost, count, since, tokens
 from fsm_agent.cli.screen import clean, console_of, preview
+from fsm_agent.cli.table import WholeTable
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.config_file import config_of
 from fsm_agent.providers.profiles import PROFILES
@@ -84,7 +84,7 @@ def list_sessions(home: str | None, limit: int, everything: bool, source: str | 
     return 0
 
 
-def recent(store: Store, width: int) -> Grid:
+def recent(store: Store, width: int) -> WholeTable:
     """The sessions that were used last, as a table. Raises ``ConfigError`` when there are none."""
     found = sessions(store, 20, False, None)
     if not found:
@@ -92,33 +92,20 @@ def recent(store: Store, width: int) -> Grid:
     return _grid(found, width, store.now())
 
 
-def _grid(found: Sequence[SessionInfo], width: int, now: float) -> Grid:
+def _grid(found: Sequence[SessionInfo], width: int, now: float) -> WholeTable:
     """With models and whole ids where there is room for them; the beginning of an id is enough to name a
     session."""
     wide = width >= WIDE
-    grid = Grid(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    exits = 22 if wide else 13
-    columns = (
-        ("id", 14 if wide else SHORT),
-        ("title", 0),
-        *((("by", 8), ("model", 20)) if wide else ()),
-        ("turns", 5),
-        ("last exit", exits),
-    )
-    columns += (("tokens", 7), ("cost", 8), ("used", 6))
-    room = width - sum(size + 2 for _, size in columns)
-    for name, size in columns:
-        right = name in ("turns", "tokens", "cost", "used")
-        grid.add_column(
-            name,
-            justify="right" if right else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            max_width=size or max(12, room),
-        )
+    grid = WholeTable(breaks=24, box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    columns = (("id", 14 if wide else SHORT), ("title", 0), *((("by", 8), ("model", 20)) if wide else ()))
+    columns += (("turns", 5), ("last exit", 22 if wide else 13), ("tokens", 7), ("cost", 8), ("used", 6))
+    room = max(12, width - sum(size + 2 for _, size in columns))
+    for name, _ in columns:
+        grid.add_column(name, justify="right" if name in ("turns", "tokens", "cost", "used") else "left")
     for one in found:
         kind = "" if one.kind in ("root", "compression") else f"({one.kind}) "
         title = Text.assemble((kind, "dim"), preview(one.title or (one.last.asked if one.last else ""), 100))
+        title.truncate(room, overflow="ellipsis")
         cells: list[Text | str] = [clean(one.id) if wide else clean(one.id)[:SHORT], title]
         if wide:
             cells += [clean(one.source), clean(one.model)]

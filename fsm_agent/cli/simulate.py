@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.table import Table as Grid
 from rich.text import Text
 
 from fsm_agent.agent import Agent
 from fsm_agent.cli.run import code_of
 from fsm_agent.cli.screen import console_of, preview, seconds
+from fsm_agent.cli.table import WholeTable
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import (
@@ -159,9 +159,9 @@ def _show(faults: Sequence[str], result: TurnResult, moves: Sequence[SimulatedMo
     console = console_of(sys.stdout)
     if not console.is_terminal:
         console.width = 140
-    grid = Grid(title=f"One turn that meets: {', '.join(faults)}", title_justify="left", expand=False)
+    grid = WholeTable(title=f"One turn that meets: {', '.join(faults)}", title_justify="left", expand=False)
     for name in ("#", "state", "the provider sent", "waited", "event", "guards, in order", "next state"):
-        grid.add_column(name, justify="right" if name in ("#", "waited") else "left", overflow="fold")
+        grid.add_column(name, justify="right" if name in ("#", "waited") else "left")
     for move in moves:
         guards = Text("\n").join(_guard(label, value) for label, value in move.guards)
         waited = seconds(move.waited) if move.waited else ""

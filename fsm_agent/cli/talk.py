@@ -26,6 +26,7 @@ from fsm_agent.cli.prompt import SIGN, Reader
 from fsm_agent.cli.run import ctrl_c, figures, played
 from fsm_agent.cli.screen import clean, preview, seconds
 from fsm_agent.cli.sessions import recent, store_of
+from fsm_agent.cli.table import WholeTable
 from fsm_agent.conversation.parts import FilePart, ImagePart, Part, named
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, OwnershipLost, SessionBusy, StoreError, TurnSuspended
@@ -276,17 +277,17 @@ class Talk:
             f" {spent.output:,} out) · cost {cost(spent)} · window {self.agent.context_used:.0%} full"
         )
 
-    def _tools(self) -> Text:
+    def _tools(self) -> RenderableType:
         """Name and purpose of each tool."""
-        width = max((len(tool.name) for tool in self.agent.tools), default=0)
-        room, asks = self._live.console.width - width - 10, self.agent.settings.approval.policy
-        rows = []
+        asks, grid = (
+            self.agent.settings.approval.policy,
+            WholeTable(box=None, show_header=False, padding=(0, 2)),
+        )
         for tool in sorted(self.agent.tools, key=lambda one: one.name):
             asked = tool.approval == "ask" or asks.get(tool.name) == "ask"
-            row = Text.assemble((f"  {clean(tool.name):<{width}}  ", "bold"))
-            row.append("asks  " if asked else "      ", "yellow")
-            rows.append(row.append(preview(tool.description.partition(".")[0], room)))
-        return Text("\n").join(rows) if rows else Text("There are none.")
+            purpose = preview(tool.description.partition(".")[0], 200)
+            grid.add_row(Text(clean(tool.name), "bold"), Text("asks" if asked else "", "yellow"), purpose)
+        return grid if grid.rows else Text("There are none.")
 
     async def _make_room(self) -> None:
         """Compact before a message that would come into a window that is almost full."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
-from rich.table import Table as Grid
 from rich.text import Text
 from rich.tree import Tree
 
@@ -16,6 +15,7 @@ from fsm_agent.cli.arguments import value_of
 from fsm_agent.cli.figures import cost, count, moment, spell, tokens
 from fsm_agent.cli.screen import clean, preview, seconds
 from fsm_agent.cli.sessions import OUTCOMES, last_exit, put, screen, store_of
+from fsm_agent.cli.table import WholeTable
 from fsm_agent.conversation.handover import AGENT_NAME
 from fsm_agent.conversation.hosted import told_in
 from fsm_agent.conversation.parts import said
@@ -158,11 +158,10 @@ def _doubt(doubt: Doubt) -> Text:
     )
 
 
-def _moves(record: TurnReport) -> Grid:
-    grid = Grid(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
+def _moves(record: TurnReport) -> WholeTable:
+    grid = WholeTable(breaks=24, box=None, padding=(0, 1), pad_edge=False, header_style="dim")
     for name in ("#", "row", "→ state", "why", "seconds"):
-        right = name in ("#", "seconds")
-        grid.add_column(name, justify="right" if right else "left", no_wrap=right, overflow="fold")
+        grid.add_column(name, justify="right" if name in ("#", "seconds") else "left")
     for step in record.steps:
         why = Text(" ").join(_guard(label, value) for label, value in step.guards)
         dest = Text(step.dest, "cyan")

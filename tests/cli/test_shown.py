@@ -8,12 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.text import Text
 
+from fsm_agent.cli.live import ProgressView
 from fsm_agent.cli.markdown import Blocks, Trimmed, rendered
+from fsm_agent.cli.table import WholeTable
 from fsm_agent.cli.talk import command_in, mentioned_in
 from fsm_agent.cli.typing_help import files
-from fsm_agent.conversation.result import Figure, Flag, OptionalText, Text, TurnResult
+from fsm_agent.conversation import result
+from fsm_agent.conversation.result import Figure, Flag, OptionalText, TurnResult
 from fsm_agent.runtime.event_values import SHAPES, ToolStart, shaped
 from fsm_agent.toolsets.edit import Edits
 from fsm_agent.toolsets.seen import Seen
@@ -66,6 +70,93 @@ def test_words_are_broken_between_words() -> None:
         "home",
         "again.",
     ]
+
+
+@pytest.mark.behaviour("HOST-03")
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("one ![two *three*](a.png) four", ["one two three (a.png) four"]),
+        ("one ![](a.png) ![](b.png 'c')", ["one (a.png) (b.png “c”)"]),
+        ("[![one](a.svg)](b) two", ["one (a.svg) (b) two"]),
+        ("![one](data:image/png;base64," + "A" * 99 + ")", ["one", "(data:image/png;base64," + "A" * 17, "A" * 20 + "…)"]),
+        ("[one **two**](a) <https://b.c> <d@e.f>", ["one two (a) https://b.c d@e.f"]),
+        ("List<String> and <b>bold</b><br>one", ["List<String> and <b>bold</b>", "one"]),
+        ("<div>\none\n</div>", ["<div> one </div>"]),
+        ("see [one][1]\n\n[1]: https://a.b", ["see [one][1]", "", "[1]: https://a.b"]),
+        ("```py title=one.py\ntwo\n```", ["py title=one.py", "  two"]),
+        ("```one two", ["one two"]),
+        ("| a | b |\n|---|---|\n| `c|d` | e |", [" a   b", " ─────────", " `c  d`  e"]),
+        ("> | a |\n> |---|\n> | b | c |", ["▌", "▌  a", "▌  ────", "▌  b  c", "▌"]),
+        ("| a |\n|---|\n| " + "b" * 45 + " |\n| c |", ["a:", "b" * 40, "b" * 5, "", "a: c"]),
+        ("| " + " | ".join(["a"] * 30) + " |\n" + "|-" * 30 + "|", ["a"] * 30),
+        ("| a | b |\n|---|---|\n| " + "x" * 20 + " | " + "cc " * 8 + " |",
+         [" a                     b", " " + "─" * 38, " " + "x" * 20 + "  cc cc cc cc cc", " " * 23 + "cc cc cc"]),
+        ("> one\n>\n> two", ["▌ one", "▌", "▌ two"]),
+        ("- one\n\n  two\n-", [" • one", "", "   two", " •"]),
+        ("99. one\n1. two", ["  99 one", " 100 two"]),
+        ("> " * 30 + "one", ["▌ " * 12 + "▌"] * 18 + ["▌ " * 12 + "one"]),
+        ("> " * 50 + "one", ["> " * 19 + ">"] * 2 + ["> " * 10 + "one"]),
+        ("one " + "x" * 60 + " two", ["one", "x" * 40, "x" * 20 + " two"]),
+        ("漢字" * 15 + " שלום עולם", ["漢字" * 10, "漢字" * 5 + " שלום עולם"]),
+        ("`a` " + "👍🏽" * 12, ["a", "👍🏽" * 10, "👍🏽" * 2]),
+        ("one\ttwo", ["one     two"]),
+        ("", []),
+    ],
+)  # fmt: skip
+def test_no_text_of_an_answer_is_lost_or_moved(text: str, rows: list[str]) -> None:
+    assert [row.rstrip() for row in shown(text).splitlines()] == rows
+
+
+def printed(width: int, *parts: RenderableType) -> list[str]:
+    out = io.StringIO()
+    console = Console(file=out, width=width, color_system=None, force_terminal=True, markup=False)
+    for part in parts:
+        console.print(part)
+    return [row.rstrip() for row in out.getvalue().splitlines()]
+
+
+@pytest.mark.behaviour("HOST-04")
+def test_a_table_is_whole_at_any_width() -> None:
+    grid = WholeTable(breaks=12, box=None, padding=(0, 2, 0, 0), pad_edge=False, title="All")
+    for name in ("setting", "value", "from"):
+        grid.add_column(name)
+    grid.add_row("max_iterations", Text("a long value", "bold"), "")
+    grid.add_row("漢字漢字漢字漢字", "2", "[file]")
+    assert [row.split() for row in printed(60, grid)[1:]] == [
+        ["setting", "value", "from"], ["max_iterations", "a", "long", "value"], ["漢字漢字漢字漢字", "2", "[file]"],
+    ]  # fmt: skip
+    assert printed(20, grid) == [
+        "All", "setting:", "max_iterations", "value: a long value", "from", "", "setting:", "漢字漢字漢字漢字",
+        "value: 2", "from: [file]",
+    ]  # fmt: skip
+    assert printed(16, grid, grid)[:3] == ["All", "setting:", "max_iterations"]
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_tools_line_has_one_row_and_a_move_stands_below_what_was_said_before(width: int) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=width, color_system=None, force_terminal=True)
+    view = ProgressView(console, console, verbose=True)
+    view.stream_delta("The answer\nin two lines")
+    view.transition("turn", "CallLLM", "text", "Finalize")
+    view.tool_complete("c1", "search_files", {"path": "漢" * 30}, "word " * 90, "ok")
+    words = out.getvalue().split()
+    assert words.index("lines") < words.index("CallLLM") < words.index("✓")
+    (row,) = (row for row in out.getvalue().splitlines() if "search_files" in row)
+    assert row.endswith("…")
+    assert out.getvalue().endswith(f"{row}\n")
+
+
+def test_the_end_of_a_line_may_come_in_two_pieces_and_a_line_is_what_it_is_at_its_end() -> None:
+    blocks = Blocks()
+    assert [blocks.feed(piece) for piece in ("one\r", "\ntwo\n#", "three\r\n", "\r\nfour\r\n")][:3] == [
+        "",
+        "",
+        "",
+    ]
+    assert blocks.rest() == "four\n"
+    assert blocks.feed("a\r") + blocks.rest() == "a\\x0d"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +219,12 @@ def test_help_loads_little() -> None:
 
 
 def test_fields_by_their_names_have_the_types_that_are_said() -> None:
-    for names, kinds in ((OptionalText, (str | None,)), (Text, (str,)), (Figure, (int,)), (Flag, (bool,))):
+    for names, kinds in (
+        (OptionalText, (str | None,)),
+        (result.Text, (str,)),
+        (Figure, (int,)),
+        (Flag, (bool,)),
+    ):
         for name in names.__args__:
             assert TurnResult.model_fields[name].annotation in kinds, name
 

@@ -158,6 +158,21 @@ def test_it_answers_from_the_real_results(place: Path) -> None:
     assert answer.endswith(NO_MODEL)
 
 
+def test_its_answer_is_markdown_that_shows_all_of_it(place: Path) -> None:
+    (place / "README.md").write_text(
+        "# A `name` and __init__\n\n[![badge](a.svg)](b)\n<br>\n\nOne line.\nAnother.\n\n```\nno\n```\n"
+        + "\n" * 9
+    )
+    (place / "__init__.py").write_text("```TODO``` *a* _b_\n")
+    result = turn("list the files, read README.md, find TODO in __init__.py and what is 2*3*4?", place)
+    answer = result.final_response or ""
+    assert "`__init__.py`" in answer.splitlines()[2]
+    assert "Its first heading is ``A `name` and __init__``." in answer
+    assert "It begins:\n\n```\nOne line.\nAnother.\n```\n" in answer
+    assert "\n````\n1: ```TODO``` *a* _b_\n````\n" in answer
+    assert "`2*3*4` = 24" in answer
+
+
 @pytest.mark.parametrize(
     ("text", "fact"),
     [

@@ -14,7 +14,7 @@ from typing import Any
 
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.messages import ModelReply, ToolCall
-from fsm_agent.providers.offline.facts import fact, goes_on_at
+from fsm_agent.providers.offline.facts import fact, goes_on_at, named
 from fsm_agent.providers.offline.plan import Want, plan
 from fsm_agent.runtime.ports import StreamSink
 
@@ -26,13 +26,13 @@ HELP = """I am the offline demo: I follow a few rules and understand nothing els
 - list the files in a folder: "what is in this folder?", "list docs and read README.md"
 - read a file, or count its lines: "read pyproject.toml", "how many lines has README.md?"
 - search: "find TODO in src", "find *.toml"
-- tell the time or work something out: "what time is it in Tokyo?", "what is 12*(3+4)?"
+- tell the time or work something out: "what time is it in Tokyo?", "what is `12*(3+4)`?"
 - run a command, if you allow it: "run `git status`"
-- call a tool of yours: lookup(city="Bern")
+- call a tool of yours: `lookup(city="Bern")`
 For real answers choose a real model:
 - set ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENROUTER_API_KEY, or
 - start a local server (Ollama, LM Studio, llama.cpp), or
-- name one: --model <provider>:<model>, with --base-url for any server that speaks its API."""
+- name one: `--model <provider>:<model>`, with `--base-url` for any server that speaks its API."""
 
 _DELTA = re.compile(r"\s*\S{1,24}")
 Row = Mapping[str, Any]
@@ -164,10 +164,12 @@ def _answer(wants: Sequence[Want], made: Sequence[Made], offered: Mapping[str, A
         if results:
             parts.append(fact(found, results))
         elif want.tool not in offered and offered:
-            parts.append(f"For “{want.subject}” I would need the tool {want.tool}, which is not on offer.")
+            parts.append(
+                f"For {named(want.subject)} I would need the tool {want.tool}, which is not on offer."
+            )
         else:
             why = "no rounds are left" if offered else "no tool is on offer"
-            parts.append(f"I did not get to “{want.subject}”: {why}.")
+            parts.append(f"I did not get to {named(want.subject)}: {why}.")
     return "\n\n".join(parts)
 
 

@@ -1,7 +1,7 @@
 """The figures of the pages and their picture, from one run of the benchmarks.
 
     python benchmarks/figures.py --measure    # some ten minutes; nothing else should run meanwhile
-    python benchmarks/figures.py --commands demo test    # what `make demo` and `make test` take on a fresh clone
+    python benchmarks/figures.py --commands demo test    # what these targets take in a fresh clone
     python benchmarks/figures.py              # write the pages anew from what was measured
     python benchmarks/figures.py --check      # say whether they are what was measured
 
@@ -54,9 +54,9 @@ def measure_commands(names: Sequence[str]) -> None:
         json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     )
     for name in names:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as place:
+            folder, environment = f"{place}/fsm_agent", os.environ | {"FSM_AGENT_HOME": f"{place}/home"}
             subprocess.run(["git", "clone", "--quiet", str(ROOT), folder], check=True)
-            environment = os.environ | {"FSM_AGENT_HOME": f"{folder}/.home"}
             for which in ("first", "again"):
                 print(f"make {name}, {which} …", flush=True)
                 began = time.monotonic()
@@ -84,7 +84,8 @@ def calls_of(rows: Rows) -> list[tuple[int, dict[str, Any]]]:
 def commands() -> str:
     """What the first commands of the README take."""
     parts = [
-        f"`make {name}` takes {spelled(found['first'])} on a fresh clone and {spelled(found['again'])} after that"
+        f"`make {name}` takes {spelled(found['first'])} on a fresh clone,"
+        f" {spelled(found['again'])} when it is run again"
         for name, found in known("commands").items()
     ]
     words = (

@@ -104,9 +104,10 @@ def _open_fence(last: Token, lines: Sequence[str]) -> str:
 def rendered(text: str) -> RenderableType:
     """Return a text in Markdown for a console. Addresses of links and pictures are shown, and what entities
     such as ``&#27;`` stand for is made visible."""
+    text = clean(text)
     tokens = _PARSER.parse(text)
     if any(token.level >= _DEEPEST - 2 for token in tokens):
-        return Text(clean(text))
+        return Text(text)
     page = AnswerMarkdown("", hyperlinks=False)
     page.parsed = [_drawable(token) for token in _with_all_cells(tokens, text.split("\n"))]
     return page
@@ -164,9 +165,9 @@ def _with_all_cells(tokens: Sequence[Token], lines: Sequence[str]) -> Iterator[T
             case "tr_open":
                 here = (token.map or [0])[0]
                 columns = 0
-            case "th_open" | "td_open":
+            case "td_open":
                 columns += 1
-            case "tr_close":
+            case "tr_close" if columns:  # a row of headings has no more than its table
                 cells = escapedSplit(lines[here].strip().lstrip("> \t"))
                 cells = cells[not cells[0] :]
                 for cell in cells[columns : len(cells) - (not cells[-1])]:

@@ -87,6 +87,7 @@ def test_words_are_broken_between_words() -> None:
         ("```py title=one.py\ntwo\n```", ["py title=one.py", "  two"]),
         ("```one two", ["one two"]),
         ("| a | b |\n|---|---|\n| `c|d` | e |", [" a   b", " ─────────", " `c  d`  e"]),
+        ("- | a | b |\n  |---|---|\n  | c | d | e |", [" •", "    a  b", "    ───────", "    c  d  e"]),
         ("> | a |\n> |---|\n> | b | c |", ["▌", "▌  a", "▌  ────", "▌  b  c", "▌"]),
         ("| a |\n|---|\n| " + "b" * 45 + " |\n| c |", ["a:", "b" * 40, "b" * 5, "", "a: c"]),
         ("| " + " | ".join(["a"] * 30) + " |\n" + "|-" * 30 + "|", ["a"] * 30),

@@ -57,12 +57,12 @@ def plausible(tokens: int, chars: int) -> bool:
 
 def threshold(window: int, settings: Compression) -> int:
     """Prompt tokens from which a conversation is compacted: half of a window of 512,000 and more, three
-    quarters below, 85 % up to 64,000."""
+    quarters below, 85 % up to 64,000. At least one: tiny ratios round down to none, and callers divide by it."""
     if window <= TINY_WINDOW:
-        return int(window * max(settings.threshold, settings.tiny_window))
+        return max(1, int(window * max(settings.threshold, settings.tiny_window)))
     if window < SMALL_WINDOW:
         return max(TINY_WINDOW, int(window * max(settings.threshold, settings.small_window_floor)))
-    return int(window * settings.threshold)
+    return max(1, int(window * settings.threshold))
 
 
 def fits_at_all(fixed_chars: int, window: int) -> bool:

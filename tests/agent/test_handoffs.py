@@ -326,7 +326,7 @@ def test_the_page_runs(
         exec(block, space)
     out = capsys.readouterr().out
     for shown in (
-        "The tool clerk says: The tool price says: 40 francs", "[('clerk', 'text_response', 2)]",
+        "The tool clerk says:\n\n```\nThe tool price says: 40 francs", "[('clerk', 'text_response', 2)]",
         "billing says: The tool invoice says: invoice 5: 120 francs, paid",
         "the way: [('triage', 'billing', 'Please call invoice(5)')]", "\nbilling\n",
     ):  # fmt: skip

@@ -47,6 +47,27 @@ def json_of(cli: Cli, *arguments: str) -> Any:
 # wrong use
 
 
+def test_a_copy_that_would_copy_nothing_is_refused(home: Path, tmp_path: Path, cli: Cli) -> None:
+    code, out, err = cli("sessions", "copy", "--to", str(tmp_path / "there"))
+    assert (code, out) == (2, "")
+    assert f"there are no sessions to copy; given: {home}" in err
+    talked(home, "hello")
+    (tmp_path / "link").symlink_to(home)
+    for same in (home, tmp_path / "link", home / ".." / home.name):
+        code, out, err = cli("sessions", "copy", "--to", str(same))
+        assert (code, out) == (2, "")
+        assert "source and target are the same store" in err, same
+
+
+def test_a_copy_with_a_home_reads_that_home_whatever_the_environment_names(
+    home: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talked(home, "hello")
+    monkeypatch.setenv("FSM_AGENT_STORE__DATABASE_URL", "postgresql://no.such.host.invalid/x")
+    code, out, _ = cli("sessions", "copy", "--home", str(home), "--to", str(tmp_path / "there"))
+    assert (code, out[:12]) == (0, "1 session in")
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -278,6 +278,17 @@ def test_a_model_is_told_of_the_iterations_that_are_left_where_it_reads_last(mod
     assert "Added by this program" not in stored(played.agent) + json.dumps(played.result.messages)
 
 
+@pytest.mark.parametrize("window", [10_000, 1_000_000])
+def test_a_threshold_that_rounds_to_no_tokens_is_one_token(window: int) -> None:
+    least = 1e-7
+    settings = {
+        "prompt": {"context_hint": 0.5},
+        "compression": {"threshold": least, "tiny_window": least, "small_window_floor": least},
+    }
+    with table([text("short")] * 9, settings=settings, context_window=window) as (agent, _, _, _):
+        assert agent.run_conversation("go").turn_exit_reason != "local_processing_error"
+
+
 @pytest.mark.behaviour("BUILD-12")
 def test_a_model_is_told_how_full_the_conversation_is() -> None:
     settings = {"prompt": {"context_hint": 0.5}}

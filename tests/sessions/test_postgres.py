@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -456,6 +458,31 @@ def test_a_store_is_copied_there_and_back_and_is_the_same(
     )
     for store in (file, there, back):
         store.close()
+
+
+def test_the_page_moves_the_sessions_of_a_home_with_the_address_exported(
+    url: str, tmp_path: Path, cli: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs/postgresql.md").read_text()
+    (command,) = re.findall(r"\$ fsm-agent (sessions copy .*?) +#.*", page.partition("## Rights")[0])
+    home = tmp_path / "existing"
+    one = Agent(ScriptedModel([text("a walrus")]), home=home, toolsets=[], clock=FakeClock())
+    one.chat("hello")
+    one.close()
+    monkeypatch.setenv("FSM_AGENT_STORE__DATABASE_URL", url)
+    words = [
+        word.replace("~/.local/share/fsm-agent", str(home)).replace("$FSM_AGENT_STORE__DATABASE_URL", url)
+        for word in shlex.split(command)
+    ]
+    code, out, err = cli(*words)
+    assert (code, err) == (0, "")
+    assert "1 session in" in out
+    there = PostgresDatabase(url)
+    assert there.select("SELECT COUNT(*) FROM sessions") == [(1,)]
+    there.close()
+    code, out, err = cli("sessions", "copy", "--to", url)
+    assert (code, out) == (2, "")
+    assert "source and target are the same store" in err
 
 
 def test_a_copy_of_which_something_is_lost_is_not_made(url: str, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ demo: .venv/installed ## a real turn over this repository's own files, without a
 	@echo
 	@echo "Next: $(BIN)/fsm-agent chat"
 
-test: .venv/developing ## the fast test suite (under two minutes)
+test: .venv/developing ## the fast test suite (about four minutes on two cores)
 	@$(IN_MEMORY) $(COMPILED) $(BIN)/pytest -m "not slow" --numprocesses 3 --dist worksteal
 
 test-slow: .venv/developing ## long random runs, the kill matrix, then real servers and a browser one at a time

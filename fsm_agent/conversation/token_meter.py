@@ -57,7 +57,8 @@ def plausible(tokens: int, chars: int) -> bool:
 
 def threshold(window: int, settings: Compression) -> int:
     """Prompt tokens from which a conversation is compacted: half of a window of 512,000 and more, three
-    quarters below, 85 % up to 64,000. At least one: tiny ratios round down to none, and callers divide by it."""
+    quarters below, 85 % up to 64,000. At least one, because tiny ratios round down to none and callers
+    divide by it."""
     if window <= TINY_WINDOW:
         return max(1, int(window * max(settings.threshold, settings.tiny_window)))
     if window < SMALL_WINDOW:

@@ -8,7 +8,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
-from fsm_agent.composition.options import DEFAULT_TOOLSETS, AgentOptions, Deps, Inherited, Other, Out
+from fsm_agent.composition.options import (
+    DEFAULT_TOOLSETS,
+    AgentOptions,
+    Deps,
+    Inherited,
+    Other,
+    Out,
+    sequence_of,
+)
 from fsm_agent.conversation.handover import AGENT_NAME
 from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart, Part
 from fsm_agent.errors import ConfigError, SessionBusy, StoreError
@@ -190,12 +198,14 @@ class Agent(Generic[Deps, Out]):
     ) -> None:
         self._options = AgentOptions(
             model=model, base_url=base_url, api_mode=api_mode, api_key=api_key, context_window=context_window,
-            tools=tuple(tools), toolsets=toolsets if isinstance(toolsets, str) else tuple(toolsets),
+            tools=sequence_of("tools", tools),
+            toolsets=toolsets if isinstance(toolsets, str) else tuple(toolsets),
             system_prompt=system_prompt, output_type=output_type, fallbacks=fallbacks, settings=settings,
             home=home, session_id=session_id, callbacks=callbacks, clock=clock, budget=budget,
-            auxiliary=auxiliary, memory=memory, context_engine=context_engine, hooks=tuple(hooks),
-            input_guardrails=tuple(input_guardrails), output_guardrails=tuple(output_guardrails), mcp=mcp,
-            workdir=workdir, store=store,
+            auxiliary=auxiliary, memory=memory, context_engine=context_engine,
+            hooks=sequence_of("hooks", hooks), mcp=mcp, workdir=workdir, store=store,
+            input_guardrails=sequence_of("input_guardrails", input_guardrails),
+            output_guardrails=sequence_of("output_guardrails", output_guardrails),
             inherits=inherits, source=source, name=name, handoffs=handoffs, inbox=inbox,
             telemetry=telemetry,
         )  # fmt: skip

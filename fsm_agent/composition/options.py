@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypedDict
 
 from typing_extensions import TypeVar
 
 from fsm_agent.conversation.handover import AGENT_NAME
+from fsm_agent.errors import ConfigError
 
 if TYPE_CHECKING:
     import os
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 Deps = TypeVar("Deps", default=Any)
 Out = TypeVar("Out", default=str)
 Other = TypeVar("Other")
+T = TypeVar("T")
 
 DEFAULT_TOOLSETS = ("core", "memory", "skills", "todo", "sessions")
 """What works everywhere. ``delegate`` costs the requests of other turns, ``clarify`` needs a person: those
@@ -50,6 +52,13 @@ class Inherited:
     approvals: Approvals
     more: ToolSource | None
     session: Session
+
+
+def sequence_of(name: str, given: Iterable[T]) -> tuple[T, ...]:
+    """The values of an argument that takes several. Raises ``ConfigError`` for a single one."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigError(f"{name} has the wrong type", given, f"a list, also of one: {name}=[…]")
+    return tuple(given)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -179,3 +179,10 @@ def test_the_options_are_the_arguments_with_the_same_types_and_defaults() -> Non
     arguments = list(signature(Agent).parameters.values())
     shown = [(one.name, one.annotation, one.default) for one in arguments]
     assert shown == [(one.name, one.type, one.default) for one in fields(AgentOptions)]
+
+
+@pytest.mark.parametrize("name", ["tools", "hooks", "input_guardrails", "output_guardrails"])
+def test_one_value_where_several_are_taken_is_one_line(name: str) -> None:
+    for given in (print, "lookup", 7):
+        with pytest.raises(ConfigError, match=rf"{name} has the wrong type; given: .*{name}=\[…\]"):
+            Agent("offline:demo", **{name: given})

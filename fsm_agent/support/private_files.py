@@ -9,6 +9,7 @@ import contextlib
 import fnmatch
 import os
 import stat
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -34,6 +35,21 @@ def private_file(path: str | os.PathLike[str], flags: int) -> int:
 def touch(path: Path) -> None:
     """Make the file if it is missing. Raises ``OSError``."""
     os.close(private_file(path, os.O_RDWR | os.O_CREAT))
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """Make a file that is whole from the moment it is there; one that another process made first is left as it
+    is. Raises ``OSError``."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.new")
+    try:
+        with open(private_file(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def made_private(home: Path, names: Iterable[str]) -> str:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sqlite3
 import threading
 import weakref
@@ -17,7 +18,9 @@ from fsm_agent.sessions.store.database import Durability
 from fsm_agent.sessions.store.integrity import as_store_error, format_of, look_through, looking, marked, newer
 from fsm_agent.sessions.store.schema import VERSIONS
 from fsm_agent.sessions.store.sqlite_writer import SqliteWriter, patiently
-from fsm_agent.support.private_files import private_folder, touch
+from fsm_agent.support.private_files import private_folder, touch, write_new
+
+Versions = tuple[tuple[str, ...], ...]
 
 
 class SqliteDatabase(SqliteWriter):
@@ -93,7 +96,7 @@ class SqliteDatabase(SqliteWriter):
         try:
             private_folder(self.path.parent)
             if not self.path.exists():
-                touch(self.path)
+                self._create()
             if self._is_current():
                 return self._opened()
             connection = self._connected()
@@ -101,6 +104,12 @@ class SqliteDatabase(SqliteWriter):
         except (sqlite3.Error, OSError) as error:
             raise as_store_error(error, self.path) from error
         return connection
+
+    def _create(self) -> None:
+        try:
+            write_new(self.path, _empty_database(self.versions))
+        except OSError:  # no hard links in this file system: the tables are made in the empty file
+            touch(self.path)
 
     def _is_current(self) -> bool:
         """False when it must be written to before it can be used, and may be."""
@@ -168,11 +177,7 @@ class SqliteDatabase(SqliteWriter):
             version = _version(connection)
             if version > current:
                 raise newer(self.path, version, current)
-            for statements in self.versions[version:]:
-                for statement in statements:
-                    connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {current}")
-            connection.execute(f"PRAGMA application_id = {marked(current)}")
+            _upgrade(connection, self.versions, version)
             connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")
@@ -184,6 +189,24 @@ class SqliteDatabase(SqliteWriter):
         touch(copy)
         with contextlib.closing(sqlite3.connect(copy)) as target:
             connection.backup(target)
+
+
+@functools.cache
+def _empty_database(versions: Versions) -> bytes:
+    """The bytes of a database without rows. A new file begins with them: running the statements of all versions
+    takes several milliseconds."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        _upgrade(connection, versions, 0)
+        return connection.serialize()
+
+
+def _upgrade(connection: sqlite3.Connection, versions: Versions, version: int) -> None:
+    """Bring the tables from ``version`` to the newest one."""
+    for statements in versions[version:]:
+        for statement in statements:
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {len(versions)}")
+    connection.execute(f"PRAGMA application_id = {marked(len(versions))}")
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -193,8 +193,8 @@ class SqliteDatabase(SqliteWriter):
 
 @functools.cache
 def _empty_database(versions: Versions) -> bytes:
-    """The bytes of a database without rows. A new file begins with them: running the statements of all versions
-    takes several milliseconds."""
+    """The bytes of a database without rows. A new file begins with them, because running the statements of
+    all versions takes several milliseconds."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         _upgrade(connection, versions, 0)
         return connection.serialize()

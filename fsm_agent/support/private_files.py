@@ -38,8 +38,8 @@ def touch(path: Path) -> None:
 
 
 def write_new(path: Path, content: bytes) -> None:
-    """Make a file that is whole from the moment it is there; one that another process made first stays. Raises
-    ``OSError``."""
+    """Make a file that is whole from the moment it is there; one that another process made first stays.
+    Raises ``OSError``."""
     draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.new")
     try:
         with open(private_file(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:

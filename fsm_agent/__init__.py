@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart
     from fsm_agent.conversation.result import TurnResult
     from fsm_agent.debug.core.remote_server import RemoteDebugServer
-    from fsm_agent.errors import TurnSuspended
+    from fsm_agent.errors import TurnFailed, TurnSuspended
     from fsm_agent.fsm.base_turn import BaseTurn
     from fsm_agent.fsm.nested import Nested
     from fsm_agent.fsm.pause_point import PausePoint
@@ -50,6 +50,7 @@ _HOMES = {
     "Settings": "fsm_agent.settings.model",
     "Step": "fsm_agent.fsm.runner",
     "Turn": "fsm_agent.sessions.turn",
+    "TurnFailed": "fsm_agent.errors",
     "TurnResult": "fsm_agent.conversation.result",
     "TurnSuspended": "fsm_agent.errors",
     "WakeAt": "fsm_agent.tools",
@@ -62,8 +63,8 @@ _HOMES = {
 __all__ = [
     "Agent", "Answer", "AudioPart", "BaseTurn", "Block", "FilePart", "Guardrail", "Handoff", "Hooks",
     "ImagePart", "Nested", "Pending", "RequestChange", "ResultLater", "Retry", "Rewrite", "RunContext",
-    "Settings", "Step", "Turn", "TurnResult", "TurnSuspended", "WakeAt", "Workflow", "WorkflowResult",
-    "__version__", "tool",
+    "Settings", "Step", "Turn", "TurnFailed", "TurnResult", "TurnSuspended", "WakeAt",
+    "Workflow", "WorkflowResult", "__version__", "tool",
 ]  # fmt: skip
 
 

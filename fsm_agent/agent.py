@@ -19,7 +19,7 @@ from fsm_agent.composition.options import (
 )
 from fsm_agent.conversation.handover import AGENT_NAME
 from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart, Part
-from fsm_agent.errors import ConfigError, SessionBusy, StoreError
+from fsm_agent.errors import ConfigError, SessionBusy, StoreError, TurnFailed
 from fsm_agent.support.later import Later
 
 # What turns are made of is loaded when the first agent is made: importing this module is cheap.
@@ -229,8 +229,12 @@ class Agent(Generic[Deps, Out]):
     # Turns
 
     def chat(self, user_message: Content, *, deps: Deps | None = None) -> str:
-        """One turn; only its text."""
-        return self.run_conversation(user_message, deps=deps).final_response or ""
+        """Run one turn and return its text, also that of a partial answer or an interrupted one. Raises
+        ``TurnFailed``, which has the result, for a failed turn; ``run_conversation`` returns the result."""
+        result = self.run_conversation(user_message, deps=deps)
+        if result.failed:
+            raise TurnFailed(result)
+        return result.final_response or ""
 
     @overload
     def run_conversation(

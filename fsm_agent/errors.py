@@ -16,6 +16,7 @@ transition table has rows for them. Exceptions are for bugs and wrong use, split
     │       └── StaleCopyError    somebody else wrote to the session meanwhile
     ├── StoreError            the file that sessions are kept in cannot be used (exit code 2)
     ├── SessionBusy           another turn of this session is running (exit code 2)
+    ├── TurnFailed            a turn ended without an answer, and its caller asked for the answer alone
     └── TurnSuspended         the turn waits for an answer, and goes on when it is there (exit code 4)
 """
 
@@ -90,6 +91,15 @@ class StoreError(FsmAgentError):
 
 class SessionBusy(FsmAgentError):
     """Another turn of the same session is still running."""
+
+
+class TurnFailed(FsmAgentError):
+    """A turn failed, and ``Agent.chat`` has no answer to return. The message is the sentence that a person
+    reads; ``result`` is the whole ``TurnResult``, with ``turn_exit_reason`` and ``failure_class``."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+        super().__init__(result.error or f"the turn ended: {result.turn_exit_reason}")
 
 
 class TurnSuspended(FsmAgentError):

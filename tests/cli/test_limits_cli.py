@@ -34,7 +34,7 @@ def test_a_turn_of_the_command_line_is_limited(
     assert run(tmp_path, *options) == 3
     said = json.loads(capsys.readouterr().out)
     assert said["turn_exit_reason"] == reason
-    assert said["error"].startswith(name)
+    assert f": {name} is " in said["error"]
     assert said["limit"]["scope"] == "tree"
 
 

@@ -40,7 +40,7 @@ def test_a_refused_message_is_not_sent_now_or_later(tmp_path: Path) -> None:
     result, agent, model = run(tmp_path, [text("fine")], "my key is sk-1", input_guardrails=[no_keys])
     assert (result.turn_exit_reason, result.failed, result.attempts) == ("guardrail_blocked", True, 0)
     assert result.guardrail == {"by": "no_keys", "reason": "that looks like a key", "what": "message"}
-    assert result.error == "that looks like a key"
+    assert result.error == "A guardrail stopped the turn: that looks like a key."
     assert agent.chat("hello") == "fine"
     assert "sk-1" not in str(model.requests)
     assert result.messages[0]["content"] == "my key is sk-1", "people see it"
@@ -79,7 +79,10 @@ def test_an_answer_is_sent_back_with_the_reason_as_often_as_it_may(tmp_path: Pat
 def test_an_answer_that_stays_wrong_ends_the_turn_by_a_reason_of_its_own(tmp_path: Path) -> None:
     replies = [text(f"a long answer {number}") for number in range(3)]
     result, _, model = run(tmp_path, replies, output_guardrails=[short], settings={"output_retries": 2})
-    assert (result.turn_exit_reason, result.error) == ("output_invalid", "longer than ten letters")
+    assert (result.turn_exit_reason, result.error) == (
+        "output_invalid",
+        "The model gave no answer of the type that was asked for: longer than ten letters.",
+    )
     assert len(model.requests) == 3
 
 
@@ -101,7 +104,8 @@ def test_a_text_that_was_cut_is_looked_at_before_it_goes_out(tmp_path: Path) -> 
 def test_a_text_that_cannot_be_sent_back_any_more_is_not_delivered(tmp_path: Path) -> None:
     result, *_ = run(tmp_path, [length("far too long")], output_guardrails=[short],
                      settings={"length": {"max_continuations": 0}})  # fmt: skip
-    assert (result.turn_exit_reason, result.error) == ("length_exhausted", "longer than ten letters")
+    assert result.turn_exit_reason == "length_exhausted"
+    assert (result.error or "").endswith("Before that: longer than ten letters.")
     assert "far too long" not in str((result.final_response, result.messages))
 
 
@@ -156,13 +160,14 @@ def test_a_guardrail_that_fails_refuses(tmp_path: Path, side: str) -> None:
     result, *_ = run(tmp_path, [text("fine")], **{side: [broken]})
     assert (result.turn_exit_reason, result.error) == (
         "guardrail_blocked",
-        "guardrail broken failed: ZeroDivisionError()",
+        "A guardrail stopped the turn: guardrail broken failed: ZeroDivisionError().",
     )
 
 
 def test_a_guardrail_that_says_something_else_refuses(tmp_path: Path) -> None:
     result, *_ = run(tmp_path, [text("fine")], input_guardrails=[lambda context, words: Retry("no")])
-    assert result.error == "guardrail <lambda> answered with Retry: None or Block or Rewrite is allowed"
+    wrong = "guardrail <lambda> answered with Retry: None or Block or Rewrite is allowed"
+    assert result.error == f"A guardrail stopped the turn: {wrong}."
 
 
 def test_what_is_no_guardrail_is_refused_when_the_agent_is_made(tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_a_hook_before_a_request_that_fails_lets_none_out_and_the_session_goes_o
     result = agent.run_conversation("go")
     assert (result.turn_exit_reason, result.attempts, model.requests) == ("guardrail_blocked", 0, [])
     assert result.error is not None
-    assert result.error.startswith("hook Broken ")
+    assert result.error.startswith("A guardrail stopped the turn: hook Broken ")
     assert "\n" not in result.error
     hook._point = ""
     assert agent.chat("again") == "fine"
@@ -272,7 +272,7 @@ def test_a_hook_that_hangs_is_given_up_and_refuses(tmp_path: Path) -> None:
 
     agent, model = agent_of(tmp_path, [text("fine")], Stuck(), settings={"hook_timeout": 0.05})
     result = agent.run_conversation("go")
-    assert result.error == "hook Stuck took longer than 0.05 s"
+    assert result.error == "A guardrail stopped the turn: hook Stuck took longer than 0.05 s."
     assert model.requests == []
 
 

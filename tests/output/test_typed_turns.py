@@ -82,7 +82,7 @@ def test_then_the_next_model_is_asked_and_then_the_turn_ends_by_its_own_reason(t
     assert (result.output.name, len(model.requests), result.fallback_activated) == ("Bern", 3, True)
     result, *_ = run(tmp_path, [text("Bern")] * 3)
     assert (result.turn_exit_reason, result.failed, result.output) == ("output_invalid", True, None)
-    assert result.error == "it is no JSON."
+    assert result.error == "The model gave no answer of the type that was asked for: it is no JSON."
     assert result.attempts == 3
 
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from fsm_agent import tool
-from fsm_agent.testing import call, json_reply, reasoning, text, tools
+from fsm_agent import TurnFailed, tool
+from fsm_agent.testing import call, json_reply, length, reasoning, status, text, tools
 from tests.helpers.harness import echo, play, table
 from tests.helpers.waiting import PATIENCE
 
@@ -158,6 +158,22 @@ def test_a_session_goes_on_from_turn_to_turn() -> None:
         assert agent.chat("first") == "one"
         assert agent.chat("second") == "two"
         assert [m["content"] for m in server.bodies[1]["messages"][1:]] == ["first", "one", "second"]
+
+
+def test_chat_raises_the_failure_of_a_turn_and_the_session_goes_on() -> None:
+    with table([status(401), text("hello")]) as (agent, server, _, _):
+        with pytest.raises(TurnFailed, match=r"The provider refused the request.*API key") as failure:
+            agent.chat("first")
+        result = failure.value.result
+        assert (result.turn_exit_reason, result.failed) == ("non_retryable_error", True)
+        assert str(failure.value) == result.error == result.final_response
+        assert agent.chat("second") == "hello"
+        assert len(server.bodies) == 2
+
+
+def test_chat_returns_what_there_is_of_an_answer_that_was_cut() -> None:
+    with table([length("half")], settings={"length": {"max_continuations": 0}}) as (agent, *_):
+        assert agent.chat("first").startswith("half")
 
 
 @pytest.mark.behaviour("PREP-02c")

@@ -262,8 +262,10 @@ class Recovery:
         self.failure_class, self.error = name, one_line(message)
 
     def settle(self, explanation: str) -> None:
-        """The turn ends without an answer: say why, unless that is known."""
-        self.error = self.error or explanation
+        """The turn ends without an answer: the error is the whole sentence that says why, with what was wrong
+        before where the sentence does not say it."""
+        known = (self.error or "").rstrip(".")
+        self.error = explanation if known in explanation else f"{explanation} Before that: {known}."
 
     def succeed(self) -> None:
         """A reply came: nothing is wrong any more."""

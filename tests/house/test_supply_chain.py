@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 VENDOR = ROOT / "fsm_agent" / "debug" / "web" / "static" / "vendor"
-LOCKS = ("development.txt", "supply.txt")
+LOCKS = ("development.txt", "testing.txt", "supply.txt")
 PINNED = re.compile(
     r"([a-z0-9][a-z0-9._-]*)==([^\s\\;]+)(?: ;[^\\\n]*)? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)"
 )
@@ -35,10 +35,23 @@ def test_the_lock_has_a_hash_for_everything_and_no_place(name: str) -> None:
     assert not re.search(r"://|--(?:extra-)?index|--find-links|--trusted|@ |\.\./|(?<![\w.])/\w", text)
 
 
-def test_the_lock_has_all_that_the_project_names() -> None:
+@pytest.mark.parametrize(
+    ("lock", "extras"), [("testing.txt", ["test"]), ("development.txt", ["test", "dev"])]
+)
+def test_the_lock_has_all_that_the_project_names(lock: str, extras: list[str]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    named = {plain(one) for one in (*project["dependencies"], *project["optional-dependencies"]["dev"])}
-    assert sorted(named - set(locked("development.txt"))) == [], "run: make lock"
+    named = [
+        *project["dependencies"],
+        *(one for name in extras for one in project["optional-dependencies"][name]),
+    ]
+    assert sorted({plain(one) for one in named} - set(locked(lock))) == [], "run: make lock"
+
+
+def test_what_the_fast_suite_needs_is_the_same_version_everywhere() -> None:
+    everything = locked("development.txt")
+    assert {name: everything.get(name) for name in locked("testing.txt")} == locked("testing.txt"), (
+        "run: make lock"
+    )
 
 
 def test_the_wheel_names_ranges() -> None:
@@ -47,8 +60,9 @@ def test_the_wheel_names_ranges() -> None:
 
 
 def test_ci_installs_the_lock() -> None:
-    rule = (ROOT / "Makefile").read_text(encoding="utf-8").split(".venv/developing:")[1].split("\n\n")[0]
-    assert "--require-hashes --requirement $(LOCK)" in rule
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "$(PIP) --require-hashes --requirement $(1)" in makefile
+    assert "$(call install,$(LOCK)," in makefile.split("$(VENV)/developing:")[1].split("\n\n")[0]
     assert "make audit" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 

@@ -15,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fsm_agent.dispatch.temporal.workflow import SessionTurns
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from tests.dispatch.app import lines
@@ -170,6 +169,8 @@ def payloads(message: Any) -> Iterator[bytes]:
 async def histories(client: Any) -> tuple[int, int, int]:
     """Replay all workflows with the code of today; how many, the largest payload in bytes, the most events."""
     from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
+
+    from fsm_agent.dispatch.temporal.workflow import SessionTurns
 
     replayer = Replayer(workflows=[SessionTurns], workflow_runner=UnsandboxedWorkflowRunner())
     count, largest, longest = 0, 0, 0

@@ -7,8 +7,6 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 comma := ,
 OFFLINE = the packages cannot be installed: is the package index reachable? What pip said is in $(VENV).log
 SUITE := $(BIN)/python -m tests.helpers.suite
-# CPU seconds of the fast suite, on the machine that benchmarks/measured/suite.json was measured on
-BUDGET := --budget 230
 # Thousands of small databases that are flushed at every move: the fast suite keeps them in memory, the slow one on the disk.
 IN_MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 2000000 ] 2>/dev/null && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 
@@ -24,7 +22,7 @@ LOCK := requirements/development.txt
 COMPILE := --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
 	--no-emit-trusted-host --no-emit-options
 
-.PHONY: help demo test test-slow explore check diagrams docs docs-serve reference pictures bench figures lock audit sbom models clean
+.PHONY: help demo test test-slow test-all explore check diagrams docs docs-serve reference pictures bench figures lock audit sbom models clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -35,13 +33,15 @@ demo: $(VENV)/installed ## a real turn over this repository's own files, without
 	@echo "Next: $(BIN)/fsm-agent chat"
 
 test: $(VENV)/testing ## the fast test suite
-	@$(IN_MEMORY) $(COMPILED) $(SUITE) -m "not slow" $(BUDGET)
+	@$(IN_MEMORY) $(COMPILED) $(SUITE) -m "not slow" $(if $(BUDGET),--budget $(BUDGET))
 
-test-slow: $(VENV)/developing ## long random runs, the kill matrix, then real servers and a browser one at a time
-	@$(BIN)/pytest -m "slow or hypothesis" --hypothesis-profile "at length" --numprocesses 2 --dist loadfile \
-		--ignore tests/peers --ignore tests/browser
-	@$(BIN)/pytest -m slow tests/peers tests/browser
-	@$(BIN)/pytest -m "not slow" --database postgres --numprocesses 2 tests/sessions
+test-slow: $(VENV)/developing ## real servers, a browser, kills, and a quarter of the exhaustive tests: another one at each commit
+	@$(SUITE) -m "slow or hypothesis" --hypothesis-profile "at length" --ignore tests/peers --ignore tests/browser
+	@$(SUITE) --workers 1 -m slow tests/peers tests/browser
+	@$(SUITE) -m "not slow" --database postgres tests/sessions
+
+test-all: ## the same with all of the exhaustive tests
+	@SAMPLE=all $(MAKE) test-slow
 
 explore: $(VENV)/developing ## 20,000 random turns that nobody has tried; what fails becomes an example of the fast test
 	@EXPLORE=1 $(BIN)/pytest -m slow tests/agent/test_properties.py

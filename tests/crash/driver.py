@@ -52,6 +52,7 @@ from tests.crash.scene import (
     world,
 )
 from tests.helpers.on_postgres import same_database
+from tests.helpers.sample import sampled
 
 Result = dict[str, Any]
 Point = tuple[str, int]
@@ -223,11 +224,11 @@ def undisturbed(durability: str, **options: Any) -> Result:
 
 
 def matrix(durability: str, recoveries: bool, every: int, database: type[CrashingDatabase]) -> None:
-    """Every point of the turn (or one in ``every``), and, if so wanted, every point of the recovery from
-    each."""
+    """One in ``every`` points of the turn; or a sample of them, and every point of the recovery from each."""
     base = undisturbed(durability, database=database)
     say({"base": base})
-    for point in points(base["counts"])[::every]:
+    wanted = points(base["counts"])
+    for point in sampled(wanted, "killed") if recoveries else wanted[::every]:
         with tempfile.TemporaryDirectory() as place:
             found = case(durability, point, home := Path(place), database=database)
             say(found)
@@ -302,18 +303,19 @@ def once(kind: Callable[..., Agent]) -> None:
     with folder() as home:
         _, base = in_process(lambda: first(home, Crash(), "full", kind=kind))
     say({"base": base})
-    for point in points(base["counts"]):
+    for point in sampled(points(base["counts"]), "killed"):
         with folder() as home:
             say(case("full", point, home, kind=kind))
 
 
 def suspended(recoveries: bool, every: int) -> None:
     """The turn whose unsafe tool waits for a yes, and then for its result: killed at every point of what asks,
-    answers and goes on (or at one in ``every``), and again at every point of the recovery."""
+    answers and goes on (one in ``every``, or a sample), and again at every point of the recovery."""
     with folder() as home:
         _, base = in_process(lambda: to_the_end(home, Crash(), "full"))
     say({"base": base})
-    for point in points(base["counts"])[::every]:
+    wanted = points(base["counts"])
+    for point in sampled(wanted, "killed") if recoveries else wanted[::every]:
         with folder() as killed:
             ended = [
                 in_process(lambda killed=killed, point=point: to_the_end(killed, Crash(point), "full"))[0]
@@ -365,7 +367,7 @@ def given_up() -> None:
     few commits."""
     base = undisturbed("full")
     say({"base": base})
-    for point in points(base["counts"]):
+    for point in sampled(points(base["counts"]), "killed"):
         with folder() as home:
             signal, _ = in_process(lambda home=home, point=point: first(home, Crash(point), "full"))  # type: ignore[misc]
             for then in (None, *points({"before": FEW, "after": FEW})):
@@ -401,7 +403,7 @@ def forks(name: str) -> None:
         with copied(whole) as home:
             _, base = in_process(lambda: fork(home, turn, edit, Crash()))
             say({"base": {**made, "forked": base}})
-        for point in points(base["counts"]):
+        for point in sampled(points(base["counts"]), "killed"):
             with copied(whole) as killed:
                 ended, _ = in_process(
                     lambda killed=killed, point=point: fork(killed, turn, edit, Crash(point))

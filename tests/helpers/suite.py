@@ -68,8 +68,15 @@ class Worker:
 
     def pytest_collection(self, session: pytest.Session) -> bool:
         """Find the files, and import none."""
-        self._files = {file.nodeid: file for file in session.perform_collect(genitems=False)}
+        session.perform_collect(genitems=False)
         return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item | pytest.Collector]) -> None:
+        """Keep the files before anything is deselected: which tests are wanted shows when they are imported."""
+        if not self._files:
+            self._files = {file.nodeid: file for file in items}
+            items.clear()
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = self._items(session)

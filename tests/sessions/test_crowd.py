@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from fsm_agent.errors import JournalError
 from fsm_agent.sessions.store import ConversationLog, Store
 from fsm_agent.testing import FakeClock, ScriptedModel, overflow, repeat, text
 from tests.crash.crowd import LOGS
+from tests.helpers.sample import sampled
 
 ROOT = Path(__file__).parents[2]
 SECONDS = {"none": 10, "kill": 22, "locks": 22}
@@ -65,9 +67,10 @@ def test_processes_that_wait_and_try_again_lose_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trouble", ["none", "kill", "locks"])
-@pytest.mark.parametrize("mode", ["plain", "rotate"])
-@pytest.mark.parametrize("processes", [2, 3, 5])
+@pytest.mark.parametrize(
+    ("processes", "mode", "trouble"),
+    sampled(product([2, 3, 5], ["plain", "rotate"], ["none", "kill", "locks"]), "crowds"),
+)
 def test_every_turn_that_was_called_completed_is_stored_in_order_and_whole(
     processes: int, mode: str, trouble: str
 ) -> None:

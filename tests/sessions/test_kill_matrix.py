@@ -15,6 +15,7 @@ from fsm_agent.conversation.history_rules import violations
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire import View, WireCopy
 from tests.crash.mutants import MUTANTS
+from tests.helpers.sample import most, sampled
 from tests.helpers.wire_rows import chat_rows
 
 ROOT = Path(__file__).parents[2]
@@ -118,9 +119,9 @@ def test_a_turn_survives_being_killed_anywhere_and_its_recovery_too(
     assert set(base["base"]["states"]) == STATES
     once = [case for case in cases if case["then"] is None]
     twice = [(case["point"], case["then"]) for case in cases if case["then"] is not None]
-    assert [case["point"] for case in once] == all_points(base["base"]["counts"])
+    assert [case["point"] for case in once] == sampled(all_points(base["base"]["counts"]), "killed")
     assert twice == [(case["point"], point) for case in once for point in all_points(case.get("counts", {}))]
-    assert len(twice) > least
+    assert len(twice) > most(least)
     for case in cases:
         assert case["signals"] == [SIGKILL, *[SIGKILL] * (case["then"] is not None), 0], (
             "every point was reached"
@@ -158,8 +159,10 @@ def test_a_suspended_turn_survives_being_killed_anywhere_and_its_recovery_too() 
     """Before and after what is asked is written, before and after its answer is, while the turn goes on; each
     by a process of its own."""
     base, *cases = run("suspended", "twice", "1")
-    assert [case["point"] for case in cases if case["then"] is None] == all_points(base["base"]["counts"])
-    assert len(cases) > 1000
+    assert [case["point"] for case in cases if case["then"] is None] == sampled(
+        all_points(base["base"]["counts"]), "killed"
+    )
+    assert len(cases) > most(1000)
     for case in cases:
         assert case["signals"] == [SIGKILL, *[SIGKILL] * (case["then"] is not None), 0]
         check_suspended(case, base["base"])
@@ -170,7 +173,9 @@ def test_a_session_whose_turn_was_killed_anywhere_goes_on_without_it() -> None:
     """Nobody resumes: the turn is given up, also by a process that is killed while it does so, and the
     session stays usable."""
     base, *cases = run("given up")
-    assert [case["point"] for case in cases if case["then"] is None] == all_points(base["base"]["counts"])
+    assert [case["point"] for case in cases if case["then"] is None] == sampled(
+        all_points(base["base"]["counts"]), "killed"
+    )
     for case in cases:
         where = f"killed at {case['point']}, then at {case['then']}"
         assert "error" not in case, f"{where}: {case['error']}"
@@ -196,7 +201,7 @@ def test_a_turn_of_another_kind_of_agent_survives_being_killed_anywhere(kind: st
     """One in which a person is asked, one whose hooks and guardrails change all that they may, one whose
     answer is of a type, and one that is limited in money, tokens and time."""
     base, *cases = run("once", kind)
-    assert [case["point"] for case in cases] == all_points(base["base"]["counts"])
+    assert [case["point"] for case in cases] == sampled(all_points(base["base"]["counts"]), "killed")
     assert base["base"]["final"] == final
     for case in cases:
         assert case["signals"] == [SIGKILL, 0]
@@ -204,7 +209,7 @@ def test_a_turn_of_another_kind_of_agent_survives_being_killed_anywhere(kind: st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(MUTANTS))
+@pytest.mark.parametrize("name", sampled(sorted(MUTANTS), "engines with a fault"))
 def test_an_engine_with_a_fault_is_noticed(name: str) -> None:
     base, *cases = run("mutant", name)
     noticed = [case["point"] for case in cases if not _passes(case, base["base"])]
@@ -227,10 +232,10 @@ def test_a_fork_survives_being_killed_anywhere_and_its_recovery_too(edit: str, p
     """``puts``: how often the unsafe tool may have begun, once of them in the old turn; what a person
     answered, or what ran before, is not run in the fork, whatever ends it."""
     base, *cases = run("forks", edit)
-    assert [case["point"] for case in cases if case["then"] is None] == all_points(
-        base["base"]["forked"]["counts"]
+    assert [case["point"] for case in cases if case["then"] is None] == sampled(
+        all_points(base["base"]["forked"]["counts"]), "killed"
     )
-    assert len(cases) > least
+    assert len(cases) > most(least)
     for case in cases:
         where = f"fork killed at {case['point']}, then at {case['then']}"
         assert case["signals"] == [SIGKILL, *[SIGKILL] * (case["then"] is not None), 0], where

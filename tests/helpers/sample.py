@@ -1,0 +1,51 @@
+"""A part of what is exhaustive, another one at each commit.
+
+``make test-slow`` plays a quarter of the cases that a test names here, chosen by the commit; ``make test-all``
+plays all of them. So four runs in CI cost as much as one whole run, and a failure is found again at its commit."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Collection, Iterable
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+PART = 4
+"""One case in so many is played."""
+
+Case = TypeVar("Case")
+
+
+@cache
+def commit() -> str:
+    """The commit that is tested; what is not in a repository is always the same sample."""
+    done = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()
+
+
+def everything() -> bool:
+    """Whether all cases are played."""
+    return os.environ.get("SAMPLE") == "all"
+
+
+def seed(name: str) -> int:
+    """A number that another commit makes another one, for the test of this name."""
+    return int.from_bytes(hashlib.sha256(f"{commit()} {name}".encode()).digest()[:8], "big")
+
+
+def most(whole: int) -> int:
+    """How many of so many random cases are played."""
+    return whole if everything() else max(1, whole // PART)
+
+
+def sampled(cases: Iterable[Case], name: str, *, always: Collection[Case] = ()) -> list[Case]:
+    """One in ``PART`` of the cases, from a first one that the commit chooses, and those that found a bug
+    before: all of them with ``SAMPLE=all``."""
+    listed = list(cases)
+    first = seed(name) % PART
+    return [case for n, case in enumerate(listed) if everything() or n % PART == first or case in always]

@@ -24,6 +24,7 @@ from fsm_agent.providers.choose import MODEL_ENV
 from fsm_agent.providers.config_file import CONFIG, KEYS, Config, checked_config, config_of
 from fsm_agent.providers.profiles import PROFILES
 from fsm_agent.sessions.store.postgres.address import shown
+from fsm_agent.settings.errors import about_unknown
 from fsm_agent.settings.model import ENV_PREFIX, Settings, from_environment, unknown_variables
 from fsm_agent.settings.setting_docs import every_setting
 from fsm_agent.support.atomic_write import replace_file
@@ -54,9 +55,7 @@ def show(home: str | None, as_json: bool) -> int:
     else:
         console.print(Text("every setting has its default; fsm-agent config list shows them", "dim"))
     for name in unknown_variables():
-        print(
-            f"fsm-agent: {name} in the environment is no setting; see fsm-agent config list", file=sys.stderr
-        )
+        print(f"fsm-agent: {about_unknown(name)}", file=sys.stderr)
     return 0
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fsm_agent.cli.options import Home, Json, ShowAlone
+from fsm_agent.cli.options import HomeFolder, Json, ShowAlone
 
 config = typer.Typer(
     cls=ShowAlone,
@@ -20,7 +20,7 @@ Name = Annotated[
 
 
 @config.command()
-def show(home: Home = None, json: Json = False) -> None:
+def show(home: HomeFolder = None, json: Json = False) -> None:
     """The config file, and every setting that differs from its default, with where it comes from."""
     from fsm_agent.cli.config import show
 
@@ -28,7 +28,7 @@ def show(home: Home = None, json: Json = False) -> None:
 
 
 @config.command("list")
-def list_(home: Home = None, json: Json = False) -> None:
+def list_(home: HomeFolder = None, json: Json = False) -> None:
     """Every setting: its value, what is allowed, and where the value comes from."""
     from fsm_agent.cli.config import list_settings
 
@@ -36,7 +36,7 @@ def list_(home: Home = None, json: Json = False) -> None:
 
 
 @config.command()
-def get(name: Name, home: Home = None) -> None:
+def get(name: Name, home: HomeFolder = None) -> None:
     """Print one value; a list or table as JSON."""
     from fsm_agent.cli.config import get
 
@@ -49,7 +49,7 @@ def set_(
     value: Annotated[
         str, typer.Argument(metavar="VALUE", help="JSON where it can be read as such, else a text.")
     ],
-    home: Home = None,
+    home: HomeFolder = None,
 ) -> None:
     """Write one value to the config file. Its comments stay, and nothing is written that could not be
     used."""
@@ -59,7 +59,7 @@ def set_(
 
 
 @config.command()
-def unset(name: Name, home: Home = None) -> None:
+def unset(name: Name, home: HomeFolder = None) -> None:
     """Take one value out of the config file."""
     from fsm_agent.cli.config import drop
 
@@ -67,7 +67,7 @@ def unset(name: Name, home: Home = None) -> None:
 
 
 @config.command()
-def path(home: Home = None) -> None:
+def path(home: HomeFolder = None) -> None:
     """Print where the config file is, or would be."""
     from fsm_agent.cli.config import path
 

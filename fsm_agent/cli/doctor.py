@@ -29,6 +29,7 @@ from fsm_agent.sessions.checkpoints import Checkpoints
 from fsm_agent.sessions.store.postgres.address import shown
 from fsm_agent.sessions.store.postgres.opening import checkup_of, database_at
 from fsm_agent.sessions.store.reports.health import Health, database_health, health
+from fsm_agent.settings.errors import about_unknown
 from fsm_agent.settings.model import Settings, unknown_variables
 from fsm_agent.support.clock import SystemClock
 from fsm_agent.support.home import home_of
@@ -153,9 +154,7 @@ def _settings() -> Finding:
     except ConfigError as error:
         return Finding("settings", str(error), "correct the FSM_AGENT_… variable")
     if unknown := unknown_variables():
-        return Finding(
-            "settings", f"{unknown[0]} in the environment is no setting", "see fsm-agent config list"
-        )
+        return Finding("settings", about_unknown(unknown[0]), "correct the FSM_AGENT_… variable")
     return Finding("settings", f"from the environment: {', '.join(sorted(given)) or 'none'}")
 
 

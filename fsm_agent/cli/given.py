@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,8 @@ from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.config_file import Config, config_of
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.names import find_session
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings.errors import about_unknown
+from fsm_agent.settings.model import Settings, unknown_variables
 from fsm_agent.support.home import home_of
 
 
@@ -76,7 +78,10 @@ def _limited(given: CliOptions) -> list[str]:
 def settings_of(
     sets: Sequence[str], max_iterations: int | None = None, file: Mapping[str, Any] | None = None
 ) -> Settings:
-    """Settings from ``nested.name=value`` texts, over ``file``, the settings of the config file."""
+    """Settings from ``nested.name=value`` texts, over ``file``, the settings of the config file. Variables
+    of the environment that look like settings and are none get a line each."""
+    for name in unknown_variables():
+        print(f"fsm-agent: {about_unknown(name)}", file=sys.stderr)
     values = nested(sets)
     if max_iterations is not None:
         values["max_iterations"] = max_iterations

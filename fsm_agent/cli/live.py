@@ -101,10 +101,12 @@ class ProgressView:
         self._flush()
         self._region.hide()
 
-    def transition(self, turn_id: str, source: str, event: str, dest: str) -> None:
-        """Show a move, and how long the state took."""
+    def transition(
+        self, turn_id: str, source: str, event: str, dest: str, *, took: float | None = None
+    ) -> None:
+        """Show a move, and how long the state took: ``took`` where another process knows."""
         now = time.monotonic()
-        spent, self._entered = now - self._entered, now
+        spent, self._entered = now - self._entered if took is None else took, now
         self._moves += 1
         self.status_line.moved(dest)
         if source == "CallLLM":
@@ -161,9 +163,16 @@ class ProgressView:
             self._show()
 
     def tool_complete(
-        self, call_id: str, name: str, arguments: Mapping[str, Any], result: str, status: str
+        self,
+        call_id: str,
+        name: str,
+        arguments: Mapping[str, Any],
+        result: str,
+        status: str,
+        *,
+        took: float | None = None,
     ) -> None:
-        """Show how a tool ended, with a line of its result, or what it changed."""
+        """Show how a tool ended, with a line of its result, or what it changed; ``took`` as of a move."""
         tool = self._running.pop(call_id, None) or RunningTool(name)
         mark, colour = _MARKS.get(status, ("!", "yellow"))
         room = self.console.width if self.console.is_terminal else _PLAIN_WIDTH
@@ -175,7 +184,9 @@ class ProgressView:
             f"{lines:,} lines: " if lines > 1 else ""
         )
         told = Text.assemble((f"    {mark} ", colour), (preview(name, 40), "bold"))
-        told.append(f"  {seconds(tool.elapsed)}", "dim").append(f"  {preview(arguments, room // 3)}")
+        told.append(f"  {seconds(tool.elapsed if took is None else took)}", "dim").append(
+            f"  {preview(arguments, room // 3)}"
+        )
         told.append(f"  → {said}", colour_of_result)
         told.append(preview(result, max(20, room - told.cell_len)), colour_of_result)
         if self.console.is_terminal:

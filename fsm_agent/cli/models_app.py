@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fsm_agent.cli.options import BaseUrl, Home, Json, ShowAlone
+from fsm_agent.cli.options import BaseUrl, HomeFolder, Json, ShowAlone
 
 models = typer.Typer(
     cls=ShowAlone,
@@ -22,7 +22,7 @@ def show(
         str | None, typer.Argument(metavar="[MODEL]", help="<provider>:<model>; default: the one in use.")
     ] = None,
     base_url: BaseUrl = None,
-    home: Home = None,
+    home: HomeFolder = None,
     json: Json = False,
 ) -> None:
     """What is known of a model and where it is from, and what refusals have taught of all."""
@@ -36,7 +36,7 @@ def forget(
     model: Annotated[
         str, typer.Argument(metavar="[MODEL]", help="<provider>:<model> or its name; default: all.")
     ] = "",
-    home: Home = None,
+    home: HomeFolder = None,
 ) -> None:
     """Take back what refusals have taught of a model."""
     from fsm_agent.cli.models import forget

@@ -34,9 +34,27 @@ Model = Annotated[
 ]
 BaseUrl = Annotated[str | None, typer.Option(help="Address of an OpenAI-compatible server.")]
 ApiKey = Annotated[str | None, typer.Option(help="API key; better set in the environment.")]
-Home = Annotated[
-    str | None, typer.Option(help="Data directory; default: $FSM_AGENT_HOME, else the platform's.")
-]
+
+
+def _with_one_store(ctx: typer.Context, home: str | None) -> str | None:
+    """Refuse a home beside a database of the environment: they name different sessions, and whichever won, a
+    command would do nothing where it was meant to."""
+    if home is None or ctx.resilient_parsing:
+        return home
+    from fsm_agent.settings.model import DATABASE_VARIABLE, from_environment
+
+    store = from_environment().get("store")
+    if isinstance(store, dict) and store.get("database_url"):
+        allowed = f"one of the two, or FSM_AGENT_HOME beside {DATABASE_VARIABLE} for what is no session"
+        what = f"--home and {DATABASE_VARIABLE} name different sessions"
+        raise ConfigError(what, home, allowed)
+    return home
+
+
+_HOME = "Data directory; default: $FSM_AGENT_HOME, else the platform's."
+Home = Annotated[str | None, typer.Option(help=_HOME, callback=_with_one_store)]
+HomeFolder = Annotated[str | None, typer.Option("--home", help=_HOME)]
+"""Of a command that reads no sessions, or the home's own whatever the environment says."""
 MaxIterations = Annotated[int | None, typer.Option(help="Iterations that the turn may use.")]
 MaxCost = Annotated[
     float | None, typer.Option(metavar="USD", help="US dollars that the turn and its children may cost.")

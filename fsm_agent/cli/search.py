@@ -12,9 +12,10 @@ from rich.text import Text
 
 from fsm_agent.cli.figures import ago, count
 from fsm_agent.cli.screen import clean, console_of, preview
-from fsm_agent.cli.sessions import positive, put, screen, store_of
+from fsm_agent.cli.sessions import none_yet, positive, put, screen, store_of
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.names import find_session
+from fsm_agent.sessions.store.reports.records import sessions
 from fsm_agent.sessions.store.search.messages import Among, Found, SearchHit, search
 
 
@@ -35,6 +36,8 @@ def search_sessions(
         )  # fmt: skip
     if as_json:
         print(json.dumps(found_json(text, found)))
+    elif not found.hits and not sessions(store, 1, True):
+        raise none_yet(store)
     else:
         _show_found(store, text, found)
     return 0

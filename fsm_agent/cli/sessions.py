@@ -33,6 +33,8 @@ from fsm_agent.support.home import home_of
 from fsm_agent.support.private_files import private_file
 from fsm_agent.support.threads import LOOP
 
+MOST = 1_000_000
+"""Lines of a list."""
 WIDE = 110
 """Columns from which a list has room for models."""
 SHORT = 8
@@ -76,19 +78,25 @@ def list_sessions(home: str | None, limit: int, everything: bool, source: str | 
     if as_json:
         print(json.dumps([one.to_dict() for one in found]))
     elif not found:
-        raise ConfigError(
-            "there are no sessions yet", str(store.home), 'a home with sessions; fsm-agent run "…" begins one'
-        )
+        raise none_yet(store)
     else:
         put(console := screen(), _grid(found, console.width, store.now()))
     return 0
+
+
+def none_yet(store: Store) -> ConfigError:
+    """Return the error of a command that needs sessions in a store that has none."""
+    where = str(store.home) if store.database.path is not None else store.database.name
+    return ConfigError(
+        "there are no sessions yet", where, 'a home with sessions; fsm-agent run "…" begins one'
+    )
 
 
 def recent(store: Store, width: int) -> WholeTable:
     """The sessions that were used last, as a table. Raises ``ConfigError`` when there are none."""
     found = sessions(store, 20, False, None)
     if not found:
-        raise ConfigError("there are no sessions yet", str(store.home), "a home with sessions")
+        raise none_yet(store)
     return _grid(found, width, store.now())
 
 
@@ -239,7 +247,7 @@ def say(line: str) -> None:
 
 
 def positive(name: str, value: int) -> int:
-    """Return the value, or raise ``ConfigError`` when it is below 1."""
-    if value < 1:
-        raise ConfigError(f"{name} is out of range", value, "1 or more")
+    """Return the value, or raise ``ConfigError`` when it is below 1, or more than a database counts."""
+    if not 1 <= value <= MOST:
+        raise ConfigError(f"{name} is out of range", value, f"1 to {MOST:,}")
     return value

@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from fsm_agent.cli.options import RUNNING, CliOptions, Commands, Home, Json, complete_session, with_agent
+from fsm_agent.cli.options import (
+    RUNNING,
+    CliOptions,
+    Commands,
+    Home,
+    HomeFolder,
+    Json,
+    complete_session,
+    with_agent,
+)
 
 sessions = typer.Typer(
     cls=Commands, rich_markup_mode=None, help="What was said and done: show, find, go on, carry elsewhere."
@@ -210,7 +219,7 @@ def copy(
         str, typer.Option(help="postgresql://… of an empty database, or a folder without sessions.")
     ],
     json: Json = False,
-    home: Home = None,
+    home: HomeFolder = None,
 ) -> None:
     """Copy all sessions into a database of PostgreSQL, or back into a file."""
     from fsm_agent.cli.copying import copy

@@ -23,14 +23,23 @@ PATIENT = 3.0
 class Listener(Protocol):
     """Who is told what happens."""
 
-    def transition(self, turn_id: str, source: str, event: str, dest: str) -> None:
-        """Hear of a move."""
+    def transition(
+        self, turn_id: str, source: str, event: str, dest: str, *, took: float | None = None
+    ) -> None:
+        """Hear of a move, and the seconds that the state took."""
         ...
 
     def tool_complete(
-        self, call_id: str, name: str, arguments: Mapping[str, Any], result: str, status: str
+        self,
+        call_id: str,
+        name: str,
+        arguments: Mapping[str, Any],
+        result: str,
+        status: str,
+        *,
+        took: float | None = None,
     ) -> None:
-        """Hear how a call of a tool ended."""
+        """Hear how a call of a tool ended, and the seconds that it took."""
         ...
 
     def status(self, line: str) -> None:
@@ -112,7 +121,7 @@ class Follower:
             self._tell_tools(info.id, seq, seen)
             if seq < info.seq:
                 (step,) = self._turns.steps(info.id, seq + 1, seq + 1)
-                self._listener.transition(info.id, step.source, step.event, step.dest)
+                self._listener.transition(info.id, step.source, step.event, step.dest, took=step.seconds)
         seen.seq = info.seq
 
     def _tell_tools(self, turn_id: str, seq: int, seen: _Seen) -> None:
@@ -127,6 +136,7 @@ class Follower:
                     asked.get("arguments") or {},
                     str(said.get("text", "")),
                     str(said.get("status", one.status)),
+                    took=one.seconds,
                 )
 
 

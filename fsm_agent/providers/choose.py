@@ -19,6 +19,7 @@ from fsm_agent.providers.probe import is_loopback, is_nearby
 from fsm_agent.providers.profiles import BY_KEY, LOCAL_SERVERS, PROFILES, Profile
 
 MODES: tuple[ApiMode, ...] = get_args(ApiMode)
+MOST_WINDOW = 1_000_000_000_000
 GIVEN = "what was given"
 MODEL_ENV = "FSM_AGENT_MODEL"
 _NAMED, _PLAIN = re.compile(r"{([A-Z_|]+)}"), re.compile(r"[\w.:-]+")
@@ -316,10 +317,11 @@ def _check_mode(api_mode: str | None) -> None:
 
 
 def _check_window(window: Any) -> None:
-    if window is not None and (not isinstance(window, int) or isinstance(window, bool) or window <= 0):
-        raise ConfigError(
-            "context_window is not a positive whole number", window, "tokens, for example 128000"
-        )
+    if window is None:
+        return
+    if not isinstance(window, int) or isinstance(window, bool) or not 0 < window <= MOST_WINDOW:
+        allowed = f"1 to {MOST_WINDOW:,} tokens, for example 128000"
+        raise ConfigError("context_window is not a positive whole number", window, allowed)
 
 
 def _check_url(url: Any, setting: str) -> None:

@@ -14,6 +14,8 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.providers.kept_keys import FORM
 from fsm_agent.providers.probe import is_nearby
 from fsm_agent.providers.profiles import PROFILES, Auth, Profile
+from fsm_agent.settings.model import Tokens
+from fsm_agent.settings.setting_docs import words_at
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}")
 
@@ -35,8 +37,8 @@ class OwnProvider(BaseModel):
     api_key: str | None = Field(default=None, pattern=r"^keyring:.+/.+$")
     auth: Auth | None = None
     api_version: str | None = None
-    context_window: int | None = Field(default=None, gt=0)
-    windows: dict[str, int] = Field(default_factory=dict)
+    context_window: Tokens | None = None
+    windows: dict[str, Tokens] = Field(default_factory=dict)
     local: bool | None = None
 
     def profile(self, name: str) -> Profile:
@@ -104,6 +106,5 @@ def _explained(where: str, error: ValidationError) -> ConfigError:
         return ConfigError(
             f"{key} is missing", None, "the address of the server, for example https://llm.example.org/v1"
         )
-    return ConfigError(
-        f"{key} cannot be used", None if isinstance(first["input"], Mapping) else first["input"], first["msg"]
-    )
+    given = None if isinstance(first["input"], Mapping) else first["input"]
+    return ConfigError(f"{key} cannot be used", given, words_at(OwnProvider, first["loc"], first["msg"]))

@@ -40,6 +40,14 @@ def explained(error: ValidationError | SettingsError) -> ConfigError:
     return ConfigError(what, first["input"], _allowed(path, first["msg"]))
 
 
+def about_unknown(variable: str) -> str:
+    """Say that a variable of the environment is no setting, and which may have been meant."""
+    known = {f"{ENV_PREFIX}{name.upper().replace('.', '__')}" for name in every_setting()}
+    alike = get_close_matches(variable.upper(), known, 1, 0.8)
+    perhaps = f"{alike[0]}, perhaps" if alike else "see fsm-agent config list"
+    return f"{variable} in the environment is no setting; {perhaps}"
+
+
 def _unreadable(error: SettingsError) -> ConfigError:
     """The library names only the group; the text that was no JSON tells which variable held it."""
     text = getattr(error.__cause__, "doc", None)

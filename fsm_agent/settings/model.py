@@ -42,8 +42,16 @@ EFFORTS: tuple[Effort, ...] = get_args(Effort)
 CacheTtl = Literal["5m", "1h"]
 SecondMessage = Literal["queue", "steer", "interrupt"]
 
+# Each number has a least and a most: arithmetic on it cannot overflow, and each end is tried by a test.
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
+Positive = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Tokens = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
+Chars = Annotated[int, Field(ge=1_000, le=1_000_000_000)]
+FewChars = Annotated[int, Field(ge=100, le=1_000_000_000)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
+Patience = Annotated[float, Field(gt=0, le=86_400)]
+"""Seconds for a library in which none mean no limit."""
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Heartbeat = Annotated[float, Field(ge=0.1, le=3600)]
 """Seconds between two signs of life. Each is a line for a person; too many slow down what is waited for."""
@@ -104,7 +112,7 @@ class BackoffSettings(Group):
     exception: ExceptionWave = ExceptionWave()
     invalid: InvalidWave = InvalidWave()
     jitter: Annotated[float, Field(ge=0, le=1)] = 0.5
-    seed: int | None = None
+    seed: Seed | None = None
 
 
 class BySize(Group):
@@ -161,7 +169,7 @@ class Stale(Group):
     stream: StreamSizes = StreamSizes()
     whole: WholeSizes = WholeSizes()
     local: Seconds = 900
-    giveup: Annotated[int, Field(ge=1)] = 5
+    giveup: Positive = 5
 
     def after(self, tokens: int, *, streaming: bool, local: bool, floor: float = 0.0) -> float:
         """Seconds of silence that a request of this size may have; ``floor`` is the model's own. What a user
@@ -176,9 +184,9 @@ class Stale(Group):
 class Timeout(Group):
     """Seconds that one request may take in all, to connect, and between two pieces that are read."""
 
-    total: Seconds = 1800
-    connect: Seconds = 30
-    read: Seconds = 120
+    total: Patience = 1800
+    connect: Patience = 30
+    read: Patience = 120
 
 
 class Poll(Group):
@@ -212,8 +220,8 @@ class Length(Group):
 
     max_continuations: Count = 3
     tool_retries: Count = 4
-    cap_base: Annotated[int, Field(ge=1)] = 4096
-    cap_max: Annotated[int, Field(ge=1)] = 32_768
+    cap_base: Tokens = 4096
+    cap_max: Tokens = 32_768
 
 
 class Continue(Group):
@@ -254,7 +262,7 @@ class Compression(Group):
     protect_first: Count = 3
     tail_ratio: Annotated[float, Field(ge=0.10, le=0.80)] = 0.20
     soft_factor: Annotated[float, Field(ge=1, le=5)] = 1.5
-    tail_floor: Annotated[int, Field(ge=3)] = 8
+    tail_floor: Annotated[int, Field(ge=3, le=1_000_000)] = 8
     max_per_streak: Count = 3
     preflight_passes: Count = 3
     min_progress: Annotated[float, Field(gt=0, lt=1)] = 0.05
@@ -276,9 +284,9 @@ class Tools(Group):
     batch_timeout: Seconds = 420
     interrupt_grace: Seconds = 3
     delay: Seconds = 0
-    max_result_chars: Annotated[int, Field(ge=1_000)] = 100_000
-    turn_result_chars: Annotated[int, Field(ge=1_000)] = 200_000
-    preview_chars: Annotated[int, Field(ge=100)] = 1_500
+    max_result_chars: Chars = 100_000
+    turn_result_chars: Chars = 200_000
+    preview_chars: FewChars = 1_500
     failed_files_footer: bool = True
     bridge_above: Count | None = None
 
@@ -290,9 +298,9 @@ class GuardrailSettings(Group):
     warn_exact: Count = 2
     warn_same: Count = 3
     warn_no_progress: Count = 2
-    stop_exact: Annotated[int, Field(ge=1)] = 5
-    stop_same: Annotated[int, Field(ge=1)] = 8
-    stop_no_progress: Annotated[int, Field(ge=1)] = 5
+    stop_exact: Positive = 5
+    stop_same: Positive = 8
+    stop_no_progress: Positive = 5
     hard_stop: bool | None = None
 
 
@@ -337,12 +345,12 @@ class DelegationSettings(Group):
     max_children: Count = 3
     max_depth: Count = 1
     max_handoffs: Count = 5
-    max_attempts_per_tree: Annotated[int, Field(ge=1)] | None = None
+    max_attempts_per_tree: Positive | None = None
     tree_cap_factor: Annotated[float, Field(ge=1, le=100)] = 3
     approvals: Literal["deny", "ask"] = "deny"
-    summary_max_chars: Annotated[int, Field(ge=100)] = 24_000
+    summary_max_chars: FewChars = 24_000
     headroom_fraction: Ratio = 0.5
-    summary_min_chars: Annotated[int, Field(ge=100)] = 2_000
+    summary_min_chars: FewChars = 2_000
     heartbeat: Heartbeat = 30
     stale_idle: Seconds = 450
     stale_in_tool: Seconds = 1_200
@@ -358,7 +366,7 @@ class Limit(Group):
     it is given."""
 
     usd: Usd | None = None
-    tokens: Annotated[int, Field(ge=1)] | None = None
+    tokens: Tokens | None = None
     seconds: Annotated[float, Field(gt=0, le=31_536_000)] | None = None
 
     @property
@@ -516,8 +524,11 @@ class Storage(Group):
     @field_validator("database_url")
     @classmethod
     def _of_postgresql(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not value.get_secret_value().startswith(("postgresql://", "postgres://")):
-            raise taken(None, "an address that begins with postgresql://")
+        text = value.get_secret_value() if value is not None else "postgresql://"
+        if not text.startswith(("postgresql://", "postgres://")):
+            scheme = re.match(r"[a-z][a-z0-9+.-]{0,19}://", text)  # the rest may hold a password
+            given = f"an address that begins with {scheme[0]}" if scheme else "a text that is no address"
+            raise taken(given, "an address that begins with postgresql://")
         return value
 
     @field_serializer("database_url")
@@ -651,7 +662,7 @@ class RequestSettings(Group):
     tool_choice: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     parallel_tool_calls: bool | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    seed: Seed | None = None
     stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(max_length=4)] = ()
     hosted_tools: dict[HostedName, dict[str, JsonValue]] = {}
     extra_body: dict[str, JsonValue] = {}
@@ -733,7 +744,8 @@ class Settings(BaseSettings):
     breaks a property of its table (``fsm-agent verify`` proves them): nothing, a line in the log, or the turn
     ends. ``prices``: of models by ``<provider>:<model>``, before the list prices.
 
-    Raises ``ConfigError`` (one line: what, given, allowed) for an unknown name or a value out of range.
+    Names of settings in groups may also be joined by dots: ``Settings.of({"limits.turn.usd": 1})``. Raises
+    ``ConfigError`` (one line: what, given, allowed) for an unknown name or a value out of range.
     """
 
     model_config = SettingsConfigDict(
@@ -742,15 +754,15 @@ class Settings(BaseSettings):
 
     max_iterations: Annotated[int, Field(ge=0, le=100_000)] = 90
     api_max_retries: Annotated[int, Field(ge=1, le=100)] = 3
-    max_attempts_per_turn: Annotated[int, Field(ge=1)] | None = None
-    max_attempts_per_call_block: Annotated[int, Field(ge=1)] | None = None
+    max_attempts_per_turn: Positive | None = None
+    max_attempts_per_call_block: Positive | None = None
     max_lost_requests: Count = 10
-    max_turns_at_once: Annotated[int, Field(ge=1)] | None = None
-    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_turns_at_once: Positive | None = None
+    max_output_tokens: Tokens | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     reasoning_effort: Effort | None = None
     retry_after_cap: Seconds = 600
-    invalid_tool_strikes: Annotated[int, Field(ge=1)] = 3
+    invalid_tool_strikes: Positive = 3
     invalid_json_retries: Count = 3
     output_retries: Count = 2
     output_mode: Literal["auto", "native", "tool", "prompt"] = "auto"
@@ -792,6 +804,7 @@ class Settings(BaseSettings):
     telemetry: TelemetrySettings = TelemetrySettings()
 
     def __init__(self, **given: Any) -> None:
+        given = dict(_spelled_out(given))
         try:
             if _in_environment():
                 super().__init__(**given)
@@ -881,12 +894,20 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _spelled_out(layer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A number for all sizes becomes one for each, so that a layer above can replace a single one of them."""
+    """Names with dots (``limits.turn.usd``) become groups in groups, and a number for all sizes becomes one
+    for each, so that a layer above can replace a single one of them."""
+    if any("." in str(name) for name in layer):
+        layer = reduce(merged, (_nested(str(name), value) for name, value in layer.items()))
     stale = layer.get("stale")
     if not isinstance(stale, Mapping):
         return layer
     sizes = {name: for_all_sizes(stale[name]) for name in ("stream", "whole") if name in stale}
     return {**layer, "stale": {**stale, **sizes}}
+
+
+def _nested(name: str, value: Any) -> dict[str, Any]:
+    above, dot, last = name.rpartition(".")
+    return _nested(above, {last: value}) if dot else {name: value}
 
 
 def _explained(error: ValidationError | SettingsError) -> ConfigError:

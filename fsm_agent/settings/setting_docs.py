@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any
@@ -37,6 +37,19 @@ def _settings(path: tuple[str, ...], kind: type[BaseModel], group: BaseModel | N
         else:
             kept: Any = Annotated[field.annotation, field]
             yield Setting(".".join((*path, name)), default, _words(TypeAdapter(kept).json_schema()))
+
+
+def words_at(model: type[BaseModel], path: Sequence[int | str], otherwise: str) -> str:
+    """Say what may stand at a place in a table that ``model`` describes; ``otherwise`` where that is hard to
+    say."""
+    schema = whole = model.model_json_schema()
+    for part in path:
+        schema = schema.get("properties", {}).get(part) or schema.get("additionalProperties") or {}
+        if "$ref" in schema:
+            schema = whole["$defs"][schema["$ref"].rpartition("/")[2]]
+    options = [one for one in schema.get("anyOf", [schema]) if one.get("type") != "null"]
+    known = bool(options) and all({"type", "enum", "const"} & one.keys() for one in options)
+    return " or ".join(dict.fromkeys(map(_words, options))) if known else otherwise
 
 
 def _words(schema: JsonSchema) -> str:

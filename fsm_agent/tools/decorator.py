@@ -23,6 +23,8 @@ Handler = Callable[..., Any]
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """What the chat-completions and messages APIs accept as a function's name."""
 
+MOST = 1_000_000_000
+"""Seconds, and characters, that an option of a tool may say: timers and arithmetic take more of neither."""
 _MADE: weakref.WeakKeyDictionary[types.FunctionType, dict[Hashable, tuple[ToolSpec, Signature]]] = (
     weakref.WeakKeyDictionary()
 )
@@ -233,10 +235,10 @@ def _check_options(
     _one_of(f"effect of tool {name!r}", effect, get_args(Effect))
     _one_of(f"approval of tool {name!r}", approval, get_args(Approval))
     for option, value in (("timeout", timeout), ("max_result_chars", max_result_chars)):
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int | float) or not value > 0
-        ):
-            raise ConfigError(f"{option} of tool {name!r} cannot be used", value, "a number above 0, or None")
+        number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST
+        if value is not None and not number:
+            allowed = f"a number above 0 to {MOST:,}, or None"
+            raise ConfigError(f"{option} of tool {name!r} cannot be used", value, allowed)
 
 
 def _one_of(what: str, value: object, allowed: Sequence[str]) -> None:

@@ -54,7 +54,8 @@ class WorkerProcess:
         }
         if database_url is not None:
             environment["FSM_AGENT_STORE__DATABASE_URL"] = database_url
-        words = [sys.executable, "-m", "fsm_agent.cli", "worker", "--app", APP, "--home", str(home), *options]
+        environment["FSM_AGENT_HOME"] = str(home)
+        words = [sys.executable, "-m", "fsm_agent.cli", "worker", "--app", APP, *options]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(words, env=environment, stdout=log, stderr=log, cwd=world)
         self.stopped = False
@@ -100,9 +101,9 @@ class WorkerProcess:
 class Quiet:
     """Hears and says nothing."""
 
-    def transition(self, *what: Any) -> None: ...
+    def transition(self, *what: Any, **more: Any) -> None: ...
 
-    def tool_complete(self, *what: Any) -> None: ...
+    def tool_complete(self, *what: Any, **more: Any) -> None: ...
 
     def status(self, line: str) -> None: ...
 

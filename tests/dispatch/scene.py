@@ -23,10 +23,12 @@ class Told:
         self.calls: list[tuple[str, str]] = []
         self.lines: list[str] = []
 
-    def transition(self, turn_id: str, source: str, event: str, dest: str) -> None:
+    def transition(self, turn_id: str, source: str, event: str, dest: str, **_: Any) -> None:
         self.moves.append(dest)
 
-    def tool_complete(self, call_id: str, name: str, arguments: Any, result: str, status: str) -> None:
+    def tool_complete(
+        self, call_id: str, name: str, arguments: Any, result: str, status: str, **_: Any
+    ) -> None:
         self.calls.append((name, result))
 
     def status(self, line: str) -> None:

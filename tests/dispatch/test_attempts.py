@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +193,16 @@ def test_a_turn_that_was_lost_is_never_reported_as_done(ended: str) -> None:
             asyncio.run(main())
     else:
         assert asyncio.run(main()) == ended
+
+
+def test_a_worker_whose_process_has_ended_is_said_to_have_ended() -> None:
+    pytest.importorskip("temporalio")
+    from fsm_agent.dispatch.temporal.dispatcher import seen
+
+    here = socket.gethostname()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert seen(f"{ended.pid}@{here}", 43.2) == f"{ended.pid}@{here} (has ended)"
+    assert seen(f"{os.getpid()}@{here}", 43.2) == f"{os.getpid()}@{here} (asked 43 s ago)"
+    assert seen(f"{ended.pid}@elsewhere", 3) == f"{ended.pid}@elsewhere (asked 3 s ago)"
+    assert seen("a name of its own", 3) == "a name of its own (asked 3 s ago)"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from fsm_agent import Agent, RunContext, tool
+from fsm_agent.cli.live import ProgressView
 from fsm_agent.dispatch.apps import App
 from fsm_agent.dispatch.follow import Follower
 from fsm_agent.dispatch.in_process import InProcess
@@ -43,6 +47,31 @@ def test_a_turn_that_nobody_was_told_of_is_found_run_and_followed(tmp_path: Path
     assert (queued := found(store, order.turn)) is None or queued.request == {}, (
         "the message is not kept twice"
     )
+
+
+def test_who_follows_a_turn_sees_how_long_its_tools_took(tmp_path: Path) -> None:
+    shown = io.StringIO()
+
+    @tool(effect="pure")
+    def book() -> int:
+        """Take a while."""
+        return sum(range(2_000_000))
+
+    agent = Agent(
+        ScriptedModel([tools(call("book")), text("done")]), tools=[book], toolsets=[], home=tmp_path
+    )
+    turn = agent.start("go")
+    turn.run()
+    view = ProgressView(Console(file=shown, width=120), verbose=True)
+    asyncio.run(Follower(Store(tmp_path), view).followed(turn.id))
+    view.stop()
+    asked = (one for seq in range(len(turn.steps)) for one in agent.journal.effects(turn.id, seq))
+    took = next(one.seconds for one in asked if one.kind == "RunTool")
+    state = next(one.seconds for one in turn.steps if one.source == "ExecuteTools")
+    assert took
+    assert f"✓ book  {took:.2f} s" in shown.getvalue()
+    assert re.search(rf"ExecuteTools .* {state:.2f} s", shown.getvalue())
+    assert "0.00" not in f"{took:.2f}"
 
 
 @pytest.mark.behaviour("WORK-02")

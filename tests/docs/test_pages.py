@@ -147,9 +147,12 @@ def test_a_block_that_fails_is_found(tmp_path: Path) -> None:
             "```python\n1 / 0\n```\n",
             '```python\nprint("a")\n```\n\n```text\nb\n```\n',
             "```console\n$ false\n```\n",
+            "```python\nfrom examples import order\n```\n",
+            "```python\nimport tests.helpers\n```\n",
+            "```python\nprint(home)\n```\n",
         )
     ):
         page = tmp_path / f"{number}.md"
         page.write_text(block)
-        with pytest.raises((ZeroDivisionError, AssertionError)):
+        with pytest.raises((ZeroDivisionError, AssertionError, ModuleNotFoundError, NameError)):
             PageBlocks(page, tmp_path / "work").run()

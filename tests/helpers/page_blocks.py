@@ -25,6 +25,8 @@ from sybil import Document, Example, Region
 from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer, RawFencedCodeBlockLexer
 
+from fsm_agent.cli.examples import copy_examples
+
 ROOT = Path(__file__).parents[2]
 INFO = re.compile(r'(?P<language>\w+)(?: title="(?P<title>[^"]+)")?[ \t]*$\n', re.MULTILINE)
 
@@ -50,8 +52,38 @@ PROGRAMS = {
 COMMAND = re.compile(r"^\$ (.*(?:\\\n.*)*)$", re.MULTILINE)
 
 
+EXAMPLES = "fsm-agent examples"
+"""The command without which a page cannot use them; it is run also where no other is."""
+OF_THE_CLONE = ("examples", "tests", "docs", "benchmarks")
+"""What of a clone can be imported, and is not there where a reader has nothing but the package."""
+
+
+@contextlib.contextmanager
+def out_of_the_clone(folder: Path) -> Iterator[None]:
+    """Work in a folder from which nothing of this repository can be imported but its packages, and forget what was
+    imported from it."""
+    path, hidden = list(sys.path), {}
+    for name in [one for one in sys.modules if one.partition(".")[0] in OF_THE_CLONE]:
+        hidden[name] = sys.modules.pop(name)
+    known = set(sys.modules)
+    places = [place for place in path if place and Path(place).resolve() != ROOT]
+    sys.path[:] = [str(folder), *places]
+    try:
+        with contextlib.chdir(folder):
+            yield
+    finally:
+        sys.path[:] = path
+        for name in set(sys.modules) - known:
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(folder)) or name in (
+                "page",
+                "examples",
+            ):
+                del sys.modules[name]
+        sys.modules.update(hidden)
+
+
 class PageBlocks:
-    """The blocks of one page, and the folder that they are run in.
+    """The blocks of one page, and the folder that they are run in. ``namespace``: what its Python defines.
 
     ``<!-- skip: why -->`` above a block leaves it out; the reasons are in ``skipped``. Without ``commands``
     nothing is started, and what stands below commands is not looked at."""
@@ -59,6 +91,7 @@ class PageBlocks:
     def __init__(self, page: Path, folder: Path, *, commands: bool = True) -> None:
         self.page, self.folder, self.commands = page, folder, commands
         self.skipped: list[str] = []
+        self.namespace: dict[str, Any] = {}
         self._printed, self._end = "", 0
         self._reason = ""
         self._python = PythonEvaluator()
@@ -68,22 +101,12 @@ class PageBlocks:
         """Run all of them; return the languages of those that were run. Raises ``AssertionError`` for what
         is printed otherwise than the page shows, and whatever a block raises."""
         document = Document.parse(str(self.page), self._regions)
-        known = set(sys.modules)
-        module = sys.modules["page"] = types.ModuleType("page")  # where dataclasses look for theirs
-        document.namespace = module.__dict__
-        sys.path.insert(0, str(self.folder))
-        try:
-            with contextlib.chdir(self.folder):
-                for example in document.examples():
-                    example.evaluate()
-        finally:
-            sys.path.remove(str(self.folder))
-            for name in set(sys.modules) - known:
-                if (
-                    str(getattr(sys.modules[name], "__file__", "")).startswith(str(self.folder))
-                    or name == "page"
-                ):
-                    del sys.modules[name]
+        module = types.ModuleType("page")
+        document.namespace = self.namespace = module.__dict__
+        with out_of_the_clone(self.folder):
+            sys.modules["page"] = module  # where dataclasses look for theirs
+            for example in document.examples():
+                example.evaluate()
         return [
             str(region.lexemes.get("language"))
             for _, region in document.regions
@@ -120,8 +143,12 @@ class PageBlocks:
             if self._end and not example.document.text[self._end : example.region.start].strip():
                 same(self._printed, example.parsed, where)
         elif language == "console":
-            for command, shown in commands(example.parsed) if self.commands else ():
-                same(self._shell(command, where), shown, f"{where}: {command}")
+            for command, shown in commands(example.parsed):
+                if self.commands:
+                    same(self._shell(command, where), shown, f"{where}: {command}")
+                elif command.partition("#")[0].strip() == EXAMPLES:
+                    with contextlib.redirect_stdout(io.StringIO()):
+                        copy_examples("examples")
         else:
             READERS[language](example.parsed)
 

@@ -174,7 +174,7 @@ def test_the_peer_is_not_installed_where_the_tests_run() -> None:
         (401, 1, "non_retryable_error", "auth"),
         (402, 1, "non_retryable_error", "billing"),
         (403, 1, "non_retryable_error", "auth"),
-        (404, 3, "api_retries_exhausted", "unknown"),
+        (404, 1, "non_retryable_error", "no_such_path"),
         (408, 6, "api_retries_exhausted", "timeout"),
         (413, 1, "overflow_uncompressible", "payload_too_large"),
         (422, 1, "non_retryable_error", "format_error"),

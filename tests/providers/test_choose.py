@@ -178,6 +178,11 @@ def test_a_vendor_is_a_row() -> None:
         ),
         ({"model": "anthropic:claude"}, {}, ["no key", "ANTHROPIC_API_KEY"]),
         ({"model": "openai:gpt-5", "context_window": 0}, OPENAI, ["context_window", "0", "positive"]),
+        (
+            {"model": "openai:gpt-5", "context_window": 10**13},
+            OPENAI,
+            ["context_window", "1 to 1,000,000,000,000"],
+        ),
         ({"model": "openai:gpt-5", "context_window": "128k"}, OPENAI, ["context_window", "128k"]),
         ({"model": "openai:gpt-5", "context_window": True}, OPENAI, ["context_window", "True"]),
     ],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
 from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Annotated, Any
 
 import pytest
@@ -179,8 +181,35 @@ def test_53_a_403_is_not_retried() -> None:
 def test_54_a_missing_model_and_a_bare_404() -> None:
     played = play([status(404, error("The model `gpt-x` does not exist", "model_not_found"))])
     assert (played.server.completions, played.result.failure_class) == (1, "model_not_found")
-    played = play(repeat(status(404, "Not Found")))
-    assert (played.server.completions, played.result.failure_class) == (3, "unknown")
+    played = play([status(404, "Not Found")])
+    assert (played.server.completions, played.result.failure_class) == (1, "no_such_path")
+    assert "/v1?" not in (played.result.final_response or ""), "the address has it"
+
+
+def test_an_address_without_its_version_is_asked_once_and_the_hint_names_it() -> None:
+    asked = 0
+
+    class Paths(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            nonlocal asked
+            asked += 1
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(404)
+            self.end_headers()
+            self.wfile.write(b"404 page not found")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Paths) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        result = Agent("openai:m", base_url=address, api_key="k", toolsets=[]).run_conversation("hi")
+        server.shutdown()
+        thread.join()
+    assert (asked, result.failure_class) == (1, "no_such_path")
+    advice = f"Check base_url: {address} has no chat completions API. Does the address lack /v1?"
+    assert (result.final_response or "").endswith(advice)
 
 
 @pytest.mark.behaviour("ERR-20")
@@ -452,7 +481,7 @@ def test_errors_between_tool_rounds_are_recovered_in_place() -> None:
 
 def test_an_address_that_answers_with_a_web_page_is_named_with_what_to_do() -> None:
     page = "<!doctype html><html><title>Welcome to nginx!</title></html>"
-    played = play(repeat(status(404, page)))
+    played = play([status(404, page)])
     text_ = played.result.final_response or ""
     assert "HTML page: Welcome to nginx" in text_
     assert f"Check that {played.server.url} speaks chat completions" in text_

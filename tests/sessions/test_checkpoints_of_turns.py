@@ -122,8 +122,7 @@ def test_a_turn_that_is_resumed_makes_it_no_second_time(work: Path, after: type)
 
 def test_the_command_lists_shows_and_puts_back(cli: Cli, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(work)
-    home = str(work.parent / "home")
-    code, _, err = cli("undo", "--home", home)
+    code, _, err = cli("undo")
     assert (code, len(err.splitlines())) == (2, 1)
     assert "there is no checkpoint of" in err
     one = worker([FIRST, SECOND, text("done")], work)
@@ -131,27 +130,27 @@ def test_the_command_lists_shows_and_puts_back(cli: Cli, work: Path, monkeypatch
     other = worker([FIRST, text("done")], work)
     other.chat("once more")
 
-    _, out, _ = cli("undo", "--list", "--home", home)
+    _, out, _ = cli("undo", "--list")
     assert [line.split()[2:5] for line in out.splitlines()] == [
         ["before", "write_file", what] for what in ("once", "change")
     ]
-    _, out, _ = cli("undo", one.session_id, "--diff", "--home", home)
+    _, out, _ = cli("undo", one.session_id, "--diff")
     assert "-one" in out.splitlines()
     assert "+new" in out.splitlines()
     assert (work / "new.txt").exists()
-    code, _, err = cli("undo", "--turn", "3", "--home", home)
+    code, _, err = cli("undo", "--turn", "3")
     assert (code, err.strip()) == (
         2, "fsm-agent: there is no such checkpoint; given: 3; allowed: 1 to 2; --list shows them"
     )  # fmt: skip
 
-    code, out, _ = cli("undo", one.session_id, "--home", home)
+    code, out, _ = cli("undo", one.session_id)
     assert (code, out.splitlines()) == (0, [
         "Files put back: 1 written as they were, 1 deleted.", "  as it was  a.txt", "  deleted    new.txt",
         "What was there until now is kept: fsm-agent undo --turn 1 brings it back.",
     ])  # fmt: skip
     assert [path.name for path in work.iterdir()] == ["a.txt"]
     assert (work / "a.txt").read_text() == "one\n"
-    _, out, _ = cli("undo", "--turn", "1", "--home", home)
+    _, out, _ = cli("undo", "--turn", "1")
     assert (work / "new.txt").read_text() == "new\n"
     one.close()
     other.close()
@@ -162,16 +161,17 @@ def test_doctor_says_whether_files_are_kept(cli: Cli, work: Path, monkeypatch: p
     one = worker([FIRST, text("done")], work)
     one.chat("change it")
     one.close()
-    home = str(work.parent / "home")
-    _, out, _ = cli("doctor", "--home", home)
+    _, out, _ = cli("doctor")
     [line] = [line for line in out.splitlines() if "checkpoints" in line]
     assert line.split(maxsplit=2)[2] == f"1 of {work}"
     monkeypatch.setenv("HOME", str(work))
-    _, out, _ = cli("doctor", "--home", home)
+    _, out, _ = cli("doctor")
     assert "none here" in next(line for line in out.splitlines() if "checkpoints" in line)
 
 
-def test_a_turn_from_a_file_cannot_say_that_one_was_made(cli: Cli, work: Path, tmp_path: Path) -> None:
+def test_a_turn_from_a_file_cannot_say_that_one_was_made(
+    cli: Cli, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def begun() -> str:
         store = Store(work.parent / "home")
         one = worker([FIRST, SECOND, text("done")], work, store=store)
@@ -185,9 +185,10 @@ def test_a_turn_from_a_file_cannot_say_that_one_was_made(cli: Cli, work: Path, t
     turn = asyncio.run(begun())
     gc.collect()
     other, carried = tmp_path / "other", tmp_path / "turn.jsonl"
-    assert cli("sessions", "export", turn, "--home", str(work.parent / "home"), "-o", str(carried))[0] == 0
+    assert cli("sessions", "export", turn, "-o", str(carried))[0] == 0
     assert "kept_files" in carried.read_text()
-    _, out, _ = cli("sessions", "import", str(carried), "--json", "--home", str(other))
+    monkeypatch.setenv("FSM_AGENT_HOME", str(other))
+    _, out, _ = cli("sessions", "import", str(carried), "--json")
     found = json.loads(out)["id"]
     one = agent(
         [SECOND, text("done")], other, toolsets=["files"], workdir=work,

@@ -188,19 +188,20 @@ def test_a_session_says_what_began_it(tmp_path: Path) -> None:
         sessions(store, source="web")
 
 
-def test_the_command_line_says_so_too(tmp_path: Path, cli: Cli) -> None:
-    assert cli("run", "hello there", "--model", "offline:demo", "--home", str(tmp_path))[0] == 0
-    code, out, _ = cli("sessions", "list", "--home", str(tmp_path), "--json", "--source", "cli")
+def test_the_command_line_says_so_too(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FSM_AGENT_HOME", str(tmp_path))
+    assert cli("run", "hello there", "--model", "offline:demo")[0] == 0
+    code, out, _ = cli("sessions", "list", "--json", "--source", "cli")
     [told] = json.loads(out)
     assert (code, told["source"]) == (0, "cli")
-    assert " cli " in cli("sessions", "list", "--home", str(tmp_path))[1]
-    assert re_begun(cli("sessions", "show", told["id"], "--home", str(tmp_path))[1])
-    code, out, err = cli("sessions", "list", "--home", str(tmp_path), "--source", "web")
+    assert " cli " in cli("sessions", "list")[1]
+    assert re_begun(cli("sessions", "show", told["id"])[1])
+    code, out, err = cli("sessions", "list", "--source", "web")
     assert (code, out) == (2, "")
     assert "no session was begun so; given: web; allowed: cli" in err
     chat, _ = agent_of(CliOptions(model="offline:demo", home=str(tmp_path), source="chat"), None)
     chat.chat("hello")
-    told = json.loads(cli("insights", "--home", str(tmp_path), "--json")[1])["sources"]
+    told = json.loads(cli("insights", "--json")[1])["sources"]
     assert [(one["source"], one["sessions"], one["turns"]) for one in told] == [("chat", 1, 1), ("cli", 1, 1)]
 
 
@@ -232,9 +233,12 @@ def test_a_childs_turn_is_taken_back_to_its_own_beginning(tmp_path: Path) -> Non
     assert store.session(child.session_id).rows == []
 
 
-def test_show_tells_a_delegated_turn_from_a_forked_one(tmp_path: Path, cli: Cli) -> None:
+def test_show_tells_a_delegated_turn_from_a_forked_one(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FSM_AGENT_HOME", str(tmp_path))
     one = delegating(tmp_path, store=Store(tmp_path))
     result = one.run_conversation("go")
-    shown = cli("sessions", "show", result.children[0].turn_id, "--home", str(tmp_path))[1]
+    shown = cli("sessions", "show", result.children[0].turn_id)[1]
     assert f"delegated by {result.turn_id}" in shown
     assert "forked" not in shown

@@ -14,6 +14,7 @@ import tomlkit
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
+from fsm_agent import Agent
 from fsm_agent.cli.arguments import nested
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.choose import choose
@@ -183,12 +184,38 @@ def test_what_is_refused_is_named_and_told_what_is_allowed(name: str) -> None:
          "setting delegation.heartbeat is out of range; given: 0.0001; allowed: number 0.1 to 3,600"),
         ({"poll": {"control": 0.0001}},
          "setting poll.control is out of range; given: 0.0001; allowed: number 0.001 to 60"),
+        ({"store": {"database_url": "mysql://me:hidden@host/x"}},
+         "setting store.database_url is out of range; given: an address that begins with mysql://; "
+         "allowed: an address that begins with postgresql://"),
+        ({"store": {"database_url": "me:hidden@host/x"}},
+         "setting store.database_url is out of range; given: a text that is no address; "
+         "allowed: an address that begins with postgresql://"),
+        ({"timeout": {"connect": 0}},
+         "setting timeout.connect is out of range; given: 0; allowed: number above 0 to 86,400"),
+        ({"limits.turn.usd": 0},
+         "setting limits.turn.usd is out of range; given: 0; allowed: number above 0 to 1,000,000 or nothing"),
+        ({"limits.turn.eur": 1},
+         "unknown setting limits.turn.eur; given: 1; allowed: usd, tokens, seconds"),
     ],
 )  # fmt: skip
 def test_an_error_is_true(given: Mapping[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as raised:
         Settings.of(given)
     assert str(raised.value) == says
+
+
+def test_names_with_dots_are_taken_as_the_command_line_takes_them(tmp_path: Path) -> None:
+    given = {
+        "limits.turn.usd": 1,
+        "limits": {"turn": {"tokens": 5}},
+        "limits.turn.seconds": 9,
+        "max_iterations": 3,
+    }
+    for settings in (Settings.of(given), Settings(**given), Agent("offline:demo", settings=given).settings):
+        assert settings.limits.turn.model_dump() == {"usd": 1, "tokens": 5, "seconds": 9}
+        assert settings.max_iterations == 3
+    below = {"stale.stream": 20}
+    assert Settings.of({"stale.stream.above_50k": 30}, below).stale.stream.each == (20, 30, 20)
 
 
 def test_a_number_for_all_sizes_gives_way_to_one_of_them_above(monkeypatch: pytest.MonkeyPatch) -> None:

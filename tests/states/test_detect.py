@@ -306,7 +306,7 @@ EXAMPLES: dict[str, list[Failure | tuple[Failure, Size]]] = {
     "a redirect: not followed, and asking again brings it again": [http(307), http(301), http(304)],
     "their bug": [http(500), http(502, "<html><title>Bad Gateway</title></html>"), http(504), http(524)],
     "a bare 400 on a large request": [(http(400), LARGE), (http(400, "Error"), Size(messages=81))],
-    "a bare 404 may be a restart": [http(404), http(404, "404 page not found")],
+    "a bare 404: the address is wrong, now and later": [http(404), http(404, "404 page not found")],
     "bad request": [
         http(400),
         http(422, "messages: at least one message is required"),

@@ -1,13 +1,11 @@
-"""Every block of docs/testing.md: Python is run in one namespace from top to bottom, its tests too, console
-lines are real."""
+"""Every block of docs/testing.md: Python is run from top to bottom as on the other pages, its tests too, and the example
+prints what is shown."""
 
 from __future__ import annotations
 
 import inspect
 import re
 import runpy
-import sys
-import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +16,7 @@ from hypothesis import settings
 
 from fsm_agent.testing import FakeClock, ScriptedModel, strategies
 from fsm_agent.testing.invariants import INVARIANTS
+from tests.helpers.page_blocks import PageBlocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -32,13 +31,10 @@ def blocks(kind: str) -> list[tuple[int, str]]:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the page defines, after all of it was run."""
-    module = sys.modules["docs_testing"] = types.ModuleType("docs_testing")  # dataclasses look for theirs
-    space: dict[str, Any] = module.__dict__
-    space["home"] = tmp_path_factory.mktemp("home")
-    for line, block in blocks("python"):
-        exec(compile("\n" * (line - 1) + block, str(PAGE), "exec"), space)
-    return space
+    """What the page defines, after all of it was run in an empty folder."""
+    blocks = PageBlocks(PAGE, tmp_path_factory.mktemp("work"), commands=False)
+    blocks.run()
+    return blocks.namespace
 
 
 def test_every_python_block_runs(page: dict[str, Any]) -> None:

@@ -211,6 +211,11 @@ class Holder:
         (lambda: tool(effect="none")(google), "pure, idempotent, unsafe"),  # type: ignore[call-overload]
         (lambda: tool(approval="yes")(google), "never, ask"),  # type: ignore[call-overload]
         (lambda: tool(timeout=0)(google), "above 0"),
+        (
+            lambda: tool(timeout=float("inf"))(google),
+            "given: inf; allowed: a number above 0 to 1,000,000,000",
+        ),
+        (lambda: tool(max_result_chars=10**400)(google), "above 0 to 1,000,000,000"),
         (lambda: tool(max_result_chars=-1)(google), "above 0"),
         (lambda: tool(path_arguments=("file",))(google), "city, days, unit"),
         (lambda: tool(hidden=("file",))(shout), "given: file; allowed: loud"),

@@ -92,14 +92,21 @@ def test_what_is_given_replaces_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "complaint"),
     [
-        ({}, "mcp.servers.s cannot be used; allowed: give either a command or a url"),
-        ({"command": "x", "url": "https://e.org"}, "give either a command or a url"),
+        ({}, "mcp.servers.s cannot be used; given: neither a command nor a url; allowed: either a command or a url"),
+        ({"command": "x", "url": "https://e.org"}, "given: a command and a url; allowed: either a command or a url"),
         ({"comand": "x"}, "unknown key mcp.servers.s.comand; allowed: command, args"),
-        ({"url": "https://e.org", "args": ["x"]}, "args belongs to a command"),
-        ({"command": "x", "headers": {"A": "b"}}, "headers belongs to a url"),
-        ({"url": "http://e.org/mcp"}, "without TLS to another machine"),
-        ({"url": "ftp://e.org/mcp"}, "url must begin with https://"),
-        ({"command": "x", "approval": "sometimes"}, "mcp.servers.s.approval cannot be used; given: sometimes"),
+        ({"url": "https://e.org", "args": ["x"]}, "given: args beside a url; allowed: args beside a command"),
+        ({"command": "x", "headers": {"A": "b"}}, "given: headers beside a command; allowed: headers beside a url"),
+        (
+            {"url": "http://e.org/mcp"},
+            "mcp.servers.s cannot be used; given: url http://e.org/mcp; "
+            "allowed: https://, http:// to this machine, or plain_http = true to send without TLS",
+        ),
+        ({"url": "ftp://e.org/mcp"}, "given: url ftp://e.org/mcp; allowed: a url that begins with https://"),
+        ({"command": "x", "approval": "maybe"}, "mcp.servers.s.approval cannot be used; given: maybe; allowed: never, ask"),
+        ({"command": "x", "tools": {"*": {"effect": "none"}}}, "s.tools.*.effect cannot be used; given: none; allowed: pure"),
+        ({"command": "x", "args": 3}, "mcp.servers.s.args cannot be used; given: 3; allowed: list of texts"),
+        ({"command": "x", "timeout": 10**400}, "allowed: number above 0 to 86,400"),
         ({"command": "x", "timeout": 0}, "mcp.servers.s.timeout"),
         ({"command": "x", "tools": {"*": {"aproval": "ask"}}}, "unknown key mcp.servers.s.tools.*.aproval; allowed: approval"),
         ({"command": "x", "env": {"KEY": ["hidden-value"]}}, r"mcp.servers.s.env.KEY cannot be used; given: \*\*\*"),

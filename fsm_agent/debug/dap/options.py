@@ -12,6 +12,7 @@ from pydantic.alias_generators import to_camel
 from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.dap.breakpoints import EXCEPTIONS
 from fsm_agent.errors import ConfigError
+from fsm_agent.settings.setting_docs import words_at
 
 
 class LaunchOptions(BaseModel):
@@ -52,7 +53,8 @@ class LaunchOptions(BaseModel):
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             value = None if first["loc"][0] == "env" else first["input"]  # it may hold keys
-            raise ConfigError(f"{first['loc'][0]} has the wrong type", value, first["msg"]) from None
+            allowed = words_at(cls, first["loc"], first["msg"])
+            raise ConfigError(f"{first['loc'][0]} has the wrong type", value, allowed) from None
         if options.task is not None and options.turn is not None:
             raise ConfigError("only one turn can be debugged first", None, "one of task and turn")
         if attach and options.task is not None:

@@ -6,6 +6,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import socket
+import time
 from collections.abc import Awaitable
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -127,7 +130,8 @@ class TemporalDispatcher:
         return f"{where}; workers with this table ({self._digest}): {', '.join(workers) or 'none'}"
 
     async def workers(self) -> list[str]:
-        """Return who polls for turns of this table. Raises ``ConfigError``."""
+        """Return who polls for turns of this table, or did in the last minutes, and how long ago. Raises
+        ``ConfigError``."""
         from temporalio.api.enums.v1 import TaskQueueType
         from temporalio.api.taskqueue.v1 import TaskQueue
         from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
@@ -139,7 +143,8 @@ class TemporalDispatcher:
             task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
         )
         found = await self._answered(client.workflow_service.describe_task_queue(request, timeout=ANSWER))
-        return [one.identity for one in found.pollers]
+        now = time.time()
+        return [seen(one.identity, now - one.last_access_time.ToNanoseconds() / 1e9) for one in found.pollers]
 
     async def serve(self, run: RunTurn, slots: int, stop: asyncio.Event) -> None:
         client = await self.client()
@@ -259,3 +264,17 @@ def _namespace(name: str) -> Any:
     from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 
     return DescribeNamespaceRequest(namespace=name)
+
+
+def seen(identity: str, ago: float) -> str:
+    """Name a worker and say when it last asked for a turn. Temporal lists it for minutes after its end, which
+    is known of a process of this machine; one whose slots are all taken does not ask either."""
+    pid, _, host = identity.partition("@")
+    if host == socket.gethostname() and pid.isdecimal():
+        try:
+            os.kill(int(pid), 0)
+        except (ProcessLookupError, OverflowError):
+            return f"{identity} (has ended)"
+        except PermissionError:  # it is another user's
+            pass
+    return f"{identity} (asked {max(0.0, ago):.0f} s ago)"

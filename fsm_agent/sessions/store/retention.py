@@ -19,6 +19,7 @@ from fsm_agent.sessions.store.search.indexing import full_text
 from fsm_agent.sessions.store.store import Store
 
 DAY = 86_400.0
+MOST_DAYS = 100_000
 _IN = "IN (SELECT value FROM json_each(?))"
 _OF_TURNS = (
     "given", "transitions", "effects", "visits", "usage", "unreported", "outbox", "controls", "pending",
@@ -45,10 +46,11 @@ class Old:
 
 def old(store: Store, days: float, keep: int = 0) -> Old:
     """Return what was not used for ``days``, without the ``keep`` conversations that were used last. Raises
-    ``ConfigError`` for numbers below 0."""
-    for name, value in (("--older-than", days), ("--keep", keep)):
-        if value < 0:
-            raise ConfigError(f"{name} is out of range", value, "0 or more")
+    ``ConfigError`` for numbers below 0, and days before all that can be."""
+    if not 0 <= days < MOST_DAYS:
+        raise ConfigError("--older-than is out of range", days, f"0 or more, less than {MOST_DAYS:,}")
+    if keep < 0:
+        raise ConfigError("--keep is out of range", keep, "0 or more")
     with store.database.reading() as c:
         return _old(c, store.now() - days * DAY, keep)
 

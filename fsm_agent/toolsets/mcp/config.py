@@ -14,6 +14,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from fsm_agent.conversation.effects import Effect
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.config_file import config_of
+from fsm_agent.settings.model import taken
+from fsm_agent.settings.setting_docs import words_at
 from fsm_agent.support.redaction import mask
 from fsm_agent.tools.decorator import Approval
 
@@ -86,12 +88,13 @@ class ServerConfig(_McpModel):
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if bool(self.command) == bool(self.url):
-            raise ValueError("give either a command or a url")
+            both = "a command and a url" if self.url else "neither a command nor a url"
+            raise taken(both, "either a command or a url")
         stdio = {"args", "env", "cwd"} & self.model_fields_set
         if self.url and stdio:
-            raise ValueError(f"{min(stdio)} belongs to a command, not to a url")
+            raise taken(f"{min(stdio)} beside a url", f"{min(stdio)} beside a command")
         if self.command and (http := {"headers", "plain_http"} & self.model_fields_set):
-            raise ValueError(f"{min(http)} belongs to a url, not to a command")
+            raise taken(f"{min(http)} beside a command", f"{min(http)} beside a url")
         if self.url:
             self._checked_url(self.url)
         return self
@@ -99,9 +102,10 @@ class ServerConfig(_McpModel):
     def _checked_url(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("url must begin with https:// or http:// and name a host")
+            raise taken(f"url {mask(url)}", "a url that begins with https:// or http:// and names a host")
         if parts.scheme == "http" and parts.hostname not in HERE and not self.plain_http:
-            raise ValueError("url without TLS to another machine; use https, or set plain_http = true")
+            allowed = "https://, http:// to this machine, or plain_http = true to send without TLS"
+            raise taken(f"url {mask(url)}", allowed)
 
     def wants(self, tool: str) -> bool:
         """Is the tool with this name of the server's own offered?"""
@@ -170,8 +174,10 @@ def _explained(name: str, error: ValidationError) -> ConfigError:
     if first["type"] == "extra_forbidden":
         model = ToolRule if len(first["loc"]) > 1 else ServerConfig
         return ConfigError(f"unknown key {where}", None, ", ".join(model.model_fields))
+    if first["type"] == "taken":
+        return ConfigError(f"{where} cannot be used", first["ctx"]["given"], first["ctx"]["allowed"])
     given = None if isinstance(first["input"], Mapping) else _shown(first["loc"], first["input"])
-    return ConfigError(f"{where} cannot be used", given, first["msg"].removeprefix("Value error, "))
+    return ConfigError(f"{where} cannot be used", given, words_at(ServerConfig, first["loc"], first["msg"]))
 
 
 def _shown(loc: tuple[int | str, ...], value: Any) -> str:

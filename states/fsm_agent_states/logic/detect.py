@@ -303,7 +303,7 @@ DETECTIONS: tuple[Detection, ...] = (
     Detection("format_error", redirected, "a redirect: not followed, and asking again brings it again"),
     Detection("server_error", server_side, "their bug"),
     Detection("context_overflow", both(status(400), short, on_large), "a bare 400 on a large request"),
-    Detection("unknown", both(status(404), neither(words("model"))), "a bare 404 may be a restart"),
+    Detection("no_such_path", both(status(404), neither(words("model"))), "a bare 404: the address is wrong, now and later"),
     Detection("format_error", client_side, "bad request"),
     Detection("unknown", lambda _failure, _size: True, "everything else"),
 )

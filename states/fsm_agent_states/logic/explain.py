@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from fsm_agent.conversation.exit_reason import ExitReason as E
 from fsm_agent_states.turn import TurnState
 
@@ -68,8 +70,9 @@ ADVICE = {
     "stale": " Raise stale.stream if this model thinks that long, or add a fallback model.",
     "billing": " Check the balance and billing of the account.",
     "model_not_found": " Check the model's name: {provider} does not know {model!r}.",
+    "no_such_path": " Check base_url: {address} has no {mode} API.{lack}",
     "unknown": " Check that {address} is where a {mode} API answers.",
-    "invalid_response": " Check that {address} speaks {mode}: base_url and api_mode must fit.",
+    "invalid_response": " Check that {address} speaks {mode}: base_url and api_mode must fit.{lack}",
     "provider_policy_blocked": " Check the data and privacy settings of the provider's account.",
     "ssl_cert": " Check the certificates of this machine, or SSL_CERT_FILE.",
 }
@@ -103,14 +106,20 @@ def explain(turn: TurnState) -> str:
     )
 
 
+VERSIONED = re.compile(r"/v\d\w*(/|$)")
+
+
 def _advice(turn: TurnState) -> str:
     """What to do about it; an answer in HTML means that something else than an API is at that address."""
+    at_version = VERSIONED.search(turn.setup.runtime.base_url or "/v1")
+    lack = turn.recovery.failure_class == "no_such_path" and not at_version
     name = "invalid_response" if "HTML page" in turn.recovery.error else turn.recovery.failure_class
     return ADVICE.get(name, "").format(
         provider=turn.setup.runtime.provider,
         model=turn.setup.runtime.model,
         address=_address(turn),
         mode=turn.setup.runtime.api_mode.replace("_", " "),
+        lack=" Does the address lack /v1?" if lack else "",
     )
 
 

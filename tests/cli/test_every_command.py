@@ -1,0 +1,164 @@
+"""Every command of the program where there is nothing to do: it says so, and its exit code does not claim that
+something was done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from fsm_agent.cli.app import app
+
+Cli = Callable[..., tuple[int, str, str]]
+NOBODY, DATABASE = "no such session; given: nobody", "postgresql://127.0.0.1:9/x"
+OFFLINE = ("--model", "offline:demo")
+COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
+    "run": (("hi", *OFFLINE, "--session", "nobody"), 2, NOBODY),
+    "chat": ((*OFFLINE, "--session", "nobody"), 2, NOBODY),
+    "worker": (("--app", "nowhere:make"), 2, "--app cannot be loaded"),
+    "acp": (OFFLINE, 2, "an editor starts this command"),
+    "verify": (("nowhere:T",), 2, "the table cannot be loaded"),
+    "simulate": (("--fault", "none"), 2, "unknown fault"),
+    "insights": ((), 2, "there were no turns in the last 30 days"),
+    "debug": (("nobody", "--no-open", *OFFLINE), 2, "no such turn; given: nobody"),
+    "undo": (("nobody",), 2, NOBODY),
+    "examples": ((".",), 2, "this is there already"),
+    "doctor": ((), 0, "none yet"),
+    "diagram show": (("nowhere:T",), 2, "the table cannot be loaded"),
+    "diagram diff": (("nothing", "."), 2, "cannot be compared"),
+    "sessions list": ((), 2, "there are no sessions yet"),
+    "sessions show": (("nobody",), 2, NOBODY),
+    "sessions search": (("word",), 2, "there are no sessions yet"),
+    "sessions export": (("nobody",), 2, NOBODY),
+    "sessions import": (("nothing.jsonl",), 2, "the file cannot be read"),
+    "sessions resume": ((), 2, "nothing to resume"),
+    "sessions fork": (("nobody", "--at", "1", *OFFLINE), 2, NOBODY),
+    "sessions prune": (("--older-than", "1", "--yes"), 0, "nothing is that old"),
+    "sessions archive": (("out.jsonl", "--older-than", "1", "--yes"), 0, "nothing is that old"),
+    "sessions vacuum": ((), 0, "bytes before"),
+    "sessions copy": (("--to", "there"), 2, "there are no sessions to copy"),
+    "sessions rename": (("nobody", "a title"), 2, NOBODY),
+    "sessions undo": (("nobody",), 2, NOBODY),
+    "pending list": ((), 0, "No turn waits for an answer."),
+    "pending show": (("nobody",), 2, "nothing of this id waits"),
+    "pending answer": (("nobody", "yes"), 2, "nothing of this id waits"),
+    "pending run": (OFFLINE, 0, "No turn can go on"),
+    "approvals list": ((), 0, "Nothing was approved or forbidden"),
+    "approvals remove": (("nothing",), 2, "no such approval"),
+    "config show": ((), 0, "not there; none is needed"),
+    "config list": ((), 0, "max_iterations"),
+    "config get": (("nothing",), 2, "unknown setting nothing"),
+    "config set": (("nothing", "3"), 2, "unknown setting nothing"),
+    "config unset": (("model",), 2, "this is not set in the config file"),
+    "config path": ((), 0, "config.toml"),
+    "models show": (OFFLINE[1:], 0, "learned  nothing"),
+    "models forget": (("openai:none",), 2, "nothing was learned of this model"),
+}
+"""Arguments that name nothing that there is, the exit code in an empty home, and words that are printed."""
+NO_SESSIONS = {
+    "worker", "acp", "verify", "simulate", "examples", "diagram show", "diagram diff", "sessions import",
+    "config show", "config list", "config get", "config set", "config unset", "config path", "models show", "models forget",
+}  # fmt: skip
+"""These read no sessions before they say what is wrong, or at all."""
+TAKES_TIME = {"acp", "doctor"}
+OWN_HOME = {name for name in COMMANDS if name.partition(" ")[0] in ("config", "models")} | {"sessions copy"}
+"""With ``--home`` these are about that home, whatever the environment says."""
+
+
+def commands(group: Any, *path: str) -> Iterator[tuple[str, Any]]:
+    """Every command by its words."""
+    inner = getattr(group, "commands", None)
+    if inner is None:
+        yield " ".join(path), group
+    for name, one in (inner or {}).items():
+        yield from commands(one, *path, name)
+
+
+PROGRAM = dict(commands(typer.main.get_command(app)))
+WITH_HOME = [name for name, one in PROGRAM.items() if any("--home" in param.opts for param in one.params)]
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A working directory without anything, and nothing on standard input."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        yield
+
+
+def slow_ones(names: Any) -> list[Any]:
+    return [pytest.param(one, marks=[pytest.mark.slow] * (one in TAKES_TIME)) for one in names]
+
+
+def test_the_table_names_every_command() -> None:
+    assert list(COMMANDS) == list(PROGRAM)
+
+
+@pytest.mark.behaviour("HOST-05")
+@pytest.mark.parametrize("name", slow_ones(COMMANDS))
+def test_in_an_empty_home_a_command_says_that_there_is_nothing(name: str, cli: Cli) -> None:
+    arguments, expected, words = COMMANDS[name]
+    code, out, err = cli(*name.split(), *arguments)
+    assert (code, words in out + err) == (expected, True), out + err
+    if expected:
+        assert (out, err.count("\n"), err[:11]) == ("", 1, "fsm-agent: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["unreachable", "damaged"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_where_sessions_cannot_be_read_no_command_claims_success(
+    name: str, damage: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments, expected, words = COMMANDS[name]
+    if damage == "unreachable":
+        monkeypatch.setenv("FSM_AGENT_STORE__DATABASE_URL", DATABASE)
+    else:
+        (tmp_path / "home").mkdir()
+        (tmp_path / "home" / "sessions.db").write_bytes(b"no database " * 1_000)
+    code, out, err = cli(*name.split(), *arguments)
+    if name in NO_SESSIONS:
+        assert (code, words in out + err) == (expected, True), out + err
+        return
+    assert code == (1 if name == "doctor" else 2), out + err
+    assert "cannot be used" in out + err
+    assert name == "doctor" or (out, err.count("\n")) == ("", 1)
+
+
+@pytest.mark.behaviour("HOST-06")
+@pytest.mark.parametrize("name", WITH_HOME)
+def test_a_home_beside_the_database_of_the_environment_is_refused_or_is_the_one_that_is_used(
+    name: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    monkeypatch.setenv("FSM_AGENT_STORE__DATABASE_URL", DATABASE)
+    arguments, expected, words = COMMANDS[name]
+    code, out, err = cli(*name.split(), *arguments, "--home", str(other))
+    if name in OWN_HOME:
+        assert (code, words in out + err) == (expected, True), out + err
+        return
+    line = f"fsm-agent: --home and FSM_AGENT_STORE__DATABASE_URL name different sessions; given: {other}; allowed: "
+    assert (code, out, err[: len(line)]) == (2, "", line)
+    assert not other.exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "sessions list --limit 0", "sessions list --limit 99999999999999999999", "sessions search x --limit 99999999999999999999",
+        "sessions prune --yes --older-than nan", "sessions prune --yes --older-than inf", "sessions prune --yes --older-than 1e300",
+        "sessions archive f --yes --older-than -1", "insights --days nan", "sessions search x --days inf", "verify --time nan",
+        "run hi --max-cost nan", "run hi --max-seconds inf", "run hi --max-tokens 99999999999999999999",
+    ],
+)  # fmt: skip
+def test_a_number_that_cannot_be_counted_with_is_refused_in_a_line(words: str, cli: Cli) -> None:
+    code, out, err = cli(*words.split())
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "out of range; given: " in err
+    assert "; allowed: " in err

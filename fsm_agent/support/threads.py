@@ -7,6 +7,7 @@ import asyncio
 import concurrent.futures
 import contextvars
 import threading
+import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -89,6 +90,20 @@ class LoopThread:
                 self._loop = new_loop()
                 threading.Thread(target=self._loop.run_forever, daemon=True, name="fsm-agent-loop").start()
             return self._loop
+
+
+def warn_if_blocking(name: str, instead: str) -> None:
+    """Warn the caller of a function called ``name`` that an event loop runs in this thread, which stands
+    still until the function returns."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    warnings.warn(
+        f"{name} blocks the event loop that it is called in until the turn has ended; use {instead} there",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 LOOP = LoopThread()

@@ -105,7 +105,7 @@ def _own_text(value: object) -> str:
     text = str(value)
     if _ADDRESS.fullmatch(text):
         raise TypeError(
-            f"a {type(value).__name__} has no JSON form and no text; return a text, a dict, a list, a number,"
+            f"{type(value).__name__} has no JSON form and no text; return a text, a dict, a list, a number,"
             " a dataclass or a pydantic model"
         )
     return text

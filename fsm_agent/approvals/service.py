@@ -47,6 +47,7 @@ NOBODY = "nobody is there to approve it"
 NO_ANSWER = "the approval callback answered {answer}; allowed: True, False, an Approval, " + ", ".join(
     f'"{word}"' for word in WORDS
 )
+ALLOWING = "an approval callback, a rule in approval.allow, or --yes on the command line allows it"
 CHILD = "a child turn may not ask for approval; leave this to whoever gave you the task"
 HOOK = "before_tool"
 
@@ -179,9 +180,7 @@ class Approvals:
             return stored
         later = None if waiting is None else waiting.put_off(question, self._workdir)
         if not self._callbacks.has("approval"):
-            return later or Approval(
-                False, f"{self._nobody}; it is asked because {why}" if why else self._nobody
-            )
+            return later or self._unasked(request.name, why)
         turnstile = self._turnstiles.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         finish, _ = await self._waited(
             turnstile.acquire(), interrupted, limited=False
@@ -200,6 +199,12 @@ class Approvals:
                 False, late if finish == "late" else "interrupted", interrupted=finish == "interrupted"
             )
         return answer
+
+    def _unasked(self, tool: str, why: str) -> Approval:
+        """The no of a call that nobody can be asked about."""
+        if self._nobody == NOBODY:
+            self._callbacks.emit("status", f"{tool} was not run: {NOBODY}; {ALLOWING}")
+        return Approval(False, f"{self._nobody}; it is asked because {why}" if why else self._nobody)
 
     async def _settled(
         self, call: Asked, why: str, interrupted: asyncio.Event, session: str

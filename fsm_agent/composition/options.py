@@ -69,7 +69,7 @@ EQUIVALENTS = {
     **dict.fromkeys(("result_type", "response_model", "response_format"), "output_type="),
     **dict.fromkeys(("functions", "toolkits"), "tools="),
     **dict.fromkeys(("mcp_servers", "mcp_config"), "mcp="),
-    **dict.fromkeys(("guardrails",), "input_guardrails= or output_guardrails="),
+    "guardrails": "input_guardrails= or output_guardrails=",
     **dict.fromkeys(("deps", "context", "state"), "run_conversation(…, deps=…)"),
     **dict.fromkeys(("deps_type", "context_type"), "Agent[Deps](…), for type checkers"),
     **dict.fromkeys(("max_turns", "max_steps", "recursion_limit"), 'settings={"max_iterations": …}'),

@@ -2,14 +2,13 @@
 changes.
 
 An agent without built-in tools has no business with the machine or the folder: the provider gets the caller's
-``system_prompt`` and nothing of ours beside it; without one, words and rules that fit
-anywhere. Settings bring the machine and the project's files back. With built-in tools all layers are there.
+``system_prompt`` and nothing of ours beside it; without one, words and rules that say nothing of the machine.
+Settings bring the machine and the project's files back. With built-in tools all layers are there.
 
 Layers come in three tiers, the most lasting first, so that a cache keeps as much as it can: stable (identity,
 guidance, skills, place), context (the caller's message, the project's files), volatile (memory, user profile,
 external memory, date). The last are no inputs: what is remembered, and the day, are frozen when the prompt is
-built. (Why: decisions 23
-and 112.)"""
+built. (Why: decisions 23 and 112.)"""
 
 from __future__ import annotations
 

@@ -127,7 +127,9 @@ def test_running_inside_a_running_loop() -> None:
     async def notebook() -> str:
         return agent(text("hi")).chat("go")
 
-    with pytest.warns(RuntimeWarning, match=r"run_conversation blocks the event loop .* await agent\.arun") as told:
+    with pytest.warns(
+        RuntimeWarning, match=r"run_conversation blocks the event loop .* await agent\.arun"
+    ) as told:
         assert asyncio.run(notebook()) == "hi"
     assert [one.filename for one in told] == [__file__]
 

@@ -9,13 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
 from fsm_agent.composition.options import (
-    DEFAULT_TOOLSETS,
     AgentOptions,
     Deps,
     Inherited,
     Other,
     Out,
     sequence_of,
+    toolsets_of,
+    unknown_argument,
 )
 from fsm_agent.conversation.handover import AGENT_NAME
 from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart, Part
@@ -86,11 +87,13 @@ class Agent(Generic[Deps, Out]):
         api_key: A string, several, or an object with ``get()`` and ``refresh()``; by default the
             environment's.
         context_window: Tokens that prompt and answer may have together, where it is not known or wrong.
-        tools: Functions, decorated with ``tool`` or plain.
-        toolsets: Names of built-in groups (``fsm_agent.toolsets``, ``fsm_agent.toolsets.agent``), ``[]`` for
-            none.
-        system_prompt: Who the agent is, in the place of the built-in words; what the engine adds (rules,
-            directory, date) comes after it.
+        tools: Functions, decorated with ``tool`` or plain. An agent with ``tools``, ``mcp`` or ``handoffs``
+            has those and no others, unless ``toolsets`` names some.
+        toolsets: Names of built-in groups (``fsm_agent.toolsets``, ``fsm_agent.toolsets.agent``), ``mcp`` for
+            the servers of the config file; ``"default"`` for what an agent has that was given no tools;
+            ``[]`` for none.
+        system_prompt: Who the agent is, in the place of the built-in words. Without built-in tools it is
+            the whole prompt; with them the engine adds rules, directory and date.
         output_type: What its answers must be: a pydantic model, a dataclass, a ``TypedDict``, another type or
             union, a function whose parameters are asked for and whose result is the answer, or a
             ``JsonSchema`` (``fsm_agent.output``); ``None`` for text.
@@ -169,8 +172,8 @@ class Agent(Generic[Deps, Out]):
         api_mode: str | None = None,
         api_key: ApiKey = None,
         context_window: int | None = None,
-        tools: Sequence[Tool | Callable[..., Any]] = (),
-        toolsets: Sequence[str] = DEFAULT_TOOLSETS,
+        tools: Sequence[Tool | Callable[..., Any]] | None = None,
+        toolsets: str | Sequence[str] | None = None,
         system_prompt: str | None = None,
         output_type: Any = None,
         fallbacks: Sequence[Mapping[str, Any]] | None = None,
@@ -195,11 +198,14 @@ class Agent(Generic[Deps, Out]):
         handoffs: Sequence[Handoff | OptionedAgent] = (),
         inbox: TurnInbox | None = None,
         telemetry: Telemetry | bool | None = None,
+        **unknown: Any,
     ) -> None:
+        if unknown:
+            raise unknown_argument(next(iter(unknown)))
         self._options = AgentOptions(
             model=model, base_url=base_url, api_mode=api_mode, api_key=api_key, context_window=context_window,
-            tools=sequence_of("tools", tools),
-            toolsets=toolsets if isinstance(toolsets, str) else tuple(toolsets),
+            tools=sequence_of("tools", () if tools is None else tools),
+            toolsets=toolsets_of(toolsets, has_tools=tools is not None or bool(mcp) or bool(handoffs)),
             system_prompt=system_prompt, output_type=output_type, fallbacks=fallbacks, settings=settings,
             home=home, session_id=session_id, callbacks=callbacks, clock=clock, budget=budget,
             auxiliary=auxiliary, memory=memory, context_engine=context_engine,
@@ -282,10 +288,13 @@ class Agent(Generic[Deps, Out]):
         deps: Any = None,
         output_type: Any = None,
     ) -> TurnResult[Any]:
-        """One turn, synchronously; also inside a running event loop. While another turn runs, the setting
-        ``interrupt.second_message`` decides; by default ``SessionBusy`` is raised. When the turn hands the
-        conversation over, the next one of the other agent follows; the result is the last one's. Raises
-        ``TurnSuspended`` for a turn that waits for an answer nobody gives now, see ``pending``."""
+        """One turn, synchronously. Inside a running event loop, such as a notebook's, that loop waits until
+        the turn has ended, and a ``RuntimeWarning`` says so: ``arun`` lets it go on. While another turn
+        runs, the setting ``interrupt.second_message`` decides; by default ``SessionBusy`` is raised. When the
+        turn hands the conversation over, the next one of the other agent follows; the result is the last
+        one's. Raises ``TurnSuspended`` for a turn that waits for an answer nobody gives now, see
+        ``pending``."""
+        engine.warn_if_blocking("run_conversation", "await agent.arun(…)")
         turn = self._started(
             user_message,
             system_message,
@@ -916,6 +925,18 @@ class Agent(Generic[Deps, Out]):
         """``aclose``, synchronously."""
         engine.LOOP.run(self.aclose())
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
     # Conversations that go from agent to agent
 
     @property
@@ -1007,15 +1028,15 @@ class Agent(Generic[Deps, Out]):
         """Of the primary model, whichever answers: a fallback must not change the bytes."""
 
         async def recall() -> Recalled:
-            return engine.recalled(
-                self._services.notes, *await self._services.recall.prompt_block(session.id)
-            )
+            notes = self._services.notes if self._options.has_built_in_tools else None
+            return engine.recalled(notes, *await self._services.recall.prompt_block(session.id))
 
         sources = engine.Sources(
             home=self.home,
             workdir=self._services.workdir,
             settings=self.settings.prompt,
             identity=self._options.system_prompt,
+            built_in=self._options.has_built_in_tools,
             tools=(*self._services.tools.lasting_names, *self._services.agent_tools.names),
             model=self._primary.model,
             window=self._primary.window,

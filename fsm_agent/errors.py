@@ -22,7 +22,7 @@ transition table has rows for them. Exceptions are for bugs and wrong use, split
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -47,6 +47,15 @@ class ConfigError(FsmAgentError):
         if allowed:
             parts.append(f"allowed: {allowed}")
         super().__init__("; ".join(parts))
+
+
+def near(given: str, known: Iterable[str]) -> str:
+    """Return the known names for a ``ConfigError``, the one that was probably meant first."""
+    from difflib import get_close_matches
+
+    names = list(known)
+    alike = get_close_matches(given, names, 1)
+    return f"{alike[0]}, perhaps; all of them: {', '.join(names)}" if alike else ", ".join(names)
 
 
 class TurnError(FsmAgentError):

@@ -38,11 +38,16 @@ from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings.model import ApprovalSettings as ApprovalSettings
+from fsm_agent.support.texts import one_line
 from fsm_agent.support.threads import in_daemon_thread
 
 log = logging.getLogger(__name__)
 
 NOBODY = "nobody is there to approve it"
+NO_ANSWER = "the approval callback answered {answer}; allowed: True, False, an Approval, " + ", ".join(
+    f'"{word}"' for word in WORDS
+)
+ALLOWING = "an approval callback, a rule in approval.allow, or --yes on the command line allows it"
 CHILD = "a child turn may not ask for approval; leave this to whoever gave you the task"
 HOOK = "before_tool"
 
@@ -175,9 +180,7 @@ class Approvals:
             return stored
         later = None if waiting is None else waiting.put_off(question, self._workdir)
         if not self._callbacks.has("approval"):
-            return later or Approval(
-                False, f"{self._nobody}; it is asked because {why}" if why else self._nobody
-            )
+            return later or self._unasked(request.name, why)
         turnstile = self._turnstiles.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         finish, _ = await self._waited(
             turnstile.acquire(), interrupted, limited=False
@@ -196,6 +199,12 @@ class Approvals:
                 False, late if finish == "late" else "interrupted", interrupted=finish == "interrupted"
             )
         return answer
+
+    def _unasked(self, tool: str, why: str) -> Approval:
+        """The no of a call that nobody can be asked about."""
+        if self._nobody == NOBODY:
+            self._callbacks.emit("status", f"{tool} was not run: {NOBODY}; {ALLOWING}")
+        return Approval(False, f"{self._nobody}; it is asked because {why}" if why else self._nobody)
 
     async def _settled(
         self, call: Asked, why: str, interrupted: asyncio.Event, session: str
@@ -251,7 +260,11 @@ class Approvals:
 
     async def _person(self, question: AskApproval, session: str, waiting: Waiting | None) -> Approval:
         self._callbacks.announce("approval", question)
-        approval = read_answer(await self._callbacks.ask("approval", question))
+        answer = await self._callbacks.ask("approval", question)
+        if (approval := read_answer(answer)) is None:
+            reason = NO_ANSWER.format(answer=one_line(repr(answer), 80))
+            self._callbacks.emit("status", f"{question.name} was not run: {reason}")
+            approval = Approval(False, reason)
         if waiting is not None and waiting.resumed:
             approval = await in_daemon_thread(waiting.settled, question, approval)
         await self.remember(question, approval, session)
@@ -346,13 +359,12 @@ def _writes(tool: ToolSpec) -> bool:
     return tool.effect != "pure" and bool(tool.path_arguments)
 
 
-def read_answer(answer: Any) -> Approval:
-    """What a callback may answer: True, "once", "session" or "always" grant, everything else denies, "never"
-    for good."""
+def read_answer(answer: Any) -> Approval | None:
+    """What a callback may answer: True, "once", "session" or "always" grant, False, "deny" and "never"
+    refuse; ``None`` for anything else, which is no yes."""
     if isinstance(answer, Approval):
         return answer
-    said = SPELLED.get(answer, answer) if isinstance(answer, str | bool) else "deny"
-    return WORDS.get(said, WORDS["deny"])
+    return WORDS.get(SPELLED.get(answer, answer)) if isinstance(answer, str | bool) else None
 
 
 def _read_hook(answer: Any) -> Approval | None:

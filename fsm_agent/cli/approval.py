@@ -33,7 +33,6 @@ ONLY_ONCE = "Allow it?  y once · n no: "
 """For a call that cannot be remembered."""
 EDITS = "Allow it?  y once · e all edits · s, a this file · n no · never: "
 """For a change of a file that a person has seen; ``e`` is for every call of this tool in this session."""
-EDITING = ("write_file", "patch_file")
 CHANGED = ("content", "old_text", "new_text", "every")
 """Arguments that a diff shows all of."""
 LONGER = "s, a or never"
@@ -47,9 +46,8 @@ def attend(live: ProgressView, yes: bool) -> None:
     if seen is not None:
         asking = Asking(live, seen)
         live.approval, live.clarify = asking.approval, asking.question
-        live.asked_about = EDITING
     if yes:
-        live.approval, live.asked_about = lambda request: True, ()
+        live.approval = lambda request: True
 
 
 def _seen(live: ProgressView) -> ProgressView | None:

@@ -39,10 +39,6 @@ def options_of(given: CliOptions, callbacks: object) -> tuple[AgentOptions, Choi
         settings = settings.model_copy(
             update={"delegation": settings.delegation.model_copy(update={"approvals": "ask"})}
         )
-    elif asked := getattr(callbacks, "asked_about", None):
-        policy = {**dict.fromkeys(asked, "ask"), **settings.approval.policy}
-        approval = settings.approval.model_copy(update={"policy": policy})
-        settings = settings.model_copy(update={"approval": approval})
     somebody = getattr(callbacks, "clarify", None) is not None or settings.approval.unanswered == "suspend"
     asks = ("clarify",) if somebody else ()
     store = store_for(home, settings.store.durability, settings.store.database)

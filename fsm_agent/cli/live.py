@@ -41,8 +41,6 @@ class ProgressView:
     clarify: Callable[[str, list[str]], Any] | None = None
     aside: Callable[[], AbstractContextManager[None]] = nullcontext
     """Frees the terminal for a question."""
-    asked_about: tuple[str, ...] = ()
-    """Tools that a person is asked about, unless the settings say something of them."""
     figures: Callable[[], str] = str
     """What the line below says of the session."""
 

@@ -18,7 +18,7 @@ from fsm_agent.composition.answers import output_type_of
 from fsm_agent.composition.child_factory import ChildAgentFactory
 from fsm_agent.composition.engine_calls import EngineCalls
 from fsm_agent.composition.handoffs import transfer_tools
-from fsm_agent.composition.options import AgentOptions
+from fsm_agent.composition.options import DEFAULT, FILE_SERVERS, AgentOptions
 from fsm_agent.composition.services import HOME_FILES, RESULTS, Services
 from fsm_agent.composition.side_models import by_task
 from fsm_agent.conversation.handover import NAME
@@ -194,10 +194,9 @@ def _tools(
 ) -> tuple[list[Tool], list[Tool]]:
     """(those that are a part of the agent, all others). A user's tool takes the place of a built-in one of
     its name."""
-    if isinstance(options.toolsets, str):
-        raise ConfigError("toolsets has the wrong type", options.toolsets, "a list of names")
-    if unknown := [name for name in options.toolsets if name not in TOOLSETS and name not in AGENT_TOOLSETS]:
-        raise ConfigError("unknown toolset", unknown[0], ", ".join(sorted((*TOOLSETS, *AGENT_TOOLSETS))))
+    known = sorted((*TOOLSETS, *AGENT_TOOLSETS, FILE_SERVERS, DEFAULT))
+    if unknown := [name for name in options.toolsets if name not in known]:
+        raise ConfigError("unknown toolset", unknown[0], ", ".join(known))
     own = [as_tool(one) for one in (*options.tools, *(external.tools() if external else ()))]
     names = {one.spec.name for one in own}
     groups = [name for name in options.toolsets if name in TOOLSETS]
@@ -227,8 +226,8 @@ def _tools(
 def _servers(
     options: AgentOptions, config: Config, home: Path, workdir: Path, clock: Clock, settings: Settings
 ) -> ToolSource | None:
-    """The MCP servers of an agent that has any."""
-    if options.mcp is None and not config.mcp:
+    """The MCP servers of an agent that has any: its own, else those of the file if it asks for them."""
+    if options.mcp is None and not (config.mcp and FILE_SERVERS in options.toolsets):
         return None
     from fsm_agent.toolsets.mcp.servers import McpServers
 

@@ -50,7 +50,7 @@ from fsm_agent.sessions.store.rows import asked_words
 from fsm_agent.sessions.store.speaker import Speaker, speaker_after, speaker_of
 from fsm_agent.sessions.turn import Turn
 from fsm_agent.sessions.turn_line import TurnLine
-from fsm_agent.support.threads import LOOP
+from fsm_agent.support.threads import LOOP, warn_if_blocking
 from fsm_agent.tools import RunContext
 from fsm_agent.toolsets.agent.posted import children_of, spent_below
 
@@ -119,5 +119,6 @@ __all__ = [
     "supplied_history",
     "take_over",
     "undo",
+    "warn_if_blocking",
     "watcher",
 ]

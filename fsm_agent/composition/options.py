@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Generic, TypedDict
 
 from typing_extensions import TypeVar
 
 from fsm_agent.conversation.handover import AGENT_NAME
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, near
 
 if TYPE_CHECKING:
     import os
@@ -37,7 +37,10 @@ Out = TypeVar("Out", default=str)
 Other = TypeVar("Other")
 T = TypeVar("T")
 
-DEFAULT_TOOLSETS = ("core", "memory", "skills", "todo", "sessions")
+FILE_SERVERS = "mcp"
+"""The toolset of the MCP servers that the config file names."""
+DEFAULT = "default"
+DEFAULT_TOOLSETS = ("core", "memory", "skills", "todo", "sessions", FILE_SERVERS)
 """What works everywhere. ``delegate`` costs the requests of other turns, ``clarify`` needs a person: those
 are asked for."""
 
@@ -61,6 +64,49 @@ def sequence_of(name: str, given: Iterable[T]) -> tuple[T, ...]:
     return tuple(given)
 
 
+EQUIVALENTS = {
+    **dict.fromkeys(("instructions", "system", "prompt", "system_message"), "system_prompt="),
+    **dict.fromkeys(("result_type", "response_model", "response_format"), "output_type="),
+    **dict.fromkeys(("functions", "toolkits"), "tools="),
+    **dict.fromkeys(("mcp_servers", "mcp_config"), "mcp="),
+    "guardrails": "input_guardrails= or output_guardrails=",
+    **dict.fromkeys(("deps", "context", "state"), "run_conversation(…, deps=…)"),
+    **dict.fromkeys(("deps_type", "context_type"), "Agent[Deps](…), for type checkers"),
+    **dict.fromkeys(("max_turns", "max_steps", "recursion_limit"), 'settings={"max_iterations": …}'),
+    **dict.fromkeys(("retries", "max_retries"), 'settings={"api_max_retries": …}'),
+    **dict.fromkeys(("limits", "usage_limits"), 'settings={"limits": {"turn": {"usd": …}}}'),
+    **dict.fromkeys(("model_settings", "extra_body"), 'settings={"request": {…}}'),
+}
+"""What arguments of other libraries are called here."""
+
+
+def unknown_argument(name: str) -> ConfigError:
+    """The error for an argument that ``Agent`` does not have: with what it is called here, if anything."""
+    from fsm_agent.settings.model import Settings
+
+    known = [one.name for one in fields(AgentOptions)]
+    if name in EQUIVALENTS:
+        allowed = EQUIVALENTS[name]
+    elif name in Settings.model_fields:
+        allowed = f'settings={{"{name}": …}}'
+    else:
+        allowed = near(name, known)
+    return ConfigError("unknown argument of Agent", name, allowed)
+
+
+def toolsets_of(given: str | Sequence[str] | None, *, has_tools: bool) -> tuple[str, ...]:
+    """The names of toolsets that an agent has. ``has_tools``: it was given tools of its own, and so has no
+    others unless it names them. Raises ``ConfigError``. (Why: decision 112.)"""
+    if given is None:
+        return () if has_tools else DEFAULT_TOOLSETS
+    names = (DEFAULT,) if given == DEFAULT else given
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        allowed = 'a list of names, "default" for what an agent without tools has, or [] for none'
+        raise ConfigError("toolsets has the wrong type", given, allowed)
+    expanded = (one for name in names for one in (DEFAULT_TOOLSETS if name == DEFAULT else (name,)))
+    return tuple(dict.fromkeys(expanded))
+
+
 @dataclass(frozen=True, kw_only=True)
 class AgentOptions:
     """The arguments of ``Agent``, which says what they mean, by their names and with their defaults. The
@@ -74,7 +120,7 @@ class AgentOptions:
     api_key: ApiKey = None
     context_window: int | None = None
     tools: Sequence[Tool | Callable[..., Any]] = ()
-    toolsets: Sequence[str] = DEFAULT_TOOLSETS
+    toolsets: Sequence[str] = ()
     system_prompt: str | None = None
     output_type: Any = None
     fallbacks: Sequence[Mapping[str, Any]] | None = None
@@ -100,6 +146,11 @@ class AgentOptions:
     inbox: TurnInbox | None = None
     telemetry: Telemetry | bool | None = None
 
+    @property
+    def has_built_in_tools(self) -> bool:
+        """Say whether it works with tools of ours, and so on this machine."""
+        return any(name != FILE_SERVERS for name in self.toolsets)
+
 
 class AgentArguments(TypedDict, total=False):
     """The arguments of ``Agent`` besides ``model`` and ``output_type``, for type checkers."""
@@ -108,8 +159,8 @@ class AgentArguments(TypedDict, total=False):
     api_mode: str | None
     api_key: ApiKey
     context_window: int | None
-    tools: Sequence[Tool | Callable[..., Any]]
-    toolsets: Sequence[str]
+    tools: Sequence[Tool | Callable[..., Any]] | None
+    toolsets: str | Sequence[str] | None
     system_prompt: str | None
     fallbacks: Sequence[Mapping[str, Any]] | None
     settings: Settings | Mapping[str, Any] | None

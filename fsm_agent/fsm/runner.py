@@ -7,6 +7,7 @@ It knows no model, no tool and no table of its own; any turn with the members of
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
@@ -19,6 +20,9 @@ from fsm_agent.fsm.standing import Standing
 from fsm_agent.fsm.table import CRASHED, Row
 from fsm_agent.fsm.turn_protocol import RunnableTurn
 from fsm_agent.runtime.not_yet import NotYet
+from fsm_agent.support.redaction import masked_traceback
+
+log = logging.getLogger(__name__)
 
 __all__ = ["CRASHED", "Exchange", "Perform", "RunnableTurn", "Runner", "State", "Step"]
 
@@ -209,6 +213,7 @@ class Runner(Stepping):
                 f"{table.name}: {state} has no line for {CRASHED!r} that would end the turn for a bug; give"
                 f" it one, or mend the bug: {type(bug).__name__}: {bug}"
             ) from bug
+        log.error("%s: %s failed:\n%s", table.name, state, masked_traceback(bug))
         if self.watch is not None:
             self.watch(self.machine.choose(self.turn, CRASHED)[0])
         return self.machine.advance(self.turn, CRASHED)

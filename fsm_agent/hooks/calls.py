@@ -7,6 +7,7 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 from fsm_agent.conversation.effects import (
@@ -24,7 +25,7 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.conversation.wire.options import changed_body
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, near
 from fsm_agent.hooks import (
     Answer,
     Block,
@@ -47,6 +48,14 @@ log = logging.getLogger(__name__)
 
 FIXED = frozenset({"model", "messages", "input", "stream"})
 """Fields of a request that no hook changes: they say which model reads which conversation."""
+POINTS: Mapping[str, tuple[str, ...]] = {
+    name: tuple(inspect.signature(method).parameters)[1:]
+    for name, method in vars(Hooks).items()
+    if inspect.isfunction(method)
+}
+"""What hooks are called for, and the values that they get."""
+PREFIXES = ("before_", "after_", "on_", "turn_")
+"""How the names of points begin; a method that begins so is meant to be called."""
 MESSAGE, ANSWER = (Block, Rewrite), (Block, Rewrite, Retry)
 
 
@@ -68,6 +77,7 @@ class HookCalls:
         for hook in hooks:
             if not isinstance(hook, Hooks):
                 raise ConfigError("not a hook", hook, "objects of classes made from fsm_agent.hooks.Hooks")
+            _check_methods(hook)
         guards = [_guardrail(one) for one in before]
         self._hooks = tuple(hooks)
         self._before = [one for one in guards if not one.beside]
@@ -278,7 +288,40 @@ class HookCalls:
 def _guardrail(one: Guardrail | Callable[..., Any]) -> Guardrail:
     if not (isinstance(one, Guardrail) or callable(one)):
         raise ConfigError("not a guardrail", one, "functions of (context, text), or Guardrail(function)")
-    return one if isinstance(one, Guardrail) else Guardrail(one)
+    guard = one if isinstance(one, Guardrail) else Guardrail(one)
+    _check_values(f"guardrail {guard.title}", guard.check, ("context", "text"))
+    return guard
+
+
+def _check_methods(hook: Hooks) -> None:
+    """Raises ``ConfigError`` for a method that is never called, because no point has its name, and for one
+    that does not take what it is given."""
+    for name in dir(type(hook)):
+        if name in POINTS:
+            _check_values(f"{name} of hook {_title(hook)}", getattr(hook, name), POINTS[name])
+        elif callable(getattr(type(hook), name)) and _is_meant(name):
+            raise ConfigError(
+                f"hook {_title(hook)} has a method that is never called",
+                name,
+                f"{near(name, POINTS)}; a helper begins with _",
+            )
+
+
+def _is_meant(name: str) -> bool:
+    """Say whether a method of this name, which is no point, was probably meant to be one."""
+    return name.startswith(PREFIXES) or bool(get_close_matches(name, POINTS, 1, 0.8))
+
+
+def _check_values(what: str, function: Callable[..., Any], values: Sequence[str]) -> None:
+    """Raises ``ConfigError`` for a function that cannot be called with so many values."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # written in C
+        return
+    try:
+        signature.bind(*values)
+    except TypeError:
+        raise ConfigError(f"{what} takes other values", str(signature), f"({', '.join(values)})") from None
 
 
 def _title(hook: Hooks) -> str:

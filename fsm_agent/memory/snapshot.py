@@ -13,13 +13,15 @@ MOST_EXTERNAL = SMALLEST_CAP
 """Characters that an external memory has in the prompt."""
 
 
-def recalled(notes: Notes, external: str | None = "", problem: str = "") -> Recalled:
+def recalled(notes: Notes | None, external: str | None = "", problem: str = "") -> Recalled:
     """Both files, and the block of an external memory, for the prompt. What cannot be used is left out with
     a notice. ``external`` is ``None``, with the ``problem`` in words, when that memory did not answer."""
     notices = [problem] if problem else []
     return Recalled(
-        _layer("# Memory: what you noted in earlier sessions", notes.memory, notices),
-        _layer("# The user: what you noted about them in earlier sessions", notes.user, notices),
+        _layer("# Memory: what you noted in earlier sessions", notes.memory, notices) if notes else "",
+        _layer("# The user: what you noted about them in earlier sessions", notes.user, notices)
+        if notes
+        else "",
         _block((external or "").strip(), notices),
         tuple(notices),
         whole=external is not None,

@@ -90,6 +90,10 @@ class OutputType(Generic[Out]):
             self._wrapped = wanted.schema.get("type") != "object"
             self._data = JsonSchema(_as_member(wanted.schema), wanted.name) if self._wrapped else wanted
             return self._data.schema
+        if isinstance(wanted, Mapping):
+            raise ConfigError(
+                "output_type is a mapping", wanted, "JsonSchema({…}) for a JSON schema, or a type"
+            )
         try:
             self._adapter = TypeAdapter(wanted)
             schema = schema_of(self._adapter)

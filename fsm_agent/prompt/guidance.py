@@ -9,6 +9,8 @@ from typing import Literal
 from fsm_agent.prompt.skills import Skill
 
 IDENTITY = "You are a capable assistant that works with tools on the user's computer."
+PLAIN_IDENTITY = "You are a capable assistant."
+"""Of an agent without tools of ours."""
 FINISHING = (
     "Work until the task is done: when a step is left that you can do, do it instead of announcing it. Do not"
     " claim what you have not checked, and say plainly what could not be done. When the task is done, answer"
@@ -80,6 +82,11 @@ PLATFORMS = {
     ),
 }
 Enforce = Literal["auto"] | bool | Sequence[str]
+
+
+def working(tools: Collection[str]) -> str:
+    """How to work: to the end, and with ``tools`` where there are any."""
+    return f"{FINISHING}\n{TOGETHER}" if tools else FINISHING
 
 
 def tool_notes(tools: Collection[str]) -> str:

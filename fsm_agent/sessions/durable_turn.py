@@ -17,7 +17,7 @@ from fsm_agent.runtime.registry import running
 from fsm_agent.sessions.session import Moving, Session
 from fsm_agent.sessions.session_lease import SessionLease
 from fsm_agent.sessions.store.pending import Pending
-from fsm_agent.support.threads import LOOP
+from fsm_agent.support.threads import LOOP, warn_if_blocking
 
 Result = TypeVar("Result")
 
@@ -199,5 +199,7 @@ class DurableTurn(Stepping, Generic[Result]):
         yield
 
     def run(self) -> Result:
-        """Run to the end, synchronously; also inside a running event loop."""
+        """Run to the end, synchronously. Inside a running event loop that loop waits, and a
+        ``RuntimeWarning`` says so."""
+        warn_if_blocking("run", "await turn.arun()")
         return LOOP.run(self.arun())

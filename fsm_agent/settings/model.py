@@ -454,7 +454,8 @@ class PrefillRow(BaseModel):
 
 class Prompt(Group):
     """``enforce_tool_use``: tell the model to act instead of announcing: ``auto`` for families that need it,
-    true, false, or parts of model names. ``context_files``: read AGENTS.md and its like;
+    true, false, or parts of model names. ``machine``: name the directory, the system, Python and the date;
+    ``context_files``: read AGENTS.md and its like; both by default where the agent has built-in tools.
     ``context_file_chars``: characters that one may take, default 6 % of the window, 20,000 to 500,000.
     ``platform``: how answers are shown; ``platform_hint``: your words on it, added or, with
     ``replace_platform_hint``, instead. ``session_line``, ``model_line``: name the session, and the model that
@@ -464,7 +465,8 @@ class Prompt(Group):
     conversation, from which the model is told how much of it is left."""
 
     enforce_tool_use: Literal["auto"] | bool | tuple[str, ...] = "auto"
-    context_files: bool = True
+    machine: bool | None = None
+    context_files: bool | None = None
     context_file_chars: Annotated[int, Field(ge=1_000, le=10_000_000)] | None = None
     platform: Literal["terminal", "chat", "plain", "telegram", "discord", "slack"] | None = None
     platform_hint: str = ""
@@ -823,7 +825,7 @@ class Settings(BaseSettings):
             return value
         if value is not None and not isinstance(value, Mapping):
             raise ConfigError("settings have the wrong type", value, "a Settings instance or a mapping")
-        layers = (file or {}, from_environment(), value or {})
+        layers = (file or {}, from_environment(), _nested(value or {}))
         return cls(**reduce(merged, map(_spelled_out, layers)))
 
     @classmethod
@@ -891,6 +893,22 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
             merged(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
         )
     return result
+
+
+def _nested(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``{"limits.turn.usd": 1}`` as the groups that it names: as the command line calls a setting."""
+    plain: dict[str, Any] = {name: value for name, value in given.items() if not _is_dotted(name)}
+    for name, value in given.items():
+        if _is_dotted(name):
+            *groups, last = name.split(".")
+            plain = merged(
+                plain, reduce(lambda inner, group: {group: inner}, reversed(groups), {last: value})
+            )
+    return plain
+
+
+def _is_dotted(name: object) -> bool:
+    return isinstance(name, str) and "." in name
 
 
 def _spelled_out(layer: Mapping[str, Any]) -> Mapping[str, Any]:

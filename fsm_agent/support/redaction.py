@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -80,6 +81,11 @@ def mask(text: str, secrets: Iterable[str] = ()) -> str:
     text = without_shapes(text)
     data = encoded(text)
     return text if search(_SPANS, data) is None else decoded(b"".join(_without_shapes(data)))
+
+
+def masked_traceback(error: BaseException) -> str:
+    """Where an exception came from, as Python prints it, without anything that looks like a key."""
+    return mask("".join(traceback.format_exception(error)).rstrip())
 
 
 def mask_json(value: Any, secrets: Sequence[str] = ()) -> Any:

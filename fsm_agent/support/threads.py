@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
+import sys
 import threading
+import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -89,6 +91,23 @@ class LoopThread:
                 self._loop = new_loop()
                 threading.Thread(target=self._loop.run_forever, daemon=True, name="fsm-agent-loop").start()
             return self._loop
+
+
+def warn_if_blocking(name: str, instead: str) -> None:
+    """Warn whoever called into this package, by a function called ``name``, that an event loop runs in this
+    thread, which stands still until the function returns."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    caller, level = sys._getframe(1), 2
+    while caller.f_back is not None and caller.f_globals.get("__name__", "").startswith("fsm_agent."):
+        caller, level = caller.f_back, level + 1
+    warnings.warn(
+        f"{name} blocks the event loop that it is called in until the turn has ended; use {instead} there",
+        RuntimeWarning,
+        stacklevel=level,
+    )
 
 
 LOOP = LoopThread()

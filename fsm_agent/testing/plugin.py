@@ -1,4 +1,7 @@
-"""The pytest plugin. Loaded with ``fsm-agent``, it does nothing until an option or a fixture of it is used.
+"""The pytest plugin, loaded with ``fsm-agent``.
+
+Each test has a home of its own for agents without ``home=``, so that no test writes into yours, or reads what
+another one left; ``FSM_AGENT_HOME``, where it is set, stays what it is.
 
 ``--fsm-coverage FILE.json`` writes which rows of a table the test run took, ``--fsm-coverage-diagram
 FILE.svg`` draws them. ``--fsm-coverage-table MODULE:NAME`` (or ``fsm_coverage_table`` in the ini file) says
@@ -12,8 +15,10 @@ Nothing of the engine is imported before it is needed.
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Generator
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     from fsm_agent.testing.coverage import RowCoverage
 
 TURN = "fsm_agent_states.table:TURN"
+HOME_VARIABLE = "FSM_AGENT_HOME"
 SENT = "fsm_agent_rows"
 """The key under which a worker of xdist hands its counts over."""
 OPTIONS = ("fsm_coverage", "fsm_coverage_diagram")
@@ -48,10 +54,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Count rows when an option asks for it."""
+    """Keep tests out of the user's home, and count rows when an option asks for it."""
+    if not config.pluginmanager.has_plugin(Homes.NAME) and HOME_VARIABLE not in os.environ:
+        config.pluginmanager.register(Homes(), Homes.NAME)
     wanted = any(config.getoption(option) for option in OPTIONS)
     if wanted and not config.pluginmanager.has_plugin(Rows.NAME):
         config.pluginmanager.register(Rows(config), Rows.NAME)
+
+
+class Homes:
+    """Gives each test an empty home, and what is made between tests one for the whole run."""
+
+    NAME = "fsm_agent_homes"
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="fsm-agent-tests-", ignore_cleanup_errors=True)
+        self._begun = 0
+        os.environ[HOME_VARIABLE] = self._shared = os.path.join(self._folder.name, "shared")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Run one test in its own home."""
+        self._begun += 1
+        os.environ[HOME_VARIABLE] = os.path.join(self._folder.name, str(self._begun))
+        try:
+            return (yield)
+        finally:
+            os.environ[HOME_VARIABLE] = self._shared
+
+    def pytest_unconfigure(self) -> None:
+        """Remove the homes."""
+        os.environ.pop(HOME_VARIABLE, None)
+        self._folder.cleanup()
 
 
 class Rows:

@@ -18,10 +18,18 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
-from hypothesis import strategies as st
-from hypothesis.strategies import SearchStrategy
-
 from fsm_agent.conversation.effects import Failure
+from fsm_agent.errors import ConfigError
+from fsm_agent.support.installation import install_command
+
+try:
+    from hypothesis import strategies as st
+    from hypothesis.strategies import SearchStrategy
+except ImportError:
+    raise ConfigError(
+        "strategies need a package that is not installed", "hypothesis", install_command("testing")
+    ) from None
+
 from fsm_agent.conversation.messages import ModelReply, ToolCall, Usage
 from fsm_agent.providers.scripted.replies import (
     Call,

@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args, overload
 
 from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.conversation.effects import Concurrency, Effect, ToolSpec
-from fsm_agent.errors import ConfigError
-from fsm_agent.tools.docstring import described
+from fsm_agent.errors import ConfigError, near
+from fsm_agent.tools.docstring import described, undeclared
 from fsm_agent.tools.signature import KEY, Signature, signature_of
 
 Approval = Literal["never", "ask"]
@@ -109,6 +109,8 @@ def tool(function: Handler | None = None, /, **options: Any) -> Tool | Callable[
 
     Raises ``ConfigError`` for an option or a signature that cannot be used.
     """
+    if unknown := [name for name in options if name not in _OPTIONS]:
+        raise ConfigError("unknown option of @tool", unknown[0], near(unknown[0], _OPTIONS))
     if function is None:
         return lambda handler: _tool_of(handler, **options)
     return _tool_of(function, **options)
@@ -153,6 +155,9 @@ def _tool_of(
     return Tool(spec, handler, inspect.iscoroutinefunction(handler), signature, external)
 
 
+_OPTIONS = tuple(name for name in inspect.signature(_tool_of).parameters if name != "handler")
+
+
 def _known(handler: Handler, options: tuple[Any, ...]) -> tuple[ToolSpec, Signature] | None:
     """``_read``, once for each function and way of using it; ``None`` for what may say something else the
     next time."""
@@ -184,6 +189,12 @@ def _read(
     before."""
     _check_kind(handler, name)
     names = [parameter.name for parameter in _safe_parameters(handler)]
+    if (strange := undeclared(inspect.getdoc(handler), names)) is not None:
+        raise ConfigError(
+            f"the docstring of tool {name!r} describes a parameter that is not there",
+            strange,
+            near(strange, names) or "none: it has no parameters",
+        )
     description, descriptions = described(inspect.getdoc(handler), names)
     signature = signature_of(handler, name, descriptions)
     for path in paths:

@@ -36,5 +36,23 @@ def described(docstring: str | None, names: Collection[str]) -> tuple[str, dict[
     return _joined(kept), {name: text for name, text in found.items() if text}
 
 
+def undeclared(docstring: str | None, names: Collection[str]) -> str | None:
+    """The first name that the docstring describes as a parameter, in an ``Args:`` section or after
+    ``:param``, and that is none of ``names``; ``None`` when all are there. Plain lines may be anything."""
+    section = entries = -1
+    for line in inspect.cleandoc(docstring or "").splitlines():
+        depth = len(line) - len(line.lstrip())
+        if _HEADER.match(line):
+            section, entries = depth, -1
+        elif line.strip() and depth <= section:
+            section = -1
+        elif line.strip() and section >= 0 and entries < 0:
+            entries = depth
+        entry = _SPHINX.match(line) or (_PLAIN.match(line) if 0 <= section < depth == entries else None)
+        if entry and entry["name"] not in names:
+            return entry["name"]
+    return None
+
+
 def _joined(lines: list[str]) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()

@@ -41,6 +41,8 @@ _ROLES = (
 _ROLE_TAG = re.compile(
     rf"</?\s*(?:{_ROLES})\b[^<>]{{0,200}}>|<\|[^<>|]{{0,60}}\|>|\[/?INST\]|<</?SYS>>", re.IGNORECASE
 )
+_ADDRESS = re.compile(r"<.* at 0x[0-9a-fA-F]+>", re.DOTALL)
+"""What Python makes of an object that says nothing of itself."""
 _FENCE = re.compile(r"`{3,}|~{3,}")
 
 
@@ -76,7 +78,7 @@ def text_of(value: object, parts: Sequence[Part] = ()) -> str:
     ``parts``: what ``parts_in`` found, whose texts are taken then.
 
     Pydantic models, dataclasses, dates, sets and paths become their JSON forms; what has none becomes its
-    ``str``."""
+    ``str``. Raises ``TypeError`` for an object that has no text of its own either."""
     if value is None:
         return NO_OUTPUT
     if parts:
@@ -94,9 +96,19 @@ def _only(parts: Sequence[Part]) -> str:
 
 def _plain(value: object) -> Any:
     try:
-        return to_jsonable_python(value, fallback=str)
+        return to_jsonable_python(value, fallback=_own_text)
     except UnicodeDecodeError:  # bytes inside that are no text
-        return to_jsonable_python(value, fallback=str, bytes_mode="base64")
+        return to_jsonable_python(value, fallback=_own_text, bytes_mode="base64")
+
+
+def _own_text(value: object) -> str:
+    text = str(value)
+    if _ADDRESS.fullmatch(text):
+        raise TypeError(
+            f"{type(value).__name__} has no JSON form and no text; return a text, a dict, a list, a number,"
+            " a dataclass or a pydantic model"
+        )
+    return text
 
 
 def text_of_error(error: BaseException) -> str:

@@ -19,6 +19,7 @@ from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.runtime.registry import TOOL_STOPPED
+from fsm_agent.support.redaction import masked_traceback
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.support.untrusted import risks, wrapped
 from fsm_agent.tools import handler
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 
 UNKNOWN_EFFECT = "It is unknown whether it took effect: check before you do it again."
 
+BUG = "tool %s (call %s) failed:\n%s"
 LATE = "tool %s (call %s) ended after its turn had gone on; its result is dropped"
 
 NOWHERE: RunContext[Any] = RunContext(None, "", "", "")
@@ -152,7 +154,7 @@ class ToolRunner:
     async def brought(self, request: RunTool, value: object) -> ToolOutcome:
         """The outcome of a call whose result came later: as if its tool had returned ``value`` now."""
         tool = self._tools.get(request.name) or await self._late(request.name)
-        told = await in_daemon_thread(_told, handler.Returned(value))
+        told = await in_daemon_thread(self._written, request, handler.Returned(value))
         status, text, parts = told if tool is None else self._marked(tool, told)
         return ToolOutcome(request.call_id, status, text, 0.0, parts)
 
@@ -175,7 +177,7 @@ class ToolRunner:
         try:
             work = handler.start(tool, _arguments(tool, request, scene), context)
         except Exception as error:
-            return _told(handler.Raised(error))
+            return self._written(request, handler.Raised(error))
         try:
             finish = await wait_with_deadline(
                 work, left=lambda: request.timeout - watch.elapsed(), interrupted=interrupted, poll=self._poll
@@ -198,10 +200,20 @@ class ToolRunner:
                 return later
             ending = handler.Returned(later.asked) if later else ending
         if isinstance(ending, handler.Returned) and not isinstance(ending.value, str):
-            told = await in_daemon_thread(_told, ending)  # an image that is made smaller takes a while
+            # an image that is made smaller takes a while
+            told = await in_daemon_thread(self._written, request, ending)
         else:
-            told = None if ending is None else _told(ending)
+            told = None if ending is None else self._written(request, ending)
         return self._marked(tool, _outcome(tool, finish, told, request.timeout))
+
+    @staticmethod
+    def _written(request: RunTool, ending: handler.Ending) -> Told:
+        """How the call ended, in words. The model reads what was wrong; whoever wrote the tool finds in the
+        log where a bug is."""
+        told, bug = _told(ending)
+        if bug is not None:
+            log.error(BUG, request.name, request.call_id, masked_traceback(bug))
+        return told
 
     async def _late(self, name: str) -> Tool | None:
         if self._more is None:
@@ -266,14 +278,17 @@ def _outcome(tool: Tool, finish: Finish, told: Told | None, timeout: float) -> T
     return "unknown", f"The user interrupted and the tool did not end in time. {UNKNOWN_EFFECT}", ()
 
 
-def _told(ending: handler.Ending) -> Told:
-    """Judged by how the handler ended, never by words in its text."""
+def _told(ending: handler.Ending) -> tuple[Told, BaseException | None]:
+    """(how the call ended, the bug that is why). Judged by how the handler ended, never by words in its
+    text."""
     try:
         if isinstance(ending, handler.Returned):
             parts = parts_in(ending.value)
-            return "ok", text_of(ending.value, parts), tuple(part for part in parts if kind_of(part))
+            media = tuple(part for part in parts if kind_of(part))
+            return ("ok", text_of(ending.value, parts), media), None
         if isinstance(ending.error, ToolFailure):
-            return ending.error.status, words_of(ending.error), ()
-        return "error", text_of_error(ending.error), ()
+            return (ending.error.status, words_of(ending.error), ()), None
+        return ("error", text_of_error(ending.error), ()), ending.error
     except Exception as error:  # a result that cannot be written down
-        return "error", f"The tool ran, but its result is unusable: {text_of_error(error)}", ()
+        text = f"The tool ran, but its result is unusable: {text_of_error(error)}"
+        return ("error", text, ()), error

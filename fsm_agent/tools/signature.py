@@ -19,6 +19,8 @@ from fsm_agent.support.texts import one_line
 from fsm_agent.tools.failure import ToolFailure
 from fsm_agent.tools.run_context import deps_of, must_have
 
+_CONTEXTS = ("ctx", "run_context")
+"""What a parameter is called that is meant to get the context."""
 KEY = "idempotency_key"
 """A parameter of this name is no argument of the model's: the runner fills it."""
 MAX_PROBLEMS = 8
@@ -155,6 +157,13 @@ def _context(parameters: Sequence[inspect.Parameter], hints: Mapping[str, Any], 
     """(the parameter that gets the context, the type of its deps); an empty name where there is none."""
     found = [p.name for p in parameters if deps_of(hints.get(p.name)) is not None]
     if not found:
+        if parameters and parameters[0].name in _CONTEXTS and parameters[0].name not in hints:
+            raise ConfigError(
+                f"the first parameter of tool {tool!r} has no type",
+                parameters[0].name,
+                f"{parameters[0].name}: RunContext for what a tool can know of its turn, else the type of an"
+                " argument that the model gives",
+            )
         return "", None
     if found != [parameters[0].name]:
         raise ConfigError(

@@ -132,10 +132,10 @@ class Edits:
 
 
 def edit_tools(root: Path, seen: Seen, protected: Sequence[Path] = ()) -> tuple[Tool, ...]:
-    """write_file and patch_file. Nothing is written into ``protected`` folders."""
+    """write_file and patch_file, which need a yes. Nothing is written into ``protected`` folders."""
     edits = Edits(root, seen, protected)
-    writer = tool(concurrency="parallel", effect="idempotent", path_arguments=("path",))
-    patcher = tool(concurrency="parallel", effect="unsafe", path_arguments=("path",))
+    writer = tool(concurrency="parallel", effect="idempotent", path_arguments=("path",), approval="ask")
+    patcher = tool(concurrency="parallel", effect="unsafe", path_arguments=("path",), approval="ask")
     return (writer(edits.write_file), patcher(edits.patch_file))
 
 

@@ -143,7 +143,7 @@ def test_an_editor_is_told_what_the_callbacks_tell_and_asked_what_they_ask(tmp_p
         tools(call("write_file", {"path": "a.txt", "content": "two\n"})),
         text("Done."),
     ]
-    editor = Editor(["session"])
+    editor = Editor(["session", "once"])
 
     async def work() -> None:
         with ScriptedServer(script) as server:
@@ -172,8 +172,11 @@ def test_an_editor_is_told_what_the_callbacks_tell_and_asked_what_they_ask(tmp_p
     assert {one.tool_call_id: one.status for one in editor.of("tool_call_update")} == dict.fromkeys(
         begun, "completed"
     )
-    [(asked, options)] = editor.asked
+    (asked, options), (edit, _) = editor.asked
     assert options == ["once", "session", "always", "deny", "never"]
+    assert (edit.content[1].old_text, edit.content[1].new_text) == ("one\n", "two\n"), (
+        "a diff with the question"
+    )
     shown = asked.content[0].content.text
     assert shown.startswith("````\n")
     assert "command │ echo '```' && echo hello" in shown

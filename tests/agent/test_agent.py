@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import asyncio
+from dataclasses import fields, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from fsm_agent import Agent, Settings, TurnResult
 from fsm_agent.composition.options import AgentOptions
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import FakeClock, ScriptedModel, text
+from fsm_agent.tools import as_tool
 from tests.helpers.harness import play
 
 
@@ -45,6 +47,7 @@ BAD: dict[str, dict[str, Any]] = {
         "model": "offline:demo",
         "fallbacks": [{"model": "offline:demo", "key": "x"}],
     },
+    "a mapping as the type of answers": {"model": "offline:demo", "output_type": {"type": "object"}},
     "an unknown callback": {"model": "offline:demo", "callbacks": {"on_text": print}},
     "a callback that cannot be called": {"model": "offline:demo", "callbacks": {"status": 3}},
     "a model of a wrong type": {"model": 3},
@@ -175,10 +178,15 @@ def test_a_scripted_model_from_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.behaviour("FSM-15")
 def test_the_options_are_the_arguments_with_the_same_types_and_defaults() -> None:
-    """``AgentOptions`` is what children and the command line make agents with, the signature what editors show."""
-    arguments = list(signature(Agent).parameters.values())
-    shown = [(one.name, one.annotation, one.default) for one in arguments]
-    assert shown == [(one.name, one.type, one.default) for one in fields(AgentOptions)]
+    """``AgentOptions`` is what children and the command line make agents with, the signature what editors show.
+    Only the tools that an agent has by default depend on what else it was given; unknown arguments come last."""
+    by_what_is_given = {"tools": ("Sequence[Tool | Callable[..., Any]] | None", None)}
+    by_what_is_given["toolsets"] = ("str | Sequence[str] | None", None)
+    shown = [(one.name, one.annotation, one.default) for one in signature(Agent).parameters.values()][:-1]
+    options = [
+        (one.name, *by_what_is_given.get(one.name, (one.type, one.default))) for one in fields(AgentOptions)
+    ]
+    assert shown == options
 
 
 @pytest.mark.parametrize("name", ["tools", "hooks", "input_guardrails", "output_guardrails"])
@@ -186,3 +194,83 @@ def test_one_value_where_several_are_taken_is_one_line(name: str) -> None:
     for given in (print, "lookup", 7):
         with pytest.raises(ConfigError, match=rf"{name} has the wrong type; given: .*{name}=\[…\]"):
             Agent("offline:demo", **{name: given})
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("instructions", "system_prompt="),
+        ("deps_type", "Agent[Deps](…), for type checkers"),
+        ("max_iterations", 'settings={"max_iterations": …}'),
+        ("tool_sets", "toolsets, perhaps; all of them: model, base_url"),
+    ],
+)
+def test_an_argument_of_another_library_is_answered_with_ours(name: str, allowed: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Agent("offline:demo", **{name: "x"})
+    assert str(caught.value).startswith(f"unknown argument of Agent; given: {name}; allowed: {allowed}")
+
+
+def test_a_mapping_as_the_type_of_answers_is_answered_with_json_schema() -> None:
+    with pytest.raises(ConfigError, match=r"output_type is a mapping; .*allowed: JsonSchema"):
+        scripted(output_type={"type": "object"})
+
+
+def test_a_fork_at_what_is_no_number_is_one_line() -> None:
+    with scripted() as agent:
+        turn = agent.run_conversation("go").turn_id
+        for given in ("3", 1.5, True):
+            with pytest.raises(
+                ConfigError, match=r"number of a move has the wrong type; given: .*a number, 0 to"
+            ):
+                agent.fork(turn, at=given)
+
+
+def test_a_setting_may_be_named_as_on_the_command_line() -> None:
+    with scripted(
+        settings={"limits.turn.usd": 1, "limits": {"turn": {"tokens": 9}}, "max_iterations": 3}
+    ) as agent:
+        turn = agent.settings.limits.turn
+        assert (turn.usd, turn.tokens, agent.settings.max_iterations) == (1, 9, 3)
+    with pytest.raises(
+        ConfigError,
+        match=r"unknown setting limits\.turn\.usdd; given: 1; allowed: limits\.turn\.usd, perhaps",
+    ):
+        scripted(settings={"limits.turn.usdd": 1})
+
+
+class Ends:
+    """A tool's end, counted."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def agent(self) -> Agent:
+        return scripted(tools=[replace(as_tool(no_schema_needed), closer=self.close)])
+
+    def close(self) -> None:
+        self.count += 1
+
+
+def no_schema_needed(city: str) -> str:
+    """Takes a text."""
+    return city
+
+
+def test_an_agent_is_closed_by_the_end_of_its_block() -> None:
+    ends = Ends()
+    with ends.agent() as agent:
+        assert agent.chat("go") == "ok"
+        assert ends.count == 0
+    assert ends.count == 1
+
+    async def main() -> None:
+        async with ends.agent() as agent:
+            assert (await agent.arun("go")).final_response == "ok"
+        assert ends.count == 2
+        with pytest.raises(ZeroDivisionError):
+            async with ends.agent():
+                raise ZeroDivisionError
+        assert ends.count == 3
+
+    asyncio.run(main())

@@ -127,7 +127,11 @@ def test_running_inside_a_running_loop() -> None:
     async def notebook() -> str:
         return agent(text("hi")).chat("go")
 
-    assert asyncio.run(notebook()) == "hi"
+    with pytest.warns(
+        RuntimeWarning, match=r"run_conversation blocks the event loop .* await agent\.arun"
+    ) as told:
+        assert asyncio.run(notebook()) == "hi"
+    assert [one.filename for one in told] == [__file__]
 
 
 def test_a_turn_that_ended_stays_ended() -> None:

@@ -408,7 +408,29 @@ async def _asked(approvals: Approvals) -> Approval:
 
 @pytest.mark.parametrize("answer", [None, 0, 1, "", "maybe", [], {"granted": True}])
 def test_what_is_not_understood_is_a_no(answer: Any) -> None:
-    assert not read_answer(answer).granted
+    assert read_answer(answer) is None
+
+
+def test_an_answer_that_is_none_is_a_no_that_says_which_there_are(tmp_path: Path) -> None:
+    lines: list[str] = []
+    gone: list[str] = []
+
+    @tool(approval="ask")
+    def drop(name: str) -> str:
+        """Drop it."""
+        gone.append(name)
+        return "dropped"
+
+    script = ScriptedModel([tools(call("drop", {"name": "x"})), text("ok")])
+    heard = {"approval": lambda question: "approve", "status": lines.append}
+    with Agent(script, home=tmp_path, tools=[drop], callbacks=heard) as agent:
+        rows = agent.run_conversation("go").messages
+    assert gone == []
+    words = (
+        """the approval callback answered 'approve'; allowed: True, False, an Approval, "once", "session","""
+    )
+    assert words in rows[-2]["content"]
+    assert [line for line in lines if words in line]
 
 
 # Kept with the session

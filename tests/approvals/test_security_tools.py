@@ -256,7 +256,7 @@ def test_no_path_leads_outside(work: Path, name: str, more: dict[str, str]) -> N
     (work / "circle").symlink_to(work / "circle")
     (work / "sub").mkdir()
     calls = [call(name, {"path": path, **more}) for path in OUTSIDE]
-    _, answers = played([tools(*calls), text("I could not.")], work)
+    _, answers = played([tools(*calls), text("I could not.")], work, Person("once"))
     assert len(answers) == len(OUTSIDE)
     for path, answer in zip(OUTSIDE, answers, strict=True):
         refused = ("outside the working directory", "not a usable path", "cannot be resolved")
@@ -299,11 +299,13 @@ def test_a_link_that_changes_between_the_look_and_the_reading_leads_nowhere(work
         still_inside([work], file.fileno(), "inside.txt")
 
 
-def test_a_hook_of_git_is_not_written_without_a_yes(work: Path) -> None:
+def test_a_hook_of_git_is_not_written_even_with_a_yes(work: Path) -> None:
     (work / ".git/hooks").mkdir(parents=True)
     for path in (".git/hooks/pre-commit", ".GIT/hooks/pre-commit", "x/../.git/config"):
         _, (answer,) = played(
-            [tools(call("write_file", {"path": path, "content": "#!/bin/sh\n"})), text("no")], work
+            [tools(call("write_file", {"path": path, "content": "#!/bin/sh\n"})), text("no")],
+            work,
+            Person("once"),
         )
         assert "files of Git itself are not written" in answer
     assert not any((work / ".git/hooks").iterdir())

@@ -406,7 +406,7 @@ def test_undo_in_chat_puts_files_back(tmp_path: Path, monkeypatch: pytest.Monkey
 
     with ScriptedServer([write("two"), text("done"), write("three"), text("done")]) as server:
         lines = "change it\nonce more\n/undo words\n/undo\n/undo\n/undo 2 things\n"
-        code, out, err = chat(lines, *server_options(server))
+        code, out, err = chat(lines, "--yes", *server_options(server))
     assert code == 0
     first, second = (line for line in out.splitlines() if line.startswith("Taken back"))
     assert first == "Taken back, from “once more” on; the transcript has 4 messages now."

@@ -26,6 +26,7 @@ RUN = (
     *("README.md", "examples/README.md", "docs/acp.md", "docs/agent.md", "docs/agents.md", "docs/budgets.md"),
     *("docs/concepts.md", "docs/configuration.md", "docs/debugger.md", "docs/debugger-editors.md"),
     *("docs/diagrams.md", "docs/hooks.md", "docs/mcp.md", "docs/output.md", "docs/people.md"),
+    "docs/prompt.md",
     *("docs/properties.md", "docs/sandbox.md", "docs/telemetry.md", "docs/tools.md", "docs/verify.md"),
     "docs/workers.md",
 )

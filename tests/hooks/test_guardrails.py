@@ -175,6 +175,16 @@ def test_what_is_no_guardrail_is_refused_when_the_agent_is_made(tmp_path: Path) 
         Agent(ScriptedModel([]), toolsets=[], home=tmp_path, input_guardrails=["no"])  # type: ignore[list-item]
 
 
+def test_a_guardrail_that_takes_other_values_is_refused_when_the_agent_is_made(tmp_path: Path) -> None:
+    def short(words: str) -> None: ...
+
+    for option in ("input_guardrails", "output_guardrails"):
+        with pytest.raises(
+            ConfigError, match=r"guardrail short takes other values; .*allowed: \(context, text\)"
+        ):
+            Agent(ScriptedModel([]), toolsets=[], home=tmp_path, **{option: [short]})
+
+
 def test_the_programs_of_the_page_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FSM_AGENT_HOME", str(tmp_path))
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "hooks.md").read_text(), re.DOTALL)

@@ -185,6 +185,51 @@ class Told(Hooks):
         self.heard.append(f"error in {context.attempt}: {error}")
 
 
+class Misspelt(Hooks):
+    def before_tools(self, context: RunContext[Any], call: ShownCall) -> Block:
+        return Block("never")
+
+
+class OfAnotherLibrary(Hooks):
+    def on_tool_start(self, context: RunContext[Any]) -> None: ...
+
+
+class TakesLess(Hooks):
+    def before_tool(self, call: ShownCall) -> None: ...  # type: ignore[override]
+
+
+class Helped(Hooks):
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def count(self) -> int:
+        return self.seen
+
+    def _before_all(self) -> None: ...
+
+    async def after_tool(self, *values: Any) -> None:
+        self.seen += 1
+
+
+@pytest.mark.parametrize(
+    ("hook", "words"),
+    [
+        (Misspelt, "hook Misspelt has a method that is never called; given: before_tools; allowed: before_tool, perhaps"),
+        (OfAnotherLibrary, "never called; given: on_tool_start; allowed: .*turn_begin, before_request"),
+        (TakesLess, r"before_tool of hook TakesLess takes other values; given: .*; allowed: \(context, call\)"),
+    ],
+)  # fmt: skip
+def test_a_hook_that_would_guard_nothing_is_refused(hook: type[Hooks], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        agent_of(tmp_path, [], hook())
+
+
+def test_a_hook_may_have_methods_of_its_own(tmp_path: Path) -> None:
+    hook = Helped()
+    agent_of(tmp_path, [tools(call("look", {"where": "x"})), text("ok")], hook)[0].chat("go")
+    assert hook.count() == 1
+
+
 def test_hooks_are_told_in_order(tmp_path: Path) -> None:
     told = Told()
     agent, _ = agent_of(

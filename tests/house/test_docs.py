@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fsm_agent.composition.options import FILE_SERVERS
 from fsm_agent.conversation.exit_reason import ExitReason
 from fsm_agent.toolsets import TOOLSETS
 from fsm_agent.toolsets.agent import AGENT_TOOLSETS
@@ -58,4 +59,4 @@ def test_the_tables_of_the_python_guide_are_whole() -> None:
         assert f"`{reason.value}`" in row
     named = re.search(r"Built-in toolsets \((.*?)\)", page, re.DOTALL)
     assert named is not None
-    assert set(re.findall(r"`(\w+)`", named[1])) == {*TOOLSETS, *AGENT_TOOLSETS}
+    assert set(re.findall(r"`(\w+)`", named[1])) == {*TOOLSETS, *AGENT_TOOLSETS, FILE_SERVERS}

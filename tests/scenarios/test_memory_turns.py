@@ -200,7 +200,13 @@ def test_a_memory_brings_its_own_tools() -> None:
 @pytest.mark.behaviour("PROMPT-17")
 def test_a_memory_has_a_block_in_the_prompt_that_is_asked_for_once_a_session() -> None:
     library = FakeMemory(block="BLOCK: they drink tea.")
-    with table([text("one"), text("two"), text("three")], memory=library) as (agent, server, clock, _):
+    machine = {"prompt": {"machine": True}}
+    with table([text("one"), text("two"), text("three")], memory=library, settings=machine) as (
+        agent,
+        server,
+        clock,
+        _,
+    ):
         agent.run_conversation("first")
         clock.advance(2 * DAY)
         agent.run_conversation("second")

@@ -91,11 +91,34 @@ def test_nobody_there_means_no_and_says_why(work: Path) -> None:
     assert files(work) == []
 
 
-def test_ordinary_files_are_written_without_a_question(work: Path) -> None:
-    desk = Desk(work, "once")
+WRITES = {"settings": {"approval": {"allow": ["write_file", "patch_file"]}}}
+"""A rule for files of the project."""
+
+
+def test_ordinary_files_are_written_without_a_question_where_a_rule_allows_it(work: Path) -> None:
+    desk = Desk(work, "once", **WRITES)
     answers = desk.calls(*(written(path) for path in ORDINARY))
     assert (desk.asked, [one for one in answers if "a new file" not in one]) == ([], [])
     assert len(files(work)) == len(ORDINARY)
+
+
+@pytest.mark.behaviour("APPR-11")
+def test_writing_a_file_is_asked_about_unless_a_rule_allows_it(work: Path) -> None:
+    (work / "notes.md").write_text("old")
+    patch = call("patch_file", {"path": "notes.md", "old_text": "old", "new_text": "new"})
+    answers = Desk(work).calls(written("main.py"), patch)
+    assert [answer[:38] for answer in answers] == ["denied: nobody is there to approve it."] * 2
+    assert (files(work), (work / "notes.md").read_text()) == (["notes.md"], "old")
+    desk = Desk(work, "once")
+    desk.calls(written("main.py"), patch)
+    assert [(one.name, one.why) for one in desk.asked] == [("write_file", ""), ("patch_file", "")]
+    assert (files(work), (work / "notes.md").read_text()) == (["main.py", "notes.md"], "new")
+
+
+def test_a_rule_for_all_files_is_none_for_those_that_act_later(work: Path) -> None:
+    answers = Desk(work, **WRITES).calls(written(".envrc"), written("main.py"))
+    assert "it is asked because .envrc is run" in answers[0]
+    assert files(work) == ["main.py"]
 
 
 def test_a_person_is_told_why_and_a_yes_lets_it_through(work: Path) -> None:
@@ -122,7 +145,7 @@ def test_all_that_programs_of_the_account_obey_is_asked_for(work: Path) -> None:
 def test_a_hidden_folder_in_which_one_works_is_a_folder_like_any_other(work: Path) -> None:
     work = work.parent / "account" / ".worktrees" / "one"
     work.mkdir(parents=True)
-    (answer,) = Desk(work).calls(written("main.py"))
+    (answer,) = Desk(work, **WRITES).calls(written("main.py"))
     assert "a new file" in answer
 
 

@@ -33,7 +33,10 @@ def work(tmp_path: Path) -> Path:
 
 
 def worker(script: list[Any], work: Path, **options: Any) -> Agent:
-    return agent(script, work.parent / "home", toolsets=["files"], workdir=work, **options)
+    """An agent that may change files unasked."""
+    settings = {"approval": {"allow": ["write_file"]}} | options.pop("settings", {})
+    options = {"toolsets": ["files"], "workdir": work, "settings": settings, **options}
+    return agent(script, work.parent / "home", **options)
 
 
 def kept(one: Agent, turn: str) -> list[str]:
@@ -204,12 +207,7 @@ def test_a_turn_from_a_file_cannot_say_that_one_was_made(
 
 def test_what_a_child_changed_is_put_back_with_the_turn_that_gave_the_task(work: Path) -> None:
     task = tools(call("delegate_task", {"goal": "change it"}))
-    one = agent(
-        [task, FIRST, text("changed"), text("done")],
-        work.parent / "home",
-        toolsets=["files", "delegate"],
-        workdir=work,
-    )
+    one = worker([task, FIRST, text("changed"), text("done")], work, toolsets=["files", "delegate"])
     done = one.run_conversation("have it changed")
     assert kept(one, done.turn_id) == []
     assert (work / "a.txt").read_text() == "two\n"

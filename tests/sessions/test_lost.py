@@ -174,7 +174,7 @@ def test_of_two_attempts_in_one_process_the_later_one_goes_on(tmp_path: Path) ->
         with pytest.raises(OwnershipLost, match="was taken over"):
             await running
         assert ended == ["the call"]
-        assert agent(tmp_path, text("on"), store=store).chat("and now?") == "on"
+        assert (await agent(tmp_path, text("on"), store=store).arun("and now?")).final_response == "on"
 
     asyncio.run(scenario())
     assert [row.content for row in Store(tmp_path).session("s-1").rows] == ["go", "done", "and now?", "on"]

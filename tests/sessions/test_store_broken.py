@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent
-from fsm_agent.agent import DEFAULT_TOOLSETS
+from fsm_agent.composition.options import DEFAULT_TOOLSETS
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.sessions.store.integrity import marked

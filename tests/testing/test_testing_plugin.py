@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -38,6 +39,18 @@ def test_fixtures(fake_clock, scripted_model):
     assert isinstance(fake_clock, FakeClock)
     assert isinstance(scripted_model(text("hi")), ScriptedModel)
 """
+AGENTS = """
+from fsm_agent import Agent
+from fsm_agent.testing import ScriptedModel, text
+
+def test_one():
+    agent = Agent(ScriptedModel([text("hi")]))
+    agent.chat("go")
+    assert len(agent.journal.recent()) == 1
+
+def test_two():
+    assert not Agent(ScriptedModel([])).journal.recent()
+"""
 INERT = """
 import sys
 
@@ -46,6 +59,19 @@ def test_nothing_of_the_engine_is_loaded():
     small = {"runtime", "runtime.registry", "support", "support.later", "support.version", "testing", "testing.plugin"}
     assert loaded <= {"fsm_agent", *("fsm_agent." + name for name in small)}
     assert not loaded & {"pydantic", "transitions", "hypothesis"}
+
+HOMES = []
+
+def test_a_home_is_made():
+    import os
+    HOMES.append(os.environ["FSM_AGENT_HOME"])
+    os.makedirs(HOMES[0])
+
+def test_another_one_is_empty():
+    import os
+    assert os.environ["FSM_AGENT_HOME"] not in HOMES
+    assert not os.path.exists(os.environ["FSM_AGENT_HOME"])
+    print("HOME", HOMES[0])
 """
 
 
@@ -111,11 +137,43 @@ def test_the_workers_of_xdist_are_added_up(project: Path) -> None:
     assert done.stdout.count("rows taken") == 1
 
 
-def test_it_does_nothing_and_loads_nothing_when_it_is_not_used(tmp_path: Path) -> None:
+def test_it_gives_each_test_a_home_and_loads_nothing_when_it_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "test_inert.py").write_text(INERT)
-    done = run(tmp_path, "-W", "error")
+    monkeypatch.delenv("FSM_AGENT_HOME")
+    done = run(tmp_path, "-W", "error", "-s")
     assert done.returncode == 0, done.stdout
     assert "transition table" not in done.stdout
+    home = Path(re.findall("HOME (.*)", done.stdout)[0])
+    assert not home.parent.exists(), "removed at the end of the run"
+
+
+@pytest.mark.slow
+@pytest.mark.behaviour("HOST-05")
+def test_agents_of_a_test_run_leave_nothing_in_the_home_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FSM_AGENT_HOME")
+    for name in ("HOME", "XDG_DATA_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "account"))
+    (tmp_path / "test_agents.py").write_text(AGENTS)
+    done = run(tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert not (tmp_path / "account").exists()
+    monkeypatch.setenv("FSM_AGENT_HOME", str(tmp_path / "mine"))
+    assert run(tmp_path, "-k", "one").returncode == 0
+    assert (tmp_path / "mine").is_dir(), "a home that was named stays what it is"
+
+
+@pytest.mark.slow
+def test_strategies_without_hypothesis_name_the_line_that_installs_it() -> None:
+    code = "import sys; sys.modules['hypothesis'] = None; import fsm_agent.testing.strategies"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert re.search(
+        r"ConfigError: strategies need .* given: hypothesis; allowed: .*install .*testing", done.stderr
+    )
 
 
 @pytest.mark.slow

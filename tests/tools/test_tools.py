@@ -7,6 +7,7 @@ import contextvars
 import datetime
 import enum
 import functools
+import re
 import subprocess
 import sys
 import threading
@@ -220,6 +221,16 @@ class Holder:
         (lambda: tool(path_arguments=("file",))(google), "city, days, unit"),
         (lambda: tool(hidden=("file",))(shout), "given: file; allowed: loud"),
         (lambda: tool(hidden=("words",))(shout), "given: words; allowed: loud"),
+        (
+            lambda: tool(efect="pure"),
+            "unknown option of @tool; given: efect; allowed: effect, perhaps; all of",
+        ),  # type: ignore[call-overload]
+        (lambda: as_tool(misnamed), "parameter that is not there; given: citty; allowed: city, perhaps"),
+        (lambda: as_tool(misnamed_sphinx), "parameter that is not there; given: town; allowed: city"),
+        (
+            lambda: as_tool(untyped),
+            "first parameter of tool 'untyped' has no type; given: ctx; allowed: ctx: RunContext",
+        ),
     ],
 )
 def test_what_cannot_be_a_tool_is_refused_in_one_line(make: Callable[[], object], words: str) -> None:
@@ -227,6 +238,45 @@ def test_what_cannot_be_a_tool_is_refused_in_one_line(make: Callable[[], object]
         make()
     assert "\n" not in str(caught.value)
     assert "allowed:" in str(caught.value)
+
+
+def misnamed(city: str) -> None:
+    """Look.
+
+    Args:
+        citty: Name of the city.
+    """
+
+
+def misnamed_sphinx(city: str) -> None:
+    """Look.
+
+    :param town: Name of the city.
+    """
+
+
+def untyped(ctx, city: str) -> None: ...  # type: ignore[no-untyped-def]
+
+
+def test_other_lines_of_a_docstring_are_no_parameters() -> None:
+    def look(city: str, days: int = 1) -> str:
+        """Look at the weather.
+
+        Note: slow.
+
+        Args:
+            city: Name of the city,
+                where: any country will do.
+            days (int): How many.
+
+        Returns:
+            text: The weather.
+        """
+        return city
+
+    properties = as_tool(look).spec.parameters["properties"]
+    assert properties["city"]["description"] == "Name of the city, where: any country will do."
+    assert properties["days"]["description"] == "How many."
 
 
 def unresolved(x: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
@@ -341,6 +391,41 @@ def test_results_become_text(value: object, text: str) -> None:
     outcome = run(returning(value))
     assert (outcome.call_id, outcome.status, outcome.text) == ("call_1", "ok", text)
     outcome.text.encode()
+
+
+@pytest.mark.parametrize("value", [object(), [1, object()], {"row": (lambda: 0)}])
+def test_an_object_without_a_text_of_its_own_is_no_result(value: object) -> None:
+    outcome = run(returning(value))
+    assert outcome.status == "error"
+    assert re.search(r"its result is unusable: TypeError: (object|function) has no JSON form", outcome.text)
+    assert " at 0x" not in outcome.text
+
+
+@pytest.mark.behaviour("EXEC-38")
+def test_a_bug_in_a_tool_is_logged_with_where_it_is_and_without_keys(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def look_up(account: str) -> str:
+        """Look."""
+        return {"sk-proj-1234567890abcdefghijklmnop": 1}[account]  # type: ignore[return-value]
+
+    outcome = run(look_up, arguments={"account": "sk-proj-abcdefghijklmnop1234567890"})
+    assert outcome.status == "error"
+    [record] = [one for one in caplog.records if one.levelname == "ERROR"]
+    line = record.getMessage()
+    assert line.startswith("tool look_up (call call_1) failed:\nTraceback")
+    assert ("in look_up" in line, "KeyError" in line, "sk-***" in line) == (True, True, True)
+    assert "abcdefghijklmnop" not in line
+
+
+def test_what_a_tool_says_in_its_own_words_is_no_bug(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse() -> str:
+        """Refuse."""
+        raise ToolFailure("there is no such account")
+
+    assert run(refuse).text == "there is no such account"
+    assert run(lookup, arguments={"city": []}).status == "error"
+    assert not caplog.records
 
 
 @pytest.mark.behaviour("EXEC-23")

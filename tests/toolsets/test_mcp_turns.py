@@ -32,7 +32,7 @@ def agent(
         model,
         home=home,
         workdir=home,
-        toolsets=[],
+        toolsets=[] if mcp is not None else ["mcp"],
         mcp=mcp,
         settings=settings,
         callbacks=heard.functions(**own),

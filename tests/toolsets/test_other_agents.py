@@ -242,7 +242,7 @@ def test_hooks_of_the_first_agent_see_its_turns_and_its_limits_hold(tmp_path: Pa
     assert result.completed
     cats = agent(tmp_path, "cats", text("never"), settings={"limits": {"tree": {"tokens": 90_000}}})
     boss = agent(
-        tmp_path, "boss", tools(call("cats", {"task": "x " * 9_000})), text("ok"), tools=[cats.as_tool()],
+        tmp_path, "boss", tools(call("cats", {"task": "x " * 12_000})), text("ok"), tools=[cats.as_tool()],
         settings={"limits": {"tree": {"tokens": 5_000}}},
     )  # fmt: skip
     result = boss.run_conversation("go")

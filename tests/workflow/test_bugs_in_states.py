@@ -105,13 +105,18 @@ def test_only_rows_change_counters_limits_and_the_place(name: str, tmp_path: Pat
     assert [step.seq for step in flow.journal.steps("c-1")] == [1, 2]
 
 
-def test_a_state_that_raises_does_not_keep_what_it_changed(tmp_path: Path) -> None:
+def test_a_state_that_raises_does_not_keep_what_it_changed_and_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def both(turn: Chat) -> None:
         turn.reset("rounds")
         raise ValueError("dropped the cup")
 
     result = chat(tmp_path, ask("more", mischief=both, after=2)).start(Chat()).run()
     assert (result.turn.bug, result.turn.counts["rounds"]) == ("ValueError: dropped the cup", 2)
+    [line] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert line.startswith("chat: Ask failed:\nTraceback")
+    assert "in both" in line
 
 
 def test_the_last_state_changes_nothing_either(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from fsm_agent.approvals.question import Question, rememberable
 from fsm_agent.approvals.service import read_answer
+from fsm_agent.approvals.waiting import WORDS
 from fsm_agent.conversation.effects import (
     Approval,
     AskApproval,
@@ -201,4 +202,6 @@ def approval(said: Any) -> Approval:
     """``once``, ``session`` or true grant; ``deny``, false, or a text {"deny": why} do not."""
     if isinstance(said, Mapping):
         return Approval(False, str(said.get("deny") or "the user said no"))
-    return read_answer("once" if said is True else said)
+    if (answer := read_answer(said)) is None:
+        raise ConfigError("an approval cannot be answered so", said, ", ".join(WORDS))
+    return answer

@@ -213,6 +213,8 @@ class Turns:
     def _snapshot(self, c: SqlConnection, turn_id: str, seq: int | None) -> dict[str, Any]:
         info, at_end = _info(c, turn_id), seq is None
         seq = info.seq if seq is None else seq
+        if not isinstance(seq, int) or isinstance(seq, bool):
+            raise ConfigError("the number of a move has the wrong type", seq, f"a number, 0 to {info.seq}")
         if not 0 <= seq <= info.seq:
             raise ConfigError(f"turn {turn_id} has no move of that number", seq, f"0 to {info.seq}")
         if info.forked_at is not None and seq < info.forked_at and info.parent is not None:

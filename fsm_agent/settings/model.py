@@ -825,7 +825,7 @@ class Settings(BaseSettings):
             return value
         if value is not None and not isinstance(value, Mapping):
             raise ConfigError("settings have the wrong type", value, "a Settings instance or a mapping")
-        layers = (file or {}, from_environment(), _nested(value or {}))
+        layers = (file or {}, from_environment(), value or {})
         return cls(**reduce(merged, map(_spelled_out, layers)))
 
     @classmethod
@@ -893,22 +893,6 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
             merged(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
         )
     return result
-
-
-def _nested(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``{"limits.turn.usd": 1}`` as the groups that it names: as the command line calls a setting."""
-    plain: dict[str, Any] = {name: value for name, value in given.items() if not _is_dotted(name)}
-    for name, value in given.items():
-        if _is_dotted(name):
-            *groups, last = name.split(".")
-            plain = merged(
-                plain, reduce(lambda inner, group: {group: inner}, reversed(groups), {last: value})
-            )
-    return plain
-
-
-def _is_dotted(name: object) -> bool:
-    return isinstance(name, str) and "." in name
 
 
 def _spelled_out(layer: Mapping[str, Any]) -> Mapping[str, Any]:

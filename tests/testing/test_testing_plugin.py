@@ -150,7 +150,7 @@ def test_it_gives_each_test_a_home_and_loads_nothing_when_it_is_not_used(
 
 
 @pytest.mark.slow
-@pytest.mark.behaviour("HOST-05")
+@pytest.mark.behaviour("HOST-07")
 def test_agents_of_a_test_run_leave_nothing_in_the_home_of_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from fsm_agent.providers.choose import choose
 from fsm_agent.runtime import registry
+from tests.helpers.sample import most
 
 if TYPE_CHECKING:
     from fsm_agent import Agent
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 settings.register_profile(
     "brief", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("at length", settings.get_profile("brief"), max_examples=300)
+settings.register_profile("at length", settings.get_profile("brief"), max_examples=most(400))
 settings.load_profile("brief")
-"""``make test`` tries few examples of each property; ``make test-slow`` runs them all again, with many."""
+"""``make test`` tries few examples of each property, ``make test-slow`` a hundred, ``make test-all`` 400."""
 
 MADE_UP = choose("openai:gpt-x", api_key="k").guess
 """What is said of the model that most tests use, which nobody knows: it is no part of what they look at."""

@@ -6,7 +6,7 @@ A request says about itself, in class variables, what the engine cannot know. Al
     class Charge:
         order: str
         cents: int
-        reply: ClassVar[type] = Charged                # what answers it: a dataclass or a plain type
+        reply: ClassVar = Charged                      # what answers it: any type that can be stored
         effect: ClassVar[Effect] = "unsafe"            # pure, idempotent (the default) or unsafe
 
         def in_doubt(self) -> Charged:                 # of an unsafe one: when nobody knows if it was done
@@ -20,11 +20,15 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import json
+import math
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.codec import codec_of, fields_of, values_of
+from fsm_agent.fsm import values
+from fsm_agent.fsm.codec import Codec, dumps
+from fsm_agent.support.texts import clean
 
 Effect = Literal["pure", "idempotent", "unsafe"]
 DEEP = 12
@@ -34,6 +38,8 @@ DEEP = 12
 def plain(value: Any, depth: int = 0) -> Any:
     """A dataclass becomes an object that says under ``"is"`` what it is; what JSON has no word for, its
     ``repr``."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value.value if isinstance(value, enum.Enum) else value
     if depth >= DEEP:
@@ -59,59 +65,116 @@ def name_of(request: Any) -> str:
     if dataclasses.is_dataclass(request) and (fields := dataclasses.fields(request)):
         first = getattr(request, fields[0].name)
         if isinstance(first, str) and len(first) <= 40:
-            return first
+            return clean(first)
     return ""
 
 
 def effect_of(request: Any) -> Effect:
     """May the request be made twice? Raises ``ConfigError`` for another word, and for an unsafe one that does
     not say how it is answered when nobody knows whether it was done."""
-    effect: Effect = getattr(request, "effect", "idempotent")
-    if effect not in get_args(Effect):
-        raise ConfigError(f"{type(request).__name__} has no such effect", effect, ", ".join(get_args(Effect)))
+    effect = _checked_effect(type(request))
     if effect == "unsafe" and not _has_doubt(request):
-        raise ConfigError(
-            f"{type(request).__name__} is unsafe, and nobody knows its reply after a crash",
-            None,
-            "reply: ClassVar[type] and a method in_doubt() that returns one",
-        )
+        raise _without_doubt(type(request))
     return effect
+
+
+def _checked_effect(kind: type) -> Effect:
+    effect: Effect = getattr(kind, "effect", "idempotent")
+    if effect not in get_args(Effect):
+        raise ConfigError(f"{kind.__name__} has no such effect", effect, ", ".join(get_args(Effect)))
+    return effect
+
+
+def _without_doubt(kind: type) -> ConfigError:
+    return ConfigError(
+        f"{kind.__name__} is unsafe, and nobody knows its reply after a crash",
+        None,
+        "reply: ClassVar[type] and a method in_doubt() that returns one",
+    )
 
 
 def _has_doubt(request: Any) -> bool:
     """Said before it is made: after the crash it would be too late."""
     doubt = getattr(request, "in_doubt", None)
-    return answerable(request) and callable(doubt) and isinstance(doubt(), type(request).reply)
+    if not answerable(request) or not callable(doubt):
+        return False
+    try:
+        _reply_codec(request).encode(doubt())
+    except values.Unstorable:
+        return False
+    return True
+
+
+def refuse_unstorable(kind: type) -> None:
+    """Raise ``ConfigError`` for a class of requests that cannot be stored, or whose reply cannot be, and for
+    one that says nonsense of its effect."""
+    types = {f"request {kind.__name__}": kind}
+    if hasattr(kind, "reply"):
+        types[f"the reply to {kind.__name__}"] = kind.reply
+    for what, annotation in types.items():
+        try:
+            values.codec_of(annotation)
+        except values.NoCodec as error:
+            raise ConfigError(f"{what} cannot be stored", str(error), values.STORABLE) from None
+    if _checked_effect(kind) == "unsafe" and not (len(types) == 2 and hasattr(kind, "in_doubt")):
+        raise _without_doubt(kind)
 
 
 def answerable(request: Any) -> bool:
     """Does the request say what it is answered with, in a class variable ``reply``?"""
-    return isinstance(getattr(type(request), "reply", None), type)
+    return hasattr(type(request), "reply")
+
+
+def _reply_codec(request: Any) -> Codec:
+    return values.codec_of(type(request).reply)
+
+
+def _kept(annotation: Any, value: Any) -> dict[str, Any]:
+    """A value with the name of its type; fields of a dataclass stand beside it."""
+    name, encoded = values.name_of(annotation), values.codec_of(annotation).encode(value)
+    return {"is": name, **encoded} if values.is_flat(annotation) else {"is": name, "value": encoded}
+
+
+def _unkept(annotation: Any, kept: Mapping[str, Any]) -> Any:
+    decode = values.codec_of(annotation).decode
+    if values.is_flat(annotation):
+        return decode({key: one for key, one in kept.items() if key != "is"})
+    return decode(kept.get("value"))
+
+
+def kept_request(request: Any) -> dict[str, Any]:
+    """A request as it is kept, which is how it is known again. Raises ``ConfigError`` for one that cannot be
+    stored."""
+    kind = type(request)
+    try:
+        return _kept(kind, request)
+    except values.NoCodec as error:
+        raise ConfigError(f"request {kind.__name__} cannot be stored", str(error), values.STORABLE) from None
+    except values.Unstorable as error:
+        what = f"request {kind.__name__}{error.path} cannot be stored"
+        raise ConfigError(what, error.given, error.allowed) from None
+
+
+def is_kept_as(request: Any, kept: Any) -> bool:
+    """Is this the request that was kept? Older versions kept requests as they are ``shown``."""
+    return any(kept == json.loads(dumps(form(request))) for form in (kept_request, shown))
 
 
 def kept_reply(request: Any, reply: Any) -> dict[str, Any]:
-    """A reply as it is kept, every field of it; ``read_reply`` reads it. Raises ``TypeError`` for one of
+    """A reply as it is kept, every field of it; ``read_reply`` reads it. Raises ``ConfigError`` for one of
     another type than the request names."""
     if not answerable(request):
         return shown(reply)
-    kind: type = type(request).reply
-    if not (type(reply) is kind if dataclasses.is_dataclass(kind) else isinstance(reply, kind)):
-        raise TypeError(
-            f"{type(request).__name__} was answered with a {type(reply).__name__}, and not with a"
-            f" {kind.__name__}"
-        )
-    if not dataclasses.is_dataclass(kind):
-        return {"is": kind.__name__, "value": codec_of(kind).encode(reply)}
-    fields = zip(fields_of(kind), values_of(kind)(reply), strict=True)
-    return {"is": kind.__name__, **{one.name: one.codec.encode(value) for one, value in fields}}
+    try:
+        return _kept(type(request).reply, reply)
+    except values.Unstorable as error:
+        what = f"the reply to {type(request).__name__}{error.path} cannot be stored"
+        raise ConfigError(what, error.given, error.allowed) from None
 
 
 def read_reply(request: Any, kept: Mapping[str, Any]) -> Any:
     """The reply that ``kept_reply`` kept. Only of a request that is ``answerable``."""
-    kind: type = type(request).reply
-    if dataclasses.is_dataclass(kind):
-        return codec_of(kind).decode({key: one for key, one in kept.items() if key != "is"})
-    return codec_of(kind).decode(kept.get("value"))
+    return _unkept(type(request).reply, kept)
 
 
 def answered(request: Any, said: Any) -> Any:
@@ -123,26 +186,18 @@ def answered(request: Any, said: Any) -> Any:
             None,
             f"in class {name}: reply: ClassVar[type] = TheReply; or let it be done",
         )
-    kind: type = type(request).reply
+    kind: Any = type(request).reply
     if kind is type(None):
         return None
-    if not dataclasses.is_dataclass(kind):
-        if not isinstance(said, kind):
-            raise ConfigError(f"{name} cannot be answered so", said, kind.__name__)
-        return said
-    return _dataclass(name, kind, said)
-
-
-def _dataclass(name: str, kind: type, said: Any) -> Any:
-    fields = [one.name for one in dataclasses.fields(kind)]
-    values = {fields[0]: said} if not isinstance(said, Mapping) and fields else said
-    if not isinstance(values, Mapping) or (unknown := sorted(set(values) - {*fields, "is"})):
-        raise ConfigError(
-            f"{name} cannot be answered so",
-            said if not isinstance(values, Mapping) else unknown[0],
-            ", ".join(fields),
-        )
+    fields = [one.name for one in dataclasses.fields(kind)] if values.is_flat(kind) else []
+    allowed = ", ".join(fields) or values.name_of(kind)
+    if fields:
+        said = said if isinstance(said, Mapping) else {fields[0]: said}
+        if unknown := sorted(set(said) - {*fields, "is"}):
+            raise ConfigError(f"{name} cannot be answered so", unknown[0], allowed)
     try:
-        return codec_of(kind).decode({key: one for key, one in values.items() if key != "is"})
-    except (TypeError, ValueError, KeyError) as error:
-        raise ConfigError(f"{name} cannot be answered so ({error})", said, ", ".join(fields)) from None
+        reply = _unkept(kind, said if fields else {"value": said})
+        values.codec_of(kind).encode(reply)
+    except values.UNREADABLE as error:
+        raise ConfigError(f"{name} cannot be answered so ({error})", said, allowed) from None
+    return reply

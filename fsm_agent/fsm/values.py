@@ -145,7 +145,7 @@ def _made(annotation: Any) -> Codec:
         return _of_enum(kind)
     if issubclass(kind, pathlib.PurePath):
         return _of_path(kind)
-    if typing.is_typeddict(kind):
+    if hasattr(kind, "__required_keys__"):  # of typing or of typing_extensions
         return _of_typed_dict(annotation)
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return _of_named_tuple(annotation)

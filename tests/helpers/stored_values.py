@@ -132,7 +132,7 @@ class Point(NamedTuple):
 
 
 class Options(TypedDict, total=False):
-    at: dt.date
+    at: dt.date | dt.time
     ids: NotRequired[set[uuid.UUID]]
 
 
@@ -242,6 +242,7 @@ EXAMPLES: list[tuple[Any, Any]] = [
     (Doubling, Doubling(3)),
     (Point, Point(-0.0, Item())),
     (Options, {"at": dt.date.max}),
+    (list[Options], [{"at": dt.time(0, fold=1)}, {"ids": {uuid.UUID(int=7)}}]),
     (Model, _model()),
     (GenericModel[dt.date], GenericModel[dt.date](item=dt.date.max)),
     (Dates, Dates([dt.date.max])),

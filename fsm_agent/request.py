@@ -6,7 +6,7 @@ All of it is optional. A class may inherit from ``Request``, or be any dataclass
     class Charge(Request):
         order: str
         cents: int
-        reply: ClassVar[type] = Charged                # what answers it: a dataclass or a plain type
+        reply: ClassVar = Charged                      # what answers it: any type that can be stored
         effect: ClassVar[Effect] = "unsafe"            # pure, idempotent (the default) or unsafe
 
         def in_doubt(self) -> Charged:                 # the reply when a crash left it unknown
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.support.texts import clean
 
 Effect = Literal["pure", "idempotent", "unsafe"]
 Needed = Literal["all with its intent", "the row that paid for it", "all", "nothing"]
@@ -55,7 +56,7 @@ class Request:
 
     __slots__ = ()
 
-    reply: ClassVar[Any] = None
+    reply: ClassVar[Any]
     """The type of its reply, where a person or the journal may give it."""
     effect: ClassVar[Effect] = "idempotent"
     """What a crash allows: ``pure`` and ``idempotent`` are performed again, ``unsafe`` is not."""
@@ -93,26 +94,36 @@ def effect_of(request: Any) -> Effect:
     """May the request be made twice? Raises ``ConfigError`` for another word, and for an unsafe one that does
     not say how it is answered after a crash."""
     effect: Effect = getattr(request, "effect", "idempotent")
+    return _checked(type(request), effect)
+
+
+def refuse_effect(kind: type) -> None:
+    """Raise what ``effect_of`` raises for the requests of a class, where the class declares their effect."""
+    effect: Effect = getattr(kind, "effect", "idempotent")
+    if not hasattr(effect, "__get__"):  # else each request has its own
+        _checked(kind, effect)
+
+
+def _checked(kind: type, effect: Effect) -> Effect:
     if effect not in BY_EFFECT:
-        raise ConfigError(f"{type(request).__name__} has no such effect", effect, ", ".join(BY_EFFECT))
-    if effect == "unsafe" and not _has_doubt(request):
-        raise ConfigError(
-            f"{type(request).__name__} is unsafe, and nobody knows its reply after a crash",
-            None,
-            "reply: ClassVar[type] and a method in_doubt() that returns one",
-        )
+        raise ConfigError(f"{kind.__name__} has no such effect", effect, ", ".join(BY_EFFECT))
+    if effect == "unsafe" and not (hasattr(kind, "reply") and callable(getattr(kind, "in_doubt", None))):
+        raise without_doubt(kind)
     return effect
 
 
-def _has_doubt(request: Any) -> bool:
-    """Asked before it is performed: after the crash it would be too late."""
-    doubt, reply = getattr(request, "in_doubt", None), getattr(type(request), "reply", None)
-    return reply is not None and callable(doubt) and isinstance(doubt(), reply)
+def without_doubt(kind: type) -> ConfigError:
+    """Return the error for an unsafe request that does not say how it is answered after a crash."""
+    return ConfigError(
+        f"{kind.__name__} is unsafe, and nobody knows its reply after a crash",
+        None,
+        "reply: ClassVar[type] and a method in_doubt() that returns one",
+    )
 
 
 def answerable(request: Any) -> bool:
     """Does the request say what it is answered with, in a class variable ``reply``?"""
-    return isinstance(getattr(type(request), "reply", None), type)
+    return hasattr(type(request), "reply")
 
 
 def name_of(request: Any) -> str:
@@ -121,7 +132,7 @@ def name_of(request: Any) -> str:
     if dataclasses.is_dataclass(request) and (fields := dataclasses.fields(request)):
         first = getattr(request, fields[0].name)
         if isinstance(first, str) and len(first) <= 40:
-            return first
+            return clean(first)
     return ""
 
 

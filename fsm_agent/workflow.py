@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import inspect
 import os
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Mapping, Sequence
@@ -22,9 +24,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar, get_args
 
-from fsm_agent.errors import ConfigError, TurnSuspended
+from fsm_agent.errors import ConfigError, TurnSuspended, near
+from fsm_agent.fsm import values
 from fsm_agent.fsm.base_turn import BaseTurn, OutcomeName, with_counters
-from fsm_agent.fsm.codec import codec_of, fields_of, restored
+from fsm_agent.fsm.exchange_form import refuse_unstorable
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.nested import Nested, RunTurn, TurnEnded
@@ -104,7 +107,7 @@ class Workflow(Generic[T]):
         }
         kinds = {name: one for flow in flows for name, one in _kinds(flow.kind)}
         self.kind: TurnKind = TurnKind(table, states, over, inner=kinds)
-        self.turn_type = _checked_type(turn, {*OTHERS, *self.kind.counters})
+        self.turn_type = _checked_type(turn, {*OTHERS, *self.kind.counters}, table)
         self.begin: Callable[[str], T] = begin or turn
         self._perform = _performing(perform)
         self._machine = Machine(table)
@@ -139,6 +142,7 @@ class Workflow(Generic[T]):
         own. Raises ``ConfigError`` for one that cannot be stored, and at its first step for a ``turn_id``
         that there is already."""
         self._refuse_others(turn)
+        values.stored(turn)
         held = self.store.newest(session or turn.turn_id)
         if held.rows:
             raise ConfigError(
@@ -235,20 +239,18 @@ class Workflow(Generic[T]):
         known = next(iter(self.journal.recent(1, request.turn_id)), None)
         if known is not None and known.ended is not None:
             return TurnEnded(known.exit or "", self.journal.snapshot(known.id))
-        kind: Any = self.turn_type
-        codec = codec_of(kind)
         if known is not None:
             turn = self.resume(known.id)
         else:
             held = self.store.session(request.turn_id)
             held.kind, held.parent = "child", outer.id
-            turn = self._started(codec.decode(request.begins), held, gate.turn.turn_id)
+            turn = self._started(values.restored(self.turn_type, request.begins), held, gate.turn.turn_id)
         try:
             with gate.around(turn.gate):
                 result = await turn.arun()
         except TurnSuspended:
             return NotYet()
-        return TurnEnded(result.exit, codec.encode(result.turn))
+        return TurnEnded(result.exit, values.stored(result.turn))
 
     def _restored(self, snapshot: Mapping[str, Any], info: TurnInfo) -> T:
         """The turn that a snapshot is of. One that came in a file has no larger limits than a new one. Raises
@@ -261,8 +263,11 @@ class Workflow(Generic[T]):
                 f"turn {info.id} was moved by another version of the table", last[0].row, "a row of this one"
             )
         try:
-            turn: T = restored(self.turn_type, snapshot, last_transition=known[last[0].row] if last else None)
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            turn: T = values.restored(
+                self.turn_type, snapshot, last_transition=known[last[0].row] if last else None
+            )
+            values.stored(turn)
+        except (ConfigError, *values.UNREADABLE) as error:
             raise ConfigError(
                 f"a {self.turn_type.__name__} cannot be made again ({error})", info.id, "fields as they were"
             ) from None
@@ -328,18 +333,36 @@ def _ending(turn: T) -> TurnEnding[WorkflowResult[T]]:
 
 def _checked_states(table: Table, states: Mapping[str, State]) -> dict[str, State]:
     states = {table.final: _nothing_more, **states}
+    if unknown := [name for name in states if name not in table.states]:
+        raise ConfigError(
+            f"table {table.name} has no state of this name", unknown[0], near(unknown[0], table.states)
+        )
     if missing := [name for name in table.states if name not in states]:
         raise ConfigError(
             f"table {table.name} has a state without a function",
             missing[0],
-            "one for each of " + ", ".join(table.states),
+            "one for each of " + ", ".join(name for name in table.states if name != table.final),
         )
     for name in table.states:
-        if isinstance(states[name], Nested) != (name in table.inner):
+        if _is_async(states[name]):
+            raise ConfigError(
+                f"{name} of {table.name} cannot be async",
+                getattr(states[name], "__name__", name),
+                "a generator function, which asks by yield for what is awaited elsewhere",
+            )
+    for name in table.states:
+        if isinstance(states[name], Nested) != (name in table.inner) or not callable(states[name]):
             allowed = "a Nested" if name in table.inner else "a function, or inner={...} of the table"
             raise ConfigError(f"{name} of {table.name} cannot be this", type(states[name]).__name__, allowed)
     nested = {name: one.of(table, name) for name, one in states.items() if isinstance(one, Nested)}
     return {name: nested.get(name) or states[name] for name in table.states}
+
+
+def _is_async(function: Any) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    called = function.__call__ if callable(function) and not inspect.isroutine(function) else function
+    return inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
 
 
 def _kinds(kind: TurnKind) -> Iterator[tuple[str, TurnKind]]:
@@ -365,23 +388,42 @@ def _nothing_more(turn: Any) -> Generator[Any, Any, None]:
     yield from ()
 
 
-def _checked_type(turn: type[T], others: Collection[str]) -> type[T]:
+def _checked_type(turn: type[T], others: Collection[str], table: Table) -> type[T]:
     if not (isinstance(turn, type) and issubclass(turn, BaseTurn) and dataclasses.is_dataclass(turn)):
         raise ConfigError("this is no class of turns", turn, "a dataclass that inherits from BaseTurn")
+    if "__dataclass_params__" not in vars(turn) and inspect.get_annotations(turn):
+        raise ConfigError(
+            f"{turn.__name__} is not a dataclass itself, so its fields are not stored",
+            ", ".join(inspect.get_annotations(turn)),
+            f"@dataclass before class {turn.__name__}",
+        )
     if changed := [name for name in RELIED_ON if getattr(turn, name) is not getattr(BaseTurn, name)]:
         raise ConfigError(
             f"{turn.__name__} changes what the proofs of its table rely on",
             changed[0],
             "methods of its own, none of " + ", ".join(RELIED_ON),
         )
-    kind: Any = turn
+    exits = list(dict.fromkeys(row.exit for row in table.rows if row.exit))
+    for name, outcome in turn.outcomes.items():
+        if name not in exits:
+            raise ConfigError(
+                f"{turn.__name__}.outcomes has an exit that table {table.name} has not",
+                name,
+                near(name, exits),
+            )
+        if outcome not in get_args(OutcomeName):
+            raise ConfigError(
+                f"{turn.__name__}.outcomes has no such outcome for {name}",
+                outcome,
+                ", ".join(get_args(OutcomeName)),
+            )
     try:
-        stored = [one.name for one in fields_of(kind)]
-    except (TypeError, NameError) as error:
+        stored = [one.name for one in values.fields_of(turn)]
+    except values.NoCodec as error:
         raise ConfigError(
-            f"a {turn.__name__} cannot be stored ({error})",
-            None,
-            'fields of JSON types and dataclasses, or metadata={"stored": False}',
+            f"{turn.__name__} cannot be stored",
+            str(error),
+            f'{values.STORABLE}; or metadata={{"stored": False}} and a default',
         ) from None
     if taken := [name for name in stored if name in others]:
         raise ConfigError(
@@ -393,9 +435,12 @@ def _checked_type(turn: type[T], others: Collection[str]) -> type[T]:
 
 
 def _performing(perform: Perform | Mapping[type, Callable[[Any], Awaitable[Any]]]) -> Perform:
+    """One coroutine function for all requests. Raises ``ConfigError`` for requests that cannot be stored."""
     if not isinstance(perform, Mapping):
-        return perform
-    handlers = dict(perform)
+        return perform if _is_async(perform) else _awaited(perform)
+    for kind in perform:
+        refuse_unstorable(kind)
+    handlers = {kind: one if _is_async(one) else _awaited(one) for kind, one in perform.items()}
 
     async def handled(request: Any) -> Any:
         if (handler := handlers.get(type(request))) is None:
@@ -406,18 +451,37 @@ def _performing(perform: Perform | Mapping[type, Callable[[Any], Awaitable[Any]]
     return handled
 
 
+def _awaited(perform: Any) -> Perform:
+    """A function that may give back something to await, or be a mistake."""
+    if not callable(perform):
+        allowed = "async def perform(request), or one for each class of requests"
+        raise ConfigError("requests cannot be performed by this", perform, allowed)
+
+    async def awaited(request: Any) -> Any:
+        reply = perform(request)
+        if not inspect.isawaitable(reply):
+            raise ConfigError(
+                f"what performs {type(request).__name__} is not async",
+                f"{type(reply).__name__} {reply!r}",
+                f"async def {getattr(perform, '__name__', 'perform')}(request)",
+            )
+        return await reply
+
+    return awaited
+
+
 def _edit(snapshot: dict[str, Any], edit: Mapping[str, Mapping[str, Any]]) -> None:
     """Put a person's changes into a snapshot. Raises ``ConfigError``."""
     fixed = {"turn_id", "state", "seq", "counts", "history", "rows"}
-    for name, values in edit.items():
-        if name not in ("counters", "fields") or not isinstance(values, Mapping):
+    for name, said in edit.items():
+        if name not in ("counters", "fields") or not isinstance(said, Mapping):
             raise ConfigError(
                 "a turn of this table cannot be edited so", name, "counters, fields: names and values"
             )
         if name == "counters":
-            snapshot["counts"] = with_counters(snapshot["counts"], values)
+            snapshot["counts"] = with_counters(snapshot["counts"], said)
             continue
-        for key, value in values.items():
+        for key, value in said.items():
             if key not in snapshot or key in fixed:
                 raise ConfigError("it has no such field", key, ", ".join(sorted(snapshot.keys() - fixed)))
             snapshot[key] = value

@@ -57,14 +57,15 @@ def dumps(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """A mapping or sequence of a caller's own kind is stored as a plain one; anything else as its text."""
+    """A mapping or sequence of a caller's own kind is stored as a plain one, and a dataclass that a hook or
+    an event carries (``Tell.values``) by its fields. Nothing else is stored as what it is not."""
     if isinstance(value, Mapping):
         return dict(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes):
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview | range):
         return list(value)
-    return str(value)
+    raise TypeError(f"a {type(value).__name__} is no JSON value: {value!r:.80}")
 
 
 def _encoder() -> Callable[[object, int], Iterable[str]]:

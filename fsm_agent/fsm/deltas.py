@@ -12,9 +12,11 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fsm_agent.fsm.codec import fields_of, restored, values_of
+from fsm_agent.errors import ConfigError, near
+from fsm_agent.fsm import values
+from fsm_agent.fsm.codec import dumps, fields_of, restored, values_of
 
-__all__ = ["Tracker", "applied", "difference", "patched", "restored"]
+__all__ = ["ExactTracker", "Tracker", "applied", "difference", "patched", "restored"]
 
 KEPT, ADDED, SET, GONE, IN = "kept", "added", "set", "gone", "in"
 
@@ -104,3 +106,52 @@ class Tracker:
             if after != before:
                 changed[name] = difference(before, after)
         return changed
+
+
+class ExactTracker:
+    """The same for a turn in types of the user's own (``fsm_agent.fsm.values``). It compares what is written
+    and not the values, because ``==`` calls 1 and True the same, and two objects that differ in a field which
+    is not compared. Raises ``ConfigError`` for a value that cannot be stored; then nothing counts as
+    written."""
+
+    def __init__(self, turn: Any) -> None:
+        self._turn, self._fields = turn, values.fields_of(type(turn))
+        self._known = set(getattr(turn, "__dict__", ()))
+        self._held: dict[str, Any] = {}
+        self._texts: dict[str, str] = {}
+        self._written: dict[str, Any] = {}
+        self.delta()
+        self.start = dict(self._written)
+
+    def delta(self) -> dict[str, Any]:
+        """What changed since the last call, field by field; empty when nothing did."""
+        held, written, texts = {}, {}, {}
+        self._refuse_unknown()
+        for field, value in values.fields_in(self._turn, self._fields):
+            if field.codec.frozen and field.name in self._held and value is self._held[field.name]:
+                continue
+            after = values.stored_field(self._turn, field, value)
+            held[field.name], text = value, dumps(after)
+            if text != self._texts.get(field.name):
+                written[field.name], texts[field.name] = after, text
+        changed = {
+            name: self._change(name, after, texts[name]) if name in self._written else {"to": after}
+            for name, after in written.items()
+        }
+        self._held |= held
+        self._texts |= texts
+        self._written |= written
+        return changed
+
+    def _refuse_unknown(self) -> None:
+        """A name without a field would be forgotten, and is misspelt more often than not."""
+        kind = type(self._turn)
+        for name in getattr(self._turn, "__dict__", {}).keys() - self._known:
+            if not hasattr(kind, name):  # else it is a property that was computed once
+                fields = [field.name for field in self._fields]
+                raise ConfigError(f"{kind.__name__} has no such field", name, near(name, fields))
+
+    def _change(self, name: str, after: Any, text: str) -> Any:
+        before = self._written[name]
+        change = difference(before, after)
+        return change if dumps(applied(before, change)) == text else {"to": after}

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, Self
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.fsm import values
 from fsm_agent.fsm.base_turn import BaseTurn
-from fsm_agent.fsm.codec import codec_of
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.turn_kind import TurnKind
 
@@ -76,15 +76,14 @@ class Nested:
         assert self.table is not None
         begun = list(self.begin(turn))
         flows = self._flows(turn, begun)
-        codecs = [codec_of(flow.turn_type) for flow in flows]
         asked: list[RunTurn] = []
-        for place, (inner, flow, codec) in enumerate(zip(begun, flows, codecs, strict=True)):
+        for place, (inner, flow) in enumerate(zip(begun, flows, strict=True)):
             inner.turn_id = f"{turn.seq}.{place}@{turn.turn_id}"
-            asked.append(RunTurn(inner.turn_id, flow.kind.table.name, codec.encode(inner)))
+            asked.append(RunTurn(inner.turn_id, flow.kind.table.name, values.stored(inner)))
         replies = (yield asked) if asked else []
         ended = [
-            codec.decode({**one.begins, **reply.turn, "exit": reply.exit})
-            for codec, one, reply in zip(codecs, asked, replies, strict=True)
+            values.restored(type(inner), {**one.begins, **reply.turn, "exit": reply.exit})
+            for inner, one, reply in zip(begun, asked, replies, strict=True)
         ]
         self.join(turn, ended)
         return self.table.joined(turn.state, [reply.exit for reply in replies])

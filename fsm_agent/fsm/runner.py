@@ -11,6 +11,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from types import GeneratorType
 from typing import Any
 
 from fsm_agent.errors import ForbiddenChange, JournalError, UndeclaredEvent
@@ -132,7 +133,18 @@ class Runner(Stepping):
         if self._visit is None:
             self._standing, self._entered = Standing.of(self.turn), time.perf_counter()
             self._visit, self._reply, self._ordinal = self.states[self.turn.state](self.turn), None, 0
+            if type(self._visit) is not GeneratorType:
+                self._refuse_no_generator()
         return self._visit
+
+    def _refuse_no_generator(self) -> None:
+        if isinstance(self._visit, Generator):
+            return
+        given, self._visit = self._visit, None
+        raise TypeError(
+            f"{self.turn.state} is no generator function; given: {type(given).__name__} {given!r}; allowed: a"
+            " function with a yield; `yield from ()` when it asks for nothing"
+        )
 
     async def _performed_together(self, exchange: Exchange, known: Sequence[Any]) -> list[Any]:
         """The requests of a list run at the same time; a reply that is known is not asked for again."""
@@ -210,8 +222,8 @@ class Runner(Stepping):
         table, state = self.machine.table, self.turn.state
         if (state, CRASHED) not in table.by_event:
             raise UndeclaredEvent(
-                f"{table.name}: {state} has no line for {CRASHED!r} that would end the turn for a bug; give"
-                f" it one, or mend the bug: {type(bug).__name__}: {bug}"
+                f"{table.name}: {state} failed: {type(bug).__name__}: {bug} (the turn waits until that is"
+                f" mended; with a line for {CRASHED!r} it would end)"
             ) from bug
         log.error("%s: %s failed:\n%s", table.name, state, masked_traceback(bug))
         if self.watch is not None:

@@ -353,9 +353,12 @@ class Unstorable(BaseTurn):
     ("given", "says"),
     [
         ({"turn": Taken}, "a name that is taken; given: history"),
-        ({"turn": Unstorable}, r"an Unstorable cannot be stored|a Unstorable cannot be stored"),
+        (
+            {"turn": Unstorable},
+            r"Unstorable cannot be stored; given: Unstorable\.lock \(allocate_lock\); allowed: None, bool",
+        ),
         ({"turn": dict}, "this is no class of turns"),
-        ({"states": {"Pack": pack}}, "state without a function; given: Drive"),
+        ({"states": {"Pack": pack}}, "state without a function; given: Drive; allowed: one for each of Pack"),
     ],
 )
 def test_what_does_not_fit_together_is_said_when_it_is_put_together(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import typing
+from collections import deque
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -95,6 +97,17 @@ def test_what_has_no_codec_is_refused_by_name() -> None:
 def test_text_that_is_no_utf8_is_stored_in_ascii() -> None:
     assert dumps({"a": "\ud83dü漢"}).isascii()
     assert json.loads(dumps("\ud83d")) == "\ud83d"
+
+
+@pytest.mark.parametrize(
+    "value", [{1, 2}, object(), b"x", range(3), Usage], ids=lambda one: type(one).__name__
+)
+def test_what_is_no_json_is_never_stored_as_its_text(value: Any) -> None:
+    assert json.loads(dumps({"a": MappingProxyType({"b": deque([Part(1)])})})) == {
+        "a": {"b": [{"number": 1}]}
+    }
+    with pytest.raises(TypeError, match="is no JSON value"):
+        dumps({"a": [value]})
 
 
 JSON = st.recursive(

@@ -18,8 +18,8 @@ from typing import Any
 
 from fsm_agent.errors import JournalError, StaleCopyError, StoreError
 from fsm_agent.fsm import codec
-from fsm_agent.fsm.deltas import Tracker
-from fsm_agent.fsm.exchange_form import kept_reply, shown
+from fsm_agent.fsm.deltas import ExactTracker, Tracker
+from fsm_agent.fsm.exchange_form import kept_reply, kept_request
 from fsm_agent.fsm.journal import UNKNOWN, Exchange, Step
 from fsm_agent.request import Needed, Request, effect_of, flush_of, intended, listed
 from fsm_agent.runtime.not_yet import NotYet
@@ -62,6 +62,7 @@ class TurnLog:
     """
 
     looked_at = True
+    _tracker: Tracker | ExactTracker
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class TurnLog:
     def opened(self) -> dict[str, Any]:
         """Take the turn as it is now as what later changes are changes of; the whole snapshot. Its session
         has no transcript."""
-        self._tracker = Tracker(self._turn)
+        self._tracker = ExactTracker(self._turn)
         return self._tracker.start | {"history": [self.session.id, self.session.version, 0, 0], "rows": []}
 
     def began(self, recording: Recording | None = None) -> None:
@@ -228,7 +229,7 @@ class TurnLog:
         return Recording()
 
     def _request_json(self, request: Any) -> str:
-        return codec.dumps(shown(request))
+        return codec.dumps(kept_request(request))
 
     def _reply_json(self, request: Any, reply: Any) -> str:
         return codec.dumps(kept_reply(request, reply))

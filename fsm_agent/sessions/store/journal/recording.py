@@ -11,11 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from fsm_agent.fsm.exchange_form import read_reply, shown
+from fsm_agent.fsm.exchange_form import is_kept_as, read_reply
 from fsm_agent.fsm.journal import UNKNOWN
 from fsm_agent.request import answerable, effect_of
 from fsm_agent.sessions.store.journal.read import Effect
-from fsm_agent.sessions.store.sealed import dumps, loads
 
 Origin = Literal["", "by hand", "taken over"]
 """Who gave a reply: the world, a person at a fork, or the turn that was forked."""
@@ -66,11 +65,7 @@ class Recording:
         ended, and is unsafe, is answered with what it says itself about that. A person's answer is never
         taken from the record."""
         entry = self.entries.get((ordinal, place))
-        if (
-            entry is None
-            or entry.kind != type(request).__name__
-            or entry.request != loads(dumps(shown(request)))
-        ):
+        if entry is None or entry.kind != type(request).__name__ or not is_kept_as(request, entry.request):
             return UNKNOWN
         if getattr(request, "question_id", None) is not None:
             return UNKNOWN

@@ -93,6 +93,20 @@ def test_version_and_help(cli: Cli) -> None:
     assert sorted(listed) == sorted(commands)
 
 
+@pytest.mark.parametrize("group", ["", "sessions", "pending", "approvals", "config", "models", "diagram"])
+def test_no_sentence_about_a_command_is_cropped(group: str, cli: Cli) -> None:
+    listed = cli(*group.split(), "--help")[1].partition("Commands:\n")[2]
+    assert listed
+    assert "..." not in listed
+
+
+def test_the_sentences_about_the_examples_are_whole(cli: Cli) -> None:
+    code, out, err = cli("examples", "there")
+    assert (code, err) == (0, "")
+    for line in out.splitlines():
+        assert re.fullmatch(r"there/\w+\.py  [A-Z].*\.", line)
+
+
 def test_the_help_lists_the_commands() -> None:
     assert "simulate" in process("--help").communicate(timeout=PATIENCE)[0]
 

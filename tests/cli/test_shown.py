@@ -134,6 +134,16 @@ def test_a_table_is_whole_at_any_width() -> None:
     assert printed(16, grid, grid)[:3] == ["All", "setting:", "max_iterations"]
 
 
+@pytest.mark.behaviour("HOST-04")
+def test_where_a_table_has_little_room_its_long_words_are_broken_and_its_names_are_not() -> None:
+    grid = WholeTable(breaks=12, box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in ("setting", "allowed"):
+        grid.add_column(name)
+    grid.add_row("api_retries", "0123456789")
+    assert printed(20, grid) == ["setting      allowed", "api_retries  0123456", "             789"]
+    assert printed(18, grid)[:2] == ["setting:", "api_retries"]
+
+
 @pytest.mark.parametrize("width", [40, 80])
 def test_a_tools_line_has_one_row_and_a_move_stands_below_what_was_said_before(width: int) -> None:
     out = io.StringIO()

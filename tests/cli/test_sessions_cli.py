@@ -81,7 +81,6 @@ def test_an_export_into_the_store_itself_is_refused(home: Path, file: str, cli: 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["vacuum"], "there are no sessions yet"),
         (["list"], "there are no sessions yet"),
         (
             ["show", "s-1"],

@@ -348,7 +348,7 @@ def _checkpoints(given: str | None, config: Config) -> Finding:
 
 def _dispatcher(config: Config) -> Finding:
     """Who hands queued turns to workers, and whether a worker with this table asks for some."""
-    from fsm_agent.cli.dispatching import dispatcher_of
+    from fsm_agent.dispatch.submit import dispatcher_of
 
     try:
         settings = Settings.of(None, config.settings).dispatch

@@ -194,7 +194,7 @@ class ProgressView:
 
     def status(self, line: str) -> None:
         """Show a line about what the turn is doing."""
-        self.write(Text(f"    · {preview(line, 200)}", "yellow"))
+        self.write(Text(f"    · {preview(line, 1_000)}", "yellow"))
         self._doing(preview(line, 60))
 
     def event(self, name: str, data: Mapping[str, Any]) -> None:
@@ -206,7 +206,7 @@ class ProgressView:
                 words = f"      ↳ {preview(data['name'], 40)}  {preview(data['arguments'], 80)}"
                 self.write(Text(words, "dim"))
             case "child:end":
-                why = f": {preview(data['error'], 120)}" if data["error"] else ""
+                why = f": {preview(data['error'], 400)}" if data["error"] else ""
                 self.write(Text(f"    ↳ {data['status']}{why}", OUTCOMES.get(data["status"], "yellow")))
 
     # The person

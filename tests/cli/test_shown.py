@@ -102,6 +102,9 @@ def test_words_are_broken_between_words() -> None:
         ("漢字" * 15 + " שלום עולם", ["漢字" * 10, "漢字" * 5 + " שלום עולם"]),
         ("`a` " + "👍🏽" * 12, ["a", "👍🏽" * 10, "👍🏽" * 2]),
         ("one\ttwo", ["one     two"]),
+        ("one[^1]\n\n[^1]: two\n    three", ["one[^1]", "", "[^1]: two three"]),
+        ("~~~ unheard\none\n~~~", ["unheard", "  one"]),
+        ("~~~ unheard", ["unheard"]),
         ("", []),
     ],
 )  # fmt: skip

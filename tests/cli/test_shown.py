@@ -162,6 +162,20 @@ def test_a_tools_line_has_one_row_and_a_move_stands_below_what_was_said_before(w
     assert out.getvalue().endswith(f"{row}\n")
 
 
+@pytest.mark.parametrize("width", [40, 80])
+def test_why_a_tool_failed_is_shown_in_as_many_rows_as_it_takes(width: int) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=width, color_system=None, force_terminal=True)
+    ProgressView(console, console).tool_complete(
+        "c1",
+        "read_file",
+        {"path": "漢" * 90},
+        "there is no such file; its folder is not there either",
+        "error",
+    )
+    assert "no such file; its folder is not there either" in " ".join(out.getvalue().split())
+
+
 def test_the_end_of_a_line_may_come_in_two_pieces_and_a_line_is_what_it_is_at_its_end() -> None:
     blocks = Blocks()
     assert [blocks.feed(piece) for piece in ("one\r", "\ntwo\n#", "three\r\n", "\r\nfour\r\n")][:3] == [

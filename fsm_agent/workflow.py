@@ -161,7 +161,7 @@ class Workflow(Generic[T]):
     ) -> DurableTurn[WorkflowResult[T]]:
         """An unfinished turn, where it was when its process ended: by its id or its beginning, or by its
         session. Requests that were under way then are made again, unless they say that they are unsafe
-        (``fsm_agent.fsm.exchange_form``). Raises ``ConfigError`` when there is nothing to resume,
+        (``fsm_agent.request``). Raises ``ConfigError`` when there is nothing to resume,
         ``SessionBusy`` while another process runs it. ``claim``: the turn was claimed by ``store.claim``, and
         nobody has to be asked any more."""
         info = find_turn(self.store, session_or_turn_id).moved_by(self.kind.table.name)

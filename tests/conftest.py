@@ -1,23 +1,38 @@
+"""Fixtures that every test may use.
+
+``home`` is the folder of this test's sessions, ``store`` the store in it, ``agent`` makes agents with a scripted
+model, ``cli`` runs a command. A turn over HTTP, with the assertions that hold of every turn, is played by
+``tests.helpers.harness.play``.
+"""
+
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from fsm_agent.providers.choose import choose
 from fsm_agent.runtime import registry
+from tests.helpers.sample import most
+
+if TYPE_CHECKING:
+    from fsm_agent import Agent
+    from fsm_agent.sessions.store import Store
+
+    MakeAgent = Callable[..., Agent]
 
 # Hypothesis judges a test by the clock on the wall, which says more about what else the machine does.
 settings.register_profile(
     "brief", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("at length", settings.get_profile("brief"), max_examples=300)
+settings.register_profile("at length", settings.get_profile("brief"), max_examples=most(400))
 settings.load_profile("brief")
-"""``make test`` tries few examples of each property; ``make test-slow`` runs them all again, with many."""
+"""``make test`` tries few examples of each property, ``make test-slow`` a hundred, ``make test-all`` 400."""
 
 MADE_UP = choose("openai:gpt-x", api_key="k").guess
 """What is said of the model that most tests use, which nobody knows: it is no part of what they look at."""
@@ -79,6 +94,43 @@ def own_home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
         "OPENAI_BASE_URL",
     ):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The folder in which this test's agents and commands keep their sessions."""
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def store(home: Path) -> Iterator[Store]:
+    """The store of ``home``."""
+    from fsm_agent.sessions.store import Store
+
+    opened = Store(home)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def agent(home: Path) -> Iterator[MakeAgent]:
+    """Make an agent whose model gives these replies: ``agent(tools(call("look", {})), text("done"), tools=[look])``.
+
+    It has a fake clock and keeps its sessions in ``home``; options are those of ``Agent``, and ``model=`` replaces
+    the script. It is closed when the test ends."""
+    from fsm_agent import Agent
+    from fsm_agent.testing import FakeClock, ScriptedModel
+
+    made: list[Agent] = []
+
+    def make(*script: Any, **options: Any) -> Agent:
+        model = options.pop("model", None) or ScriptedModel(script)
+        made.append(Agent(model, **{"home": home, "clock": FakeClock(), **options}))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
 
 
 @pytest.fixture

@@ -31,8 +31,9 @@ from fsm_agent.approvals.repository import Grant, Grants, Verdict
 from fsm_agent.approvals.rules import Asked, Pattern, allows
 from fsm_agent.approvals.waiting import SPELLED, WORDS, Waiting
 from fsm_agent.conversation.confinement import Confinement
-from fsm_agent.conversation.effects import Approval, AskApproval, Effect, ToolSpec
+from fsm_agent.conversation.effects import Approval, AskApproval, ToolSpec
 from fsm_agent.errors import StoreError
+from fsm_agent.request import Effect
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.not_yet import NotYet

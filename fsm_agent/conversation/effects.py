@@ -2,18 +2,22 @@
 
 Requests are imperatives, replies are nouns; all are plain frozen values, so a turn can be journalled,
 replayed and stepped through. A state yields one request and receives its reply, or yields a list and receives
-the list of replies: the requests of a list run at the same time."""
+the list of replies: the requests of a list run at the same time.
+
+Each request declares how it is journalled, reused after a crash and replayed (``fsm_agent.request``).
+Unless it says otherwise it is pure: cheap, answered at once, asked again when its visit is run again."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from fsm_agent.conversation.messages import Message, ModelReply, Usage
+from fsm_agent.request import Effect, Flush
+from fsm_agent.request import Request as Declared
 
 Concurrency = Literal["parallel", "serial", "interactive"]
-Effect = Literal["pure", "idempotent", "unsafe"]
 ApiMode = Literal["chat_completions", "codex_responses", "anthropic_messages"]
 OutputMode = Literal["native", "tool", "prompt"]
 """How a model is asked for an answer of a type: its provider holds it to the JSON schema, it calls a tool
@@ -166,30 +170,84 @@ class LongContext:
 
 # Requests
 
+MODEL = Flush(
+    "a request goes to a model",
+    "the row that paid for it",
+    "a request that is lost is counted: no crash gives a turn more of them than its budget",
+)
+TOOL = Flush(
+    "a tool that is unsafe or idempotent runs",
+    "all with its intent",
+    "an unsafe call runs at most once, an idempotent one under one key only",
+)
+PURE_TOOL = Flush("a pure tool runs", "nothing", "it changes nothing, so it may run again")
+QUESTION = Flush("a person is asked", "all with its intent", "another process may answer it")
+ENGINE = Flush("a context engine is asked", "all with its intent", "it is asked once for each step")
+IN_DOUBT = (
+    "Unknown outcome: the process ended while this ran, and nobody can say whether it took effect. It was not"
+    " run again. Find out what happened before repeating it."
+)
+NOT_RUN = (
+    "not run: what is done cannot be written down at the moment ({problem}), so nothing is done that cannot"
+    " be undone"
+)
+
+
+class TurnRequest(Declared):
+    """A request of an agent's turn."""
+
+    __slots__ = ()
+
+    effect: ClassVar[Effect] = "pure"
+    intent: ClassVar[bool | None] = False
+    reused: ClassVar[bool] = False
+
+    def listed(self) -> tuple[str, str, str]:
+        """Most of them are in no list."""
+        return "", "", ""
+
+    def unwritten(self, problem: str) -> ToolOutcome | None:
+        """Return what answers it while nothing can be written down; ``None`` when it is performed all the
+        same."""
+        return None
+
 
 @dataclass(frozen=True, slots=True)
-class OpenTurn:
+class OpenTurn(TurnRequest):
     """Restore the primary provider if it is not cooling down, load the session, read the tools."""
 
+    replayed: ClassVar[bool] = False
+
 
 @dataclass(frozen=True, slots=True)
-class Prefetch:
+class Prefetch(TurnRequest):
     """Ask the external memory what is worth knowing for this text of the user."""
+
+    reused: ClassVar[bool] = True
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Preserve:
+class Preserve(TurnRequest):
     """Ask the external memory what a summary of these rows must keep."""
+
+    reused: ClassVar[bool] = True
 
     rows: tuple[Message, ...]
 
+    def journalled(self, session: Any) -> Mapping[str, Any]:
+        """Return how many rows it has: the session keeps them."""
+        return {"rows": len(self.rows)}
+
 
 @dataclass(frozen=True, slots=True)
-class AskEngine:
+class AskEngine(TurnRequest):
     """Ask the user's context engine for one of its three steps. ``goes``, ``window`` and ``summary`` are what
     the step is given besides ``context``."""
+
+    intent: ClassVar[bool | None] = True
+    reused: ClassVar[bool] = True
 
     step: Literal["cut", "prompt", "rows"]
     context: LongContext
@@ -197,39 +255,73 @@ class AskEngine:
     window: int = 0
     summary: str = ""
 
+    @property
+    def flush(self) -> Flush:
+        return ENGINE
+
+    def journalled(self, session: Any) -> Mapping[str, Any]:
+        """Return the sizes of what the engine is given."""
+        return {
+            "step": self.step, "rows": len(self.context.rows), "goes": self.goes,
+            "window": self.window, "summary": len(self.summary),
+        }  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
-class SyncMemory:
+class SyncMemory(TurnRequest):
     """Tell the external memory of a completed turn; it is stored in the background."""
 
     user: str
     answer: str
 
+    def journalled(self, session: Any) -> Mapping[str, Any]:
+        """Return nothing: the texts are in the transcript."""
+        return {}
+
 
 @dataclass(frozen=True, slots=True)
-class BeginReview:
+class BeginReview(TurnRequest):
     """Have a child turn look over what was said, in the background, for what is worth keeping."""
 
+    replayed: ClassVar[bool] = False
+
 
 @dataclass(frozen=True, slots=True)
-class NameSession:
+class NameSession(TurnRequest):
     """Have a child turn find a title for the session, in the background."""
 
+    replayed: ClassVar[bool] = False
+
 
 @dataclass(frozen=True, slots=True)
-class CheckSignals:
+class CheckSignals(TurnRequest):
     """Has anybody interrupted, steered, or used up the budget shared with other turns? ``charge`` takes one
     iteration from that shared budget."""
+
+    reused: ClassVar[bool] = True
 
     charge: bool = False
     take_steer: bool = False
 
+    def journalled(self, session: Any) -> CheckSignals:
+        """Return itself, as one of a few values."""
+        return self
+
+    def consumes(self, reply: Signals) -> bool:
+        """Return whether a person said something meanwhile."""
+        return bool(reply.steer)
+
 
 @dataclass(frozen=True, slots=True)
-class CallModel:
+class CallModel(TurnRequest):
     """One attempt at the model. ``stale_after`` and ``total`` in seconds. ``paragraph`` puts a blank line
     before the first text that is shown. ``auxiliary``: the number of a model for side tasks, instead of the
     one in use. It is number ``attempt`` of ``most`` in a row that may be made for the same thing."""
+
+    effect: ClassVar[Effect] = "unsafe"
+    reply: ClassVar[Any]
+    intent: ClassVar[bool | None] = True
+    reused: ClassVar[bool] = True
 
     request: ModelRequest
     stale_after: float
@@ -239,6 +331,18 @@ class CallModel:
     attempt: int = 1
     most: int = 1
 
+    @property
+    def flush(self) -> Flush:
+        return MODEL
+
+    def in_doubt(self) -> Failure:
+        """Return that it was lost: it was paid for once, and is not sent again."""
+        return LOST
+
+    def doubtful(self, reply: Any) -> bool:
+        """Return whether nobody knows if it left."""
+        return reply is LOST
+
     def recorded(self) -> CallModel:
         """What is kept of it: the body follows from the transcript, and keeping each would cost the square of
         its length."""
@@ -246,7 +350,7 @@ class CallModel:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckMessage:
+class CheckMessage(TurnRequest):
     """Do the guardrails let this text of the user in? ``beside``: those that run beside the first request."""
 
     text: str
@@ -254,7 +358,7 @@ class CheckMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckAnswer:
+class CheckAnswer(TurnRequest):
     """Is this text what was asked for (``typed``), and do the guardrails let it out?"""
 
     text: str
@@ -262,7 +366,7 @@ class CheckAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckLimits:
+class CheckLimits(TurnRequest):
     """Could a request of so many tokens, with a reply of so many, pass a limit in money, tokens or time?
     ``summary``: it is for a summary, which other models may be asked for."""
 
@@ -272,7 +376,7 @@ class CheckLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class ShowRequest:
+class ShowRequest(TurnRequest):
     """Show the user's hooks a request before it is sent; ``attempt`` as of ``CallModel``."""
 
     request: ModelRequest
@@ -284,7 +388,7 @@ class ShowRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class ShowCall:
+class ShowCall(TurnRequest):
     """Show the user's hooks a call before anybody is asked whether it may run."""
 
     call_id: str
@@ -293,44 +397,85 @@ class ShowCall:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepFiles:
+class KeepFiles(TurnRequest):
     """Make a checkpoint of the working directory's files before ``tool`` changes them. ``key`` is the same
     whenever this very checkpoint is asked for: there is one for each."""
+
+    reused: ClassVar[bool] = True
 
     key: str
     tool: str
 
+    def listed(self) -> tuple[str, str, str]:
+        """Return the tool, and the key of the checkpoint."""
+        return self.tool, "idempotent", self.key
+
 
 @dataclass(frozen=True, slots=True)
-class RunTool:
+class RunTool(TurnRequest):
     """Run one checked and approved call; a program may ask for calls of its own before it has an outcome.
     ``timeout`` in seconds. ``effect`` says what may be done when nobody
     knows whether it ran; ``key`` is the same whenever this very call is repeated, and no other call's."""
+
+    reply: ClassVar[Any]
+    intent: ClassVar[bool | None] = True
+    reused: ClassVar[bool] = True
 
     call_id: str
     name: str
     arguments: Mapping[str, Any]
     timeout: float
-    effect: Effect = "unsafe"
+    effect: Effect = "unsafe"  # type: ignore[misc]  # as its tool says
     key: str = ""
+
+    @property
+    def flush(self) -> Flush:
+        return PURE_TOOL if self.effect == "pure" else TOOL
+
+    def listed(self) -> tuple[str, str, str]:
+        """Return the tool's name, its effect and the key of this call."""
+        return self.name, self.effect, self.key
+
+    def in_doubt(self) -> ToolOutcome:
+        """Return that nobody knows whether it took effect."""
+        return ToolOutcome(self.call_id, "unknown", IN_DOUBT)
+
+    def doubtful(self, reply: Any) -> bool:
+        """Return whether nobody knows if it took effect."""
+        return unknown(reply)
+
+    def unwritten(self, problem: str) -> ToolOutcome | None:
+        """Return that an unsafe call was not started."""
+        if self.effect != "unsafe":
+            return None
+        return ToolOutcome(self.call_id, "not_started", NOT_RUN.format(problem=problem))
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerProgram:
+class AnswerProgram(TurnRequest):
     """Give the program that call ``call_id`` runs what became of the tool call that it asked for, and let it
     go on. ``number`` counts the answers of this program."""
+
+    reused: ClassVar[bool] = True
 
     call_id: str
     number: int
     outcome: ToolOutcome
 
+    def doubtful(self, reply: Any) -> bool:
+        """Return whether nobody knows what the program did."""
+        return unknown(reply)
+
 
 @dataclass(frozen=True, slots=True)
-class AskApproval:
+class AskApproval(TurnRequest):
     """May this call run? Waits for a person; nobody there means no. Whoever is asked is told the ``pattern``
     that an answer for longer than once is remembered under, of a child turn the task that it works on
     (``origin``), of a call that needs a yes for what it touches, ``why``, and of a tool that has a sandbox,
     ``where`` the call would run."""
+
+    intent: ClassVar[bool | None] = True
+    reused: ClassVar[bool] = True
 
     call_id: str
     name: str
@@ -345,9 +490,17 @@ class AskApproval:
         """By what the question is known while it waits for a person."""
         return self.call_id
 
+    @property
+    def flush(self) -> Flush:
+        return QUESTION
+
+    def listed(self) -> tuple[str, str, str]:
+        """Return the tool's name."""
+        return self.name, "pure", ""
+
 
 @dataclass(frozen=True, slots=True)
-class ResolvePaths:
+class ResolvePaths(TurnRequest):
     """Where do these paths lead, when links are followed? Relative ones begin at ``workdir``."""
 
     paths: tuple[str, ...]
@@ -355,9 +508,11 @@ class ResolvePaths:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(TurnRequest):
     """Wait before the next attempt. ``retry_after`` (seconds, from the provider) wins over the computed
     backoff."""
+
+    reused: ClassVar[bool] = True
 
     kind: Literal["exception", "invalid", "rebuild", "overflow", "empty"]
     attempt: int
@@ -366,7 +521,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Rekey:
+class Rekey(TurnRequest):
     """Refresh the credential in use, or go to the next one."""
 
     failure_class: str
@@ -375,12 +530,12 @@ class Rekey:
 
 
 @dataclass(frozen=True, slots=True)
-class RebuildClient:
+class RebuildClient(TurnRequest):
     """Throw the connection pool of the primary away and make a new one."""
 
 
 @dataclass(frozen=True, slots=True)
-class SwitchProvider:
+class SwitchProvider(TurnRequest):
     """Go to the next usable entry of the fallback chain. ``cooldown`` keeps later turns off the primary for a
     while; ``wider_than`` asks for a window larger than this many tokens."""
 
@@ -390,28 +545,40 @@ class SwitchProvider:
 
 
 @dataclass(frozen=True, slots=True)
-class SwitchStreaming:
+class SwitchStreaming(TurnRequest):
     """This provider and model cannot stream: ask for whole replies from now on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Persist:
+class Persist(TurnRequest):
     """Append these rows to the session. Idempotent by row identity."""
+
+    replayed: ClassVar[bool] = False
 
     rows: tuple[Message, ...]
 
+    def journalled(self, session: Any) -> Mapping[str, Any]:
+        """Return the numbers of its rows, which the session keeps."""
+        return {"rows": len(self.rows) if session is None else session.numbered(self.rows)}
+
 
 @dataclass(frozen=True, slots=True)
-class ReplaceHistory:
+class ReplaceHistory(TurnRequest):
     """These rows are the session from here on; the store keeps the old ones, inactive. ``rotate``: they begin
     a child session instead."""
+
+    replayed: ClassVar[bool] = False
 
     rows: tuple[Message, ...]
     rotate: bool = False
 
+    def journalled(self, session: Any) -> Mapping[str, Any]:
+        """Return how many rows it has: the session keeps them."""
+        return {"rows": len(self.rows), "rotate": self.rotate}
+
 
 @dataclass(frozen=True, slots=True)
-class NoteCompaction:
+class NoteCompaction(TurnRequest):
     """Remember with the session how a compaction, or a summary call, went. ``read`` tells a real count of
     tokens."""
 
@@ -422,22 +589,26 @@ class NoteCompaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Spill:
+class Spill(TurnRequest):
     """Save a whole tool result to a file and say where it is."""
 
     call_id: str
     text: str
 
+    def journalled(self, session: Any) -> Mapping[str, Any]:
+        """Return the length of the text, which is in its file."""
+        return {"call_id": self.call_id, "chars": len(self.text)}
+
 
 @dataclass(frozen=True, slots=True)
-class DumpRequest:
+class DumpRequest(TurnRequest):
     """Save the request that failed, keys masked, so that a person can look at it."""
 
     request: ModelRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Transform:
+class Transform(TurnRequest):
     """Let the user's ``transform`` callback change the text that is delivered; the transcript keeps what was
     said."""
 
@@ -445,21 +616,30 @@ class Transform:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(TurnRequest):
     """Tell the callbacks. ``channel`` is a name of the callback table; ``values`` are its arguments.
     ``once``: an agent tells these values only the first time."""
+
+    reused: ClassVar[bool] = True
+    replayed: ClassVar[bool] = False
 
     channel: str
     values: tuple[Any, ...] = ()
     once: bool = False
 
+    def journalled(self, session: Any) -> Tell | None:
+        """Return the channel alone for what follows from the rest of the journal."""
+        return None if self.channel in ("status", "event") else Tell(self.channel)
+
 
 @dataclass(frozen=True, slots=True)
-class CloseTurn:
+class CloseTurn(TurnRequest):
     """Release what the turn held; each step on its own, so that none can lose the answer.
     ``chain_exhausted``: every fallback was tried and failed, so the primary is left alone for a moment.
     ``silences``: requests in a row that went silent, for the agent's next turn. ``lessons``: what was learned
     of models, for all turns to come."""
+
+    replayed: ClassVar[bool] = False
 
     chain_exhausted: bool = False
     silences: int = 0
@@ -582,6 +762,10 @@ class Failure:
     other_keys: int = 0
 
 
+LOST = Failure("lost", "the process ended before the reply came; nobody knows whether the request left")
+"""In place of a reply to a request to a model, after a crash."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cancelled:
     """The user interrupted. ``text`` is what was visible by then, ``usage`` what was reported by then;
@@ -609,6 +793,11 @@ class ToolOutcome:
     content: tuple[Mapping[str, Any], ...] = ()
     changed_by: tuple[str, ...] = ()
     hands_to: str = ""
+
+
+def unknown(reply: Any) -> bool:
+    """Return whether a reply is the outcome of a call of which nobody can say whether it took effect."""
+    return isinstance(reply, ToolOutcome) and reply.status in ("unknown", "timeout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -768,6 +957,7 @@ class Done:
     problems: tuple[str, ...] = ()
 
 
+CallModel.reply, RunTool.reply = ModelReply | Failure | Cancelled, ToolOutcome
 Request = (
     OpenTurn
     | Prefetch
@@ -802,6 +992,7 @@ Request = (
     | Tell
     | CloseTurn
 )
+KINDS: Mapping[str, type[TurnRequest]] = {kind.__name__: kind for kind in get_args(Request)}
 Reply = (
     Opened
     | Prefetched

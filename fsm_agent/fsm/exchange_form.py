@@ -1,32 +1,17 @@
-"""Requests and replies of any table as JSON: to be shown, kept, and read back.
-
-A request says about itself, in class variables, what the engine cannot know. All are optional::
-
-    @dataclass(frozen=True)
-    class Charge:
-        order: str
-        cents: int
-        reply: ClassVar[type] = Charged                # what answers it: a dataclass or a plain type
-        effect: ClassVar[Effect] = "unsafe"            # pure, idempotent (the default) or unsafe
-
-        def in_doubt(self) -> Charged:                 # of an unsafe one: when nobody knows if it was done
-            return Charged("unknown")
-
-With ``reply`` a person may answer it by hand, and after a crash a reply that is in the journal is used again
-instead of asking twice. A request that was in flight when its process ended is made again when it is pure or
-idempotent; an unsafe one is not. (Why: decision 83.)"""
+"""Requests and replies of any table as JSON: to be shown, kept, and read back. What a request declares about
+itself is in ``request``."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import codec_of, fields_of, values_of
+from fsm_agent.request import answerable
 
-Effect = Literal["pure", "idempotent", "unsafe"]
 DEEP = 12
 """Values within values that are shown; deeper ones as their text."""
 
@@ -52,41 +37,6 @@ def shown(value: Any) -> dict[str, Any]:
     """As ``plain``, but always an object: how requests are kept."""
     made = plain(value)
     return made if isinstance(made, dict) else {"is": type(value).__name__, "value": made}
-
-
-def name_of(request: Any) -> str:
-    """A few words that tell a request from others of its kind: its first field, if that is a short text."""
-    if dataclasses.is_dataclass(request) and (fields := dataclasses.fields(request)):
-        first = getattr(request, fields[0].name)
-        if isinstance(first, str) and len(first) <= 40:
-            return first
-    return ""
-
-
-def effect_of(request: Any) -> Effect:
-    """May the request be made twice? Raises ``ConfigError`` for another word, and for an unsafe one that does
-    not say how it is answered when nobody knows whether it was done."""
-    effect: Effect = getattr(request, "effect", "idempotent")
-    if effect not in get_args(Effect):
-        raise ConfigError(f"{type(request).__name__} has no such effect", effect, ", ".join(get_args(Effect)))
-    if effect == "unsafe" and not _has_doubt(request):
-        raise ConfigError(
-            f"{type(request).__name__} is unsafe, and nobody knows its reply after a crash",
-            None,
-            "reply: ClassVar[type] and a method in_doubt() that returns one",
-        )
-    return effect
-
-
-def _has_doubt(request: Any) -> bool:
-    """Said before it is made: after the crash it would be too late."""
-    doubt = getattr(request, "in_doubt", None)
-    return answerable(request) and callable(doubt) and isinstance(doubt(), type(request).reply)
-
-
-def answerable(request: Any) -> bool:
-    """Does the request say what it is answered with, in a class variable ``reply``?"""
-    return isinstance(getattr(type(request), "reply", None), type)
 
 
 def kept_reply(request: Any, reply: Any) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, overload
 
 from fsm_agent.conversation.confinement import Confinement
-from fsm_agent.conversation.effects import Concurrency, Effect, ToolSpec
+from fsm_agent.conversation.effects import Concurrency, ToolSpec
 from fsm_agent.errors import ConfigError, near
+from fsm_agent.request import Effect
 from fsm_agent.tools.docstring import described, undeclared
 from fsm_agent.tools.signature import KEY, Signature, signature_of
 

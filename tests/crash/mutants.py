@@ -7,16 +7,14 @@ import os
 import signal
 import time
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any
 
 from fsm_agent import Agent
-from fsm_agent.conversation.effects import RunTool
+from fsm_agent.conversation.effects import MODEL, TOOL, RunTool
 from fsm_agent.fsm.journal import UNKNOWN, Exchange, Step
+from fsm_agent.request import Flush, Needed, flush_of
 from fsm_agent.sessions.store import ConversationLog, ConversationRecording
 from fsm_agent.sessions.store.database import Job
-from fsm_agent.sessions.store.journal import flushes
-from fsm_agent.sessions.store.journal.flushes import Flush
 from fsm_agent.sessions.store.journal.log import Closing
 from tests.crash.scene import CrashingDatabase
 
@@ -46,17 +44,16 @@ class Eager(ConversationLog):
 
     early: Flush
 
-    def _flush(self, request: Any) -> Flush:
-        need = super()._flush(request)
-        return replace(need, needs="nothing") if need is self.early else need
+    def needs(self, request: Any) -> Needed:
+        return "nothing" if flush_of(request) is self.early else super().needs(request)
 
 
 class EagerModel(Eager):
-    early = flushes.MODEL
+    early = MODEL
 
 
 class EagerTool(Eager):
-    early = flushes.TOOL
+    early = TOOL
 
 
 class EagerEnd(ConversationLog):

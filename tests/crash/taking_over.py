@@ -307,7 +307,7 @@ class NoRank(Store):
 MUTANTS: dict[str, tuple[Engine, str, str, str]] = {
     "no fence": (Engine(fence=NoFence), "end", "end", "rows of the new owner were changed"),
     "fence after the notes": (Engine(log=FenceBehind), "end", "reply", "the old owner ended with"),
-    "read before claim": (Engine(new_log=ReadBefore), "looked", "request", "a was put 2 times"),
+    "read before claim": (Engine(new_log=ReadBefore), "looked", "request", "was put 2 times"),
     "no rank": (Engine(store=NoRank), "late", "reply", "the owner: OwnershipLost"),
 }
 """Engines with one fault each, how the turn is taken over that shows it, at which points, and what is seen."""

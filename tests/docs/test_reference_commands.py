@@ -100,7 +100,10 @@ def a_repository(work: Path) -> None:
 
 def sessions_in(work: Path) -> dict[str, str]:
     order.workflow(work / "shop").start(order.Order(["LAMP"])).run()
-    agent = Agent("offline:demo", session_id="s-4f1c", toolsets=["core", "files"])
+    agent = Agent(
+        "offline:demo", session_id="s-4f1c", toolsets=["core", "files"],
+        settings={"approval": {"allow": ["write_file"]}},
+    )  # fmt: skip
     writes = 'write_file(path="notes.txt", content="a deadlock")'
     for message in ("fix the tests", writes, "List the files here, then read notes.txt and say what 6*7 is"):
         turn = agent.start(message)

@@ -4,6 +4,7 @@
     python -m tests.helpers.suite --workers 1 tests/fsm
     python -m tests.helpers.suite --budget 230 -m "not slow"   # fail when it costs a tenth more CPU than that
     python -m tests.helpers.suite --keep -m "not slow"         # keep this run's profile for the next budgets
+    python -m tests.helpers.suite --shuffle 7 -m "not slow"    # in an order of its own, the same one for each 7
 
 Each worker is a pytest process that takes one test file after the other, dearest first, so a file is imported
 by one worker alone. What is not an option of this program is handed to pytest as it is.
@@ -19,6 +20,7 @@ import argparse
 import fcntl
 import json
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -35,6 +37,8 @@ ROOT = Path(__file__).parents[2]
 PROFILE = ROOT / "benchmarks" / "measured" / "suite.json"
 PLACE = "SUITE_PLACE"
 """The environment variable that tells a worker the folder with its queue."""
+SHUFFLE = "SUITE_SHUFFLE"
+"""The one that tells it the seed of an order of its own."""
 
 WORTH_NAMING = 0.05
 """CPU seconds: test functions below this are not in the profile."""
@@ -96,6 +100,8 @@ class Worker:
         while (name := self._next_file()) is not None:
             before = cpu()
             session.items = list(session.genitems(self._files.pop(name)))
+            if seed := os.environ.get(SHUFFLE):
+                random.Random(seed + name).shuffle(session.items)
             hook.pytest_collection_modifyitems(session=session, config=session.config, items=session.items)
             hook.pytest_collection_finish(session=session)
             self._report(Case(name, "collected", cpu() - before, 0))
@@ -292,6 +298,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--budget", type=float, help="CPU seconds that the run may cost, a tenth more at most"
     )
     parser.add_argument("--keep", action="store_true", help="keep the profile of this run")
+    parser.add_argument(
+        "--shuffle", metavar="SEED", help="run files, and the tests of each, in another order"
+    )
     parser.add_argument("--ignore", action="append", default=[], help="leave out a folder or file")
     given, options = parser.parse_known_args(arguments)
     places = [
@@ -299,7 +308,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     options = [option for option in options if option not in places]
     profile = json.loads(PROFILE.read_text(encoding="utf-8")) if PROFILE.exists() else {}
-    run = Run(test_files(places or ["tests"], given.ignore, profile.get("files", {})), options, given.workers)
+    files = test_files(places or ["tests"], given.ignore, profile.get("files", {}))
+    if given.shuffle:
+        random.Random(given.shuffle).shuffle(files)
+        os.environ[SHUFFLE] = given.shuffle
+    run = Run(files, options, given.workers)
     status = run.run()
     print(f"{run.said()} in {run.wall:.0f} s; {run.cpu:.0f} s of CPU")
     if given.keep and not status:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from fsm_agent import Agent, TurnResult, tool
 from fsm_agent.conversation.effects import (
+    LOST,
     AnswerChecked,
     CallModel,
     CheckAnswer,
@@ -32,7 +33,6 @@ from fsm_agent.conversation.messages import ModelReply, ToolCall, Usage
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import Perform
 from fsm_agent.runtime.budget import IterationBudget
-from fsm_agent.sessions.store.journal.conversation_recording import LOST
 from fsm_agent.sessions.turn import Turn
 from fsm_agent.settings.model import Settings
 from fsm_agent.testing import (

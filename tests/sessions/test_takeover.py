@@ -58,7 +58,7 @@ def test_an_old_owner_does_nothing_more_wherever_it_stands(tmp_path: Path, how: 
 
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_an_engine_with_a_fault_in_its_fence_is_caught(tmp_path: Path, name: str) -> None:
-    """Each time, at the same point: nothing here depends on chance."""
+    """At one point at least. Which one depends on which of two calls side by side is asked for first."""
     engine, how, what, says = MUTANTS[name]
     for point in points(tmp_path / "base"):
         if point[0] == what:

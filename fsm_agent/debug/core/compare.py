@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from fsm_agent.conversation.effects import Request
+from fsm_agent.conversation.effects import KINDS
 from fsm_agent.debug.core.record import Record
 
 Tag = Literal["same", "changed", "only_left", "only_right"]
@@ -89,15 +89,11 @@ def _said(left: Record, right: Record, shared: int, same: int) -> int | None:
     return None
 
 
-_ANSWERED = ("CallModel", "RunTool", "AskApproval")
-_OURS = frozenset(kind.__name__ for kind in get_args(Request))
-"""Of another table's requests every one is asked of the world."""
-
-
 def _answers(record: Record, at: int) -> list[tuple[str, str]]:
     found = []
     for effect in record.visit(at):
-        if effect["kind"] in _ANSWERED or effect["kind"] not in _OURS:
+        kind = KINDS.get(effect["kind"])
+        if kind is None or kind.intent:  # of another table's requests every one is asked of the world
             reply = {k: v for k, v in (effect["reply"] or {}).items() if k not in ("seconds", "usage")}
             found.append((effect["kind"], repr(reply)))
     return found

@@ -21,13 +21,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from fsm_agent.conversation.effects import AskEngine, Persist, Preserve, ReplaceHistory, SyncMemory
-from fsm_agent.fsm.exchange_form import kept_reply, name_of, shown
+from fsm_agent.conversation.effects import TurnRequest
+from fsm_agent.fsm.exchange_form import kept_reply, shown
 from fsm_agent.fsm.journal import Exchange, Step
-from fsm_agent.sessions.store.rows import REQUEST, named, reply_json
+from fsm_agent.request import listed
+from fsm_agent.sessions.store.rows import reply_json, request_json
 
 EventKind = Literal["moved", "exchanged", "paused", "running", "waiting", "log", "ended", "left"]
-REQUESTS = Persist.__module__
 """Where requests of this agent's turn are defined."""
 Phase = Literal["paused", "running", "waiting", "ended", "idle"]
 """``paused`` between two requests, ``running``, ``waiting`` for a person's answer, ``ended``, or ``idle``:
@@ -119,27 +119,16 @@ def entries(exchange: Exchange) -> list[dict[str, Any]]:
         {
             "seq": exchange.seq, "ordinal": exchange.ordinal, "place": place, "state": exchange.state,
             "kind": type(request).__name__,
-            "name": named(request)[0] or ("" if _ours(request) else name_of(request)),
-            "status": "done", "request": _request(request) if _ours(request) else shown(request),
-            "reply": json.loads(reply_json(reply)) if _ours(request) else kept_reply(request, reply),
+            "name": listed(request)[0], "status": "done",
+            **_forms(request, reply),
             "at": None, "seconds": None,
         }
         for place, (request, reply) in enumerate(zip(exchange.requests, replies, strict=True))
     ]  # fmt: skip
 
 
-def _ours(request: Any) -> bool:
-    """Is it a request of this agent's turn? A table of the user's own has others, which the journal's codecs
-    do not know."""
-    return type(request).__module__ == REQUESTS
-
-
-def _request(request: Any) -> dict[str, Any]:
-    if isinstance(request, Persist | Preserve | ReplaceHistory):
-        return {"is": type(request).__name__, "rows": len(request.rows)}
-    if isinstance(request, AskEngine):
-        return {"is": "AskEngine", "step": request.step, "rows": len(request.context.rows)}
-    if isinstance(request, SyncMemory):
-        return {"is": "SyncMemory"}
-    encoded: dict[str, Any] = REQUEST.encode(request)
-    return encoded
+def _forms(request: Any, reply: Any) -> dict[str, Any]:
+    """Request and reply as the journal keeps them."""
+    if isinstance(request, TurnRequest):
+        return {"request": json.loads(request_json(None, request)), "reply": json.loads(reply_json(reply))}
+    return {"request": shown(request), "reply": kept_reply(request, reply)}

@@ -24,7 +24,8 @@ from fsm_agent.conversation.messages import ModelReply, ToolCall
 from fsm_agent.debug.core.manual import ReportEvent
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import dumps
-from fsm_agent.fsm.exchange_form import answerable, answered, plain
+from fsm_agent.fsm.exchange_form import answered, plain
+from fsm_agent.request import answerable
 
 HeldKind = Literal["model", "tool", "approval", "request", "event"]
 STATUSES: tuple[ToolStatus, ...] = ("ok", "error", "timeout", "unknown")

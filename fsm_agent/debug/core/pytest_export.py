@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fsm_agent.conversation.effects import KINDS
 from fsm_agent.debug.core.record import Record
-from fsm_agent.debug.core.replay import ANSWERED, Replay
+from fsm_agent.debug.core.replay import Replay
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.rewind.positions import position_of
@@ -62,7 +63,7 @@ def _recorded(store: Store, record: Record) -> dict[str, Any]:
                 model.append(one["reply"])
             elif one["kind"] == "RunTool":
                 tools[one["request"]["call_id"]].append(one["reply"])
-            elif one["kind"] in ANSWERED:
+            elif (kind := KINDS.get(one["kind"])) is not None and kind.replayed:
                 others[one["kind"]].append(one["reply"])
     position = position_of(store, record.turn_id, 0)
     return {

@@ -39,13 +39,6 @@ from fsm_agent.sessions.turn import Turn
 
 RUNTIME, RUNTIMES, TOOLS = codec_of(Runtime), codec_of(tuple[Runtime, ...]), codec_of(tuple[ToolSpec, ...])
 CHECKS, OUTPUT = codec_of(Checks), codec_of(OutputSpec)
-ANSWERED = frozenset({
-    "AskApproval", "CheckSignals", "ResolvePaths", "Wait", "Prefetch", "Preserve", "AskEngine", "SyncMemory",
-    "Rekey", "RebuildClient", "SwitchProvider", "SwitchStreaming", "NoteCompaction", "Transform", "Spill",
-    "DumpRequest", "KeepFiles", "AnswerProgram", "CheckMessage", "CheckAnswer", "CheckLimits", "ShowRequest",
-    "ShowCall",
-})  # fmt: skip
-"""Kinds of requests whose replies come from the record, besides those to the model and to tools."""
 
 
 class Replay:
@@ -117,7 +110,7 @@ class Replay:
             case RunTool(call_id=call_id):
                 return self._next(f"call {call_id}", self._tools.get(call_id, deque()))
         kind = type(request).__name__
-        return self._next(kind, self._others[kind]) if kind in ANSWERED else await perform(request)
+        return self._next(kind, self._others[kind]) if request.replayed else await perform(request)
 
     def _next(self, what: str, replies: deque[Any]) -> Any:
         if not replies:

@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fsm_agent.conversation.compaction.guard import CompactionGuard
-from fsm_agent.conversation.effects import (
-    AskApproval,
-    AskEngine,
-    CheckSignals,
-    Done,
-    KeepFiles,
-    Opened,
-    Persist,
-    Preserve,
-    ReplaceHistory,
-    Reply,
-    Request,
-    RunTool,
-    Spill,
-    SyncMemory,
-    Tell,
-)
+from fsm_agent.conversation.effects import Done, Opened, Reply, Request
 from fsm_agent.conversation.messages import Message, Usage
 from fsm_agent.conversation.parts import said
 from fsm_agent.conversation.token_meter import ContextMeter
@@ -206,41 +190,22 @@ def newest_number(connection: SqlConnection, session_id: str, turn_id: str | Non
     return int(connection.execute(f"{sql} AND turn = ?", (session_id, turn_id)).fetchone()[0])
 
 
-def request_json(session: Session, request: Any) -> str:
-    """Return a request as the journal keeps it: of messages, which stand with the session, the numbers."""
-    short = _SHORT.get(type(request))
-    if short is not None and (kept := short(session, request)) is not None:
-        return kept if isinstance(kept, str) else codec.dumps({"is": type(request).__name__, **kept})
-    return codec.dumps(REQUEST.encode(request))
-
-
-def _asked_engine(session: Session, request: AskEngine) -> dict[str, Any]:
-    return {
-        "step": request.step, "rows": len(request.context.rows), "goes": request.goes,
-        "window": request.window, "summary": len(request.summary),
-    }  # fmt: skip
+def request_json(session: Session | None, request: Any) -> str:
+    """Return a request as the journal keeps it."""
+    kept = request.journalled(session)
+    if kept is None:
+        return codec.dumps(REQUEST.encode(request))
+    return (
+        codec.dumps({"is": type(request).__name__, **kept})
+        if isinstance(kept, Mapping)
+        else _small_json(kept)
+    )
 
 
 @functools.lru_cache(maxsize=64)
-def _small_json(value: CheckSignals | Tell | Done) -> str:
+def _small_json(value: Request | Done) -> str:
     """Of the few values that come back a dozen times in every round, written once."""
     return codec.dumps((REPLY if isinstance(value, Done) else REQUEST).encode(value))
-
-
-_SHORT: Mapping[type, Callable[[Session, Any], dict[str, Any] | str | None]] = {
-    Persist: lambda session, one: {"rows": session.numbered(one.rows)},
-    ReplaceHistory: lambda session, one: {"rows": len(one.rows), "rotate": one.rotate},
-    Preserve: lambda session, one: {"rows": len(one.rows)},
-    AskEngine: _asked_engine,
-    Spill: lambda session, one: {"call_id": one.call_id, "chars": len(one.text)},
-    Tell: lambda session, one: (
-        _small_json(Tell(one.channel)) if one.channel not in ("status", "event") else None
-    ),
-    CheckSignals: lambda session, one: _small_json(one),
-    SyncMemory: lambda session, one: {},
-}
-"""What is kept of requests whose fields stand elsewhere, or are nobody's business; ``None`` for one that is
-kept whole."""
 
 
 def reply_json(reply: Any) -> str:
@@ -256,18 +221,6 @@ def reply_json(reply: Any) -> str:
     if reply == Done():
         return _small_json(reply)
     return codec.dumps(REPLY.encode(reply))
-
-
-def named(request: Any) -> tuple[str, str, str]:
-    """Return (name, class, key) of a request that acts on the world, empty for others."""
-    match request:
-        case RunTool(name=name, effect=effect, key=key):
-            return name, effect, key
-        case AskApproval(name=name):
-            return name, "pure", ""
-        case KeepFiles(key=key, tool=name):
-            return name, "idempotent", key
-    return "", "", ""
 
 
 def asked_words(content: Any) -> str:

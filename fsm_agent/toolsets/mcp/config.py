@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from fsm_agent.conversation.effects import Effect
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.config_file import config_of
+from fsm_agent.request import Effect
 from fsm_agent.settings.model import taken
 from fsm_agent.settings.setting_docs import words_at
 from fsm_agent.support.redaction import mask

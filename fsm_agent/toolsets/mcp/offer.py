@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from fsm_agent.conversation.effects import Effect, ToolSpec
+from fsm_agent.conversation.effects import ToolSpec
+from fsm_agent.request import Effect
 from fsm_agent.support.injection_scan import scan
 from fsm_agent.support.texts import clean, one_line, shorten
 from fsm_agent.tools.decorator import Tool

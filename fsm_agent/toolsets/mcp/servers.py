@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fsm_agent.conversation.effects import Effect
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.keyless_environment import hide_from_children
+from fsm_agent.request import Effect
 from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings.model import Settings

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_agent.conversation.call_key import signature
-from fsm_agent.conversation.effects import Effect
+from fsm_agent.request import Effect
 from fsm_agent.settings.model import GuardrailSettings
 
 REMEMBERED = 128

@@ -6,10 +6,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from fsm_agent.conversation.effects import IN_DOUBT
 from fsm_agent.conversation.history_rules import unanswered
 from fsm_agent.conversation.messages import Message
 from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.journal.conversation_recording import IN_DOUBT
 from fsm_agent.sessions.store.rows import insert_message, message_of, newest_number, transcript
 from fsm_agent.sessions.store.sealed import loads
 

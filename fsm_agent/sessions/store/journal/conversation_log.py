@@ -13,15 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fsm_agent.conversation.assumed_usage import assumed_usage
-from fsm_agent.conversation.effects import (
-    AskApproval,
-    AskEngine,
-    CallModel,
-    Runtime,
-    RunTool,
-    Signals,
-    ToolOutcome,
-)
+from fsm_agent.conversation.effects import LOST, CallModel, Runtime
 from fsm_agent.conversation.messages import Usage
 from fsm_agent.errors import StoreError
 from fsm_agent.fsm.deltas import Tracker
@@ -30,19 +22,10 @@ from fsm_agent.providers.prices import price_of, total_cost
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.database import Job
-from fsm_agent.sessions.store.journal import flushes
-from fsm_agent.sessions.store.journal.conversation_recording import IN_DOUBT, LOST, ConversationRecording
-from fsm_agent.sessions.store.journal.flushes import Flush
+from fsm_agent.sessions.store.journal.conversation_recording import ConversationRecording
 from fsm_agent.sessions.store.journal.log import Closing, TurnLog
-from fsm_agent.sessions.store.rows import Kept, changed, named, reply_json, request_json, write_notes
+from fsm_agent.sessions.store.rows import Kept, changed, reply_json, request_json, write_notes
 from fsm_agent.sessions.store.sealed import dumps, opened
-
-ACTS = (CallModel, RunTool, AskApproval, AskEngine)
-"""Requests that take long or act on the world: they are in the journal while they are in flight."""
-NOT_RUN = (
-    "not run: what is done cannot be written down at the moment ({problem}), so nothing is done that cannot"
-    " be undone"
-)
 
 
 class ConversationLog(TurnLog):
@@ -88,7 +71,10 @@ class ConversationLog(TurnLog):
         if not self.fence.alone():
             raise StoreError(self.problem)
         asked = zip(exchange.requests, known, strict=True)
-        return [self._refused(request) if reply is UNKNOWN else reply for request, reply in asked]
+        return [
+            request.unwritten(self.problem) or UNKNOWN if reply is UNKNOWN else reply
+            for request, reply in asked
+        ]
 
     def _known(self, exchange: Exchange, place: int, request: Any) -> Any:
         reply = super()._known(exchange, place, request)
@@ -99,36 +85,6 @@ class ConversationLog(TurnLog):
             which = f"{self._turn.turn_id} {exchange.seq}.{exchange.ordinal}.{place}"
             self._jobs += self._assumed(request, reply, which)
         return reply
-
-    def _acts(self, request: Any) -> bool:
-        return isinstance(request, ACTS)
-
-    def _flush(self, request: Any) -> Flush:
-        match request:
-            case CallModel():
-                return flushes.MODEL
-            case RunTool(effect=effect):
-                return flushes.PURE_TOOL if effect == "pure" else flushes.TOOL
-            case AskApproval():
-                return flushes.QUESTION
-        return flushes.ENGINE
-
-    def _said_by_a_person(self, reply: Any) -> bool:
-        return isinstance(reply, Signals) and bool(reply.steer)
-
-    def _unrepeatable(self, request: Any) -> bool:
-        """A request to a model was paid for once: what was cancelled while it was out is not sent again."""
-        return isinstance(request, CallModel) or (isinstance(request, RunTool) and request.effect == "unsafe")
-
-    def _doubt(self, request: Any) -> Any:
-        if isinstance(request, CallModel):
-            return LOST
-        return ToolOutcome(request.call_id, "unknown", IN_DOUBT)
-
-    def _refused(self, request: Any) -> Any:
-        if isinstance(request, RunTool) and request.effect == "unsafe":
-            return ToolOutcome(request.call_id, "not_started", NOT_RUN.format(problem=self.problem))
-        return UNKNOWN
 
     async def ended(self, closing: Closing) -> None:
         self._told, self.problem = self.problem, ""  # what could not be written is tried once more
@@ -146,12 +102,6 @@ class ConversationLog(TurnLog):
 
     def _reply_json(self, request: Any, reply: Any) -> str:
         return reply_json(reply)
-
-    def _named(self, request: Any) -> tuple[str, str, str]:
-        return named(request)
-
-    def _in_doubt(self, request: Any, reply: Any) -> bool:
-        return reply is LOST or (isinstance(reply, ToolOutcome) and reply.status in ("unknown", "timeout"))
 
     def _costs(self, request: Any, reply: Any) -> list[Job]:
         """Tokens as they come in, in the transaction of the reply they came with."""

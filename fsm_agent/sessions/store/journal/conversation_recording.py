@@ -14,21 +14,16 @@ from typing import Any
 
 from fsm_agent.conversation.call_key import signature
 from fsm_agent.conversation.effects import (
+    KINDS,
+    LOST,
     AnswerProgram,
     Approval,
     AskApproval,
-    AskEngine,
     CallModel,
     CheckSignals,
-    Failure,
-    KeepFiles,
-    Prefetch,
-    Preserve,
     Reply,
     RunTool,
-    Tell,
     ToolOutcome,
-    Wait,
 )
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.journal import UNKNOWN
@@ -36,26 +31,8 @@ from fsm_agent.sessions.store.journal.read import Effect
 from fsm_agent.sessions.store.journal.recording import Recorded, Recording
 from fsm_agent.sessions.store.rows import REPLY, REQUEST
 
-REPLAYED = (
-    AnswerProgram,
-    AskApproval,
-    AskEngine,
-    CallModel,
-    CheckSignals,
-    KeepFiles,
-    Prefetch,
-    Preserve,
-    RunTool,
-    Tell,
-    Wait,
-)
 NOTHING_TO_RUN = Approval(True, "its outcome is known; it is not run again")
 """To the question about a call that is answered from the record, or by a person: nobody need be asked."""
-IN_DOUBT = (
-    "Unknown outcome: the process ended while this ran, and nobody can say whether it took effect. It was not"
-    " run again. Find out what happened before repeating it."
-)
-LOST = Failure("lost", "the process ended before the reply came; nobody knows whether the request left")
 
 
 @dataclass(slots=True)
@@ -82,7 +59,7 @@ class ConversationRecording(Recording):
                     kind, request, status, REPLY.decode(reply), foreign=True
                 )
         for e in effects:
-            known = e.kind in _REPLAYED_NAMES and e.reply is not None
+            known = e.kind in KINDS and KINDS[e.kind].reused and e.reply is not None
             made.entries[e.ordinal, e.place] = Recorded(
                 e.kind, e.request, e.status, REPLY.decode(e.reply) if known else None
             )
@@ -143,7 +120,7 @@ class ConversationRecording(Recording):
             return UNKNOWN
         if isinstance(request, RunTool) and self._unrepeatable(entry, request):
             self.doubts.append((request.name, request.call_id))
-            return ToolOutcome(request.call_id, "unknown", IN_DOUBT)
+            return request.in_doubt()
         return UNKNOWN
 
     def where(self, ordinal: int, place: int, request: Any) -> tuple[int, int]:
@@ -168,7 +145,7 @@ class ConversationRecording(Recording):
 
     def _found(self, ordinal: int, place: int, request: Any) -> tuple[int, int] | None:
         """Where the request is recorded: at the same point of the visit, or wherever its call is."""
-        if not isinstance(request, REPLAYED):
+        if not request.reused:
             return None
         entry = self.entries.get((ordinal, place))
         if entry is not None and self._same(entry, request):
@@ -234,6 +211,3 @@ def _was_unsafe(entry: Recorded) -> bool:
 def _steers(request: Any) -> bool:
     """Once in a visit, and what was said then is said by nobody again."""
     return isinstance(request, CheckSignals) and request.take_steer
-
-
-_REPLAYED_NAMES = frozenset(kind.__name__ for kind in REPLAYED)

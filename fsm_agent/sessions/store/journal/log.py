@@ -19,8 +19,9 @@ from typing import Any
 from fsm_agent.errors import JournalError, StaleCopyError, StoreError
 from fsm_agent.fsm import codec
 from fsm_agent.fsm.deltas import Tracker
-from fsm_agent.fsm.exchange_form import effect_of, kept_reply, name_of, shown
+from fsm_agent.fsm.exchange_form import kept_reply, shown
 from fsm_agent.fsm.journal import UNKNOWN, Exchange, Step
+from fsm_agent.request import Needed, Request, effect_of, flush_of, intended, listed
 from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import contents
@@ -28,8 +29,6 @@ from fsm_agent.sessions.store.connection import SqlConnection, conflicts, must
 from fsm_agent.sessions.store.contents import Contents, apart, slim
 from fsm_agent.sessions.store.database import Database, Job
 from fsm_agent.sessions.store.fence import Fence
-from fsm_agent.sessions.store.journal import flushes
-from fsm_agent.sessions.store.journal.flushes import Flush
 from fsm_agent.sessions.store.journal.recording import Origin, Recording
 from fsm_agent.sessions.store.journal.small_talk import Small, SmallTalk
 from fsm_agent.sessions.store.pending import noted
@@ -112,13 +111,13 @@ class TurnLog:
         else:
             known = [self._known(exchange, place, request) for place, request in enumerate(requests)]
         acts = [
-            place for place, request in enumerate(requests) if known[place] is UNKNOWN and self._acts(request)
+            place for place, request in enumerate(requests) if known[place] is UNKNOWN and intended(request)
         ]
         if not acts:
             return known
         self._note_small(exchange.seq, exchange.state)
         self._jobs += [self._intent(exchange, place, requests[place]) for place in acts]
-        needed = {self._flush(requests[place]).needs for place in acts}
+        needed = {self.needs(requests[place]) for place in acts}
         if "all with its intent" in needed or (self._moved and "the row that paid for it" in needed):
             await self._commit()
         else:
@@ -129,8 +128,8 @@ class TurnLog:
     def _known(self, exchange: Exchange, place: int, request: Any) -> Any:
         """From the record of an earlier process, or of this one: who was cancelled here may ask a second
         time."""
-        if (exchange.seq, exchange.ordinal, place) in self._begun and self._unrepeatable(request):
-            return self._doubt(request)
+        if (exchange.seq, exchange.ordinal, place) in self._begun and effect_of(request) == "unsafe":
+            return request.in_doubt()
         doubts = len(self._recording.doubts)
         reply = self._recording.reply(exchange.ordinal, place, request)
         for name, call_id in self._recording.doubts[doubts:]:
@@ -147,12 +146,12 @@ class TurnLog:
         self.fence.check()
         request = exchange.requests[place]
         self._note_rows()
-        if self._acts(request) or not self._noted_as_small(exchange, place, request, reply, seconds):
+        if intended(request) or not self._noted_as_small(exchange, place, request, reply, seconds):
             self._note_effect(self._outcome(exchange, place, request, reply, seconds))
             self._jobs += self._costs(request, reply)
             self._note_small(exchange.seq, exchange.state)
             self._hand_over()
-        elif self._said_by_a_person(reply):
+        elif isinstance(request, Request) and request.consumes(reply):
             self._note_small(exchange.seq, exchange.state)
             await self._commit()
 
@@ -219,40 +218,20 @@ class TurnLog:
                 sent, self._sent = self._sent, []
                 self._take_back(sent)
 
+    def needs(self, request: Any) -> Needed:
+        """Return what must be on disk before the request is performed."""
+        return flush_of(request).needs
+
     # What kinds of turns differ in
 
     def _nothing_known(self) -> Recording:
         return Recording()
-
-    def _acts(self, request: Any) -> bool:
-        """Is the request in the journal while it is in flight?"""
-        return effect_of(request) != "pure"
-
-    def _flush(self, request: Any) -> Flush:
-        """What must be on disk before it begins, of a request that acts."""
-        return flushes.UNSAFE_REQUEST if effect_of(request) == "unsafe" else flushes.REQUEST
-
-    def _unrepeatable(self, request: Any) -> bool:
-        """Must a request that may have been carried out not be made again?"""
-        return effect_of(request) == "unsafe"
-
-    def _doubt(self, request: Any) -> Any:
-        """What such a request is answered with."""
-        return request.in_doubt()
 
     def _request_json(self, request: Any) -> str:
         return codec.dumps(shown(request))
 
     def _reply_json(self, request: Any, reply: Any) -> str:
         return codec.dumps(kept_reply(request, reply))
-
-    def _named(self, request: Any) -> tuple[str, str, str]:
-        """(name, class, key) of a request, for lists."""
-        return name_of(request), effect_of(request), ""
-
-    def _in_doubt(self, request: Any, reply: Any) -> bool:
-        """Does the reply say that nobody knows what became of the request?"""
-        return False
 
     def _costs(self, request: Any, reply: Any) -> list[Job]:
         """What is booked of a reply, in its transaction."""
@@ -274,7 +253,7 @@ class TurnLog:
         self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float
     ) -> bool:
         """False for a request whose class or key matters, and for one that is no dataclass."""
-        name, effect, key = self._named(request)
+        name, effect, key = listed(request)
         asked = self._request_json(request)
         if key or effect not in ("", "pure") or not asked.startswith(f'{{"is":"{type(request).__name__}"'):
             return False
@@ -282,10 +261,6 @@ class TurnLog:
         said, at = self._reply_json(request, reply), self._now() - seconds
         self._small.append(Small(ordinal, place, name, effect, asked, said, at, seconds))
         return True
-
-    def _said_by_a_person(self, reply: Any) -> bool:
-        """Does the reply take up what nobody says a second time?"""
-        return False
 
     def _note_small(self, seq: int, state: str) -> None:
         """What was asked in this visit so far, in place of what was noted of it before."""
@@ -365,7 +340,8 @@ class TurnLog:
         self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float, origin: Origin = ""
     ) -> tuple[Any, ...]:
         """The row of a request that was answered; by whom, when it was not carried out."""
-        status, at = "unknown" if self._in_doubt(request, reply) else "done", self._now() - seconds
+        unknown = isinstance(request, Request) and request.doubtful(reply)
+        status, at = "unknown" if unknown else "done", self._now() - seconds
         took = None if origin else seconds
         said = sealed(self._request_json(request)), sealed(self._reply_json(request, reply))
         return (*self._effect(exchange, place, request), status, *said, at, took, origin)
@@ -373,7 +349,7 @@ class TurnLog:
     def _effect(self, exchange: Exchange, place: int, request: Any) -> tuple[Any, ...]:
         kept = self._recording.where(exchange.ordinal, place, request)
         where = (self._turn.turn_id, exchange.seq, *kept, exchange.state)
-        return (*where, type(request).__name__, *self._named(request))
+        return (*where, type(request).__name__, *listed(request))
 
     def _transition(self, step: Step, delta: dict[str, Any]) -> Job:
         turn_id, at = self._turn.turn_id, self._now()

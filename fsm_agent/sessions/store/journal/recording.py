@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from fsm_agent.fsm.exchange_form import answerable, effect_of, read_reply, shown
+from fsm_agent.fsm.exchange_form import read_reply, shown
 from fsm_agent.fsm.journal import UNKNOWN
+from fsm_agent.request import answerable, effect_of
 from fsm_agent.sessions.store.journal.read import Effect
 from fsm_agent.sessions.store.sealed import dumps, loads
 

@@ -1,0 +1,141 @@
+"""What a request of a state declares about itself: journal, recording, replay and debugger look it up here.
+
+All of it is optional. A class may inherit from ``Request``, or be any dataclass that has some of these::
+
+    @dataclass(frozen=True)
+    class Charge(Request):
+        order: str
+        cents: int
+        reply: ClassVar[type] = Charged                # what answers it: a dataclass or a plain type
+        effect: ClassVar[Effect] = "unsafe"            # pure, idempotent (the default) or unsafe
+
+        def in_doubt(self) -> Charged:                 # the reply when a crash left it unknown
+            return Charged("unknown")
+
+With ``reply`` a person may answer it by hand, and after a crash a reply that is in the journal is used again
+instead of asking twice. A request that was in flight when its process ended is made again when it is pure or
+idempotent; an unsafe one is not. (Why: decision 83.)"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from fsm_agent.errors import ConfigError
+
+Effect = Literal["pure", "idempotent", "unsafe"]
+Needed = Literal["all with its intent", "the row that paid for it", "all", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Before ``what`` happens, ``needs`` is on disk, because of a promise."""
+
+    what: str
+    needs: Needed
+    promise: str
+
+
+PURE = Flush("anything else is asked for", "nothing", "it is answered again when the visit is run again")
+IDEMPOTENT = Flush(
+    "a request of a workflow that is not pure is performed",
+    "the row that paid for it",
+    "what led to it is not done again",
+)
+UNSAFE = Flush(
+    "an unsafe request of a workflow is performed", "all with its intent", "it is performed at most once"
+)
+BY_EFFECT: Mapping[str, Flush] = {"pure": PURE, "idempotent": IDEMPOTENT, "unsafe": UNSAFE}
+
+
+class Request:
+    """A request of a state. Subclasses are frozen dataclasses; what they do not declare is as here."""
+
+    __slots__ = ()
+
+    reply: ClassVar[Any] = None
+    """The type of its reply, where a person or the journal may give it."""
+    effect: ClassVar[Effect] = "idempotent"
+    """What a crash allows: ``pure`` and ``idempotent`` are performed again, ``unsafe`` is not."""
+    intent: ClassVar[bool | None] = None
+    """Is it in the journal while it is in flight? ``None``: unless it is pure."""
+    reused: ClassVar[bool] = True
+    """When a visit is run again, does the reply in the journal answer it?"""
+    replayed: ClassVar[bool] = True
+    """In a replay of the whole turn, does the record answer it? If not, it is performed."""
+
+    @property
+    def flush(self) -> Flush:
+        """What must be on disk before it is performed."""
+        return BY_EFFECT[effect_of(self)]
+
+    def listed(self) -> tuple[str, str, str]:
+        """Return its name, its effect and its key, as lists show them; empty for what they leave out."""
+        return name_of(self), effect_of(self), ""
+
+    def journalled(self, session: Any) -> Mapping[str, Any] | Request | None:
+        """Return what the journal keeps of it: fields as JSON values, a smaller request, or ``None`` for the
+        whole. ``session`` is the one that the turn is in, ``None`` where there is none."""
+        return None
+
+    def doubtful(self, reply: Any) -> bool:
+        """Return whether the reply leaves open what became of the request."""
+        return False
+
+    def consumes(self, reply: Any) -> bool:
+        """Return whether the reply took something that is gone from where it came from."""
+        return False
+
+
+def effect_of(request: Any) -> Effect:
+    """May the request be made twice? Raises ``ConfigError`` for another word, and for an unsafe one that does
+    not say how it is answered after a crash."""
+    effect: Effect = getattr(request, "effect", "idempotent")
+    if effect not in BY_EFFECT:
+        raise ConfigError(f"{type(request).__name__} has no such effect", effect, ", ".join(BY_EFFECT))
+    if effect == "unsafe" and not _has_doubt(request):
+        raise ConfigError(
+            f"{type(request).__name__} is unsafe, and nobody knows its reply after a crash",
+            None,
+            "reply: ClassVar[type] and a method in_doubt() that returns one",
+        )
+    return effect
+
+
+def _has_doubt(request: Any) -> bool:
+    """Asked before it is performed: after the crash it would be too late."""
+    doubt, reply = getattr(request, "in_doubt", None), getattr(type(request), "reply", None)
+    return reply is not None and callable(doubt) and isinstance(doubt(), reply)
+
+
+def answerable(request: Any) -> bool:
+    """Does the request say what it is answered with, in a class variable ``reply``?"""
+    return isinstance(getattr(type(request), "reply", None), type)
+
+
+def name_of(request: Any) -> str:
+    """Return a few words that tell a request from others of its kind: its first field, if that is a short
+    text."""
+    if dataclasses.is_dataclass(request) and (fields := dataclasses.fields(request)):
+        first = getattr(request, fields[0].name)
+        if isinstance(first, str) and len(first) <= 40:
+            return first
+    return ""
+
+
+def intended(request: Any) -> bool:
+    """Is the request in the journal while it is in flight?"""
+    declared = request.intent if isinstance(request, Request) else None
+    return effect_of(request) != "pure" if declared is None else declared
+
+
+def flush_of(request: Any) -> Flush:
+    """Return what must be on disk before the request is performed."""
+    return request.flush if isinstance(request, Request) else BY_EFFECT[effect_of(request)]
+
+
+def listed(request: Any) -> tuple[str, str, str]:
+    """Return the name, effect and key of a request, as lists show them."""
+    return request.listed() if isinstance(request, Request) else (name_of(request), effect_of(request), "")

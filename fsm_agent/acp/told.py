@@ -37,7 +37,7 @@ from fsm_agent.acp.words import plan_of
 from fsm_agent.approvals.question import Question
 from fsm_agent.approvals.visible import visible
 from fsm_agent.conversation.effects import AskApproval
-from fsm_agent.conversation.result import TurnResult
+from fsm_agent.conversation.result import TurnResult, words_of_model
 from fsm_agent.support.texts import clean
 from fsm_agent.toolsets.agent.todo import NAME as TODO
 
@@ -155,10 +155,10 @@ class EditorView:
         """Say what was not said yet of a turn that has ended."""
         for call_id in list(self._open):
             self._end(call_id, "failed", result_of_call("it was not run to its end"))
-        self._rest(result.final_response or "")
+        self._rest(words_of_model(result))
         if not result.completed:
-            outcome = result.turn_exit_reason.outcome.value
-            self.note(f"{outcome}: {result.turn_exit_reason.value.replace('_', ' ')}")
+            reason = result.turn_exit_reason
+            self.note(f"{reason.outcome.value}: {result.error or reason.value.replace('_', ' ')}")
 
     def _rest(self, text: str) -> None:
         said, whole = self._said.strip(), clean(text).strip()

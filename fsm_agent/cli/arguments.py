@@ -64,7 +64,7 @@ def nested(sets: Sequence[str]) -> dict[str, Any]:
             group = group.setdefault(part, {})
             if not isinstance(group, dict):
                 raise ConfigError("--set names both a setting and a part of it", text, "one of the two")
-        group[path[-1]] = value_of(value.strip())
+        group[path[-1]] = value_of(value, name.strip())
     return values
 
 
@@ -77,10 +77,16 @@ def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def value_of(text: str) -> Any:
+def value_of(text: str, setting: str = "") -> Any:
     """What a text on the command line, or of a tool's arguments, means: JSON where it can be read as such,
-    else itself."""
+    else itself; for a setting that is a text, ``3.13`` and ``true`` are texts."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return text
+    if not setting or value is None or isinstance(value, str):
+        return value
+    from fsm_agent.settings.setting_docs import every_setting
+
+    known = every_setting().get(setting)
+    return text if known is not None and known.allowed.startswith(("text", "some text")) else value

@@ -86,7 +86,7 @@ def get(home: str | None, name: str) -> int:
 def put(home: str | None, name: str, text: str) -> int:
     """Write one value. Raises ``ConfigError`` when the file could not be used afterwards; then it is left as
     it is."""
-    folder, keys, value = home_of(home, os.environ), _place(name), value_of(text)
+    folder, keys, value = home_of(home, os.environ), _place(name), value_of(text, name)
     if value is None:
         raise ConfigError(
             f"{name} cannot be nothing in a file",

@@ -32,7 +32,7 @@ from fsm_agent.sessions.store.reports.health import Health, database_health, hea
 from fsm_agent.settings.errors import about_unknown
 from fsm_agent.settings.model import Settings, unknown_variables
 from fsm_agent.support.clock import SystemClock
-from fsm_agent.support.home import home_of
+from fsm_agent.support.home import home_of, workdir_of
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.threads import LOOP, in_a_loop
 from fsm_agent.support.version import __version__
@@ -74,7 +74,9 @@ class Finding:
 
 
 def doctor(home: str | None) -> int:
-    """Print all findings; 1 when one of them is a problem."""
+    """Print all findings; 1 when one of them is a problem. Raises ``ConfigError`` in a folder that was
+    removed."""
+    workdir_of(None)
     console = console_of(sys.stdout)
     problems = 0
     for finding in _findings(home):
@@ -346,7 +348,7 @@ def _checkpoints(given: str | None, config: Config) -> Finding:
 
 def _dispatcher(config: Config) -> Finding:
     """Who hands queued turns to workers, and whether a worker with this table asks for some."""
-    from fsm_agent.cli.dispatching import dispatcher_of
+    from fsm_agent.dispatch.submit import dispatcher_of
 
     try:
         settings = Settings.of(None, config.settings).dispatch

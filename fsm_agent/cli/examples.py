@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
+import sys
 from pathlib import Path
 
+from rich.text import Text
+
 import fsm_agent
+from fsm_agent.cli.screen import console_of
 from fsm_agent.errors import ConfigError
 
 LEFT_OUT = ("__pycache__",)
@@ -20,9 +25,11 @@ def copy_examples(folder: str) -> int:
         shutil.copytree(source, to, ignore=shutil.ignore_patterns(*LEFT_OUT))
     except OSError as error:
         raise ConfigError(f"the examples cannot be written ({error.strerror or error})", folder) from None
+    console = console_of(sys.stdout)
     for program in sorted(to.glob("*.py")):
-        lines = program.read_text("utf-8").splitlines()
-        print(f"{program}  {next(iter(lines), '').strip(chr(34))}")
+        about = ast.get_docstring(ast.parse(program.read_text("utf-8"))) or ""
+        first, _, _ = about.partition("\n\n")
+        console.print(Text.assemble((str(program), "bold"), "  ", " ".join(first.split())))
     return 0
 
 

@@ -25,6 +25,8 @@ from fsm_agent.conversation.result import TurnResult
 _WIDTH = 14
 _PLAIN_WIDTH = 140
 """Characters of a tool's line where there is no terminal to ask."""
+_REASON = 200
+"""Characters of what went wrong with a tool, which may take several rows."""
 _LONG = 4_000
 """Characters from which a block is shown as it is until it is whole: colouring it again and again costs."""
 _MARKS = {"ok": ("✓", "green"), "error": ("✗", "red"), "denied": ("✗", "yellow")}
@@ -182,19 +184,20 @@ class ProgressView:
             f"{lines:,} lines: " if lines > 1 else ""
         )
         told = Text.assemble((f"    {mark} ", colour), (preview(name, 40), "bold"))
-        told.append(f"  {seconds(tool.elapsed if took is None else took)}", "dim").append(
-            f"  {preview(arguments, room // 3)}"
-        )
+        shortened = Text(preview(arguments, room // 3))
+        shortened.truncate(room // 3, overflow="ellipsis")
+        told.append(f"  {seconds(tool.elapsed if took is None else took)}", "dim").append(f"  {shortened}")
         told.append(f"  → {said}", colour_of_result)
-        told.append(preview(result, max(20, room - told.cell_len)), colour_of_result)
-        if self.console.is_terminal:
+        left = max(20, room - told.cell_len)
+        told.append(preview(result, left if status == "ok" else max(left, _REASON)), colour_of_result)
+        if self.console.is_terminal and status == "ok":
             told.truncate(room, overflow="ellipsis")
         shown = [change] if change is not None and call_id not in self._seen else []
         self.write(told, *shown)
 
     def status(self, line: str) -> None:
         """Show a line about what the turn is doing."""
-        self.write(Text(f"    · {preview(line, 200)}", "yellow"))
+        self.write(Text(f"    · {preview(line, 1_000)}", "yellow"))
         self._doing(preview(line, 60))
 
     def event(self, name: str, data: Mapping[str, Any]) -> None:
@@ -206,7 +209,7 @@ class ProgressView:
                 words = f"      ↳ {preview(data['name'], 40)}  {preview(data['arguments'], 80)}"
                 self.write(Text(words, "dim"))
             case "child:end":
-                why = f": {preview(data['error'], 120)}" if data["error"] else ""
+                why = f": {preview(data['error'], 400)}" if data["error"] else ""
                 self.write(Text(f"    ↳ {data['status']}{why}", OUTCOMES.get(data["status"], "yellow")))
 
     # The person

@@ -223,8 +223,9 @@ class _Code(CodeBlock):
 
     @classmethod
     def create(cls, markdown: Markdown, token: Token) -> _Code:
-        block = cls(token.info.partition(" ")[0] or "text", markdown.code_theme)
-        block.info = token.info.strip()
+        info = token.info.strip()
+        block = cls(info.partition(" ")[0] or "text", markdown.code_theme)
+        block.info = info
         return block
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

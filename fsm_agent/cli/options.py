@@ -51,6 +51,7 @@ def _with_one_store(ctx: typer.Context, home: str | None) -> str | None:
     return home
 
 
+_ANY_LENGTH = 1_000
 _HOME = "Data directory; default: $FSM_AGENT_HOME, else the platform's."
 Home = Annotated[str | None, typer.Option(help=_HOME, callback=_with_one_store)]
 HomeFolder = Annotated[str | None, typer.Option("--home", help=_HOME)]
@@ -140,7 +141,18 @@ def with_agent(*without: str) -> Callable[[Callable[..., None]], Callable[..., N
     return decorate
 
 
-class Commands(TyperGroup):
+class _Listing(TyperGroup):
+    """Lists each command with the whole first sentence of its help, where a group of click crops it to a
+    row."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the names and the sentences, wrapped."""
+        shown = ((name, one) for name, one in self.commands.items() if not one.hidden)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(_ANY_LENGTH)) for name, one in shown])
+
+
+class Commands(_Listing):
     """Without anything, help; a command that is not there is one line that says which are."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -158,7 +170,7 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-class ShowUnlessTold(TyperGroup):
+class ShowUnlessTold(_Listing):
     """``diagram …`` is ``diagram show …``: what does not begin with the name of a command belongs to
     ``show``."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.text import Text
 
-from fsm_agent.cli.dispatching import dispatcher_of, settings_for
+from fsm_agent.cli.dispatching import settings_for
 from fsm_agent.cli.live import ProgressView
 from fsm_agent.cli.options import CliOptions
 from fsm_agent.cli.prompt import piped, typed
@@ -21,7 +21,7 @@ from fsm_agent.conversation.parts import FilePart, ImagePart, part_of
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.dispatch.follow import Follower
 from fsm_agent.dispatch.port import Dispatcher
-from fsm_agent.dispatch.submit import cancel, submit
+from fsm_agent.dispatch.submit import cancel, dispatcher_of, submit
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.names import find_session

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from fsm_agent.cli.figures import count
-from fsm_agent.cli.sessions import say, store_of, write_lines
+from fsm_agent.cli.sessions import none_yet, say, store_of, write_lines
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.retention import Old, old, remove, vacuum
@@ -73,8 +73,12 @@ def _carry_out(store: Store, found: Old, path: Path) -> None:
 
 
 def make_smaller(home: str | None, as_json: bool) -> int:
-    """Give free room back to the disk; returns the exit code."""
-    before, after = vacuum(store_of(home))
+    """Give free room back to the disk; returns the exit code. Raises ``ConfigError`` when there are no
+    sessions."""
+    store = store_of(home)
+    if not store.database.select("SELECT 1 FROM sessions LIMIT 1"):
+        raise none_yet(store)
+    before, after = vacuum(store)
     if as_json:
         print(json.dumps({"before": before, "after": after}))
     else:

@@ -184,12 +184,21 @@ def export(home: str | None, name: str, output: str | None, format: str, raw: bo
         for line in lines:
             print(line)
         return 0
+    if _is_of_the_store(Path(output), store):
+        raise ConfigError("the store would be written over", output, "a file that is not the store's own")
     written = write_lines(Path(output), lines)
     print(
         f"{kind} {found}: {count(written, 'line')} in {output}{'' if raw else ', secrets masked'}",
         file=sys.stderr,
     )
     return 0
+
+
+def _is_of_the_store(path: Path, store: Store) -> bool:
+    own = [Path(f"{store.database.path}{end}") for end in ("", "-wal", "-shm")]
+    return store.database.path is not None and any(
+        path.exists() and one.exists() and path.samefile(one) for one in own
+    )
 
 
 def write_lines(path: Path, lines: Iterator[str]) -> int:

@@ -19,7 +19,7 @@ from fsm_agent.agent import Agent
 from fsm_agent.cli.run import code_of
 from fsm_agent.cli.screen import console_of, preview, seconds
 from fsm_agent.cli.table import WholeTable
-from fsm_agent.conversation.result import TurnResult
+from fsm_agent.conversation.result import TurnResult, words_of_model
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import (
     FakeClock,
@@ -175,7 +175,8 @@ def _show(faults: Sequence[str], result: TurnResult, moves: Sequence[SimulatedMo
         Text.assemble((outcome, "bold"), f" · {result.turn_exit_reason.value} · {result.attempts} requests")
     )
     console.print(Text(f"waits (simulated): {waits}"))
-    console.print(Text(f"answer: {preview(result.final_response or '', 200)}"))
+    words = words_of_model(result)
+    console.print(Text(f"answer: {preview(words, 200)}" if words else f"error: {result.error}"))
 
 
 def _guard(label: str, value: bool) -> Text:

@@ -15,8 +15,9 @@ UNLIMITED = 1_000_000
 
 class WholeTable(Table):
     """In columns where the longest word of each has room, else row by row with a line for each cell. In a
-    column a word of more than ``breaks`` columns is broken. (``rich`` would take room from the widest column
-    first, and crop what does not fit.)"""
+    column a word of more than ``breaks`` columns is broken; where room is short, one of half of them is, but
+    in the first column, whose names are copied. (``rich`` would take room from the widest column first, and
+    crop what does not fit.)"""
 
     def __init__(self, *, breaks: int = UNLIMITED, **options: Any) -> None:
         super().__init__(**options)
@@ -37,10 +38,12 @@ class WholeTable(Table):
         sizes = [
             measure_renderables(console, unlimited, [column.header, *column.cells]) for column in self.columns
         ]
-        least = [min(size.minimum, self._breaks) for size in sizes]
         most = [size.maximum for size in sizes]
-        between = self.__rich_measure__(console, unlimited).maximum - sum(most)
-        spare, wanted = options.max_width - between - sum(least), sum(most) - sum(least)
+        room = options.max_width - (self.__rich_measure__(console, unlimited).maximum - sum(most))
+        least = [min(size.minimum, self._breaks) for size in sizes]
+        if sum(least) > room:
+            least[1:] = [min(size, self._breaks // 2) for size in least[1:]]
+        spare, wanted = room - sum(least), sum(most) - sum(least)
         share = max(0.0, min(1.0, spare / wanted)) if wanted else 0.0
         for column, low, high in zip(self.columns, least, most, strict=True):
             column.width = low + int(share * (high - low))

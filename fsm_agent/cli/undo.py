@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.text import Text
 
@@ -21,7 +20,7 @@ from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.lineage import compacted_line
 from fsm_agent.sessions.store.names import find_session
 from fsm_agent.settings.model import Settings
-from fsm_agent.support.home import home_of
+from fsm_agent.support.home import home_of, workdir_of
 
 SHOWN = 20
 """Files that are named; of more the number is told."""
@@ -31,7 +30,7 @@ def undo(given: str | None, session: str | None, number: int | None, *, listed: 
     """Put files back, or only show what there is; returns the exit code."""
     home = home_of(given, os.environ)
     settings = Settings.of(None, config_of(home).settings)
-    checkpoints = Checkpoints(home, Path.cwd(), settings.checkpoints)
+    checkpoints = Checkpoints(home, workdir_of(None), settings.checkpoints)
     store = store_for(home, settings.store.durability, settings.store.database)
     found = _of_session(store, checkpoints.all(), session)
     if not found:

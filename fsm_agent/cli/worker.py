@@ -8,12 +8,12 @@ import signal
 import sys
 
 from fsm_agent.cli.arguments import attribute_of
-from fsm_agent.cli.dispatching import dispatcher_of, settings_for
+from fsm_agent.cli.dispatching import settings_for
 from fsm_agent.cli.exporting import telemetry_of
 from fsm_agent.cli.screen import clean
 from fsm_agent.dispatch.apps import SHAPE, App
 from fsm_agent.dispatch.port import Dispatcher
-from fsm_agent.dispatch.submit import DIGEST
+from fsm_agent.dispatch.submit import DIGEST, dispatcher_of
 from fsm_agent.dispatch.worker import Worker
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.settings.model import ENV_PREFIX, Settings

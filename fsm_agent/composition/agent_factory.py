@@ -40,11 +40,11 @@ from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.sessions.checkpoints import Checkpoints
-from fsm_agent.sessions.store import store_for
+from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.settings.model import DATABASE_VARIABLE, Settings
 from fsm_agent.support.backoff import Backoff
 from fsm_agent.support.clock import SystemClock
-from fsm_agent.support.home import home_of
+from fsm_agent.support.home import home_of, workdir_of
 from fsm_agent.support.private_files import made_private
 from fsm_agent.telemetry import tracing_of
 from fsm_agent.tools import Tool, as_tool
@@ -78,8 +78,10 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
     variables = (profile.key_env for profile in config.profiles.values() if profile.key_env)
     headers = {name: unkept(text) for name, text in settings.request.headers.items()}
     hide_from_children((*variables, DATABASE_VARIABLE), (*headers.values(), settings.store.database or ""))
+    if options.store is not None and not isinstance(options.store, Store):
+        raise ConfigError("store has the wrong type", options.store, "a Store")
     store = options.store or store_for(home, settings.store.durability, settings.store.database)
-    clock, workdir = options.clock or SystemClock(), Path(options.workdir or Path.cwd())
+    clock, workdir = options.clock or SystemClock(), workdir_of(options.workdir)
     told, signals, inherits = Callbacks(options.callbacks), options.inbox or TurnInbox(), options.inherits
     poll, grace = settings.poll.control, settings.tool.interrupt_grace
     learned = LearnedFacts(home, settings.learned.days, clock.now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,8 @@ def by_task(given: Specs) -> Mapping[str, Sequence[Mapping[str, Any]]]:
 
 def _listed(given: Any) -> Sequence[Mapping[str, Any]]:
     entries = [given] if isinstance(given, Mapping | str) else given or ()
+    if not isinstance(entries, Iterable):
+        raise ConfigError("auxiliary has the wrong type", given, "a model, a list of them, or a dict by task")
     return [{"model": one} if isinstance(one, str) else one for one in entries]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Generic, Literal, overload
 
 from pydantic import BaseModel, ConfigDict, SkipValidation, field_serializer
@@ -208,3 +208,10 @@ class TurnResult(BaseModel, Generic[Out]):
     def keys(self) -> Iterator[str]:
         """Return the names of the fields, as a mapping does."""
         return iter(type(self).model_fields)
+
+
+def words_of_model(result: Mapping[str, Any] | TurnResult[Any]) -> str:
+    """Return the final text of a result where a model said it: nothing where it only says how the turn
+    ended."""
+    text, error = result["final_response"] or "", result["error"] or ""
+    return "" if error.startswith(text) else text

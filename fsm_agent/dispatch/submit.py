@@ -8,13 +8,36 @@ from typing import Any
 
 from fsm_agent.composition.turn_table import TURN
 from fsm_agent.dispatch.port import Dispatcher, Order
+from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.queued import first_session, must_be, queue, withdraw
+from fsm_agent.settings.model import DispatchSettings
+from fsm_agent.support.installation import install_command
 from fsm_agent.telemetry import current_traceparent
 
 DIGEST = TURN.digest
 """Which table moves the turns that are queued here; a worker with another one leaves them alone."""
+
+
+def dispatcher_of(settings: DispatchSettings) -> Dispatcher:
+    """The dispatcher that the settings name; nothing is connected yet. Raises ``ConfigError`` when the extra
+    is not installed."""
+    if settings.temporal is None:
+        from fsm_agent.dispatch.in_process import InProcess
+
+        return InProcess()
+    try:
+        from fsm_agent.dispatch.temporal.dispatcher import TemporalDispatcher
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("temporalio"):
+            raise
+        raise ConfigError(
+            "Temporal needs an extra that is not installed",
+            settings.temporal,
+            install_command("temporal"),
+        ) from None
+    return TemporalDispatcher(settings.temporal, settings.namespace, settings.heartbeat, DIGEST)
 
 
 async def submit(

@@ -35,9 +35,10 @@ def explained(error: ValidationError | SettingsError) -> ConfigError:
     if first["type"] == "taken":
         return ConfigError(f"setting {name} is out of range", first["ctx"]["given"], first["ctx"]["allowed"])
     variable = f"{ENV_PREFIX}{'__'.join(path).upper()}"
-    origin = f" ({variable})" if os.environ.get(variable) == first["input"] else ""
+    given = "nothing" if first["input"] is None else first["input"]
+    origin = f" ({variable})" if os.environ.get(variable) == given else ""
     what = f"setting {name or 'settings'}{origin} is out of range"
-    return ConfigError(what, first["input"], _allowed(path, first["msg"]))
+    return ConfigError(what, given, _allowed(path, first["msg"]))
 
 
 def about_unknown(variable: str) -> str:

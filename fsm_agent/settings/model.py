@@ -20,6 +20,7 @@ from pydantic import (
     SecretStr,
     StringConstraints,
     ValidationError,
+    ValidationInfo,
     field_serializer,
     field_validator,
     model_validator,
@@ -60,10 +61,26 @@ BudgetMode = Literal["independent", "shared", "tree_cap"]
 Verdict = Literal["ask", "allow", "deny"]
 
 
+def _kinds(annotation: Any) -> set[Any]:
+    """The types in an annotation, flags aside where it has them."""
+    parts = get_args(annotation)
+    found = set().union(*map(_kinds, parts)) if parts else {annotation}
+    return found if bool not in found else set()
+
+
+def _no_flag_as_number(cls: type[BaseModel], value: Any, info: ValidationInfo) -> Any:
+    """``True`` is the number one for Python, and never what is meant."""
+    if isinstance(value, bool) and _kinds(cls.model_fields[str(info.field_name)].annotation) & {int, float}:
+        raise ValueError("a flag is no number")
+    return value
+
+
 class Group(BaseModel):
     """Every field has a default, so that each can be set alone."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    _numbers = field_validator("*", mode="before")(_no_flag_as_number)
 
 
 def contradiction(allowed: str, **values: Any) -> PydanticCustomError:
@@ -753,6 +770,8 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, env_ignore_empty=True
     )
+
+    _numbers = field_validator("*", mode="before")(_no_flag_as_number)
 
     max_iterations: Annotated[int, Field(ge=0, le=100_000)] = 90
     api_max_retries: Annotated[int, Field(ge=1, le=100)] = 3

@@ -1,4 +1,4 @@
-"""Where an agent keeps its files."""
+"""Where an agent keeps its files, and where it works."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def home_of(given: str | os.PathLike[str] | None, env: Mapping[str, str]) -> Pat
         from platformdirs import user_data_path
 
         return user_data_path("fsm-agent")
-    path = Path(named).expanduser()
+    path = _path("home", named).expanduser()
     try:
         private_folder(path)
         probe = path / f".write-test-{os.getpid()}"
@@ -31,3 +31,22 @@ def home_of(given: str | os.PathLike[str] | None, env: Mapping[str, str]) -> Pat
             f"the home directory cannot be written ({error.strerror})", str(path), "a writable directory"
         ) from None
     return path
+
+
+def workdir_of(given: str | os.PathLike[str] | None) -> Path:
+    """The folder to work in: as given, else the current one. Raises ``ConfigError`` for one that is not
+    there."""
+    try:
+        path = _path("workdir", given) if given else Path.cwd()
+    except OSError:
+        raise ConfigError("the current folder has been removed", None, "a folder that is there") from None
+    if not path.is_dir():
+        raise ConfigError("workdir is no folder", str(path), "a folder that is there")
+    return path
+
+
+def _path(name: str, given: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(given)
+    except TypeError:
+        raise ConfigError(f"{name} has the wrong type", given, "a path") from None

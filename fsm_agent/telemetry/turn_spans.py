@@ -11,7 +11,7 @@ from opentelemetry import trace
 from opentelemetry.trace import Link
 
 from fsm_agent.conversation.parts import said
-from fsm_agent.conversation.result import TurnResult
+from fsm_agent.conversation.result import TurnResult, words_of_model
 from fsm_agent.fsm.journal import Step
 from fsm_agent.telemetry import contents
 from fsm_agent.telemetry import conventions as names
@@ -159,8 +159,8 @@ class TurnSpans:
         whole.tell(spent | ({} if cost is None else {names.FSM_COST: cost}))
         if result.usage_known:
             whole.tell(tokens_of(result.usage_turn))
-        if self._spans.contents and result.final_response is not None:
-            whole.tell(contents.of_turn(names.OUTPUT_MESSAGES, "assistant", result.final_response))
+        if self._spans.contents and (words := words_of_model(result)):
+            whole.tell(contents.of_turn(names.OUTPUT_MESSAGES, "assistant", words))
         if result.failed:
             whole.failed(exit_reason, contents.masked(result.error or ""))
         self._spans.instruments.ended(exit_reason, outcome, cost, whole.attributes)

@@ -336,7 +336,7 @@ def test_a_turn_that_failed_is_an_error_and_wrong_input_one_line(tmp_path: Path)
 
     async def work() -> None:
         with ScriptedServer([status(400)]) as server:
-            async with here(Editor(), options(server, tmp_path / "home")) as agent:
+            async with here(editor := Editor(), options(server, tmp_path / "home")) as agent:
                 await refused(agent.new_session(cwd="here", mcp_servers=[]), "working directory")
                 await refused(agent.prompt(session_id="s-1", prompt=[text_block("x")]), "no such session")
                 unknown = agent.load_session(cwd=str(tmp_path), session_id="s-1", mcp_servers=[])
@@ -349,6 +349,7 @@ def test_a_turn_that_failed_is_an_error_and_wrong_input_one_line(tmp_path: Path)
                     agent.prompt(session_id=session, prompt=[text_block("/undo x")]), "cannot be undone"
                 )
                 await refused(agent.prompt(session_id=session, prompt=[text_block("go")]), "400")
+                assert "400" not in editor.text
                 undone = await agent.prompt(session_id=session, prompt=[text_block("/undo")])
                 assert undone.stop_reason == "end_turn"
 

@@ -189,6 +189,22 @@ def test_the_options_are_the_arguments_with_the_same_types_and_defaults() -> Non
     assert shown == options
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "says"),
+    [
+        ("auxiliary", 3, "auxiliary has the wrong type; given: 3; allowed: a model, a list of them"),
+        ("home", 3, "home has the wrong type; given: 3; allowed: a path"),
+        ("store", 3, "store has the wrong type; given: 3; allowed: a Store"),
+        ("workdir", 3, "workdir has the wrong type; given: 3; allowed: a path"),
+        ("workdir", "not/there", "workdir is no folder; given: not/there; allowed: a folder that is there"),
+    ],
+)
+def test_an_argument_that_cannot_be_used_is_one_line(name: str, given: Any, says: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Agent("offline:demo", **{name: given})
+    assert str(raised.value).startswith(says)
+
+
 @pytest.mark.parametrize("name", ["tools", "hooks", "input_guardrails", "output_guardrails"])
 def test_one_value_where_several_are_taken_is_one_line(name: str) -> None:
     for given in (print, "lookup", 7):

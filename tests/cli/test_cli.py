@@ -93,6 +93,31 @@ def test_version_and_help(cli: Cli) -> None:
     assert sorted(listed) == sorted(commands)
 
 
+@pytest.mark.parametrize("group", ["", "sessions", "pending", "approvals", "config", "models", "diagram"])
+def test_no_sentence_about_a_command_is_cropped(group: str, cli: Cli) -> None:
+    listed = cli(*group.split(), "--help")[1].partition("Commands:\n")[2]
+    assert listed
+    assert "..." not in listed
+
+
+def test_the_sentences_about_the_examples_are_whole(cli: Cli) -> None:
+    code, out, err = cli("examples", "there")
+    assert (code, err) == (0, "")
+    for line in out.splitlines():
+        assert re.fullmatch(r"there/\w+\.py  [A-Z].*\.", line)
+
+
+@pytest.mark.parametrize("command", [("run", "hi"), ("doctor",), ("undo",)])
+def test_in_a_folder_that_was_removed_a_command_is_one_line(command: tuple[str, ...], cli: Cli) -> None:
+    gone = Path("gone")
+    gone.mkdir()
+    os.chdir(gone)
+    os.rmdir(os.getcwd())
+    code, out, err = cli(*command)
+    assert (code, out) == (2, "")
+    assert err == "fsm-agent: the current folder has been removed; allowed: a folder that is there\n"
+
+
 def test_the_help_lists_the_commands() -> None:
     assert "simulate" in process("--help").communicate(timeout=PATIENCE)[0]
 

@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
     "sessions fork": (("nobody", "--at", "1", *OFFLINE), 2, NOBODY),
     "sessions prune": (("--older-than", "1", "--yes"), 0, "nothing is that old"),
     "sessions archive": (("out.jsonl", "--older-than", "1", "--yes"), 0, "nothing is that old"),
-    "sessions vacuum": ((), 0, "bytes before"),
+    "sessions vacuum": ((), 2, "there are no sessions yet"),
     "sessions copy": (("--to", "there"), 2, "there are no sessions to copy"),
     "sessions rename": (("nobody", "a title"), 2, NOBODY),
     "sessions undo": (("nobody",), 2, NOBODY),

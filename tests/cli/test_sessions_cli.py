@@ -68,6 +68,16 @@ def test_a_copy_with_a_home_reads_that_home_whatever_the_environment_names(
     assert (code, out[:12]) == (0, "1 session in")
 
 
+@pytest.mark.parametrize("file", ["sessions.db", "sessions.db-wal", "link"])
+def test_an_export_into_the_store_itself_is_refused(home: Path, file: str, cli: Cli) -> None:
+    talked(home, "hello")
+    (home / "link").symlink_to(home / "sessions.db")
+    code, out, err = cli("sessions", "export", "hello", "--output", str(home / file))
+    assert (code, out) == (2, "")
+    assert f"the store would be written over; given: {home / file}" in err
+    assert cli("sessions", "list")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -102,6 +102,9 @@ def test_words_are_broken_between_words() -> None:
         ("漢字" * 15 + " שלום עולם", ["漢字" * 10, "漢字" * 5 + " שלום עולם"]),
         ("`a` " + "👍🏽" * 12, ["a", "👍🏽" * 10, "👍🏽" * 2]),
         ("one\ttwo", ["one     two"]),
+        ("one[^1]\n\n[^1]: two\n    three", ["one[^1]", "", "[^1]: two three"]),
+        ("~~~ unheard\none\n~~~", ["unheard", "  one"]),
+        ("~~~ unheard", ["unheard"]),
         ("", []),
     ],
 )  # fmt: skip
@@ -134,6 +137,16 @@ def test_a_table_is_whole_at_any_width() -> None:
     assert printed(16, grid, grid)[:3] == ["All", "setting:", "max_iterations"]
 
 
+@pytest.mark.behaviour("HOST-04")
+def test_where_a_table_has_little_room_its_long_words_are_broken_and_its_names_are_not() -> None:
+    grid = WholeTable(breaks=12, box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in ("setting", "allowed"):
+        grid.add_column(name)
+    grid.add_row("api_retries", "0123456789")
+    assert printed(20, grid) == ["setting      allowed", "api_retries  0123456", "             789"]
+    assert printed(18, grid)[:2] == ["setting:", "api_retries"]
+
+
 @pytest.mark.parametrize("width", [40, 80])
 def test_a_tools_line_has_one_row_and_a_move_stands_below_what_was_said_before(width: int) -> None:
     out = io.StringIO()
@@ -147,6 +160,20 @@ def test_a_tools_line_has_one_row_and_a_move_stands_below_what_was_said_before(w
     (row,) = (row for row in out.getvalue().splitlines() if "search_files" in row)
     assert row.endswith("…")
     assert out.getvalue().endswith(f"{row}\n")
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_why_a_tool_failed_is_shown_in_as_many_rows_as_it_takes(width: int) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=width, color_system=None, force_terminal=True)
+    ProgressView(console, console).tool_complete(
+        "c1",
+        "read_file",
+        {"path": "漢" * 90},
+        "there is no such file; its folder is not there either",
+        "error",
+    )
+    assert "no such file; its folder is not there either" in " ".join(out.getvalue().split())
 
 
 def test_the_end_of_a_line_may_come_in_two_pieces_and_a_line_is_what_it_is_at_its_end() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fsm_agent import Agent, Settings
+from fsm_agent.cli.arguments import nested
 from fsm_agent.conversation.families import runtime_family
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.config_file import checked_config, config_of
@@ -235,6 +236,16 @@ def test_a_value_is_set_read_and_taken_out_and_comments_stay(home: Path, cli: Cl
     for name in ("compression.threshold", "approval.deny", "mcp.start_timeout", "mcp.servers.time.command"):
         assert cli("config", "unset", name) == (0, f"{name} is no longer set in {home}/config.toml\n", "")
     assert (home / "config.toml").read_text().strip() == '# mine\nmodel = "offline:demo"  # for now'
+
+
+@pytest.mark.parametrize("text", ["3.13", "true", "007", "1e5", "[1]", " two  words ", "é"])
+def test_a_setting_that_is_a_text_comes_back_as_it_was_given(text: str, cli: Cli) -> None:
+    assert cli("config", "set", "prompt.ephemeral", text)[0] == 0
+    assert cli("config", "get", "prompt.ephemeral") == (0, f"{text}\n", "")
+    assert nested([f"prompt.ephemeral={text}", "max_iterations= 3"]) == {
+        "prompt": {"ephemeral": text},
+        "max_iterations": 3,
+    }
 
 
 def test_what_could_not_be_used_is_not_written(home: Path, cli: Cli) -> None:

@@ -6,6 +6,7 @@ import logging
 import time
 from typing import Any, assert_never
 
+from fsm_agent.conversation.result import words_of_model
 from fsm_agent.debug.core.commands import PauseTurn
 from fsm_agent.debug.core.events import DebugEvent
 from fsm_agent.debug.core.remote_client import RemoteDebugClient
@@ -153,8 +154,8 @@ class EventTranslator:
     def _ended(self, thread: TurnThread) -> None:
         overview = thread.debugger.record.overview()
         result = overview["result"] or {}
-        if result.get("final_response"):
-            self._context.outbox.output(str(result["final_response"]), "stdout")
+        if result and (words := words_of_model(result)):
+            self._context.outbox.output(words, "stdout")
         if result.get("error"):
             self._context.outbox.output(str(result["error"]), "stderr")
         self._context.outbox.output(f"the turn has ended: {overview['outcome']}, {overview['exit']}")

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, Self
 
 from fsm_agent.conversation.effects import Saved
 from fsm_agent.conversation.parts import Part
-from fsm_agent.conversation.result import TurnResult
+from fsm_agent.conversation.result import TurnResult, words_of_model
 from fsm_agent.errors import FsmAgentError, OwnershipLost, TurnSuspended
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.callbacks import Callbacks
@@ -133,7 +133,7 @@ class ChildFactory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChildEnded:
-    """What came of a child; ``text`` is its answer."""
+    """What came of a child; ``text`` is its answer, or what its model said before it failed."""
 
     status: Status
     text: str
@@ -147,9 +147,7 @@ class ChildEnded:
         """From a result as the journal has it."""
         status: Status = next((name for name in OUTCOMES if said[name]), "failed")
         error = said["error"] or ("" if status == "completed" else said["turn_exit_reason"])
-        return cls(
-            status, said["final_response"] or "", turn_id, said["api_calls"], said["total_tokens"], str(error)
-        )
+        return cls(status, words_of_model(said), turn_id, said["api_calls"], said["total_tokens"], str(error))
 
 
 class Child:

@@ -3,7 +3,8 @@
 ``git status`` runs whatever ``core.fsmonitor`` of ``.git/config`` names, and four plain files are a
 repository. So before Git reads one unasked, its settings are read by commands of Git that run nothing. Of
 those that a repository brings itself only the ones that are listed here count as harmless: a key that a later
-Git invents is asked about. Of a person's own settings only those matter that a command which reads would run."""
+Git invents is asked about. Of a person's own settings only those matter that name what a reading command
+runs."""
 
 from __future__ import annotations
 

@@ -256,8 +256,8 @@ TRAPS: dict[str, Trap] = {
     "tool-chain": _version_files, "start-file": _start_files, "own-driver": _own_driver,
 }  # fmt: skip
 """By the name of the file that most of them leave."""
-FIRST = frozenset(("four-files", "git-file"))
-"""They move the repository, so they come last."""
+LAST = frozenset(("four-files", "git-file"))
+"""They move the repository, so they come last; a submodule is made while Git still works."""
 
 
 def plain(root: Path) -> Folder:
@@ -286,8 +286,8 @@ def hostile(root: Path, seed: int) -> tuple[Folder, list[str]]:
     folder, chance = plain(root), random.Random(seed)
     every = list(TRAPS)
     chosen = [every[seed]] if seed < len(every) else chance.sample(every, chance.randint(2, 4))
-    for name in sorted(chosen, key=lambda one: (one in FIRST, every.index(one))):
-        if not (name in FIRST and not (folder.work / ".git" / "config").exists()):
+    for name in sorted(chosen, key=lambda one: (one in LAST, one != "submodule", every.index(one))):
+        if not (name in LAST and not (folder.work / ".git" / "config").exists()):
             TRAPS[name](folder)
     for path in folder.ran.iterdir():  # what the making of it ran
         path.unlink()

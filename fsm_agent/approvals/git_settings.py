@@ -32,7 +32,8 @@ HARMLESS = re.compile(
     r"|followremotehead)|remote\.pushdefault|branch\..+\.[a-z-]+|branch\.(autosetupmerge|autosetuprebase|sort)"
     r"|submodule\.(.+\.)?(url|active|branch|ignore|path|fetchrecursesubmodules)"
     r"|user\.(name|email|signingkey|useconfigonly)|(author|committer)\.(name|email)"
-    r"|(pull|push|fetch|rebase|init|color|gc|pack|index|advice|rerere|feature)\.[a-z]+|color\.[a-z]+\.[a-z]+"
+    r"|(pull|push|fetch|rebase|color|index|advice|rerere|feature|maintenance)\.[a-z]+|color\.[a-z]+\.[a-z]+"
+    r"|init\.defaultbranch|gc\.(auto|autodetach|pruneexpire|reflogexpire|writecommitgraph)"
     r"|merge\.(ff|conflictstyle|log|renames|autostash)|(commit|tag)\.gpgsign"
     r"|log\.(date|decorate|abbrevcommit|follow)|status\.(short|branch|showuntrackedfiles|relativepaths)"
     r"|diff\.(algorithm|renames|renamelimit|colormoved|mnemonicprefix|noprefix|context)"
@@ -130,8 +131,8 @@ def _places(program: str, folder: str) -> _Places:
 
 def _elsewhere(places: _Places, folder: str, known: list[str]) -> str:
     """Are the files, or what is stored of them, those of another folder?"""
-    if os.path.commonpath((places.top, folder)) != places.top:
-        return f"core.worktree lets Git read {places.top}"
+    if os.path.commonpath((places.top, folder)) != places.top or not _is_of(places):
+        return f"core.worktree or a variable lets Git read {places.top} by {places.own}"
     homes = (places.top, *known)
     if any(os.path.commonpath((home, places.common)) == home for home in homes):
         return ""
@@ -142,6 +143,19 @@ def _elsewhere(places: _Places, folder: str, known: list[str]) -> str:
     except (OSError, ValueError):
         pass
     return f"it belongs to a repository elsewhere, {places.common}"
+
+
+def _is_of(places: _Places) -> bool:
+    """Is the repository the one that ``.git`` at the top stands for?"""
+    dot_git = os.path.join(places.top, ".git")
+    if os.path.realpath(dot_git) == places.own:
+        return True
+    try:
+        with open(dot_git, encoding="utf-8") as file:
+            named = file.read(10_000).removeprefix("gitdir:").strip()
+    except (OSError, ValueError):
+        return False
+    return os.path.realpath(os.path.join(places.top, named)) == places.own
 
 
 def _named_in(listed: list[str], command: str) -> str:

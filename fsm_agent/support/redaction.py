@@ -133,8 +133,10 @@ def _is_plain(value: Any) -> bool:
 
 
 def environment_keys(environment: Mapping[str, str]) -> list[str]:
-    """Values of variables that hold keys."""
-    return [value for name, value in environment.items() if value and name.upper().endswith(_KEYS)]
+    """Values of variables that hold keys, and those of headers in a list of them (``OTEL_…_HEADERS``)."""
+    keys = [value for name, value in environment.items() if value and name.upper().endswith(_KEYS)]
+    lists = (value for name, value in environment.items() if name.upper().endswith("_HEADERS"))
+    return keys + [pair.partition("=")[2].strip() for value in lists for pair in value.split(",")]
 
 
 @functools.lru_cache(maxsize=64)

@@ -31,7 +31,9 @@ class Folder:
         """A program that leaves a file of this name, and behaves like ``cat``."""
         path = self.root / "traps" / name
         path.parent.mkdir(exist_ok=True)
-        path.write_text(f'#!/bin/sh\n: > {self.ran}/{name}\n[ $# -eq 0 ] || cat "$1" 2>/dev/null\nexit 0\n')
+        path.write_text(
+            f'#!/bin/sh\n: > {self.ran}/{name}\n[ $# -eq 0 ] || /bin/cat "$1" 2>/dev/null\nexit 0\n'
+        )
         path.chmod(0o755)
         return str(path)
 
@@ -123,7 +125,19 @@ def _four_files(folder: Folder) -> None:
     folder.write("HEAD", "ref: refs/heads/main\n")
     folder.write("objects/x", "")
     folder.write("refs/x", "")
-    folder.write("config", f"[core]\n\tfsmonitor = {folder.trap('four-files')}\n\tworktree = .\n")
+    folder.write(
+        "config",
+        f"[core]\n\trepositoryformatversion = 0\n\tfsmonitor = {folder.trap('four-files')}\n\tworktree = .\n",
+    )
+
+
+def _files_of_others(folder: Folder) -> None:
+    """Settings that let Git read another folder; that it is read is seen by a file that is looked at."""
+    shutil.rmtree(folder.work / ".git", ignore_errors=True)
+    for name in ("objects/x", "refs/x"):
+        folder.write(name, "")
+    folder.write("HEAD", "ref: refs/heads/main\n")
+    folder.write("config", "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = ..\n")
 
 
 def _git_file(folder: Folder) -> None:
@@ -250,13 +264,13 @@ TRAPS: dict[str, Trap] = {
     "gpg-program": _setting("gpg", "program"), "alias-status": _setting("alias", "status"), "core-gitProxy": _setting("core", "gitProxy"),
     "hook-command": _setting('hook "x"', "command"), "pager-log": _setting("pager", "log"), "core-editor": _setting("core", "editor"),
     "credential-helper": _setting("credential", "helper"), "hook": _hook, "hooks-path": _hooks_path, "included": _included,
-    "included-if": _included_if, "worktree-config": _worktree_settings, "four-files": _four_files, "git-file": _git_file,
+    "included-if": _included_if, "worktree-config": _worktree_settings, "four-files": _four_files, "git-file": _git_file, "files-of-others": _files_of_others,
     "submodule": _submodule, "promisor": _promisor, "later-version": _later_version, "unreadable": _unreadable,
     "named-like-one": _named_like_a_reader, "here-in-path": _here_in_path, "python-path": _python_path, "bash-env": _bash_env,
     "tool-chain": _version_files, "start-file": _start_files, "own-driver": _own_driver,
 }  # fmt: skip
 """By the name of the file that most of them leave."""
-LAST = frozenset(("four-files", "git-file"))
+LAST = frozenset(("four-files", "git-file", "files-of-others"))
 """They move the repository, so they come last; a submodule is made while Git still works."""
 
 

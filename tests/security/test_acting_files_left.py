@@ -180,6 +180,22 @@ def test_a_file_that_a_person_agreed_to_stays_while_a_job_runs(tmp_path: Path) -
     assert aside.notes() == ""
 
 
+def test_what_a_job_cannot_change_is_a_persons_to_change(free: Scene) -> None:
+    (free.work / "AGENTS.md").write_text("mine")
+    free.use("job_start", command="echo > begun; sleep 600")
+    until((free.work / "begun").exists)
+    (free.work / "AGENTS.md").write_text("mine, and changed")
+    assert "Put aside" not in free.use("job_stop", job="job1").text
+    assert (free.work / "AGENTS.md").read_text() == "mine, and changed"
+
+
+def test_one_at_the_top_with_a_second_name_is_as_it_was(free: Scene) -> None:
+    (free.work / "AGENTS.md").write_text("mine")
+    (free.work / "x").hardlink_to(free.work / "AGENTS.md")
+    assert "AGENTS.md (as it was before, again)" in free.run("echo evil > x")
+    assert (free.work / "AGENTS.md").read_text() == "mine"
+
+
 def test_what_the_settings_let_commands_change_stays(walled: Scene) -> None:  # noqa: F811
     (walled.work / ".git").mkdir()
     runner = walled.runner(policy="free", writable=[".git"])

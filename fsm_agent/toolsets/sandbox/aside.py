@@ -71,6 +71,7 @@ class Aside:
         self._root = str(root.resolve())
         self._known: Mapping[str, Identity] = {}
         self._copies: dict[str, _Copy] = {}
+        self._fixed: frozenset[str] = frozenset()
         self._failed: set[str] = set()
         self._notes: list[str] = []
         self._running, self._watched = 0, False
@@ -81,8 +82,10 @@ class Aside:
         with self._changed:
             if self._running:
                 self._sweep()
+                self._fixed &= self._at_the_top()
             else:
                 self._learn()
+                self._fixed = self._at_the_top()
             self._running += 1
             if not self._watched:
                 self._watched = True
@@ -138,6 +141,21 @@ class Aside:
                     kept[path] = copy
         self._copies = kept
 
+    def _at_the_top(self) -> frozenset[str]:
+        """What a command cannot change, because a sandbox shows it read only and nothing above it can be
+        moved."""
+        return frozenset(
+            path for path in self._known if "/" not in path and not os.path.islink(f"{self._root}/{path}")
+        )
+
+    def _held(self, path: str) -> bool:
+        if path.partition("/")[0] not in self._fixed:
+            return False
+        with contextlib.suppress(OSError):
+            seen = os.lstat(f"{self._root}/{path}")
+            return stat.S_ISDIR(seen.st_mode) or seen.st_nlink == 1  # else it has a name that can be written
+        return True
+
     def _copied(self, path: str, state: Identity) -> _Copy | None:
         whole = os.path.join(self._root, path)
         with contextlib.suppress(OSError):
@@ -152,8 +170,10 @@ class Aside:
     def _sweep(self) -> None:
         """Put aside what is new or another one, and put back what is gone."""
         now = self._scan()
-        changed = _topmost(path for path, state in now.items() if self._known.get(path) != state)
-        gone = [path for path in self._copies if path not in now]
+        changed = _topmost(
+            path for path, state in now.items() if self._known.get(path) != state and not self._held(path)
+        )
+        gone = [path for path in self._copies if path not in now and not self._held(path)]
         if not [path for path in changed if path not in self._failed] and not gone:
             return
         moved, back, failed = list[str](), list[str](), dict[str, str]()

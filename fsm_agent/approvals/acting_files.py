@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +32,19 @@ class ActingFiles:
     def has(self, path: str) -> bool:
         """Say whether ``path``, written as ``as_names`` does, is one of these."""
         return self._expression.fullmatch(path) is not None
+
+
+class LastNames:
+    """The last names of the paths in some rows: a quick look at a file before its whole path is compared."""
+
+    def __init__(self, rows: Iterable[ActingFiles]) -> None:
+        last = {name.removesuffix("/**").rpartition("/")[2] for row in rows for name in row.names}
+        self._exact = frozenset(name for name in last if "*" not in name)
+        self._wild = re.compile("|".join(sorted(map(_translated, last - self._exact))) or "(?!)", re.DOTALL)
+
+    def __contains__(self, name: str) -> bool:
+        """``name``: one part of a path, written as ``plain_name`` does."""
+        return name in self._exact or self._wild.fullmatch(name) is not None
 
 
 def _translated(name: str) -> str:
@@ -145,6 +158,8 @@ def as_names(path: str) -> str:
 
 def _plain(text: str) -> str:
     """Unicode's compatible form without case (NFKC_Casefold), without invisible characters."""
+    if text.isascii():
+        return text.lower()
     seen = "".join(character for character in text if unicodedata.category(character) != "Cf")
     for form in ("NFD", "NFKC"):
         seen = unicodedata.normalize(form, seen).casefold()

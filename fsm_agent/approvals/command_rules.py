@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import string
 from collections.abc import Sequence
 
 from fsm_agent.approvals.programs import VERSIONED, WRAPPERS, row_of
+from fsm_agent.approvals.readers import ReaderFolder
 from fsm_agent.approvals.shell_programs import Command
 from fsm_agent.approvals.shell_words import Word
 
@@ -27,13 +26,14 @@ def hides_options(command: Command) -> bool:
     return not (row is not None and row.harmless) and any(word.may_be_option for word in command.words)
 
 
-def only_reads(command: Command, workdir: str) -> bool:
-    """Is it a program that only reads, by its name and all its words, and only in the working directory?"""
+def only_reads(command: Command, folder: ReaderFolder) -> bool:
+    """Is it a program that only reads, by its name and all its words, and only in the working directory? What
+    the folder makes of it is another question: ``ReaderFolder.why_ask``."""
     if not all(adds_nothing(command, layer) for layer in range(len(command.starts) - 1)):
         return False
     words = command.words[command.starts[-1] :]
     texts = [word.text for word in words]
-    if texts[0] in VERSIONED and texts[1:] in (["--version"], ["-V"], ["-v"]):
+    if len(texts) == 2 and texts[1] in VERSIONED.get(texts[0], ()):
         return True
     row, rest = row_of(texts)
     return (
@@ -43,27 +43,13 @@ def only_reads(command: Command, workdir: str) -> bool:
         and not any(word.kind == "open" for word in words)
         and not hides_options(command)
         and not row.active(rest)
-        and all(_inside(text, workdir) for text in rest)
+        and folder.inside(texts[0], words[len(words) - len(rest) :])
     )
 
 
-def is_plain_file(word: Word, workdir: str) -> bool:
+def is_plain_file(word: Word, folder: ReaderFolder) -> bool:
     """Is what a redirection reads a file of the working directory? To bash ``/dev/tcp/…`` is a connection."""
-    return word.kind == "exact" and not word.text.startswith("/dev/") and _inside(word.text, workdir)
-
-
-def _inside(word: str, workdir: str) -> bool:
-    """Is a word no file outside the working directory? A value may stand behind an option's letter or
-    ``=``."""
-    root = os.path.realpath(workdir)
-    behind = word.lstrip("-").lstrip(string.ascii_letters) if word[:1] == "-" else ""
-    values = {word, word.partition("=")[2], behind}
-    for value in values - {"", "/dev/null"}:
-        plain, *wild = re.split(r"[*?[]", os.path.expanduser(value), maxsplit=1)
-        path = os.path.join(root, os.path.dirname(plain) if wild else plain)
-        if os.path.lexists(path) and os.path.commonpath((root, os.path.realpath(path))) != root:
-            return False
-    return True
+    return word.kind == "exact" and not word.text.startswith("/dev/") and folder.is_inside(word.text)
 
 
 def spelled(words: Sequence[Word]) -> str:

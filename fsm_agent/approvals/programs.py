@@ -18,11 +18,17 @@ def names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-VERSIONED = names(
-    "python python3 node npm npx yarn pnpm cargo rustc gcc g++ clang cmake make java javac ruby perl php git"
-    " docker tar curl bash pip uv ruff mypy pytest sqlite3"
-)
-"""Programs that with ``--version``, ``-V`` or ``-v`` alone say their version."""
+VERSIONED = {
+    **dict.fromkeys(names("gcc g++ cmake git docker tar curl bash sqlite3 javac"), names("--version")),
+    **dict.fromkeys(names("python python3"), names("--version -V")),
+    **dict.fromkeys(names("node perl make"), names("--version -v")),
+    "java": names("--version -version"),
+}
+"""Programs that with this word alone say their version, and read nothing of the folder before they do.
+
+Not here, because a file of the folder says what runs: ``cargo`` and ``rustc`` (``rust-toolchain.toml``),
+``yarn`` (``yarnPath``), ``npm`` and ``pnpm`` (``packageManager``, by corepack), ``pytest`` (``conftest.py``);
+and what was not tried (``tests/security/hostile_folders.py``)."""
 
 OPAQUE = names(
     "eval source . alias unalias trap enable shopt hash bind complete compgen fc let mapfile readarray read"
@@ -139,6 +145,11 @@ def row_of(words: Sequence[str]) -> tuple[ProgramRow | None, list[str]]:
     if len(words) > 1 and (row := rows.get(f"{name}/{words[1]}")) is not None:
         return row, list(words[2:])
     return rows.get(name), list(words[1:])
+
+
+def reading_programs() -> frozenset[str]:
+    """Return the programs that only read, ``git/status`` among them."""
+    return frozenset(name for name, row in _rows().items() if row.reads)
 
 
 def is_run_variable(name: str) -> bool:

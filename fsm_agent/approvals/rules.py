@@ -34,6 +34,7 @@ from typing import Any
 
 from fsm_agent.approvals.command_rules import adds_nothing, hides_options, is_plain_file, only_reads, spelled
 from fsm_agent.approvals.programs import STATEFUL, base_name, row_of
+from fsm_agent.approvals.readers import ReaderFolder
 from fsm_agent.approvals.shell import ShellReading, read
 from fsm_agent.approvals.shell_programs import Command
 from fsm_agent.errors import ConfigError
@@ -213,20 +214,39 @@ def allows(patterns: Sequence[Pattern], call: Asked, workdir: str) -> bool:
     if any(one.stands_for(call, workdir) for one in patterns):
         return True
     read_only = any(one.what == READ_ONLY for one in patterns)
-    reading = call.reading
-    if reading is None or not call.plain or reading.unread or reading.assigns or reading.writes:
+    reading, folder = call.reading, ReaderFolder(workdir)
+    if reading is None or not _is_simple(call, reading, folder):
         return False
-    if not reading.commands or not all(is_plain_file(word, workdir) for word in reading.reads):
+    if any(folder.why_not_shown(word) for word in reading.reads):
         return False
     rest = [one for one in reading.commands if not one.carrier]
     if read_only:
-        rest = [one for one in rest if not only_reads(one, workdir)]
+        rest = [one for one in rest if not only_reads(one, folder) or folder.why_ask(one)]
     if not rest:
         return True
     fed = rest[0].piped or (
         any(one.piped for one in reading.commands) and any(one.carrier for one in reading.commands)
     )
     return len(rest) == 1 and not fed and any(one.covers(rest[0]) for one in patterns)
+
+
+def why_not_read_only(call: Asked, workdir: str) -> str:
+    """Why a line of commands that only read is asked about although such lines are allowed: what the folder
+    makes of them. Empty for a line that does more, or that is allowed."""
+    reading, folder = call.reading, ReaderFolder(workdir)
+    if reading is None or not _is_simple(call, reading, folder):
+        return ""
+    commands = [one for one in reading.commands if not one.carrier]
+    if not all(only_reads(one, folder) for one in commands):
+        return ""
+    reasons = (*map(folder.why_ask, commands), *map(folder.why_not_shown, reading.reads))
+    return next((reason for reason in reasons if reason), "")
+
+
+def _is_simple(call: Asked, reading: ShellReading, folder: ReaderFolder) -> bool:
+    """Is all of a line understood, with nothing in it that writes or sets something?"""
+    plain = call.plain and not (reading.unread or reading.assigns or reading.writes)
+    return plain and bool(reading.commands) and all(is_plain_file(word, folder) for word in reading.reads)
 
 
 def _unescaped(text: str) -> str | None:

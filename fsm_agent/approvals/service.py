@@ -28,7 +28,7 @@ from fsm_agent.approvals.acting_files import acts_later
 from fsm_agent.approvals.policy import hard_line
 from fsm_agent.approvals.question import rememberable
 from fsm_agent.approvals.repository import Grant, Grants, Verdict
-from fsm_agent.approvals.rules import Asked, Pattern, allows
+from fsm_agent.approvals.rules import READ_ONLY, Asked, Pattern, allows, why_not_read_only
 from fsm_agent.approvals.waiting import SPELLED, WORDS, Waiting
 from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.conversation.effects import Approval, AskApproval, ToolSpec
@@ -168,11 +168,12 @@ class Approvals:
             self._call, request.name, request.arguments
         )  # a long command takes a while
         try:
-            why = self._why(call)
+            why = self._acts(call)
             settled = await self._settled(call, why, interrupted, session)
             if settled is not None:
                 return settled
-            question, waiting = self.posed(request, call), None if self._silent else waiting
+            question = await in_daemon_thread(self.posed, request, call)
+            waiting = None if self._silent else waiting
             stored = None if waiting is None else waiting.approval(question, self._workdir)
         except StoreError as error:
             return Approval(False, f"what was decided before cannot be read: {error}")
@@ -181,7 +182,7 @@ class Approvals:
             return stored
         later = None if waiting is None else waiting.put_off(question, self._workdir)
         if not self._callbacks.has("approval"):
-            return later or self._unasked(request.name, why)
+            return later or self._unasked(request.name, question.why)
         turnstile = self._turnstiles.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         finish, _ = await self._waited(
             turnstile.acquire(), interrupted, limited=False
@@ -210,7 +211,7 @@ class Approvals:
     async def _settled(
         self, call: Asked, why: str, interrupted: asyncio.Event, session: str
     ) -> Approval | None:
-        """An answer that no person is needed for. ``why``: see ``_why``."""
+        """An answer that no person is needed for. ``why``: see ``_acts``."""
         never = functools.partial(hard_line, call.command or "", directory=self._workdir)
         if call.command is not None and (reason := await in_daemon_thread(never)):
             return Approval(False, f"this can never be approved: {reason}")
@@ -226,7 +227,7 @@ class Approvals:
         if not self._imported and (self._rules.bypass or (policy == "allow" and not leaves)):
             return Approval(True, "allowed by the settings")
         allowing = [one for one in self._allowing(remembered) if one.exact or not (why or leaves)]
-        if allows(allowing, call, self._workdir):
+        if await in_daemon_thread(allows, allowing, call, self._workdir):  # it looks at the folder
             return Approval(True, "approved before", "session")
         walled = confinement is not None and confinement.frees(call.arguments)
         if walled and not self._imported and policy != "ask":
@@ -326,6 +327,17 @@ class Approvals:
     # Helpers
 
     def _why(self, call: Asked) -> str:
+        """What a person is told about why the call is asked about; empty for most."""
+        if why := self._acts(call):
+            return why
+        try:
+            remembered = self._remembered("")
+        except StoreError:
+            remembered = []
+        readers = any(one.what == READ_ONLY and one.names(call.tool) for one in self._allowing(remembered))
+        return why_not_read_only(call, self._workdir) if readers and call.command is not None else ""
+
+    def _acts(self, call: Asked) -> str:
         """Why the call needs a yes, whatever its tool needs; empty for most."""
         spec = self._specs.get(call.tool)
         if spec is None or not _writes(spec):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn
@@ -17,6 +18,7 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.names import find_session
 from fsm_agent.sessions.store.reports.records import sessions
 from fsm_agent.sessions.store.search.messages import Among, Found, SearchHit, search
+from fsm_agent.support.redaction import mask
 
 
 def search_sessions(
@@ -34,6 +36,7 @@ def search_sessions(
                 task, completed=done, total=total, visible=total > 5_000
             ),
         )  # fmt: skip
+    found = replace(found, hits=tuple(map(_masked, found.hits)))
     if as_json:
         print(json.dumps(found_json(text, found)))
     elif not found.hits and not sessions(store, 1, True):
@@ -41,6 +44,13 @@ def search_sessions(
     else:
         _show_found(store, text, found)
     return 0
+
+
+def _masked(hit: SearchHit) -> SearchHit:
+    """Without keys; the marks of a text that has any are lost."""
+    words, title = mask(hit.snippet.text), mask(hit.title)
+    snippet = hit.snippet if words == hit.snippet.text else replace(hit.snippet, text=words, marks=())
+    return replace(hit, snippet=snippet, title=title)
 
 
 def found_json(text: str, found: Found) -> dict[str, object]:

@@ -31,6 +31,7 @@ from fsm_agent.sessions.store.transfer.validation import MAX_LINE
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.home import home_of
 from fsm_agent.support.private_files import private_file
+from fsm_agent.support.redaction import mask, mask_json
 from fsm_agent.support.threads import LOOP
 
 MOST = 1_000_000
@@ -76,7 +77,7 @@ def list_sessions(home: str | None, limit: int, everything: bool, source: str | 
     store = store_of(home)
     found = sessions(store, positive("--limit", limit), everything, source)
     if as_json:
-        print(json.dumps([one.to_dict() for one in found]))
+        print(json.dumps(mask_json([one.to_dict() for one in found])))
     elif not found:
         raise none_yet(store)
     else:
@@ -112,7 +113,9 @@ def _grid(found: Sequence[SessionInfo], width: int, now: float) -> WholeTable:
         grid.add_column(name, justify="right" if name in ("turns", "tokens", "cost", "used") else "left")
     for one in found:
         kind = "" if one.kind in ("root", "compression") else f"({one.kind}) "
-        title = Text.assemble((kind, "dim"), preview(one.title or (one.last.asked if one.last else ""), 100))
+        title = Text.assemble(
+            (kind, "dim"), preview(mask(one.title or (one.last.asked if one.last else "")), 100)
+        )
         title.truncate(room, overflow="ellipsis")
         cells: list[Text | str] = [clean(one.id) if wide else clean(one.id)[:SHORT], title]
         if wide:

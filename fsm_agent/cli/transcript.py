@@ -28,6 +28,7 @@ from fsm_agent.sessions.store.reports.records import (
     session_record,
     turn_record,
 )
+from fsm_agent.support.redaction import mask, mask_json
 
 LINES = 8
 """Lines of a tool's result that are shown."""
@@ -50,7 +51,7 @@ def show(home: str | None, name: str, moves: bool, everything: bool, full: bool,
         else turn_record(store, found)
     )
     if as_json:
-        print(json.dumps(shown.to_dict()))
+        print(json.dumps(mask_json(shown.to_dict())))
         return 0
     console = screen()
     put(console, *_parts(shown, console, full))
@@ -140,7 +141,7 @@ def _below(record: TurnReport) -> Tree:
 def _add_below(tree: Tree, record: TurnReport) -> None:
     for child in record.children:
         outcome = child.info.outcome or "unfinished"
-        line = Text.assemble((clean(child.agent), "cyan"), f"  {preview(child.info.asked, 60)}  ")
+        line = Text.assemble((clean(child.agent), "cyan"), f"  {preview(mask(child.info.asked), 60)}  ")
         line.append(clean(child.info.exit or f"in {child.info.state}"), OUTCOMES.get(outcome, "yellow"))
         facts = [clean(child.model), f"{tokens(child.spent)} tokens", f"cost {cost(child.spent)}"]
         line.append(" · " + " · ".join([*filter(None, facts), clean(child.info.id)]), "dim")
@@ -151,7 +152,9 @@ def _add_below(tree: Tree, record: TurnReport) -> None:
 
 def _doubt(doubt: Doubt) -> Text:
     name = clean(doubt.name or doubt.kind)
-    line = Text.assemble(("   ! ", "bold yellow"), (name, "bold"), f"  {preview(doubt.arguments, 60)}\n")
+    line = Text.assemble(
+        ("   ! ", "bold yellow"), (name, "bold"), f"  {preview(mask_json(doubt.arguments), 60)}\n"
+    )
     return line.append(
         f"     {_IN_DOUBT[doubt.status]} ({clean(doubt.safety or 'request')}, after move {doubt.seq})",
         "yellow",
@@ -178,7 +181,7 @@ def _guard(label: str, value: bool) -> Text:
 def _message(row: ShownMessage, full: bool) -> Iterator[RenderableType]:
     body = row.body
     aside = "" if row.active else "  (put aside)"
-    text = clean(said(body.get("content"))).strip("\n")
+    text = mask(clean(said(body.get("content")))).strip("\n")
     match body["role"]:
         case "tool":
             yield from _result(body, text, aside, full)
@@ -202,13 +205,13 @@ def _message(row: ShownMessage, full: bool) -> Iterator[RenderableType]:
     if text:
         yield Padding(Text(text), (0, 0, 0, 2), expand=False)
     for words in told_in(body.get("blocks", ())):
-        yield Text(f"  ⋯ {clean(words)}", "dim")
+        yield Text(f"  ⋯ {mask(clean(words))}", "dim")
     for call in body.get("tool_calls", ()):
         function = call["function"]
         yield Text.assemble(
             ("  → ", "magenta"),
             (preview(function["name"], 60), "bold"),
-            f"  {preview(value_of(function['arguments']), 200)}",
+            f"  {preview(mask_json(value_of(function['arguments'])), 200)}",
         )
 
 

@@ -13,7 +13,7 @@ from fsm_agent.conversation.effects import CallModel, Cancelled, Failure, Runtim
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.providers.choose import Choice
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.registry import KEYS, TURN
+from fsm_agent.runtime.registry import TURN
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
 from fsm_agent_states.logic.detect import Size, detect
@@ -79,7 +79,7 @@ def fields_of(
         "exception": reply.exception,
         "failure_class": detect(reply, size, runtime.error_rows).name,
         "status": reply.status,
-        "problem": one_line(mask(reply.message, KEYS), SHORT),
+        "problem": one_line(mask(reply.message), SHORT),
         "sent": reply.sent,
     }
 

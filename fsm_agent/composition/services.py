@@ -32,6 +32,7 @@ from fsm_agent.tools.runner import ToolRunner
 from fsm_agent.toolsets.agent import AgentTools, Background
 from fsm_agent.toolsets.agent.child import ChildFactory
 from fsm_agent.toolsets.programs import Programs
+from fsm_agent.toolsets.sandbox.aside import ASIDE
 
 if TYPE_CHECKING:  # what it needs is an extra
     from fsm_agent.telemetry.tracing import Tracing
@@ -42,7 +43,7 @@ DUMPS = "dumps"
 """Folder of the home directory where requests that failed are saved."""
 HOME_FILES = (
     "sessions.db*", "owners", "learned.json*", "key-rests.json*", "config.toml", RESULTS, DUMPS, "logs",
-    "*MEMORY.md*", "*USER.md*", "SOUL.md", "skills", "chat_history", "trajectories.jsonl", CHECKPOINTS,
+    "*MEMORY.md*", "*USER.md*", "SOUL.md", "skills", "chat_history", "trajectories.jsonl", CHECKPOINTS, ASIDE,
 )  # fmt: skip
 """Patterns of all that may be in the home directory."""
 

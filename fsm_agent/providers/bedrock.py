@@ -4,6 +4,7 @@ puts the model into the path, and signs a request with an AWS account where no k
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Hashable
 from importlib.util import find_spec
 from typing import Any
@@ -25,7 +26,7 @@ def check_installed() -> None:
     no command of this process sees the secrets of the account."""
     if find_spec("boto3") is None:
         raise ConfigError("provider 'bedrock' needs boto3", None, install_command("bedrock"))
-    hide_from_children(SECRETS)
+    hide_from_children(SECRETS, [os.environ.get(name, "") for name in SECRETS])
 
 
 class BedrockMessages(AnthropicMessages):

@@ -25,11 +25,12 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.choose import Choice, choose
@@ -38,6 +39,7 @@ from fsm_agent.providers.own import profiles_of
 from fsm_agent.providers.probe import local_models
 from fsm_agent.providers.profiles import PROFILES, Profile
 from fsm_agent.settings.model import Settings
+from fsm_agent.support.redaction import environment_keys, keep_secret, secrets_among
 
 CONFIG = "config.toml"
 MAX_BYTES = 1_000_000
@@ -67,14 +69,41 @@ class Config:
 
 
 def config_of(home: Path) -> Config:
-    """The config file of a home directory; an empty one when there is none. Raises ``ConfigError`` that names
-    the file, what is wrong in it, and what is allowed."""
+    """The config file of a home directory; an empty one when there is none. What it and the environment hold
+    of keys is masked from then on. Raises ``ConfigError`` that names the file, what is wrong in it, and what
+    is allowed."""
     path = home / CONFIG
     raw = _read(path)
     try:
-        return checked_config(path, raw) if raw else Config(path)
+        config = checked_config(path, raw) if raw else Config(path)
     except ConfigError as error:
         raise ConfigError(f"in {path}: {error}") from None
+    keep_secret(_secrets_of(config, os.environ))
+    return config
+
+
+def _secrets_of(config: Config, environment: Mapping[str, str]) -> Iterator[str]:
+    yield from environment_keys(environment)
+    variables = (profile.key_env for profile in config.profiles.values())
+    yield from (environment[name] for name in variables if name and environment.get(name))
+    settings = Settings.of(None, config.settings)
+    yield from settings.request.headers.values()
+    yield from database_secrets(settings.store.database)
+    for server in config.mcp.get("servers", {}).values():
+        if isinstance(server, Mapping):
+            yield from secrets_among(_pairs(server, "env"), environment)
+            yield from secrets_among(_pairs(server, "headers"), environment, every=True)
+
+
+def database_secrets(address: str | None) -> Iterator[str]:
+    """The address of a database, and the password in it as it is written and as it is meant."""
+    if address and (password := urlsplit(address).password):
+        yield from (address, password, unquote(password))
+
+
+def _pairs(table: Mapping[str, Any], name: str) -> Mapping[str, str]:
+    given = table.get(name)
+    return given if isinstance(given, Mapping) else {}
 
 
 def checked_config(path: Path, raw: Mapping[str, Any]) -> Config:

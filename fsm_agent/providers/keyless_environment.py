@@ -13,6 +13,7 @@ from fsm_agent.providers.profiles import PROFILES
 from fsm_agent.runtime.registry import KEY_VARIABLES, KEYS
 from fsm_agent.settings.model import ENV_PREFIX
 from fsm_agent.support.bare_environment import PASSED_ON
+from fsm_agent.support.redaction import keep_secret
 
 _KEY = "_API_KEY"
 ACCOUNTS = (
@@ -29,9 +30,9 @@ SHORTEST = 8
 
 def hide_from_children(variables: Iterable[str] = (), keys: Iterable[str] = ()) -> None:
     """Keep these variables, and those whose values hold one of these keys, from every command that this
-    process starts from now on."""
+    process starts from now on, and the keys out of all that it shows, logs and exports."""
     KEY_VARIABLES.update(name for name in variables if name not in PASSED_ON)
-    KEYS.update(key for key in keys if len(key) >= SHORTEST)
+    keep_secret(keys)
 
 
 def keyless_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -44,5 +45,5 @@ def _hidden(name: str, value: str) -> bool:
         name in KEY_VARIABLES
         or name.upper().startswith(ACCOUNTS)
         or name.upper().endswith(ENDS)
-        or (name not in PASSED_ON and any(key in value for key in tuple(KEYS)))
+        or (name not in PASSED_ON and any(key in value for key in tuple(KEYS) if len(key) >= SHORTEST))
     )

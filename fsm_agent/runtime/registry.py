@@ -25,7 +25,8 @@ CLIENTS                clients of SDKs that ports share    their first call     
 DEPARTURE              has this task's request left?       a model port, each call  with the call's task
 KEY_VARIABLES          what no command may see of the      ``hide_from_children``   never
                        environment, by name
-KEYS                   keys in use, likewise by value      ``hide_from_children``   never
+KEYS                   keys in use, likewise by value,     ``keep_secret``          never
+                       and what every mask hides
 GUESSES                lines about models that nobody      ``EffectHandler``        never
                        knows, which were said
 MEASURES               who hears of figures that belong    the first agent with     never
@@ -47,6 +48,8 @@ from collections.abc import Callable, Hashable, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from fsm_agent.support.redaction import KEYS as KEYS
 
 if TYPE_CHECKING:
     from fsm_agent.fsm.pause_point import PausePoint
@@ -77,7 +80,6 @@ CONNECTIONS: dict[Key, Connections] = {}
 CLIENTS: weakref.WeakValueDictionary[Hashable, SharedClient] = weakref.WeakValueDictionary()
 DEPARTURE: ContextVar[Departure] = ContextVar("fsm_agent_departure")
 KEY_VARIABLES: set[str] = set()
-KEYS: set[str] = set()
 GUESSES: set[str] = set()
 MEASURES: list[Callable[[Measure, float], None]] = []
 TRACE_HEADERS: ContextVar[Mapping[str, str]] = ContextVar(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import re
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,8 +61,13 @@ _SECRET_NAME = re.compile(
 )
 _KEYS = ("_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 """Ends of the names of variables that hold keys."""
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _KEPT = (b"scheme", b"basic")
 """Groups that a blank stands behind; every other one is kept as it is."""
+
+
+KEYS: set[str] = set()
+"""Values that this process uses as keys, passwords and headers, as ``keep_secret`` was given them."""
 
 
 class Exact(str):
@@ -71,16 +78,34 @@ class Exact(str):
 
 
 def mask(text: str, secrets: Iterable[str] = ()) -> str:
-    """The text without anything that looks like a key, and without these secrets wherever they occur, also as
-    addresses and JSON write them.
+    """The text without anything that looks like a key, and without these secrets and those of ``KEYS``
+    wherever they occur, also as addresses and JSON write them.
 
     The first characters that tell the kind of a key are kept: ``sk-***``.
     """
-    for secret in sorted({form for one in secrets for form in _forms(one)}, key=len, reverse=True):
+    for secret in _written(frozenset((*secrets, *tuple(KEYS)))):
         text = text.replace(secret, MASK)
     text = without_shapes(text)
     data = encoded(text)
     return text if search(_SPANS, data) is None else decoded(b"".join(_without_shapes(data)))
+
+
+def keep_secret(values: Iterable[str]) -> None:
+    """Mask these values from now on in all that leaves this process or its store. A shorter one than
+    ``_SHORTEST``, and the name of a file that is there, is no secret."""
+    KEYS.update(one for one in values if len(one) >= _SHORTEST and not os.path.exists(one))
+
+
+def secrets_among(
+    named: Mapping[str, str], environment: Mapping[str, str], *, every: bool = False
+) -> Iterator[str]:
+    """The secrets of variables or headers by name, in which ``${VAR}`` stands for a variable: those whose
+    name says so, or ``every`` one."""
+    for name, value in named.items():
+        if every or name.upper().endswith(_KEYS) or _SECRET_NAME.search(name):
+            whole = _VARIABLE.sub(lambda found: environment.get(found[1], found[2] or ""), str(value))
+            yield whole
+            yield whole.rpartition(" ")[2]  # behind "Bearer"
 
 
 def masked_traceback(error: BaseException) -> str:
@@ -108,8 +133,16 @@ def _is_plain(value: Any) -> bool:
 
 
 def environment_keys(environment: Mapping[str, str]) -> list[str]:
-    """Values of variables that hold keys."""
-    return [value for name, value in environment.items() if value and name.upper().endswith(_KEYS)]
+    """Values of variables that hold keys, and those of headers in a list of them (``OTEL_…_HEADERS``)."""
+    keys = [value for name, value in environment.items() if value and name.upper().endswith(_KEYS)]
+    lists = (value for name, value in environment.items() if name.upper().endswith("_HEADERS"))
+    return keys + [pair.partition("=")[2].strip() for value in lists for pair in value.split(",")]
+
+
+@functools.lru_cache(maxsize=64)
+def _written(secrets: frozenset[str]) -> tuple[str, ...]:
+    """All that has to go, the longest first."""
+    return tuple(sorted({form for one in secrets for form in _forms(one)}, key=lambda one: (-len(one), one)))
 
 
 def _forms(secret: str) -> Iterator[str]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from fsm_agent.conversation.effects import ModelRequest
 from fsm_agent.conversation.messages import ModelReply
-from fsm_agent.runtime.registry import KEYS
 from fsm_agent.support.redaction import mask, mask_json
 from fsm_agent.telemetry import conventions as names
 
@@ -21,12 +20,12 @@ TEXTS = ("text", "input_text", "output_text", "refusal")
 
 def as_json(value: Any) -> str:
     """JSON text without secrets."""
-    return json.dumps(mask_json(value, tuple(KEYS)), ensure_ascii=False, default=str)
+    return json.dumps(mask_json(value), ensure_ascii=False, default=str)
 
 
 def masked(words: str) -> str:
     """The words without secrets."""
-    return mask(words, KEYS)
+    return mask(words)
 
 
 def of_request(request: ModelRequest) -> dict[str, str]:

@@ -32,7 +32,8 @@ from fsm_agent.support.home import home_of
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.core import core, files
 from fsm_agent.toolsets.memory import memory_tools
-from fsm_agent.toolsets.sandbox import CommandPlace, usable_sandbox
+from fsm_agent.toolsets.sandbox import CommandPlace, aside_of, usable_sandbox
+from fsm_agent.toolsets.sandbox.aside import Aside
 from fsm_agent.toolsets.skill_writing import skill_writing_tools
 from fsm_agent.toolsets.skills import skill_tools
 from fsm_agent.toolsets.terminal import job_tools, terminal_tools
@@ -41,7 +42,7 @@ from fsm_agent.toolsets.terminal import job_tools, terminal_tools
 @dataclass(frozen=True, slots=True)
 class ToolsetPlace:
     """Where the tools of an agent work. Without ``home``, the default one is looked up by the tools that need
-    it."""
+    it. ``aside`` takes what commands in a sandbox may not leave behind."""
 
     root: Path
     results: Path | None = None
@@ -49,6 +50,7 @@ class ToolsetPlace:
     notes: Notes | None = None
     web: Web = field(default_factory=Web)
     sandbox: SandboxSettings = field(default_factory=SandboxSettings)
+    aside: Aside | None = None
 
     def at_home(self) -> Path:
         """Return the home directory: the one given, or the usual one."""
@@ -64,8 +66,8 @@ class ToolsetPlace:
         return () if self.home is None else (self.home,)
 
 
-def _terminal(root: Path, place: CommandPlace) -> tuple[Tool, ...]:
-    return (*terminal_tools(root, place), *job_tools(root, place))
+def _terminal(root: Path, place: CommandPlace, aside: Aside | None) -> tuple[Tool, ...]:
+    return (*terminal_tools(root, place, aside), *job_tools(root, place, aside))
 
 
 def _web(settings: Web) -> tuple[Tool, ...]:
@@ -81,9 +83,9 @@ def _code(place: CommandPlace) -> tuple[Tool, ...]:
 
 
 TOOLSETS: dict[str, Callable[[ToolsetPlace], tuple[Tool, ...]]] = {
-    "core": lambda place: core(place.root, place.results, place.protected, place.commands()),
-    "files": lambda place: files(place.root, place.results, place.protected),
-    "terminal": lambda place: _terminal(place.root, place.commands()),
+    "core": lambda place: core(place.root, place.results, place.protected, place.commands(), place.aside),
+    "files": lambda place: files(place.root, place.results, place.protected, place.aside),
+    "terminal": lambda place: _terminal(place.root, place.commands(), place.aside),
     "web": lambda place: _web(place.web),
     "code": lambda place: _code(place.commands()),
     "memory": lambda place: memory_tools(place.notes or Notes.at(place.at_home(), Memory())),
@@ -132,9 +134,9 @@ def toolsets(
         raise ConfigError(
             "the working directory of a toolset cannot be used", str(directory), "an existing directory"
         )
-    place = ToolsetPlace(
-        directory.resolve(), results, home, notes, web or Web(), sandbox or SandboxSettings()
-    )
+    root, rules = directory.resolve(), sandbox or SandboxSettings()
+    aside = aside_of(rules, root, home)
+    place = ToolsetPlace(root, results, home, notes, web or Web(), rules, aside)
     found: dict[str, Tool] = {}
     for name in names:
         if name not in TOOLSETS:

@@ -4,27 +4,41 @@ reckon."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.edit import edit_tools
 from fsm_agent.toolsets.files import file_tools
 from fsm_agent.toolsets.sandbox import LOCAL, CommandPlace
+from fsm_agent.toolsets.sandbox.aside import Aside
 from fsm_agent.toolsets.search import search_tools
 from fsm_agent.toolsets.seen import Seen
 from fsm_agent.toolsets.small import small_tools
 from fsm_agent.toolsets.terminal import terminal_tools
 
 
-def files(root: Path, results: Path | None = None, protected: Sequence[Path] = ()) -> tuple[Tool, ...]:
+def files(
+    root: Path, results: Path | None = None, protected: Sequence[Path] = (), aside: Aside | None = None
+) -> tuple[Tool, ...]:
     """Reading, searching and changing files, confined to ``root`` as ``confine.resolve`` describes;
-    ``read_file`` also reads saved ``results``, and nothing is written into ``protected`` folders."""
-    seen = Seen()
-    return (*file_tools(root, results, seen), *search_tools(root), *edit_tools(root, seen, protected))
+    ``read_file`` also reads saved ``results``, and nothing is written into ``protected`` folders. ``aside``
+    is told of what is written."""
+    seen, writing = Seen(), nullcontext if aside is None else aside.writing
+    edits = edit_tools(root, seen, protected, writing)
+    return (*file_tools(root, results, seen), *search_tools(root), *edits)
 
 
 def core(
-    root: Path, results: Path | None = None, protected: Sequence[Path] = (), place: CommandPlace = LOCAL
+    root: Path,
+    results: Path | None = None,
+    protected: Sequence[Path] = (),
+    place: CommandPlace = LOCAL,
+    aside: Aside | None = None,
 ) -> tuple[Tool, ...]:
     """``files``, the terminal (which runs commands in ``place``), the time and a calculator."""
-    return (*files(root, results, protected), *terminal_tools(root, place), *small_tools())
+    return (
+        *files(root, results, protected, aside),
+        *terminal_tools(root, place, aside),
+        *small_tools(),
+    )

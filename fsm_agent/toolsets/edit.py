@@ -3,7 +3,8 @@ one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,20 @@ from fsm_agent.toolsets.diff import diff, whole_diff
 from fsm_agent.toolsets.indent import reindented
 from fsm_agent.toolsets.seen import Seen
 
+Writing = Callable[[], AbstractContextManager[None]]
+
 MAX_PATCHED = 5_000_000
 """Bytes of a file that can be patched; longer ones are data, and a diff of them helps nobody."""
 DRIFTED = "was changed by somebody else since you last read or wrote it"
 
 
 class Edits:
-    """The writing tools of one working directory."""
+    """The writing tools of one working directory. ``writing`` goes around each write."""
 
-    def __init__(self, root: Path, seen: Seen, protected: Sequence[Path] = ()) -> None:
-        self.root, self.seen, self.protected = root, seen, protected
+    def __init__(
+        self, root: Path, seen: Seen, protected: Sequence[Path] = (), writing: Writing = nullcontext
+    ) -> None:
+        self.root, self.seen, self.protected, self.writing = root, seen, protected, writing
 
     def write_file(self, path: str, content: str) -> str:
         """Write a text file, replacing it if it exists, and show what changed. Missing parent directories are
@@ -69,7 +74,8 @@ class Edits:
             before, after, note = self._planned(real, drifted, path, old_text, new_text, every)
             if real.read_bytes() != before.encode():
                 raise ToolFailure(f"{path}: {DRIFTED}, just now. Nothing was changed; read it again.")
-            replace_file(real, after.encode())
+            with self.writing():
+                replace_file(real, after.encode())
             self.seen.note(real)
         warning = (
             f"\n[{path} {DRIFTED}; the place was still there. Read it again before you rely on the rest.]"
@@ -127,13 +133,16 @@ class Edits:
         """Drift is looked for at the last moment."""
         if self.seen.changed(real):
             raise ToolFailure(f"{path}: {DRIFTED}. Nothing was written; read it again and write it then.")
-        replace_file(real, data)
+        with self.writing():
+            replace_file(real, data)
         self.seen.note(real)
 
 
-def edit_tools(root: Path, seen: Seen, protected: Sequence[Path] = ()) -> tuple[Tool, ...]:
+def edit_tools(
+    root: Path, seen: Seen, protected: Sequence[Path] = (), writing: Writing = nullcontext
+) -> tuple[Tool, ...]:
     """write_file and patch_file, which need a yes. Nothing is written into ``protected`` folders."""
-    edits = Edits(root, seen, protected)
+    edits = Edits(root, seen, protected, writing)
     writer = tool(concurrency="parallel", effect="idempotent", path_arguments=("path",), approval="ask")
     patcher = tool(concurrency="parallel", effect="unsafe", path_arguments=("path",), approval="ask")
     return (writer(edits.write_file), patcher(edits.patch_file))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +23,7 @@ from fsm_agent.toolsets.output import readable
 from fsm_agent.toolsets.process import TERM_GRACE, ProcessEnded, environment, run, run_errors
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder
 from fsm_agent.toolsets.sandbox import LOCAL, CommandPlace
+from fsm_agent.toolsets.sandbox.aside import Aside
 from fsm_agent.toolsets.sandbox.confined import command_tool
 from fsm_agent.toolsets.sandbox.place import LEFT
 
@@ -37,8 +41,8 @@ Name = Annotated[str, Field(min_length=1, max_length=20)]
 class Terminal:
     """The shell of one working directory."""
 
-    def __init__(self, root: Path, place: CommandPlace = LOCAL) -> None:
-        self.root, self.place = root, place
+    def __init__(self, root: Path, place: CommandPlace = LOCAL, aside: Aside | None = None) -> None:
+        self.root, self.place, self.aside = root, place, aside
 
     async def terminal(
         self,
@@ -61,22 +65,26 @@ class Terminal:
             outside: Run it outside the sandbox, which the user is asked about.
         """
         folder = await in_daemon_thread(checked, self.root, command, directory)  # a long one takes a while
-        place = LOCAL if outside else self.place
+        place, aside = (LOCAL, None) if outside else (self.place, self.aside)
         with run_errors():
-            ended = await run_shell(command, folder, timeout, place, self.root, ctx.progress)
+            async with looked_after(aside):
+                ended = await run_shell(command, folder, timeout, place, self.root, ctx.progress)
+        shown = _noted(_shown(ended), aside)
         if ended.timed_out:
             raise ToolFailure(
-                f"Killed after {timeout:g} seconds, with all that it started. Output so far:\n{_shown(ended)}"
+                f"Killed after {timeout:g} seconds, with all that it started. Output so far:\n{shown}"
             )
         how = f"exit code {ended.code}" if ended.code >= 0 else f"killed by signal {-ended.code}"
-        return f"{how}\n{_shown(ended)}"
+        return f"{how}\n{shown}"
 
 
 class BackgroundProcess:
     """The jobs of one working directory, in the hands of its model."""
 
-    def __init__(self, root: Path, jobs: Jobs, place: CommandPlace = LOCAL) -> None:
-        self.root, self.jobs, self.place = root, jobs, place
+    def __init__(
+        self, root: Path, jobs: Jobs, place: CommandPlace = LOCAL, aside: Aside | None = None
+    ) -> None:
+        self.root, self.jobs, self.place, self.aside = root, jobs, place, aside
 
     def job_start(
         self,
@@ -97,14 +105,24 @@ class BackgroundProcess:
             outside: Run it outside the sandbox, which the user is asked about.
         """
         folder, place = checked(self.root, command, directory), LOCAL if outside else self.place
-        with run_errors():
-            job = self.jobs.start(command, folder, timeout, place, self.root)
+        aside = None if outside else self.aside
+        if aside is not None:
+            aside.begin()
+        try:
+            with run_errors():
+                job = self.jobs.start(command, folder, timeout, place, self.root)
+        except BaseException:
+            if aside is not None:
+                aside.end()
+            raise
+        if aside is not None:
+            threading.Thread(target=_end_with, args=(job, aside), daemon=True).start()
         return f"Started {job.id}."
 
     def job_list(self) -> str:
         """List the background jobs, with how each is doing."""
         lines = [f"{job.id}  {job.state()}  {_one_line(job.command)}" for job in self.jobs.all()]
-        return "\n".join(lines) or "No jobs."
+        return _noted("\n".join(lines) or "No jobs.", self.aside)
 
     def job_output(self, job: Name, since: Annotated[int | None, Field(ge=0)] = None) -> str:
         """Read what a background job has written (standard output and error together), and how it is doing.
@@ -112,7 +130,7 @@ class BackgroundProcess:
         Args:
             job: The job's name. since: Where to read on: the number at the end of the last answer. Leave it
             out for the newest output."""
-        return _told(self.jobs.job(job), since)
+        return _noted(_told(self.jobs.job(job), since), self.aside)
 
     def job_wait(
         self,
@@ -140,7 +158,7 @@ class BackgroundProcess:
                     break
                 at = max(page.start, page.end - len(wanted))
             time.sleep(_LOOK)
-        return _told(waited_for, since)
+        return _noted(_told(waited_for, since), self.aside)
 
     def job_stop(self, job: Name) -> str:
         """End a background job and all that it started. A job that has ended already stays as it is.
@@ -150,19 +168,26 @@ class BackgroundProcess:
         """
         stopped = self.jobs.job(job)
         stopped.stop("stopped")
-        return _told(stopped, None)
+        return _noted(_told(stopped, None), self.aside)
 
 
-def terminal_tools(root: Path, place: CommandPlace = LOCAL) -> tuple[Tool, ...]:
-    """The terminal. Its own limit ends before the turn's, so that the output so far is not lost."""
-    return (command_tool(Terminal(root, place).terminal, place, MAX_SECONDS + 60),)
+def terminal_tools(root: Path, place: CommandPlace = LOCAL, aside: Aside | None = None) -> tuple[Tool, ...]:
+    """The terminal. Its own limit ends before the turn's, so that the output so far is not lost. ``aside``
+    takes what a command in a sandbox may not leave behind."""
+    return (command_tool(Terminal(root, place, aside).terminal, place, MAX_SECONDS + 60),)
 
 
-def job_tools(root: Path, place: CommandPlace = LOCAL) -> tuple[Tool, ...]:
+def job_tools(root: Path, place: CommandPlace = LOCAL, aside: Aside | None = None) -> tuple[Tool, ...]:
     """job_start, job_list, job_output, job_wait and job_stop. Starting needs a yes, looking and stopping do
     not."""
     jobs = Jobs()
-    background = BackgroundProcess(root, jobs, place)
+    background = BackgroundProcess(root, jobs, place, aside)
+
+    def close() -> None:
+        jobs.close()
+        if aside is not None:
+            aside.settle()
+
     reader = tool(concurrency="parallel", effect="pure")
     tools = (
         command_tool(background.job_start, place),
@@ -171,7 +196,30 @@ def job_tools(root: Path, place: CommandPlace = LOCAL) -> tuple[Tool, ...]:
         tool(concurrency="parallel", effect="pure", timeout=MAX_SECONDS + 60)(background.job_wait),
         tool(effect="idempotent")(background.job_stop),
     )
-    return tuple(dataclasses.replace(one, closer=jobs.close) for one in tools)
+    return tuple(dataclasses.replace(one, closer=close) for one in tools)
+
+
+@contextlib.asynccontextmanager
+async def looked_after(aside: Aside | None) -> AsyncIterator[None]:
+    """Put aside what a command in this block leaves that acts later."""
+    if aside is None:
+        yield
+        return
+    await in_daemon_thread(aside.begin)
+    try:
+        yield
+    finally:
+        await asyncio.shield(asyncio.ensure_future(in_daemon_thread(aside.end)))
+
+
+def _end_with(job: Job, aside: Aside) -> None:
+    job.process.wait()
+    aside.end()
+
+
+def _noted(text: str, aside: Aside | None) -> str:
+    notes = "" if aside is None else aside.notes()
+    return f"{text}\n{notes}" if notes else text
 
 
 async def run_shell(

@@ -30,6 +30,9 @@ def test_each_class_name_is_used_once() -> None:
 CACHES = {"_FIELDS", "_KNOWN", "_MADE", "_PROVED", "_begun"}
 """Of pure functions, and of modules that were loaded: emptied at any time, they cost work and change nothing."""
 
+BELOW = {"KEYS"}
+"""Kept in a room below the registry, which names it."""
+
 
 def test_what_the_process_keeps_stands_in_its_registry() -> None:
     """A module-level object that is filled while the program runs is either handed on, or documented there."""
@@ -37,11 +40,11 @@ def test_what_the_process_keeps_stands_in_its_registry() -> None:
         f"{path}: {name}"
         for path, tree in SOURCES.items()
         for name, value in _assigned(tree)
-        if _filled_later(value) and name not in CACHES and not path.endswith("registry.py")
+        if _filled_later(value) and name not in CACHES | BELOW and not path.endswith("registry.py")
     ]
     assert found == []
     registry = (ROOT / "fsm_agent" / "runtime" / "registry.py").read_text(encoding="utf-8")
-    names = {name for name, value in _assigned(ast.parse(registry)) if _filled_later(value)}
+    names = {name for name, value in _assigned(ast.parse(registry)) if _filled_later(value)} | BELOW
     told = {
         line.split()[0]
         for line in (ast.get_docstring(ast.parse(registry)) or "").splitlines()

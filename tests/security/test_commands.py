@@ -4,6 +4,8 @@ not understood is asked about each time."""
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,6 +32,13 @@ GRANTED = {
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
     return Sandbox(tmp_path_factory.mktemp("sandbox"))
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A working directory that is a plain repository."""
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True, env={"PATH": os.environ["PATH"]})
+    return tmp_path
 
 
 def asked(sandbox: Sandbox, line: str) -> Asked:
@@ -129,9 +138,10 @@ def test_no_everyday_command_is_refused_for_good() -> None:
     assert [line for line in EVERYDAY if hard_line(line, directory="/home/me/project")] == []
 
 
-def test_how_many_everyday_commands_ask(tmp_path: Path) -> None:
+def test_how_many_everyday_commands_ask(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The figures of the guide: by default all of them, and with the set of those that only read fewer."""
-    work = str(tmp_path)
+    work = str(repository)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # where no version manager stands in front of the programs
     calls = [Asked.of("terminal", {"command": line}, (), work) for line in EVERYDAY]
     default = ApprovalSettings()
     assert (default.allow, default.policy, default.bypass) == ((), {}, False)
@@ -207,8 +217,8 @@ def test_what_is_not_understood_is_never_remembered(line: str) -> None:
         ("@read-only make*", "echo x | bash -c 'make -s'", False), ("make*", "make test | tail", False), ("@read-only git*", "git add . && git status", True),
     ],
 )  # fmt: skip
-def test_what_patterns_allow(tmp_path: Path, patterns: str, line: str, unasked: bool) -> None:
-    work = str(tmp_path)
+def test_what_patterns_allow(repository: Path, patterns: str, line: str, unasked: bool) -> None:
+    work = str(repository)
     several = patterns.split() if patterns.startswith("@") else [patterns]
     call = Asked.of("terminal", {"command": line}, (), work)
     assert allows([Pattern.of(f"terminal({one})") for one in several], call, work) is unasked

@@ -166,10 +166,10 @@ def test_a_key_that_changes_is_hidden_from_the_moment_on_that_it_is_used() -> No
 
 
 def test_what_every_program_needs_stays() -> None:
-    hide_from_children(["PATH", "HOME"], ["none", "", "/usr/bin"])
+    hide_from_children(["PATH", "HOME"], ["none", "", "/zz-not-there/bin"])
     mine = {
-        "PATH": "/usr/bin",
-        "HOME": "/usr/bin",
+        "PATH": "/zz-not-there/bin",
+        "HOME": "/zz-not-there/bin",
         "GITHUB_TOKEN": "t",
         "AWS_PROFILE": "p",
         "KEYBOARD": "none",

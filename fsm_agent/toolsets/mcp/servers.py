@@ -18,6 +18,7 @@ from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.installation import install_command
+from fsm_agent.support.redaction import keep_secret, secrets_among
 from fsm_agent.support.threads import LOOP
 from fsm_agent.tools.decorator import Tool
 from fsm_agent.toolsets.mcp.config import ServerConfig, servers_of
@@ -84,6 +85,9 @@ class McpServers:
             )
         hide_from_children(name for one in configs.values() for name in named_in(one))
         environment = dict(os.environ if environment is None else environment)
+        for one in configs.values():
+            keep_secret(secrets_among(one.env, environment))
+            keep_secret(secrets_among(one.headers, environment, every=True))
         return cls(
             configs, Surroundings(workdir, home, environment, clock, settings.mcp, settings.poll.control)
         )

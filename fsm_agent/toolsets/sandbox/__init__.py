@@ -9,16 +9,18 @@ who chose a wall does not look whether it is there."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import SandboxSettings
+from fsm_agent.toolsets.sandbox.aside import Aside
 from fsm_agent.toolsets.sandbox.boundary import Boundary
 from fsm_agent.toolsets.sandbox.bubblewrap import Bubblewrap
 from fsm_agent.toolsets.sandbox.container import Container
 from fsm_agent.toolsets.sandbox.place import LOCAL, CommandPlace
 
-__all__ = ["LOCAL", "CommandPlace", "sandbox_of", "usable_sandbox"]
+__all__ = ["LOCAL", "CommandPlace", "aside_of", "sandbox_of", "usable_sandbox"]
 
 
 def sandbox_of(rules: SandboxSettings, base: Path, secret: Path | None = None) -> CommandPlace:
@@ -32,6 +34,15 @@ def sandbox_of(rules: SandboxSettings, base: Path, secret: Path | None = None) -
             return Bubblewrap(boundary)
         case _:
             return Container(rules.backend, boundary)
+
+
+def aside_of(rules: SandboxSettings, base: Path, secret: Path | None = None) -> Aside | None:
+    """Return what takes away the files that commands in this sandbox leave and that act later; ``None`` where
+    commands run in none."""
+    if rules.backend == "local":
+        return None
+    allowed = [(base / os.path.expanduser(text)).resolve() for text in rules.writable]
+    return Aside(base, secret, allowed)
 
 
 def usable_sandbox(rules: SandboxSettings, base: Path, secret: Path | None = None) -> CommandPlace:

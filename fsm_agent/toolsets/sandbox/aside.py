@@ -1,0 +1,255 @@
+"""What a command in a sandbox may not leave behind: files that run or instruct programs later.
+
+Such files of the working directory are looked at before a command and after it, and every second while one
+runs. What is new or another one is moved into the agent's home; one that was there before is put back as it
+was. The model is told, in the result of its call, and the person with it. A file comes back by a call that
+needs a yes: ``write_file``, or a command outside the sandbox.
+
+Nothing tells a command's files from those that a person writes meanwhile in an editor: where they act, these
+are put aside, too."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fsm_agent.support.private_files import private_folder
+from fsm_agent.toolsets.sandbox.acting_scan import ActingScan, Identity
+
+log = logging.getLogger(__name__)
+
+ASIDE = "aside"
+"""The folder in the home."""
+KEPT = 50
+"""Times that something was put aside that are kept."""
+EVERY = 1.0
+"""Seconds between two looks while a command runs; more where a look takes more than a twentieth of it."""
+LARGEST, MOST = 256_000, 2_000
+"""Bytes of a file, and files, that can be put back as they were."""
+FETCHED = frozenset(("node_modules", "site-packages", "vendor", "target", ".venv", "venv", ".tox", ".gradle"))
+"""Folders of what others wrote: a change in them is put aside, and not taken back."""
+NAMED = 20
+TOLD = (
+    "[Put aside, because programs run or obey such files later: {names}. {where}. A file comes back by"
+    " write_file, or by a copy with outside=true when no job runs; the user is asked about either.]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A file as it was; ``link``: where it led."""
+
+    state: Identity
+    mode: int
+    data: bytes = b""
+    link: str = ""
+
+
+class Aside:
+    """Of one working directory, for all that runs in its sandbox. ``home``: the agent's. ``allowed``: what
+    commands may change although it acts. ``scan`` looks in the place of our own. May be used by several
+    threads."""
+
+    def __init__(
+        self,
+        root: Path,
+        home: Path | None = None,
+        allowed: Collection[Path] = (),
+        scan: Callable[[], Mapping[str, Identity]] | None = None,
+    ) -> None:
+        hidden = () if home is None else (home.resolve(),)
+        self._scan, self._home = scan or ActingScan(root, hidden, allowed), home
+        self._root = str(root.resolve())
+        self._known: Mapping[str, Identity] = {}
+        self._copies: dict[str, _Copy] = {}
+        self._fixed: frozenset[str] = frozenset()
+        self._failed: set[str] = set()
+        self._notes: list[str] = []
+        self._running, self._watched = 0, False
+        self._changed = threading.Condition(threading.RLock())
+
+    def begin(self) -> None:
+        """A command is about to run in the sandbox: what is there now was there before."""
+        with self._changed:
+            if self._running:
+                self._sweep()
+                self._fixed &= self._at_the_top()
+            else:
+                self._learn()
+                self._fixed = self._at_the_top()
+            self._running += 1
+            if not self._watched:
+                self._watched = True
+                threading.Thread(target=self._watch, name="fsm-agent-aside", daemon=True).start()
+
+    def end(self) -> None:
+        """A command has ended."""
+        with self._changed:
+            self._sweep()
+            self._running -= 1
+            self._changed.notify_all()
+
+    def settle(self, seconds: float = 5.0) -> None:
+        """Wait until no command runs any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._running == 0, seconds)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """In this block a file is written that a person agreed to."""
+        with self._changed:
+            if self._running:
+                self._sweep()
+            yield
+            if self._running:
+                self._learn()
+
+    def notes(self) -> str:
+        """What was put aside since this was asked last, for the model and the person; empty for nothing."""
+        with self._changed:
+            if self._running:
+                self._sweep()
+            told, self._notes = self._notes, []
+        return "\n".join(told)
+
+    def _watch(self) -> None:
+        pause = EVERY
+        with self._changed:
+            while not self._changed.wait_for(lambda: self._running == 0, pause):
+                began = time.monotonic()
+                self._sweep()
+                pause = max(EVERY, 20 * (time.monotonic() - began))
+            self._watched = False
+
+    def _learn(self) -> None:
+        self._known = self._scan()
+        kept: dict[str, _Copy] = {}
+        for path, state in self._known.items():
+            if len(kept) < MOST and not FETCHED & set(path.split("/")):
+                before = self._copies.get(path)
+                copy = before if before is not None and before.state == state else self._copied(path, state)
+                if copy is not None:
+                    kept[path] = copy
+        self._copies = kept
+
+    def _at_the_top(self) -> frozenset[str]:
+        """What a command cannot change, because a sandbox shows it read only and nothing above it can be
+        moved."""
+        return frozenset(
+            path for path in self._known if "/" not in path and not os.path.islink(f"{self._root}/{path}")
+        )
+
+    def _held(self, path: str) -> bool:
+        if path.partition("/")[0] not in self._fixed:
+            return False
+        with contextlib.suppress(OSError):
+            seen = os.lstat(f"{self._root}/{path}")
+            return stat.S_ISDIR(seen.st_mode) or seen.st_nlink == 1  # else it has a name that can be written
+        return True
+
+    def _copied(self, path: str, state: Identity) -> _Copy | None:
+        whole = os.path.join(self._root, path)
+        with contextlib.suppress(OSError):
+            seen = os.lstat(whole)
+            if stat.S_ISLNK(seen.st_mode):
+                return _Copy(state, seen.st_mode, link=os.readlink(whole))
+            if stat.S_ISREG(seen.st_mode) and seen.st_size <= LARGEST:
+                with open(whole, "rb") as file:
+                    return _Copy(state, stat.S_IMODE(seen.st_mode), file.read())
+        return None
+
+    def _sweep(self) -> None:
+        """Put aside what is new or another one, and put back what is gone."""
+        now = self._scan()
+        changed = _topmost(
+            path for path, state in now.items() if self._known.get(path) != state and not self._held(path)
+        )
+        gone = [path for path in self._copies if path not in now and not self._held(path)]
+        if not [path for path in changed if path not in self._failed] and not gone:
+            return
+        moved, back, failed = list[str](), list[str](), dict[str, str]()
+        place = self._place()
+        for path in changed:
+            try:
+                with _folder_of(self._root, path) as (folder, name):
+                    target = private_folder(place / os.path.dirname(path)) / name
+                    shutil.move(f"{folder}/{name}", target)
+                moved.append(path)
+            except OSError as error:
+                failed[path] = error.strerror or str(error)
+        for path in (*(one for one in moved if one in self._copies), *gone):
+            with contextlib.suppress(OSError):  # its folder is gone, too
+                self._put_back(path, self._copies[path])
+                back.append(path)
+        told = dict.fromkeys(moved, "") | dict.fromkeys(back, " (as it was before, again)")
+        told |= {
+            path: f" (it cannot be moved: {why})" for path, why in failed.items() if path not in self._failed
+        }
+        self._failed |= set(failed)
+        if told:
+            self._say(told, place)
+        self._known = {path: state for path, state in self._scan().items() if path not in failed}
+        self._copies = {
+            path: _Copy(self._known.get(path, ()), one.mode, one.data, one.link)
+            for path, one in self._copies.items()
+            if path in self._known
+        }
+
+    def _put_back(self, path: str, copy: _Copy) -> None:
+        with _folder_of(self._root, path) as (folder, name):
+            if copy.link:
+                os.symlink(copy.link, f"{folder}/{name}")
+                return
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            with open(os.open(f"{folder}/{name}", flags, copy.mode), "wb") as file:
+                file.write(copy.data)
+                os.fchmod(file.fileno(), copy.mode)
+
+    def _say(self, told: Mapping[str, str], place: Path) -> None:
+        names = ", ".join(f"{path}{how}" for path, how in sorted(told.items())[:NAMED])
+        more = f" and {len(told) - NAMED:,} more" if len(told) > NAMED else ""
+        line = TOLD.format(names=names + more, where=f"What was written is in {place}")
+        self._notes.append(line)
+        log.warning("%s", line)
+
+    def _place(self) -> Path:
+        """A new folder for what is put aside now; the oldest go."""
+        base = private_folder(self._home / ASIDE) if self._home is not None else Path(tempfile.mkdtemp())
+        for old in sorted(base.iterdir())[: -KEPT or None] if self._home is not None else ():
+            shutil.rmtree(old, ignore_errors=True)
+        return base / f"{time.strftime('%Y%m%d-%H%M%S')}-{time.monotonic_ns() % 10**9:09d}"
+
+
+def _topmost(paths: Iterable[str]) -> list[str]:
+    """Those that are in none of the others."""
+    found: list[str] = []
+    for path in sorted(paths, key=lambda one: one.split("/")):
+        if not (found and path.startswith(f"{found[-1]}/")):
+            found.append(path)
+    return found
+
+
+@contextlib.contextmanager
+def _folder_of(root: str, path: str) -> Iterator[tuple[str, str]]:
+    """A name for the folder of a path, and the path's last part. No link on the way is followed, also one
+    that is made in this moment. Raises ``OSError``."""
+    *above, name = path.split("/")
+    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in above:
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=handle)
+            os.close(handle)
+            handle = inner
+        held = f"/proc/self/fd/{handle}"
+        yield (held if os.path.isdir(held) else os.path.join(root, *above)), name
+    finally:
+        os.close(handle)

@@ -6,8 +6,7 @@
     python -m tests.mutation.measure --again before.json --tree ../other --to after.json      # the same mutants
 
 Which tests run a line is recorded once for a tree and kept in ``.cache/mutation``. Of these, those that run
-least else and cost least are tried, ``FIRST`` seconds of them at first and then more up to ``--seconds``. A
-mutant is *killed* by a test that fails, *timeout* when a test takes far longer than without it (that is found,
+least else and cost least are tried first, up to ``--seconds`` of them. A mutant is *killed* by a test that fails, *timeout* when a test takes far longer than without it (that is found,
 too), *survived* when none fails, *uncovered* when no test runs its line in its own process, and *gone* when
 ``--again`` names one that the sources have no more. At the end the tests that killed run once without a fault;
 what does not pass then has found nothing, and its mutants are tried without it.
@@ -28,8 +27,9 @@ import sys
 import tempfile
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Self
 
@@ -44,8 +44,11 @@ LEFT_OUT = ("fsm_agent/sessions/store/postgres/",)
 """Runs on a server that the fast suite does not have."""
 
 TABLE = "states/fsm_agent_states/table.py"
-OPTIONS = ("-q", "-p", "no:cacheprovider", "-m", "not slow", "--hypothesis-seed=0", "--no-header", "--tb=no")
-FIRST, FIRST_TESTS, MOST_TESTS, OF_ONE_FILE = 2.0, 25, 150, 4
+OPTIONS = (
+    "-q", "-p", "no:cacheprovider", "-m", "not slow", "--hypothesis-seed=0", "--no-header", "--tb=no",
+    "-W", "ignore::pytest.PytestAssertRewriteWarning",
+)  # fmt: skip
+MOST_TESTS, OF_ONE_FILE = 150, 4
 FOUND = ("killed", "timeout", "died")
 
 
@@ -63,6 +66,9 @@ class Result:
     candidates: int = 0
     cpu: float = 0.0
     diff: str = ""
+
+    def line(self) -> str:
+        return f"{self.outcome:9} {self.cpu:5.1f} s {self.place} {self.operator} {self.test}"
 
 
 # Which mutants
@@ -154,12 +160,18 @@ class Coverage:
         if mutant.statement:
             places = self._at.get((mutant.file, mutant.statement), [])
         else:
-            places = [
-                at
-                for name in mutant.names
-                for place in self._mentioned(name)
-                for at in self._at.get(place, [])
-            ]
+            mentioned = [place for name in mutant.names for place in self._mentioned(name)]
+            places = [at for place in mentioned for at in self._at.get(place, [])]
+        return self._ranked(mutant, places)
+
+    def others(self, mutant: Mutant) -> list[str]:
+        """The tests that run anything of its file. What is computed once for a process is recorded for the first
+        test alone, and of what runs at import nothing is recorded."""
+        return self._ranked(
+            mutant, [at for (file, _), found in self._at.items() if file == mutant.file for at in found]
+        )
+
+    def _ranked(self, mutant: Mutant, places: Sequence[int]) -> list[str]:
         found = {
             name if "::" in name else self._of_file.get(name, "")
             for name, _, ran in self._tests
@@ -180,35 +192,28 @@ class Coverage:
                     self._mentions[word] += [(file, line) for line in lines]
         return self._mentions.get(name, [])
 
-    def batches(self, tests: Sequence[str], seconds: float) -> Iterator[dict[str, float]]:
-        """Few cheap tests of several files, and then as many more as cost so many seconds."""
-        first, rest, spent = [], [], 0.0
-        of_file = Counter[str]()
-        for name in tests:
-            file = name.split("::")[0]
-            if (
-                len(first) < FIRST_TESTS
-                and of_file[file] < OF_ONE_FILE
-                and spent + self.seconds[name] <= FIRST
-            ):
-                first.append(name)
-                of_file[file] += 1
-                spent += self.seconds[name]
-            else:
-                rest.append((of_file[file], name))
-                of_file[file] += 1
-        if not first and rest:  # dear ones alone
-            first, rest = [rest[0][1]], rest[1:]
-            spent = self.seconds[first[0]]
-        if first:
-            yield {name: self.seconds[name] for name in first}
-        more = []
-        for _, name in sorted(rest, key=lambda pair: pair[0]):  # one of each file before the second of any
-            if len(more) < MOST_TESTS and spent + self.seconds[name] <= seconds:
-                more.append(name)
-                spent += self.seconds[name]
-        if more:
-            yield {name: self.seconds[name] for name in more}
+    def rounds(self, tests: Sequence[str], others: Sequence[str], seconds: float) -> list[list[str]]:
+        """Tests in rounds of one file each, the likeliest file first, for so many seconds: few of each file, then
+        more of each, then the others."""
+        found: list[list[str]] = []
+        left, count = seconds, MOST_TESTS
+        for names, begin, end in (
+            (tests, 0, OF_ONE_FILE),
+            (tests, OF_ONE_FILE, None),
+            (others, 0, OF_ONE_FILE),
+        ):
+            of_file: dict[str, list[str]] = defaultdict(list)
+            for name in names:
+                of_file[name.split("::")[0]].append(name)
+            for of_one in of_file.values():
+                chosen = []
+                for name in of_one[begin:end]:
+                    if count and (self.seconds[name] <= left or (not found and not chosen)):
+                        chosen.append(name)
+                        left, count = left - self.seconds[name], count - 1
+                if chosen:
+                    found.append(chosen)
+        return found
 
 
 # The run
@@ -227,7 +232,7 @@ class Bench:
     cache: Path = ROOT / ".cache" / "mutation"
     place: Path = field(init=False)
     coverage: Coverage = field(init=False)
-    cpu: float = 0.0
+    planted: int = 0
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -240,6 +245,7 @@ class Bench:
             recording = self._recording(digest)
             self.coverage = Coverage(recording, self.place)
             self._ask({"do": "load", "libraries": recording["libraries"]})
+            self._try_without_a_fault()
             self._leave = stack.pop_all()
         return self
 
@@ -256,14 +262,14 @@ class Bench:
             diff=mutant.text.strip().splitlines()[-1] if of_table else mutant.diff(source),
         )  # fmt: skip
         tests = [name for name in self.coverage.tests(mutant) if name not in without]
+        others = [name for name in self.coverage.others(mutant) if name not in {*tests, *without}]
         result.candidates = len(tests)
         with self._planted(path, mutant.applied(source)):
-            for batch in self.coverage.batches(tests, self.seconds):
-                answer = self._try(batch)
-                result.outcome, result.test = answer["outcome"], answer["test"]
-                result.ran, result.cpu = result.ran + answer["ran"], result.cpu + answer["cpu"]
-                if result.outcome in FOUND:
-                    break
+            if rounds := self.coverage.rounds(tests, others, self.seconds):
+                answer = self._try(rounds)
+                result.test, result.ran, result.cpu = answer["test"], answer["ran"], answer["cpu"]
+                if tests or answer["outcome"] in FOUND:
+                    result.outcome = answer["outcome"]
         return result
 
     def failing(self, tests: Iterable[str]) -> set[str]:
@@ -271,7 +277,7 @@ class Bench:
         found: set[str] = set()
         left = [name for name in tests if name in self.coverage.seconds]
         while left:
-            answer = self._try({name: self.coverage.seconds[name] for name in left})
+            answer = self._try([list(names) for _, names in groupby(left, lambda name: name.split("::")[0])])
             if answer["outcome"] not in FOUND:
                 break
             name = answer["test"].split(" (")[0]
@@ -279,16 +285,30 @@ class Bench:
             left = [other for other in left if other != name] if name in left else []
         return found
 
-    def _try(self, tests: dict[str, float]) -> dict[str, Any]:
-        files = list(dict.fromkeys(name.split("::")[0] for name in tests))
-        limits = {"cpu": 0.75 * self.patience + 3 * sum(tests.values()), "patience": self.patience}
-        return self._ask({"do": "try", "options": OPTIONS, "files": files, "tests": tests, **limits})
+    def _try_without_a_fault(self) -> None:
+        cheap = sorted(
+            (name for name in self.coverage.seconds if "::" in name), key=self.coverage.seconds.get
+        )
+        answer = self._try([[name] for name in cheap[:5]])
+        if answer["outcome"] != "survived":
+            raise SystemExit(f"tests fail without a fault: {answer}\n{self._said()}")
+
+    def _said(self) -> str:
+        return (self.place / "child.log").read_text(encoding="utf-8", errors="replace")[-3_000:]
+
+    def _try(self, rounds: Sequence[Sequence[str]]) -> dict[str, Any]:
+        usual = {name: self.coverage.seconds[name] for names in rounds for name in names}
+        limits = {"cpu": 0.3 * self.patience + 3 * sum(usual.values()), "patience": self.patience}
+        return self._ask({"do": "try", "options": OPTIONS, "rounds": rounds, "usual": usual, **limits})
 
     @contextlib.contextmanager
     def _planted(self, path: Path, text: str) -> Iterator[None]:
         kept, times = path.read_bytes(), path.stat()
         path.write_text(text, encoding="utf-8")
-        os.utime(path, (1, 1))  # so that the compiled file is not that of this source
+        self.planted += 1
+        os.utime(
+            path, (self.planted, self.planted)
+        )  # a time of its own: no compiled file is that of another source
         try:
             yield
         finally:
@@ -315,6 +335,7 @@ class Bench:
             "PYTHONPATH": path,
             "PYTEST_DEBUG_TEMPROOT": str(self.place.parent),
             "PYTHONHASHSEED": "0",
+            "PYTHONDONTWRITEBYTECODE": "",
         }
         command = [sys.executable, str(Path(__file__).with_name("server.py"))]
         return subprocess.Popen(
@@ -335,9 +356,7 @@ class Bench:
             options = [*OPTIONS, "tests", "--ignore", "tests/mutation"]
             answer = self._ask({"do": "record", "sources": sources, "options": options, "to": str(new)})
             if not new.exists():
-                raise SystemExit(
-                    "the tests could not be recorded:\n" + (self.place / "child.log").read_text()[-3_000:]
-                )
+                raise SystemExit(f"the tests could not be recorded:\n{self._said()}")
             new.rename(kept)
             print(f"recorded in {answer['cpu']:.0f} s of CPU", file=sys.stderr, flush=True)
         recording: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
@@ -349,28 +368,25 @@ class Bench:
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        self.cpu += answer.get("cpu", 0.0)
         return answer
 
 
-def measured(bench: Bench, chosen: Sequence[Mutant]) -> list[Result]:
-    """Try them all; kills by tests that fail without a fault, too, are not believed."""
-    results = []
+def measured(
+    bench: Bench, chosen: Sequence[Mutant], done: dict[str, Result], keep: Callable[[], None]
+) -> None:
+    """Try those that are not done; ``keep`` is called after each. Kills by tests that fail without a fault, too,
+    are not believed."""
     for at, mutant in enumerate(chosen, 1):
-        result = bench.attempt(mutant)
-        results.append(result)
-        print(
-            f"{at}/{len(chosen)} {result.outcome:9} {result.cpu:5.1f} s {result.place} {result.operator} {result.test}",
-            flush=True,
-        )
-    wrong = bench.failing(sorted({result.test for result in results if result.outcome == "killed"}))
-    if wrong:
-        print(f"fail without a fault: {', '.join(sorted(wrong))}", flush=True)
-        by_id = {mutant.id: mutant for mutant in chosen}
-        results = [
-            bench.attempt(by_id[result.id], wrong) if result.test in wrong else result for result in results
-        ]
-    return results
+        if mutant.id not in done:
+            result = done[mutant.id] = bench.attempt(mutant)
+            keep()
+            print(f"{at}/{len(chosen)} {result.line()}", flush=True)
+    wrong = bench.failing(sorted({result.test for result in done.values() if result.outcome == "killed"}))
+    for mutant in chosen:
+        if done[mutant.id].test in wrong:
+            print(f"fails without a fault: {done[mutant.id].test}", flush=True)
+            done[mutant.id] = bench.attempt(mutant, wrong)
+            keep()
 
 
 # What is shown
@@ -410,12 +426,16 @@ def survivors(results: Sequence[Result]) -> str:
     )
 
 
+def results_in(file: Path) -> list[Result]:
+    return [Result(**one) for one in json.loads(file.read_text(encoding="utf-8"))["results"]]
+
+
 def chosen_mutants(given: argparse.Namespace) -> tuple[list[Mutant], list[Result]]:
     """The mutants that the command names, and results for those that are gone."""
     known = library(given.tree)
     source = (given.tree / TABLE).read_text(encoding="utf-8")
     if given.again:
-        before = [Result(**one) for one in json.loads(given.again.read_text(encoding="utf-8"))["results"]]
+        before = results_in(given.again)
         tables = sum(one.operator == "table" for one in before)
         known |= {one.id: one for one in table_mutants(source, tables)}
         gone = [
@@ -446,17 +466,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seconds", type=float, default=4.0, help="CPU seconds of tests for a mutant (default: 4)"
     )
-    parser.add_argument("--to", type=Path, metavar="FILE", help="write the results there as JSON")
+    parser.add_argument(
+        "--to",
+        type=Path,
+        metavar="FILE",
+        help="write the results there as JSON; those that are there are not measured again",
+    )
     given = parser.parse_args(arguments)
     given.tree = given.tree.resolve()
-    chosen, results = chosen_mutants(given)
+    chosen, gone = chosen_mutants(given)
+    done = {one.id: one for one in gone}
+    if given.to and given.to.exists():
+        done |= {one.id: one for one in results_in(given.to)}
+
+    def keep() -> None:
+        if given.to:
+            found = {"commit": commit(given.tree), "results": [asdict(one) for one in done.values()]}
+            given.to.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
     with Bench(given.tree, given.seconds) as bench:
-        results += measured(bench, chosen)
-        cpu = bench.cpu
-    print(f"\n{survivors(results)}\n\n{table(results)}\n{cpu:.0f} s of CPU")
-    if given.to:
-        found = {"commit": commit(given.tree), "cpu": round(cpu), "results": [asdict(one) for one in results]}
-        given.to.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        measured(bench, chosen, done, keep)
+    keep()
+    results = [*(done[mutant.id] for mutant in chosen), *gone]
+    print(f"\n{survivors(results)}\n\n{table(results)}\n{sum(one.cpu for one in results):.0f} s of CPU")
     return 0
 
 

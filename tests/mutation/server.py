@@ -7,12 +7,12 @@ fork, so a child sees the sources as they are then. This file imports nothing of
 Jobs (``"do"`` names them)::
 
     {"do": "record", "sources": [...], "options": [...], "to": "FILE"}
-    {"do": "try", "options": [...], "files": [...], "tests": {"ID": SECONDS},
+    {"do": "try", "options": [...], "rounds": [["ID", ...], ...], "usual": {"ID": SECONDS},
      "cpu": SECONDS, "patience": SECONDS}
 
 ``record`` runs the tests once with instrumented sources: before each statement in a function stands an
 assignment into one shared ``bytearray``, so that after a test the array says which statements ran. ``try``
-runs the given tests and stops at the first that fails."""
+runs tests, in rounds of one file each, and stops at the first that fails."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ import select
 import shutil
 import signal
 import sys
-import time
+import traceback
 import zlib
 from collections.abc import Generator, Iterator, Sequence
 from importlib.machinery import SourceFileLoader
@@ -39,6 +39,11 @@ import pytest
 
 SLOWER = 15.0
 """How many times as long as when it was recorded a test may take, besides the patience of its job."""
+
+IDLE = 0.3
+"""CPU seconds: what uses less in such a time only waits."""
+
+FEW = 5
 
 
 # Recording
@@ -161,18 +166,46 @@ def record(job: dict[str, Any]) -> None:
 
 
 class Trial:
-    """Keeps the wanted tests, in the order of their files, and says what happens in lines to ``out``."""
+    """Runs the wanted tests, file after file; each is imported when its turn comes, so that a fault that an
+    early file finds costs little. What happens is said in lines to ``out``."""
 
-    def __init__(self, tests: dict[str, float], files: Sequence[str], out: int) -> None:
-        self._tests, self._files, self._out = tests, files, out
+    def __init__(self, rounds: Sequence[Sequence[str]], out: int) -> None:
+        self._rounds, self._out = rounds, out
+        self._files: dict[str, pytest.Item | pytest.Collector] = {}
+        self._items: dict[str, list[pytest.Item]] = {}
 
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        there = {item.nodeid for item in items}
-        functions = {name.split("[")[0] for name in self._tests if name not in there}  # rows have other names
-        items[:] = [
-            item for item in items if item.nodeid in self._tests or item.nodeid.split("[")[0] in functions
-        ]
-        items.sort(key=lambda item: self._files.index(item.nodeid.split("::")[0]))
+    def pytest_collection(self, session: pytest.Session) -> bool:
+        """Find the files, and import none."""
+        session.perform_collect(genitems=False)
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item | pytest.Collector]) -> None:
+        if not self._files:
+            self._files = {file.nodeid: file for file in items}
+            items.clear()
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        for wanted in self._rounds:
+            items = self._chosen(session, wanted)
+            for item, following in zip(items, [*items[1:], None], strict=True):
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                if session.shouldfail or session.shouldstop:
+                    return True
+            if session.shouldfail or session.shouldstop:
+                return True
+        return True
+
+    def _chosen(self, session: pytest.Session, wanted: Sequence[str]) -> list[pytest.Item]:
+        """The tests of one file. A fault may give the rows of a test other names: then its first rows are run."""
+        file = wanted[0].split("::")[0]
+        if file not in self._items:
+            self._items[file] = list(session.genitems(self._files[file]))
+            session.testscollected += len(self._items[file])
+        items = self._items[file]
+        lost = {name.split("[")[0] for name in {*wanted} - {item.nodeid for item in items}}
+        renamed = [item for item in items if item.nodeid.split("[")[0] in lost]
+        return [item for item in items if item.nodeid in wanted or item in renamed[:FEW]]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -191,22 +224,24 @@ class Trial:
 
 
 def attempt(job: dict[str, Any], out: int) -> None:
-    sys.dont_write_bytecode = True
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     limit = int(job["cpu"]) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
-    status = pytest.main(
-        ["-x", *job["options"], *job["files"]], plugins=[Trial(job["tests"], job["files"], out)]
-    )
+    files = dict.fromkeys(wanted[0].split("::")[0] for wanted in job["rounds"])
+    status = pytest.main(["-x", *job["options"], *files], plugins=[Trial(job["rounds"], out)])
     os.write(out, (json.dumps(["ended", int(status)]) + "\n").encode())
 
 
 def watched(pid: int, source: int, job: dict[str, Any]) -> dict[str, Any]:
-    """Read what a child says until it ends, or until one test takes far longer than it did."""
-    buffer, last, ran = b"", "", 0
-    tests: dict[str, float] = job["tests"]
-    until = time.monotonic() + job["patience"] * 3
-    while (left := until - time.monotonic()) > 0 and select.select([source], [], [], left)[0]:
+    """Read what a child says until it ends, or until it neither works nor says anything for long. One that
+    works for too long is stopped by its limit of CPU, so that a busy machine makes no fault of a test."""
+    buffer, last, ran, worked = b"", "", 0, 0.0
+    usual: dict[str, float] = job["usual"]
+    while True:
+        if not select.select([source], [], [], job["patience"] + SLOWER * usual.get(last, 0.0))[0]:
+            before, worked = worked, _work_of(pid)
+            if worked - before < IDLE:
+                return {"outcome": "timeout", "test": last, "ran": ran}
+            continue
         data = os.read(source, 65_536)
         if not data:  # it died: of its limit, or of what the fault made of it
             return {"outcome": "timeout" if _of_limit(pid) else "died", "test": last, "ran": ran}
@@ -215,14 +250,23 @@ def watched(pid: int, source: int, job: dict[str, Any]) -> dict[str, Any]:
             what, value = json.loads(line)
             if what == "began":
                 last, ran = value, ran + 1
-                until = time.monotonic() + job["patience"] + SLOWER * tests.get(value, 1.0)
             elif what == "failed":
                 return {"outcome": "killed", "test": value, "ran": ran}
             elif value in (0, 5):
                 return {"outcome": "survived", "test": "", "ran": ran}
             else:
                 return {"outcome": "died", "test": f"{last} (pytest ended with {value})", "ran": ran}
-    return {"outcome": "timeout", "test": last, "ran": ran}
+
+
+def _work_of(group: int) -> float:
+    """CPU seconds of the processes of a group that are alive; 0 where the system does not say."""
+    seconds = 0.0
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = file.read_text().rsplit(")", 1)[1].split()
+            if int(fields[2]) == group:
+                seconds += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return seconds
 
 
 def _of_limit(pid: int) -> bool:
@@ -271,7 +315,10 @@ def _in_child(job: dict[str, Any], quiet: int) -> dict[str, Any]:
                 record(job)
             else:
                 attempt(job, out)
+        except BaseException:
+            traceback.print_exc()
         finally:
+            sys.stderr.flush()
             os._exit(0)
     os.close(out)
     if job["do"] == "record":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.measure import Bench, library, measured, sample, table, table_mutants
+from tests.mutation.measure import Bench, Result, library, measured, sample, table, table_mutants
 from tests.mutation.mutants import OPERATORS, mutants
 
 ROOT = Path(__file__).parents[2]
@@ -162,10 +162,11 @@ def test_what_becomes_of_each_mutant_of_a_toy(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q"], cwd=tree, check=True)
     chosen = list(library(tree, ["toys"]).values())
     with Bench(tree, patience=2, sources=["toys"], cache=tmp_path / "cache") as bench:
-        results = measured(bench, chosen)
-    shown = [f"{one.outcome:9} {one.diff.split(chr(10))[-1].strip('+ ')}" for one in results]
+        done: dict[str, Result] = {}
+        measured(bench, chosen, done, lambda: None)
+    shown = [f"{one.outcome:9} {one.diff.split(chr(10))[-1].strip('+ ')}" for one in done.values()]
     assert shown == BECOMES.strip().split("\n")
-    assert {one.test for one in results} == {
+    assert {one.test for one in done.values()} == {
         "",
         *(f"tests/test_sums.py::test_{name}" for name in ("total", "endless")),
     }

@@ -48,7 +48,7 @@ OPTIONS = (
     "-q", "-p", "no:cacheprovider", "-m", "not slow", "--hypothesis-seed=0", "--no-header", "--tb=no",
     "-W", "ignore::pytest.PytestAssertRewriteWarning",
 )  # fmt: skip
-MOST_TESTS, OF_ONE_FILE = 150, 4
+MOST_TESTS, OF_ONE_FILE = 400, 4
 FOUND = ("killed", "timeout", "died")
 
 
@@ -197,11 +197,8 @@ class Coverage:
         more of each, then the others."""
         found: list[list[str]] = []
         left, count = seconds, MOST_TESTS
-        for names, begin, end in (
-            (tests, 0, OF_ONE_FILE),
-            (tests, OF_ONE_FILE, None),
-            (others, 0, OF_ONE_FILE),
-        ):
+        few, rest = (0, OF_ONE_FILE), (OF_ONE_FILE, None)
+        for names, (begin, end) in ((tests, few), (tests, rest), (others, few), (others, rest)):
             of_file: dict[str, list[str]] = defaultdict(list)
             for name in names:
                 of_file[name.split("::")[0]].append(name)

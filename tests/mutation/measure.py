@@ -96,7 +96,8 @@ def library(tree: Path, packages: Sequence[str] = PACKAGES) -> dict[str, Mutant]
 
 
 def sample(candidates: Iterable[Mutant], count: int, seed: str, tree: Path) -> list[Mutant]:
-    """So many of them, the same ones for a seed, of each file as many as it has in proportion."""
+    """So many of them, the same ones for a seed, of each file as many as it has in proportion. Their order is one
+    of chance, so that the first of them are a sample, too."""
 
     def chance(mutant: Mutant) -> str:
         return hashlib.sha256(f"{seed} {mutant.id}".encode()).hexdigest()
@@ -110,7 +111,7 @@ def sample(candidates: Iterable[Mutant], count: int, seed: str, tree: Path) -> l
             if mutant.compiles((tree / mutant.file).read_text(encoding="utf-8")):
                 chosen.append(mutant)
                 break
-    return chosen
+    return sorted(chosen, key=chance)
 
 
 def changed_lines(tree: Path, revision: str) -> set[tuple[str, int]]:

@@ -4,12 +4,14 @@
     python -m tests.mutation.measure --changed main                  # all mutants of the lines changed since then
     python -m tests.mutation.measure --sample 400 --seed 1 --tables 300 --to before.json
     python -m tests.mutation.measure --again before.json --tree ../other --to after.json      # the same mutants
+    python -m tests.mutation.measure --again before.json --missed --seconds 60               # those that nothing found
 
-Which tests run a line is recorded once for a tree and kept in ``.cache/mutation``. Of these, those that run
-least else and cost least are tried first, up to ``--seconds`` of them. A mutant is *killed* by a test that fails, *timeout* when a test takes far longer than without it (that is found,
-too), *survived* when none fails, *uncovered* when no test runs its line in its own process, and *gone* when
-``--again`` names one that the sources have no more. At the end the tests that killed run once without a fault;
-what does not pass then has found nothing, and its mutants are tried without it.
+Which tests run a line is recorded once for a tree and kept in ``.cache/mutation``. Those that run least else
+and cost least are tried first, up to ``--seconds`` of them, and then tests that run anything of the same file.
+A mutant is *killed* by a test that fails, *timeout* when a test takes far longer than without it (that is found,
+too), *died* when the process ends in a test, *survived* when no test fails, *uncovered* when none runs its line
+in its own process, and *gone* when ``--again`` names one that the sources do not have. At the end the tests that
+killed run once without a fault; what fails then has found nothing, and its mutants are tried without it.
 
 The table that is printed has a line a package and a line an operator; after it come the survivors."""
 
@@ -433,9 +435,8 @@ def chosen_mutants(given: argparse.Namespace) -> tuple[list[Mutant], list[Result
     known = library(given.tree)
     source = (given.tree / TABLE).read_text(encoding="utf-8")
     if given.again:
-        before = results_in(given.again)
-        tables = sum(one.operator == "table" for one in before)
-        known |= {one.id: one for one in table_mutants(source, tables)}
+        before = [one for one in results_in(given.again) if not (given.missed and one.outcome in FOUND)]
+        known |= {one.id: one for one in table_mutants(source, 1_000)}
         gone = [
             Result(one.id, one.place, one.where, one.operator, "gone", diff=one.diff)
             for one in before

@@ -105,7 +105,7 @@ def sample(candidates: Iterable[Mutant], count: int, seed: str, tree: Path) -> l
         return hashlib.sha256(f"{seed} {mutant.id}".encode()).hexdigest()
 
     ordered = sorted(candidates, key=lambda mutant: (mutant.file, chance(mutant)))
-    step = max(1.0, len(ordered) / count)
+    step = max(1.0, len(ordered) / max(count, 1))
     chosen = []
     for at in range(min(count, len(ordered))):
         begin = int(at * step)
@@ -280,9 +280,10 @@ class Bench:
             answer = self._try([list(names) for _, names in groupby(left, lambda name: name.split("::")[0])])
             if answer["outcome"] not in FOUND:
                 break
-            name = answer["test"].split(" (")[0]
+            if (name := answer["test"].split(" (")[0]) not in left:
+                raise SystemExit(f"tests fail without a fault: {answer}\n{self._said()}")
             found.add(name)
-            left = [other for other in left if other != name] if name in left else []
+            left.remove(name)
         return found
 
     def _try_without_a_fault(self) -> None:

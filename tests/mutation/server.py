@@ -188,7 +188,8 @@ class Trial:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         for wanted in self._rounds:
             items = self._chosen(session, wanted)
-            for item, following in zip(items, [*items[1:], None], strict=True):
+            for at, item in enumerate(items, 1):
+                following = items[at] if at < len(items) else None
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
                 if session.shouldfail or session.shouldstop:
                     return True

@@ -22,7 +22,7 @@ LOCK := requirements/development.txt
 COMPILE := --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
 	--no-emit-trusted-host --no-emit-options
 
-.PHONY: help demo test test-slow test-all explore check diagrams docs docs-serve reference pictures bench figures lock audit sbom models clean
+.PHONY: help demo test test-slow test-all mutants explore check diagrams docs docs-serve reference pictures bench figures lock audit sbom models clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -42,6 +42,9 @@ test-slow: $(VENV)/developing ## real servers, a browser, kills, and a quarter o
 
 test-all: ## the same with all of the exhaustive tests
 	@SAMPLE=all $(MAKE) test-slow
+
+mutants: $(VENV)/testing ## what the fast tests find of 100 faults in the sources, others at each commit: ten minutes of CPU
+	@$(COMPILED) nice $(BIN)/python -m tests.mutation.measure --sample 100 --tables 20
 
 explore: $(VENV)/developing ## 20,000 random turns that nobody has tried; what fails becomes an example of the fast test
 	@EXPLORE=1 $(BIN)/pytest -m slow tests/agent/test_properties.py

@@ -92,6 +92,7 @@ def test_a_call_that_is_longer_than_the_screen_is_shown_whole_between_its_size()
         ("drop", {}, "other({})"),
         ("drop*", {}, "drop*({})"),
         ("drop", {"name": "\ud800"}, None),
+        ("drop", {"name": "\ud800"}, "drop(*)"),
     ],
 )
 def test_what_cannot_be_remembered_safely_is_not_offered(

@@ -268,6 +268,11 @@ def test_labels_are_sentences() -> None:
     assert never("f", NOTHING).label == "never nothing"
 
 
+def test_a_move_spends_one_of_several_counters() -> None:
+    made = [row.id for row in courier().rows if spends("tries", "rings").has(row, lambda _: True)]
+    assert made == ["Ring.closed/1", "Ring.closed/2"]
+
+
 @pytest.mark.parametrize(
     ("claimed", "told"),
     [

@@ -124,6 +124,7 @@ def test_windows_by_prefix_default_and_argument() -> None:
     assert choose("openai:gpt-4-0613", env=OPENAI).window == 8_192
     assert choose("openai:gpt-99", env=OPENAI).window == 128_000
     assert choose("openai:gpt-99", context_window=1234, env=OPENAI).window == 1234
+    assert choose("openai:gpt-99", context_window=10**12, env=OPENAI).window == 10**12
     assert choose("ollama:x", env={}).window is None
 
 

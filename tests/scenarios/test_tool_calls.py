@@ -101,6 +101,16 @@ def test_bad_json_four_times_is_answered_with_the_error() -> None:
     assert "not valid JSON" in tool_rows(played)[0]
 
 
+def test_a_good_call_beside_bad_json_is_not_run_and_has_its_answer() -> None:
+    reply = tools(call("echo", {"text": "a"}), call("echo", '{"text": nonsense here}'))
+    played = play([*[reply] * 4, text("ok")])
+    assert played.roles == "u a t t a"
+    good, bad = tool_rows(played)
+    assert good == "not run: another call of the same reply could not be used"
+    assert "not valid JSON" in bad
+    assert played.heard.of("tool_start") == []
+
+
 def test_bad_json_for_ever_ends_as_invalid_tool_calls() -> None:
     played = play(repeat(bad_json()))
     assert (played.server.completions, played.exit) == (12, "invalid_tool_calls")

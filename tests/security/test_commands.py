@@ -205,6 +205,7 @@ def test_what_is_not_understood_is_never_remembered(line: str) -> None:
         ("curl *", "curl -K x", False), ("curl -o *", "curl -o x http://y", True), ("rsync *", "rsync -e x a b", False),
         ("tar *", "tar xf a --to-command=x", False), ("tar *", "tar cIf x y z", False), ("make *", "make test SHELL=x", False),
         ("make *", "make test", True), ("find *", "find . -delete", False), ("wget *", "wget -O x http://y", False), ("cd *", "cd x", False),
+        ("curl *", "curl --output-dir x http://y", False), ("wget *", "wget --post-file=x http://y", False), ("@read-only", "git config --unset-all a.b", False),
         ("ssh *", "ssh -o ProxyCommand=x y", False), ("rm *", "rm a", True), ("rm *", "rm -r *", False), ("* x", "tee x", True),
         ("@read-only", "grep -rn a . | sort | uniq -c | head -3 2>/dev/null && git status; ls 2>&1", True), ("@read-only", "make", False),
         ("@read-only", "ls | tee x", False), ("@read-only", "cat /etc/passwd", False), ("@read-only", "cat ../../../../../../../../etc/passwd", False),

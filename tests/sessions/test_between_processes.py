@@ -20,8 +20,10 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.lineage import compacted_line, descendants, lineage
+from fsm_agent.sessions.store.owners import Owners
 from fsm_agent.sessions.store.rows import changed, insert_session
 from fsm_agent.sessions.store.search.messages import Among, search
+from fsm_agent.support.file_lock import take
 from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, text, tools
 from fsm_agent.toolsets.agent.earlier import newest_result
 
@@ -528,3 +530,14 @@ def test_a_process_whose_lock_file_was_removed_makes_another(tmp_path: Path) -> 
     assert other.owners.alive(again) is not None
     with pytest.raises(SessionBusy, match="is running in process"):
         other.owners.refuse_if_alive("s-1", "t-1", again)
+
+
+def test_an_owner_that_is_not_needed_any_more_leaves_neither_file_nor_lock(tmp_path: Path) -> None:
+    owners = Owners(tmp_path)
+    file = tmp_path / "owners" / f"{owners.me}.lock"
+    with file.open("rb") as again:
+        with pytest.raises(BlockingIOError):
+            take(again.fileno())
+        del owners
+        assert not file.exists()
+        take(again.fileno())  # its handle is closed

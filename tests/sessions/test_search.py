@@ -261,6 +261,12 @@ def test_what_was_undone_or_put_aside_is_found_and_marked(tmp_path: Path) -> Non
     assert [hit.standing for hit in search(database, "okapi").hits] == ["current"]
     database.write(lambda c: c.execute("UPDATE messages SET active = 0 WHERE number = 1") and None)
     assert [hit.standing for hit in search(database, "okapi").hits] == ["put aside"]
+    as_summary = (
+        "UPDATE messages SET active = ?, body = json_set(body, '$.summary', json('true')) WHERE number = 1"
+    )
+    for active, standing in ((0, "put aside"), (1, "summary")):
+        database.write(lambda c, active=active: c.execute(as_summary, (active,)) and None)
+        assert [hit.standing for hit in search(database, "okapi").hits] == [standing]
     one.close()
 
 

@@ -363,6 +363,7 @@ TRAPS: dict[str, tuple[Failure, str]] = {
         http(404, "No endpoints found matching your data policy"),
         "provider_policy_blocked",
     ),
+    "a policy is no missing right": (http(403, "blocked by your data policy"), "provider_policy_blocked"),
     "a refusal wins over a limit": (http(429, "rate limit; your request was flagged"), "content_policy"),
     "a 402 that resets is no billing": (
         http(402, "You have hit your usage limit. Try again in 5 minutes."),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import datetime
 import decimal
+import enum
 import fractions
 import inspect
 import math
+import pathlib
 import re
 import reprlib
 import typing
@@ -40,6 +42,10 @@ class Unstorable(TypeError):
         return f"{name_of(type(self.value))}{where}, not {self.allowed}"
 
 
+class NoCodec(TypeError):
+    """An annotation that cannot be stored: ``Item.lock (Lock)``."""
+
+
 def name_of(annotation: Any) -> str:
     """An annotation as it is written in a program."""
     if isinstance(annotation, type) and not typing.get_args(annotation):
@@ -49,6 +55,7 @@ def name_of(annotation: Any) -> str:
 
 
 def exactly(kind: type, value: Any) -> Any:
+    """The value, of this very class."""
     if type(value) is not kind:
         raise Unstorable(value, name_of(kind))
     return value
@@ -64,6 +71,7 @@ def at_place(codec: Codec, place: str, value: Any) -> Any:
 
 
 def items_of(encode: Coder, values: Iterable[Any]) -> list[Any]:
+    """Values encoded in order; a refusal names its place."""
     done: list[Any] = []
     try:
         for one in values:
@@ -75,6 +83,7 @@ def items_of(encode: Coder, values: Iterable[Any]) -> list[Any]:
 
 
 def entries_of(encode: Coder, write: Coder, values: Mapping[Any, Any]) -> dict[str, Any]:
+    """A mapping with its keys written and its values encoded; a refusal names the key."""
     done: dict[str, Any] = {}
     for key, one in values.items():
         try:
@@ -99,6 +108,7 @@ def _plain(*kinds: type) -> Coder:
 
 
 def as_it_is(value: Any) -> Any:
+    """What needs no coding."""
     return value
 
 
@@ -226,6 +236,25 @@ SCALARS: dict[Any, Codec] = {
         lambda stored: datetime.timedelta(*stored),
     ),
 }  # fmt: skip
+
+
+def enum_codec(kind: type[enum.Enum]) -> Codec:
+    """By values, where they are scalars; else by names."""
+    members = [*kind.__members__.values()]
+    if issubclass(kind, enum.Flag) or all(type(one.value) in (str, int, bool) for one in members):
+        return Codec(lambda value: exactly(kind, value).value, kind)
+    return Codec(lambda value: exactly(kind, value).name, lambda stored: kind[stored])
+
+
+def path_codec(kind: type[pathlib.PurePath]) -> Codec:
+    """Of a class of paths; that of another system is refused."""
+    try:
+        made = type(kind())
+    except NotImplementedError:  # it is of another system
+        raise NoCodec(name_of(kind)) from None
+    return Codec(
+        lambda value: TEXT.encode(str(exactly(made, value))), lambda stored: kind(TEXT.decode(stored))
+    )
 
 
 # JSON values

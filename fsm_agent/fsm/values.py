@@ -46,16 +46,18 @@ from fsm_agent.fsm.codec import PART, STORED, STORED_AS, Codec, Coder, FieldCode
 from fsm_agent.fsm.scalars import (
     JSON,
     SCALARS,
-    TEXT,
+    NoCodec,
     Unstorable,
     as_it_is,
     at_place,
     entries_of,
+    enum_codec,
     exactly,
     items_of,
     json_value,
     key_of,
     name_of,
+    path_codec,
 )
 
 STORABLE = (
@@ -79,10 +81,6 @@ __all__ = [
 ]
 UNREADABLE = (TypeError, ValueError, KeyError, AttributeError, ArithmeticError)
 """What ``decode`` raises for JSON that no ``encode`` wrote."""
-
-
-class NoCodec(TypeError):
-    """An annotation that cannot be stored: ``Item.lock (Lock)``."""
 
 
 _LOCK = threading.RLock()
@@ -116,12 +114,12 @@ def codec_of(annotation: Any) -> Codec:
 
 def _made(annotation: Any) -> Codec:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if (same := _another_name(annotation, origin, arguments)) is not None:
+        return codec_of(same[0])
     if annotation in SCALARS:
         return SCALARS[annotation]
     if annotation in (Any, object):
         return JSON
-    if (same := _another_name(annotation, origin, arguments)) is not None:
-        return codec_of(same[0])
     if origin in (typing.Union, types.UnionType):
         return _of_union(annotation, arguments)
     if origin is typing.Literal:
@@ -142,9 +140,11 @@ def _made(annotation: Any) -> Codec:
     if dataclasses.is_dataclass(kind):
         return _of_dataclass(annotation)
     if issubclass(kind, enum.Enum):
-        return _of_enum(kind)
+        return enum_codec(kind)
+    if kind is pathlib.PurePath:  # any of them is one
+        return codec_of(pathlib.PurePosixPath | pathlib.PureWindowsPath | pathlib.Path)
     if issubclass(kind, pathlib.PurePath):
-        return _of_path(kind)
+        return path_codec(kind)
     if hasattr(kind, "__required_keys__"):  # of typing or of typing_extensions
         return _of_typed_dict(annotation)
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
@@ -175,28 +175,6 @@ def _meant(alias: Any) -> Any:
     """What an alias is the name of, which may be written as a text."""
     names = types.SimpleNamespace(__annotations__={"it": alias.__value__})
     return typing.get_type_hints(names, vars(sys.modules[alias.__module__]))["it"]
-
-
-# Enums, paths
-
-
-def _of_enum(kind: type[enum.Enum]) -> Codec:
-    members = [*kind.__members__.values()]
-    if issubclass(kind, enum.Flag) or all(type(one.value) in (str, int, bool) for one in members):
-        return Codec(lambda value: exactly(kind, value).value, kind)
-    return Codec(lambda value: exactly(kind, value).name, lambda stored: kind[stored])
-
-
-def _of_path(kind: type[pathlib.PurePath]) -> Codec:
-    if kind is pathlib.PurePath:  # any of them is one
-        return codec_of(pathlib.PurePosixPath | pathlib.PureWindowsPath | pathlib.Path)
-    try:
-        made = type(kind())
-    except NotImplementedError:  # it is of another system
-        raise NoCodec(name_of(kind)) from None
-    return Codec(
-        lambda value: TEXT.encode(str(exactly(made, value))), lambda stored: kind(TEXT.decode(stored))
-    )
 
 
 # Containers

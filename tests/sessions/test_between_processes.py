@@ -26,6 +26,7 @@ from tests.helpers.store_homes import (
     ROTATE,
     contents,
     declared_dead,
+    look,
     moves,
     process,
     unsafe_tool,
@@ -194,7 +195,7 @@ def test_nobody_goes_on_in_a_session_that_was_never_stored(home: Path, goes_on: 
         return text("on") if "after" in said else overflow()
 
     process(home, text("one"), store=store).run_conversation("first", conversation_history=HISTORY)
-    one = process(home, repeat(answer), store=store, settings=ROTATE)
+    one = process(home, repeat(answer), store=store, settings=ROTATE, tools=[look])
     with pytest.raises(JournalError):
         one.run_conversation("second")
     result = asyncio.run(asyncio.wait_for(one.arun("after"), 30))

@@ -148,7 +148,7 @@ def check_suspended(case: dict[str, Any], base: dict[str, Any]) -> None:
 def test_a_suspended_turn_survives_being_killed_anywhere_and_its_recovery_too() -> None:
     """Before and after what is asked is written, before and after its answer is, while the turn goes on; each
     by a process of its own."""
-    base, *cases = run("suspended", "twice", "1")
+    base, *cases = run("suspended")
     assert_all_points(cases, base["base"]["counts"])
     assert len(cases) > most(1000)
     for case in cases:

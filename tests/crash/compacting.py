@@ -18,15 +18,10 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.testing import ScriptedModel, repeat, silence, text
 
 SESSION = "s-compacting"
+WORDS = ("first", "second", "third", "fourth", "fifth")
 HISTORY = [
-    {"role": role, "content": f"{said} {'word ' * 1_500}"}
-    for said, role in (
-        ("first", "user"),
-        ("second", "assistant"),
-        ("third", "user"),
-        ("fourth", "assistant"),
-        ("fifth", "user"),
-    )
+    {"role": ("user", "assistant")[number % 2], "content": f"{said} {'word ' * 1_500}"}
+    for number, said in enumerate(WORDS)
 ] + [{"role": "assistant", "content": "sixth"}]
 
 
@@ -68,14 +63,8 @@ def agent_of(home: Path, dies: str, *, engine: bool = True) -> Agent:
             return silence()
         return text("this and that")
 
-    return Agent(
-        ScriptedModel(repeat(reply)),
-        toolsets=[],
-        home=home,
-        session_id=SESSION,
-        context_window=9_000,
-        context_engine=Notes(home, dies) if engine else None,
-    )
+    given = {"toolsets": [], "home": home, "session_id": SESSION, "context_window": 9_000}
+    return Agent(ScriptedModel(repeat(reply)), context_engine=Notes(home, dies) if engine else None, **given)
 
 
 if __name__ == "__main__":

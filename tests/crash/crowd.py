@@ -33,6 +33,7 @@ from fsm_agent.errors import ConfigError, JournalError, SessionBusy
 from fsm_agent.sessions.store import ConversationLog, Store
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 from tests.crash.driver import MEMORY, warm_up
+from tests.crash.scene import assert_takes_the_place, logging_with
 from tests.crash.taking_over import NoFence as Unfenced
 
 SESSION = "s-crowd"
@@ -60,12 +61,9 @@ def answer(body: Record) -> Any:
     question = next(token for token in reversed(seen) if token[0] == "Q")[2:-1]
     if said[-1]["role"] == "user" and "use the tool" in json.dumps(said[-1]):
         return tools(call("put", {"key": question}, f"c-{question}"))
-    summary = max(
-        (place for place, row in enumerate(said) if SUMMARY in json.dumps(row.get("content"))), default=-1
-    )
-    recent = [
-        token for row in said[summary + 1 :] for token in tokens(row.get("content") or "")
-    ]  # first rows stay before it
+    summaries = [place for place, row in enumerate(said) if SUMMARY in json.dumps(row.get("content"))]
+    behind = said[max(summaries, default=-1) + 1 :]  # first rows stay before it
+    recent = [token for row in behind for token in tokens(row.get("content") or "")]
     last = next((token[2:-1] for token in reversed(recent) if token[0] == "A"), "none")
     return text(f"A[{question}] seen={digest(seen)} last={last}")
 
@@ -109,8 +107,7 @@ class NoFence(ConversationLog):
 
 
 LOGS = {"": ConversationLog, "no revision": NoRevision, "no fence": NoFence}
-for fault in (NoRevision, NoFence):
-    assert all(hasattr(ConversationLog, name) for name in vars(fault) if not name.startswith("__")), fault
+assert_takes_the_place(NoRevision, NoFence)
 
 
 STOP, ENOUGH = "stop", 40
@@ -123,11 +120,7 @@ class Worker:
     def __init__(self, home: Path, name: str, seed: int, mode: str, trouble: str, mutant: str) -> None:
         self.home, self.name, self.mode, self.trouble = home, name, mode, trouble
         self.chance = random.Random(seed)
-        log = LOGS[mutant]
-
-        class Speaker(Agent):
-            def _log(self, state: Any, session: Any, recording: Any = None) -> ConversationLog:
-                return log(self._store.database, session, state, recording, tell=self._status)
+        speaker = logging_with(LOGS[mutant])
 
         @tool(effect="unsafe")
         def put(key: str) -> str:
@@ -136,12 +129,11 @@ class Worker:
             time.sleep(self.chance.uniform(0, 0.02))
             return "done"
 
-        settings = Settings.of(
-            {**SETTINGS, "compression": {"mode": "rotate" if mode == "rotate" else "in_place"}}
-        )
+        compression = {"mode": "rotate" if mode == "rotate" else "in_place"}
+        settings = Settings.of({**SETTINGS, "compression": compression})
         store = Store(home)
         self.agents = [
-            Speaker(
+            speaker(
                 ScriptedModel(repeat(answer)), tools=[put], toolsets=[], system_prompt="You are a test.", home=home, store=store,
                 session_id=SESSION, context_window=100_000, settings=settings,
             )
@@ -153,9 +145,7 @@ class Worker:
         while not stop.exists():
             number += 1
             words = f"Q[{self.name}-{number}] " + "use the tool" * (self.chance.random() < 0.4)
-            words += (
-                " and so on" * 200 if self.mode == "rotate" else ""
-            )  # a compaction is to be worth its summary
+            words += " and so on" * 200 * (self.mode == "rotate")  # a compaction is to be worth its summary
             while not stop.exists() and not self.tried(words):
                 time.sleep(self.chance.uniform(0.001, 0.03))
 
@@ -195,12 +185,7 @@ class Worker:
             line(self.home / "reports.jsonl", {"undone": undone})
 
     def report(self, result: Any) -> None:
-        told = {
-            "worker": self.name,
-            "answer": result.final_response,
-            "completed": result.completed,
-            "stored": result.stored,
-        }
+        told = {"answer": result.final_response, "completed": result.completed, "stored": result.stored}
         line(self.home / "reports.jsonl", {**told, "turn": result.turn_id, "problems": result.cleanup_errors})
 
     def failed(self) -> None:
@@ -280,29 +265,17 @@ def verdict(home: Path, mode: str) -> Record:
     wrong += [f"{stored - undone} was undone by nobody"] if len(stored - undone) > killed else []
     undone |= stored
     done = [one for one in reports if one.get("completed") and one["stored"] and one["turn"] not in undone]
-    wrong += [
-        f"not stored, and no word of why: {one}"
-        for one in reports
-        if one.get("stored") is False and not one["problems"]
-    ]
-    wrong += [
-        f"the tool ran {times} times for {key}"
-        for key, times in Counter(one["key"] for one in world).items()
-        if times > 1
-    ]
+    silent = [one for one in reports if one.get("stored") is False and not one["problems"]]
+    wrong += [f"not stored, and no word of why: {one}" for one in silent]
+    ran = Counter(one["key"] for one in world)
+    wrong += [f"the tool ran {times} times for {key}" for key, times in ran.items() if times > 1]
     (whole,) = c.execute("PRAGMA integrity_check").fetchone()
     wrong += [] if whole == "ok" else [whole]
     rotations, walk = walked(c)
     wrong += walk
-    for problem in (plain_problems if mode == "plain" else rotated_problems)(c, done):
-        wrong.append(problem)
-    return {
-        "turns": len(done),
-        "undone": len(undone),
-        "rotations": rotations,
-        "tools": len(world),
-        "wrong": wrong[:20],
-    }
+    wrong += (plain_problems if mode == "plain" else rotated_problems)(c, done)
+    counted = {"turns": len(done), "undone": len(undone), "rotations": rotations, "tools": len(world)}
+    return {**counted, "wrong": wrong[:20]}
 
 
 def walked(c: sqlite3.Connection) -> tuple[int, list[str]]:
@@ -313,9 +286,8 @@ def walked(c: sqlite3.Connection) -> tuple[int, list[str]]:
         if parent is not None and sessions[parent][1] != name:
             wrong.append(f"{name} is not what {parent} went on as: the conversation forked")
     ends = [name for name, (_, successor) in sessions.items() if successor is None]
-    return len(sessions) - 1, wrong + (
-        [f"the conversation has several ends: {ends}"] if len(ends) != 1 else []
-    )
+    wrong += [f"the conversation has several ends: {ends}"] if len(ends) != 1 else []
+    return len(sessions) - 1, wrong
 
 
 def plain_problems(c: sqlite3.Connection, done: list[Record]) -> list[str]:
@@ -363,17 +335,12 @@ def rotated_problems(c: sqlite3.Connection, done: list[Record]) -> list[str]:
     rows = c.execute(f"SELECT {told} FROM turns ORDER BY rowid").fetchall()
     turns = [row[0] for row in rows]
     stored: dict[str, set[str]] = {}
-    for turn, body in c.execute(
-        "SELECT turn, body FROM messages WHERE role IN ('user', 'assistant') AND turn IS NOT NULL"
-    ):
+    said = "SELECT turn, body FROM messages WHERE role IN ('user', 'assistant') AND turn IS NOT NULL"
+    for turn, body in c.execute(said):
         stored.setdefault(turn, set()).update(tokens(json.loads(body).get("content") or ""))
     order = {turn: number for number, turn in enumerate(turns)}
-    of = {
-        token[2:-1]: order[turn]
-        for turn, found in stored.items()
-        for token in found
-        if token[0] == "Q" and turn in order
-    }
+    known = [(turn, token) for turn, found in stored.items() if turn in order for token in found]
+    of = {token[2:-1]: order[turn] for turn, token in known if token[0] == "Q"}
     wrong, previous = [], -1
     for one in sorted(done, key=lambda one: order.get(one["turn"], -1)):
         question = tokens(one["answer"])[0][2:-1]
@@ -383,10 +350,8 @@ def rotated_problems(c: sqlite3.Connection, done: list[Record]) -> list[str]:
         if last != "none" and of.get(last, -1) < previous:
             between = "\n".join(map(str, rows[of.get(last, 0) : order[one["turn"]] + 1]))
             line = c.execute("SELECT id, parent, successor FROM sessions ORDER BY created").fetchall()
-            wrong.append(
-                f"the model of {question} was shown {last} as the newest answer: it forgot\n{between}\n"
-                + "\n".join(map(str, line[-4:]))
-            )
+            shown = f"the model of {question} was shown {last} as the newest answer: it forgot"
+            wrong.append("\n".join([shown, between, *map(str, line[-4:])]))
         previous = order.get(one["turn"], previous)
     return wrong
 

@@ -17,7 +17,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,14 +113,14 @@ def in_process(work: Callable[[], Result]) -> tuple[int, Result]:
     return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, json.loads(text) if text else {}
 
 
-def first(home: Path, crash: Crash, durability: str, **options: Any) -> Result:
+def first(home: Path, crash: Crash, durability: str = "full", **options: Any) -> Result:
     """The turn from its beginning."""
     agent = agent_of(home, crash, durability, **options)
     result = agent.run_conversation("please", conversation_history=HISTORY)
     return {**told(agent, result), "counts": dict(crash.counts)}
 
 
-def again(home: Path, crash: Crash, durability: str, **options: Any) -> Result:
+def again(home: Path, crash: Crash, durability: str = "full", **options: Any) -> Result:
     """Go on after a crash: resume what is unfinished; begin anew when nothing had begun; look up what had
     ended."""
     heard: list[str] = []
@@ -146,29 +148,21 @@ def ended_turn(agent: Agent, turn_id: str, heard: list[str]) -> Result:
     }
 
 
-def anew(home: Path, crash: Crash, durability: str, **options: Any) -> Result:
+def anew(home: Path, crash: Crash) -> Result:
     """Say something else after a crash, instead of going on with what it left."""
     heard: list[str] = []
-    agent = agent_of(
-        home, crash, durability, heard=heard, port=ScriptedModel(repeat(text("all done"))), **options
-    )
+    agent = agent_of(home, crash, heard=heard, port=ScriptedModel(repeat(text("all done"))))
     result = agent.run_conversation("and now?")
-    return {
-        **told(agent, result),
-        "heard": heard,
-        "counts": dict(crash.counts),
-        "left": len(agent.journal.recent(unfinished=True)),
-    }
+    left = len(agent.journal.recent(unfinished=True))
+    return {**told(agent, result), "heard": heard, "counts": dict(crash.counts), "left": left}
 
 
 def told(agent: Any, result: Any) -> Result:
     """What the turn says came of it, and what somebody else reads in the file."""
     other = Store(agent.home)
     fresh = [row.to_dict() for row in other.session(result.session_id).rows]
-    with other.database.reading() as c:
-        tokens = c.execute(
-            "SELECT TOTAL(input + output) FROM usage WHERE turn = ?", (result.turn_id,)
-        ).fetchone()[0]
+    summed = "SELECT TOTAL(input + output) FROM usage WHERE turn = ?"
+    [(tokens,)] = other.database.select(summed, result.turn_id)
     other.close()
     states = [visit.state for visit in result.states]
     return {
@@ -186,55 +180,63 @@ def told(agent: Any, result: Any) -> Result:
 
 def points(counts: dict[str, int]) -> list[Point]:
     """Every point of a run in which these things happened so often."""
-    return [
-        (what, number)
-        for what in ("before", "after", "model", "tool")
-        for number in range(1, counts.get(what, 0) + 1)
-    ]
+    kinds = ("before", "after", "model", "tool")
+    return [(what, number) for what in kinds for number in range(1, counts.get(what, 0) + 1)]
 
 
-def case(durability: str, point: Point, home: Path, **options: Any) -> Result:
-    """The turn in ``home``, killed at ``point``, and its recovery in a copy: ``home`` is left as the kill
-    left it."""
-    signal, _ = in_process(lambda: first(home, Crash(point), durability, **options))
-    return {"point": point, **recovery(durability, home, None, [signal], **options)}
+Work = Callable[[Path, Crash], Result]
+"""What a process does in a home until it ends or is killed."""
 
 
-def recovery(
-    durability: str,
-    killed: Path,
-    then: Point | None,
-    signals: list[int],
-    go_on: Callable[..., Result] = again,
-    **options: Any,
-) -> Result:
+def recovery(killed: Path, go_on: Work, then: Point | None, signals: list[int]) -> Result:
     """Go on in a copy of what a kill left; perhaps killed again on the way at ``then``, and gone on with once
     more."""
     with copied(killed) as home:
         if then is not None:
-            signals = [*signals, in_process(lambda: go_on(home, Crash(then), durability, **options))[0]]
-        signal, found = in_process(lambda: go_on(home, Crash(), durability, **options))
+            signals = [*signals, in_process(partial(go_on, home, Crash(then)))[0]]
+        signal, found = in_process(partial(go_on, home, Crash()))
         return {"then": then, "signals": [*signals, signal], **found, "world": world(home)}
 
 
-def undisturbed(durability: str, **options: Any) -> Result:
-    with folder() as home:
-        signal, found = in_process(lambda: first(home, Crash(), durability, **options))
+def undisturbed(work: Work, where: AbstractContextManager[Path]) -> Result:
+    """What comes of it, which is printed first."""
+    with where as home:
+        signal, found = in_process(partial(work, home, Crash()))
         return {"signals": [signal], **found, "world": world(home)}
 
 
-def matrix(durability: str, recoveries: bool, every: int, database: type[CrashingDatabase]) -> None:
+def anywhere(found: Result) -> list[Point]:
+    return points(found.get("counts", {}))
+
+
+def killed(
+    begin: Work,
+    go_on: Work,
+    counts: dict[str, int],
+    *,
+    every: int | None = None,
+    then: Callable[[Result], list[Point]] = lambda found: [],
+    whole: Path | None = None,
+) -> None:
+    """``begin``, killed at a sample of its points (or one in ``every``) in a home of its own or in a copy of one,
+    and gone on with; and so again, where going on is killed at the points that ``then`` names."""
+    wanted = points(counts)
+    for point in sampled(wanted, "killed") if every is None else wanted[::every]:
+        with copied(whole) if whole else folder() as home:
+            signals = [in_process(partial(begin, home, Crash(point)))[0]]
+            say({"point": point, **(found := recovery(home, go_on, None, signals))})
+            for second in then(found):
+                say({"point": point, **recovery(home, go_on, second, signals)})
+
+
+def matrix(durability: str, database: type[CrashingDatabase], twice: bool, every: int) -> None:
     """One in ``every`` points of the turn; or a sample of them, and every point of the recovery from each."""
-    base = undisturbed(durability, database=database)
-    say({"base": base})
-    wanted = points(base["counts"])
-    for point in sampled(wanted, "killed") if recoveries else wanted[::every]:
-        with tempfile.TemporaryDirectory() as place:
-            found = case(durability, point, home := Path(place), database=database)
-            say(found)
-            for then in points(found.get("counts", {})) if recoveries else ():
-                ended = found["signals"][:1]
-                say({"point": point, **recovery(durability, home, then, ended, database=database)})
+    begin, go_on = (partial(work, durability=durability, database=database) for work in (first, again))
+    say({"base": (base := undisturbed(begin, folder()))})
+    if twice:
+        killed(begin, go_on, base["counts"], then=anywhere)
+    else:
+        killed(begin, go_on, base["counts"], every=every)
 
 
 def asking(*given: Any, tools: Any, callbacks: Any, **options: Any) -> Agent:
@@ -244,11 +246,9 @@ def asking(*given: Any, tools: Any, callbacks: Any, **options: Any) -> Agent:
         note(HERE.home, "asked", request.name)
         return "once"
 
-    with_question = [
-        replace(one, spec=replace(one.spec, approval="ask")) if one.spec.name == "put" else one
-        for one in tools
-    ]
-    return Agent(*given, tools=with_question, callbacks={**callbacks, "approval": person}, **options)
+    put, *others = tools
+    asks = [replace(put, spec=replace(put.spec, approval="ask")), *others]
+    return Agent(*given, tools=asks, callbacks={**callbacks, "approval": person}, **options)
 
 
 class Watching(Hooks):
@@ -280,10 +280,8 @@ def hooked(*given: Any, **options: Any) -> Agent:
 
 def limited(*given: Any, settings: Settings, **options: Any) -> Agent:
     """An agent with limits that the turn does not reach."""
-    limits = {
-        scope: {"usd": 10, "tokens": 1_000_000, "seconds": 600}
-        for scope in ("turn", "tree", "session", "day")
-    }
+    most = {"usd": 10, "tokens": 1_000_000, "seconds": 600}
+    limits = dict.fromkeys(("turn", "tree", "session", "day"), most)
     prices = {"scripted:scripted": {"input": 1, "output": 2}}
     asked = Settings.of({"limits": limits, "prices": prices})
     kept = {"limits": asked.limits, "prices": asked.prices}
@@ -299,37 +297,24 @@ KINDS = {"asking": asking, "hooked": hooked, "typed": typed, "limited": limited}
 
 
 def once(kind: Callable[..., Agent]) -> None:
-    """The turn of another kind of agent, killed at every point."""
-    with folder() as home:
-        _, base = in_process(lambda: first(home, Crash(), "full", kind=kind))
-    say({"base": base})
-    for point in sampled(points(base["counts"]), "killed"):
-        with folder() as home:
-            say(case("full", point, home, kind=kind))
+    """The turn of another kind of agent."""
+    begin, go_on = (partial(work, kind=kind) for work in (first, again))
+    say({"base": (base := undisturbed(begin, folder()))})
+    killed(begin, go_on, base["counts"])
 
 
-def suspended(recoveries: bool, every: int) -> None:
+def suspended() -> None:
     """The turn whose unsafe tool waits for a yes, and then for its result: killed at every point of what asks,
-    answers and goes on (one in ``every``, or a sample), and again at every point of the recovery."""
-    with folder() as home:
-        _, base = in_process(lambda: to_the_end(home, Crash(), "full"))
-    say({"base": base})
-    wanted = points(base["counts"])
-    for point in sampled(wanted, "killed") if recoveries else wanted[::every]:
-        with folder() as killed:
-            ended = [
-                in_process(lambda killed=killed, point=point: to_the_end(killed, Crash(point), "full"))[0]
-            ]  # type: ignore[misc]
-            say(found := {"point": point, **recovery("full", killed, None, ended, go_on=to_the_end)})
-            for then in points(found.get("counts", {})) if recoveries else ():
-                say({"point": point, **recovery("full", killed, then, ended, go_on=to_the_end)})
+    answers and goes on, and again at every point of the recovery."""
+    say({"base": (base := undisturbed(to_the_end, folder()))})
+    killed(to_the_end, to_the_end, base["counts"], then=anywhere)
 
 
-def to_the_end(home: Path, crash: Crash, durability: str) -> Result:
+def to_the_end(home: Path, crash: Crash) -> Result:
     """Whatever is next: begin the turn, answer what it waits for, go on with it, look up what came of it."""
     heard: list[str] = []
     while True:
-        agent = agent_of(home, crash, durability, heard=heard, kind=waiting)
+        agent = agent_of(home, crash, heard=heard, kind=waiting)
         turns = agent.journal.recent(session=SESSION)
         try:
             if not turns:
@@ -363,26 +348,17 @@ def waiting(*given: Any, tools: Any, settings: Any, **options: Any) -> Agent:
 
 
 def given_up() -> None:
-    """Every point of the turn; then another turn in its session, itself killed at every point up to its first
-    few commits."""
-    base = undisturbed("full")
-    say({"base": base})
-    for point in sampled(points(base["counts"]), "killed"):
-        with folder() as home:
-            signal, _ = in_process(lambda home=home, point=point: first(home, Crash(point), "full"))  # type: ignore[misc]
-            for then in (None, *points({"before": FEW, "after": FEW})):
-                say({"point": point, **recovery("full", home, then, [signal], go_on=anew)})
+    """Another turn in the session of one that was killed, itself killed up to its first few commits."""
+    say({"base": (base := undisturbed(first, folder()))})
+    killed(first, anew, base["counts"], then=lambda found: points({"before": FEW, "after": FEW}))
 
 
 def mutant(name: str) -> None:
     """The same matrix with an engine that has one fault; recovery is the mutant's too."""
     kind, database = MUTANTS[name]
-    options = {"kind": kind, "database": database}
-    base = undisturbed("full")
-    say({"base": base})
-    for point in points(base["counts"]):
-        with folder() as home:
-            say(case("full", point, home, **options))
+    begin, go_on = (partial(work, kind=kind, database=database) for work in (first, again))
+    say({"base": (base := undisturbed(first, folder()))})
+    killed(begin, go_on, base["counts"], every=1)
 
 
 FEW = 4
@@ -396,31 +372,21 @@ EDITS: dict[str, dict[str, Any]] = {
 
 def forks(name: str) -> None:
     """A fork of a finished turn, killed at every point, and again at every point of its recovery."""
-    edit = EDITS[name]
     with folder() as whole:
-        _, made = in_process(lambda: first(whole, Crash(), "full"))
-        turn = made["turn"]
-        with copied(whole) as home:
-            _, base = in_process(lambda: fork(home, turn, edit, Crash()))
-            say({"base": {**made, "forked": base}})
-        for point in sampled(points(base["counts"]), "killed"):
-            with copied(whole) as killed:
-                ended, _ = in_process(
-                    lambda killed=killed, point=point: fork(killed, turn, edit, Crash(point))
-                )  # type: ignore[misc]
-                found = fork_recovery(killed, turn, edit, None, ended)
-                say({"point": point, **found})
-                for then in points(found.get("counts", {})):
-                    say({"point": point, **fork_recovery(killed, turn, edit, then, ended)})
+        _, made = in_process(partial(first, whole, Crash()))
+        begin, go_on = (partial(work, turn=made["turn"], edit=EDITS[name]) for work in (fork, fork_again))
+        base = undisturbed(begin, copied(whole))
+        say({"base": {**made, "forked": base}})
+        killed(begin, go_on, base["counts"], then=anywhere, whole=whole)
 
 
-def fork(home: Path, turn: str, edit: dict[str, Any], crash: Crash) -> Result:
+def fork(home: Path, crash: Crash, turn: str, edit: dict[str, Any]) -> Result:
     agent = agent_of(home, crash)
     forked = agent.fork(turn, 3, edit)
     return {**told(agent, forked.run()), "counts": dict(crash.counts)}
 
 
-def fork_again(home: Path, turn: str, edit: dict[str, Any], crash: Crash) -> Result:
+def fork_again(home: Path, crash: Crash, turn: str, edit: dict[str, Any]) -> Result:
     """Go on with the fork of ``turn`` after a crash, or make it when there is none."""
     agent = agent_of(home, crash)
     old, made = agent.journal.messages(turn), [info for info in agent.journal.recent() if info.parent == turn]
@@ -431,15 +397,6 @@ def fork_again(home: Path, turn: str, edit: dict[str, Any], crash: Crash) -> Res
     return {**told(agent, done.run()), "old": old, "counts": dict(crash.counts)}
 
 
-def fork_recovery(killed: Path, turn: str, edit: dict[str, Any], then: Point | None, ended: int) -> Result:
-    with copied(killed) as home:
-        signals = [ended]
-        if then is not None:
-            signals.append(in_process(lambda: fork_again(home, turn, edit, Crash(then)))[0])
-        signal, found = in_process(lambda: fork_again(home, turn, edit, Crash()))
-        return {"then": then, "signals": [*signals, signal], **found, "world": world(home)}
-
-
 def many(count: int, shares: list[float]) -> None:
     """Turns that run together, in sessions of their own, killed together after shares of their commits. How
     many moves share a commit differs from run to run: one that ended before it was killed is done again, and
@@ -447,9 +404,8 @@ def many(count: int, shares: list[float]) -> None:
 
     def start(home: Path, crash: Crash) -> Result:
         store = Store(home, "full", GroupingDatabase)
-        agents = [
-            agent_of(home, crash, session=f"{SESSION}-{number}", store=store) for number in range(count)
-        ]
+        sessions = (f"{SESSION}-{number}" for number in range(count))
+        agents = [agent_of(home, crash, session=session, store=store) for session in sessions]
 
         async def all_of_them() -> None:
             await asyncio.gather(*(agent.arun("please", conversation_history=HISTORY) for agent in agents))
@@ -472,16 +428,14 @@ def many(count: int, shares: list[float]) -> None:
         return {"found": found}
 
     with folder() as home:
-        _, whole = in_process(lambda: start(home, Crash()))
+        _, whole = in_process(partial(start, home, Crash()))
     for share in shares:
         commit, ended = max(1, int(share * whole["counts"]["before"])), 0
         while not ended:
             with folder() as home:
-                ended, begun = in_process(
-                    lambda home=home, commit=commit: start(home, Crash(("before", commit)))
-                )  # type: ignore[misc]
+                ended, begun = in_process(partial(start, home, Crash(("before", commit))))
                 if ended:
-                    _, after = in_process(lambda home=home: go_on(home))  # type: ignore[misc]
+                    _, after = in_process(partial(go_on, home))
                     say({"commit": commit, "signal": ended, **begun, **after, "world": world(home)})
             commit = max(1, commit * 3 // 4)
 
@@ -495,11 +449,11 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["matrix", durability, "late" | "prompt" as how, "once" | "twice" as often, every]:
             database = CrashingDatabase if how == "late" else PromptDatabase
-            matrix(durability, often == "twice", int(every), database)
+            matrix(durability, database, often == "twice", int(every))
         case ["once", kind]:
             once(KINDS[kind])
-        case ["suspended", "once" | "twice" as often, every]:
-            suspended(often == "twice", int(every))
+        case ["suspended"]:
+            suspended()
         case ["given up"]:
             given_up()
         case ["mutant", name]:

@@ -4,6 +4,7 @@ Started as a program of its own; prints one JSON line a case."""
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,8 @@ from fsm_agent import Agent
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
-from tests.crash.driver import folder, in_process, points, warm_up
-from tests.crash.scene import (
-    HERE,
-    SESSION,
-    SETTINGS,
-    TOOLS,
-    Crash,
-    CrashingDatabase,
-    PromptDatabase,
-    note,
-    world,
-)
+from tests.crash.driver import folder, killed, undisturbed, warm_up
+from tests.crash.scene import HERE, SESSION, SETTINGS, TOOLS, Crash, CrashingDatabase, PromptDatabase, note
 
 
 def model(crash: Crash) -> ScriptedModel:
@@ -68,9 +59,9 @@ def first(home: Path, crash: Crash, database: type[CrashingDatabase]) -> dict[st
     return {**told(agent), "counts": dict(crash.counts)}
 
 
-def again(home: Path, database: type[CrashingDatabase]) -> dict[str, Any]:
+def again(home: Path, crash: Crash, database: type[CrashingDatabase]) -> dict[str, Any]:
     """Go on after a crash, as long as there is something to go on with."""
-    agent = crew(home, Crash(), database)
+    agent = crew(home, crash, database)
     if not agent.journal.recent(session=SESSION):
         agent.run_conversation("What did I pay?")
     while True:
@@ -95,17 +86,10 @@ def told(agent: Agent) -> dict[str, Any]:
 def main() -> None:
     warm_up()
     for database in (CrashingDatabase, PromptDatabase):
-        with folder() as home:
-            _, base = in_process(lambda home=home, database=database: first(home, Crash(), database))  # type: ignore[misc]
-            print(json.dumps({"base": True, **base, "world": world(home)}), flush=True)
-        for point in points(base["counts"]):
-            with folder() as home:
-                signal, _ = in_process(
-                    lambda home=home, point=point, database=database: first(home, Crash(point), database)  # type: ignore[misc]
-                )
-                _, found = in_process(lambda home=home, database=database: again(home, database))  # type: ignore[misc]
-                case = {"point": point, "signal": signal, **found, "world": world(home)}
-                print(json.dumps(case), flush=True)
+        begin = partial(first, database=database)
+        base = undisturbed(begin, folder())
+        print(json.dumps({**base, "base": True}), flush=True)
+        killed(begin, partial(again, database=database), base["counts"], every=1)
 
 
 if __name__ == "__main__":

@@ -181,9 +181,8 @@ def _full(pick: random.Random, _: Mapping[str, str]) -> Reply:
 
 
 def _elsewhere(pick: random.Random, places: Mapping[str, str]) -> Reply:
-    return status(
-        pick.choice([301, 302, 303, 307, 308]), "", {"Location": pick.choice(list(places.values()))}
-    )
+    code, place = pick.choice([301, 302, 303, 307, 308]), pick.choice(list(places.values()))
+    return status(code, "", {"Location": place})
 
 
 def _silent(pick: random.Random, _: Mapping[str, str]) -> Reply:
@@ -205,17 +204,11 @@ ANSWERS = {
 }
 """Everything that providers are known to answer, in groups."""
 USUAL = dict.fromkeys(ANSWERS, 1.0) | {
-    "again": 5,
-    "called": 4,
-    "full": 3,
-    "delegated": 2,
-    "text": 0.5,
-    "elsewhere": 0.5,
-}
+    "again": 5, "called": 4, "full": 3, "delegated": 2, "text": 0.5, "elsewhere": 0.5,
+}  # fmt: skip
 """How often each is met; what ends a turn, less often. A turn meets some groups more often than others."""
 
 
 def described(plan: Plan) -> str:
-    return json.dumps(
-        {"seed": plan.seed, "kills": plan.kills, "auxiliary": len(plan.auxiliary), **plan.settings}
-    )
+    said = {"seed": plan.seed, "kills": plan.kills, "auxiliary": len(plan.auxiliary)}
+    return json.dumps({**said, **plan.settings})

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,21 +56,12 @@ def addressed(spec: Any, plan: Plan, port: int, life: int, name: str) -> dict[st
 def agent_of(plan: Plan, port: int, home: Path, life: int, crash: Crash) -> Agent:
     CrashingDatabase.crash = crash
     first, *rest = [addressed(spec, plan, port, life, f"m{n}") for n, spec in enumerate(plan.entries)]
+    auxiliary = [addressed(spec, plan, port, life, f"a{n}") for n, spec in enumerate(plan.auxiliary)]
     return Agent(
-        first.pop("model"),
-        **first,
-        fallbacks=rest,
-        auxiliary=[addressed(spec, plan, port, life, f"a{n}") for n, spec in enumerate(plan.auxiliary)],
-        tools=[echo, fail],
-        toolsets=["delegate"],
-        settings=plan.limits,
-        system_prompt="You are a test.",
-        home=home,
-        session_id="s-hostile",
-        clock=HurriedClock(),
-        callbacks=interrupting(plan),
-        store=Store(home, "full", CrashingDatabase),
-    )
+        first.pop("model"), **first, fallbacks=rest, auxiliary=auxiliary, tools=[echo, fail], toolsets=["delegate"],
+        settings=plan.limits, system_prompt="You are a test.", home=home, session_id="s-hostile", clock=HurriedClock(),
+        callbacks=interrupting(plan), store=Store(home, "full", CrashingDatabase),
+    )  # fmt: skip
 
 
 def interrupting(plan: Plan) -> dict[str, Any]:
@@ -100,15 +92,9 @@ def name_children() -> None:
         def entry(spec: Any) -> dict[str, Any]:
             return {**spec, "base_url": own(spec["base_url"])}
 
-        chain, auxiliary = options.fallbacks or (), options.auxiliary or ()
-        return made(
-            replace(
-                options,
-                base_url=own(options.base_url or ""),
-                fallbacks=[entry(one) for one in chain],
-                auxiliary=[entry(one) for one in auxiliary],  # type: ignore[union-attr]
-            )
-        )
+        lists: Any = {"fallbacks": options.fallbacks or (), "auxiliary": options.auxiliary or ()}
+        named = {name: [entry(one) for one in entries] for name, entries in lists.items()}
+        return made(replace(options, base_url=own(options.base_url or ""), **named))
 
     Agent.of = of  # type: ignore[assignment, method-assign]
 
@@ -151,9 +137,7 @@ def played(seed: int, port: int) -> Found:
     plan = Plan.of(seed)
     with folder() as home:
         for life, kill in enumerate((*plan.kills, None)):
-            ended, found = in_process(
-                lambda life=life, kill=kill: lived(plan, port, home, life, kill)  # type: ignore[misc]
-            )
+            ended, found = in_process(partial(lived, plan, port, home, life, kill))
             if not ended or ended == signal.SIGALRM:
                 break
     return {"seed": seed, "signal": ended, "lives": life + 1, **found}

@@ -16,7 +16,7 @@ from fsm_agent.request import Flush, Needed, flush_of
 from fsm_agent.sessions.store import ConversationLog, ConversationRecording
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.journal.log import Closing
-from tests.crash.scene import CrashingDatabase
+from tests.crash.scene import CrashingDatabase, assert_takes_the_place, logging_with
 
 
 class NoIntent(ConversationLog):
@@ -89,36 +89,22 @@ class EarlyDatabase(CrashingDatabase):
         return super().commit_group(connection, group)
 
 
-for fault in (NoIntent, SplitTransaction, EagerModel, EagerTool, EagerEnd, Repeating, EarlyDatabase):
-    (known,) = fault.__bases__
-    own = {name for name in vars(fault) if not name.startswith("__")} - {"early"}
-    assert all(hasattr(known, name) for name in own), f"{fault.__name__} takes the place of nothing"
+assert_takes_the_place(
+    NoIntent, SplitTransaction, EagerModel, EagerTool, EagerEnd, Repeating, EarlyDatabase, new="early"
+)
 
 
-def engine(
-    log: type[ConversationLog] = ConversationLog, recording: type[ConversationRecording] | None = None
-) -> type[Agent]:
-    class Log(log):  # type: ignore[valid-type, misc]
-        def began(self, known: ConversationRecording | None = None) -> None:
-            changed = recording is not None and known is not None
-            super().began(recording(known.entries) if changed else known)
-
-    class Mutant(Agent):
-        def _log(
-            self, state: Any, session: Any, known: ConversationRecording | None = None
-        ) -> ConversationLog:
-            made: ConversationLog = Log(self._store.database, session, state, known, tell=self._status)
-            return made
-
-    return Mutant
+class RepeatingLog(ConversationLog):
+    def began(self, known: ConversationRecording | None = None) -> None:
+        super().began(known and Repeating(known.entries))
 
 
 MUTANTS: dict[str, tuple[type[Agent], type[CrashingDatabase]]] = {
-    "no intent row": (engine(NoIntent), CrashingDatabase),
-    "split transaction": (engine(SplitTransaction), CrashingDatabase),
-    "model asked before its row is safe": (engine(EagerModel), CrashingDatabase),
-    "tool run before its intent is safe": (engine(EagerTool), CrashingDatabase),
-    "result returned before it is safe": (engine(EagerEnd), CrashingDatabase),
-    "repeat unsafe": (engine(recording=Repeating), CrashingDatabase),
+    "no intent row": (logging_with(NoIntent), CrashingDatabase),
+    "split transaction": (logging_with(SplitTransaction), CrashingDatabase),
+    "model asked before its row is safe": (logging_with(EagerModel), CrashingDatabase),
+    "tool run before its intent is safe": (logging_with(EagerTool), CrashingDatabase),
+    "result returned before it is safe": (logging_with(EagerEnd), CrashingDatabase),
+    "repeat unsafe": (logging_with(RepeatingLog), CrashingDatabase),
     "acknowledge before commit": (Agent, EarlyDatabase),
 }

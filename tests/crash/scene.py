@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent import Agent, Settings, tool
-from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store import ConversationLog, Store
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, overflow, repeat, text, tools
 from tests.helpers.on_postgres import database_class
@@ -74,6 +74,25 @@ class GroupingDatabase(CrashingDatabase):
     """With several jobs a commit, as it really is."""
 
     group, late = KEPT_IN.group, KEPT_IN.late
+
+
+def logging_with(log: type[ConversationLog]) -> type[Agent]:
+    """Agents that write down what happens as this class does."""
+
+    class Logging(Agent):
+        def _log(self, state: Any, session: Any, recording: Any = None) -> ConversationLog:
+            return log(self._store.database, session, state, recording, tell=self._status)
+
+    return Logging
+
+
+def assert_takes_the_place(*faults: type, new: str = "") -> None:
+    """A class with a fault has no method but those of the class that it inherits from: else it has no fault."""
+    for fault in faults:
+        own = {name for name in vars(fault) if not name.startswith("__")} - {new}
+        assert all(hasattr(fault.__base__, name) for name in own), (
+            f"{fault.__name__} takes the place of nothing"
+        )
 
 
 def note(home: Path, *words: str) -> None:
@@ -142,11 +161,8 @@ def model(crash: Crash) -> ScriptedModel:
             return blank() if body["messages"][-1]["role"] == "tool" else text("all done")
         if '"role": "tool"' in said:
             return overflow()
-        return tools(
-            call("put", {"key": "a"}, "c1"),
-            call("mark", {"key": "b"}, "c2"),
-            call("look", {"key": "c"}, "c3"),
-        )
+        both = call("put", {"key": "a"}, "c1"), call("mark", {"key": "b"}, "c2")
+        return tools(*both, call("look", {"key": "c"}, "c3"))
 
     return ScriptedModel(repeat(answer))
 
@@ -165,15 +181,7 @@ def agent_of(
     CrashingDatabase.crash = HERE.crash = crash
     HERE.home = home
     return kind(
-        port or model(crash),
-        tools=TOOLS,
-        toolsets=[],
-        system_prompt="You are a test.",
-        home=home,
-        session_id=session,
-        context_window=100_000,
-        clock=FakeClock(),
-        settings=SETTINGS,
+        port or model(crash), tools=TOOLS, toolsets=[], system_prompt="You are a test.", home=home, session_id=session,
+        context_window=100_000, clock=FakeClock(), settings=SETTINGS, store=store or Store(home, durability, database),
         callbacks={} if heard is None else {"status": lambda line: heard.append(line)},
-        store=store or Store(home, durability, database),
-    )
+    )  # fmt: skip

@@ -21,7 +21,9 @@ from fsm_agent.sessions.store import Claim, ConversationLog, Store
 from fsm_agent.sessions.store.fence import Fence, Fences
 from fsm_agent.sessions.store.journal.log import Closing
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
+from tests.crash.scene import assert_takes_the_place, logging_with
 from tests.helpers.on_postgres import database_class
+from tests.helpers.store_homes import look
 
 Point = tuple[str, int]
 SESSION = "s-1"
@@ -130,16 +132,7 @@ def agent_of(home: Path, store: Store, log: type[ConversationLog] = Conversation
         line(home, key)
         return f"put {key}"
 
-    @tool(effect="pure")
-    def look() -> str:
-        """Look."""
-        return "seen"
-
-    class Speaker(Agent):
-        def _log(self, state: Any, session: Any, recording: Any = None) -> ConversationLog:
-            return log(self._store.database, session, state, recording, tell=self._status)
-
-    return Speaker(
+    return logging_with(log)(
         ScriptedModel(repeat(answer)), tools=[put, look], toolsets=[], system_prompt="You are a test.",
         home=home, store=store, session_id=SESSION, context_window=100_000, clock=FakeClock(),
         settings=SETTINGS,
@@ -256,12 +249,9 @@ class Takeover:
 
 def faults(found: Found, point: Point, how: str) -> list[str]:
     """What is wrong with it, in words."""
-    wrong = [
-        f"{key} was put {found.ran.count(key)} times" for key in set(found.ran) if found.ran.count(key) > 1
-    ]
-    wrong += (
-        [f"the rows of the new owner were changed in {', '.join(found.changed)}"] if found.changed else []
-    )
+    often = {key: found.ran.count(key) for key in found.ran if found.ran.count(key) > 1}
+    wrong = [f"{key} was put {times} times" for key, times in often.items()]
+    wrong += [f"the rows of the new owner were changed in {found.changed}"] if found.changed else []
     if how == "late" or not found.taken:
         wrong += [] if (found.old, found.stored) == ("done", True) else [f"the owner: {found.old}"]
         wrong += [] if how != "late" or found.new in ("", "OwnershipLost") else [f"late: {found.new}"]
@@ -311,10 +301,4 @@ MUTANTS: dict[str, tuple[Engine, str, str, str]] = {
     "no rank": (Engine(store=NoRank), "late", "reply", "the owner: OwnershipLost"),
 }
 """Engines with one fault each, how the turn is taken over that shows it, at which points, and what is seen."""
-for mutant, real in (
-    (NoFence, Fence),
-    (FenceBehind, ConversationLog),
-    (ReadBefore, ConversationLog),
-    (NoRank, Store),
-):
-    assert all(hasattr(real, name) for name in vars(mutant) if not name.startswith("__")), mutant
+assert_takes_the_place(NoFence, FenceBehind, ReadBefore, NoRank)

@@ -47,12 +47,13 @@ def test_killed_at_every_point_the_next_turn_is_begun_exactly_once() -> None:
         base = case if "base" in case else base
         check(case, base)
         assert base["rows"][-1] == ["assistant", ANSWER]
-        if "signal" in case:
-            signals.append(case["signal"])
-    assert set(signals) == {9}
+        if "point" in case:
+            signals.append(tuple(case["signals"]))
+    assert set(signals) == {(9, 0)}
     assert len(signals) > 30
 
 
+@pytest.mark.slow
 def test_killed_between_the_two_turns_the_second_one_is_begun_by_another_process(tmp_path: Path) -> None:
     program = (
         "from pathlib import Path\n"
@@ -71,9 +72,5 @@ def test_killed_between_the_two_turns_the_second_one_is_begun_by_another_process
     assert (result.agent, result.final_response) == ("billing", ANSWER)
     with pytest.raises(ConfigError, match="nothing to resume"):
         agent.resume(SESSION)
-    assert [line[2] for line in world(tmp_path) if line[0] == "sent"] == [
-        "triage",
-        "billing",
-        "clerk",
-        "billing",
-    ]
+    asked = [line[2] for line in world(tmp_path) if line[0] == "sent"]
+    assert asked == ["triage", "billing", "clerk", "billing"]

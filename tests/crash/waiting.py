@@ -14,6 +14,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 
 SESSION = "s-waiting"
+TASKS = [{"goal": "one"}, {"goal": "two"}]
 PLAN = [{"id": "a", "content": "ask first", "status": "in_progress"}]
 
 
@@ -32,10 +33,7 @@ def answers(body: dict[str, Any]) -> Any:
             text("done"),
         ],
         "clarify": [tools(call("clarify", {"question": "Which?"})), text("done")],
-        "children": [
-            tools(call("delegate_task", {"tasks": [{"goal": "one"}, {"goal": "two"}]})),
-            text("done"),
-        ],
+        "children": [tools(call("delegate_task", {"tasks": TASKS})), text("done")],
         "one": [text("ONE")],
         "two": [tools(call("look")), text("TWO")],
     }
@@ -87,8 +85,8 @@ def agent_of(
 
     agent = Agent(
         ScriptedModel(repeat(answers)), home=home, session_id=SESSION, tools=[look] if gone else [danger, look],
-        settings=settings,
-        toolsets=["todo", "delegate", "clarify"], callbacks={"approval": person, "clarify": person} if attended else {},
+        settings=settings, toolsets=["todo", "delegate", "clarify"],
+        callbacks={"approval": person, "clarify": person} if attended else {},
     )  # fmt: skip
     return agent
 

@@ -7,11 +7,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fsm_agent import Agent, RunContext, tool
+from fsm_agent import Agent, RunContext, TurnResult, tool
 from fsm_agent.dispatch.apps import App
+from fsm_agent.dispatch.follow import Follower
 from fsm_agent.dispatch.in_process import InProcess
+from fsm_agent.dispatch.port import Order, TurnLink
+from fsm_agent.dispatch.run_turn import run_turn
+from fsm_agent.dispatch.submit import DIGEST, submit
 from fsm_agent.dispatch.worker import Worker
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.queued import queue
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 
 
@@ -70,6 +75,27 @@ def agent_with(held: Held, **more: Any) -> Callable[[], Agent[Any, Any]]:
 
 def says(words: str, **more: Any) -> Callable[[], Agent[Any, Any]]:
     return lambda: Agent(ScriptedModel(repeat(text(words))), toolsets=[], **more)
+
+
+async def queued(store: Store, turn: str = "t-1") -> Order:
+    """A turn that is written down, and nobody was told of."""
+    order = Order("s-1", turn, DIGEST)
+    await queue(store, order.turn, order.session, DIGEST, {"user_message": "go"})
+    return order
+
+
+async def attempted(
+    store: Store, order: Order, rank: int | None, make: Callable[[], Any], link: TurnLink | None = None
+) -> str:
+    """An attempt at a turn by a worker with this store; how it ended."""
+    made = app_of(store, make).made
+    return await run_turn(order, rank, link or TurnLink(), store, made, lambda agent: None)
+
+
+async def told(store: Store, dispatcher: Any, words: str, session: str | None = None) -> TurnResult:
+    """What comes of a message that is submitted and followed."""
+    order = await submit(store, dispatcher, words, session)
+    return await Follower(store, Told()).followed(order.turn)
 
 
 @asynccontextmanager

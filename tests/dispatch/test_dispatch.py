@@ -5,26 +5,27 @@ from __future__ import annotations
 import asyncio
 import io
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from fsm_agent import Agent, RunContext, tool
+from fsm_agent import Agent, RunContext, TurnResult, tool
 from fsm_agent.cli.live import ProgressView
 from fsm_agent.dispatch.apps import App
 from fsm_agent.dispatch.follow import Follower
 from fsm_agent.dispatch.in_process import InProcess
-from fsm_agent.dispatch.port import Order, TurnLink
-from fsm_agent.dispatch.run_turn import SUSPENDED, WITHDRAWN, run_turn
+from fsm_agent.dispatch.port import Order
+from fsm_agent.dispatch.run_turn import SUSPENDED, WITHDRAWN
 from fsm_agent.dispatch.submit import DIGEST, cancel, control, submit
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.queued import found, queue, to_be_run
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
-from tests.dispatch.scene import Held, Told, agent_with, app_of, asks, says, served
+from tests.dispatch.scene import Held, Told, agent_with, asks, attempted, says, served, told
 from tests.helpers.waiting import until_so
 
 
@@ -44,9 +45,8 @@ def test_a_turn_that_nobody_was_told_of_is_found_run_and_followed(tmp_path: Path
     assert [row["role"] for row in result.messages] == ["user", "assistant", "tool", "assistant"]
     assert told.moves[:3] == ["BuildMessages", "CallLLM", "ExecuteTools"]
     assert told.calls == [("put", "put x")]
-    assert (queued := found(store, order.turn)) is None or queued.request == {}, (
-        "the message is not kept twice"
-    )
+    row = found(store, order.turn)
+    assert row is None or row.request == {}, "the message is not kept twice"
 
 
 def test_who_follows_a_turn_sees_how_long_its_tools_took(tmp_path: Path) -> None:
@@ -57,9 +57,8 @@ def test_who_follows_a_turn_sees_how_long_its_tools_took(tmp_path: Path) -> None
         """Take a while."""
         return sum(range(2_000_000))
 
-    agent = Agent(
-        ScriptedModel([tools(call("book")), text("done")]), tools=[book], toolsets=[], home=tmp_path
-    )
+    script = [tools(call("book")), text("done")]
+    agent = Agent(ScriptedModel(script), tools=[book], toolsets=[], home=tmp_path)
     turn = agent.start("go")
     turn.run()
     view = ProgressView(Console(file=shown, width=120), verbose=True)
@@ -109,9 +108,7 @@ def test_a_message_is_queued_once_and_an_ended_turn_is_not_run_again(tmp_path: P
             order = await submit(store, dispatcher, "one", turn_id="t-1")
             await Follower(store, Told()).followed(order.turn)
             again = Order(order.session, order.turn, DIGEST)
-            link = TurnLink()
-            make = app_of(store, agent_with(held)).made
-            assert await run_turn(again, None, link, store, make, lambda agent: None) == "text_response"
+            assert await attempted(store, again, None, agent_with(held)) == "text_response"
             await queue(store, order.turn, order.session, DIGEST, {"user_message": "one"})
 
     asyncio.run(main())
@@ -220,26 +217,32 @@ def test_a_turn_of_another_table_is_left_alone_and_that_is_said(tmp_path: Path) 
     assert not Turns(store.database).recent()
 
 
-def delegating(body: dict[str, Any]) -> Any:
-    """A parent that gives a task to a child, and the child."""
-    rows = [row for row in body["messages"] if row["role"] != "system"]
-    if "find out" in str(rows[0]["content"]):
-        return text("found out")
-    if rows[-1]["role"] == "tool":
-        return text("my child has answered")
-    return tools(call("delegate_task", {"tasks": [{"goal": "find out"}]}, "c1"))
+def delegating(held: Held, **task: Any) -> Callable[[], Agent]:
+    """A parent that gives a task to a child with the tool."""
+
+    def model(body: dict[str, Any]) -> Any:
+        rows = [row for row in body["messages"] if row["role"] != "system"]
+        if "find out" in str(rows[0]["content"]):
+            return asks(body)
+        if rows[-1]["role"] == "tool":
+            return text("it is under way" if task else "my child has answered")
+        return tools(call("delegate_task", {"goal": "find out", **task}, "c0"))
+
+    def make() -> Agent:
+        settings = {"delegation": {"background": True}}
+        given = {"tools": [held.tool], "toolsets": ["delegate"], "settings": settings}
+        return Agent(ScriptedModel(repeat(model)), **given)
+
+    return make
 
 
 def test_children_run_in_the_slot_of_their_parent(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-
-    def make() -> Any:
-        return Agent(ScriptedModel(repeat(delegating)), toolsets=["delegate"])
+    store, held = Store(tmp_path), Held()
+    held.go.set()
 
     async def main() -> Any:
-        async with served(store, make, slots=1) as dispatcher:
-            order = await submit(store, dispatcher, "go")
-            return await Follower(store, Told()).followed(order.turn)
+        async with served(store, delegating(held), slots=1) as dispatcher:
+            return await told(store, dispatcher, "go")
 
     result = asyncio.run(main())
     assert result.final_response == "my child has answered"
@@ -249,24 +252,9 @@ def test_children_run_in_the_slot_of_their_parent(tmp_path: Path) -> None:
 def test_tasks_in_the_background_outlive_their_turn_on_a_worker(tmp_path: Path) -> None:
     store, held = Store(tmp_path), Held()
 
-    def model(body: dict[str, Any]) -> Any:
-        rows = [row for row in body["messages"] if row["role"] != "system"]
-        if "find out" in str(rows[0]["content"]):
-            return asks(body)
-        if rows[-1]["role"] == "tool":
-            return text("it is under way")
-        return tools(call("delegate_task", {"goal": "find out", "background": True}, "c0"))
-
-    def make() -> Any:
-        settings = {"delegation": {"background": True}}
-        return Agent(
-            ScriptedModel(repeat(model)), tools=[held.tool], toolsets=["delegate"], settings=settings
-        )
-
     async def main() -> Any:
-        async with served(store, make) as dispatcher:
-            order = await submit(store, dispatcher, "go")
-            result = await Follower(store, Told()).followed(order.turn)
+        async with served(store, delegating(held, background=True)) as dispatcher:
+            result = await told(store, dispatcher, "go")
             await until_so(lambda: bool(held.begun), "the tool of the child")
             held.go.set()
             open_turns = "SELECT 1 FROM turns WHERE ended IS NULL"
@@ -287,8 +275,7 @@ def test_a_conversation_is_handed_over_within_a_slot(tmp_path: Path) -> None:
 
     async def main() -> Any:
         async with served(store, make) as dispatcher:
-            order = await submit(store, dispatcher, "hi")
-            return await Follower(store, Told()).followed(order.turn)
+            return await told(store, dispatcher, "hi")
 
     result = asyncio.run(main())
     assert (result.final_response, result.agent) == ("I am the other", "other")
@@ -319,15 +306,12 @@ def test_an_app_may_say_what_its_tools_get(tmp_path: Path) -> None:
         return "seen"
 
     def make(order: Order) -> Any:
-        return Agent[str, str](
-            ScriptedModel(repeat(asks)), tools=[put], toolsets=[]
-        ), f"deps of {order.session}"
+        one = Agent[str, str](ScriptedModel(repeat(asks)), tools=[put], toolsets=[])
+        return one, f"deps of {order.session}"
 
-    async def main() -> Order:
+    async def main() -> TurnResult:
         async with served(store, make) as dispatcher:
-            order = await submit(store, dispatcher, "hi")
-            await Follower(store, Told()).followed(order.turn)
-            return order
+            return await told(store, dispatcher, "hi")
 
-    order = asyncio.run(main())
-    assert seen == [(f"deps of {order.session}", order.session)]
+    session = asyncio.run(main()).session_id
+    assert seen == [(f"deps of {session}", session)]

@@ -1,22 +1,20 @@
-"""What keeps a move cheap: few commits, nothing that walks the history or the text, nothing made for
-nobody."""
+"""What keeps a move cheap: few commits, and nothing that walks the history or the text."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
 from pathlib import Path
 
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.errors import StoreError
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.stream_accumulator import StreamAccumulator
 from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.support.clock import SystemClock
-from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
+from fsm_agent.testing import call, text, tools
+from tests.helpers.store_homes import process
 
 
 class OneByOne(SqliteDatabase):
@@ -32,23 +30,14 @@ async def echo(words: str) -> str:
     return words
 
 
+SETTINGS = {"prompt": {"context_files": False}, "store": {"index": False}}
+
+
 def agent(home: Path, rounds: int) -> Agent:
-    return Agent(
-        ScriptedModel(
-            [*(tools(call("echo", {"words": str(number)})) for number in range(rounds)), text("done")]
-        ),
-        tools=[echo],
-        toolsets=[],
-        system_prompt="Be short.",
-        home=home,
-        store=Store(home, opened=OneByOne),
-        clock=FakeClock(),
-        settings={
-            "max_iterations": rounds + 1,
-            "prompt": {"context_files": False},
-            "store": {"index": False},
-        },
-    )
+    script = [*(tools(call("echo", {"words": str(number)})) for number in range(rounds)), text("done")]
+    settings = {"max_iterations": rounds + 1, **SETTINGS}
+    store = Store(home, opened=OneByOne)
+    return process(home, *script, tools=[echo], system_prompt="Be short.", store=store, settings=settings)
 
 
 def test_a_round_of_pure_tools_is_one_commit(tmp_path: Path) -> None:
@@ -66,43 +55,10 @@ def test_a_move_of_a_long_turn_adds_as_little_to_the_journal_as_one_of_a_short_t
     one = agent(tmp_path, 150)
     turn = one.start("go")
     turn.run()
-    with one._store.database.reading() as c:
-        sizes = [
-            size
-            for (size,) in c.execute(
-                "SELECT length(delta) FROM transitions WHERE turn = ? ORDER BY seq", (turn.id,)
-            )
-        ]
+    of = "SELECT length(delta) FROM transitions WHERE turn = ? ORDER BY seq"
+    sizes = [size for (size,) in one._store.database.select(of, turn.id)]
     assert max(sizes[-30:-1]) - max(sizes[10:40]) < 80
     assert max(sizes[10:]) < 500
-
-
-def test_a_job_that_fails_alone_leaves_nothing_behind(tmp_path: Path) -> None:
-    database = SqliteDatabase(tmp_path / "x.db")
-    insert = "INSERT INTO marks VALUES (?, ?)"
-    database.write(lambda c: c.execute(insert, ("one", 1)) and None)
-    before = database.commits
-    with pytest.raises(StoreError, match="UNIQUE"):
-        database.write(lambda c: [c.execute(insert, ("half", 1)), c.execute(insert, ("one", 1))])
-    assert database.commits == before
-    database.write(lambda c: c.execute(insert, ("two", 2)) and None)
-    with database.reading() as c:
-        assert c.execute("SELECT name FROM marks ORDER BY name").fetchall() == [("one",), ("two",)]
-    database.close()
-
-
-def test_what_a_disk_refuses_is_tried_on_a_new_connection(tmp_path: Path) -> None:
-    database, seen = SqliteDatabase(tmp_path / "x.db"), []
-
-    def broken(connection: sqlite3.Connection) -> None:
-        seen.append(connection)
-        raise sqlite3.OperationalError("disk I/O error")
-
-    with pytest.raises(StoreError, match="disk I/O error"):
-        database.write(broken)
-    database.write(seen.append)
-    assert seen[0] is not seen[1]
-    database.close()
 
 
 @pytest.mark.slow
@@ -135,37 +91,23 @@ def test_the_journal_of_a_turn_holds_every_request_and_reply_as_before(tmp_path:
     one = agent(tmp_path, 1)
     turn = one.start("go")
     turn.run()
-    with one._store.database.reading() as c:
-        rows = c.execute(
-            "SELECT kind, status, request, reply FROM effects WHERE turn = ? ORDER BY seq, ordinal, place",
-            (turn.id,),
-        )
-        found = [
-            (kind, status, json.loads(request)["is"], json.loads(reply or "null"))
-            for kind, status, request, reply in rows
-        ]
+    of = "SELECT kind, status, request, reply FROM effects WHERE turn = ? ORDER BY seq, ordinal, place"
+    found = one._store.database.select(of, turn.id)
     assert [kind for kind, *_ in found].count("CallModel") == 2
-    assert all(
-        status == "done" and kind == asked and reply is not None for kind, status, asked, reply in found
-    )
+    for kind, status, request, reply in found:
+        assert (status, json.loads(request)["is"]) == ("done", kind)
+        assert reply is not None
 
 
 def test_what_turns_have_alike_is_in_the_file_once(tmp_path: Path) -> None:
     """Settings, limits, tools and prompts, and whatever is empty; the rest of a turn of one line is small."""
-    one = Agent(
-        ScriptedModel([text("done")] * 80),
-        tools=[echo],
-        toolsets=[],
-        home=tmp_path,
-        clock=FakeClock(),
-        settings={"prompt": {"context_files": False}, "store": {"index": False}},
-    )
+    store = Store(tmp_path)
+    one = process(tmp_path, *[text("done")] * 80, tools=[echo], store=store, settings=SETTINGS)
     pages, parts = [], []
     for turns in (20, 60):
         for _ in range(turns):
             one.chat("hello")
-        with one._store.database.reading() as c:
-            pages.append(int(c.execute("PRAGMA page_count").fetchone()[0]))
-            parts.append(int(c.execute("SELECT COUNT(*) FROM contents").fetchone()[0]))
+        pages.append(int(store.database.select("PRAGMA page_count")[0][0]))
+        parts.append(int(store.database.select("SELECT COUNT(*) FROM contents")[0][0]))
     assert (pages[1] - pages[0]) * 4096 / 60 < 6_000
     assert parts[1] - parts[0] < 5

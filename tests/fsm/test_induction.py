@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from fsm_agent.cli import main
 from fsm_agent.diagram.proof import proof_page
-from fsm_agent.fsm.promises import SAME, Demand, Promises, VisitChange, may
+from fsm_agent.fsm.promises import SAME, Change, Demand, Promises, VisitChange, may
 from fsm_agent.fsm.table import Counter, Rung, Table, end, left, lines_of, on
 from fsm_agent.fsm.verify import verify_table
 
@@ -21,15 +22,8 @@ class Door:
 
 
 AGAIN = Rung("again", "Knock", left("tries"), ("tries",))
-LINES = lines_of(
-    {
-        "Knock": [
-            on("heard", Rung("enter", "Room"), why=""),
-            on("nobody", AGAIN, end("gone", "Left"), why=""),
-        ],
-        "Room": [on("done", end("visited", "Left"), why="")],
-    }
-)
+KNOCK = [on("heard", Rung("enter", "Room"), why=""), on("nobody", AGAIN, end("gone", "Left"), why="")]
+LINES = lines_of({"Knock": KNOCK, "Room": [on("done", end("visited", "Left"), why="")]})
 PROMISES = Promises(
     name="no door is left open",
     starts=(Door(),),
@@ -45,9 +39,8 @@ PROMISES = Promises(
         Demand("", "the door is shut", lambda door: not door.open),
     ),
 )
-HOUSE = Table(
-    "house", ("Knock", "Room", "Left"), "Left", (Counter("tries"),), LINES, promises=lambda: PROMISES
-)
+STATES, COUNTERS = ("Knock", "Room", "Left"), (Counter("tries"),)
+HOUSE = Table("house", STATES, "Left", COUNTERS, LINES, promises=lambda: PROMISES)
 
 
 def findings(promises: Promises) -> tuple[str, ...]:
@@ -59,10 +52,8 @@ def test_a_promise_is_a_line_of_the_report_with_its_obligations_and_its_time() -
     check = report.checks[-1]
     assert (check.name, check.findings) == ("no door is left open", ())
     assert check.extent == "6 places, 10 obligations"
-    assert (
-        f"ok    no door is left open, every configuration: 6 places, 10 obligations, {check.seconds:.2f} s"
-        in (report.render())
-    )
+    line = f"no door is left open, every configuration: 6 places, 10 obligations, {check.seconds:.2f} s"
+    assert f"ok    {line}" in report.render()
     without = verify_table(replace(HOUSE, promises=None), small=False)
     assert len(without.checks) == len(report.checks) - 1
     assert HOUSE.digest == replace(HOUSE, promises=None).digest
@@ -78,31 +69,26 @@ def test_a_broken_promise_names_the_row_and_the_shortest_run() -> None:
 
 def test_a_start_can_be_wrong() -> None:
     demand = Demand("Knock", "the door is shut", lambda door: not door.open)
-    assert findings(replace(PROMISES, starts=(Door(True),), demands=(demand,)))[0].startswith(
-        "Knock: leaves Door(open=True) where it found nothing else; on entry to Knock it must be"
-    )
+    [first, *_] = findings(replace(PROMISES, starts=(Door(True),), demands=(demand,)))
+    words = "Knock: leaves Door(open=True) where it found nothing else; on entry to Knock it must be"
+    assert first.startswith(words)
+
+
+def promising(state: str, change: Change, *more: Any, **options: Any) -> Promises:
+    return replace(PROMISES, visits=(VisitChange(state, (change,), *more, **options),))
 
 
 @pytest.mark.parametrize(
     ("promises", "told"),
     [
         (replace(PROMISES, visits=PROMISES.visits[1:3]), "Left: nothing is declared of what this visit does"),
+        (promising("Cellar", may()), "Cellar: no state has this name; allowed: Knock, Room, Left"),
         (
-            replace(PROMISES, visits=(VisitChange("Cellar", (may(),)),)),
-            "Cellar: no state has this name; allowed: Knock, Room, Left",
-        ),
-        (
-            replace(PROMISES, visits=(VisitChange("Room", (may(),), ("lost",)),)),
+            promising("Room", may(), ("lost",)),
             "Room.lost: the state does not declare this event; allowed: done",
         ),
-        (
-            replace(PROMISES, visits=(VisitChange("Room", (may(),), after=frozenset({"luck"})),)),
-            "luck: no counter, line or exit of the table house",
-        ),
-        (
-            replace(PROMISES, visits=(VisitChange("Room", (may(window=(True,)),)),)),
-            "window: the values of Room have no such field; allowed: open",
-        ),
+        (promising("Room", may(), after={"luck"}), "luck: no counter, line or exit of the table house"),
+        (promising("Room", may(window=(1,))), "window: the values of Room have no such field; allowed: open"),
         (replace(PROMISES, demands=(Demand("Attic", "x", bool),)), "Attic: no state has this name"),
     ],
 )
@@ -120,12 +106,12 @@ def test_the_proofs_page_prints_what_is_promised() -> None:
 
 
 def test_a_broken_promise_fails_the_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, cli: Callable[..., tuple[int, str, str]]
 ) -> None:
     forgotten = replace(PROMISES, visits=(VisitChange("Left", (may(),)), *PROMISES.visits))
     for name, promises, code in (("good", PROMISES, 0), ("bad", forgotten, 1)):
         module = ModuleType(f"own_house_{name}")
         module.TABLE = replace(HOUSE, promises=lambda promises=promises: promises)  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, module.__name__, module)
-        assert main(["verify", f"{module.__name__}:TABLE"]) == code
-        assert ("FAIL  no door is left open" in capsys.readouterr().out) == bool(code)
+        ended, out, _ = cli("verify", f"{module.__name__}:TABLE")
+        assert (ended, "FAIL  no door is left open" in out) == (code, bool(code))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -66,9 +66,8 @@ def at(state: str, **counts: int) -> Counted:
 @pytest.mark.behaviour("FSM-02")
 def test_a_run_walks_the_table(machine: Machine) -> None:
     turn: TurnLike = Counted()
-    rows = [
-        machine.advance(turn, event).row.id for event in ("ready", "built", "tools", "done", "built", "text")
-    ]
+    events = ("ready", "built", "tools", "done", "built", "text")
+    rows = [machine.advance(turn, event).row.id for event in events]
     assert rows == [
         "Prepare.ready", "BuildMessages.built/3", "CallLLM.tools", "ExecuteTools.done", "BuildMessages.built/3",
         "CallLLM.text",
@@ -78,23 +77,23 @@ def test_a_run_walks_the_table(machine: Machine) -> None:
 
 
 def test_guards_are_recorded_in_order_and_once(machine: Machine) -> None:
+    """Every budget that was looked at; an unconditional row records nothing."""
     move = machine.advance(at("ClassifyError", retries=1, fallbacks=1, rebuilds=1), "unreachable")
     assert move.row.id == "ClassifyError.unreachable/3"
     assert move.guards == (("not yet retried", False), ("fallbacks left", False), ("retries left", True))
     assert move.row.guard.label == "already retried and no fallbacks left and retries left"
-
-
-def test_the_door_records_every_budget_it_looked_at(machine: Machine) -> None:
     move = machine.advance(at("BuildMessages", opened=1, attempts=3, sends=2), "built")
     assert move.row.rung == "send again"
     assert move.guards == (("attempts left", True), ("sends left", True), ("no block open", False))
-    move = machine.advance(at("BuildMessages"), "built")
-    assert move.row.rung == "send"
-    assert move.guards[2:] == (("no block open", True), ("iterations left", True))
-
-
-def test_an_unconditional_row_records_nothing(machine: Machine) -> None:
     assert machine.advance(at("CallLLM"), "error").guards == ()
+
+
+def test_choosing_leaves_the_turn_alone(machine: Machine) -> None:
+    turn = at("BuildMessages")
+    row, guards = machine.choose(turn, "built")
+    assert row.rung == "send"
+    assert guards[2:] == (("no block open", True), ("iterations left", True))
+    assert turn == at("BuildMessages")
 
 
 def test_a_row_resets_first_and_then_spends(machine: Machine) -> None:
@@ -109,44 +108,34 @@ def test_an_undeclared_event_changes_nothing_and_names_what_is_declared(machine:
     turn, same = at("Compress", retries=1), at("Compress", retries=1)
     with pytest.raises(UndeclaredEvent) as raised:
         machine.advance(turn, "built")
-    assert (
-        str(raised.value) == "turn: Compress reported 'built', for which it has no line; "
-        "declared events: unsummarised, lost, unaffordable, compressed, unchanged, stuck, outgrown, cancelled, crashed"
-    )
+    declared = "unsummarised, lost, unaffordable, compressed, unchanged, stuck, outgrown, cancelled, crashed"
+    said = "turn: Compress reported 'built', for which it has no line; declared events: "
+    assert str(raised.value) == said + declared
     assert turn == same
-
-
-def test_the_final_state_declares_nothing(machine: Machine) -> None:
-    with pytest.raises(UndeclaredEvent, match="declared events: none, the turn has ended"):
-        machine.advance(at("Finalize"), "crashed")
-
-
-def test_an_unknown_state_is_named(machine: Machine) -> None:
-    with pytest.raises(UndeclaredEvent, match="'Nowhere', which is no state of the table; states: Prepare"):
-        machine.advance(at("Nowhere"), "built")
-
-
-def test_a_stuck_turn_raises_and_is_unchanged() -> None:
-    machine = Machine(without(TURN, "CallLLM.no_summary/2"), verified=False)
-    turn = at("CallLLM", graces=2)
-    with pytest.raises(StuckTurn, match=r"no row of CallLLM\.no_summary is open \(graces left: False\)"):
-        machine.advance(turn, "no_summary")
-    assert turn == at("CallLLM", graces=2)
+    for place, told in (
+        (at("Finalize"), "declared events: none, the turn has ended"),
+        (at("Nowhere"), "'Nowhere', which is no state of the table; states: Prepare"),
+    ):
+        with pytest.raises(UndeclaredEvent, match=told):
+            machine.advance(place, "crashed")
 
 
 def test_a_wrong_table_is_refused_unless_asked_for() -> None:
+    """Then a stuck turn raises and is unchanged."""
     holed = without(TURN, "CallLLM.no_summary/2")
     with pytest.raises(TableError, match=r"CallLLM\.no_summary: hole"):
         Machine(holed)
-    Machine(holed, verified=False)
+    turn = at("CallLLM", graces=2)
+    with pytest.raises(StuckTurn, match=r"no row of CallLLM\.no_summary is open \(graces left: False\)"):
+        Machine(holed, verified=False).advance(turn, "no_summary")
+    assert turn == at("CallLLM", graces=2)
 
 
 def test_an_unverified_table_is_watched_for_overlaps() -> None:
     overlapping = changed(TURN, "ExecuteTools.bad_json/2", guard=left("strikes"))
     turn = at("ExecuteTools")
-    with pytest.raises(
-        TableError, match=r"rows ExecuteTools\.bad_json/1 and ExecuteTools\.bad_json/2 are both open"
-    ):
+    words = r"rows ExecuteTools\.bad_json/1 and ExecuteTools\.bad_json/2 are both open"
+    with pytest.raises(TableError, match=words):
         Machine(overlapping, verified=False).advance(turn, "bad_json")
     assert turn == at("ExecuteTools")
 
@@ -170,13 +159,6 @@ def test_a_truthy_comparison_counts_as_true() -> None:
     assert (move.row.rung, move.guards) == ("loop", (("n left", True),))
 
 
-def test_choosing_leaves_the_turn_alone(machine: Machine) -> None:
-    turn = at("BuildMessages")
-    row, guards = machine.choose(turn, "built")
-    assert (row.rung, len(guards)) == ("send", 4)
-    assert turn == at("BuildMessages")
-
-
 def test_one_machine_serves_many_threads(machine: Machine) -> None:
     turns = [Counted() for _ in range(8)]
 
@@ -184,11 +166,8 @@ def test_one_machine_serves_many_threads(machine: Machine) -> None:
         for event in ("ready", *("built", "tools", "done") * 3, "built", "built", "summary"):
             machine.advance(turn, event)
 
-    threads = [threading.Thread(target=run, args=(turn,)) for turn in turns]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(run, turns))
     assert {(turn.state, turn.seq, turn.count("iterations")) for turn in turns} == {("Finalize", 13, 3)}
 
 
@@ -206,12 +185,8 @@ def test_the_library_sees_the_same_transitions(machine: Machine) -> None:
 
 
 def test_names_that_the_library_uses_are_no_trap() -> None:
-    lines = lines_of(
-        {
-            "A": [on("state", go("B"), why=""), on("trigger", end("x", "E"), why="")],
-            "B": [on("to_A", end("y", "E"), why="")],
-        }
-    )
+    first = [on("state", go("B"), why=""), on("trigger", end("x", "E"), why="")]
+    lines = lines_of({"A": first, "B": [on("to_A", end("y", "E"), why="")]})
     machine = Machine(Table("t", ("A", "B", "E"), "E", (), lines))
     turn = Counted("A")
     assert [machine.advance(turn, event).row.dest for event in ("state", "to_A")] == ["B", "E"]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -48,16 +49,17 @@ class Counts:
         return self.limits[name]
 
 
-@pytest.mark.parametrize(("a", "b"), [(0, 0), (0, 2), (1, 1), (2, 0)])
-def test_guards_mean_what_their_operators_say(a: int, b: int) -> None:
-    turn = Counts({"a": a, "b": b}, {"a": 1, "b": 2})
+def test_guards_mean_what_their_operators_say() -> None:
     one, two = left("a"), left("b")
-    assert one.holds(turn) is (a < 1)
-    assert (~one).holds(turn) is (a >= 1)
-    assert (one & two).holds(turn) is (a < 1 and b < 2)
-    assert any_of((one, two)).holds(turn) is (a < 1 or b < 2)
-    assert (~(one & two)).holds(turn) is not (one & two).holds(turn)
-    assert (~any_of((one, two))).holds(turn) is not any_of((one, two)).holds(turn)
+    both, either = one & two, any_of((one, two))
+    for a, b in ((0, 0), (0, 2), (1, 1), (2, 0)):
+        turn = Counts({"a": a, "b": b}, {"a": 1, "b": 2})
+        assert one.holds(turn) is (a < 1)
+        assert (~one).holds(turn) is (a >= 1)
+        assert both.holds(turn) is (a < 1 and b < 2)
+        assert either.holds(turn) is (a < 1 or b < 2)
+        assert (~both).holds(turn) is not both.holds(turn)
+        assert (~either).holds(turn) is not either.holds(turn)
 
 
 def test_guards_read_as_words() -> None:
@@ -117,16 +119,22 @@ def test_macros_leave_every_state_but_the_final_one() -> None:
 
 
 def table(*ladder: Rung, event: str = "go") -> Table:
-    return Table(
-        "t", ("A", "B", "End"), "End", (Counter("n"),), lines_of({"A": [on(event, *ladder, why="")]})
-    )
+    return made(event, ladder, "A", "B", "End", counters=[Counter("n")])
+
+
+def made(
+    event: str, ladder: Iterable[Rung], *states: str, counters: Iterable[Counter] = (), **more: Any
+) -> Table:
+    lines = lines_of({"A": [on(event, *ladder, why="")]})
+    return Table("t", states, states[-1], tuple(counters), lines, **more)
 
 
 OVER = end("over", "E")
-LIMIT_OF_A_FLAG = lines_of({"A": [on("x", Rung("again", "A", left("n", "f"), ("n",)), OVER, why="")]})
-SAME_IDS = lines_of(
-    {"A": [on("x", Rung("again", "A", left("n"), ("n",)), OVER, why=""), on("x/1", OVER, why="")]}
-)
+AGAIN = Rung("again", "A", left("n"), ("n",))
+FLAG = Counter("f", flag=True), Counter("n")
+SAME_IDS = lines_of({"A": [on("x", AGAIN, OVER, why=""), on("x/1", OVER, why="")]})
+TWICE = lines_of({"A": [on("x", end("r", "E"), why="")] * 2})
+FROM_THE_END = lines_of({"E": [on("x", go("A"), why="")]})
 
 
 @pytest.mark.parametrize(
@@ -138,31 +146,19 @@ SAME_IDS = lines_of(
         (lambda: table(), "the ladder has no rung"),
         (lambda: Table("t", ("A", "A"), "A", (), ()), "states must be distinct"),
         (lambda: Table("t", ("A",), "B", (), ()), "contain the final state 'B'"),
-        (
-            lambda: Table("t", ("A", "E"), "E", (), lines_of({"E": [on("x", go("A"), why="")]})),
-            "'E' is not a state that can be left",
-        ),
-        (
-            lambda: Table("t", ("A", "E"), "E", (), lines_of({"A": [on("x", end("r", "E"), why="")] * 2})),
-            "two lines for the same event",
-        ),
+        (lambda: Table("t", ("A", "E"), "E", (), FROM_THE_END), "'E' is not a state that can be left"),
+        (lambda: Table("t", ("A", "E"), "E", (), TWICE), "two lines for the same event"),
         (lambda: Table("t", ("E",), "E", (), ()), "the first state is where a turn begins"),
+        (lambda: made("x", [OVER], "A", "E", counters=[Counter("n")] * 2), "counters must be distinct: n, n"),
         (
-            lambda: Table("t", ("A", "E"), "E", (Counter("n"), Counter("n")), ()),
-            "counters must be distinct: n, n",
-        ),
-        (
-            lambda: Table("t", ("A", "E"), "E", (), (), macros=(("stop", {"B": "stopped"}),)),
+            lambda: made("x", [OVER], "A", "E", macros=(("stop", {"B": "stopped"}),)),
             "stop has exits of states that do not exist: B",
         ),
         (
-            lambda: Table("t", ("A", "E"), "E", (Counter("f", flag=True), Counter("n")), LIMIT_OF_A_FLAG),
+            lambda: made("x", [replace(AGAIN, needs=left("n", "f")), OVER], "A", "E", counters=FLAG),
             "compares another counter with the flag(s) f",
         ),
-        (
-            lambda: Table("t", ("A", "E"), "E", (Counter("n"),), SAME_IDS),
-            "two rows have the id 'A.x/1'",
-        ),
+        (lambda: Table("t", ("A", "E"), "E", (Counter("n"),), SAME_IDS), "two rows have the id 'A.x/1'"),
     ],
 )
 def test_wrong_names_are_refused_with_the_place(make: object, message: str) -> None:
@@ -216,9 +212,8 @@ def taken(rungs: Iterable[Rung], *counters: Counter, resets: tuple[str, ...] = (
 )
 def test_what_could_make_another_turn_of_a_lowered_limit_is_refused(make: Callable[[Counter], Table]) -> None:
     make(Counter("n"))
-    with pytest.raises(
-        TableError, match="counter 'n' is exhaustible, so it must be no flag, no row may reset"
-    ):
+    words = "counter 'n' is exhaustible, so it must be no flag, no row may reset"
+    with pytest.raises(TableError, match=words):
         make(Counter("n", exhaustible=True))
 
 

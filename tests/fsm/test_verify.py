@@ -1,5 +1,4 @@
-"""The proofs: on the table of a turn, on seeded faults, on mutants against brute force, on a table of another
-kind."""
+"""The proofs: of the turn, on seeded faults, on mutants against brute force, on a table of another kind."""
 
 from __future__ import annotations
 
@@ -8,6 +7,7 @@ import itertools
 import json
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -21,36 +21,33 @@ from fsm_agent_states.table import TURN
 from tests.helpers.mutants import changed, mutant, with_rows, without
 from tests.helpers.tables import DEFAULTS, courier
 
+Bounds = dict[tuple[tuple[str, ...], bool], Bound]
+
 
 def bound_of(table: Table, *states: str, caps: bool = False) -> Bound:
     proof = examine(table)
     watch = states if len(states) == 1 else ()
-    return next(
-        b for b in bounds(proof.without_caps, proof.with_caps, watch) if (b.states, b.caps) == (states, caps)
-    )
+    found = bounds(proof.without_caps, proof.with_caps, watch)
+    return next(bound for bound in found if (bound.states, bound.caps) == (states, caps))
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[tuple[tuple[str, ...], bool], Bound]:
+def found() -> Bounds:
     proof = examine(TURN)
     return {(bound.states, bound.caps): bound for bound in bounds(proof.without_caps, proof.with_caps)}
 
 
-def test_the_turn_is_proved() -> None:
+def test_the_ranking_is_the_one_on_the_table_page() -> None:
+    """Without caps; `rekeys` ranks the parts and no longer the whole graph, because a reply gives them back."""
+    opened = "BuildMessages', CallLLM', ClassifyError', Compress'"
+    closed, local = (
+        "BuildMessages, ClassifyError, Compress",
+        "rebuilds, rekeys, compactions, overflows, repairs",
+    )
     proof = examine(TURN)
     assert proof.faults == ()
     prove(TURN)
-
-
-def test_the_ranking_is_the_one_on_the_table_page() -> None:
-    """Without caps; `rekeys` ranks the parts and no longer the whole graph, because a reply gives them
-    back."""
-    opened, closed = (
-        "BuildMessages', CallLLM', ClassifyError', Compress'",
-        "BuildMessages, ClassifyError, Compress",
-    )
-    local = "rebuilds, rekeys, compactions, overflows, repairs"
-    lines = examine(TURN).without_caps.lines()
+    lines = proof.without_caps.lines()
     assert lines[0].endswith("Compress'}: iterations, free_rounds, graces, losses, fallbacks")
     assert set(lines[1].removeprefix("2. ").split("; ")) == {
         f"in {{{opened}}}: {local}, continuations",
@@ -58,10 +55,8 @@ def test_the_ranking_is_the_one_on_the_table_page() -> None:
         "in {ExecuteTools}: strikes",
     }
     last = lines[2].removeprefix("3. ").split("; ")
-    assert all(
-        part.endswith((": retries", "Compress}: summarisers, unaided", "Compress'}: summarisers, unaided"))
-        for part in last
-    )
+    ends = (": retries", "Compress}: summarisers, unaided", "Compress'}: summarisers, unaided")
+    assert all(part.endswith(ends) for part in last)
     assert len(lines) == 3
 
 
@@ -71,9 +66,7 @@ REQUESTS = (
 )
 
 
-def test_the_bounds_are_the_formulas_of_the_table_page(
-    found: dict[tuple[tuple[str, ...], bool], Bound],
-) -> None:
+def test_the_bounds_are_the_formulas_of_the_table_page(found: Bounds) -> None:
     requests, compressions = found[("CallLLM",), False], found[("Compress",), False]
     assert requests.text == REQUESTS
     assert requests.legend == [
@@ -89,7 +82,7 @@ def test_the_bounds_are_the_formulas_of_the_table_page(
     assert found[(), False].value(DEFAULTS) == 15504
 
 
-def test_the_caps_are_a_belt(found: dict[tuple[tuple[str, ...], bool], Bound]) -> None:
+def test_the_caps_are_a_belt(found: Bounds) -> None:
     capped = found[("CallLLM",), True]
     assert capped.text == f"min({REQUESTS}, attempts, blocks·sends)"
     assert capped.value(DEFAULTS) == 360
@@ -114,26 +107,30 @@ def test_each_request_is_an_attempt_and_they_are_capped() -> None:
 def test_without_the_reset_of_rekeys_the_bound_is_the_drafted_one() -> None:
     """2,420 while nothing gives rekeys back; (blocks + fallbacks)·rekeys - rekeys = 366 more since a reply
     and a fallback do."""
-    drafted = (
-        dataclasses.replace(row, resets=tuple(c for c in row.resets if c != "rekeys")) for row in TURN.rows
-    )
-    assert bound_of(with_rows(TURN, drafted), "CallLLM").value(DEFAULTS) == 2420 == 2786 - (184 * 2 - 2)
+    kept = [tuple(name for name in row.resets if name != "rekeys") for row in TURN.rows]
+    rows = (dataclasses.replace(row, resets=resets) for row, resets in zip(TURN.rows, kept, strict=True))
+    assert bound_of(with_rows(TURN, rows), "CallLLM").value(DEFAULTS) == 2420 == 2786 - (184 * 2 - 2)
 
 
-def random_limits(chance: random.Random, weights: tuple[int, int, int]) -> dict[str, int]:
-    limits = {name: chance.choices((0, 1, 2), weights)[0] for name in limit_names(TURN)}
-    return limits | {"iterations": chance.randint(1, 2)}
-
-
-def compare(
-    found: dict[tuple[tuple[str, ...], bool], Bound], seeds: range, *, caps: bool, most_pairs: int
-) -> int:
-    """Formulas against exact search on random small configurations; the number of those that were small
-    enough."""
+@pytest.mark.parametrize(
+    ("seeds", "caps", "most_pairs", "least"),
+    [
+        (range(24), False, 9_000, 12),
+        (range(16), True, 4_000, 5),
+        pytest.param(range(1000, 1320), False, 40_000, 200, marks=pytest.mark.slow),
+        pytest.param(range(2000, 2120), True, 100_000, 80, marks=pytest.mark.slow),
+    ],
+)
+def test_the_formulas_equal_exact_search(
+    found: Bounds, seeds: range, caps: bool, most_pairs: int, least: int
+) -> None:
+    """On random configurations, of which at least so many are small enough to be searched."""
     compared = 0
     for seed in seeds:
         chance = random.Random(seed)
-        limits = random_limits(chance, (2, 1, 1) if most_pairs > 10_000 else (3, 2, 1))
+        weights = (2, 1, 1) if most_pairs > 10_000 else (3, 2, 1)
+        limits = {name: chance.choices((0, 1, 2), weights)[0] for name in limit_names(TURN)}
+        limits |= {"iterations": chance.randint(1, 2)}
         if caps:
             limits |= {"attempts": chance.randint(1, 8), "sends": chance.randint(1, 4)}
         result = search(TURN, limits, caps=caps, most_pairs=most_pairs)
@@ -145,21 +142,7 @@ def compare(
             assert exact <= formula, f"{found[states, caps].name}: formula below exact search with {limits}"
             if states == ("CallLLM",):
                 assert exact == formula, f"{found[states, caps].name}: formula not reached with {limits}"
-    return compared
-
-
-def test_the_formulas_equal_exact_search(found: dict[tuple[tuple[str, ...], bool], Bound]) -> None:
-    assert compare(found, range(24), caps=False, most_pairs=9_000) >= 12
-
-
-def test_the_capped_formulas_equal_exact_search(found: dict[tuple[tuple[str, ...], bool], Bound]) -> None:
-    assert compare(found, range(16), caps=True, most_pairs=4_000) >= 5
-
-
-@pytest.mark.slow
-def test_the_formulas_equal_exact_search_on_many(found: dict[tuple[tuple[str, ...], bool], Bound]) -> None:
-    assert compare(found, range(1000, 1320), caps=False, most_pairs=40_000) >= 200
-    assert compare(found, range(2000, 2120), caps=True, most_pairs=100_000) >= 80
+    assert compared >= least
 
 
 @pytest.mark.slow
@@ -238,9 +221,8 @@ FAULTS = {
 def test_a_seeded_fault_is_caught_where_it_should_be(fault: str) -> None:
     table, partition, ends, ends_without_caps, message = FAULTS[fault]
     proof = examine(table)
-    assert [
-        word for word in ("overlap", "hole", "never") if any(word in f.what for f in proof.partition)
-    ] == ([partition] if partition else []), "partition"
+    words = {word for word in ("overlap", "hole", "never") for fault in proof.partition if word in fault.what}
+    assert words == ({partition} if partition else set()), "partition"
     assert proof.with_caps.ends is ends, "ends"
     assert proof.without_caps.ends is ends_without_caps, "ends without caps"
     with pytest.raises(TableError) as raised:
@@ -255,36 +237,38 @@ def test_a_fault_that_only_the_formula_sees() -> None:
     table = reply_resets("repairs")
     assert examine(table).faults == ()
     before, after = bound_of(TURN, "CallLLM"), bound_of(table, "CallLLM")
-    assert (
-        after.text
-        == "losses + blocks·(1 + cut_calls + overflows + rebuilds + rekeys + repairs + most_retries·(1 + rebuilds))"
-        " + fallbacks·(1 + most_retries + overflows + rekeys + repairs)"
-    )
+    blocks = "1 + cut_calls + overflows + rebuilds + rekeys + repairs + most_retries·(1 + rebuilds)"
+    fallbacks = "1 + most_retries + overflows + rekeys + repairs"
+    assert after.text == f"losses + blocks·({blocks}) + fallbacks·({fallbacks})"
     grown = after.value(DEFAULTS) - before.value(DEFAULTS)
     assert grown == (90 + 90 + 2) * 10 - 10, "blocks·repairs - repairs"
 
 
-def test_a_counter_that_can_pass_its_maximum_is_named() -> None:
-    message = r"EmptyRecovery\.nothing/1: row spends empties without testing it .* need left\(\"empties\"\)"
-    with pytest.raises(TableError, match=message):
-        prove(unguarded("EmptyRecovery.nothing/1"))
-
-
-def test_a_flag_that_is_set_twice_is_named() -> None:
-    twice = changed(TURN, "BuildMessages.built/2", spends=("opened", "sends", "attempts"))
-    with pytest.raises(TableError, match=r"BuildMessages\.built/2: row spends opened without testing it"):
-        prove(twice)
-
-
-def test_a_row_that_resets_what_it_spends_is_named() -> None:
-    with pytest.raises(TableError, match=r"ClassifyError\.server_error/1: row resets and spends retries"):
-        prove(changed(TURN, "ClassifyError.server_error/1", resets=("retries",)))
+@pytest.mark.parametrize(
+    ("row", "made", "told"),
+    [
+        (
+            "EmptyRecovery.nothing/1",
+            {"guard": ALWAYS},
+            'row spends empties without testing it .* left("empties")',
+        ),
+        (
+            "BuildMessages.built/2",
+            {"spends": ("opened", "sends", "attempts")},
+            "row spends opened without testing it",
+        ),
+        ("ClassifyError.server_error/1", {"resets": ("retries",)}, "row resets and spends retries"),
+    ],
+)
+def test_a_row_that_spends_what_it_may_not_is_named(row: str, made: dict[str, Any], told: str) -> None:
+    with pytest.raises(TableError, match=f"{row}: {told}".replace("(", r"\(").replace(")", r"\)")):
+        prove(changed(TURN, row, **made))
 
 
 def test_a_verdict_is_remembered_by_digest_and_never_across_tables() -> None:
     prove(TURN)
     with pytest.raises(TableError):
-        prove(changed(TURN, "ClassifyError.overloaded/1", spends=()))
+        prove(FAULTS["retries without spending"][0])
 
 
 class Assigned:
@@ -309,10 +293,8 @@ def assignments(guards: list[Guard]) -> Iterator[Assigned]:
             limits_of.setdefault(atom.counter, set()).add(atom.limit)
     choices = []
     for counter, names in limits_of.items():
-        values = [
-            dict(zip(sorted(names), order, strict=True))
-            for order in itertools.permutations(range(1, len(names) + 1))
-        ]
+        orders = itertools.permutations(range(1, len(names) + 1))
+        values = [dict(zip(sorted(names), order, strict=True)) for order in orders]
         choices.append([(counter, count, limits) for limits in values for count in range(len(names) + 1)])
     for chosen in itertools.product(*choices):
         limits = {name: value for _, _, own in chosen for name, value in own.items()}
@@ -343,9 +325,7 @@ def check_mutants(seeds: range) -> dict[str, int]:
             result = search(table, small_limits(seed, caps), caps=caps, most_pairs=2000)
             if result is not None and not result.ends:
                 looped = True
-                assert not ranking.ends, (
-                    f"seed {seed}: said to end {'with' if caps else 'without'} caps, loops"
-                )
+                assert not ranking.ends, f"seed {seed}: said to end, caps {caps}, and loops"
         verdict = "ends" if proof.without_caps.ends else "loops" if looped else "cautious"
         seen[verdict] += 1
     return seen
@@ -359,9 +339,10 @@ def small_limits(seed: int, caps: bool) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_no_mutant_is_wrongly_said_to_end() -> None:
-    seen = check_mutants(range(30))
-    assert min(seen["ends"], seen["loops"], seen["holes or overlaps"]) >= 5, seen
+@pytest.mark.parametrize(("seeds", "least"), [(range(30), 5), (range(10_000, 11_000), 5)])
+def test_no_mutant_is_wrongly_said_to_end(seeds: range, least: int) -> None:
+    seen = check_mutants(seeds)
+    assert min(seen["ends"], seen["loops"], seen["holes or overlaps"]) >= least, seen
 
 
 def check_mutant_bounds(seeds: range) -> tuple[int, int]:
@@ -378,28 +359,17 @@ def check_mutant_bounds(seeds: range) -> tuple[int, int]:
             result = results[bound.caps]
             if result is not None:
                 exact = bound.exact(result)
-                assert exact <= bound.value(limits), (
-                    f"seed {seed}: {bound.name} is {exact}, {bound.text} says less"
-                )
+                assert exact <= bound.value(limits), f"seed {seed}: {bound.name} is {exact} of {bound.text}"
                 compared, equal = compared + 1, equal + (exact == bound.value(limits))
     return compared, equal
 
 
 @pytest.mark.slow
-def test_no_bound_of_a_mutant_is_below_exact_search() -> None:
-    compared, equal = check_mutant_bounds(range(20))
-    assert compared >= 10
+@pytest.mark.parametrize(("seeds", "least"), [(range(20), 10), (range(20_000, 20_400), 300)])
+def test_no_bound_of_a_mutant_is_below_exact_search(seeds: range, least: int) -> None:
+    compared, equal = check_mutant_bounds(seeds)
+    assert compared >= least
     assert equal >= compared // 3
-
-
-@pytest.mark.slow
-def test_no_bound_of_many_mutants_is_below_exact_search() -> None:
-    assert check_mutant_bounds(range(20_000, 20_400))[0] >= 300
-
-
-@pytest.mark.slow
-def test_no_mutant_of_a_thousand_is_wrongly_said_to_end() -> None:
-    check_mutants(range(10_000, 11_000))
 
 
 def test_any_table_can_be_verified() -> None:
@@ -448,15 +418,12 @@ def test_a_guard_outside_the_language_is_refused() -> None:
         Table("odd", ("A", "E"), "E", (), lines)
 
 
-def test_the_report_is_json() -> None:
-    report = verify_table(TURN, DEFAULTS, small=False)
-    assert report.ok
+def test_the_report_is_json_and_that_of_a_wrong_table_has_no_bounds() -> None:
+    report = verify_table(courier(), dict.fromkeys(limit_names(courier()), 1), small=False)
     data = json.loads(json.dumps(report.to_dict()))
+    assert report.ok
     assert data["ok"] is True
     assert {check["ok"] for check in data["checks"]} == {True}
-
-
-def test_the_report_of_a_wrong_table_has_findings_and_no_bounds() -> None:
     report = verify_table(FAULTS["retries without spending"][0], DEFAULTS)
     assert not report.ok
     assert report.figures == ()

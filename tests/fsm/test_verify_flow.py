@@ -23,21 +23,17 @@ from tests.helpers.tables import DEFAULTS, UNCOUNTED, Counting, courier
 
 def test_the_largest_value_is_found_and_proved() -> None:
     """3x + 2y with x + y ≤ 4, x + 3y ≤ 9, x ≤ 3: the corner (3, 1)."""
-    found = most(
-        {1: 3, 2: 2}, [Constraint({1: 1, 2: 1}, 4), Constraint({1: 1, 2: 3}, 9), Constraint({1: 1}, 3)]
-    )
+    limits = [Constraint({1: 1, 2: 1}, 4), Constraint({1: 1, 2: 3}, 9), Constraint({1: 1}, 3)]
+    found = most({1: 3, 2: 2}, limits)
     assert found is not None
     assert (found.value, found.prices) == (11, (2, 0, 1))
     assert [round(found.amounts[x]) for x in (1, 2)] == [3, 1]
 
 
-def test_a_value_may_be_a_fraction() -> None:
+def test_a_value_may_be_a_fraction_and_what_has_no_limit_has_none() -> None:
     found = most({1: 1}, [Constraint({1: 7}, 2178)])
     assert found is not None
     assert found.value == Fraction(2178, 7)
-
-
-def test_what_has_no_limit_has_no_value() -> None:
     assert most({1: 1}, [Constraint({1: 1, 2: -1}, 3)]) is None
     assert most({1: 1}, []) is None
 
@@ -52,11 +48,8 @@ def check_scopes(tables: list[Table], seed: int, most_pairs: int) -> tuple[int, 
         if proof.faults:
             continue
         limits = {name: chance.choices((0, 1, 2), (3, 3, 1))[0] for name in limit_names(table)}
-        limits |= (
-            {"iterations": 1, "attempts": chance.randint(1, 5), "sends": chance.randint(1, 4)}
-            if table.name == "turn"
-            else {}
-        )
+        if table.name == "turn":
+            limits |= {"iterations": 1, "attempts": chance.randint(1, 5), "sends": chance.randint(1, 4)}
         for ranking, caps in ((proof.without_caps, False), (proof.with_caps, True)):
             result = search(table, limits, caps=caps, most_pairs=most_pairs)
             if result is None:
@@ -107,27 +100,16 @@ def test_a_cap_makes_other_visits_fewer() -> None:
     drives are capped."""
     ring = Rung("ring", "Ring", left("rings"), ("rings",))
     drive = Rung("drive", "Drive", left("drives"), ("drives",), ("rings",))
-    table = Table(
-        name="ringing",
-        states=("Pack", "Drive", "Ring", "Done"),
-        final="Done",
-        counters=(Counter("rings"), Counter("drives", cap=True), Counter("days")),
-        lines=lines_of(
-            {
-                "Pack": [on("packed", drive, end("late", "Done"), why="")],
-                "Drive": [on("there", go("Ring"), why="")],
-                "Ring": [
-                    on("silence", ring, end("away", "Done"), why=""),
-                    on(
-                        "tomorrow",
-                        Rung("next day", "Pack", left("days"), ("days",)),
-                        end("lost", "Done"),
-                        why="",
-                    ),
-                ],
-            }
-        ),
-    )
+    again = Rung("next day", "Pack", left("days"), ("days",))
+    parts = {
+        "Pack": [on("packed", drive, end("late", "Done"), why="")],
+        "Drive": [on("there", go("Ring"), why="")],
+        "Ring": [
+            on("silence", ring, end("away", "Done"), why=""), on("tomorrow", again, end("lost", "Done"), why=""),
+        ],
+    }  # fmt: skip
+    counters = (Counter("rings"), Counter("drives", cap=True), Counter("days"))
+    table = Table("ringing", ("Pack", "Drive", "Ring", "Done"), "Done", counters, lines_of(parts))
     report = verify_table(table, {"rings": 30, "drives": 10, "days": 500}, watch=("Ring",))
     figure = next(figure for figure in report.figures if figure.caps and figure.quantity == "visits of Ring")
     assert (figure.by_formula, figure.value, figure.kind) == (15_531, 310, "exact")
@@ -137,9 +119,8 @@ def test_a_cap_makes_other_visits_fewer() -> None:
 @pytest.mark.slow
 def test_exact_search_is_the_last_word() -> None:
     """Under small limits the number is the searched one, also where the formula says more."""
-    report = verify_table(
-        TURN, dict.fromkeys(limit_names(TURN), 0) | {"iterations": 1, "attempts": 3, "sends": 3, "retries": 1}
-    )
+    few = {"iterations": 1, "attempts": 3, "sends": 3, "retries": 1}
+    report = verify_table(TURN, dict.fromkeys(limit_names(TURN), 0) | few)
     searched = [figure for figure in report.figures if figure.quantity != "attempts spent"]
     assert all(figure.value == figure.exact and figure.kind == "exact" for figure in searched)
     assert any(figure.value != figure.by_formula for figure in report.figures)

@@ -23,6 +23,7 @@ from fsm_agent_states.table import TURN
 from fsm_agent_states.turn import TurnState, limits_of
 from tests.helpers.tables import DEFAULTS, UNCOUNTED, Counting, courier
 
+FREE = {"attempts": UNCOUNTED, "sends": UNCOUNTED}
 RUNTIME = Runtime("any", "any", usable_fallbacks=2, possible_rekeys=2)
 
 
@@ -32,10 +33,9 @@ def real_turn(*, caps: bool) -> TurnState:
     limits = dict(limits_of(settings, RUNTIME, auxiliaries=1))
     assert limits == {**DEFAULTS, "opened": 1}
     if not caps:
-        limits |= {"attempts": UNCOUNTED, "sends": UNCOUNTED}
-    return TurnState.of(
-        turn_id="t", session_id="s", settings=settings, user_content="hi", runtime=RUNTIME, limits=limits
-    )
+        limits |= FREE
+    given = {"turn_id": "t", "session_id": "s", "user_content": "hi"}
+    return TurnState.of(settings=settings, runtime=RUNTIME, limits=limits, **given)
 
 
 def entries(turn: TurnLike, table: Table, run: tuple[Row, ...]) -> Tally[str]:
@@ -51,17 +51,16 @@ def entries(turn: TurnLike, table: Table, run: tuple[Row, ...]) -> Tally[str]:
 @pytest.mark.parametrize(("caps", "requests"), [(False, 2786), (True, 360)])
 def test_a_turn_at_the_default_limits_reaches_the_bound_on_requests(caps: bool, requests: int) -> None:
     proof = examine(TURN)
-    bound = next(
-        b for b in bounds(proof.without_caps, proof.with_caps) if (b.states, b.caps) == (("CallLLM",), caps)
-    )
+    found = bounds(proof.without_caps, proof.with_caps)
+    bound = next(one for one in found if (one.states, one.caps) == (("CallLLM",), caps))
     run = long_run(TURN, DEFAULTS, ("CallLLM",), caps=caps, enough=requests)
     turn = real_turn(caps=caps)
     assert entries(turn, TURN, run)["CallLLM"] == requests == bound.value(DEFAULTS)
     if caps:
         assert turn.count("attempts") == turn.limit("attempts")
     else:
-        assert {name: turn.count(name) for name in ("iterations", "free_rounds", "fallbacks", "repairs")} == {
-            "iterations": 90, "free_rounds": 90, "fallbacks": 2, "repairs": 10}  # fmt: skip
+        spent = {"iterations": 90, "free_rounds": 90, "fallbacks": 2, "repairs": 10}
+        assert {name: turn.count(name) for name in spent} == spent
 
 
 def test_a_turn_at_the_default_limits_reaches_the_bound_on_compactions() -> None:
@@ -84,35 +83,26 @@ def check_scopes(seeds: range, most_pairs: int) -> tuple[int, int]:
     for seed in seeds:
         chance = random.Random(seed)
         limits = {name: chance.choices((0, 1, 2), (3, 2, 1))[0] for name in limit_names(TURN)}
-        limits |= {
-            "iterations": chance.randint(1, 2),
-            "attempts": chance.randint(1, 8),
-            "sends": chance.randint(1, 4),
-        }
+        most_of = {"iterations": 2, "attempts": 8, "sends": 4}
+        limits |= {name: chance.randint(1, most) for name, most in most_of.items()}
         for caps in (False, True):
             found = search(TURN, limits, caps=caps, most_pairs=most_pairs)
             if found is not None:
                 most = found.most_visits(["CallLLM"])
                 run = long_run(TURN, limits, ("CallLLM",), caps=caps)
-                turn = Counting(
-                    TURN, limits if caps else limits | {"attempts": UNCOUNTED, "sends": UNCOUNTED}
-                )
+                turn = Counting(TURN, limits if caps else limits | FREE)
                 assert entries(turn, TURN, run)["CallLLM"] <= most, (seed, caps)
                 compared, equal = compared + 1, equal + (visits(TURN, run, ("CallLLM",)) == most)
     return compared, equal
 
 
 @pytest.mark.slow
-def test_constructed_runs_are_nearly_always_longest_ones() -> None:
-    compared, equal = check_scopes(range(24), 3_000)
-    assert compared >= 12
-    assert equal >= compared * 0.9
-
-
-@pytest.mark.slow
-def test_constructed_runs_are_nearly_always_longest_ones_on_many() -> None:
-    compared, equal = check_scopes(range(500, 600), 30_000)
-    assert compared >= 100
+@pytest.mark.parametrize(
+    ("seeds", "most_pairs", "least"), [(range(24), 3_000, 12), (range(500, 600), 30_000, 100)]
+)
+def test_constructed_runs_are_nearly_always_longest_ones(seeds: range, most_pairs: int, least: int) -> None:
+    compared, equal = check_scopes(seeds, most_pairs)
+    assert compared >= least
     assert equal >= compared * 0.9
 
 
@@ -137,11 +127,9 @@ def test_what_a_budget_is_worth() -> None:
 
 
 def unfolded(part: str | FoldedPart) -> list[str]:
-    return (
-        [part]
-        if isinstance(part, str)
-        else [row for inner in part.rows for row in unfolded(inner)] * part.times
-    )
+    if isinstance(part, str):
+        return [part]
+    return [row for inner in part.rows for row in unfolded(inner)] * part.times
 
 
 def test_what_repeats_is_folded_and_nothing_is_lost() -> None:

@@ -48,35 +48,24 @@ def test_a_turn_that_no_longer_ends_is_repaired_by_the_original_or_less() -> Non
     assert endless_turns == 6
 
 
-@pytest.mark.parametrize(
-    ("table", "words"),
-    [
-        (
-            small(on("e", Rung("again", "A", left("n"), ("n",)), why="")),
-            "A.e: add a last rung that ends the turn",
-        ),
-        (
-            small(
-                on("e", Rung("again", "A", left("n"), ("n",)), end("over", "F"), why=""),
-                on("f", go("A"), why=""),
-            ),
-            'A.f: need left("n") and spend it; add a last rung that ends the turn',
-        ),
-        (
-            small(
-                on("e", Rung("again", "A", left("n"), ("n",)), end("over", "F"), why=""),
-                on("f", Rung("back", "A", left("m"), ("m",), ("n",)), end("over", "F"), resets=["m"], why=""),
-            ),
-            "A.f/1: let the line not reset m",
-        ),
-        (
-            small(on("e", Rung("again", "A", spends=("n",)), why=""), on("stop", end("over", "F"), why="")),
-            'A.e: need left("n"); add a last rung that ends the turn',
-        ),
-    ],
-    ids=["a hole", "a free loop", "a reset", "a spending that is not tested"],
-)
-def test_each_kind_of_fault_has_its_repair(table: Table, words: str) -> None:
+AGAIN, OVER = Rung("again", "A", left("n"), ("n",)), end("over", "F")
+BACK, UNTESTED = Rung("back", "A", left("m"), ("m",), ("n",)), replace(AGAIN, needs=go("A").needs)
+ENDS = on("e", AGAIN, OVER, why="")
+LAST = "add a last rung that ends the turn"
+REPAIRED = {
+    "a hole": (small(on("e", AGAIN, why="")), f"A.e: {LAST}"),
+    "a free loop": (small(ENDS, on("f", go("A"), why="")), f'A.f: need left("n") and spend it; {LAST}'),
+    "a reset": (small(ENDS, on("f", BACK, OVER, resets=["m"], why="")), "A.f/1: let the line not reset m"),
+    "not tested": (
+        small(on("e", UNTESTED, why=""), on("stop", OVER, why="")),
+        f'A.e: need left("n"); {LAST}',
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", REPAIRED)
+def test_each_kind_of_fault_has_its_repair(fault: str) -> None:
+    table, words = REPAIRED[fault]
     proof = examine(table)
     found = [repair for fault in proof.faults for repair in repairs(table, proof, fault, endless())]
     assert words in [repair.words for repair in found]

@@ -18,11 +18,25 @@ from fsm_agent.sessions.store.rows import insert_session
 from fsm_agent.testing import FakeClock, ScriptedModel
 from tests.helpers.waiting import until
 
+HISTORY = [
+    {"role": role, "content": f"{role} {n} " + "word " * 300}
+    for n in range(8)
+    for role in ("user", "assistant")
+]
+"""A conversation that is worth a compaction."""
+ROTATE = {"compression": {"mode": "rotate"}}
+
 
 @tool(concurrency="parallel", effect="pure")
 def lookup(city: str) -> str:
     """Weather for a city."""
     return f"{city}: sunny"
+
+
+@tool(effect="pure")
+def look() -> str:
+    """Look."""
+    return "seen"
 
 
 @tool(effect="unsafe")
@@ -37,6 +51,48 @@ def agent(script: Iterable[Any], home: Path | str, **options: Any) -> Agent:
     """An agent in front of a scripted model."""
     given = {"tools": [lookup, book], "toolsets": [], "clock": FakeClock(), **options}
     return Agent(ScriptedModel(script), home=home, **given)
+
+
+def process(home: Path, *script: Any, store: Store | None = None, **options: Any) -> Agent:
+    """What another process is to a session: an agent whose store is its own, with live copies, a lock that shows
+    that it lives, and an owner's name. ``store`` makes it the same process as another agent; ``model`` replaces
+    the script."""
+    given = {"tools": [], "toolsets": [], "clock": FakeClock(), "session_id": "s-1", **options}
+    model = given.pop("model", None) or ScriptedModel(script)
+    return Agent(model, home=home, store=store or Store(home), **given)
+
+
+def contents(rows: Iterable[Any]) -> list[Any]:
+    """What the rows of a result or of a session say."""
+    return [row["content"] if isinstance(row, dict) else row.content for row in rows]
+
+
+async def moves(turn: Any, count: int) -> None:
+    """Let a turn make so many moves."""
+    for _ in range(count):
+        await turn.step()
+
+
+def declared_dead(store: Store) -> None:
+    """As where the lock of a living process is not seen: what it runs may be taken over while it goes on."""
+    for sql in (
+        "turns SET owner = 'gone' WHERE ended IS NULL",
+        "sessions SET owner = 'gone' WHERE owner IS NOT NULL",
+    ):
+        store.database.write(lambda c, sql=sql: c.execute(f"UPDATE {sql}") and None)  # type: ignore[misc]
+
+
+def unsafe_tool() -> tuple[Any, list[str]]:
+    """A tool that does what cannot be undone, and the keys that it was called with."""
+    ran: list[str] = []
+
+    @tool(effect="unsafe")
+    def put(key: str) -> str:
+        """Store."""
+        ran.append(key)
+        return f"put {key}"
+
+    return put, ran
 
 
 def left_unfinished(

@@ -1,20 +1,17 @@
 """Two processes on one session: what one of them did is never lost in, or written over by, what the other
-believes.
-
-Another process is another ``Store`` of the same home: it has live copies, a lock that shows it lives, and an
-owner's name of its own. ``tests/crash/crowd.py`` does the same with real processes, at random."""
+believes. ``tests/crash/crowd.py`` does the same with real processes, at random."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fsm_agent import Agent, tool
+from fsm_agent import tool
 from fsm_agent.errors import ConfigError, JournalError, OwnershipLost, SessionBusy
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Store
@@ -24,45 +21,37 @@ from fsm_agent.sessions.store.owners import Owners
 from fsm_agent.sessions.store.rows import changed, insert_session
 from fsm_agent.sessions.store.search.messages import Among, search
 from fsm_agent.support.file_lock import take
-from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, text, tools
+from fsm_agent.testing import ScriptedModel, call, overflow, repeat, text, tools
 from fsm_agent.toolsets.agent.earlier import newest_result
-
-HISTORY = [
-    {"role": role, "content": f"{role} {n} " + "word " * 300}
-    for n in range(8)
-    for role in ("user", "assistant")
-]
-
-
-def agent(home: Path, *script: Any, store: Store | None = None, **options: Any) -> Agent:
-    given = {"toolsets": [], "clock": FakeClock(), "session_id": "s-1", **options}
-    return Agent(ScriptedModel(script), home=home, store=store or Store(home), **given)
+from tests.helpers.store_homes import (
+    HISTORY,
+    ROTATE,
+    contents,
+    declared_dead,
+    look,
+    moves,
+    process,
+    unsafe_tool,
+)
 
 
 def said(home: Path, session: str = "s-1") -> list[str]:
     """The transcript as the file has it, read by nobody who believes anything."""
-    return [row.content for row in Store(home).session(session).rows]
+    return contents(Store(home).session(session).rows)
 
 
-async def moves(turn: Any, count: int) -> None:
-    for _ in range(count):
-        await turn.step()
-
-
-def declared_dead(store: Store) -> None:
-    """As where the lock of a living process is not seen: what it runs may be taken over while it goes on."""
-    store.database.write(lambda c: c.execute("UPDATE turns SET owner = 'gone' WHERE ended IS NULL") and None)
-    store.database.write(
-        lambda c: c.execute("UPDATE sessions SET owner = 'gone' WHERE owner IS NOT NULL") and None
-    )
+def says_meanwhile(home: Path) -> None:
+    """Another process has a turn, while the loop of this one stands."""
+    with ThreadPoolExecutor(1) as beside:
+        beside.submit(lambda: asyncio.run(process(home, text("between")).arun("meanwhile"))).result()
 
 
 # A copy is believed only as long as nobody changed the session
 
 
-def test_who_was_refused_and_tries_again_begins_with_what_was_said_meanwhile(tmp_path: Path) -> None:
+def test_who_was_refused_and_tries_again_begins_with_what_was_said_meanwhile(home: Path) -> None:
     """It read the session while the other one's turn ran, so its copy looks as new as the session."""
-    first, second = agent(tmp_path, text("one")), agent(tmp_path, text("two"), text("three"))
+    first, second = process(home, text("one")), process(home, text("two"), text("three"))
 
     async def scenario() -> None:
         running = first.start("first")
@@ -76,33 +65,27 @@ def test_who_was_refused_and_tries_again_begins_with_what_was_said_meanwhile(tmp
         await second.arun("third")
 
     asyncio.run(scenario())
-    assert said(tmp_path) == ["first", "one", "second", "two", "third", "three"]
+    assert said(home) == ["first", "one", "second", "two", "third", "three"]
 
 
-def test_the_model_sees_what_was_said_meanwhile_also_when_the_turn_was_made_before(tmp_path: Path) -> None:
-    first, model = agent(tmp_path, text("one"), text("more")), ScriptedModel([text("two")])
+def test_the_model_sees_what_was_said_meanwhile_also_when_the_turn_was_made_before(home: Path) -> None:
+    first, model = process(home, text("one"), text("more")), ScriptedModel([text("two")])
     first.chat("first")
-    second = Agent(model, toolsets=[], home=tmp_path, store=Store(tmp_path), session_id="s-1")
-    waiting = second.start("second")
+    waiting = process(home, model=model).start("second")
     first.chat("between")
     waiting.run()
-    assert [row["content"] for row in model.requests[0]["messages"][1:]] == [
-        "first",
-        "one",
-        "between",
-        "more",
-        "second",
-    ]
-    assert said(tmp_path) == ["first", "one", "between", "more", "second", "two"]
+    asked = contents(model.requests[0]["messages"][1:])
+    assert asked == ["first", "one", "between", "more", "second"]
+    assert said(home) == ["first", "one", "between", "more", "second", "two"]
 
 
 @pytest.mark.parametrize("change", ["undo", "compact", "give up", "rename"])
-def test_whatever_changes_a_session_is_seen_by_who_has_a_copy(tmp_path: Path, change: str) -> None:
-    store = Store(tmp_path)
-    one = agent(tmp_path, text("one"), text("two"), text("the summary"), store=store)
+def test_whatever_changes_a_session_is_seen_by_who_has_a_copy(home: Path, change: str) -> None:
+    store = Store(home)
+    one = process(home, text("one"), text("two"), text("the summary"), store=store)
     one.run_conversation("first", conversation_history=HISTORY)
     one.chat("second")
-    other = Store(tmp_path)
+    other = Store(home)
     before = other.session("s-1")
     revision = before.revision
     match change:
@@ -115,23 +98,21 @@ def test_whatever_changes_a_session_is_seen_by_who_has_a_copy(tmp_path: Path, ch
         case "give up":
             asyncio.run(moves(one.start("left"), 2))
             declared_dead(store)
-            agent(tmp_path, text("on")).chat("third")
+            process(home, text("on")).chat("third")
     again = other.session("s-1")
     assert again is before
     assert again.revision > revision
-    assert [row.content for row in again.rows] == said(tmp_path)
-    assert again.title == Store(tmp_path).session("s-1").title
+    assert contents(again.rows) == said(home)
+    assert again.title == Store(home).session("s-1").title
 
 
 @pytest.mark.parametrize("act", ["undo", "compact"])
-def test_rows_that_an_unfinished_turn_wrote_are_known_to_who_holds_its_session(
-    tmp_path: Path, act: str
-) -> None:
+def test_rows_that_an_unfinished_turn_wrote_are_known_to_who_holds_its_session(home: Path, act: str) -> None:
     """A turn's rows do not count the revision up, so a copy may look new that lacks them."""
-    store = Store(tmp_path)
-    one = agent(tmp_path, text("one"), text("two"), store=store)
+    store = Store(home)
+    one = process(home, text("one"), text("two"), store=store)
     one.chat("first")
-    other = agent(tmp_path, text("three"), text("four"))
+    other = process(home, text("three"), text("four"))
 
     async def scenario() -> None:
         left = one.start("second")
@@ -139,13 +120,14 @@ def test_rows_that_an_unfinished_turn_wrote_are_known_to_who_holds_its_session(
         copy = other._store.session("s-1")
         await moves(left, 2)
         declared_dead(store)
-        assert [row.content for row in copy.rows] == ["first", "one"]
+        assert contents(copy.rows) == ["first", "one"]
         if act == "undo":
             assert (await other.aundo()).turns == (left.id,)
         else:
-            with pytest.raises(SessionBusy, match=f"turn {left.id} was left unfinished"):
+            words = f"turn {left.id} was left unfinished; resume it, or say something new"
+            with pytest.raises(SessionBusy, match=words):
                 await other.acompact()
-            assert [row.content for row in copy.rows] == ["first", "one", "second"]
+            assert contents(copy.rows) == ["first", "one", "second"]
         with pytest.raises(JournalError):
             await left.arun()
         result = await other.arun("third")
@@ -153,80 +135,58 @@ def test_rows_that_an_unfinished_turn_wrote_are_known_to_who_holds_its_session(
 
     asyncio.run(scenario())
     expected = ["first", "one", *(["second"] if act == "compact" else []), "third", "three"]
-    assert said(tmp_path) == expected
+    assert said(home) == expected
 
 
 @pytest.mark.behaviour("SESS-07")
-def test_a_turn_begins_in_what_the_session_went_on_as(tmp_path: Path) -> None:
+def test_a_turn_begins_in_what_the_session_went_on_as(home: Path) -> None:
     """Compacted into another one by another process, between the moment a turn was made and its first
     move."""
-    rotating = {"compression": {"mode": "rotate"}}
-    one = agent(tmp_path, text("one"), text("the summary"), settings=rotating)
+    one = process(home, text("one"), text("the summary"), settings=ROTATE)
     one.run_conversation("first", conversation_history=HISTORY)
-    other = agent(tmp_path, text("two"), text("three"))
+    other = process(home, text("two"), text("three"))
     waiting = other.start("second")
     one.compact()
     result = waiting.run()
     assert result.session_id == one.session_id != "s-1"
     assert result.parent_session_id == "s-1"
-    assert [row["content"] for row in result.messages][-2:] == ["second", "two"]
-    assert said(tmp_path, one.session_id)[-2:] == ["second", "two"]
+    assert contents(result.messages)[-2:] == ["second", "two"]
+    assert said(home, one.session_id)[-2:] == ["second", "two"]
     assert other.session_id == one.session_id
-    assert agent(tmp_path, text("four")).run_conversation("fourth").messages[-4]["content"] == "second"
+    assert process(home, text("four")).run_conversation("fourth").messages[-4]["content"] == "second"
 
 
-def test_a_compaction_that_came_too_late_changes_nothing(tmp_path: Path) -> None:
-    one = agent(tmp_path, text("one"), settings={"compression": {"mode": "rotate"}})
+def test_a_compaction_that_came_too_late_changes_nothing(home: Path) -> None:
+    store = Store(home)
+    one = process(home, text("one"), settings=ROTATE, store=store)
     one.run_conversation("first", conversation_history=HISTORY)
 
     def summary(body: dict[str, Any]) -> Any:
-        declared_dead(one._store)
-        other = agent(tmp_path, text("between"))
-        meanwhile = threading.Thread(target=lambda: asyncio.run(other.arun("meanwhile")))
-        meanwhile.start()
-        meanwhile.join()
+        declared_dead(store)
+        says_meanwhile(home)
         return text("the summary")
 
-    late = agent(tmp_path, summary, text("on"), settings={"compression": {"mode": "rotate"}})
+    late = process(home, summary, text("on"), settings=ROTATE)
     with pytest.raises(SessionBusy, match="was changed by another process in the meantime; try again"):
         late.compact()
-    assert Store(tmp_path).newest("s-1").id == "s-1"
+    assert Store(home).newest("s-1").id == "s-1"
     late.chat("after")
-    assert said(tmp_path)[-4:] == ["meanwhile", "between", "after", "on"]
-
-
-def test_a_session_with_an_unfinished_turn_is_not_compacted(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    one = agent(tmp_path, text("one"), text("unused"), store=store)
-    one.run_conversation("first", conversation_history=HISTORY)
-    turn = one.start("left")
-    asyncio.run(moves(turn, 1))
-    declared_dead(store)
-    with pytest.raises(
-        SessionBusy, match=f"turn {turn.id} was left unfinished; resume it, or say something new"
-    ):
-        agent(tmp_path, text("the summary")).compact()
+    assert said(home)[-4:] == ["meanwhile", "between", "after", "on"]
 
 
 @pytest.mark.parametrize("goes_on", [False, True], ids=["gives it up and dies", "goes on"])
-def test_nobody_goes_on_in_a_session_that_was_never_stored(tmp_path: Path, goes_on: bool) -> None:
+def test_nobody_goes_on_in_a_session_that_was_never_stored(home: Path, goes_on: bool) -> None:
     """A turn compacts the session into another one, and another process gives the turn up before that is
     written."""
-    store = Store(tmp_path)
+    store = Store(home)
 
     def given_up() -> None:
         declared_dead(store)
         if goes_on:
-            other = agent(tmp_path, text("between"))
-            meanwhile = threading.Thread(target=lambda: asyncio.run(other.arun("meanwhile")))
-            meanwhile.start()
-            meanwhile.join()
+            says_meanwhile(home)
         else:
-            sql = (
-                "UPDATE turns SET epoch = epoch + 1, ended = 1, exit = 'abandoned', outcome = 'failed' WHERE"
-                " ended IS NULL"
-            )
-            store.database.write(lambda c: c.execute(sql) and None)
+            end = "epoch = epoch + 1, ended = 1, exit = 'abandoned', outcome = 'failed'"
+            store.database.write(lambda c: c.execute(f"UPDATE turns SET {end} WHERE ended IS NULL") and None)
             store.database.write(lambda c: changed(c, "s-1"))
 
     def answer(body: dict[str, Any]) -> Any:
@@ -236,15 +196,14 @@ def test_nobody_goes_on_in_a_session_that_was_never_stored(tmp_path: Path, goes_
             return text("the summary")
         return text("on") if "after" in said else overflow()
 
-    agent(tmp_path, text("one"), store=store).run_conversation("first", conversation_history=HISTORY)
-    rotating = {"compression": {"mode": "rotate"}}
-    one = agent(tmp_path, repeat(answer), store=store, settings=rotating, tools=[put])
+    process(home, text("one"), store=store).run_conversation("first", conversation_history=HISTORY)
+    one = process(home, repeat(answer), store=store, settings=ROTATE, tools=[look])
     with pytest.raises(JournalError):
         one.run_conversation("second")
     result = asyncio.run(asyncio.wait_for(one.arun("after"), 30))
     assert result.stored
-    assert Store(tmp_path).newest("s-1").id == result.session_id == one.session_id == "s-1"
-    contents = said(tmp_path)
+    assert Store(home).newest("s-1").id == result.session_id == one.session_id == "s-1"
+    contents = said(home)
     assert contents[-2:] == ["after", "on"]
     assert ("meanwhile" in contents) == goes_on
 
@@ -252,67 +211,53 @@ def test_nobody_goes_on_in_a_session_that_was_never_stored(tmp_path: Path, goes_
 # An answer is delivered, and whether it is stored is said
 
 
-def intruder(home: Path, turn: str) -> None:
+def intruder(home: Path) -> None:
     """Somebody writes into the session as if nobody held it."""
 
     def write(c: SqlConnection) -> None:
         number = c.execute("SELECT MAX(number) FROM messages WHERE session = 's-1'").fetchone()[0] + 1
-        body = json.dumps({"role": "user", "content": f"from {turn}"})
-        c.execute(
-            "INSERT INTO messages (session, number, version, at, role, body) VALUES ('s-1', ?, 0, 0,"
-            " 'user', ?)",
-            (number, body),
+        columns, body = (
+            "session, number, version, at, role, body",
+            '{"role":"user","content":"from elsewhere"}',
         )
+        values = ("s-1", number, 0, 0, "user", body)
+        c.execute(f"INSERT INTO messages ({columns}) VALUES (?, ?, ?, ?, ?, ?)", values)
 
     Store(home).database.write(write)
 
 
-def test_an_end_that_is_refused_is_written_on_a_fresh_copy(tmp_path: Path) -> None:
+def test_an_end_that_is_refused_is_written_on_a_fresh_copy(home: Path) -> None:
     told: list[str] = []
 
     def late(words: str) -> str:
-        intruder(tmp_path, "elsewhere")
+        intruder(home)
         return words
 
-    one = agent(tmp_path, text("one"), text("two"), callbacks={"transform": late, "status": told.append})
+    one = process(home, text("one"), text("two"), callbacks={"transform": late, "status": told.append})
     result = one.run_conversation("first")
     assert (result.final_response, result.completed, result.stored) == ("one", True, True)
     assert any("was changed by somebody else while turn" in line for line in told)
-    assert said(tmp_path) == ["first", "from elsewhere", "one"]
+    assert said(home) == ["first", "from elsewhere", "one"]
     assert one.journal.info(result.turn_id).exit == "text_response"
 
 
-def test_an_answer_whose_turn_was_taken_over_at_the_end_is_not_reported(tmp_path: Path) -> None:
+def test_an_answer_whose_turn_was_taken_over_at_the_end_is_not_reported(home: Path) -> None:
     """Whoever has the turn now says how it ends: two answers to one message would both be believed."""
-    store = Store(tmp_path)
+    store = Store(home)
 
     def taken(words: str) -> str:
-        turn = store.database.write(lambda c: c.execute("SELECT id FROM turns").fetchone()[0])
-        store.database.write(
-            lambda c: c.execute("UPDATE turns SET epoch = epoch + 1 WHERE id = ?", (turn,)) and None
-        )
+        store.database.write(lambda c: c.execute("UPDATE turns SET epoch = epoch + 1") and None)
         return words
 
     told: list[str] = []
     callbacks = {"transform": taken, "status": told.append}
     with pytest.raises(OwnershipLost, match="was taken over by another process; this one stops here"):
-        agent(tmp_path, text("one"), store=store, callbacks=callbacks).run_conversation("first")
+        process(home, text("one"), store=store, callbacks=callbacks).run_conversation("first")
     assert not told
-    assert said(tmp_path) == ["first"]
+    assert said(home) == ["first"]
 
 
 # The fence
-
-
-@tool(effect="unsafe")
-def put(key: str) -> str:
-    """Do what cannot be undone."""
-    Ran.keys.append(key)
-    return f"put {key}"
-
-
-class Ran:
-    keys: list[str] = []
 
 
 def by_what_was_said(body: dict[str, Any]) -> Any:
@@ -321,25 +266,25 @@ def by_what_was_said(body: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("stands", range(1, 25))
-def test_an_owner_that_lost_its_turn_writes_nothing_and_runs_nothing(tmp_path: Path, stands: int) -> None:
+def test_an_owner_that_lost_its_turn_writes_nothing_and_runs_nothing(home: Path, stands: int) -> None:
     """Wherever it stands when another one takes the turn over and brings it to its end."""
-    Ran.keys = []
+    put, keys = unsafe_tool()
 
     async def scenario() -> None:
-        store = Store(tmp_path)
-        turn = agent(tmp_path, repeat(by_what_was_said), store=store, tools=[put]).start("go")
+        store = Store(home)
+        turn = process(home, repeat(by_what_was_said), store=store, tools=[put]).start("go")
         for _ in range(stands):
             await turn.step_into()
         await store.written(lambda c: None)
         declared_dead(store)
-        result = await agent(tmp_path, repeat(by_what_was_said), tools=[put]).resume(turn.id).arun()
+        result = await process(home, repeat(by_what_was_said), tools=[put]).resume(turn.id).arun()
         assert result.final_response == "done"
-        before, ran = dumped(tmp_path), list(Ran.keys)
+        before, ran = dumped(home), list(keys)
         with pytest.raises(OwnershipLost, match="was taken over by another process"):
             await turn.arun()
         await store.written(lambda c: None)
-        assert dumped(tmp_path) == before
-        assert Ran.keys == ran
+        assert dumped(home) == before
+        assert keys == ran
         assert len(ran) <= 1
 
     asyncio.run(scenario())
@@ -354,56 +299,53 @@ def dumped(home: Path) -> tuple[Any, ...]:
         return tuple(tuple(sorted(map(repr, c.execute(f"SELECT {what}").fetchall()))) for what in asked)
 
 
-def test_who_lets_go_frees_only_what_it_holds(tmp_path: Path) -> None:
+def test_who_lets_go_frees_only_what_it_holds(home: Path) -> None:
     async def scenario() -> None:
-        store = Store(tmp_path)
-        turn = agent(tmp_path, text("one"), store=store).start("first")
+        store = Store(home)
+        turn = process(home, text("one"), store=store).start("first")
         await moves(turn, 1)
         declared_dead(store)
-        new = agent(tmp_path, text("two")).resume(turn.id)
+        new = process(home, text("two")).resume(turn.id)
         await moves(new, 1)
         store.let_go(turn.id, 1)
         await store.written(lambda c: None)
         with pytest.raises(SessionBusy):
-            await agent(tmp_path, text("x")).arun("third")
+            await process(home, text("x")).arun("third")
         await new.arun()
 
     asyncio.run(scenario())
 
 
-def test_a_turn_is_claimed_before_it_is_read(tmp_path: Path) -> None:
+def test_a_turn_is_claimed_before_it_is_read(home: Path) -> None:
     """What its owner wrote between the look and the claim is known: a tool that ran then is not run a second
     time."""
-    Ran.keys = []
+    put, keys = unsafe_tool()
 
     async def scenario() -> Any:
-        store = Store(tmp_path)
-        old = agent(
-            tmp_path, tools(call("put", {"key": "a"}, "c1")), text("unused"), store=store, tools=[put]
-        )
-        turn = old.start("go")
+        store, asks = Store(home), tools(call("put", {"key": "a"}, "c1"))
+        turn = process(home, asks, text("unused"), store=store, tools=[put]).start("go")
         await moves(turn, 3)
         assert turn.state == "ExecuteTools"
         declared_dead(store)
-        resumed = agent(tmp_path, text("done"), tools=[put]).resume(turn.id)
-        while not Ran.keys:
+        resumed = process(home, text("done"), tools=[put]).resume(turn.id)
+        while not keys:
             await turn.step_into()
         await store.written(lambda c: None)
         return await resumed.arun()
 
     result = asyncio.run(scenario())
-    assert Ran.keys == ["a"]
+    assert keys == ["a"]
     assert result.final_response == "done"
-    assert [row["content"] for row in result.messages if row["role"] == "tool"] == ["put a"]
+    assert contents(row for row in result.messages if row["role"] == "tool") == ["put a"]
 
 
-def test_of_two_that_resume_one_goes_on(tmp_path: Path) -> None:
+def test_of_two_that_resume_one_goes_on(home: Path) -> None:
     async def scenario() -> None:
-        store = Store(tmp_path)
-        turn = agent(tmp_path, text("unused"), store=store).start("first")
+        store = Store(home)
+        turn = process(home, text("unused"), store=store).start("first")
         await moves(turn, 1)
         declared_dead(store)
-        one, two = (agent(tmp_path, text("done")).resume(turn.id) for _ in range(2))
+        one, two = (process(home, text("done")).resume(turn.id) for _ in range(2))
         await moves(one, 1)
         with pytest.raises(SessionBusy, match="is running in process"):
             await two.arun()
@@ -414,9 +356,9 @@ def test_of_two_that_resume_one_goes_on(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_turn_that_is_resumed_in_its_own_process_stops_the_older_one(tmp_path: Path) -> None:
+def test_a_turn_that_is_resumed_in_its_own_process_stops_the_older_one(home: Path) -> None:
     async def scenario() -> None:
-        one = agent(tmp_path, text("done"))
+        one = process(home, text("done"))
         older = one.start("first")
         await moves(older, 2)
         newer = one.resume(older.id)
@@ -426,26 +368,27 @@ def test_a_turn_that_is_resumed_in_its_own_process_stops_the_older_one(tmp_path:
         assert (await newer.arun()).final_response == "done"
 
     asyncio.run(scenario())
-    assert said(tmp_path) == ["first", "done"]
+    assert said(home) == ["first", "done"]
 
 
-def test_a_turn_is_not_resumed_while_its_own_process_makes_a_step(tmp_path: Path) -> None:
+def test_a_turn_is_not_resumed_while_its_own_process_makes_a_step(home: Path) -> None:
     async def scenario() -> None:
-        asked = asyncio.Event()
+        asked, go = asyncio.Event(), asyncio.Event()
 
         @tool(effect="pure")
         async def wait() -> str:
             """Wait."""
             asked.set()
-            await asyncio.sleep(0.05)
+            await go.wait()
             return "waited"
 
-        one = agent(tmp_path, tools(call("wait", {}, "c1")), text("done"), tools=[wait])
+        one = process(home, tools(call("wait", {}, "c1")), text("done"), tools=[wait])
         turn = one.start("first")
         running = asyncio.ensure_future(turn.arun())
         await asked.wait()
         with pytest.raises(SessionBusy, match="is still running"):
             one.resume(turn.id)
+        go.set()
         assert (await running).final_response == "done"
 
     asyncio.run(scenario())
@@ -454,53 +397,39 @@ def test_a_turn_is_not_resumed_while_its_own_process_makes_a_step(tmp_path: Path
 # A line of sessions has no limit
 
 
-@pytest.fixture
-def line(tmp_path: Path) -> tuple[Store, list[str]]:
-    """A hundred compactions into child sessions, by as many real turns of two processes by turns."""
-    store = Store(tmp_path)
-    stores = (store, Store(tmp_path))
-    ids = ["s-1"]
+@pytest.mark.behaviour("SESS-07")
+@pytest.mark.slow
+def test_a_conversation_that_was_compacted_a_hundred_times_is_one(home: Path) -> None:
+    """By as many real turns of two processes by turns."""
+    store = Store(home)
+    stores, ids = (store, Store(home)), ["s-1"]
+    model = repeat(lambda body: text("short" if "tools" not in body else "said"))
     for number in range(100):
-        one = agent(
-            tmp_path,
-            repeat(lambda body: text("short" if "tools" not in body else "said")),
-            store=stores[number % 2],
-            settings={"compression": {"mode": "rotate"}, "store": {"index": False}},
-        )
+        settings = {**ROTATE, "store": {"index": False}}
+        one = process(home, model, store=stores[number % 2], settings=settings)
         if number == 0:
             one.run_conversation("begin", conversation_history=HISTORY)
         one.run_conversation(f"say {number} " + "word " * 300)
         one.compact()
         ids.append(one.session_id)
-    return store, ids
-
-
-@pytest.mark.behaviour("SESS-07")
-@pytest.mark.slow
-def test_a_conversation_that_was_compacted_a_hundred_times_is_one(
-    line: tuple[Store, list[str]], tmp_path: Path
-) -> None:
-    store, ids = line
     assert len(set(ids)) == 101
-    assert Store(tmp_path).newest("s-1").id == ids[-1]
-    assert Store(tmp_path).newest(ids[50]).id == ids[-1]
+    assert Store(home).newest("s-1").id == Store(home).newest(ids[50]).id == ids[-1]
     with store.database.reading() as c:
         assert c.execute("SELECT COUNT(*) FROM sessions WHERE successor IS NULL").fetchone() == (1,)
         assert compacted_line(c, ids[-1]) == ids[::-1]
         assert lineage(c, ids[-1]) == "s-1"
         assert descendants(c, "s-1") == ids
     assert {hit.lineage for hit in search(store.database, "say", Among(), limit=50).hits} == {"s-1"}
-    one = agent(tmp_path, text("on"))
+    one = process(home, text("on"))
     assert one.run_conversation("and now?").session_id == ids[-1]
     assert len(one.undo(90).turns) == 90
 
 
-def test_the_to_do_list_outlives_a_hundred_compactions(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+def test_the_to_do_list_outlives_a_hundred_compactions(home: Path) -> None:
+    store = Store(home)
     plan = [{"id": "a", "content": "go on", "status": "in_progress"}]
-    agent(
-        tmp_path, tools(call("todo", {"todos": plan})), text("planned"), toolsets=["todo"], store=store
-    ).chat("plan")
+    script = tools(call("todo", {"todos": plan})), text("planned")
+    process(home, *script, toolsets=["todo"], store=store).chat("plan")
 
     def write(c: SqlConnection) -> None:
         for number in range(1, 101):
@@ -510,19 +439,19 @@ def test_the_to_do_list_outlives_a_hundred_compactions(tmp_path: Path) -> None:
             c.execute("UPDATE sessions SET successor = ? WHERE id = ?", (made.id, before))
 
     store.database.write(write)
-    newest = Store(tmp_path).newest("s-1")
+    newest = Store(home).newest("s-1")
     assert newest.id == "s-101"
     found = newest_result(store, newest, "todo")
     assert found is not None
     assert found["todos"][0]["content"] == "go on"
 
 
-def test_a_process_whose_lock_file_was_removed_makes_another(tmp_path: Path) -> None:
+def test_a_process_whose_lock_file_was_removed_makes_another(home: Path) -> None:
     """What it runs may be taken over; what it begins is seen to live again, and is not given up by everybody
     who comes."""
-    one, other = Store(tmp_path), Store(tmp_path)
+    one, other = Store(home), Store(home)
     lost = one.owners.me
-    (tmp_path / "owners" / f"{lost}.lock").unlink()
+    (home / "owners" / f"{lost}.lock").unlink()
     assert other.owners.alive(lost) is None
     again = one.owners.me
     assert again != lost
@@ -541,3 +470,29 @@ def test_an_owner_that_is_not_needed_any_more_leaves_neither_file_nor_lock(tmp_p
         del owners
         assert not file.exists()
         take(again.fileno())  # its handle is closed
+
+
+# Turns follow each other by their number
+
+
+def test_undo_takes_the_turn_with_the_highest_number_whatever_the_clocks_say(store: Store) -> None:
+    """As on machines whose clocks differ, in a database that gives rows no numbers of its own."""
+    one = process(store.home, text("one"), text("two"), store=store)
+    one.chat("first")
+    one.chat("second")
+    other = "began = -began" if store.database.path is None else "began = -began, rowid = 10 - rowid"
+    store.database.write(lambda c: c.execute(f"UPDATE turns SET {other}") and None)
+    assert (one.undo().asked, one.undo().asked) == ("second", "first")
+
+
+def test_numbers_go_up_along_compactions(store: Store) -> None:
+    script = text("one"), text("the summary"), text("two"), text("three")
+    one = process(store.home, *script, store=store, settings=ROTATE)
+    one.run_conversation("first", conversation_history=HISTORY)
+    one.compact()
+    one.chat("second")
+    one.chat("third")
+    assert one.session_id != "s-1"
+    found = store.database.select("SELECT asked, number, id FROM turns ORDER BY number")
+    assert [row[:2] for row in found] == [("first", 1), ("second", 2), ("third", 3)]
+    assert one.undo(3).turns[-1] == found[0][2]

@@ -25,6 +25,13 @@ def made(work: Path, **rules: int | bool) -> Checkpoints:
     return Checkpoints(work.parent / "home", work, CheckpointSettings.model_validate(rules))
 
 
+def written(work: Path, contents: dict[str, str | bytes]) -> None:
+    """Make files, with the folders that they are in."""
+    for name, content in contents.items():
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        (work / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
 def files(work: Path) -> dict[str, tuple[bytes, int]]:
     """Every file with its bytes and rights; of a link, where it leads."""
     found = {}
@@ -38,34 +45,25 @@ def files(work: Path) -> dict[str, tuple[bytes, int]]:
 
 @pytest.mark.behaviour("PREP-27")
 def test_all_that_was_changed_made_and_deleted_is_as_it_was(work: Path) -> None:
-    (work / "deep" / "er").mkdir(parents=True)
-    (work / "a.txt").write_bytes(b"one\r\ntwo\n\xff\0")
-    (work / "deep" / "er" / "b\nc \xe9.txt").write_text("b")
-    (work / "run.sh").write_text("#!/bin/sh\n")
+    attributes = "*.txt text eol=lf ident working-tree-encoding=UTF-16\n"
+    before_it = {"a.txt": b"one\r\ntwo\n\xff\0", "deep/er/b\nc \xe9.txt": "b", "run.sh": "#!/bin/sh\n"}
+    written(
+        work,
+        {**before_it, "key": "secret", "was_file": "f", "was_folder/x": "x", ".gitattributes": attributes},
+    )
     (work / "run.sh").chmod(0o755)
-    (work / "key").write_text("secret")
     (work / "key").chmod(0o600)
     (work / "link").symlink_to("a.txt")
-    (work / "was_file").write_text("f")
-    (work / "was_folder").mkdir()
-    (work / "was_folder" / "x").write_text("x")
-    (work / ".gitattributes").write_text("*.txt text eol=lf ident working-tree-encoding=UTF-16\n")
     checkpoints, before = made(work), files(work)
     kept = checkpoints.make("turn-1", session="s", turn="t", tool="terminal")
 
-    (work / "a.txt").write_text("other")
-    shutil.rmtree(work / "deep")
+    for name in ("key", "link", "was_file"):
+        (work / name).unlink()
+    for name in ("deep", "was_folder"):
+        shutil.rmtree(work / name)
     (work / "run.sh").chmod(0o644)
-    (work / "key").unlink()
-    (work / "link").unlink()
-    (work / "link").write_text("no link")
-    (work / "was_file").unlink()
-    (work / "was_file").mkdir()
-    (work / "was_file" / "inner").write_text("i")
-    shutil.rmtree(work / "was_folder")
     (work / "was_folder").symlink_to("/")
-    (work / "new" / "folder").mkdir(parents=True)
-    (work / "new" / "folder" / "n").write_text("n")
+    written(work, {"a.txt": "other", "link": "no link", "was_file/inner": "i", "new/folder/n": "n"})
     changed = files(work)
     assert "-one\r\n" in checkpoints.diff(kept) or "Binary files" in checkpoints.diff(kept)
 
@@ -78,31 +76,21 @@ def test_all_that_was_changed_made_and_deleted_is_as_it_was(work: Path) -> None:
 
 
 def test_what_is_ignored_and_what_is_too_large_is_never_touched(work: Path) -> None:
-    (work / ".gitignore").write_text("build/\n*.log\n")
-    (work / "build").mkdir()
-    (work / "build" / "out").write_text("1")
-    (work / "large").write_bytes(b"x" * 5_000)
-    (work / "nested").mkdir()
+    before: dict[str, str | bytes] = {"build/out": "1", "large": "x" * 5_000, "nested/own": "own", "a": "a"}
+    written(work, {".gitignore": "build/\n*.log\n", **before})
     subprocess.run(["git", "init", "-q", str(work / "nested")], check=True)
-    (work / "nested" / "own").write_text("own")
-    (work / "a").write_text("a")
     checkpoints = made(work, max_file_bytes=1_000)
     kept = checkpoints.make("k", turn="t", tool="terminal")
     assert kept.left_out == ("large",)
 
-    (work / ".gitignore").write_text("")  # what it hid is seen now, and was there before
-    (work / "build" / "out").write_text("2")
-    (work / "large").write_bytes(b"now it is small")
-    (work / "nested" / "own").write_text("changed")
-    (work / "grown").write_bytes(b"y" * 5_000)
-    (work / "a").write_bytes(b"z" * 9_000)
+    left = {"build/out": b"2", "large": b"now it is small", "nested/own": b"changed", "grown": b"y" * 5_000}
+    written(
+        work, {".gitignore": "", "a": b"z" * 9_000, **left}
+    )  # what it hid is seen now, and was there before
     done = checkpoints.put_back(kept)
     assert (done.restored, done.deleted) == ((".gitignore", "a"), ())
+    assert {name: (work / name).read_bytes() for name in left} == left
     assert (work / "a").read_text() == "a"
-    assert (work / "build" / "out").read_text() == "2"
-    assert (work / "large").read_bytes() == b"now it is small"
-    assert (work / "nested" / "own").read_text() == "changed"
-    assert (work / "grown").exists()
     assert done.before is not None
     checkpoints.put_back(done.before)
     assert (work / "a").read_bytes() == b"z" * 9_000, "what was overwritten is kept, however large"
@@ -110,15 +98,10 @@ def test_what_is_ignored_and_what_is_too_large_is_never_touched(work: Path) -> N
 
 def test_rules_of_the_repository_above_count(work: Path) -> None:
     subprocess.run(["git", "init", "-q", str(work)], check=True)
-    (work / ".gitignore").write_text("ignored/\n")
-    (work / "package" / "ignored").mkdir(parents=True)
-    (work / "package" / "ignored" / "x").write_text("x")
-    (work / "package" / "y").write_text("y")
+    written(work, {".gitignore": "ignored/\n", "package/ignored/x": "x", "package/y": "y"})
     checkpoints = Checkpoints(work.parent / "home", work / "package", CheckpointSettings())
     kept = checkpoints.make("k", turn="t", tool="terminal")
-    (work / "package" / "ignored" / "x").write_text("2")
-    (work / "package" / "y").write_text("2")
-    (work / "outside").write_text("2")
+    written(work, {"package/ignored/x": "2", "package/y": "2", "outside": "2"})
     assert checkpoints.put_back(kept).restored == ("y",)
     assert (work / "outside").exists()
     assert not (work / ".git" / "index").exists(), "the user's own repository is as it was"
@@ -144,19 +127,16 @@ def test_the_home_in_the_working_directory_is_no_part_of_it(work: Path) -> None:
     assert checkpoints.put_back(kept).deleted == ()
 
 
-@pytest.mark.parametrize(
-    ("rules", "said"),
-    [
-        ({"max_files": 1}, "more than 1 files (setting checkpoints.max_files)"),
-        ({"max_bytes": 1_000}, "more than 1,000 bytes (setting checkpoints.max_bytes)"),
-        ({"enabled": False}, "switched off (checkpoints.enabled)"),
-    ],
-)
-def test_what_is_too_much_is_said_in_one_line(work: Path, rules: dict[str, int], said: str) -> None:
-    for number in range(2):
-        (work / str(number)).write_bytes(b"x" * 600)
-    with pytest.raises(StoreError, match=said.replace("(", r"\(").replace(")", r"\)")):
-        made(work, **rules).make("k")
+def test_what_is_too_much_is_said_in_one_line(work: Path) -> None:
+    written(work, {str(number): "x" * 600 for number in range(2)})
+    rules: dict[str, dict[str, int]] = {
+        r"more than 1 files \(setting checkpoints.max_files\)": {"max_files": 1},
+        r"more than 1,000 bytes \(setting checkpoints.max_bytes\)": {"max_bytes": 1_000},
+        r"switched off \(checkpoints.enabled\)": {"enabled": False},
+    }
+    for said, rule in rules.items():
+        with pytest.raises(StoreError, match=said):
+            made(work, **rule).make("k")
 
 
 def test_none_are_made_of_a_home_directory_nor_without_git(
@@ -164,9 +144,7 @@ def test_none_are_made_of_a_home_directory_nor_without_git(
 ) -> None:
     (work / "person").mkdir()
     monkeypatch.setenv("HOME", str(work / "person"))
-    assert "home directory" in made(work).trouble
-    assert "home directory" in made(work / "person").trouble
-    assert "home directory" in made(Path("/")).trouble
+    assert all("home directory" in made(one).trouble for one in (work, work / "person", Path("/")))
     monkeypatch.setenv("HOME", "/nowhere")
     assert made(work).trouble == ""
     monkeypatch.setenv("PATH", str(work))

@@ -47,6 +47,24 @@ def kept(one: Agent, turn: str) -> list[str]:
     return [name for (name,) in rows]
 
 
+def left_in(work: Path, script: list[Any], reached: Callable[[Any], bool]) -> str:
+    """A turn whose process ends when something has happened in it."""
+
+    async def begun() -> str:
+        store = Store(work.parent / "home")
+        one = worker(script, work, store=store)
+        turn = one.start("change it")
+        while not reached(await turn.step_into()):
+            pass
+        await one.aclose()
+        store.close()
+        return turn.id
+
+    turn = asyncio.run(begun())
+    gc.collect()
+    return turn
+
+
 @pytest.mark.behaviour("PREP-27")
 def test_one_checkpoint_a_turn_before_what_may_change_files_and_undo_puts_it_back(work: Path) -> None:
     one = worker([READ, FIRST, SECOND, text("done"), text("hello"), READ, text("read")], work)
@@ -67,22 +85,15 @@ def test_one_checkpoint_a_turn_before_what_may_change_files_and_undo_puts_it_bac
     one.close()
 
 
-def test_it_can_be_switched_off(work: Path) -> None:
-    one = worker([FIRST, text("done")], work, settings={"checkpoints": {"enabled": False}})
-    assert kept(one, one.run_conversation("change it").turn_id) == []
-    assert one.undo(files=True).files is None
-    one.close()
-
-
-def test_what_is_too_much_is_told_and_the_tool_runs(work: Path) -> None:
+def test_one_that_is_not_made_keeps_no_tool_from_running(work: Path) -> None:
+    """Switched off, or too much to be kept, which is told."""
+    off = worker([FIRST, text("done")], work, settings={"checkpoints": {"enabled": False}})
+    assert kept(off, off.run_conversation("change it").turn_id) == []
+    assert off.undo(files=True).files is None
+    off.close()
     (work / "b.txt").write_text("b")
-    said: list[str] = []
-    one = worker(
-        [FIRST, SECOND, text("done")],
-        work,
-        settings={"checkpoints": {"max_files": 1}},
-        callbacks={"status": said.append},
-    )
+    said, few = list[str](), {"checkpoints": {"max_files": 1}}
+    one = worker([FIRST, SECOND, text("done")], work, settings=few, callbacks={"status": said.append})
     assert one.run_conversation("change it").completed
     assert (work / "a.txt").read_text() == "two\n"
     assert [line for line in said if "checkpoint" in line] == [
@@ -94,23 +105,11 @@ def test_what_is_too_much_is_told_and_the_tool_runs(work: Path) -> None:
 
 @pytest.mark.parametrize("after", [KeepFiles, RunTool])
 def test_a_turn_that_is_resumed_makes_it_no_second_time(work: Path, after: type) -> None:
-    home = work.parent / "home"
+    def reached(happened: Any) -> bool:
+        asked = happened.requests[0] if isinstance(happened, Exchange) else None
+        return isinstance(asked, after) and getattr(asked, "name", "write_file") == "write_file"
 
-    async def begun() -> str:
-        store = Store(home)
-        one = worker([READ, FIRST], work, store=store)
-        turn = one.start("change it")
-        while True:
-            happened = await turn.step_into()
-            asked = happened.requests[0] if isinstance(happened, Exchange) else None
-            if isinstance(asked, after) and getattr(asked, "name", "write_file") == "write_file":
-                break
-        await one.aclose()
-        store.close()
-        return turn.id
-
-    turn = asyncio.run(begun())
-    gc.collect()
+    turn = left_in(work, [READ, FIRST], reached)
     (work / "b.txt").write_text("while nobody ran")
     one = worker([SECOND, text("done")], work)
     result = one.resume(turn).run()
@@ -175,18 +174,7 @@ def test_doctor_says_whether_files_are_kept(cli: Cli, work: Path, monkeypatch: p
 def test_a_turn_from_a_file_cannot_say_that_one_was_made(
     cli: Cli, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def begun() -> str:
-        store = Store(work.parent / "home")
-        one = worker([FIRST, SECOND, text("done")], work, store=store)
-        turn = one.start("change it")
-        while (happened := await turn.step()) is not None and happened.source != "ExecuteTools":
-            pass
-        await one.aclose()
-        store.close()
-        return turn.id
-
-    turn = asyncio.run(begun())
-    gc.collect()
+    turn = left_in(work, [FIRST, SECOND], lambda happened: getattr(happened, "source", "") == "ExecuteTools")
     other, carried = tmp_path / "other", tmp_path / "turn.jsonl"
     assert cli("sessions", "export", turn, "-o", str(carried))[0] == 0
     assert "kept_files" in carried.read_text()

@@ -15,35 +15,22 @@ from typing import Any
 
 import pytest
 
-from fsm_agent import Agent, tool
+from fsm_agent import Agent
 from fsm_agent.errors import JournalError
 from fsm_agent.sessions.store import ConversationLog, Store
 from fsm_agent.testing import FakeClock, ScriptedModel, overflow, repeat, text
 from tests.crash.crowd import LOGS
+from tests.crash.scene import logging_with
 from tests.helpers.sample import sampled
+from tests.helpers.store_homes import HISTORY, ROTATE, contents, look
 
 ROOT = Path(__file__).parents[2]
 SECONDS = {"none": 10, "kill": 22, "locks": 22}
 """Of each of the 18 runs: five and a half minutes in all, most of them where there is trouble."""
 
 
-HISTORY = [
-    {"role": role, "content": f"{role} {n} " + "word " * 300}
-    for n in range(8)
-    for role in ("user", "assistant")
-]
-
-
-@tool(effect="pure")
-def look() -> str:
-    """Look."""
-    return "seen"
-
-
-def crowd(
-    processes: int, seconds: float, seed: int, mode: str, trouble: str, mutant: str = ""
-) -> dict[str, Any]:
-    words = [str(processes), str(seconds), str(seed), mode, trouble, mutant]
+def crowd(processes: int, seconds: float, seed: int, mode: str, trouble: str) -> dict[str, Any]:
+    words = [str(processes), str(seconds), str(seed), mode, trouble]
     done = subprocess.run(
         [sys.executable, "-m", "tests.crash.crowd", *words],
         cwd=ROOT, capture_output=True, text=True, timeout=seconds + 240, check=False,
@@ -54,16 +41,8 @@ def crowd(
 
 
 def told(found: dict[str, Any]) -> str:
-    return "\n\n".join(
-        [f"{name}: {value}" for name, value in found.items() if name != "wrong"] + found["wrong"][:3]
-    )
-
-
-@pytest.mark.slow
-def test_processes_that_wait_and_try_again_lose_nothing() -> None:
-    found = crowd(3, 3, 1, "plain", "kill")
-    assert not found["wrong"], told(found)
-    assert found["turns"] > 3
+    counted = [f"{name}: {value}" for name, value in found.items() if name != "wrong"]
+    return "\n\n".join(counted + found["wrong"][:3])
 
 
 @pytest.mark.slow
@@ -85,20 +64,13 @@ def test_every_turn_that_was_called_completed_is_stored_in_order_and_whole(
 
 
 def speaker(home: Path, log: type[ConversationLog], *script: Any) -> Agent:
-    class Speaker(Agent):
-        def _log(self, state: Any, session: Any, recording: Any = None) -> ConversationLog:
-            return log(self._store.database, session, state, recording, tell=self._status)
-
-    return Speaker(
-        ScriptedModel(script), home=home, store=Store(home), toolsets=[], tools=[look], clock=FakeClock(),
-        session_id="s-1", settings={"compression": {"mode": "rotate"}},
-    )  # fmt: skip
+    given = {"store": Store(home), "toolsets": [], "tools": [look], "clock": FakeClock(), "session_id": "s-1"}
+    return logging_with(log)(ScriptedModel(script), home=home, settings=ROTATE, **given)
 
 
 def newest(home: Path) -> list[str]:
     """What the conversation ends with, as the file has it."""
-    store = Store(home)
-    return [str(row.content) for row in store.newest("s-1").rows]
+    return contents(Store(home).newest("s-1").rows)
 
 
 async def second_process_has_a_copy(home: Path, mode: str, log: type[ConversationLog]) -> bool:
@@ -139,14 +111,11 @@ async def owner_was_declared_dead(home: Path, mode: str, log: type[ConversationL
     return newest(home)[-4:] == ["meanwhile", "between", "second", "two"]
 
 
-FAULTS = [
-    (second_process_has_a_copy, "no revision"),
-    (owner_was_declared_dead, "no fence"),
-]
-
-
 @pytest.mark.parametrize("mode", ["plain", "rotate"])
-@pytest.mark.parametrize(("scene", "mutant"), FAULTS)
+@pytest.mark.parametrize(
+    ("scene", "mutant"),
+    [(second_process_has_a_copy, "no revision"), (owner_was_declared_dead, "no fence")],
+)
 def test_an_engine_with_one_fault_is_caught(tmp_path: Path, scene: Any, mutant: str, mode: str) -> None:
     assert asyncio.run(scene(tmp_path / "sound", mode, LOGS[""]))
     assert not asyncio.run(scene(tmp_path / "faulty", mode, LOGS[mutant]))

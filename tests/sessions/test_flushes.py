@@ -11,7 +11,8 @@ import pytest
 from fsm_agent import Agent, tool
 from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.sessions.store.journal.flushes import FLUSHES
-from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
+from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
+from tests.helpers.store_homes import look, process
 
 DOCS = Path(__file__).parents[2] / "docs" / "sessions.md"
 
@@ -58,11 +59,6 @@ def test_the_row_that_paid_for_a_request_is_on_disk_before_it_leaves(tmp_path: P
         paid.append(int(str(rows[0][0])))
         return tools(call("look")) if len(paid) < 4 else text("done")
 
-    @tool(effect="pure")
-    def look() -> str:
-        """Look."""
-        return "seen"
-
     agent_of(tmp_path, repeat(answer), tools=[look]).chat("go")
     assert paid == [1, 2, 3, 4]
 
@@ -100,5 +96,4 @@ def test_who_stops_a_turn_leaves_all_of_it_on_disk(tmp_path: Path) -> None:
 
 
 def agent_of(home: Path, script: object, **options: object) -> Agent:
-    given = {"toolsets": [], "clock": FakeClock(), "store": Store(home, opened=Patient), **options}
-    return Agent(ScriptedModel(script), home=home, **given)  # type: ignore[arg-type]
+    return process(home, model=ScriptedModel(script), store=Store(home, opened=Patient), **options)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,25 +31,24 @@ def told(result: Any) -> list[str]:
     return [row["content"] for row in result.messages if row["role"] == "tool"]
 
 
+pytestmark = pytest.mark.slow
+
+
 def test_a_turn_killed_while_it_waits_for_approval_asks_again(tmp_path: Path) -> None:
+    """With nobody there after the restart the answer is no."""
     mark = killed(tmp_path, "approval")
     assert mark.read_text() == "asked\n"
+    shutil.copytree(tmp_path, tmp_path / "alone")
     result = agent_of(tmp_path, mark, dies=False).resume(SESSION).run()
     assert mark.read_text() == "asked\nasked\nran users\n"
     assert result.completed
     assert told(result)[1] == "dropped"
     assert json.loads(told(result)[0])["todos"] == PLAN
+    alone = agent_of(tmp_path / "alone", mark, dies=False, attended=False).resume(SESSION).run()
+    assert mark.read_text() == "asked\nasked\nran users\n"
+    assert "nobody is there" in told(alone)[1]
 
 
-@pytest.mark.slow
-def test_with_nobody_there_after_the_restart_the_answer_is_no(tmp_path: Path) -> None:
-    mark = killed(tmp_path, "approval")
-    result = agent_of(tmp_path, mark, dies=False, attended=False).resume(SESSION).run()
-    assert mark.read_text() == "asked\n"
-    assert "nobody is there" in told(result)[1]
-
-
-@pytest.mark.slow
 def test_a_question_of_the_model_is_asked_again(tmp_path: Path) -> None:
     mark = killed(tmp_path, "clarify")
     result = agent_of(tmp_path, mark, dies=False).resume(SESSION).run()
@@ -56,7 +56,6 @@ def test_a_question_of_the_model_is_asked_again(tmp_path: Path) -> None:
     assert json.loads(told(result)[0])["answer"] == "once"
 
 
-@pytest.mark.slow
 def test_children_that_had_ended_are_looked_up_and_the_others_resumed(tmp_path: Path) -> None:
     mark = killed(tmp_path, "children")
     one = agent_of(tmp_path, mark, dies=False)
@@ -68,7 +67,6 @@ def test_children_that_had_ended_are_looked_up_and_the_others_resumed(tmp_path: 
     assert sorted(asked) == ["children", "one", "two"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["approval", "children"])
 def test_the_session_can_also_go_on_without_resuming(tmp_path: Path, kind: str) -> None:
     mark = killed(tmp_path, kind)

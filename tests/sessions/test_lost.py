@@ -1,24 +1,21 @@
-"""A turn that is somebody else's: the process that lost it stops at once, and nothing is lost with it."""
+"""Who has a turn: it is claimed in the order of the ranks, and the process that lost it stops at once, wherever it
+stands (``tests/crash/taking_over.py``)."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fsm_agent import Agent, tool
-from fsm_agent.errors import OwnershipLost, StoreError
+from fsm_agent.errors import ConfigError, OwnershipLost, SessionBusy, StoreError
 from fsm_agent.sessions.store import SqliteDatabase, Store
-from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, text, tools
-
-HISTORY = [
-    {"role": role, "content": f"{role} {n} " + "word " * 300}
-    for n in range(8)
-    for role in ("user", "assistant")
-]
+from fsm_agent.testing import ScriptedModel, call, overflow, repeat, text, tools
+from tests.crash.taking_over import MUTANTS, Engine, Found, Point, Takeover, faults
+from tests.helpers.store_homes import HISTORY, ROTATE, contents, look, moves, process
 
 
 class Locked(SqliteDatabase):
@@ -31,94 +28,76 @@ class Locked(SqliteDatabase):
             raise sqlite3.DatabaseError("database is locked")
 
 
-@tool(effect="pure")
-def look() -> str:
-    """Look."""
-    return "seen"
-
-
-def agent(home: Path, *script: Any, store: Store | None = None, **options: Any) -> Agent:
-    given = {"toolsets": [], "tools": [look], "clock": FakeClock(), "session_id": "s-1", **options}
-    return Agent(ScriptedModel(script), home=home, store=store or Store(home), **given)
-
-
-def declared_dead(home: Path) -> None:
+def locks_removed(home: Path) -> None:
     """As where the locks of living processes are not seen."""
     for file in (home / "owners").glob("*.lock"):
         file.unlink()
 
 
+def compacts(summarised: Callable[[], object] = lambda: None) -> Any:
+    """A model that asks for a compaction, and answers behind it."""
+
+    def answer(body: dict[str, Any]) -> Any:
+        said = str(body["messages"])
+        if "tools" not in body:
+            summarised()
+            return text("the summary")
+        return text("on") if "after" in said or "the summary" in said else overflow()
+
+    return repeat(answer)
+
+
 def test_nobody_goes_on_in_a_compaction_that_could_not_be_stored_and_is_not_wanted_any_more(
-    tmp_path: Path,
+    home: Path,
 ) -> None:
     """The turn compacted the session into another one while the store failed, and another process gave the
     turn up before that could be written."""
-    store = Store(tmp_path, opened=Locked)
-    rotating = {"compression": {"mode": "rotate"}}
-
-    def answer(body: dict[str, Any]) -> Any:
-        said = str(body["messages"])
-        if "tools" not in body:
-            store.database.locked = True  # type: ignore[attr-defined]
-            return text("the summary")
-        return text("on") if "after" in said or "the summary" in said else overflow()
-
-    agent(tmp_path, text("one"), store=store).run_conversation("first", conversation_history=HISTORY)
-    one = agent(tmp_path, repeat(answer), store=store, settings=rotating)
+    store = Store(home, opened=Locked)
+    model = compacts(lambda: setattr(store.database, "locked", True))
+    process(home, text("one"), store=store).run_conversation("first", conversation_history=HISTORY)
+    one = process(home, model, store=store, settings=ROTATE, tools=[look])
     result = one.run_conversation("second")
     assert (result.final_response, result.stored) == ("on", False)
     store.database.locked = False  # type: ignore[attr-defined]
-    declared_dead(tmp_path)
-    agent(tmp_path, text("between")).chat("meanwhile")
+    locks_removed(home)
+    process(home, text("between")).chat("meanwhile")
     again = one.run_conversation("after")
     assert (again.stored, again.session_id) == (True, "s-1")
-    assert [row["content"] for row in again.messages][-4:] == ["meanwhile", "between", "after", "on"]
+    assert contents(again.messages)[-4:] == ["meanwhile", "between", "after", "on"]
 
 
 @pytest.mark.parametrize("resumes", ["the same process", "another one"])
-def test_a_turn_that_was_stopped_behind_its_compaction_goes_on_in_one_line(
-    tmp_path: Path, resumes: str
-) -> None:
+def test_a_turn_that_was_stopped_behind_its_compaction_goes_on_in_one_line(home: Path, resumes: str) -> None:
     """The session has gone on as another one already, and the move that says so is not made yet: the visit
     that compacted it is run again."""
-    store = Store(tmp_path)
-    rotating = {"compression": {"mode": "rotate"}}
+    store, stops = Store(home), list[str]()
+    rotating: dict[str, Any] = {"settings": ROTATE, "tools": [look]}
 
-    def answer(body: dict[str, Any]) -> Any:
-        said = str(body["messages"])
-        if "tools" not in body:
-            return text("the summary")
-        return text("on") if "after" in said or "the summary" in said else overflow()
+    def stopped(name: str, data: Any) -> None:
+        if name == "session:compress" and not stops:
+            stops.append(name)
+            raise asyncio.CancelledError
 
     async def scenario() -> Any:
-        def stopped(name: str, data: Any) -> None:
-            if name == "session:compress" and not stops:
-                stops.append(name)
-                raise asyncio.CancelledError
-
-        stops: list[str] = []
-        await agent(tmp_path, text("one"), store=store).arun("first", conversation_history=HISTORY)
-        one = agent(tmp_path, repeat(answer), store=store, settings=rotating, callbacks={"event": stopped})
+        await process(home, text("one"), store=store).arun("first", conversation_history=HISTORY)
+        one = process(home, compacts(), store=store, callbacks={"event": stopped}, **rotating)
         turn = one.start("second")
         with pytest.raises(asyncio.CancelledError):
             await turn.arun()
         assert stops
         if resumes == "another one":
             await store.written(lambda c: None)
-            declared_dead(tmp_path)
-            one = agent(tmp_path, repeat(answer), settings=rotating)
+            locks_removed(home)
+            one = process(home, compacts(), **rotating)
         return await one.resume(turn.id).arun()
 
     result = asyncio.run(scenario())
     assert (result.final_response, result.stored) == ("on", True)
-    last = Store(tmp_path).newest("s-1")
+    last = Store(home).newest("s-1")
     assert last.id == result.session_id
     assert [row.to_dict() for row in last.rows] == result.messages
     assert len(result.compressions) == 1
-    with sqlite3.connect(tmp_path / "sessions.db") as c:
-        ends = c.execute("SELECT id FROM sessions WHERE successor IS NULL").fetchall()
-    c.close()
-    assert ends == [(last.id,)]
+    assert store.database.select("SELECT id FROM sessions WHERE successor IS NULL") == [(last.id,)]
 
 
 # It stops at once
@@ -136,23 +115,22 @@ async def waiting_for_its_model(home: Path, store: Store) -> tuple[Any, asyncio.
             finally:
                 ended.append("the call")
 
-    one = Agent(Silent([]), home=home, store=store, toolsets=[], session_id="s-1")
-    turn = one.start("go")
+    turn = process(home, model=Silent([]), store=store).start("go")
     running = asyncio.ensure_future(turn.arun())
     await asked.wait()
     return turn, running, ended
 
 
 @pytest.mark.parametrize("how", ["another process has it", "somebody says so"])
-def test_a_call_of_a_model_is_ended_when_the_turn_is_lost(tmp_path: Path, how: str) -> None:
+def test_a_call_of_a_model_is_ended_when_the_turn_is_lost(home: Path, how: str) -> None:
     """Nobody writes anything meanwhile: the loss is found out by looking, a few times a second."""
 
     async def scenario() -> None:
-        turn, running, ended = await waiting_for_its_model(tmp_path, Store(tmp_path))
+        turn, running, ended = await waiting_for_its_model(home, Store(home))
         if how == "somebody says so":
             turn.lose("the heartbeat was refused")
         else:
-            assert await Store(tmp_path).claim(turn.id, 1) is not None
+            assert await Store(home).claim(turn.id, 1) is not None
         with pytest.raises(OwnershipLost, match="heartbeat" if how == "somebody says so" else "taken over"):
             await asyncio.wait_for(running, 30)
         assert ended == ["the call"]
@@ -162,27 +140,27 @@ def test_a_call_of_a_model_is_ended_when_the_turn_is_lost(tmp_path: Path, how: s
     asyncio.run(scenario())
 
 
-def test_of_two_attempts_in_one_process_the_later_one_goes_on(tmp_path: Path) -> None:
+def test_of_two_attempts_in_one_process_the_later_one_goes_on(home: Path) -> None:
     """The earlier one has its own copy of the session, and stops."""
 
     async def scenario() -> None:
-        store = Store(tmp_path)
-        turn, running, ended = await waiting_for_its_model(tmp_path, store)
+        store = Store(home)
+        turn, running, ended = await waiting_for_its_model(home, store)
         claim = await store.claim(turn.id, 1)
-        later = agent(tmp_path, text("done"), store=store).resume(turn.id, claim=claim)
+        later = process(home, text("done"), store=store).resume(turn.id, claim=claim)
         assert (await later.arun()).stored
         with pytest.raises(OwnershipLost, match="was taken over"):
             await running
         assert ended == ["the call"]
-        assert (await agent(tmp_path, text("on"), store=store).arun("and now?")).final_response == "on"
+        assert (await process(home, text("on"), store=store).arun("and now?")).final_response == "on"
 
     asyncio.run(scenario())
-    assert [row.content for row in Store(tmp_path).session("s-1").rows] == ["go", "done", "and now?", "on"]
+    assert contents(Store(home).session("s-1").rows) == ["go", "done", "and now?", "on"]
 
 
-def test_who_is_cancelled_and_has_lost_the_turn_is_cancelled(tmp_path: Path) -> None:
+def test_who_is_cancelled_and_has_lost_the_turn_is_cancelled(home: Path) -> None:
     async def scenario() -> None:
-        turn, running, _ = await waiting_for_its_model(tmp_path, Store(tmp_path))
+        turn, running, _ = await waiting_for_its_model(home, Store(home))
         turn.lose("elsewhere")
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -195,22 +173,22 @@ def test_who_is_cancelled_and_has_lost_the_turn_is_cancelled(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("why", ["handed out", "its lock is gone", "a shared database"])
-def test_a_turn_that_others_may_have_stops_when_its_store_fails(tmp_path: Path, why: str) -> None:
+def test_a_turn_that_others_may_have_stops_when_its_store_fails(home: Path, why: str) -> None:
     class Shared(Locked):
         shared = why == "a shared database"
 
-    store = Store(tmp_path, opened=Shared)
+    store = Store(home, opened=Shared)
 
     def answer(body: dict[str, Any]) -> Any:
         if any(row["role"] == "tool" for row in body["messages"]):
             return text("the answer")
         store.database.locked = True  # type: ignore[attr-defined]
         if why == "its lock is gone":
-            declared_dead(tmp_path)
+            locks_removed(home)
         return tools(call("look"))
 
     async def scenario() -> None:
-        one = agent(tmp_path, repeat(answer), store=store)
+        one = process(home, repeat(answer), store=store, tools=[look])
         turn = one.start("go")
         if why == "handed out":
             await turn.step()
@@ -227,33 +205,127 @@ def test_a_turn_that_others_may_have_stops_when_its_store_fails(tmp_path: Path, 
 # What is written beside the journal
 
 
-def test_what_is_said_to_a_turn_is_heard_by_its_owner_alone(tmp_path: Path) -> None:
+def test_who_lost_a_turn_is_not_heard_and_suspends_nothing(home: Path) -> None:
     async def scenario() -> None:
-        store, other = Store(tmp_path), Store(tmp_path)
-        turn = agent(tmp_path, text("one"), store=store).start("go")
+        store, other = Store(home), Store(home)
+        turn = process(home, text("one"), store=store).start("go")
         await turn.step()
         store.pause_points.opened(turn.gate)
-        await other.claim(turn.id, 1)
+        claim = await other.claim(turn.id, 1)
+        assert claim is not None
         said = (turn.id, "pause", "{}", 0.0)
         insert = "INSERT INTO controls (turn, command, body, at) VALUES (?, ?, ?, ?)"
         await other.written(lambda c: c.execute(insert, said) and None)
         store.pause_points._look()
-        [(taken,)] = other.database.select("SELECT taken FROM controls")
-        assert taken is None
-
-    asyncio.run(scenario())
-
-
-def test_who_lost_a_turn_suspends_nothing(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, other = Store(tmp_path), Store(tmp_path)
-        turn = agent(tmp_path, text("one"), store=store).start("go")
-        await turn.step()
-        claim = await other.claim(turn.id, 1)
-        assert claim is not None
+        assert other.database.select("SELECT taken FROM controls") == [(None,)]
         with pytest.raises(OwnershipLost):
             await store.suspend(turn._lease.fence)
-        [(owner,)] = other.database.select("SELECT owner FROM turns")
-        assert owner == claim.owner
+        assert other.database.select("SELECT owner FROM turns") == [(claim.owner,)]
 
     asyncio.run(scenario())
+
+
+# Claiming: one statement before anything is read
+
+
+async def begun(home: Path, store: Store) -> Any:
+    turn = process(home, text("the old one's"), store=store).start("go")
+    await moves(turn, 1)
+    return turn
+
+
+def test_a_claim_of_a_higher_rank_takes_a_turn_from_a_living_owner(home: Path) -> None:
+    """And an attempt that comes late takes nothing."""
+
+    async def scenario() -> None:
+        store, other, late = Store(home), Store(home), Store(home)
+        turn = await begun(home, store)
+        digest = process(home, store=store).journal.info(turn.id).digest
+        first = await other.claim(turn.id, 7, digest=digest)
+        assert first is not None
+        assert (first.turn, first.session, first.epoch, first.rank) == (turn.id, "s-1", 2, 7)
+        assert first.owner == other.owners.me
+        with pytest.raises(OwnershipLost, match="was taken over by another process"):
+            await turn.arun()
+        resumed = process(home, text("the new one's"), store=other).resume(turn.id, claim=first)
+        await moves(resumed, 1)
+        for rank in (1, 6, 7):
+            with pytest.raises(OwnershipLost, match="was claimed by a later attempt"):
+                await late.claim(turn.id, rank)
+        result = await resumed.arun()
+        assert (result.final_response, result.stored) == ("the new one's", True)
+        assert await other.claim(turn.id, 8) is None
+
+    asyncio.run(scenario())
+
+
+def test_without_a_rank_a_living_owner_keeps_its_turn(home: Path) -> None:
+    async def scenario() -> None:
+        store, other = Store(home), Store(home)
+        turn = await begun(home, store)
+        with pytest.raises(SessionBusy, match="is running in process"):
+            await other.claim(turn.id)
+        before = process(home, store=store).journal.info(turn.id)
+        same = await store.claim(turn.id, as_read=before)
+        assert same is not None
+        assert (same.epoch, same.rank) == (2, 1)
+        with pytest.raises(SessionBusy, match="was moved by another process since it was read"):
+            await store.claim(turn.id, as_read=before)
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_of_another_version_of_the_table_stays_as_it_is(home: Path) -> None:
+    async def scenario() -> None:
+        store = Store(home)
+        turn = await begun(home, store)
+        with pytest.raises(ConfigError, match="was begun with another version of its table"):
+            await Store(home).claim(turn.id, 1, digest="another")
+        with pytest.raises(ConfigError, match="no such turn"):
+            await store.claim("t-none", 1)
+        assert (await turn.arun()).stored
+
+    asyncio.run(scenario())
+
+
+# Taken over while its old owner lives, and stands at any point of it
+
+
+def taken_over(home: Path, point: Point | None, how: str, engine: Engine) -> Found:
+    return asyncio.run(Takeover(home, engine, point, how).run())
+
+
+def points(home: Path) -> list[Point]:
+    """All that a turn comes to whose owner nobody disturbs."""
+    found = taken_over(home, None, "end", Engine())
+    assert (found.old, found.stored, found.ran) == ("done", True, ("a", "b"))
+    assert set(found.counts) == {"request", "intent", "reply", "move", "commit", "end"}
+    return [(what, number) for what, count in found.counts.items() for number in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("how", ["at once", "end", "looked", "late"])
+@pytest.mark.parametrize(("every", "least"), [(30, 2), pytest.param(1, 90, marks=pytest.mark.slow)])
+def test_an_old_owner_does_nothing_more(home: Path, how: str, every: int, least: int) -> None:
+    """No call that cannot be undone runs twice, and what the new owner wrote stays as it is, byte for byte: at
+    one point in thirty, and where there is time at each."""
+    taken, said = 0, list[str]()
+    for number, point in enumerate(points(home / "base")[::every]):
+        if how == "looked" and point[0] == "commit":
+            continue
+        found = taken_over(home / str(number), point, how, Engine())
+        taken += found.taken or how == "late"
+        said += faults(found, point, how)
+    assert not said
+    assert taken >= least
+
+
+@pytest.mark.parametrize("name", sorted(MUTANTS))
+def test_an_engine_with_a_fault_in_its_fence_is_caught(home: Path, name: str) -> None:
+    """At one point at least. Which one depends on which of two calls side by side is asked for first."""
+    engine, how, what, says = MUTANTS[name]
+    for point in points(home / "base"):
+        if point[0] == what:
+            said = faults(taken_over(home / str(point), point, how, engine), point, how)
+            if any(says in one for one in said):
+                return
+    pytest.fail(f"no point shows that {name}")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -39,11 +38,9 @@ def test_a_statement_means_the_same(sql: str, told: str, places: tuple[object, .
     statement = translated(sql)
     assert " ".join(statement.sql.split()) == told
     assert statement.places == places
-
-
-def test_what_only_sqlite_knows_is_refused() -> None:
     with pytest.raises(ValueError, match="PostgreSQL has no PRAGMA table_info"):
         translated("PRAGMA table_info(turns)")
+    assert translated("SELECT ?").values(["a\0b"]) == ["a\N{REPLACEMENT CHARACTER}b"], "no text has a NUL"
 
 
 def test_columns_compare_bytes_and_hold_whole_numbers() -> None:
@@ -56,42 +53,27 @@ def test_columns_compare_bytes_and_hold_whole_numbers() -> None:
     )
 
 
-def test_no_text_has_a_nul() -> None:
-    assert translated("SELECT ?").values(["a\0b"]) == ["a\N{REPLACEMENT CHARACTER}b"]
-
-
-def test_an_address_is_shown_without_its_passwords() -> None:
+def test_an_address_is_shown_without_its_passwords_and_not_kept_by_turns() -> None:
     assert shown(URL) == "postgresql://me:***@db.example:5432/app?sslmode=require&password=***"
     assert secrets(URL) == ("se%3Acret", "other")
-
-
-def test_an_address_of_another_database_is_refused_and_not_shown() -> None:
     with pytest.raises(ConfigError, match="begins with postgresql://") as caught:
         Settings(store={"database_url": "mysql://me:secret@h/d"})
     assert "secret" not in str(caught.value)
-
-
-def test_turns_do_not_keep_the_address() -> None:
     settings = Settings(store={"database_url": URL})
     assert settings.store.database == URL
     assert "se%3Acret" not in str(settings.model_dump(mode="json")) + repr(settings)
 
 
-def test_without_the_extra_one_line_says_so(tmp_path: Path) -> None:
-    program = (
-        "import sys; sys.modules['psycopg'] = None\n"
-        "from fsm_agent.cli import main; sys.exit(main(['sessions', 'list']))"
-    )
-    environment = {
-        "FSM_AGENT_HOME": str(tmp_path),
-        "FSM_AGENT_STORE__DATABASE_URL": URL,
-        "PYTHONPATH": ":".join(sys.path),
-    }
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
-    assert done.returncode != 0
-    assert done.stderr.strip().splitlines() == [
-        f"fsm-agent: sessions in PostgreSQL need psycopg, which is not installed: {install_command('postgres')}"
-    ]
+def test_without_the_extra_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, cli: Callable[..., tuple[int, str, str]]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("fsm_agent.sessions.store.postgres")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    monkeypatch.setenv("FSM_AGENT_STORE__DATABASE_URL", URL)
+    code, _, err = cli("sessions", "list")
+    needs = "sessions in PostgreSQL need psycopg, which is not installed"
+    assert (code, err) == (2, f"fsm-agent: {needs}: {install_command('postgres')}\n")
 
 
 def test_a_vector_keeps_places_and_room() -> None:
@@ -102,6 +84,5 @@ def test_a_vector_keeps_places_and_room() -> None:
     assert "'#user'" in vector
     huge = vector_of(" ".join(f"{number:0100}" for number in range(20_000)), "", "")
     assert len(huge) < 1_048_575
-    assert (
-        max(int(place) for place in vector_of("a " * 20_000, "", "").partition(":")[2].split(",")) <= 16_383
-    )
+    places = vector_of("a " * 20_000, "", "").partition(":")[2].split(",")
+    assert max(map(int, places)) <= 16_383

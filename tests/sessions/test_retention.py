@@ -19,11 +19,6 @@ from tests.helpers.store_homes import agent, left_unfinished
 Cli = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"  # the one that FSM_AGENT_HOME names in tests
-
-
 def talked(home: Path, session: str, days_ago: float, words: str = "hello") -> str:
     """A turn that ended so long ago; its id."""
     one = agent([text(f"answer to {words}")], home, session_id=session)
@@ -37,9 +32,8 @@ def talked(home: Path, session: str, days_ago: float, words: str = "hello") -> s
 def aged(home: Path, session: str, days_ago: float) -> None:
     store = store_for(home)
     at = store.now() - days_ago * 86_400
-    store.database.write(
-        lambda c: c.execute("UPDATE sessions SET touched = ? WHERE id = ?", (at, session)) and None
-    )
+    touched = "UPDATE sessions SET touched = ? WHERE id = ?"
+    store.database.write(lambda c: c.execute(touched, (at, session)) and None)
 
 
 def ids(home: Path) -> list[str]:
@@ -61,11 +55,14 @@ def test_what_is_old_goes_and_leaves_nothing_behind(home: Path, cli: Cli) -> Non
     talked(home, "s-new", 1)
     before = rows(home)
     talked(home, "s-old", 40, "about ravens")
-    assert cli("sessions", "prune", "--older-than", "30", "--dry-run")[1].startswith(
-        "1 conversation with 1 turn and 2 messages would be removed\n"
-    )
+    prune = ("sessions", "prune", "--older-than", "30")
+    would = cli(*prune, "--dry-run")[1]
+    assert would.startswith("1 conversation with 1 turn and 2 messages would be removed\n")
+    code, out, err = cli(*prune)
+    assert (code, out, err.count("\n")) == (2, "", 1), "who cannot be asked removes nothing"
+    assert "--yes, or --dry-run" in err
     assert ids(home) == ["s-new", "s-old"]
-    code, out, err = cli("sessions", "prune", "--older-than", "30", "--yes")
+    code, out, err = cli(*prune, "--yes")
     assert (code, err) == (0, "")
     assert out.startswith("1 conversation with 1 turn and 2 messages removed\n")
     assert ids(home) == ["s-new"]
@@ -106,9 +103,8 @@ def test_what_is_running_or_can_be_resumed_stays(home: Path, cli: Cli) -> None:
     assert "1 conversation with an unfinished turn" in out
     store = store_for(home)
     talked(home, "s-held", 40)
-    store.database.write(
-        lambda c: c.execute("UPDATE sessions SET holder = 'undo' WHERE id = 's-held'") and None
-    )
+    holds = "UPDATE sessions SET holder = 'undo' WHERE id = 's-held'"
+    store.database.write(lambda c: c.execute(holds) and None)
     assert remove(store, ["s-held"], 30).groups == ()
 
 
@@ -126,6 +122,9 @@ def test_the_newest_are_kept_if_so_wanted(home: Path, cli: Cli) -> None:
         talked(home, f"s-{number}", 40 + number)
     code, out, _ = cli("sessions", "prune", "--older-than", "30", "--keep", "3", "--yes", "--json")
     assert (code, json.loads(out)["sessions"]) == (0, ["s-3"])
+    assert cli("sessions", "prune", "--older-than", "-1")[0] == 2
+    with pytest.raises(ConfigError, match="--keep is out of range"):
+        old(store_for(home), 1, -1)
 
 
 def test_a_session_that_was_removed_can_begin_anew(home: Path) -> None:
@@ -157,17 +156,6 @@ def test_an_archive_can_be_imported_again(home: Path, tmp_path: Path, cli: Cli) 
     assert code == 2
     assert "the file is there already" in err
     assert ids(home) == ["s-a", "s-b", "s-c"]
-
-
-def test_who_cannot_be_asked_removes_nothing(home: Path, cli: Cli) -> None:
-    talked(home, "s-old", 40)
-    code, out, err = cli("sessions", "prune", "--older-than", "30")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "--yes, or --dry-run" in err
-    assert ids(home) == ["s-old"]
-    assert cli("sessions", "prune", "--older-than", "-1")[0] == 2
-    with pytest.raises(ConfigError, match="--keep is out of range"):
-        old(store_for(home), 1, -1)
 
 
 def test_room_that_is_free_is_given_back(home: Path, cli: Cli) -> None:

@@ -1,10 +1,14 @@
+"""Searching what was said: words in any script, filters, the index beside it, and what an agent recalls."""
+
 from __future__ import annotations
 
+import contextlib
 import random
 import sqlite3
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,13 +25,6 @@ from fsm_agent.sessions.store.search.text_analysis import fold, plain_text, quer
 from fsm_agent.testing import call, text, tools
 from tests.helpers.store_homes import agent, left_unfinished, written
 from tests.helpers.waiting import until
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    made = Store(tmp_path / "home")
-    yield made
-    made.close()
 
 
 def found(store: Store, words: str, **options: object) -> list[str]:
@@ -49,74 +46,28 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("words", "numbers"),
-    [
-        ("database", [0]),
-        ("DataBase", [0]),
-        ("data", []),
-        ("data*", [0]),
-        ("da*", []),
-        ("foo_bar", [0]),
-        ("bar foo", [0]),
-        ('"bar foo"', []),
-        ('"foo bar baz"', [0]),
-        ("to/file.py", [0]),
-        ("cafe naive", [1]),
-        ("CAFÉ", [1]),
-        ("数", [2]),
-        ("数据", [2]),
-        ("数据库", [2]),
-        ("据库设计文", [2]),
-        ("库数", []),
-        ("检查 文档", [2]),
-        ("文档python", [2]),
-        ("python", [2]),
-        ("テキスト", [3]),
-        ("検", [3]),
-        ("검색", [4]),
-        ("국어를", [4]),
-        ("ไม่มี", [5]),
-        ("🔥", [5]),
-        ("hot", [5]),
-        ("c++", [6]),
-        ("-rf", [6]),
-        ("it's", [6]),
-        ("full", [7]),
-        ("database OR hot", [0, 5]),
-        ("in NOT python", [0, 1]),
-        ("in NOT python NOT cafe", [0]),
-        ("NOT python", []),
-        ("", []),
-        ("=>", []),
-        ('"', []),
-    ],
-)
-def test_what_words_find(store: Store, words: str, numbers: list[int]) -> None:
-    written(store, TEXTS)
-    assert found(store, words) == sorted(TEXTS[number] for number in numbers)
+FINDS: list[tuple[str, list[int]]] = [
+    ("database", [0]), ("DataBase", [0]), ("data", []), ("data*", [0]), ("da*", []), ("foo_bar", [0]),
+    ("bar foo", [0]), ('"bar foo"', []), ('"foo bar baz"', [0]), ("to/file.py", [0]), ("cafe naive", [1]),
+    ("CAFÉ", [1]), ("数", [2]), ("数据", [2]), ("数据库", [2]), ("据库设计文", [2]), ("库数", []), ("检查 文档", [2]),
+    ("文档python", [2]), ("python", [2]), ("テキスト", [3]), ("検", [3]), ("검색", [4]), ("국어를", [4]), ("ไม่มี", [5]),
+    ("🔥", [5]), ("hot", [5]), ("c++", [6]), ("-rf", [6]), ("it's", [6]), ("full", [7]), ("database OR hot", [0, 5]),
+    ("in NOT python", [0, 1]), ("in NOT python NOT cafe", [0]), ("NOT python", []), ("", []), ("=>", []), ('"', []),
+]  # fmt: skip
+NO_QUERIES = [
+    '"""', "* OR NOT (", "( AND )", "a NEAR b", "words : x", "{words}: x", "^a", "a:b^2", "OR OR", "'; --", "\x00a",
+    "\ud800",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        '"""',
-        "* OR NOT (",
-        "( AND )",
-        "a NEAR b",
-        "words : x",
-        "{words}: x",
-        "^a",
-        "a:b^2",
-        "OR OR",
-        "'; --",
-        "\x00a",
-        "\ud800",
-    ],
-)
-def test_no_search_is_an_error(store: Store, words: str) -> None:
-    written(store, TEXTS)
-    search(store.database, words)
+def test_what_words_find(shared: Store) -> None:
+    for words, numbers in FINDS:
+        assert found(shared, words) == sorted(TEXTS[number] for number in numbers), words
+
+
+def test_no_search_is_an_error(shared: Store) -> None:
+    for words in NO_QUERIES:
+        search(shared.database, words)
 
 
 @given(words=st.text(max_size=40))
@@ -146,54 +97,25 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     made.close()
 
 
+def calling(words: str | None, arguments: str) -> dict[str, Any]:
+    """A row of the model's with a call."""
+    asked = {"id": "c", "type": "function", "function": {"name": "read_file", "arguments": arguments}}
+    return {"role": "assistant", "content": words, "tool_calls": [asked]}
+
+
 def test_half_a_surrogate_pair_does_not_keep_the_others_from_being_found(store: Store) -> None:
     """Models write such in the arguments of a call, and no database takes it: one message must not stop the
     whole index."""
-    calls = [
-        {
-            "id": "c",
-            "type": "function",
-            "function": {"name": "look", "arguments": '{"key": "needle \\ud83d"}'},
-        }
-    ]
-    written(
-        store,
-        ["a first", {"role": "assistant", "content": "half \ud83d of it", "tool_calls": calls}, "the last"],
-    )
-    assert [search(store.database, word).hits[0].number for word in ("first", "needle", "half", "last")] == [
-        1,
-        2,
-        2,
-        3,
-    ]
+    written(store, ["a first", calling("half \ud83d of it", '{"key": "needle \\ud83d"}'), "the last"])
+    words = {"first": 1, "needle": 2, "half": 2, "last": 3}
+    assert {word: search(store.database, word).hits[0].number for word in words} == words
     search(store.database, "needle").hits[0].text.encode()
 
 
 def test_what_tools_were_asked_is_found_too(store: Store) -> None:
-    calls = [
-        {
-            "id": "1",
-            "type": "function",
-            "function": {
-                "name": "read_file",
-                "arguments": '{"path": "notes/plan.md", "lines": ["a\\nzebra"]}',
-            },
-        }
-    ]
-    row = {"role": "assistant", "content": None, "tool_calls": calls}
-    written(
-        store,
-        [
-            row,
-            {
-                "role": "user",
-                "content": [
-                    {"type": "text", "text": "an okapi"},
-                    {"type": "image_url", "image_url": {"url": "x"}},
-                ],
-            },
-        ],
-    )
+    row = calling(None, '{"path": "notes/plan.md", "lines": ["a\\nzebra"]}')
+    parts = [{"type": "text", "text": "an okapi"}, {"type": "image_url", "image_url": {"url": "x"}}]
+    written(store, [row, {"role": "user", "content": parts}])
     assert found(store, "plan.md") == found(store, "zebra") == [plain_text(row)]
     assert found(store, "okapi") == ["an okapi\n[image]"]
     assert found(store, "image_url") == []
@@ -228,20 +150,15 @@ def test_some_of_the_words_when_no_message_has_all(store: Store) -> None:
 
 def test_filters(store: Store) -> None:
     day = 86_400
-    written(
-        store, ["word of the user", "word of the agent", {"role": "tool", "content": "word of a tool"}], "s-1"
-    )
+    of_a_tool = {"role": "tool", "content": "word of a tool"}
+    written(store, ["word of the user", "word of the agent", of_a_tool], "s-1")
     written(store, ["word from last week"], "s-2", at=store.now() - 6 * day)
     written(store, ["word from last year"], "s/ö 3", at=store.now() - 360 * day)
     written(store, ["word of a child"], "s-4", kind="child", parent="s-1")
-    assert len(found(store, "word")) == 5
     assert found(store, "word", roles=["tool"]) == ["word of a tool"]
     assert found(store, "word", roles=["tool", "assistant"]) == ["word of a tool", "word of the agent"]
     assert found(store, "word", session="s/ö 3") == ["word from last year"]
-    assert len(found(store, "word", days=5)) == 3
-    assert len(found(store, "word", days=6.5)) == 4
-    assert len(found(store, "word", days=50)) == 4
-    assert len(found(store, "word", days=500)) == 5
+    assert [len(found(store, "word", days=days)) for days in (5, 6.5, 50, 500, None)] == [3, 4, 4, 5, 5]
     assert "word of a child" in found(store, "word", children=True)
     assert found(store, "word", session="s-4") == ["word of a child"]
     assert found(store, "word", without=["s-1", "s-2"]) == ["word from last year"]
@@ -275,16 +192,11 @@ def test_what_a_visit_wrote_that_was_run_again_is_not_found(tmp_path: Path) -> N
     session, _ = left_unfinished(tmp_path, script, 3, "the okapi question")
     one = agent([text("done")], tmp_path)
     database = one.journal._database
-    database.write(
-        lambda c: (
-            c.execute(
-                "INSERT INTO messages (session, number, version, at, role, body) VALUES (?, 99, 0, 1,"
-                ' \'assistant\', \'{"role":"assistant","content":"half an okapi"}\')',
-                (session,),
-            )
-            and None
-        )
+    insert = (
+        "INSERT INTO messages (session, number, version, at, role, body) VALUES (?, 99, 0, 1, 'assistant', ?)"
     )
+    body = '{"role":"assistant","content":"half an okapi"}'
+    database.write(lambda c: c.execute(insert, (session, body)) and None)
     assert len(search(database, "okapi").hits) == 2
     one.resume(session).run()
     assert [hit.text for hit in search(database, "okapi").hits] == ["the okapi question"]
@@ -318,18 +230,12 @@ def test_the_index_is_filled_in_batches_beside_running_turns(store: Store) -> No
 def test_two_may_index_at_once(store: Store) -> None:
     written(store, [f"message {n}" for n in range(500)])
     other = Store(store.home)
-    threads = [threading.Thread(target=catch_up, args=(one.database,)) for one in (store, other)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(catch_up, (store.database, other.database)))
     other.close()
     assert search(store.database, "message").looked_at == SCAN
-    with store.database.reading() as c:
-        assert (
-            c.execute("SELECT COUNT(*) FROM message_index WHERE message_index MATCH 'message'").fetchone()[0]
-            == 500
-        )
+    count = "SELECT COUNT(*) FROM message_index WHERE message_index MATCH 'message'"
+    assert store.database.select(count) == [(500,)]
 
 
 def test_others_write_while_much_is_indexed(store: Store) -> None:
@@ -351,9 +257,8 @@ def test_others_write_while_much_is_indexed(store: Store) -> None:
 def test_an_index_of_another_format_is_made_anew(store: Store) -> None:
     written(store, ["an okapi"])
     assert found(store, "okapi")
-    store.database.write(
-        lambda c: c.execute("UPDATE marks SET value = 0 WHERE name = 'message_index_format'") and None
-    )
+    older = "UPDATE marks SET value = 0 WHERE name = 'message_index_format'"
+    store.database.write(lambda c: c.execute(older) and None)
     assert pending(store.database) == 1
     assert found(store, "okapi") == ["an okapi"]
 
@@ -367,39 +272,36 @@ def test_a_damaged_index_is_made_anew_and_costs_nobody_else_anything(store: Stor
         store.database.write(lambda c, query=query: c.execute(query, (garbage.randbytes(50),)) and None)
         assert found(store, "okapi") == ["an okapi"]
         assert found(store, "zebra") == ["a zebra"]
-    store.database.write(
-        lambda c: c.execute(damage.replace("WHERE id != 1", ""), (garbage.randbytes(50),)) and None
-    )
+    everywhere = damage.replace("WHERE id != 1", "")
+    store.database.write(lambda c: c.execute(everywhere, (garbage.randbytes(50),)) and None)
     written(store, ["another okapi"])
-    beside = [
-        store.database.submit(job) for job in (lambda c: 1, lambda c: index_batch(c, 10, 1_000), lambda c: 2)
-    ]
+    jobs = (lambda c: 1, lambda c: index_batch(c, 10, 1_000), lambda c: 2)
+    beside = [store.database.submit(job) for job in jobs]
     assert (beside[0].result(), beside[2].result()) == (1, 2)
     with pytest.raises(StoreError, match="the full-text index of the sessions is damaged"):
         beside[1].result()
     assert found(store, "okapi") == ["an okapi", "another okapi"]
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "UPDATE message_index_config SET v = 'nonsense'",
-        "DROP TABLE message_index_data",
-        "DROP TABLE message_index_config",
-        "UPDATE message_index_data SET block = zeroblob(50)",
-    ],
-)
-def test_an_index_that_cannot_even_be_opened_is_made_anew(store: Store, damage: str) -> None:
-    written(store, ["an okapi"])
-    assert found(store, "okapi")
-    store.close()
-    with sqlite3.connect(store.home / "sessions.db") as c:
-        c.execute(damage)
-    c.close()
-    again = Store(store.home)
-    written(again, ["another okapi"])
-    assert found(again, "okapi") == ["an okapi", "another okapi"]
-    again.close()
+def test_an_index_that_cannot_even_be_opened_is_made_anew(home: Path) -> None:
+    for number, damage in enumerate(
+        (
+            "UPDATE message_index_config SET v = 'nonsense'",
+            "DROP TABLE message_index_data",
+            "DROP TABLE message_index_config",
+            "UPDATE message_index_data SET block = zeroblob(50)",
+        )
+    ):
+        store = Store(home / str(number))
+        written(store, ["an okapi"])
+        assert found(store, "okapi")
+        store.close()
+        with contextlib.closing(sqlite3.connect(store.home / "sessions.db", isolation_level=None)) as c:
+            c.execute(damage)
+        again = Store(store.home)
+        written(again, ["another okapi"])
+        assert found(again, "okapi") == ["an okapi", "another okapi"], damage
+        again.close()
 
 
 def test_indexing_says_how_far_it_is_and_stops_in_time(store: Store) -> None:
@@ -446,21 +348,16 @@ def test_an_agent_recalls_by_words(store: Store) -> None:
     written(store, ["the okapi question of today"], "s-me")
     written(store, ["okapi of a sub-agent"], "s-child", kind="child")
     got = by_words(store.database, "okapi", "s-me")
-    assert [(line.title in ("first", "second"), line.hits) for line in got.lines] == [(True, 2)], (
-        "a fork is of the same line"
-    )
+    [line] = got.lines
+    assert (line.title in ("first", "second"), line.hits) == (True, 2), "a fork is of the same line"
     only = by_words(store.database, '"the okapi"', "s-me").lines[0]
-    assert [said.text for said in only.messages] == [
-        *(f"line {n}" for n in range(15, 20)),
-        "the okapi",
-        *(f"line {n}" for n in range(21, 26)),
-    ]
+    around_it = [f"line {n}" if n != 20 else "the okapi" for n in range(15, 26)]
+    assert [said.text for said in only.messages] == around_it
     assert [said.hit for said in only.messages] == [False] * 5 + [True] + [False] * 5
     assert [said.text for said in only.first] == ["line 0", "line 1", "line 2"]
     assert [said.text for said in only.last] == ["line 38", "line 39", "line 40"]
-    assert by_words(store.database, "okapi", "s-2").lines[0].session == "s-me", (
-        "the whole line of the asking session is left out"
-    )
+    left = by_words(store.database, "okapi", "s-2").lines[0].session
+    assert left == "s-me", "the whole line of the asking session is left out"
 
 
 def test_an_agent_reads_on_around_a_message(store: Store) -> None:
@@ -480,9 +377,9 @@ def test_an_agent_lists_recent_sessions(tmp_path: Path) -> None:
     first.chat("what about okapis?")
     second.chat("and zebras?")
     got = recent(first.journal._database, current=second.session_id)
-    assert [(one.session, one.title, one.asked, one.turns) for one in got] == [
-        (first.session_id, "what about okapis?", "what about okapis?", 1)
-    ]
+    [one] = got
+    assert (one.session, one.turns) == (first.session_id, 1)
+    assert one.title == one.asked == "what about okapis?"
     first.close()
     second.close()
 

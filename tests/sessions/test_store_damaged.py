@@ -1,11 +1,9 @@
-"""A file that a disk, a power failure or a copy has damaged is noticed, said in one line, and not written
-to."""
+"""A file that a disk, a power failure or a copy has damaged is noticed, said in one line, and not written to."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import random
 import shutil
 import signal
@@ -30,6 +28,7 @@ from fsm_agent.sessions.store.sealed import LENGTH, dumps, loads, opened
 from fsm_agent.sessions.store.search.messages import search
 from fsm_agent.testing import call, text, tools
 from tests.helpers.store_homes import agent
+from tests.helpers.waiting import until
 
 Cli = Callable[..., tuple[int, str, str]]
 PAGE, ROOT = 4096, Path(__file__).parents[2]
@@ -97,6 +96,8 @@ def cut(path: Path, pages: int) -> None:
 
 
 DAMAGES: dict[str, Callable[[Path], None]] = {
+    "no database at all": lambda path: path.write_bytes(b"no database" * 9000) and None,
+    "a page of garbage": lambda path: path.write_bytes(path.read_bytes()[:PAGE] + b"\xff" * 60_000) and None,
     "the size in the header": lambda path: flip(path, 31),
     "the encoding in the header": lambda path: flip(path, 20, 3),
     "an interior page": lambda path: flip(path, page_of(path, "messages", 5) + 3, 6),
@@ -131,6 +132,9 @@ def test_a_damaged_file_is_one_line_and_not_written_to(home: Path, cli: Cli, dam
         assert kept(home) == before
     with pytest.raises(StoreError, match="it is damaged"):
         health(home)
+    code, out, _ = cli("doctor", "--home", str(home))
+    assert code == 1
+    assert "problem  sessions " in out
 
 
 @pytest.mark.slow
@@ -278,11 +282,8 @@ def test_a_file_without_checksums_and_mark_is_read_and_marked(home: Path) -> Non
         c.execute("CREATE INDEX turns_by_session ON turns(session, began)")
         for column in ("imported", "table_name", "rank", "number"):
             c.execute(f"ALTER TABLE turns DROP COLUMN {column}")
-        c.execute("DROP TABLE contents")
-        c.execute("DROP TABLE visits")
-        c.execute("DROP TABLE unreported")
-        c.execute("DROP TABLE pending")
-        c.execute("DROP TABLE queued")
+        for table in ("contents", "visits", "unreported", "pending", "queued"):
+            c.execute(f"DROP TABLE {table}")
         c.execute("UPDATE messages SET body = RTRIM(body, ' ' || char(9) || char(10) || char(13))")
         c.commit()
     assert health(home) is not None
@@ -334,27 +335,15 @@ def test_a_file_is_looked_through_once_and_only_who_writes_waits_for_it(home: Pa
     assert looked == ["looked"]
 
 
-def test_a_file_that_takes_long_to_look_through_is_said(home: Path) -> None:
-    said, lines = threading.Event(), list[str]()
-
-    class Heard(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            lines.append(record.getMessage())
-            said.set()
-
+def test_a_file_that_takes_long_to_look_through_is_said(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Slow(sqlite3.Connection):
         def execute(self, *arguments: Any) -> sqlite3.Cursor:
-            assert said.wait(20)
+            until(lambda: bool(caplog.records), "the line")
             return super().execute(*arguments)
 
-    handler = Heard()
-    logging.getLogger("fsm_agent").addHandler(handler)
-    try:
-        with contextlib.closing(sqlite3.connect(home / "sessions.db", factory=Slow)) as c:
-            look_through(c, home / "sessions.db", long=0.0)
-    finally:
-        logging.getLogger("fsm_agent").removeHandler(handler)
-    assert lines == [f"looking through {home / 'sessions.db'} (0 MB) before it is written to"]
+    with contextlib.closing(sqlite3.connect(home / "sessions.db", factory=Slow)) as c:
+        look_through(c, home / "sessions.db", long=0.0)
+    assert caplog.messages == [f"looking through {home / 'sessions.db'} (0 MB) before it is written to"]
 
 
 # Killed
@@ -374,12 +363,14 @@ while True:
 """
 
 
-@pytest.fixture
-def killed(home: Path) -> Path:
-    """A home whose writer was killed in the middle of it, with rows that are only in the log."""
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(home)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
+@pytest.mark.slow
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_file_whose_writer_was_killed_is_whole_or_not_written_to(
+    home: Path, cli: Cli, damaged: bool
+) -> None:
+    """In the middle of it, with rows that are only in the log."""
+    command = [sys.executable, "-c", WRITER, str(home)]
+    writer = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
     for line in writer.stdout:
         if int(line) == 20:
@@ -387,27 +378,16 @@ def killed(home: Path) -> Path:
             break
     writer.stdout.close()
     assert writer.wait(20) == -signal.SIGKILL
-    return home
-
-
-@pytest.mark.slow
-def test_a_file_whose_writer_was_killed_is_whole(killed: Path, cli: Cli) -> None:
-    assert (killed / "sessions.db-wal").stat().st_size > 0
-    code, out, err = cli(
-        "run", "-q", "hello", "--session", "s-killed", "--model", "offline:demo", "--home", str(killed)
-    )
-    assert (code, err) == (0, ""), out
-    assert "message 19 word" in cli("sessions", "show", "s-killed", "--home", str(killed))[1]
-    assert health(killed) is not None
-
-
-@pytest.mark.slow
-def test_a_file_whose_writer_was_killed_and_that_is_damaged_is_not_written_to(killed: Path, cli: Cli) -> None:
-    zero(killed / "sessions.db", page_of(killed / "sessions.db", "usage_by_at", 10))
-    before = kept(killed)
-    code, _, err = cli(
-        "run", "-q", "hello", "--session", "s-killed", "--model", "offline:demo", "--home", str(killed)
-    )
-    assert code == 2
-    assert "it is damaged" in err
-    assert kept(killed) == before
+    assert (home / "sessions.db-wal").stat().st_size > 0
+    if damaged:
+        zero(home / "sessions.db", page_of(home / "sessions.db", "usage_by_at", 10))
+    before, at_home = kept(home), ("--home", str(home))
+    code, out, err = cli("run", "-q", "hello", "--session", "s-killed", "--model", "offline:demo", *at_home)
+    if damaged:
+        assert code == 2
+        assert "it is damaged" in err
+        assert kept(home) == before
+    else:
+        assert (code, err) == (0, ""), out
+        assert "message 19 word" in cli("sessions", "show", "s-killed", *at_home)[1]
+        assert health(home) is not None

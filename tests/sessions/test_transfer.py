@@ -1,7 +1,9 @@
+"""What is exported is imported again, here and elsewhere; what is not whole is refused; trajectories."""
+
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +12,20 @@ import pytest
 from fsm_agent.agent import Agent
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store, store_for
+from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.transfer.export import export_session, export_turn
 from fsm_agent.sessions.store.transfer.importing import Imported, import_lines
 from fsm_agent.sessions.store.transfer.line_format import KINDS
 from fsm_agent.sessions.store.transfer.trajectory import save_trajectory, session_trajectory, turn_trajectory
 from fsm_agent.testing import call, text, tools
-from tests.helpers.store_homes import agent, left_unfinished
+from tests.helpers.store_homes import ROTATE, agent, contents, left_unfinished
 
 HEAD = '{"kind":"fsm-agent","format":1,"of":"session","id":"s","masked":true}'
 KEY = "sk-abcdefghijklmnop"
 
 
-def busy(home: Path) -> tuple[Agent, list[str]]:
+def made(home: Path) -> tuple[Agent, list[str]]:
     """A session of three turns with tools, one of them compacted into another session, and a fork of the
     first."""
     history = [
@@ -33,7 +36,7 @@ def busy(home: Path) -> tuple[Agent, list[str]]:
         tools(call("lookup", {"city": "Bern"}), call("book", {"city": "Oslo"})), text("first \ud800 answer"),
         text("second"), text("SUMMARY of it all"), text("third"), text("forked"),
     ]  # fmt: skip
-    one = agent(script, home, settings={"compression": {"mode": "rotate"}})
+    one = agent(script, home, settings=ROTATE)
     turns = [one.run_conversation(f"the key is {KEY}, {'x' * 50}").turn_id]
     turns.append(one.run_conversation("go on", conversation_history=history).turn_id)
     one.compact()
@@ -42,24 +45,27 @@ def busy(home: Path) -> tuple[Agent, list[str]]:
     return one, turns
 
 
+@dataclass
+class Busy:
+    """That session, and its turns."""
+
+    database: Database
+    session: str
+    turns: list[str]
+
+
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, list[str]]:
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Busy:
     path = tmp_path_factory.mktemp("busy")
-    one, turns = busy(path)
-    assert one.journal.info(turns[2]).session != one.journal.info(turns[0]).session, (
-        "the session went on as another one"
-    )
+    one, turns = made(path)
     session = one.journal.info(turns[0]).session
+    assert one.journal.info(turns[2]).session != session, "the session went on as another one"
     one.close()
-    return path, session, turns
+    return Busy(store_for(str(path)).database, session, turns)
 
 
-Lines = Callable[[], list[str]]
-
-
-def ways(home: tuple[Path, str, list[str]], raw: bool) -> dict[str, list[str]]:
-    path, session, turns = home
-    database = store_for(str(path)).database
+def ways(busy: Busy, raw: bool) -> dict[str, list[str]]:
+    database, session, turns = busy.database, busy.session, busy.turns
     fork = Turns(database).info(turns[3]).session
     return {
         "session": list(export_session(database, session, raw=raw)),
@@ -75,10 +81,8 @@ def again(store: Store, done: Imported, raw: bool) -> list[str]:
 
 
 @pytest.mark.parametrize("raw", [True, False])
-def test_what_is_exported_and_imported_is_exported_again(
-    home: tuple[Path, str, list[str]], raw: bool, tmp_path: Path
-) -> None:
-    for name, lines in ways(home, raw).items():
+def test_what_is_exported_and_imported_is_exported_again(busy: Busy, raw: bool, tmp_path: Path) -> None:
+    for name, lines in ways(busy, raw).items():
         assert all(line.isascii() and "\n" not in line for line in lines)
         store = Store(tmp_path / f"{name} {raw}")
         done = import_lines(store, lines)
@@ -87,39 +91,34 @@ def test_what_is_exported_and_imported_is_exported_again(
         store.close()
 
 
-def test_a_turn_brings_its_session_as_it_was(home: tuple[Path, str, list[str]], tmp_path: Path) -> None:
-    path, _, turns = home
-    journal = Turns(store_for(str(path)).database)
+def test_a_turn_brings_its_session_as_it_was(busy: Busy, tmp_path: Path) -> None:
+    journal, turns = Turns(busy.database), busy.turns
     for turn in (turns[0], turns[3]):
         store = Store(tmp_path / turn)
-        import_lines(store, export_turn(store_for(str(path)).database, turn, raw=True))
+        import_lines(store, export_turn(busy.database, turn, raw=True))
         there = Turns(store.database)
-        assert there.steps(turn) == journal.steps(turn)
-        assert there.messages(turn) == journal.messages(turn)
-        assert there.result(turn) == journal.result(turn)
+        for what in (Turns.steps, Turns.messages, Turns.result):
+            assert what(there, turn) == what(journal, turn)
         rows = [row.to_dict() for row in store.session(journal.info(turn).session).rows]
         assert rows[-1]["content"] == ("first \ufffd answer" if turn == turns[0] else "forked")
         assert rows[: len(journal.messages(turn))] == journal.messages(turn)
-        assert store.archived(journal.info(turn).session) == [], (
-            "what was put aside later was still in use then"
-        )
+        later = store.archived(journal.info(turn).session)
+        assert later == [], "what was put aside later was still in use then"
         store.close()
 
 
-def test_a_session_goes_on_where_it_was_imported(home: tuple[Path, str, list[str]], tmp_path: Path) -> None:
-    _, session, _ = home
+def test_a_session_goes_on_where_it_was_imported(busy: Busy, tmp_path: Path) -> None:
     store = Store(tmp_path)
-    import_lines(store, ways(home, raw=True)["session"])
-    one = agent([text("fourth")], tmp_path, store=store, session_id=session)
+    import_lines(store, ways(busy, raw=True)["session"])
+    one = agent([text("fourth")], tmp_path, store=store, session_id=busy.session)
     result = one.run_conversation("and now?")
-    assert result.final_response == "fourth"
-    assert [row["content"] for row in result.messages][-4:] == ["third", "third", "and now?", "fourth"]
+    assert contents(result.messages)[-4:] == ["third", "third", "and now?", "fourth"]
     one.close()
 
 
-def test_what_is_there_already_gets_new_ids(home: tuple[Path, str, list[str]], tmp_path: Path) -> None:
+def test_what_is_there_already_gets_new_ids(busy: Busy, tmp_path: Path) -> None:
     store = Store(tmp_path)
-    for name, lines in ways(home, raw=True).items():
+    for name, lines in ways(busy, raw=True).items():
         first, second = import_lines(store, lines), import_lines(store, lines)
         assert second.copied
         assert set(second.sessions).isdisjoint(first.sessions)
@@ -129,14 +128,9 @@ def test_what_is_there_already_gets_new_ids(home: tuple[Path, str, list[str]], t
         assert not any(f'"{one}"' in "\n".join(copies) for one in old), "no id of the original is left"
         kinds = [json.loads(line)["kind"] for line in copies]
         assert kinds == [json.loads(line)["kind"] for line in lines]
-    titles = [row[0] for row in _all(store, "SELECT title FROM sessions WHERE title != ''")]
+    titles = store.database.select("SELECT title FROM sessions WHERE title != ''")
     assert len(titles) == len(set(titles))
     store.close()
-
-
-def _all(store: Store, query: str) -> list[Any]:
-    with store.database.reading() as c:
-        return c.execute(query).fetchall()
 
 
 def test_who_reads_the_lines_may_read_and_write_other_things_between(tmp_path: Path) -> None:
@@ -156,11 +150,10 @@ def test_who_reads_the_lines_may_read_and_write_other_things_between(tmp_path: P
     one.close()
 
 
-def test_secrets_are_masked_unless_they_are_asked_for(home: tuple[Path, str, list[str]]) -> None:
-    path, session, turns = home
-    database = store_for(str(path)).database
-    assert KEY in "\n".join(export_session(database, session, raw=True))
-    for lines in ways(home, raw=False).values():
+def test_secrets_are_masked_unless_they_are_asked_for(busy: Busy) -> None:
+    database, turns = busy.database, busy.turns
+    assert KEY in "\n".join(export_session(database, busy.session, raw=True))
+    for lines in ways(busy, raw=False).values():
         assert KEY not in "\n".join(lines)
         assert json.loads(lines[0])["masked"] is True
     assert "xxxxx" not in "\n".join(export_turn(database, turns[0], secrets=["x" * 50]))
@@ -170,11 +163,9 @@ def test_secrets_are_masked_unless_they_are_asked_for(home: tuple[Path, str, lis
 
 def test_values_under_secret_names_are_masked(tmp_path: Path) -> None:
     one = agent([text("ok")], tmp_path)
-    turn = one.run_conversation("hi").turn_id
-    database = one.journal._database
-    body = (
-        '{"role":"user","content":"hi","blocks":[{"api_key":"plainvalue","password":"p w","max_tokens":"9"}]}'
-    )
+    turn, database = one.run_conversation("hi").turn_id, one.journal._database
+    blocks = '[{"api_key":"plainvalue","password":"p w","max_tokens":"9"}]'
+    body = f'{{"role":"user","content":"hi","blocks":{blocks}}}'
     database.write(lambda c: c.execute("UPDATE messages SET body = ? WHERE number = 1", (body,)) and None)
     shown = "\n".join(export_turn(database, turn))
     assert "plainvalue" not in shown
@@ -202,9 +193,9 @@ def test_an_unfinished_turn_is_resumed_elsewhere_but_never_twice_here(tmp_path: 
 
 
 @pytest.fixture(scope="module")
-def exported(home: tuple[Path, str, list[str]]) -> list[str]:
+def exported(busy: Busy) -> list[str]:
     """The lines of one turn."""
-    return ways(home, raw=True)["turn"]
+    return ways(busy, raw=True)["turn"]
 
 
 def changed(lines: list[str], kind: str, **fields: Any) -> list[str]:
@@ -217,75 +208,70 @@ def number_of(lines: list[str], kind: str) -> int:
     return next(n for n, line in enumerate(lines, 1) if json.loads(line)["kind"] == kind)
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields", "says"),
-    [
-        ("session", {"id": 7}, "session: id: Input should be a valid string"),
-        ("session", {"colour": "red"}, "session: colour: Extra inputs are not permitted"),
-        ("session", {"type": "boss"}, "session: type: Input should be 'root'"),
-        ("session", {"title": "\ud800"}, "session: title: this text has half a surrogate pair"),
-        ("session", {"created": "now"}, "session: created: Input should be a valid number"),
-        ("session", {"created": float("nan")}, "session: created: Input should be a finite number"),
-        ("session", {"parent": "s-nowhere"}, "parent s-nowhere is not in the file"),
-        ("session", {"meter": {"tokens": 1, "ratio": {}}, "guard": {"nonsense": 1}, "prompts": {"": 3}}, "prompts: "),
-        ("turn", {"seq": 2}, "its moves are not numbered 1 to 2"),
-        ("turn", {"state": "Prepare"}, "it is in Prepare, but its last move leads to Finalize"),
-        ("turn", {"forked_at": 1}, "a forked turn names both parent and forked_at"),
-        ("turn", {"session": "s-nowhere"}, "session s-nowhere is not in the file"),
-        ("turn", {"start": {"history": [], "rows": []}}, "start: history must be"),
-        ("message", {"role": "tool"}, "role is not that of the body"),
-        ("message", {"role": "boss"}, "message: role: Input should be"),
-        ("message", {"body": {"role": "user", "content": 7}}, "a message's content has the wrong type"),
-        ("message", {"number": -1}, "message: number: Input should be greater than or equal to 0"),
-        ("message", {"number": 2**60}, "message: number: Input should be less than or equal to"),
-        ("message", {"active": 1}, "message: active: Input should be a valid boolean"),
-        ("move", {"seq": 9}, "its moves are not numbered"),
-        ("move", {"delta": {"rows": {"kept": "x"}}}, "delta does not fit what was before it"),
-        ("move", {"delta": {"history": {"to": ["s-nowhere", 0, 1, 1]}}}, "delta: session s-nowhere is not in the file"),
-        ("move", {"guards": [["left", "maybe"]]}, "move: guards.0.1: Input should be a valid boolean"),
-        ("effect", {"status": "perhaps"}, "effect: status: Input should be 'in_flight', 'done' or 'unknown'"),
-        ("effect", {"turn": "t-nowhere"}, "turn t-nowhere is not in the file"),
-    ],
-)  # fmt: skip
-def test_a_bad_line_is_named_and_nothing_is_stored(
-    kind: str, fields: dict[str, Any], says: str, exported: list[str], tmp_path: Path
-) -> None:
-    store = Store(tmp_path)
-    with pytest.raises(ConfigError) as caught:
-        import_lines(store, changed(exported, kind, **fields), "file.jsonl")
-    message = str(caught.value)
-    assert says in message
-    assert message.startswith("file.jsonl cannot be imported: line ")
-    if "numbered" not in says and "leads to" not in says:
-        assert message.startswith(f"file.jsonl cannot be imported: line {number_of(exported, kind)}: ")
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("session", {"id": 7}, "session: id: Input should be a valid string"),
+    ("session", {"colour": "red"}, "session: colour: Extra inputs are not permitted"),
+    ("session", {"type": "boss"}, "session: type: Input should be 'root'"),
+    ("session", {"title": "\ud800"}, "session: title: this text has half a surrogate pair"),
+    ("session", {"created": "now"}, "session: created: Input should be a valid number"),
+    ("session", {"created": float("nan")}, "session: created: Input should be a finite number"),
+    ("session", {"parent": "s-nowhere"}, "parent s-nowhere is not in the file"),
+    ("session", {"meter": {"tokens": 1, "ratio": {}}, "guard": {"nonsense": 1}, "prompts": {"": 3}}, "prompts: "),
+    ("turn", {"seq": 2}, "its moves are not numbered 1 to 2"),
+    ("turn", {"state": "Prepare"}, "it is in Prepare, but its last move leads to Finalize"),
+    ("turn", {"forked_at": 1}, "a forked turn names both parent and forked_at"),
+    ("turn", {"session": "s-nowhere"}, "session s-nowhere is not in the file"),
+    ("turn", {"start": {"history": [], "rows": []}}, "start: history must be"),
+    ("message", {"role": "tool"}, "role is not that of the body"),
+    ("message", {"role": "boss"}, "message: role: Input should be"),
+    ("message", {"body": {"role": "user", "content": 7}}, "a message's content has the wrong type"),
+    ("message", {"number": -1}, "message: number: Input should be greater than or equal to 0"),
+    ("message", {"number": 2**60}, "message: number: Input should be less than or equal to"),
+    ("message", {"active": 1}, "message: active: Input should be a valid boolean"),
+    ("move", {"seq": 9}, "its moves are not numbered"),
+    ("move", {"delta": {"rows": {"kept": "x"}}}, "delta does not fit what was before it"),
+    ("move", {"delta": {"history": {"to": ["s-nowhere", 0, 1, 1]}}}, "delta: session s-nowhere is not in the file"),
+    ("move", {"guards": [["left", "maybe"]]}, "move: guards.0.1: Input should be a valid boolean"),
+    ("effect", {"status": "perhaps"}, "effect: status: Input should be 'in_flight', 'done' or 'unknown'"),
+    ("effect", {"turn": "t-nowhere"}, "turn t-nowhere is not in the file"),
+]  # fmt: skip
+
+
+def test_a_bad_line_is_named_and_nothing_is_stored(exported: list[str], store: Store) -> None:
+    for kind, fields, says in WRONG:
+        with pytest.raises(ConfigError) as caught:
+            import_lines(store, changed(exported, kind, **fields), "file.jsonl")
+        message, whole = str(caught.value), "numbered" in says or "leads to" in says
+        assert says in message
+        number = "" if whole else f"{number_of(exported, kind)}: "
+        assert message.startswith(f"file.jsonl cannot be imported: line {number}")
     for table in ("sessions", "turns", "messages", "transitions", "effects"):
-        assert _all(store, f"SELECT COUNT(*) FROM {table}") == [(0,)]
-    store.close()
+        assert store.database.select(f"SELECT COUNT(*) FROM {table}") == [(0,)]
 
 
-@pytest.mark.parametrize(
-    ("lines", "says"),
-    [
-        ([], "line 1: there is nothing in it"),
-        (["hello"], "line 1: this is no JSON object"),
-        (["[1]"], "line 1: this is no JSON object"),
-        (['{"kind": "session"}'], 'line 1: the first line must be {"kind": "fsm-agent"'),
-        (['{"kind":"fsm-agent","format":2}'], "line 1: format 2 is of another version"),
-        ([HEAD], 'line 1: the file was cut: its last line must be {"kind": "end"'),
-        ([HEAD, '{"kind":"end","lines":2}'], "line 2: 1 lines stand before the end, 2 were written"),
-        ([HEAD, '{"kind":"end","lines":1}'], "line 1: the session that it names is not in the file"),
-        ([HEAD, '{"kind":"end","lines":1}', ""], "line 3: there is nothing behind the end"),
-        ([HEAD, '{"kind":"boss"}'], "line 2: unknown kind 'boss'"),
-    ],
-)  # fmt: skip
-def test_a_file_that_is_no_export(lines: list[str], says: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be imported") as caught:
-        import_lines(Store(tmp_path), lines)
-    assert says in str(caught.value)
+NO_EXPORTS: list[tuple[list[str], str]] = [
+    ([], "line 1: there is nothing in it"),
+    (["hello"], "line 1: this is no JSON object"),
+    (["[1]"], "line 1: this is no JSON object"),
+    (['{"kind": "session"}'], 'line 1: the first line must be {"kind": "fsm-agent"'),
+    (['{"kind":"fsm-agent","format":2}'], "line 1: format 2 is of another version"),
+    ([HEAD], 'line 1: the file was cut: its last line must be {"kind": "end"'),
+    ([HEAD, '{"kind":"end","lines":2}'], "line 2: 1 lines stand before the end, 2 were written"),
+    ([HEAD, '{"kind":"end","lines":1}'], "line 1: the session that it names is not in the file"),
+    ([HEAD, '{"kind":"end","lines":1}', ""], "line 3: there is nothing behind the end"),
+    ([HEAD, '{"kind":"boss"}'], "line 2: unknown kind 'boss'"),
+]  # fmt: skip
 
 
-def test_lines_that_are_there_twice_or_lead_round(home: tuple[Path, str, list[str]], tmp_path: Path) -> None:
-    lines = ways(home, raw=True)["session"]
+def test_a_file_that_is_no_export(store: Store) -> None:
+    for lines, says in NO_EXPORTS:
+        with pytest.raises(ConfigError, match="cannot be imported") as caught:
+            import_lines(store, lines)
+        assert says in str(caught.value)
+
+
+def test_lines_that_are_there_twice_or_lead_round(busy: Busy, tmp_path: Path) -> None:
+    lines = ways(busy, raw=True)["session"]
     store = Store(tmp_path)
     for kind in ("session", "turn", "message", "move", "effect", "transcript"):
         place = number_of(lines, kind)
@@ -297,16 +283,14 @@ def test_lines_that_are_there_twice_or_lead_round(home: tuple[Path, str, list[st
     store.close()
 
 
-def test_any_line_that_is_missing_or_cut_is_noticed(
-    home: tuple[Path, str, list[str]], tmp_path: Path
-) -> None:
-    lines = ways(home, raw=True)["turn"]
+def test_any_line_that_is_missing_or_cut_is_noticed(busy: Busy, tmp_path: Path) -> None:
+    lines = ways(busy, raw=True)["turn"]
     store = Store(tmp_path)
     for place, line in enumerate(lines):
         for instead in ([], [line[: len(line) // 2]], [line, line]):
             with pytest.raises(ConfigError, match="cannot be imported: line"):
                 import_lines(store, [*lines[:place], *instead, *lines[place + 1 :]])
-    assert _all(store, "SELECT COUNT(*) FROM sessions") == [(0,)]
+    assert store.database.select("SELECT COUNT(*) FROM sessions") == [(0,)]
     store.close()
 
 
@@ -320,7 +304,7 @@ def test_every_column_is_exported_or_belongs_to_this_machine(tmp_path: Path) -> 
     }
     store = Store(tmp_path)
     for line in KINDS.values():
-        there = {row[1] for row in _all(store, f"PRAGMA table_info({line.table})")}
+        there = {row[1] for row in store.database.select(f"PRAGMA table_info({line.table})")}
         assert there - set(line.columns()) == own.get(line.table, set()), line.table
     store.close()
 
@@ -329,28 +313,24 @@ def test_every_column_is_exported_or_belongs_to_this_machine(tmp_path: Path) -> 
 
 
 @pytest.mark.behaviour("FIN-07", "SESS-14")
-def test_a_trajectory_in_the_sharegpt_form(home: tuple[Path, str, list[str]], tmp_path: Path) -> None:
-    path, session, turns = home
-    database = store_for(str(path)).database
+def test_a_trajectory_in_the_sharegpt_form(busy: Busy, tmp_path: Path) -> None:
+    database, turns = busy.database, busy.turns
     told = turn_trajectory(database, turns[0])
     assert [one["from"] for one in told["conversations"]] == ["system", "human", "gpt", "tool", "gpt"]
     system, human, asks, results, answer = (one["value"] for one in told["conversations"])
     assert '"name": "lookup"' in system
     assert human.startswith("the key is sk-***")
     assert asks.count("<tool_call>") == asks.count("</tool_call>") == results.count("<tool_response>") == 2
-    assert json.loads(asks.split("<tool_call>")[1].split("</tool_call>")[0]) == {
-        "name": "lookup",
-        "arguments": {"city": "Bern"},
-    }
+    asked = json.loads(asks.split("<tool_call>")[1].split("</tool_call>")[0])
+    assert asked == {"name": "lookup", "arguments": {"city": "Bern"}}
     said = json.loads(results.split("<tool_response>")[2].split("</tool_response>")[0])
     assert (said["name"], "no rooms left" in said["content"]) == ("book", True)
     assert answer == "first \ufffd answer"
     assert told["completed"] is True
     assert told["timestamp"].endswith("Z")
-    whole = session_trajectory(database, session)
+    whole = session_trajectory(database, busy.session)
     assert whole["conversations"][0]["from"] == "system"
-    save_trajectory(database, turns[0], tmp_path / "deep" / "all.jsonl")
-    save_trajectory(database, turns[1], tmp_path / "deep" / "all.jsonl")
-    assert [
-        json.loads(line)["id"] for line in (tmp_path / "deep" / "all.jsonl").read_text().splitlines()
-    ] == turns[:2]
+    file = tmp_path / "deep" / "all.jsonl"
+    for turn in turns[:2]:
+        save_trajectory(database, turn, file)
+    assert [json.loads(line)["id"] for line in file.read_text().splitlines()] == turns[:2]

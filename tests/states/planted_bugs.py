@@ -120,8 +120,6 @@ if __name__ == "__main__":
     for bug in BUGS:
         seen = is_found(bug)
         found += seen
-        print(
-            f"{'found ' if seen else 'MISSED'} {bug.kind:8} {bug.file:20} {bug.wrong.strip()[:60]!r}",
-            flush=True,
-        )
+        said = f"{bug.kind:8} {bug.file:20} {bug.wrong.strip()[:60]!r}"
+        print("found " if seen else "MISSED", said, flush=True)
     print(f"{found} of {len(BUGS)}")

@@ -55,13 +55,8 @@ class Turns(AgentMachine, tools=[*TOOLS, danger]):
 
 
 TestTurns = Turns.TestCase
-TestTurns.settings = settings(
-    max_examples=5,
-    stateful_step_count=30,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
+FEW: dict[str, Any] = {"max_examples": 5, "stateful_step_count": 30, "derandomize": True}
+TestTurns.settings = settings(deadline=None, suppress_health_check=list(HealthCheck), **FEW)
 LONG = settings(TestTurns.settings, stateful_step_count=100, phases=[Phase.generate])
 
 
@@ -88,14 +83,11 @@ WAITED = Exchange(3, "BuildMessages", 0, Wait("exception", 1, "again"), Waited(1
 SENT = Exchange(3, "CallLLM", 0, CallModel(ModelRequest(b"{}"), 1.0, 1.0), ModelReply("hi"))
 
 
-def test_a_recovery_that_is_ordered_is_performed() -> None:
+def test_a_recovery_that_is_ordered_is_performed_and_a_visit_of_call_llm_is_one_request() -> None:
     for kept in ([WAITED], []):
         one = visit("BuildMessages", "ClassifyError.server_error/1", "BuildMessages.built/2", *kept)
         with nullcontext() if kept else pytest.raises(AssertionError, match="ordered Wait"):
             recovery_is_performed(one, None)
-
-
-def test_a_visit_of_call_llm_is_one_request() -> None:
     for requests in range(3):
         one = visit("CallLLM", "BuildMessages.built/3", "CallLLM.text", *[SENT] * requests)
         with nullcontext() if requests == 1 else pytest.raises(AssertionError, match="paid for 1"):
@@ -126,17 +118,5 @@ def script_of(*events: str) -> Script:
 
 
 def test_answers_for_a_script() -> None:
-    events = (
-        "ready",
-        "built",
-        "tools",
-        "bad_json",
-        "built",
-        "error",
-        "bad_key",
-        "built",
-        "blank",
-        "thought",
-        "text",
-    )
-    assert answers_for(events) == ["bad json", "401", "thought", "text"]
+    events = "ready built tools bad_json built error bad_key built blank thought text"
+    assert answers_for(events.split()) == ["bad json", "401", "thought", "text"]

@@ -26,15 +26,12 @@ def test_a_state_can_report_just_what_its_type_and_the_table_say(state: str) -> 
     """``crashed`` is reported for every state by the runner; ClassifyError does it also for bugs
     elsewhere."""
     module = inspect.getmodule(STATES[state])
+    assert reported_events(STATES[TURN.final]) == set()
     written, lines = reported_events(STATES[state]), set(TURN.events(state))
     typed = set(get_args(module.Event))  # type: ignore[union-attr]  # each has one
     assert written - lines == set(), "reported, and the table has no line for it"
     assert lines - written == ({CRASHED} if state != "ClassifyError" else set()), "a line that nobody reports"
     assert written == typed
-
-
-def test_the_last_state_reports_nothing() -> None:
-    assert reported_events(STATES[TURN.final]) == set()
 
 
 # The reader sees what is there
@@ -126,13 +123,9 @@ def test_a_report_that_is_planted_or_removed_anywhere_changes_what_is_read() -> 
     source = inspect.getsource(classify_error)
     usual = reported_events(classify_error.classify_error)
     tree = ast.parse(source)
-    texts = [
-        node.value
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef)
-        for node in own_nodes(function)
-        if isinstance(node, ast.Return) and isinstance(node.value, ast.Constant)
-    ]
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    returns = [node for one in functions for node in own_nodes(one) if isinstance(node, ast.Return)]
+    texts = [node.value for node in returns if isinstance(node.value, ast.Constant)]
     assert len(texts) > 5
     for text in texts:
         kept, text.value = text.value, "planted"

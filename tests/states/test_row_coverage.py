@@ -104,23 +104,13 @@ def test_the_footprints_of_the_turn_are_those_that_were_read(tmp_path: Path) -> 
     footprints.check(FOOTPRINTS)
 
 
+SMALL: dict[str, Any] = {"model": "llamacpp:small", "context_window": 32_000}
+
+
 def test_a_window_that_a_refusal_names_may_be_too_small_for_the_prompt(tmp_path: Path) -> None:
     with ScriptedServer([overflow(100), text("a summary.")]) as server:
-        agent = Agent(
-            "llamacpp:small",
-            base_url=server.url,
-            toolsets=[],
-            home=tmp_path,
-            clock=FakeClock(),
-            context_window=32_000,
-        )
-        turn = agent.start("go", conversation_history=LONG)
-        result = turn.run()
-        agent.close()
-    assert_legal_path(turn.steps, result)
-    assert ("Compress.compressed", "BuildMessages.window_too_small") in BY_HAND & set(
-        pairwise(step.row for step in turn.steps)
-    )
+        taken, _ = rows_of(tmp_path, server, SMALL, [], LONG)
+    assert ("Compress.compressed", "BuildMessages.window_too_small") in BY_HAND & taken
 
 
 def test_a_window_that_a_refusal_names_may_be_smaller_than_the_next_models(tmp_path: Path) -> None:
@@ -159,15 +149,8 @@ def test_the_last_word_may_fit_without_the_tools_that_were_too_much(tmp_path: Pa
 def test_a_window_may_be_too_small_for_a_history_that_stays_as_it_is(tmp_path: Path, row: str) -> None:
     settings = {"compression": {"without_model": False}, "max_lost_requests": 0}
     with ScriptedServer([overflow(100), status(400)]) as server:
-        agent = Agent(
-            "llamacpp:small",
-            base_url=server.url,
-            toolsets=[],
-            home=tmp_path,
-            clock=FakeClock(),
-            context_window=32_000,
-            settings=settings,
-        )
+        given = {**SMALL, "base_url": server.url, "settings": settings}
+        agent = Agent(toolsets=[], home=tmp_path, clock=FakeClock(), **given)
         turn = agent.start("go", conversation_history=LONG)
         interferer = Interferer(lambda: None)
         interferer.checks = "unaffordable" in row
@@ -180,13 +163,10 @@ def test_a_window_may_be_too_small_for_a_history_that_stays_as_it_is(tmp_path: P
     assert (row, "BuildMessages.window_too_small") in BY_HAND & taken
 
 
+LOOKED = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 OLD_RESULT: list[dict[str, Any]] = [
     {"role": "user", "content": "look"},
-    {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
-    },
+    {"role": "assistant", "content": "", "tool_calls": [LOOKED]},
     {"role": "tool", "tool_call_id": "call_1", "content": "seen " * 16_000},
     *({"role": role, "content": f"{role} {number}"} for number in range(6) for role in ("assistant", "user")),
     {"role": "assistant", "content": "well"},
@@ -195,25 +175,21 @@ OLD_RESULT: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize(
-    ("first", "script", "options", "chain"),
+    ("first", "refused", "window", "wider"),
     [
-        ("BuildMessages.oversized/2", [], {"context_window": 20_000}, []),
-        ("ClassifyError.overflow/2", [overflow(20_000)], {}, []),
-        (
-            "ClassifyError.outgrown/2",
-            [overflow(32_000)],
-            {"context_window": 32_000},
-            [{"context_window": 64_000}],
-        ),
+        ("BuildMessages.oversized/2", None, 20_000, None),
+        ("ClassifyError.overflow/2", 20_000, None, None),
+        ("ClassifyError.outgrown/2", 32_000, 32_000, 64_000),
     ],
 )
 def test_an_old_result_is_left_out_and_nobody_is_asked_for_a_summary(
-    tmp_path: Path, first: str, script: list[Any], options: dict[str, Any], chain: list[dict[str, Any]]
+    tmp_path: Path, first: str, refused: int | None, window: int | None, wider: int | None
 ) -> None:
-    with ScriptedServer([*script, text("ok")]) as server:
-        fallbacks = [{"model": "local:wider", **one} for one in chain]
-        taken, result = rows_of(tmp_path, server, options, fallbacks, OLD_RESULT)
-        assert server.completions == len(script) + 1
+    refusal = [overflow(refused)] if refused else []
+    with ScriptedServer([*refusal, text("ok")]) as server:
+        fallbacks = [{"model": "local:wider", "context_window": wider}] if wider else []
+        taken, result = rows_of(tmp_path, server, {"context_window": window}, fallbacks, OLD_RESULT)
+        assert server.completions == len(refusal) + 1
     assert (first, "Compress.compressed") in BY_HAND & taken
     assert result.final_response == "ok"
 

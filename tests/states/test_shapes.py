@@ -79,9 +79,8 @@ def test_the_invariant_holds_at_the_start_and_is_closed_under_every_row() -> Non
 
 def _all_of(change: Change, value: Shape) -> list[Shape]:
     """A second way to write down what a change allows: every shape, filtered."""
-    names = ("first", "tail", "open", "gaps", "scaffold", "frozen")
     values = [value]
-    for name in names:
+    for name in ("first", "tail", "open", "gaps", "scaffold", "frozen"):
         allowed = change.get(name, (...,))
         values = [one if to is ... else replace(one, **{name: to}) for one in values for to in allowed]
     return values
@@ -90,87 +89,52 @@ def _all_of(change: Change, value: Shape) -> list[Shape]:
 # What is refuted
 
 
-def wrong(state: str, event: str, *changes: Change, after: Sequence[str] = ()) -> VisitChange:
-    return VisitChange(state, changes, (event,), frozenset(after))
-
-
-WRONG: dict[str, tuple[VisitChange, str, str]] = {
-    "a tool round forgets one result": (
-        wrong("ExecuteTools", "done", ROUND, may(tail=("tool",), open=(True,))),
-        "ExecuteTools.done",
-        "chat_completions takes the request",
-    ),
-    "a free round stores its calls alone": (
-        wrong("ExecuteTools", "done_free", CALLS),
-        "ExecuteTools.done_free",
-        "codex_responses takes the request",
-    ),
-    "calls that are no JSON are stored without results": (
-        wrong("ExecuteTools", "bad_json", CALLS),
-        "ExecuteTools.bad_json/1",
-        "anthropic_messages takes the request",
-    ),
-    "an empty reply is stored and goes out as the last row": (
-        wrong("EmptyRecovery", "nothing", REPLIED),
-        "EmptyRecovery.nothing/1",
-        "anthropic_messages takes the request",
-    ),
-    "thoughts are given back with nothing said behind them": (
-        wrong("BuildMessages", "built", may(scaffold=("assistant",)), after=["prefills"]),
-        "BuildMessages.built/3",
-        "anthropic_messages takes the request",
-    ),
-    "a reply whose tag is not closed is stored": (
-        wrong("CallLLM", "open_scratchpad", may(tail=("assistant",), frozen=(True,))),
-        "CallLLM.open_scratchpad/1",
-        "chat_completions takes the request",
-    ),
-    "a nudge stays at an exit": (
-        VisitChange("Finalize", (may(open=(False,)),)),
-        "BuildMessages.built/1",
-        "no scaffold is left",
-    ),
-    "a bug in the tools leaves calls open at the end": (
-        VisitChange("Finalize", (may(scaffold=("",)),)),
-        "ExecuteTools.crashed",
-        "all calls of the turn are closed",
-    ),
-    "a compaction keeps a reply and drops the request": (
-        wrong("Compress", "compressed", may(tail=("assistant",), frozen=(False,))),
+CHAT, CODEX = "chat_completions takes the request", "codex_responses takes the request"
+CLAUDE, AS_SENT = "anthropic_messages takes the request", "what the reply answers stands as it was sent"
+CLOSED, CLEAN = "all calls of the turn are closed", "no scaffold is left"
+SAID, OPEN = may(tail=("assistant",), frozen=(True,)), may(tail=("assistant",), open=(True,), frozen=(True,))
+FORGOTTEN, BACK = may(tail=("tool",), open=(True,)), may(scaffold=("assistant",))
+# What is wrong: the row whose visit does it (or state and event, or state), what it does, the demand, and the row
+# that is named if it is another one.
+WRONG: dict[str, tuple[str, Sequence[Change], str, str]] = {
+    "a tool round forgets one result": ("ExecuteTools.done", [ROUND, FORGOTTEN], CHAT, ""),
+    "a free round stores its calls alone": ("ExecuteTools.done_free", [CALLS], CODEX, ""),
+    "calls that are no JSON get no results": ("ExecuteTools.bad_json/1", [CALLS], CLAUDE, ""),
+    "an empty reply goes out as the last row": ("EmptyRecovery.nothing/1", [REPLIED], CLAUDE, ""),
+    "thoughts are given back, nothing behind": ("BuildMessages.built/3", [BACK], CLAUDE, ""),
+    "a reply is stored with its tag open": ("CallLLM.open_scratchpad/1", [SAID], CHAT, ""),
+    "a nudge stays at an exit": ("Finalize", [may(open=(False,))], CLEAN, "BuildMessages.built/1"),
+    "a bug leaves calls open at the end": ("Finalize", [may(scaffold=("",))], CLOSED, "ExecuteTools.crashed"),
+    "a compaction keeps only the reply": (
         "Compress.compressed",
-        "chat_completions takes the request",
+        [may(tail=("assistant",), frozen=(False,))],
+        CHAT,
+        "",
     ),
-    "a compaction drops everything": (
-        wrong("Compress", "compressed", EMPTY),
-        "Compress.compressed",
-        "codex_responses takes the request",
-    ),
-    "the user's message is not stored": (
-        wrong("Prepare", "ready", LOADED),
-        "Prepare.ready",
-        "anthropic_messages takes the request",
-    ),
-    "a reply with calls rewrites what was sent": (
-        wrong("CallLLM", "tools", may(frozen=(False,))),
-        "Prepare.ready",
-        "what the reply answers stands as it was sent",
-    ),
-    "the calls of a reply are stored by the state that got it": (
-        wrong("CallLLM", "tools", may(tail=("assistant",), open=(True,), frozen=(True,))),
-        "CallLLM.tools",
-        "what the reply answers stands as it was sent",
-    ),
+    "a compaction drops everything": ("Compress.compressed", [EMPTY], CODEX, ""),
+    "the user's message is not stored": ("Prepare.ready", [LOADED], CLAUDE, ""),
+    "a reply rewrites what was sent": ("CallLLM.tools", [may(frozen=(False,))], AS_SENT, "Prepare.ready"),
+    "the calls are stored with the reply": ("CallLLM.tools", [OPEN], AS_SENT, ""),
 }
+
+
+def refuted(name: str) -> list[str]:
+    """What is found of this wrong declaration."""
+    place, changes, _, _ = WRONG[name]
+    state, _, event = place.partition("/")[0].partition(".")
+    after = frozenset({"prefills"} if "thoughts" in name else ())
+    visit = VisitChange(state, tuple(changes), (event,) if event else (), after)
+    return [str(fault) for fault in proof(replace(TRANSCRIPT, visits=(visit, *TRANSCRIPT.visits))).faults]
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_declaration_is_refuted(name: str) -> None:
     """It names the row, the demand, both shapes, and the shortest run of rows, which ends with the row's
     visit."""
-    visit, row, demand = WRONG[name]
-    found = proof(replace(TRANSCRIPT, visits=(visit, *TRANSCRIPT.visits)))
-    told = [str(fault) for fault in found.faults if f"it must be that {demand} (" in str(fault)]
-    assert told, [str(fault) for fault in found.faults]
+    place, _, demand, named = WRONG[name]
+    row, faults = named or place, refuted(name)
+    told = [fault for fault in faults if f"it must be that {demand} (" in fault]
+    assert told, faults
     assert told[0].startswith(row)
     run = told[0].partition("(shortest run: ")[2].partition(")")[0].split(" → ")
     assert run[0] == "Prepare.ready"
@@ -196,8 +160,7 @@ def test_the_figures_and_the_finding_of_the_guide_are_true() -> None:
     found = proof()
     words = " ".join(GUIDE.split())
     assert f"These are {found.obligations:,} obligations in {len(found.places):,} places" in words
-    visit, _, _ = WRONG["a tool round forgets one result"]
-    assert str(proof(replace(TRANSCRIPT, visits=(visit, *TRANSCRIPT.visits))).faults[0]) in words
+    assert refuted("a tool round forgets one result")[0] in words
 
 
 @pytest.mark.parametrize(("first", "holds"), [("Charge", True), ("Ship", False)])
@@ -207,18 +170,10 @@ def test_the_promise_of_the_guide_is_proved(first: str, holds: bool) -> None:
     sys.modules[module.__name__] = module
     exec(code, vars(module))
     then = "Ship" if first == "Charge" else "Charge"
-    lines = lines_of(
-        {first: [on("done", go(then), why="")], then: [on("done", end("text_response", "End"), why="")]}
-    )
-    visits = (*module.PROMISES.visits, VisitChange("End", (may(),)))
-    table = Table(
-        "shop",
-        (first, then, "End"),
-        "End",
-        (),
-        lines,
-        promises=lambda: replace(module.PROMISES, visits=visits),
-    )
+    over = on("done", end("text_response", "End"), why="")
+    lines = lines_of({first: [on("done", go(then), why="")], then: [over]})
+    promises = replace(module.PROMISES, visits=(*module.PROMISES.visits, VisitChange("End", (may(),))))
+    table = Table("shop", (first, then, "End"), "End", (), lines, promises=lambda: promises)
     assert verify_table(table, small=False).ok == holds
     del sys.modules[module.__name__]
 
@@ -296,37 +251,29 @@ def rows_on(
 
 
 @pytest.mark.parametrize("mode", WIRES)
-def test_every_shape_that_is_proved_to_go_out_is_written_as_the_wire_takes_it(mode: Any) -> None:
+@pytest.mark.parametrize(
+    "speakers", [(), ("user",), ("assistant",), ("user", "assistant"), ("assistant", "user")]
+)
+def test_every_shape_that_is_proved_to_go_out_is_written_as_the_wire_takes_it(
+    mode: Any, speakers: Any
+) -> None:
+    """Also behind rows before it, with a hint."""
+    before = [PrefillRow(role=speaker, content=f"before {speaker}") for speaker in speakers]
+    around: dict[str, Any] = {"prefill": before, "hint": "HINT"} if speakers else {}
     shapes = {replace(shape, frozen=False) for shape in proof().values("CallLLM")}
     assert len(shapes) == 16
     for shape in shapes:
         history, own, scaffold = sample(shape)
         assert shape_of(history, own, scaffold) == shape
-        assert takes(mode, shape)
-        rows = rows_on(mode, history, scaffold)
-        assert violations(rows) == []
-        assert rows[-1]["role"] in WIRES[mode].tail
-        calls = {call["id"] for row in rows for call in row.get("tool_calls", ())}
-        assert calls == {call.id for row in own for call in row.tool_calls}, "its own are kept, gaps are not"
-
-
-@pytest.mark.parametrize("mode", WIRES)
-@pytest.mark.parametrize(
-    "speakers", [("user",), ("assistant",), ("user", "assistant"), ("assistant", "user")]
-)
-def test_every_shape_goes_out_as_well_behind_rows_before_it_and_with_a_hint(mode: Any, speakers: Any) -> None:
-    before = [PrefillRow(role=speaker, content=f"before {speaker}") for speaker in speakers]
-    for shape in {replace(shape, frozen=False) for shape in proof().values("CallLLM")}:
-        history, own, scaffold = sample(shape)
-        assert takes(mode, begun_by(speakers[0], shape))
-        rows = rows_on(mode, history, scaffold, prefill=before, hint="HINT")
+        assert takes(mode, begun_by(speakers[0], shape) if speakers else shape)
+        rows = rows_on(mode, history, scaffold, **around)
         assert violations(rows) == []
         assert rows[-1]["role"] in WIRES[mode].tail
         said = json.dumps(rows)
         assert [said.count(row.content) for row in before] == [1] * len(before)
-        assert said.count("HINT") == json.dumps(rows[-1]).count("HINT") == 1
+        assert said.count("HINT") == json.dumps(rows[-1]).count("HINT") == len(around) // 2
         calls = {call["id"] for row in rows for call in row.get("tool_calls", ())}
-        assert calls == {call.id for row in own for call in row.tool_calls}
+        assert calls == {call.id for row in own for call in row.tool_calls}, "its own are kept, gaps are not"
 
 
 @pytest.mark.parametrize("mode", WIRES)
@@ -376,21 +323,21 @@ ROUNDS = (tools(call("put", {"key": "k"}), call("echo", {})), blank(), text("don
 
 
 def test_a_turn_goes_through_the_shapes_that_are_declared() -> None:
-    seen = [(state, str(shape)) for state, _, shape in watched(ROUNDS)]
-    assert seen == [
-        ("Prepare", "(user first, user last, all calls closed, no scaffold, not as sent)"),
-        ("BuildMessages", "(user first, user last, all calls closed, no scaffold, not as sent)"),
-        ("CallLLM", "(user first, user last, all calls closed, no scaffold, as sent)"),
-        ("ExecuteTools", "(user first, tool last, all calls closed, no scaffold, as sent)"),
-        ("BuildMessages", "(user first, tool last, all calls closed, no scaffold, as sent)"),
-        ("CallLLM", "(user first, tool last, all calls closed, no scaffold, as sent)"),
-        ("EmptyRecovery", "(user first, tool last, all calls closed, no scaffold, as sent)"),
-        (
-            "BuildMessages",
-            "(user first, tool last, all calls closed, a scaffold that ends with user, as sent)",
-        ),
-        ("CallLLM", "(user first, tool last, all calls closed, a scaffold that ends with user, as sent)"),
-        ("Finalize", "(user first, assistant last, all calls closed, no scaffold, as sent)"),
+    closed, words = "all calls closed", []
+    for state, _, shape in watched(ROUNDS):
+        first, *rest = str(shape).removeprefix("(user first, ").removesuffix(")").split(f", {closed}, ")
+        words.append((state, first, *rest))
+    assert words == [
+        ("Prepare", "user last", "no scaffold, not as sent"),
+        ("BuildMessages", "user last", "no scaffold, not as sent"),
+        ("CallLLM", "user last", "no scaffold, as sent"),
+        ("ExecuteTools", "tool last", "no scaffold, as sent"),
+        ("BuildMessages", "tool last", "no scaffold, as sent"),
+        ("CallLLM", "tool last", "no scaffold, as sent"),
+        ("EmptyRecovery", "tool last", "no scaffold, as sent"),
+        ("BuildMessages", "tool last", "a scaffold that ends with user, as sent"),
+        ("CallLLM", "tool last", "a scaffold that ends with user, as sent"),
+        ("Finalize", "assistant last", "no scaffold, as sent"),
     ]
 
 
@@ -412,31 +359,28 @@ def _forgets_a_result(turn: TurnState, *rows: Message) -> None:
     turn.rows.extend(kept)
 
 
+def _stores_a_nudge(turn: TurnState) -> tuple[Message, ...]:
+    turn.append(said("(nothing)"), user("go on"))
+    return ()
+
+
+TWO_CALLS = (tools(call("put", {"key": "k"}), call("echo", {})), text("done."))
+THINKS, THOUGHT = (reasoning("hm"), text("done.")), said("hm")
 PLANTED: dict[str, tuple[str, Any, Sequence[Any], str]] = {
-    "a result is lost": (
-        "fsm_agent_states.turn.TurnState.append",
-        _forgets_a_result,
-        (tools(call("put", {"key": "k"}), call("echo", {})), text("done.")),
-        "ExecuteTools.done",
-    ),
+    "a result is lost": ("turn.TurnState.append", _forgets_a_result, TWO_CALLS, "ExecuteTools.done"),
     "a scaffold is never dropped": (
-        "fsm_agent_states.logic.parts.Recovery.drop_scaffold",
+        "logic.parts.Recovery.drop_scaffold",
         lambda recovery: None,
         ROUNDS,
         "Finalize.",
     ),
-    "thoughts go out as the last row": (
-        "fsm_agent_states.logic.recover.scaffold_for",
-        lambda turn: (said("hm"),),
-        (reasoning("hm"), text("done.")),
+    "thoughts go out last": (
+        "logic.recover.scaffold_for",
+        lambda turn: (THOUGHT,),
+        THINKS,
         "BuildMessages.built",
     ),
-    "a nudge is stored": (
-        "fsm_agent_states.logic.recover.scaffold_for",
-        lambda turn: turn.append(said("(nothing)"), user("go on")) or (),
-        ROUNDS,
-        "BuildMessages.built",
-    ),
+    "a nudge is stored": ("logic.recover.scaffold_for", _stores_a_nudge, ROUNDS, "BuildMessages.built"),
 }
 """Where a bug is planted, the bug, a script that comes by, and the visit that is found."""
 
@@ -444,6 +388,6 @@ PLANTED: dict[str, tuple[str, Any, Sequence[Any], str]] = {
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_state_that_does_otherwise_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, bug, script, visit = PLANTED[name]
-    monkeypatch.setattr(where, bug)
+    monkeypatch.setattr(f"fsm_agent_states.{where}", bug)
     with pytest.raises(AssertionError, match=f"not declared: {re.escape(visit)}"):
         watched(script)

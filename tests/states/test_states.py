@@ -33,10 +33,9 @@ def test_it_says_so_in_its_type(state: str) -> None:
     module = module_of(state)
     returned = get_type_hints(STATES[state])["return"]
     assert get_args(returned)[-1] == module.Event
-
-
-def test_the_last_state_reports_nothing() -> None:
-    assert get_args(get_type_hints(STATES[TURN.final])["return"])[-1] is type(None)
+    assert get_args(get_type_hints(STATES[TURN.final])["return"])[-1] is type(None), (
+        "the last one reports nothing"
+    )
 
 
 def test_only_classify_error_says_itself_that_something_crashed() -> None:
@@ -57,13 +56,8 @@ def test_every_event_that_is_continued_has_words_for_it() -> None:
 
 @pytest.mark.behaviour("FSM-01")
 def test_the_states_are_named_once() -> None:
-    assert (
-        set(get_args(StateName))
-        == set(TURN.states)
-        == set(STATES)
-        == set(LAYOUT["boxes"])
-        == set(LAYOUT["map"]["boxes"])
-    )
+    named = (get_args(StateName), STATES, LAYOUT["boxes"], LAYOUT["map"]["boxes"])
+    assert all(set(names) == set(TURN.states) for names in named)
 
 
 def test_every_bad_end_is_explained() -> None:

@@ -16,24 +16,17 @@ from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, o
 Mischief = Callable[[Any], object]
 ROUND = Rung("another round", "Ask", left("rounds"), ("rounds",))
 CALL = Rung("call", "Call", left("calls"), ("calls",))
+ASK = [on("more", ROUND, end("enough", "Over"), why=""), on("call", CALL, end("nobody", "Over"), why="")]
 PARTS = {
-    "Ask": [
-        on("more", ROUND, end("enough", "Over"), why=""),
-        on("call", CALL, end("nobody", "Over"), why=""),
-    ],
+    "Ask": ASK,
     "Call": [on("silence", go("Ask"), why=""), on("again", CALL, end("tired", "Over"), why="")],
 }
 
 
 def table(*, crashed: bool = True) -> Table:
-    return Table(
-        name="chat",
-        states=("Ask", "Call", "Over"),
-        final="Over",
-        counters=(Counter("rounds"), Counter("calls", exhaustible=True)),
-        lines=lines_of(PARTS),
-        macros=(("crashed", {"Ask": "bug", "Call": "bug"}),) if crashed else (),
-    )
+    counters = (Counter("rounds"), Counter("calls", exhaustible=True))
+    macros = (("crashed", {"Ask": "bug", "Call": "bug"}),) if crashed else ()
+    return Table("chat", ("Ask", "Call", "Over"), "Over", counters, lines_of(PARTS), macros)
 
 
 @dataclass
@@ -63,9 +56,12 @@ async def perform(request: str) -> str:
 
 
 def chat(home: Path, asking: Any, calling: Any = None, *, crashed: bool = True) -> Workflow[Chat]:
-    return Workflow(
-        table(crashed=crashed), {"Ask": asking, "Call": calling or ask("silence")}, Chat, perform, home=home
-    )
+    states = {"Ask": asking, "Call": calling or ask("silence")}
+    return Workflow(table(crashed=crashed), states, Chat, perform, home=home)
+
+
+def forgets(turn: Chat) -> None:
+    turn.reset("rounds")
 
 
 def emptied(turn: Chat) -> None:
@@ -82,10 +78,7 @@ FORBIDDEN: dict[str, tuple[Mischief, str]] = {
     "all of them": (emptied, "counter rounds from 1 to nothing, counter calls from 0 to nothing"),
     "a larger limit": (lambda turn: turn.limits.update(rounds=99), "limit rounds from 3 to 99"),
     "a lower limit": (ceded, "limit rounds from 3 to 1"),
-    "what may be exhausted, without a spending": (
-        lambda turn: turn.limits.update(calls=0),
-        "limit calls from 2 to 0",
-    ),
+    "what may be exhausted, unspent": (lambda turn: turn.limits.update(calls=0), "limit calls from 2 to 0"),
     "its place": (lambda turn: setattr(turn, "state", "Call"), "state from 'Ask' to 'Call'"),
     "its number": (lambda turn: setattr(turn, "seq", 0), "seq from 1 to 0"),
 }
@@ -158,10 +151,8 @@ def test_an_event_without_a_line_is_a_bug_that_is_named(event: Any, tmp_path: Pa
     flow = chat(tmp_path, ask("more", event))
     result = flow.start(Chat(turn_id="c-1")).run()
     assert (result.exit, [step.event for step in result.steps]) == ("bug", ["more", "crashed"])
-    assert result.turn.bug == (
-        f"UndeclaredEvent: chat: Ask reported {event!r}, for which it has no line; declared events: more, call,"
-        " crashed"
-    )
+    said = f"UndeclaredEvent: chat: Ask reported {event!r}, for which it has no line; declared events: "
+    assert result.turn.bug == said + "more, call, crashed"
     assert flow.journal.snapshot("c-1")["bug"] == result.turn.bug
     assert [step.row for step in flow.journal.steps("c-1")] == ["Ask.more/1", "Ask.crashed"]
 
@@ -170,10 +161,7 @@ def test_an_event_without_a_line_is_a_bug_that_is_named(event: Any, tmp_path: Pa
     ("broken", "bug"),
     [
         (ask("more", "shrug"), "Ask reported 'shrug', for which it has no line"),
-        (
-            ask("more", mischief=lambda turn: turn.reset("rounds"), after=1),
-            "Ask changed counter rounds from 1",
-        ),
+        (ask("more", mischief=forgets, after=1), "Ask changed counter rounds from 1"),
         (ask("more", mischief=lambda turn: 1 // (1 - turn.seq)), "ZeroDivisionError"),
     ],
 )
@@ -193,7 +181,6 @@ def test_without_a_row_for_bugs_the_bug_is_raised_and_the_turn_waits(
 @pytest.mark.parametrize("name", ["count", "limit", "spend", "reset", "counters", "put_back"])
 def test_a_class_of_turns_cannot_count_in_its_own_way(name: str, tmp_path: Path) -> None:
     generous: Any = dataclass(type("Generous", (Chat,), {name: lambda turn, *given: 0}))
-    with pytest.raises(
-        ConfigError, match=rf"Generous changes what the proofs .* rely on; given: {name}; allowed"
-    ):
+    words = rf"Generous changes what the proofs .* rely on; given: {name}; allowed"
+    with pytest.raises(ConfigError, match=words):
         Workflow(table(), {"Ask": ask("more"), "Call": ask("silence")}, generous, perform, home=tmp_path)

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from examples import order, review_loop
 from fsm_agent import Agent, BaseTurn, Workflow
-from fsm_agent.cli import main as command
 from fsm_agent.diagram.__main__ import main as written_diagrams
+from fsm_agent.errors import ConfigError, SessionBusy
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.runner import drive
 from fsm_agent.fsm.table import Row, Table
@@ -43,6 +43,7 @@ from fsm_agent.testing import (
 from fsm_agent.testing.machine import TurnMachine
 from tests.fsm.test_verify_cover import exact_pairs
 
+Cli = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[2]
 
 
@@ -98,9 +99,8 @@ class PlayingReview(Playing):
 def playing(table: Table, limits: Mapping[str, int], home: Path) -> Playing:
     if table is order.TABLE:
         return Playing(order.workflow(home), order.Order(["LAMP"], limits=dict(limits)))
-    return PlayingReview(
-        review_loop.workflow(home=home), review_loop.Review("Write a line.", limits=dict(limits))
-    )
+    review = review_loop.Review("Write a line.", limits=dict(limits))
+    return PlayingReview(review_loop.workflow(home=home), review)
 
 
 TABLES = {
@@ -192,9 +192,8 @@ class OrderMachine(ReviewMachine, table=order.TABLE, limits=order.LIMITS):
 
 @pytest.mark.parametrize("machine", [ReviewMachine, OrderMachine])
 def test_random_turns_keep_the_invariants(machine: type[TurnMachine]) -> None:
-    run_state_machine_as_test(
-        machine, settings=settings(max_examples=20, stateful_step_count=20, deadline=None)
-    )
+    few = settings(max_examples=20, stateful_step_count=20, deadline=None)
+    run_state_machine_as_test(machine, settings=few)
 
 
 def test_two_agents_review_until_the_text_is_accepted(tmp_path: Path) -> None:
@@ -214,11 +213,11 @@ def test_two_agents_review_until_the_text_is_accepted(tmp_path: Path) -> None:
     assert (result.exit, result.outcome, result.turn.text) == ("accepted", "completed", "two.")
     assert clock.sleeps == [0, 0, 0, 2.0, 0]
     assert [info.asked for info in flow.journal.recent(table="review")] == ["Write a line."]
-    assert len(flow.journal.recent(table="turn")) == 5, (
-        "each question to a model is a turn of an agent, in the same home"
-    )
+    asked = flow.journal.recent(table="turn")
+    assert len(asked) == 5, "each question to a model is a turn of an agent, in the same home"
 
 
+@pytest.mark.slow
 def test_a_program_prints_how_it_went(tmp_path: Path) -> None:
     path = os.pathsep.join(map(str, (ROOT, ROOT / "states")))
     environment = {**os.environ, "PYTHONPATH": path, "FSM_AGENT_HOME": str(tmp_path)}
@@ -286,16 +285,12 @@ def test_an_order_survives_kill_9_and_charges_nobody_twice(act: str, when: str, 
 @pytest.mark.slow
 def test_only_one_process_goes_on_with_an_order(tmp_path: Path) -> None:
     """The old owner is alive and stands still: nobody takes the turn from it."""
-    from fsm_agent.errors import SessionBusy
-
-    waiting = KILLED.replace(
-        "os.kill(os.getpid(), signal.SIGKILL)", "print('here', flush=True); sys.stdin.readline()"
-    )
+    waits = "print('here', flush=True); sys.stdin.readline()"
+    waiting = KILLED.replace("os.kill(os.getpid(), signal.SIGKILL)", waits)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     run = [sys.executable, "-c", waiting, str(tmp_path), "charge", "before"]
-    with subprocess.Popen(
-        run, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(run, env=environment, text=True, **pipes) as other:
         assert other.stdout is not None
         assert other.stdin is not None
         assert other.stdout.readline().strip() == "here"
@@ -335,27 +330,21 @@ def test_an_order_is_forked_with_other_figures(tmp_path: Path) -> None:
 # Sessions, pictures, proofs
 
 
-def test_sessions_and_insights_show_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sessions_and_insights_show_them(tmp_path: Path, cli: Cli) -> None:
     flow = order.workflow(tmp_path)
     result = flow.start(order.Order(["LAMP"])).run()
     Agent(ScriptedModel([text("hello")]), toolsets=[], home=tmp_path).run_conversation("hi")
-    assert command(["sessions", "list", "--home", str(tmp_path)]) == 0
-    listed = capsys.readouterr().out
-    assert "LAMP" in listed
-    assert "order" in listed
-    assert "sent" in listed
-    assert command(["sessions", "show", result.turn_id, "--home", str(tmp_path)]) == 0
-    assert "Charge" in capsys.readouterr().out
-    assert command(["sessions", "export", result.turn_id, "--home", str(tmp_path)]) == 0
-    assert '"look_up"' not in (exported := capsys.readouterr().out)
+    at = ("--home", str(tmp_path))
+    listed = cli("sessions", "list", *at)[1]
+    assert all(word in listed for word in ("LAMP", "order", "sent"))
+    assert "Charge" in cli("sessions", "show", result.turn_id, *at)[1]
+    exported = cli("sessions", "export", result.turn_id, *at)[1]
+    assert '"look_up"' not in exported
     assert '"act":"charge"' in exported
-    assert command(["insights", "--home", str(tmp_path)]) == 0
-    assert "sent" in capsys.readouterr().out
+    assert "sent" in cli("insights", *at)[1]
 
 
 def test_an_agent_leaves_the_turns_of_other_tables_alone(tmp_path: Path) -> None:
-    from fsm_agent.errors import ConfigError
-
     killed(tmp_path, "charge", "before")
     agent = Agent(ScriptedModel([]), toolsets=[], home=tmp_path)
     with pytest.raises(ConfigError, match="of another table"):
@@ -367,19 +356,15 @@ def test_an_agent_leaves_the_turns_of_other_tables_alone(tmp_path: Path) -> None
     assert order.workflow(tmp_path).resume("order-1").run().exit == "cancelled"
 
 
-def test_verify_and_diagram_take_the_table_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_and_diagram_take_the_table_by_its_name(cli: Cli) -> None:
     name = "examples.review_loop:TABLE"
-    assert command(["verify", name, "--set", "rounds=3", "--set", "retries=2", "--set", "unclears=1"]) == 0
-    assert "visits of Criticise, without caps: at most 16" in capsys.readouterr().out
-    for form, part in {
-        "mermaid": "stateDiagram",
-        "svg": "<svg",
-        "md": "| ",
-        "json": '"review"',
-        "dot": "digraph",
-    }.items():
-        assert command(["diagram", name, "--format", form]) == 0
-        assert part in capsys.readouterr().out
+    said = cli("verify", name, "--set", "rounds=3", "--set", "retries=2", "--set", "unclears=1")[1]
+    assert "visits of Criticise, without caps: at most 16" in said
+    parts = {"mermaid": "stateDiagram", "svg": "<svg", "md": "| ", "json": '"review"', "dot": "digraph"}
+    for form, part in parts.items():
+        code, said, _ = cli("diagram", name, "--format", form)
+        assert code == 0
+        assert part in said
 
 
 @pytest.mark.parametrize("name", ["review_loop", "order", "nested", "parallel"])
@@ -396,11 +381,9 @@ def test_the_page_of_the_examples_says_true_figures() -> None:
         (order.TABLE, order.LIMITS, "Charge"),
     ):
         figures = {f.quantity: f for f in verify_table(table, limits).figures}
-        assert (
-            f"at most {figures['moves'].value} moves, {figures[f'visits of {state}'].value} of them into"
-            f" `{state}`" in page
-        )
-        assert figures["moves"].kind == figures[f"visits of {state}"].kind == "exact"
+        moves, visits = figures["moves"], figures[f"visits of {state}"]
+        assert f"at most {moves.value} moves, {visits.value} of them into `{state}`" in page
+        assert moves.kind == visits.kind == "exact"
 
 
 @pytest.mark.parametrize("name", ["review_loop", "order"])

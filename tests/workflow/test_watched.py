@@ -21,23 +21,16 @@ from fsm_agent_states.table import TURN
 from tests.helpers.store_homes import agent
 
 RING = Rung("ring", "Ring", left("rings"), ("rings",))
-LINES = {
-    "Ring": [
-        on("closed", RING, end("returned", "Done"), why=""),
-        on("open", end("delivered", "Done"), why=""),
-    ]
-}
+CLOSED, OPEN = (
+    on("closed", RING, end("returned", "Done"), why=""),
+    on("open", end("delivered", "Done"), why=""),
+)
 TWICE = at_most("Nobody is rung at more than twice.", 2, enters("Ring"))
 OPENED = eventually("Somebody opens.", exits("delivered"))
 BELLS = Table(
-    name="bells",
-    states=("Ring", "Done"),
-    final="Done",
-    counters=(Counter("rings"),),
-    lines=lines_of(LINES),
-    macros=(("crashed", {"Ring": "bug"}),),
-    properties=(TWICE, OPENED),
-)
+    "bells", ("Ring", "Done"), "Done", (Counter("rings"),), lines_of({"Ring": [CLOSED, OPEN]}),
+    (("crashed", {"Ring": "bug"}),), properties=(TWICE, OPENED),
+)  # fmt: skip
 
 
 @dataclass

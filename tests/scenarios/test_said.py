@@ -6,18 +6,7 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.testing import (
-    blank,
-    call,
-    cut,
-    cut_tool_call,
-    length,
-    overflow,
-    repeat,
-    status,
-    text,
-    tools,
-)
+from fsm_agent.testing import blank, call, cut, cut_tool_call, length, overflow, repeat, status, text, tools
 from tests.helpers.harness import Played, play, table
 
 HALF_JSON = tools(call("echo", '{"text": nope]}'))
@@ -25,20 +14,11 @@ REFUSED = {
     "error": {"message": "max_tokens is too large. This model supports at most 4096 completion tokens"}
 }
 RAISE = "raise the output cap: max_output_tokens"
+BATCH = tools(call("echo", {"text": "a"}), call("echo", {"text": "b"}), call("put", {"key": "k"}))
+IN_A_ROW = tools(call("put", {"key": "a"}), call("put", {"key": "b"}))
 SAID: dict[str, tuple[list[Any], dict[str, Any], list[str]]] = {
-    "a batch": (
-        [
-            tools(call("echo", {"text": "a"}), call("echo", {"text": "b"}), call("put", {"key": "k"})),
-            text("ok"),
-        ],
-        {},
-        ["3 tool calls, up to 2 at the same time"],
-    ),
-    "a batch in a row": (
-        [tools(call("put", {"key": "a"}), call("put", {"key": "b"})), text("ok")],
-        {},
-        ["2 tool calls, one after the other"],
-    ),
+    "a batch": ([BATCH, text("ok")], {}, ["3 tool calls, up to 2 at the same time"]),
+    "a batch in a row": ([IN_A_ROW, text("ok")], {}, ["2 tool calls, one after the other"]),
     "a cut reply": (
         [length("half"), text(" rest")],
         {"max_output_tokens": 500},

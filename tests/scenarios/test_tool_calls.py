@@ -2,21 +2,64 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fsm_agent import tool
 from fsm_agent.testing import bad_json, call, cut_tool_call, no_finish, repeat, text, tools
 from tests.helpers.harness import play
 
+READ, WRITE = call("echo", {"text": "a"}), call("put", {"key": "a"})
+#: What the model says, how the turn ends, and the results of its calls.
+ENDS: dict[str, tuple[Any, str, list[str]]] = {
+    "12 empty arguments are none": (
+        [tools(call("echo", "")), text("ok")],
+        "2 text_response completed: ok",
+        ["x"],
+    ),
+    "15 bad JSON once": ([bad_json(), tools(READ), text("ok")], "3 text_response completed: ok", ["a"]),
+    "bad JSON for ever": (repeat(bad_json()), "12 invalid_tool_calls partial", ["not valid JSON"] * 2),
+    "bad JSON four times": (
+        [*[bad_json()] * 4, text("ok")],
+        "5 text_response completed: ok",
+        ["not valid JSON"],
+    ),
+    "d08 a slip": (
+        [tools(call("echo", "{'text': 'a',}")), text("ok")],
+        "2 text_response completed: ok",
+        ["a"],
+    ),
+    "d08 damage": (
+        [bad_json("echo", '{"text": nonsense here}'), text("ok")],
+        "2 text_response completed: ok",
+        [],
+    ),
+    "08 unknown for ever": (
+        repeat(tools(call("nope", {}))),
+        "3 invalid_tool_calls partial",
+        ["no tool 'nope'"] * 3,
+    ),
+    "a whole call": ([no_finish("", WRITE), text("ok")], "2 text_response completed: ok", ["stored a"]),
+    "d40 twice": ([tools(WRITE, WRITE), text("ok")], "2 text_response completed: ok", ["stored a"] * 2),
+    "d40 reads": ([tools(READ, READ), text("ok")], "2 text_response completed: ok", ["a", "the same call"]),
+}
 
-def tool_rows(played) -> list[str]:  # type: ignore[no-untyped-def]
-    return [row["content"] for row in played.result.messages if row["role"] == "tool"]
+
+@pytest.mark.behaviour("EXEC-03", "EXEC-08", "EXEC-12")
+@pytest.mark.parametrize("what", ENDS)
+def test_what_becomes_of_calls(what: str) -> None:
+    script, summary, results = ENDS[what]
+    played = play(script)
+    assert played.summary == summary
+    assert len(played.results) == len(results)
+    assert all(said in result for said, result in zip(results, played.results, strict=True))
 
 
 @pytest.mark.behaviour("EXEC-01")
 def test_06_a_name_that_can_be_repaired() -> None:
     played = play([tools(call("Todo_tool", {"items": ["a"]})), text("ok")])
-    assert tool_rows(played) == ["1 items"]
+    assert played.results == ["1 items"]
     assert played.result.messages[1]["tool_calls"][0]["function"]["name"] == "todo"
 
 
@@ -24,22 +67,14 @@ def test_06_a_name_that_can_be_repaired() -> None:
 def test_07_an_unknown_tool_is_told_which_there_are() -> None:
     played = play([tools(call("nope", {})), tools(call("echo", {"text": "a"})), text("ok")])
     assert played.server.completions == 3
-    assert "echo, put, fail, todo" in tool_rows(played)[0]
+    assert "echo, put, fail, todo" in played.results[0]
     assert played.outcome == "completed"
-
-
-@pytest.mark.behaviour("EXEC-03")
-def test_08_unknown_tools_three_times_end_the_turn() -> None:
-    played = play(repeat(tools(call("nope", {}))))
-    assert played.server.completions == 3
-    assert (played.exit, played.outcome) == ("invalid_tool_calls", "partial")
-    assert played.roles == "u a t a t a t a"
 
 
 def test_a_mixed_batch_runs_what_it_can_and_is_no_strike() -> None:
     played = play([tools(call("nope", {}), call("echo", {"text": "a"})), text("ok")])
-    assert tool_rows(played)[1] == "a"
-    assert "there is no tool 'nope'" in tool_rows(played)[0]
+    assert played.results[1] == "a"
+    assert "there is no tool 'nope'" in played.results[0]
     assert played.agent.settings.invalid_tool_strikes == 3
     assert not any("strikes" in change for step in played.steps for change in step.changes)
 
@@ -47,14 +82,10 @@ def test_a_mixed_batch_runs_what_it_can_and_is_no_strike() -> None:
 def test_11_a_blank_name_gets_a_terse_error_and_stays_paired_on_the_wire() -> None:
     played = play([tools(call("", {})), text("ok")])
     assert played.server.completions == 2
-    assert "echo" not in tool_rows(played)[0]
+    assert "echo" not in played.results[0]
     sent = played.server.bodies[1]["messages"]
     assert sent[2]["tool_calls"][0]["id"] == sent[3]["tool_call_id"]
     assert sent[2]["tool_calls"][0]["function"]["name"]
-
-
-def test_12_empty_arguments_are_no_arguments() -> None:
-    assert tool_rows(play([tools(call("echo", "")), text("ok")])) == ["x"]
 
 
 def test_13_array_arguments_are_not_executed() -> None:
@@ -69,7 +100,7 @@ def test_13_array_arguments_are_not_executed() -> None:
     played = play([tools(call("take", "[1, 2]")), text("ok")], tools=[take])
     assert played.server.completions == 2
     assert not ran
-    assert "JSON object" in tool_rows(played)[0]
+    assert "JSON object" in played.results[0]
 
 
 @pytest.mark.behaviour("EXEC-15", "EXEC-15b")
@@ -89,34 +120,9 @@ def test_14_arguments_are_coerced_to_the_schema() -> None:
 @pytest.mark.behaviour("EXEC-08")
 def test_15_bad_json_once_leaves_no_trace() -> None:
     played = play([bad_json(), tools(call("echo", {"text": "a"})), text("ok")])
-    assert played.server.completions == 3
     assert played.roles == "u a t a"
     assert played.server.bodies[0]["messages"] == played.server.bodies[1]["messages"]
-
-
-@pytest.mark.behaviour("EXEC-08")
-def test_bad_json_four_times_is_answered_with_the_error() -> None:
-    played = play([*[bad_json()] * 4, text("ok")])
-    assert played.roles == "u a t a"
-    assert "not valid JSON" in tool_rows(played)[0]
-
-
-def test_bad_json_for_ever_ends_as_invalid_tool_calls() -> None:
-    played = play(repeat(bad_json()))
-    assert (played.server.completions, played.exit) == (12, "invalid_tool_calls")
-    assert played.result.messages[-1]["role"] == "assistant"
-
-
-def test_d07_bad_json_is_not_relabelled_as_truncation() -> None:
-    played = play([bad_json(), text("ok")])
-    assert "max_completion_tokens" not in played.server.bodies[1]
-
-
-def test_d08_a_slip_in_the_json_is_repaired_and_damage_never_becomes_an_empty_call() -> None:
-    played = play([tools(call("echo", "{'text': 'a',}")), text("ok")])
-    assert tool_rows(played) == ["a"]
-    played = play([bad_json("echo", '{"text": nonsense here}'), text("ok")])
-    assert tool_rows(played) == []
+    assert "max_completion_tokens" not in played.server.bodies[1], "d07: it is not relabelled as truncation"
 
 
 @pytest.mark.behaviour("LOOP-04", "RESP-07")
@@ -132,7 +138,7 @@ def test_17_a_truncated_call_is_never_run_and_the_cap_is_raised() -> None:
 @pytest.mark.behaviour("RESP-08")
 def test_18_truncated_for_ever() -> None:
     played = play(repeat(cut_tool_call()))
-    assert (played.server.completions, played.exit, played.outcome) == (5, "truncated_tool_call", "partial")
+    assert played.summary == "5 truncated_tool_call partial"
     caps = [body.get("max_completion_tokens") for body in played.server.bodies]
     assert caps == [None, 8192, 16384, 32768, 32768]
 
@@ -149,11 +155,6 @@ def test_a_stream_that_ends_inside_a_call_asks_for_smaller_pieces() -> None:
     assert "smaller pieces" in played.server.bodies[1]["messages"][-1]["content"]
 
 
-def test_a_stream_that_ends_after_a_whole_call_runs_it() -> None:
-    played = play([no_finish("", call("put", {"key": "a"})), text("ok")])
-    assert tool_rows(played) == ["stored a"]
-
-
 @pytest.mark.behaviour("RESP-07")
 def test_a_call_cut_before_its_arguments_does_not_run_with_its_defaults() -> None:
     wiped: list[str] = []
@@ -167,16 +168,6 @@ def test_a_call_cut_before_its_arguments_does_not_run_with_its_defaults() -> Non
     played = play([no_finish("", call("wipe", "")), text("ok")], tools=[wipe])
     assert not wiped
     assert played.result.final_response == "ok"
-
-
-@pytest.mark.behaviour("EXEC-12")
-def test_d40_the_same_call_twice_runs_twice_unless_it_only_reads() -> None:
-    twice = [call("put", {"key": "a"})] * 2
-    assert tool_rows(play([tools(*twice), text("ok")])) == ["stored a", "stored a"]
-    reads = [call("echo", {"text": "a"})] * 2
-    first, second = tool_rows(play([tools(*reads), text("ok")]))
-    assert first == "a"
-    assert "the same call" in second
 
 
 @pytest.mark.behaviour("INV-04")

@@ -220,11 +220,9 @@ class World:
             {"model": port, "context_window": window}
             for port, window in zip(self.ports[1:], case.fallbacks, strict=True)
         ]
-        keys: Any = (
-            [f"k{n}" for n in range(case.keys)]
-            if isinstance(case.keys, int)
-            else Refreshable(case.keys == "refreshed")
-        )
+        keys: Any = Refreshable(case.keys == "refreshed")
+        if isinstance(case.keys, int):
+            keys = [f"k{n}" for n in range(case.keys)]
         self.agent = Agent(
             self.ports[0],
             api_key=keys,
@@ -384,24 +382,19 @@ def after_a_move(
     assert counters == expected, "only the row's own resets and spends change counters"
     assert (step.seq, step.source, step.event, step.dest) == (number, row.source, row.event, row.dest)
     for name, value in counters.items():
-        allowed = (
+        shared = (
             ("cut_calls", "incompletes", "scratchpads", "acks", "verifies") if name == "continuations" else ()
         )
-        assert value <= max(limits.get(limit, 0) for limit in (name, *allowed)), name
+        assert value <= max(limits.get(limit, 0) for limit in (name, *shared)), name
     assert snapshot["attempts"] == world.received - unsent(world) <= counters["attempts"]
     assert step.event != "crashed" or "local bug" in world.case.script, "a bug of our own"
 
 
 def unsent(world: World) -> int:
     """Requests that the script itself declares as never sent."""
-    return sum(
-        failure_sent_nothing(name) for name in world.case.script[: len(world.case.script) - len(world.left)]
-    )
-
-
-def failure_sent_nothing(name: str) -> bool:
-    reply = REPLIES.get(name)
-    return isinstance(reply, Failure) and not reply.sent
+    gone = world.case.script[: len(world.case.script) - len(world.left)]
+    replies = (REPLIES.get(name) for name in gone)
+    return sum(isinstance(reply, Failure) and not reply.sent for reply in replies)
 
 
 def after_the_turn(world: World, result: TurnResult, steps: list[Step]) -> None:
@@ -456,14 +449,13 @@ def check_pairs(rows: list[Message]) -> None:
 
 
 def check_requests(world: World) -> None:
-    for port in world.ports:
-        for body in port.requests:
-            assert violations(body["messages"]) == []
+    assert not [body for port in world.ports for body in port.requests if violations(body["messages"])]
 
 
 def history(pairs: int) -> list[dict[str, Any]] | None:
+    said = " words and more words " * 30
     rows = [
-        {"role": role, "content": f"{role} {n}: " + "words and more words " * 30}
+        {"role": role, "content": f"{role} {n}:{said}"}
         for n in range(pairs)
         for role in ("user", "assistant")
     ]
@@ -512,32 +504,18 @@ def store(tmp_path: Path) -> Store:
     return store_for(str(tmp_path))
 
 
-FAST = settings(
-    max_examples=40,
-    derandomize=True,
-    deadline=None,
-    suppress_health_check=[
-        HealthCheck.too_slow,
-        HealthCheck.data_too_large,
-        HealthCheck.function_scoped_fixture,
-    ],
-)
+UNHURRIED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
+FAST = settings(max_examples=30, derandomize=True, deadline=None, suppress_health_check=UNHURRIED)
+LAST_OF_A_CHAIN = Case(["blank"] * 3, {"empty": {"retries": 0}}, fallbacks=[None], repeated=True, budget=5)
+ACKS = {"max_iterations": 2, "continuation": {"acks_enabled": True}}
 
 
 @pytest.mark.behaviour("FSM-08")
 @FAST
 @example(case=Case(script=[], moments=[Moment("thinking", 0)]))
-@example(
-    case=Case(
-        script=["blank"] * 3, settings={"empty": {"retries": 0}}, fallbacks=[None], repeated=True, budget=5
-    )
-)
+@example(case=LAST_OF_A_CHAIN)
 @example(case=Case(script=["text"] * 3, history=12, window=2_000, budget=5))
-@example(
-    case=Case(
-        script=["announced", "echo"], settings={"max_iterations": 2, "continuation": {"acks_enabled": True}}
-    )
-)
+@example(case=Case(script=["announced", "echo"], settings=ACKS))
 @example(case=Case(script=["surrogate"], settings={"max_iterations": 0}))
 @example(case=Case(script=["overflow"], settings={"max_iterations": 12}, fallbacks=[20_000]))
 @given(case=CASES)

@@ -20,9 +20,8 @@ from fsm_agent import tool
 from fsm_agent.providers.scripted.replies import Reply
 from fsm_agent.testing import ScriptedServer, call, overflow, repeat, status, text, tools
 from fsm_agent.testing.http import Received
-from tests.conversation.test_wire_anthropic import violations as anthropic_violations
-from tests.conversation.test_wire_responses import faults as responses_faults
 from tests.helpers.harness import Played, play, table
+from tests.helpers.wire_rules import anthropic_violations, responses_faults
 
 WIRES = ("openai:gpt-x", "openai-responses:gpt-x", "anthropic:claude-sonnet-4-5")
 KINDS = ("user", "assistant", "result", "arguments")

@@ -20,6 +20,7 @@ from fsm_agent.providers import kept_keys
 from fsm_agent.support.installation import install_command
 from fsm_agent.testing import ScriptedServer, status, text
 from tests.helpers.file_keyring import FileKeyring
+from tests.helpers.harness import table
 
 KEY, OTHER = "sk-from-the-keyring-0123456789", "sk-another-one-0123456789"
 
@@ -39,14 +40,12 @@ def sent(server: ScriptedServer) -> list[str]:
     return [request.headers["authorization"].removeprefix("Bearer ") for request in server.requests]
 
 
-def test_a_key_may_be_given_by_its_place_in_the_keyring(kept: Path, tmp_path: Path) -> None:
-    with ScriptedServer([status(401), text("done")]) as server:
-        keys = ["keyring:openai/me", "keyring:a/b/other@example.org"]
-        agent = Agent("openai:gpt-4o", base_url=server.url, api_key=keys, toolsets=[], home=tmp_path / "home")
+def test_a_key_may_be_given_by_its_place_in_the_keyring(kept: Path, home: Path) -> None:
+    keys = ["keyring:openai/me", "keyring:a/b/other@example.org"]
+    with table([status(401), text("done")], api_key=keys) as (agent, server, *_):
         assert agent.chat("go") == "done"
-        agent.close()
     assert sent(server) == [KEY, OTHER]
-    stored = b"".join(path.read_bytes() for path in (tmp_path / "home").rglob("*") if path.is_file())
+    stored = b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
     assert KEY.encode() not in stored
 
 
@@ -69,12 +68,10 @@ def test_the_config_file_and_the_environment_name_one(
     assert sent(server) == [KEY, KEY, OTHER, KEY]
 
 
-def test_the_value_of_a_header_may_be_kept_there(kept: Path, tmp_path: Path) -> None:
+def test_the_value_of_a_header_may_be_kept_there(kept: Path) -> None:
     settings = {"request": {"extra_headers": {"X-Team": "keyring:openai/me"}}}
-    with ScriptedServer([text("done")]) as server:
-        agent = Agent("local:m", base_url=server.url, toolsets=[], home=tmp_path, settings=settings)
+    with table([text("done")], model="local:m", settings=settings) as (agent, server, *_):
         assert agent.chat("go") == "done"
-        agent.close()
     assert server.requests[0].headers["x-team"] == KEY
 
 
@@ -95,9 +92,8 @@ def test_a_keyring_that_gives_nothing_is_one_line(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept.write_text("locked")
-    with pytest.raises(
-        ConfigError, match=r"^the keyring cannot be read \(PermissionError\); given: keyring:a/b; "
-    ):
+    line = r"^the keyring cannot be read \(PermissionError\); given: keyring:a/b; "
+    with pytest.raises(ConfigError, match=line):
         Agent("openai:gpt-4o", api_key="keyring:a/b", home=tmp_path)
     keyring.set_keyring(NoKeyring())
     with pytest.raises(ConfigError, match="no keyring that can be used; given: keyring:a/b; allowed: a key"):

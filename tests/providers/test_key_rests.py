@@ -38,18 +38,10 @@ def rests(home: Path, now: float | None = None) -> KeyRests:
     return known
 
 
-@pytest.mark.parametrize(
-    ("refusal", "seconds"),
-    [
-        (
-            status(
-                429, {"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}
-            ),
-            3_600,
-        ),
-        (status(401), 300),
-    ],
-)
+SPENT = {"message": "You exceeded your current quota", "code": "insufficient_quota"}
+
+
+@pytest.mark.parametrize(("refusal", "seconds"), [(status(429, {"error": SPENT}), 3_600), (status(401), 300)])
 def test_the_next_agent_begins_with_the_key_that_is_ready(
     refusal: Any, seconds: float, tmp_path: Path
 ) -> None:
@@ -96,9 +88,8 @@ def test_no_server_and_no_clock_puts_a_key_away_for_good(tmp_path: Path) -> None
      '{"rests": [{"provider": "p", "model": "m", "digest": [], "at": 1, "until": 2}]}'],
 )  # fmt: skip
 def test_a_file_of_anything_is_no_rest(content: str, tmp_path: Path) -> None:
-    (tmp_path / RESTS).write_text(
-        content, encoding="utf-8", errors="surrogateescape" if "\ud800" not in content else "surrogatepass"
-    )
+    errors = "surrogateescape" if "\ud800" not in content else "surrogatepass"
+    (tmp_path / RESTS).write_text(content, encoding="utf-8", errors=errors)
     assert rests(tmp_path, 1.5).all() == ()
     rests(tmp_path).keep(*MODEL, FIRST, time.time() + 60)
     assert len(rests(tmp_path).all()) == 1
@@ -110,6 +101,7 @@ def writing(home: Path, number: int) -> None:
         known.keep("p", f"m{number}-{index}", FIRST, time.time() + 600)
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_lose_nothing(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=writing, args=(tmp_path, number)) for number in range(2)]

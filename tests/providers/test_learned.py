@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from fsm_agent import Agent
 from fsm_agent.composition.effect_handler import EffectHandler
 from fsm_agent.conversation.effects import CloseTurn, Lesson, Runtime
 from fsm_agent.providers.learned import BOUNDS, LEARNED, SWITCHES, LearnedFacts
-from fsm_agent.testing import ScriptedServer, repeat, status, text
+from fsm_agent.testing import ScriptedServer, repeat, status
 from tests.helpers.picky_server import Picky, picky
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
@@ -88,24 +87,11 @@ def test_what_was_refused_once_is_not_asked_for_again(
         assert [ask(server, tmp_path, message, **options) for _ in range(3)] == [2, 1, 1]
 
 
-def test_the_longest_reply_is_learned_where_one_must_be_asked_for(tmp_path: Path) -> None:
-    """On the Messages wire each request has a cap, also when nobody set one."""
-    why = "max_tokens: 128000 > 8192, which is the maximum allowed number of output tokens for claude-x"
-    error = {"type": "error", "error": {"type": "invalid_request_error", "message": why}}
-    with ScriptedServer([status(400, body=error), text("a"), text("b")]) as server:
-        for _ in range(2):
-            one = Agent("anthropic:claude-x", base_url=server.url, api_key="k", toolsets=[], home=tmp_path)
-            assert one.run_conversation("go").completed
-            one.close()
-        assert [body["max_tokens"] for body in server.bodies] == [128_000, 8_192 - 64, 8_192]
-
-
 def test_a_fallback_teaches_of_itself_and_not_of_the_primary(tmp_path: Path) -> None:
     with ScriptedServer(repeat(status(401))) as broken, picky(images=False) as server:
         fallback = {"model": "local:m", "base_url": server.url}
-        one = Agent(
-            "openai:gpt-5", base_url=broken.url, api_key="k", fallbacks=[fallback], toolsets=[], home=tmp_path
-        )
+        options = {"api_key": "k", "fallbacks": [fallback], "toolsets": [], "home": tmp_path}
+        one = Agent("openai:gpt-5", base_url=broken.url, **options)
         assert one.run_conversation(LOOK).completed
         one.close()
         assert [fact.subject for fact in facts(tmp_path).all()] == [("local", "m", server.url)]
@@ -216,10 +202,8 @@ def test_a_reply_that_is_cut_may_be_longer_than_the_refusal_said(tmp_path: Path)
 
 
 def test_a_fact_only_makes_requests_smaller_and_plainer(tmp_path: Path) -> None:
-    learned = facts(tmp_path)
-    learned.keep(
-        [Lesson("local", "m", URL, name, 9_000 if name in BOUNDS else 1) for name in (*BOUNDS, *SWITCHES)]
-    )
+    learned, everything = facts(tmp_path), (*BOUNDS, *SWITCHES)
+    learned.keep([Lesson("local", "m", URL, name, 9_000 if name in BOUNDS else 1) for name in everything])
     learned.refresh()
     small = learned.applied(runtime(window=4_096, most_output=1_000))
     assert (small.window, small.most_output) == (4_096, 1_000)
@@ -260,14 +244,12 @@ def test_a_fact_is_believed_for_so_many_days(tmp_path: Path) -> None:
 
 def test_many_writers_lose_nothing_and_nobody_else_can_read_it(tmp_path: Path) -> None:
     def write(number: int) -> None:
-        facts(tmp_path / "home").keep(
-            [Lesson("local", f"m{number}", "https://me:secret@h.example/v1?key=secret", "vision")]
-        )
+        address = "https://me:secret@h.example/v1?key=secret"
+        facts(tmp_path / "home").keep([Lesson("local", f"m{number}", address, "vision")])
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(12)]
-    run: Callable[[threading.Thread], None] = threading.Thread.start
     for thread in threads:
-        run(thread)
+        thread.start()
     for thread in threads:
         thread.join()
     assert len(facts(tmp_path / "home").all()) == 12

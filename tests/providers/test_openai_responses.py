@@ -13,16 +13,7 @@ from pydantic import TypeAdapter
 from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.messages import ModelReply, Usage
 from fsm_agent.providers.responses_reply import OTHER_WIRE, ResponsesReply, whole_response
-from fsm_agent.testing import (
-    Reply,
-    blank,
-    call,
-    length,
-    malformed_chunk,
-    refusal,
-    text,
-    tools,
-)
+from fsm_agent.testing import Reply, blank, call, length, malformed_chunk, refusal, text, tools
 from fsm_agent.testing.responses_wire import ResponsesDialect
 from tests.helpers.ports import RESPONSES, Seen
 
@@ -49,19 +40,11 @@ def test_encrypted_reasoning_is_kept_verbatim(stream: bool) -> None:
     assert (len(seen.thoughts) > 1) == stream
 
 
+TOLD = {"code": "server_error", "message": "upstream died"}
 ERRORS = [
-    {
-        "type": "error",
-        "code": "server_error",
-        "message": "upstream died",
-        "param": None,
-        "sequence_number": 3,
-    },
-    {"type": "error", "error": {"type": "server", "code": "server_error", "message": "upstream died"}},
-    {
-        "type": "response.failed",
-        "response": {"status": "failed", "error": {"code": "server_error", "message": "upstream died"}},
-    },
+    {"type": "error", **TOLD, "param": None, "sequence_number": 3},
+    {"type": "error", "error": {"type": "server", **TOLD}},
+    {"type": "response.failed", "response": {"status": "failed", "error": TOLD}},
 ]
 
 
@@ -77,25 +60,19 @@ def test_an_error_inside_a_stream(event: dict[str, Any]) -> None:
 
 def message(words: str, **more: Any) -> dict[str, Any]:
     content = [{"type": "output_text", "text": words, "annotations": []}]
-    return {
-        "type": "message",
-        "id": "msg",
-        "role": "assistant",
-        "status": "completed",
-        "content": content,
-        **more,
-    }
+    said = {"type": "message", "id": "msg", "role": "assistant", "status": "completed", "content": content}
+    return said | more
 
 
 def function(name: str = "echo", arguments: Any = "{}", **more: Any) -> dict[str, Any]:
-    return {
+    made = {
         "type": "function_call",
         "call_id": "c",
         "name": name,
         "arguments": arguments,
         "status": "completed",
-        **more,
     }
+    return made | more
 
 
 THOUGHT = {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "sealed"}
@@ -152,16 +129,13 @@ def test_a_response_that_has_not_ended_is_incomplete(state: str) -> None:
 @pytest.mark.parametrize(
     ("reason", "finish"),
     [
-        ("max_output_tokens", "length"),
-        ("content_filter", "content_filter"),
-        ("steered", "incomplete"),
-        (None, "incomplete"),
+        *(("max_output_tokens", "length"), ("content_filter", "content_filter")),
+        *(("steered", "incomplete"), (None, "incomplete")),
     ],
 )
 def test_why_a_response_is_incomplete(reason: str | None, finish: str) -> None:
-    got, _ = whole(
-        [message("half", status="incomplete")], status="incomplete", incomplete_details={"reason": reason}
-    )
+    details = {"status": "incomplete", "incomplete_details": {"reason": reason}}
+    got, _ = whole([message("half", status="incomplete")], **details)
     assert isinstance(got, ModelReply)
     assert got.finish == finish
 
@@ -179,14 +153,8 @@ def test_calls_that_are_not_finished_are_not_made() -> None:
 
 @pytest.mark.behaviour("FMT-11")
 def test_ids_are_made_where_they_are_missing_or_used_twice() -> None:
-    got, _ = whole(
-        [
-            function(call_id=""),
-            function(call_id="c"),
-            function(call_id="c"),
-            function(arguments={"a": 1}, call_id=""),
-        ]
-    )
+    calls = [function(call_id=given) for given in ("", "c", "c")]
+    got, _ = whole([*calls, function(arguments={"a": 1}, call_id="")])
     assert isinstance(got, ModelReply)
     assert len({call.id for call in got.tool_calls}) == 4
     assert got.tool_calls[3].arguments == '{"a": 1}'
@@ -200,9 +168,8 @@ def test_the_phase_of_a_text_is_kept() -> None:
 
 
 def test_reasoning_that_cannot_be_sent_back_is_shown_only() -> None:
-    got, seen = whole(
-        [{"type": "reasoning", "summary": [{"type": "summary_text", "text": t} for t in "ab"]}, message("x")]
-    )
+    summary = [{"type": "summary_text", "text": t} for t in "ab"]
+    got, seen = whole([{"type": "reasoning", "summary": summary}, message("x")])
     assert isinstance(got, ModelReply)
     assert (got.reasoning, got.blocks, "".join(seen.thoughts)) == ("a\n\nb", (), "a\n\nb")
 
@@ -230,9 +197,8 @@ def test_items_count_where_the_end_repeats_none() -> None:
 
 
 def test_items_of_the_end_count_where_none_were_streamed() -> None:
-    got, _ = stream(
-        {"type": "response.output_text.delta", "item_id": "m", "delta": "hi"}, completed(message("hi"))
-    )
+    delta = {"type": "response.output_text.delta", "item_id": "m", "delta": "hi"}
+    got, _ = stream(delta, completed(message("hi")))
     assert isinstance(got, ModelReply)
     assert (got.text, got.finish) == ("hi", "stop")
     assert "".join(stream(completed(message("hi"), function()))[1].texts) == "hi"
@@ -252,11 +218,8 @@ def test_the_usage_of_a_failed_response_is_kept() -> None:
 
 
 def test_narration_that_broke_off_is_no_part_of_an_answer() -> None:
-    announced = {
-        "type": "response.output_item.added",
-        "output_index": 0,
-        "item": message("", phase="commentary", content=[]),
-    }
+    item = message("", phase="commentary", content=[])
+    announced = {"type": "response.output_item.added", "output_index": 0, "item": item}
     got, _ = stream(announced, {"type": "response.output_text.delta", "output_index": 0, "delta": "Looking"})
     assert isinstance(got, ModelReply)
     assert (got.text, got.finish, got.cut) == ("Looking", "incomplete", False)
@@ -278,13 +241,8 @@ def test_what_is_no_event_does_no_harm(event: Any) -> None:
 
 def test_the_scripted_wire_is_the_one_of_the_sdk() -> None:
     dialect, of_stream = ResponsesDialect(), TypeAdapter[Any](ResponseStreamEvent)
-    for script in (
-        text("hi"),
-        tools(call("echo", {"a": 1}), reasoning="hm", text="so"),
-        refusal("no"),
-        length("half"),
-        blank(),
-    ):
+    called = tools(call("echo", {"a": 1}), reasoning="hm", text="so")
+    for script in (text("hi"), called, refusal("no"), length("half"), blank()):
         Response.model_validate({**dialect.whole(script, 1)}, strict=False)
         for number, event in enumerate(dialect.events(script, 1)):
             of_stream.validate_python({**event.data, "sequence_number": number})

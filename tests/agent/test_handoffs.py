@@ -189,7 +189,6 @@ def test_the_next_turn_is_begun_once_whoever_asks() -> None:
 def test_an_interrupt_reaches_who_has_the_conversation() -> None:
     @tool(effect="pure")
     def stop() -> str:
-        """Stop."""
         triage.interrupt("enough")
         return "stopped"
 
@@ -204,7 +203,6 @@ def test_people_and_deps_are_those_of_the_conversation() -> None:
 
     @tool(approval="ask")
     def pay(context: RunContext[str]) -> str:
-        """Pay."""
         return f"paid for {context.deps}"
 
     def person(question: Any) -> bool:

@@ -21,7 +21,6 @@ FORMS = [("chat_completions", "openai"), ("codex_responses", "openai"), ("anthro
 
 @tool(effect="pure")
 def lookup(city: str) -> str:
-    """Weather for a city."""
     return f"{city}: sunny"
 
 

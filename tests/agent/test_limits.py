@@ -35,7 +35,6 @@ PRICES = {NAME: {"input": IN, "output": OUT}}
 
 @tool(effect="pure")
 def look() -> str:
-    """Look somewhere."""
     return "nothing there"
 
 
@@ -369,7 +368,6 @@ def test_waiting_for_a_person_takes_no_time(kind: str, tmp_path: Path) -> None:
 
     @tool(effect="unsafe", approval="ask")
     def act() -> str:
-        """Act."""
         return "done"
 
     async def person(*_: Any) -> Any:
@@ -390,7 +388,6 @@ def test_time_of_earlier_turns_counts_for_the_session(tmp_path: Path) -> None:
 
     @tool(effect="pure")
     async def slow() -> str:
-        """Take long."""
         await clock.sleep(30)
         return "done"
 

@@ -89,30 +89,11 @@ REPLIES: dict[str, Any] = {
 }
 SILENT = {"silence": "headers", "silence after text": "text so far ", "mute": "connect"}
 """Replies that end only because the clock jumps past the watchdog's limit."""
-ENDING = {
-    *(
-        "text",
-        "unreported",
-        "thought text",
-        "slow",
-        "whole",
-        "filtered text",
-        "length thinking",
-        "open think",
-    ),
-    *(
-        "content filter",
-        "refusal",
-        "400",
-        "403",
-        "413",
-        "422",
-        "output cap unknown",
-        "certificate",
-        "local bug",
-    ),
-    *("no such model", "overflow"),
-}
+ENDERS = (
+    "text|unreported|thought text|slow|whole|filtered text|length thinking|open think|content filter|refusal|400|403|413"
+    "|422|output cap unknown|certificate|local bug|no such model|overflow"
+)
+ENDING = set(ENDERS.split("|"))
 """Replies that mostly end a turn; the others are drawn more often, so that turns are long."""
 
 

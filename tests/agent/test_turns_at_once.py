@@ -187,7 +187,6 @@ ROOT = Path(__file__).parents[2]
 
 @tool(concurrency="parallel", effect="pure")
 async def look(n: int) -> dict[str, int]:
-    """Look at number n."""
     await asyncio.sleep(0.001)
     return {"n": n}
 

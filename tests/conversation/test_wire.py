@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsm_agent.conversation.effects import ApiMode, Runtime
-from fsm_agent.conversation.families import family_of
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
 from tests.helpers.wire_rules import HISTORIES, RULES, SCAFFOLD, VIEWS
@@ -109,19 +108,6 @@ def test_images_become_words_for_a_model_without_eyes() -> None:
     history = [Message("user", [image, {"type": "text", "text": "what?"}])]
     sent = json.loads(b"".join(WireCopy().messages("", history, (), View(vision=False))))
     assert all(part["type"] == "text" for part in sent[0]["content"])
-
-
-def test_thoughts_of_other_wires_are_no_details() -> None:
-    detail = {"type": "reasoning.text", "text": "hm", "signature": "s"}
-    foreign = (
-        {"type": "thinking", "thinking": "x", "signature": "y", "issuer": "z"},
-        {"type": "reasoning", "id": "rs_1"},
-    )
-    view = View(family=family_of("chat_completions", "openrouter"), issuer="here")
-    for blocks, sent in (((*foreign, detail), [detail]), (foreign, None)):
-        history = [Message("user", "q"), Message("assistant", "a", blocks=blocks, issuer="here")]
-        _, said = json.loads(b"".join(WireCopy().messages("", history, (), view)))
-        assert said.get("reasoning_details") == sent
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
 from fsm_agent.settings.model import Effort
 from tests.helpers.closed_types import adapter
-from tests.helpers.wire_rules import BLOCKS, CLAUDE, HISTORIES, MARKED, NATIVE, PNG, TEXT, VIEWS
+from tests.helpers.wire_rules import BLOCKS, HISTORIES, MARKED, NATIVE, PNG, TEXT, VIEWS
 from tests.helpers.wire_rules import HERE as ISSUER
 
 MODE: ApiMode = "anthropic_messages"
@@ -104,24 +104,6 @@ def test_results_and_the_words_behind_them_are_one_row() -> None:
     assert answered == {"role": "user", "content": [result, {"type": "text", "text": "and?"}]}
 
 
-def test_a_call_whose_result_never_came_is_removed_not_invented() -> None:
-    lost = Message("assistant", None, tool_calls=(ToolCall("c", "echo", "{}"),))
-    sent = rows([Message("user", "q"), lost, Message("user", "hm")])
-    assert [row["content"][0]["text"] for row in sent] == ["q", "(tool call removed)", "hm"]
-
-
-def test_ids_that_this_wire_forbids_are_rewritten_and_stay_apart() -> None:
-    one, two = rows(exchange(ToolCall("a.b", "echo", "{}"), ToolCall("a_b", "echo", "{}")))[1]["content"]
-    assert one["id"].startswith("a_b_")
-    assert two["id"] == "a_b"
-
-
-def test_corrupted_arguments_are_blanked_and_said() -> None:
-    _, said, answered = rows(exchange(ToolCall("c", "echo", "{broken")))
-    assert said["content"][0]["input"] == {}
-    assert "corrupted" in answered["content"][0]["content"]
-
-
 def test_thoughts_lead_or_stand_before_the_call_that_they_led_to() -> None:
     dark = {"type": "redacted_thinking", "data": "dark", "issuer": ISSUER}
     kept, calls = (
@@ -133,40 +115,6 @@ def test_thoughts_lead_or_stand_before_the_call_that_they_led_to() -> None:
     assert [block["type"] for block in said] == kinds
     assert said[0] == {"type": "thinking", "thinking": "one", "signature": "signed one"}
     assert (said[4]["thinking"], said[5]["id"]) == ("two", "b")
-
-
-@pytest.mark.parametrize(
-    ("view", "kept"),
-    [
-        (NATIVE, ["thinking"]),
-        (PLAIN, []),
-        (View(MODE, family=CLAUDE, issuer="anthropic:elsewhere"), []),
-        (View(MODE, family=CLAUDE, issuer=ISSUER, repairs=frozenset({"thinking_signature"})), []),
-        (View(MODE, family=UNSIGNED, issuer=ISSUER), []),
-    ],
-    ids=["native", "another kind", "another issuer", "after a refusal", "a wire of unsigned thoughts"],
-)
-def test_thoughts_go_back_only_to_who_signed_them(view: View, kept: list[str]) -> None:
-    history = exchange(ToolCall("a", "x", "{}"), blocks=(thought("one"),))
-    assert [block["type"] for block in rows(history, view)[1]["content"]] == [*kept, "tool_use"]
-    assert history[1].blocks == (thought("one"),), "what is stored stays"
-
-
-def test_unsigned_thoughts_are_text_for_who_signs_and_thoughts_for_who_does_not() -> None:
-    history = exchange(ToolCall("a", "x", "{}"), blocks=({**thought("one"), "signature": ""},))
-    assert rows(history, NATIVE)[1]["content"][0] == {"type": "text", "text": "one"}
-    unsigned = View(MODE, family=UNSIGNED, issuer=ISSUER)
-    assert rows(history, unsigned)[1]["content"][0] == {"type": "thinking", "thinking": "one"}
-
-
-def test_thoughts_are_forgotten_once_the_user_speaks() -> None:
-    first = exchange(ToolCall("a", "x", "{}"), blocks=(thought("one"),))
-    second = exchange(ToolCall("b", "x", "{}"), blocks=(thought("two"),))
-    wire = WireCopy()
-    assert b"signed one" in written(wire, first, (), NATIVE)
-    later = written(wire, [*first, Message("assistant", "done"), *second], (), NATIVE)
-    assert b"signed one" not in later
-    assert b"signed two" in later
 
 
 def test_images_by_address_and_by_value() -> None:

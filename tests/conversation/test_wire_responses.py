@@ -166,14 +166,6 @@ def test_a_round_of_tools() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "view", [View(MODE, issuer="elsewhere"), View(MODE, issuer=HERE, repairs=frozenset({"encrypted_replay"}))]
-)
-def test_reasoning_goes_back_only_to_its_issuer_and_while_it_is_taken(view: View) -> None:
-    assert "reasoning" not in [item["type"] for item in items(ROUND, view=view)]
-    assert ROUND[1].blocks == (SEALED,)
-
-
 def test_the_phase_of_a_message_goes_back() -> None:
     said = Message("assistant", "a", blocks=({"type": "message", "phase": "final_answer", "issuer": HERE},))
     history = [Message("user", "q"), said, Message("user", "r")]
@@ -203,11 +195,3 @@ def test_a_user_who_says_nothing_is_not_left_out() -> None:
     assert items([Message("user", [{"type": "text", "text": " "}])]) == [
         {"type": "message", "role": "user", "content": NO_TEXT}
     ]
-
-
-def test_ids_that_are_too_long_stay_pairs() -> None:
-    long = "x" * 100
-    history = [Message("user", "q"), Message("assistant", None, tool_calls=(ToolCall(long, "echo", "{}"),))]
-    call, result = items([*history, Message("tool", "r", tool_call_id=long)])[1:]
-    assert call["call_id"] == result["call_id"] != long
-    assert len(call["call_id"]) <= 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from fsm_agent.providers.profiles import PROFILES, Profile
 from fsm_agent.testing import ScriptedServer
 
 OPENAI = {"OPENAI_API_KEY": "sk-one"}
+gpt = functools.partial(dict, model="openai:gpt-5")
 
 
 def running(*addresses: str) -> Callable[[str], list[str]]:
@@ -130,55 +132,35 @@ def test_a_vendor_is_a_row() -> None:
 @pytest.mark.parametrize(
     ("arguments", "env", "words"),
     [
-        (
-            {"model": "openia:gpt-5"},
-            OPENAI,
-            ["unknown provider 'openia'", "openia:gpt-5", "openai", "ollama"],
-        ),
+        ({"model": "openia:gpt-5"}, OPENAI, ["unknown provider 'openia'", "openia:gpt-5", "ollama"]),
         ({"model": "gpt-5"}, OPENAI, ["no provider", "gpt-5", "<provider>:<model>"]),
         ({"model": "openai:"}, OPENAI, ["no model after the colon", "openai:<model>"]),
         ({"model": ""}, OPENAI, ["empty", "<provider>:<model>"]),
         ({"model": 7}, OPENAI, ["no text", "7"]),
         ({}, {"FSM_AGENT_MODEL": "nope:x"}, ["FSM_AGENT_MODEL", "unknown provider"]),
-        ({"model": "openai:gpt-5"}, {}, ["no key", "OPENAI_API_KEY"]),
-        ({"model": "openai:gpt-5", "base_url": "https://proxy.example.com"}, {}, ["OPENAI_API_KEY"]),
-        ({"model": "openai:gpt-5", "api_key": ""}, OPENAI, ["api_key is empty"]),
-        ({"model": "openai:gpt-5", "api_key": ["a", " "]}, OPENAI, ["api_key is empty", "list"]),
-        ({"model": "openai:gpt-5", "api_key": []}, OPENAI, ["api_key is empty"]),
-        ({"model": "openai:gpt-5", "api_key": 5}, OPENAI, ["api_key cannot be used", "int"]),
-        (
-            {"model": "openai:gpt-5", "base_url": "localhost:8000"},
-            OPENAI,
-            ["base_url", "localhost:8000", "http://"],
-        ),
-        ({"model": "openai:gpt-5", "base_url": "ftp://x/v1"}, OPENAI, ["base_url", "ftp://x/v1"]),
-        ({"model": "openai:gpt-5", "base_url": "http:///v1"}, OPENAI, ["base_url"]),
-        ({"model": "openai:gpt-5", "base_url": "http://host:port/v1"}, OPENAI, ["base_url"]),
-        ({"model": "openai:gpt-5", "base_url": "http://h:99999"}, OPENAI, ["base_url"]),
-        ({"model": "openai:gpt-5", "base_url": "http://[::1"}, OPENAI, ["base_url"]),
-        ({"model": "openai:gpt-5", "base_url": "http://a b/v1"}, OPENAI, ["base_url"]),
-        ({"model": "openai:gpt-5", "base_url": ""}, OPENAI, ["base_url"]),
-        (
-            {"model": "openai:gpt-5"},
-            {**OPENAI, "OPENAI_BASE_URL": "nonsense"},
-            ["OPENAI_BASE_URL", "nonsense"],
-        ),
+        (gpt(), {}, ["no key", "OPENAI_API_KEY"]),
+        (gpt(base_url="https://proxy.example.com"), {}, ["OPENAI_API_KEY"]),
+        (gpt(api_key=""), OPENAI, ["api_key is empty"]),
+        (gpt(api_key=["a", " "]), OPENAI, ["api_key is empty", "list"]),
+        (gpt(api_key=[]), OPENAI, ["api_key is empty"]),
+        (gpt(api_key=5), OPENAI, ["api_key cannot be used", "int"]),
+        (gpt(base_url="localhost:8000"), OPENAI, ["base_url", "localhost:8000", "http://"]),
+        (gpt(base_url="ftp://x/v1"), OPENAI, ["base_url", "ftp://x/v1"]),
+        (gpt(base_url="http:///v1"), OPENAI, ["base_url"]),
+        (gpt(base_url="http://host:port/v1"), OPENAI, ["base_url"]),
+        (gpt(base_url="http://h:99999"), OPENAI, ["base_url"]),
+        (gpt(base_url="http://[::1"), OPENAI, ["base_url"]),
+        (gpt(base_url="http://a b/v1"), OPENAI, ["base_url"]),
+        (gpt(base_url=""), OPENAI, ["base_url"]),
+        (gpt(), {**OPENAI, "OPENAI_BASE_URL": "nonsense"}, ["OPENAI_BASE_URL", "nonsense"]),
         ({"model": "local:m"}, {}, ["needs an address", "LOCAL_BASE_URL"]),
         ({"base_url": "http://127.0.0.1:1/v1"}, {}, ["without a model", "FSM_AGENT_MODEL"]),
-        (
-            {"model": "openai:gpt-5", "api_mode": "chat"},
-            OPENAI,
-            ["unknown api_mode", "chat", "chat_completions"],
-        ),
+        (gpt(api_mode="chat"), OPENAI, ["unknown api_mode", "chat", "chat_completions"]),
         ({"model": "anthropic:claude"}, {}, ["no key", "ANTHROPIC_API_KEY"]),
-        ({"model": "openai:gpt-5", "context_window": 0}, OPENAI, ["context_window", "0", "positive"]),
-        (
-            {"model": "openai:gpt-5", "context_window": 10**13},
-            OPENAI,
-            ["context_window", "1 to 1,000,000,000,000"],
-        ),
-        ({"model": "openai:gpt-5", "context_window": "128k"}, OPENAI, ["context_window", "128k"]),
-        ({"model": "openai:gpt-5", "context_window": True}, OPENAI, ["context_window", "True"]),
+        (gpt(context_window=0), OPENAI, ["context_window", "0", "positive"]),
+        (gpt(context_window=10**13), OPENAI, ["context_window", "1 to 1,000,000,000,000"]),
+        (gpt(context_window="128k"), OPENAI, ["context_window", "128k"]),
+        (gpt(context_window=True), OPENAI, ["context_window", "True"]),
     ],
 )
 def test_a_value_that_cannot_be_used_is_one_clear_line(

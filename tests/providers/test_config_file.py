@@ -18,6 +18,7 @@ from fsm_agent.settings.setting_docs import every_setting
 from fsm_agent.testing import ScriptedModel, ScriptedServer, status, text
 
 Cli = Callable[..., tuple[int, str, str]]
+WORK = '[providers.work]\nbase_url = "http://x"\n'
 
 
 def written(home: Path, content: str) -> Path:
@@ -101,10 +102,7 @@ def test_no_file_is_fine(home: Path) -> None:
     [
         (
             "max_iterations = 4",
-            (
-                "unknown key max_iterations; allowed: model, fallbacks, auxiliary, settings, providers, mcp;"
-                " settings b"
-            ),
+            "unknown key max_iterations; allowed: model, fallbacks, auxiliary, settings, providers, mcp; settings b",
         ),
         (
             "[settings]\nmax_iterations = -4",
@@ -121,18 +119,9 @@ def test_no_file_is_fine(home: Path) -> None:
         ),
         ("[providers.work]", "providers.work.base_url is missing; allowed: the address of the server"),
         ('[providers.work]\nbase_url = "work"', "providers.work.base_url cannot be used; given: work"),
-        (
-            '[providers.work]\nbase_url = "http://x"\napi_key = "sk-1"',
-            "providers.work.api_key holds a key; given: api_key",
-        ),
-        (
-            '[providers.work]\nbase_url = "http://x"\nlike = "y"',
-            "providers.work.like names an unknown provider; given: y",
-        ),
-        (
-            '[providers.work]\nbase_url = "http://x"\nurl = "y"',
-            "unknown key providers.work.url; allowed: base_url, like",
-        ),
+        (f'{WORK}api_key = "sk-1"', "providers.work.api_key holds a key; given: api_key"),
+        (f'{WORK}like = "y"', "providers.work.like names an unknown provider; given: y"),
+        (f'{WORK}url = "y"', "unknown key providers.work.url; allowed: base_url, like"),
         (
             '[providers.openai]\nbase_url = "http://x"',
             "[providers.openai] cannot have this name, which is a known provider",

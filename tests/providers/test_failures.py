@@ -143,23 +143,6 @@ def test_keys_never_show(wrap: Any) -> None:
         assert secret not in seen.lower()
 
 
-@pytest.mark.parametrize(
-    ("text", "masked"),
-    [
-        ("key sk-ant-api03-abcdef rest", "key sk-*** rest"),
-        ("Authorization: Bearer abcdef123456", "Authorization: Bearer ***"),
-        ("gsk_0123456789ab", "gsk_***"),
-        ("AIzaSyA1234567890", "AIza***"),
-        ('{"api_key": "abcdefgh"}', '{"api_key": "***"}'),
-        ("https://user:hunter22@host/v1", "https://user:***@host/v1"),
-        ("a task-based risk-averse ask", "a task-based risk-averse ask"),
-        ("Bearer of news", "Bearer of news"),
-    ],
-)
-def test_what_looks_like_a_key_is_masked(text: str, masked: str) -> None:
-    assert mask(text) == masked
-
-
 def test_secrets_are_masked_wherever_they_are_but_not_placeholders() -> None:
     assert mask("x my-own-secret y my-own-secret", ["my-own-secret"]) == "x *** y ***"
     assert mask("none of it", ["none", ""]) == "none of it"

@@ -27,48 +27,32 @@ def test_85_the_budget_ends_with_a_toolless_summary() -> None:
     assert (played.result.total_tokens, played.result.api_calls) == (4 * 15, 3)
 
 
-NO_GRACE = {"max_iterations": 2, "budget": {"grace_call": False}}
-ENDS: dict[str, tuple[Any, dict[str, Any], str, str]] = {
-    "calls for ever": (
-        repeat(*rounds(10)),
-        {"max_iterations": 3},
-        "5 budget_exhausted partial",
-        "3 iterations",
-    ),
+def limited(most: int, **budget: bool) -> dict[str, Any]:
+    return {"max_iterations": most, "budget": budget}
+
+
+ENDS: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "calls for ever": (repeat(*rounds(10)), limited(3), "5 budget_exhausted partial|3 iterations"),
     "a summary that fails": (
         [*rounds(1), repeat(status(500))],
-        {"max_iterations": 1},
-        "4 budget_exhausted partial server_error",
-        "scripted status 500",
+        limited(1),
+        "4 budget_exhausted partial server_error|scripted status 500",
     ),
-    "no grace call": (rounds(2), NO_GRACE, "2 budget_exhausted partial", ""),
-    "text at last": (
-        [*rounds(2), text("done")],
-        {"max_iterations": 3},
-        "3 text_response completed: done",
-        "",
-    ),
-    "none at all": ([text("no")], {"max_iterations": 0}, "1 max_iterations_summary partial", "no"),
-    "blanks": (
-        [blank(), blank(), text("sorry")],
-        {"max_iterations": 2},
-        "3 max_iterations_summary partial",
-        "sorry",
-    ),
-    "attempts": (
-        repeat(blank()),
-        {"max_attempts_per_turn": 2},
-        "2 attempt_cap_reached failed empty_reply",
-        "",
-    ),
+    "no grace call": (rounds(2), limited(2, grace_call=False), "2 budget_exhausted partial|"),
+    "text at last": ([*rounds(2), text("done")], limited(3), "3 text_response completed: done|"),
+    "none at all": ([text("no")], limited(0), "1 max_iterations_summary partial|no"),
+    "d14 blanks": ([blank(), blank(), text("sorry")], limited(2), "3 max_iterations_summary partial|sorry"),
+    "attempts": (repeat(blank()), {"max_attempts_per_turn": 2}, "2 attempt_cap_reached failed empty_reply|"),
 }
+"""Each with the summary of the turn, and words of its answer."""
 
 
 @pytest.mark.behaviour("BUD-04", "BUD-04c", "BUILD-02", "BUD-04d", "BUD-02")
 @pytest.mark.parametrize("what", ENDS)
 def test_how_a_budget_ends(what: str) -> None:
-    script, settings, summary, said = ENDS[what]
+    script, settings, ends = ENDS[what]
     played = play(script, settings=settings)
+    summary, said = ends.split("|")
     assert played.summary == summary
     assert said in (played.result.final_response or "")
 
@@ -117,7 +101,6 @@ def test_a_budget_taken_from_many_threads_is_never_overdrawn() -> None:
 def test_fin_01_an_answer_that_waits_for_its_check_is_used_when_the_budget_ends() -> None:
     @tool(effect="idempotent", path_arguments=("path",))
     def save(path: str) -> str:
-        """Save a file."""
         return "saved"
 
     script = [tools(call("save", {"path": "a"})), text("I saved it."), tools(call("echo", {}))]

@@ -280,12 +280,10 @@ async def _cut_off(agent: Agent, turn: Turn, requests: int) -> None:
 def test_a_tool_may_give_parts(model: str) -> None:
     @tool
     def look() -> list[Any]:
-        """Look."""
         return [{"type": "text", "text": "seen"}, ImagePart(picture(), "a.png"), FilePart(pdf(), "bill.pdf")]
 
     @tool
     def files() -> list[dict[str, str]]:
-        """List."""
         return [{"type": "file", "name": "a"}]
 
     script = [tools(call("look", {}), call("files", {})), text("done")]

@@ -313,7 +313,6 @@ def test_81_rejected_reasoning_is_left_out_of_the_wire_only() -> None:
 def test_82_a_grammar_error_strips_patterns_without_a_wait() -> None:
     @tool
     def find(word: Annotated[str, Field(pattern="^a+$")]) -> str:
-        """Find a word."""
         return word
 
     played = play([status(400, error("error parsing grammar: bad pattern")), text("ok")], tools=[find])

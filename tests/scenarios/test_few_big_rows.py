@@ -136,7 +136,6 @@ def test_text_that_is_denser_than_thought_is_met_step_by_step() -> None:
 def test_the_result_of_the_tool_just_called_is_cut_and_is_whole_in_a_file(chars: int, model: str) -> None:
     @tool(effect="pure")
     def look() -> str:
-        """Look at something long."""
         return words(7, chars)
 
     window = Window(6_000, script=[tools(call("look")), text("seen")])
@@ -165,7 +164,6 @@ def test_the_arguments_of_the_call_just_made_are_cut_to_arguments_that_are_valid
 def test_many_results_of_one_reply_go_into_the_summary_when_they_do_not_fit_cut() -> None:
     @tool(effect="pure", concurrency="parallel")
     def look(n: int) -> str:
-        """Look at something long."""
         return words(n, 3_000)
 
     calls = [call("look", {"n": number}) for number in range(24)]

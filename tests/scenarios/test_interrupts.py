@@ -93,7 +93,6 @@ def test_93_while_a_tool_runs_a_cooperative_tool_ends_at_once() -> None:
 
     @tool
     async def nap() -> str:
-        """Sleep for ever."""
         interrupt()
         await asyncio.Event().wait()
         return "awake"
@@ -130,7 +129,6 @@ def test_93_a_tool_that_does_not_listen_is_left_behind_after_the_grace() -> None
 
     @tool
     def deaf() -> str:
-        """Never ends."""
         interrupt()
         release.wait()
         return "late"
@@ -144,7 +142,6 @@ def test_93_a_tool_that_does_not_listen_is_left_behind_after_the_grace() -> None
 def test_while_waiting_for_an_approval() -> None:
     @tool(approval="ask")
     def danger() -> str:
-        """Do it."""
         return "done"
 
     interrupt = Interrupt()
@@ -165,7 +162,6 @@ def test_after_an_interrupt_the_session_goes_on() -> None:
 
     @tool
     async def nap() -> str:
-        """Sleep for ever."""
         interrupt()
         await asyncio.Event().wait()
         return "awake"

@@ -179,7 +179,6 @@ def test_a_turn_without_an_answer_is_not_remembered(script: list[Any]) -> None:
 def test_a_memory_has_a_block_in_the_prompt_that_is_asked_for_once_a_session() -> None:
     @tool(effect="pure")
     def library_search(text: str) -> str:
-        """Search the library."""
         return f"found {text}"
 
     library = FakeMemory(block="BLOCK: they drink tea.", tools=[library_search])

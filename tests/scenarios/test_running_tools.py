@@ -51,7 +51,6 @@ def test_the_same_result_again_and_again() -> None:
 def test_d41_the_word_error_in_a_result_is_no_failure() -> None:
     @tool(effect="unsafe")
     def report() -> dict[str, Any]:
-        """Report."""
         return {"error": None, "failed": 0}
 
     played = play([*[tools(call("report", {}))] * 6, text("ok")], tools=[report])
@@ -68,7 +67,6 @@ def test_98_a_tool_that_raises() -> None:
 def test_98_a_tool_that_hangs_times_out() -> None:
     @tool(timeout=0.1)
     async def hang() -> str:
-        """Hang."""
         await asyncio.Event().wait()
         return "never"
 
@@ -95,7 +93,6 @@ def test_98_a_megabyte_is_stored_whole_and_sent_as_a_preview() -> None:
 def test_the_largest_results_of_a_reply_are_spilled_first() -> None:
     @tool(concurrency="parallel")
     def sized(n: int) -> str:
-        """Give n characters."""
         return "x" * n
 
     sizes = (9_000, 9_500, 800)
@@ -115,7 +112,6 @@ class Dropping:
 
         @tool(approval="ask")
         def drop_table(name: str) -> str:
-            """Drop a table."""
             self.ran.append(name)
             return "dropped"
 
@@ -154,7 +150,6 @@ def test_a_hard_line_cannot_be_approved() -> None:
 
     @tool(approval="ask")
     def terminal(command: str) -> str:
-        """Run a command."""
         ran.append(command)
         return "ran"
 
@@ -171,7 +166,6 @@ def test_a_call_that_is_blocked_is_not_said_to_start(answer: Any) -> None:
 
     @tool(effect="pure", approval="never")
     def look(name: str) -> str:
-        """Look."""
         ran.append(name)
         return "seen"
 
@@ -211,7 +205,6 @@ def test_links_are_followed_before_two_calls_write_at_the_same_time(tmp_path: Pa
 
     @tool(concurrency="parallel", effect="idempotent", path_arguments=("path",))
     async def write(path: str) -> str:
-        """Write a file."""
         at_work[0] += 1
         most[0] = max(most[0], at_work[0])
         await asyncio.sleep(0.05)
@@ -233,7 +226,6 @@ def test_the_calls_of_one_reply_share_their_time() -> None:
 
     @tool
     def work(number: int) -> str:
-        """Work for five minutes."""
         clock.advance(300)
         return f"{number} done"
 
@@ -255,7 +247,6 @@ def test_what_a_thread_brings_after_its_limit_is_dropped_and_logged(caplog: pyte
 
     @tool(timeout=0.05)
     def hang() -> str:
-        """Hang."""
         assert go_on.wait(PATIENCE)
         return "too late"
 
@@ -275,7 +266,6 @@ def test_the_calls_are_stored_before_the_first_of_them_runs() -> None:
 
     @tool
     def look() -> str:
-        """Look into the store."""
         with agent._store.database.reading() as reading:
             rows = reading.execute("SELECT body FROM messages WHERE role = 'assistant'").fetchall()
         stored.append([row for (row,) in rows])
@@ -312,7 +302,6 @@ def test_100_a_delegated_task_over_real_http() -> None:
 
 @tool(effect="idempotent", path_arguments=("path",), concurrency="parallel")
 def write(path: str, ok: bool = True) -> str:
-    """Write a file."""
     if not ok:
         raise RuntimeError("the disk is full")
     return "written"
@@ -348,13 +337,11 @@ def test_a_read_before_and_one_after_a_change_both_run() -> None:
 
     @tool(effect="pure")
     def read() -> str:
-        """Read."""
         seen.append("read")
         return str(len(seen))
 
     @tool(effect="unsafe")
     def change() -> str:
-        """Change."""
         seen.append("change")
         return "changed"
 

@@ -11,49 +11,35 @@ from fsm_agent.testing import bad_json, call, cut_tool_call, no_finish, repeat, 
 from tests.helpers.harness import play
 
 READ, WRITE = call("echo", {"text": "a"}), call("put", {"key": "a"})
-#: What the model says, how the turn ends, and the results of its calls.
-ENDS: dict[str, tuple[Any, str, list[str]]] = {
-    "12 empty arguments are none": (
-        [tools(call("echo", "")), text("ok")],
-        "2 text_response completed: ok",
-        ["x"],
-    ),
-    "15 bad JSON once": ([bad_json(), tools(READ), text("ok")], "3 text_response completed: ok", ["a"]),
-    "bad JSON for ever": (repeat(bad_json()), "12 invalid_tool_calls partial", ["not valid JSON"] * 2),
-    "bad JSON four times": (
-        [*[bad_json()] * 4, text("ok")],
-        "5 text_response completed: ok",
-        ["not valid JSON"],
-    ),
-    "d08 a slip": (
-        [tools(call("echo", "{'text': 'a',}")), text("ok")],
-        "2 text_response completed: ok",
-        ["a"],
-    ),
-    "d08 damage": (
-        [bad_json("echo", '{"text": nonsense here}'), text("ok")],
-        "2 text_response completed: ok",
-        [],
-    ),
-    "08 unknown for ever": (
-        repeat(tools(call("nope", {}))),
-        "3 invalid_tool_calls partial",
-        ["no tool 'nope'"] * 3,
-    ),
-    "a whole call": ([no_finish("", WRITE), text("ok")], "2 text_response completed: ok", ["stored a"]),
-    "d40 twice": ([tools(WRITE, WRITE), text("ok")], "2 text_response completed: ok", ["stored a"] * 2),
-    "d40 reads": ([tools(READ, READ), text("ok")], "2 text_response completed: ok", ["a", "the same call"]),
+RESULTS: dict[str, tuple[list[Any], list[str]]] = {
+    "12 empty arguments are none": ([tools(call("echo", ""))], ["x"]),
+    "15 bad JSON once": ([bad_json(), tools(READ)], ["a"]),
+    "bad JSON four times": ([bad_json()] * 4, ["not valid JSON"]),
+    "d08 a slip": ([tools(call("echo", "{'text': 'a',}"))], ["a"]),
+    "d08 damage": ([bad_json("echo", '{"text": nonsense here}')], []),
+    "a stream that ends after a whole call": ([no_finish("", WRITE)], ["stored a"]),
+    "d40 the same call twice": ([tools(WRITE, WRITE)], ["stored a"] * 2),
+    "d40 unless it only reads": ([tools(READ, READ)], ["a", "the same call"]),
 }
 
 
 @pytest.mark.behaviour("EXEC-03", "EXEC-08", "EXEC-12")
-@pytest.mark.parametrize("what", ENDS)
+@pytest.mark.parametrize("what", RESULTS)
 def test_what_becomes_of_calls(what: str) -> None:
-    script, summary, results = ENDS[what]
-    played = play(script)
-    assert played.summary == summary
+    script, results = RESULTS[what]
+    played = play([*script, text("ok")])
+    assert played.summary == f"{len(script) + 1} text_response completed: ok"
     assert len(played.results) == len(results)
     assert all(said in result for said, result in zip(results, played.results, strict=True))
+
+
+def test_08_calls_that_cannot_run_for_ever_end_the_turn() -> None:
+    for reply, requests, roles in (
+        (tools(call("nope", {})), 3, "u a t a t a t a"),
+        (bad_json(), 12, "u a t a t a"),
+    ):
+        played = play(repeat(reply))
+        assert (played.summary, played.roles) == (f"{requests} invalid_tool_calls partial", roles)
 
 
 @pytest.mark.behaviour("EXEC-01")
@@ -93,7 +79,6 @@ def test_13_array_arguments_are_not_executed() -> None:
 
     @tool
     def take(anything: str = "") -> str:
-        """Take it."""
         ran.append(anything)
         return "taken"
 
@@ -109,7 +94,6 @@ def test_14_arguments_are_coerced_to_the_schema() -> None:
 
     @tool
     def typed(n: int, b: bool, l: list[str]) -> str:  # noqa: E741
-        """Take typed values."""
         seen.append((n, b, l))
         return "ok"
 
@@ -161,7 +145,6 @@ def test_a_call_cut_before_its_arguments_does_not_run_with_its_defaults() -> Non
 
     @tool
     def wipe(folder: str = ".") -> str:
-        """Wipe a folder."""
         wiped.append(folder)
         return "wiped"
 

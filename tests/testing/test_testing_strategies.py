@@ -37,7 +37,6 @@ QUICK = settings(max_examples=40, deadline=None, derandomize=True, suppress_heal
 
 @tool(concurrency="parallel", effect="pure")
 def lookup(city: str, days: int = 1, units: Literal["C", "F"] = "C", tags: list[str] | None = None) -> str:
-    """Weather for a city."""
     return f"{city}: {days}{units}"
 
 

@@ -19,9 +19,8 @@ from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent.fsm.codec import restored
 from fsm_agent.providers.choose import choose
-from fsm_agent.sessions.turn import Turn
 from fsm_agent.testing import Reply, ScriptedServer, repeat, status, text
-from tests.helpers.harness import TOOLS, table
+from tests.helpers.harness import TOOLS, break_off, table
 
 CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "echo", "arguments": "{}"}}
 THOUGHT, SECRET = "I should look it up.", "EqQBCgIYAhIk+opaque/bytes=="
@@ -329,14 +328,7 @@ def test_a_turn_that_goes_on_in_another_process_still_has_them(name: str, tmp_pa
             home = tmp_path / str(requests)
             one = agent_at(server.url, home)
             turn = one.start("go")
-
-            async def cut_off(turn: Turn = turn, agent: Agent = one, requests: int = requests) -> None:
-                for _ in range(requests):
-                    await turn.step_into()
-                agent._store.let_go(turn.id)
-
-            asyncio.run(cut_off())
-            one._session().release(one._session().claim)
+            asyncio.run(break_off(one, turn, requests))
             assert agent_at(server.url, home).resume(turn.id).run().final_response == "done"
             row = the_reply_in(server.bodies[-1])
             assert {key: row.get(key) for key in vendor.back} == dict(vendor.back)

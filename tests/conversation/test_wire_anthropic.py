@@ -12,16 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsm_agent.conversation.effects import ApiMode, Runtime, ToolSpec
-from fsm_agent.conversation.families import family_of
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
 from fsm_agent.settings.model import Effort
 from tests.helpers.closed_types import adapter
-from tests.helpers.wire_rules import BLOCKS, HISTORIES, MARKED, NATIVE, PNG, TEXT, VIEWS
 from tests.helpers.wire_rules import HERE as ISSUER
+from tests.helpers.wire_rules import HISTORIES, MARKED, NATIVE, PNG, VIEWS
 
 MODE: ApiMode = "anthropic_messages"
-UNSIGNED = family_of(MODE, "moonshot")
 PLAIN = View(MODE)
 
 
@@ -58,25 +56,6 @@ def test_marks_are_three_at_most_and_change_nothing_else(history: list[Message])
     assert unmarked(marked) == plain
     assert marks(marked) == min(3, len(plain))
     assert all(marks(row) for row in marked[-3:])
-
-
-ARGUMENTS = st.lists(st.sampled_from(['{"a":1}', "{}"]), min_size=1, max_size=3)
-TOOL_LOOP = st.lists(st.tuples(TEXT, ARGUMENTS, TEXT, BLOCKS), min_size=1, max_size=8)
-
-
-@given(TOOL_LOOP)
-def test_in_a_tool_loop_each_request_is_a_prefix_of_the_next(
-    loop: list[tuple[str, list[str], str, Any]],
-) -> None:
-    history, wire, before = [Message("user", "go")], WireCopy(), b""
-    for turn, (said, calls, result, blocks) in enumerate(loop):
-        made = tuple(ToolCall(f"c{turn}_{n}", "echo", arguments) for n, arguments in enumerate(calls))
-        history.append(Message("assistant", said, tool_calls=made, blocks=blocks))
-        history += [Message("tool", result, tool_call_id=call.id) for call in made]
-        now = written(wire, history, (), NATIVE)
-        assert now.startswith(before)
-        assert unmarked(json.loads(written(WireCopy(), history, (), MARKED))) == json.loads(now)
-        before = now[:-1]
 
 
 # Rows one by one

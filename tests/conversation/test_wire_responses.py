@@ -39,19 +39,6 @@ def items(history: Sequence[Message], view: View = VIEW) -> list[dict[str, Any]]
     return decoded
 
 
-@given(HISTORIES, st.integers(0, 14))
-def test_a_request_is_a_prefix_of_the_next(history: list[Message], end: int) -> None:
-    """Between two requests of a turn: the second begins with all of the first, up to the run that can still
-    grow."""
-    call = ToolCall("c", "echo", "{}")
-    answered = [*history[:end], Message("user", "q"), Message("assistant", "a", tool_calls=(call,))]
-    answered.append(Message("tool", "r", tool_call_id="c"))
-    wire = WireCopy()
-    before = dumped(wire, answered)
-    after = dumped(wire, [*answered, Message("assistant", "b"), Message("user", "q2")])
-    assert after.startswith(before[:-1])
-
-
 @pytest.mark.behaviour("MODE-02b")
 @given(HISTORIES, st.booleans(), st.sampled_from([None, "low", "high"]), st.sampled_from([None, 1, 9000]))
 def test_the_sdk_takes_every_body(history: list[Message], stream: bool, effort: Any, cap: int | None) -> None:

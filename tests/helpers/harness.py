@@ -100,6 +100,16 @@ class Interrupt:
         self._agent.interrupt(self._message)
 
 
+async def break_off(agent: Agent, turn: Turn, requests: int) -> None:
+    """Play so many requests of a turn, and leave it as a process that ends there does: held by nobody."""
+    for _ in range(requests):
+        await turn.step_into()
+    store = store_for(str(agent.home))
+    store.let_go(turn.id)
+    session = store.session(agent.session_id)
+    session.release(session.claim)
+
+
 @dataclass
 class Played:
     """One turn that was played to its end."""

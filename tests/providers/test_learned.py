@@ -21,7 +21,7 @@ from fsm_agent import Agent
 from fsm_agent.composition.effect_handler import EffectHandler
 from fsm_agent.conversation.effects import CloseTurn, Lesson, Runtime
 from fsm_agent.providers.learned import BOUNDS, LEARNED, SWITCHES, LearnedFacts
-from fsm_agent.testing import ScriptedServer, repeat, status
+from fsm_agent.testing import ScriptedServer, repeat, status, text
 from tests.helpers.picky_server import Picky, picky
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
@@ -85,6 +85,18 @@ def test_what_was_refused_once_is_not_asked_for_again(
 ) -> None:
     with picky(**takes) as server:
         assert [ask(server, tmp_path, message, **options) for _ in range(3)] == [2, 1, 1]
+
+
+def test_the_longest_reply_is_learned_where_one_must_be_asked_for(tmp_path: Path) -> None:
+    """On the Messages wire each request has a cap, also when nobody set one."""
+    why = "max_tokens: 128000 > 8192, which is the maximum allowed number of output tokens for claude-x"
+    error = {"type": "error", "error": {"type": "invalid_request_error", "message": why}}
+    with ScriptedServer([status(400, body=error), text("a"), text("b")]) as server:
+        for _ in range(2):
+            one = Agent("anthropic:claude-x", base_url=server.url, api_key="k", toolsets=[], home=tmp_path)
+            assert one.run_conversation("go").completed
+            one.close()
+        assert [body["max_tokens"] for body in server.bodies] == [128_000, 8_192 - 64, 8_192]
 
 
 def test_a_fallback_teaches_of_itself_and_not_of_the_primary(tmp_path: Path) -> None:

@@ -79,9 +79,11 @@ THOUGHT = {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": 
 SEARCH = {"type": "web_search_call", "id": "ws", "status": "in_progress"}
 
 
-def whole(output: Sequence[Mapping[str, Any]], **more: Any) -> tuple[ModelReply | Failure, Seen]:
+def whole(output: Sequence[Mapping[str, Any]], **more: Any) -> tuple[ModelReply, Seen]:
     seen = Seen()
-    return whole_response({"status": "completed", "output": list(output), **more}, seen), seen
+    got = whole_response({"status": "completed", "output": list(output), **more}, seen)
+    assert isinstance(got, ModelReply)
+    return got, seen
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,6 @@ def whole(output: Sequence[Mapping[str, Any]], **more: Any) -> tuple[ModelReply 
 )
 def test_what_makes_an_answer(output: list[dict[str, Any]], text_: str, finish: str, shown: str) -> None:
     got, seen = whole(output)
-    assert isinstance(got, ModelReply)
     assert (got.text, got.finish, "".join(seen.texts)) == (text_, finish, shown)
     assert not got.cut
 
@@ -122,7 +123,6 @@ def test_what_makes_an_answer(output: list[dict[str, Any]], text_: str, finish: 
 @pytest.mark.parametrize("state", ["queued", "in_progress"])
 def test_a_response_that_has_not_ended_is_incomplete(state: str) -> None:
     got, _ = whole([message("so far")], status=state)
-    assert isinstance(got, ModelReply)
     assert (got.text, got.finish) == ("so far", "incomplete")
 
 
@@ -136,7 +136,6 @@ def test_a_response_that_has_not_ended_is_incomplete(state: str) -> None:
 def test_why_a_response_is_incomplete(reason: str | None, finish: str) -> None:
     details = {"status": "incomplete", "incomplete_details": {"reason": reason}}
     got, _ = whole([message("half", status="incomplete")], **details)
-    assert isinstance(got, ModelReply)
     assert got.finish == finish
 
 
@@ -147,7 +146,6 @@ def test_an_incomplete_response_may_be_empty() -> None:
 
 def test_calls_that_are_not_finished_are_not_made() -> None:
     got, _ = whole([function(call_id="a"), function(call_id="b", status="incomplete")], status="incomplete")
-    assert isinstance(got, ModelReply)
     assert [call.id for call in got.tool_calls] == ["a"]
 
 
@@ -155,14 +153,12 @@ def test_calls_that_are_not_finished_are_not_made() -> None:
 def test_ids_are_made_where_they_are_missing_or_used_twice() -> None:
     calls = [function(call_id=given) for given in ("", "c", "c")]
     got, _ = whole([*calls, function(arguments={"a": 1}, call_id="")])
-    assert isinstance(got, ModelReply)
     assert len({call.id for call in got.tool_calls}) == 4
     assert got.tool_calls[3].arguments == '{"a": 1}'
 
 
 def test_the_phase_of_a_text_is_kept() -> None:
     got, _ = whole([THOUGHT, message("Looking.", phase="commentary"), function()])
-    assert isinstance(got, ModelReply)
     assert [block["type"] for block in got.blocks] == ["reasoning", "message"]
     assert got.blocks[1] == {"type": "message", "phase": "commentary"}
 
@@ -170,7 +166,6 @@ def test_the_phase_of_a_text_is_kept() -> None:
 def test_reasoning_that_cannot_be_sent_back_is_shown_only() -> None:
     summary = [{"type": "summary_text", "text": t} for t in "ab"]
     got, seen = whole([{"type": "reasoning", "summary": summary}, message("x")])
-    assert isinstance(got, ModelReply)
     assert (got.reasoning, got.blocks, "".join(seen.thoughts)) == ("a\n\nb", (), "a\n\nb")
 
 

@@ -174,15 +174,6 @@ def test_chat_raises_the_failure_of_a_turn_and_gives_what_there_is_of_an_answer_
         assert agent.chat("third").startswith("half")
 
 
-@pytest.mark.behaviour("PREP-02c")
-def test_the_callers_history_is_used_and_not_changed() -> None:
-    history = [{"role": "user", "content": "before"}, {"role": "assistant", "content": "yes"}]
-    copy = [dict(row) for row in history]
-    played = play([text("ok")], history=history)
-    assert history == copy
-    assert [m["content"] for m in played.server.bodies[0]["messages"][1:]] == ["before", "yes", "go"]
-
-
 @pytest.mark.behaviour("BUILD-03", "EXEC-19b")
 def test_the_callbacks_tell_the_rounds_and_the_progress_of_each_tool() -> None:
     told: list[tuple[str, ...]] = []

@@ -17,7 +17,7 @@ from fsm_agent.conversation.history_rules import violations
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, overflow, status, text, tools
-from tests.helpers.harness import TOOLS, play, table
+from tests.helpers.harness import TOOLS, break_off, play, table
 from tests.helpers.wire_rows import chat_rows
 from tests.scenarios.test_modes import MODELS
 
@@ -181,21 +181,16 @@ def test_children_have_the_settings_and_not_the_words_of_one_turn() -> None:
 def test_a_turn_that_is_resumed_says_what_it_began_with(tmp_path: Path) -> None:
     """The agent that goes on with it has neither the words, nor the rows, nor the settings for hints."""
     settings = prefilled(EXAMPLE, ephemeral="AGENT-WORDS", model_line=True, budget_hint=0.01)
-    one = Agent(
-        ScriptedModel([text("never")]), home=tmp_path, toolsets=[], session_id="s-1", settings=settings
-    )
+    one = Agent(ScriptedModel([text("never")]), home=tmp_path, toolsets=[], settings=settings)
     turn = one.start("go", ephemeral_prompt="TURN-WORDS")
 
-    async def cut_off() -> None:
+    async def until_the_call() -> None:
         await turn.run_until(state="CallLLM")
-        one._store.let_go(turn.id)
+        await break_off(one, turn, 0)
 
-    asyncio.run(cut_off())
-    one._session().release(one._session().claim)
-    with ScriptedServer([text("done")]) as server:
-        other = Agent("openai:gpt-x", base_url=server.url, api_key="k", home=tmp_path, toolsets=[])
+    asyncio.run(until_the_call())
+    with table([text("done")], home=tmp_path, tools=[]) as (other, server, *_):
         assert other.resume(turn.id).run().final_response == "done"
-        other.close()
     (body,) = server.bodies
     assert prompt_in(body).endswith("Model: gpt-x (openai)\n\nAGENT-WORDS\n\nTURN-WORDS")
     assert [words(row) for row in behind_prompt(body)[:2]] == ["2+2?", "EXAMPLE: four."]

@@ -14,15 +14,14 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from fsm_agent import Agent, AudioPart, FilePart, ImagePart, tool
+from fsm_agent import AudioPart, FilePart, ImagePart, tool
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.transfer.export import export_session
 from fsm_agent.sessions.store.transfer.importing import import_lines
-from fsm_agent.sessions.turn import Turn
 from fsm_agent.support.installation import install_command
 from fsm_agent.testing import FakeMemory, ScriptedServer, call, status, text, tools
-from tests.helpers.harness import play, table
+from tests.helpers.harness import break_off, play, table
 
 CLAUDE, GPT, RESPONSES = "anthropic:claude-sonnet-4-5", "openai:gpt-4o", "openai-responses:gpt-4o"
 BLIND = "deepseek:deepseek-chat"
@@ -261,19 +260,11 @@ def test_a_turn_that_is_resumed_has_its_parts(tmp_path: Path, requests: int) -> 
     """Also when it ended in the middle of what people are told."""
     with table([text("never")], model=BLIND, home=tmp_path) as (agent, server, _, _):
         turn = agent.start(["cost?", FilePart(pdf(), "bill.pdf")])
-        asyncio.run(_cut_off(agent, turn, requests))
+        asyncio.run(break_off(agent, turn, requests))
         assert server.completions == 0
     with table([text("ten")], model=BLIND, home=tmp_path) as (agent, server, _, _):
         assert agent.resume(turn.id).run().final_response == "ten"
         assert "ten euros" in json.dumps(server.bodies[0])
-
-
-async def _cut_off(agent: Agent, turn: Turn, requests: int) -> None:
-    for _ in range(requests):
-        await turn.step_into()
-    agent._store.let_go(turn.id)
-    session = agent._session()
-    session.release(session.claim)
 
 
 @pytest.mark.parametrize("model", [CLAUDE, GPT, RESPONSES])

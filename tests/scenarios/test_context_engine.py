@@ -43,7 +43,7 @@ class KeepsTwo:
 
     def __init__(self, **own: Any) -> None:
         self.asked: list[str] = []
-        self._own = own
+        self.own = own
 
     def cut(self, context: LongContext) -> Any:
         return self._said("cut", lambda: range(2, len(context.rows) - 1))
@@ -60,7 +60,7 @@ class KeepsTwo:
 
     def _said(self, step: str, usual: Callable[[], Any], *rows: Sequence[Message]) -> Any:
         self.asked.append(step)
-        own = self._own.get(step)
+        own = self.own.get(step)
         return usual() if own is None else own(*rows)
 
 
@@ -130,7 +130,7 @@ def test_a_compaction_by_hand_is_the_engines_too() -> None:
     engine = KeepsTwo()
     with table([text("ok"), text("a summary")], context_engine=engine) as (agent, server, _, _):
         agent.run_conversation("go", conversation_history=history(20))
-        engine._own["cut"] = lambda: range(2, 40)
+        engine.own["cut"] = lambda: range(2, 40)
         assert agent.compact() is not None
         assert engine.asked == ["cut", "prompt", "rows"]
         assert "In ten words" in str(server.bodies[1]["messages"])

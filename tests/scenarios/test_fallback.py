@@ -19,7 +19,6 @@ from fsm_agent.testing import (
     FakeClock,
     ScriptedServer,
     blank,
-    call,
     content_filter,
     drop,
     json_reply,
@@ -27,7 +26,6 @@ from fsm_agent.testing import (
     repeat,
     status,
     text,
-    tools,
 )
 from fsm_agent.testing.http import Received
 from fsm_agent_states.table import TURN
@@ -144,16 +142,6 @@ def test_after_other_failures_the_next_turn_is_back_on_the_primary() -> None:
         )
         both.clock.advance(6)
         assert both.run().final_response == "back"
-
-
-def test_a_switch_in_mid_turn_keeps_the_tool_rounds() -> None:
-    with pair([tools(call("echo", {"text": "a"})), status(429)], [text("done")]) as both:
-        result = both.run()
-        assert [row["role"] for row in result.messages] == ["user", "assistant", "tool", "assistant"]
-        sent = both.fallback.bodies[0]["messages"]
-        assert [row["role"] for row in sent] == ["system", "user", "assistant", "tool"]
-        assert both.fallback.bodies[0]["model"] == "backup"
-        assert both.fallback.requests[0].headers["authorization"] == "Bearer k2"
 
 
 def test_d49_a_repair_on_one_provider_is_not_carried_to_the_next() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import tool
+from fsm_agent.sessions.store import store_for
 from fsm_agent.settings.model import GuardrailSettings
 from fsm_agent.testing import FakeClock, call, repeat, text, tools
 from fsm_agent_states.logic.guardrails import REMEMBERED, Guardrails
@@ -261,17 +262,16 @@ def test_what_a_thread_brings_after_its_limit_is_dropped_and_logged(caplog: pyte
 
 
 @pytest.mark.behaviour("EXEC-14")
-def test_the_calls_are_stored_before_the_first_of_them_runs() -> None:
+def test_the_calls_are_stored_before_the_first_of_them_runs(home: Path) -> None:
     stored: list[list[str]] = []
 
     @tool
     def look() -> str:
-        with agent._store.database.reading() as reading:
-            rows = reading.execute("SELECT body FROM messages WHERE role = 'assistant'").fetchall()
+        rows = store_for(str(home)).database.select("SELECT body FROM messages WHERE role = 'assistant'")
         stored.append([row for (row,) in rows])
         return "seen"
 
-    with table([tools(call("look"), call("look")), text("ok")], tools=[look]) as (agent, *_):
+    with table([tools(call("look"), call("look")), text("ok")], tools=[look], home=home) as (agent, *_):
         agent.run_conversation("go")
     assert [len(rows) for rows in stored] == [1, 1]
     assert all(row.count('"look"') == 2 for rows in stored for row in rows)

@@ -86,7 +86,7 @@ def run(
     project: Path, *options: str, plugins: str = "fsm_agent.testing.plugin"
 ) -> subprocess.CompletedProcess[str]:
     """Pytest in a folder, with these plugins and no others; without any, with those that are installed."""
-    env = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{project}"}
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "states", project)))}
     env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} if plugins else {}
     loaded = [part for plugin in plugins.split() for part in ("-p", plugin)]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *loaded, *options]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from hypothesis import strategies as st
@@ -68,7 +69,19 @@ MESSAGES = st.one_of(
     st.builds(Message, role=st.just("tool"), content=TEXT | PARTS, tool_call_id=IDS),
     st.builds(Message, role=st.just("system"), content=TEXT),
 )
-HISTORIES = st.lists(MESSAGES, max_size=14)
+ROUNDS = st.builds(
+    lambda calls, said, blocks: [
+        Message("assistant", said, tool_calls=tuple(calls), blocks=blocks),
+        *(Message("tool", "done", tool_call_id=call.id) for call in calls),
+    ],
+    st.lists(CALLS, min_size=1, max_size=3),
+    TEXT,
+    BLOCKS,
+)
+"""Calls that are all answered."""
+HISTORIES = st.lists(ROUNDS | st.lists(MESSAGES, max_size=2), max_size=7).map(
+    lambda parts: list(chain(*parts))
+)
 SCAFFOLD = (Message("assistant", "so far"), Message("user", "go on"))
 CHAT, RESPONSES, MESSAGES_API = ("chat_completions", "codex_responses", "anthropic_messages")
 CLAUDE = family_of(MESSAGES_API, "anthropic")

@@ -290,20 +290,10 @@ async def put(key: str, value: str = "") -> str:
     return f"stored {key}"
 
 
-@tool(path_arguments=["path"], effect="idempotent")
-async def write(path: str) -> str:
-    return f"wrote {path}"
-
-
 @tool(effect="pure")
 async def fail() -> str:
     WORLD.get().happens("tool")
     raise RuntimeError("it never works")
-
-
-@tool(concurrency="parallel", effect="pure")
-async def huge(n: int = 1) -> str:
-    return HUGE
 
 
 @tool(effect="unsafe")
@@ -311,11 +301,6 @@ async def stuck() -> str:
     WORLD.get().clock.advance(1_000)
     await asyncio.Event().wait()
     return "never"
-
-
-@tool(approval="ask")
-async def risky() -> str:
-    return "done"
 
 
 @tool(concurrency="parallel")
@@ -336,17 +321,23 @@ async def steers() -> str:
     return "steered"
 
 
-@tool
-async def todo() -> str:
-    return "2 items"
+def says(name: str, result: str, **options: Any) -> Any:
+    """A tool that gives always the same."""
+
+    async def run(path: str = "", n: int = 1) -> str:
+        return result
+
+    return tool(name=name, **options)(run)
 
 
-@tool
-async def execute_code() -> str:
-    return "42"
-
-
-TOOLS = (echo, put, write, fail, huge, stuck, risky, thread, interrupts, steers, todo, execute_code)
+CONSTANT = (
+    says("write", "wrote a", path_arguments=["path"], effect="idempotent"),
+    says("huge", HUGE, concurrency="parallel", effect="pure"),
+    says("risky", "done", approval="ask"),
+    says("todo", "2 items"),
+    says("execute_code", "42"),
+)
+TOOLS = (echo, put, fail, stuck, thread, interrupts, steers, *CONSTANT)
 
 
 # What must hold

@@ -83,12 +83,6 @@ def test_results_and_the_words_behind_them_are_one_row() -> None:
     assert answered == {"role": "user", "content": [result, {"type": "text", "text": "and?"}]}
 
 
-def test_a_call_whose_result_never_came_is_removed_not_invented() -> None:
-    lost = Message("assistant", None, tool_calls=(ToolCall("c", "echo", "{}"),))
-    sent = rows([Message("user", "q"), lost, Message("user", "hm")])
-    assert [row["content"][0]["text"] for row in sent] == ["q", "(tool call removed)", "hm"]
-
-
 def test_thoughts_lead_or_stand_before_the_call_that_they_led_to() -> None:
     dark = {"type": "redacted_thinking", "data": "dark", "issuer": ISSUER}
     kept, calls = (

@@ -106,9 +106,7 @@ def test_a_setting_brings_a_part_of_the_rest_back(
     Agent(model, tools=[lookup], system_prompt="A clerk.", settings={"prompt": asked}).chat("go")
     prompt = told(model.requests[0])
     assert prompt.startswith("A clerk.\n\n")
-    assert (
-        [word for word in there if word not in prompt] == [word for word in not_there if word in prompt] == []
-    )
+    assert [one for one in there if one not in prompt] == [one for one in not_there if one in prompt] == []
 
 
 @pytest.mark.behaviour("PROMPT-21")

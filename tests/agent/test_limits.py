@@ -374,9 +374,7 @@ def test_waiting_for_a_person_takes_no_time(kind: str, tmp_path: Path) -> None:
         await clock.sleep(300)
         return True if kind == "approval" else "red"
 
-    asked = (
-        called("act") if kind == "approval" else called("clarify", {"question": "Which?", "choices": ["red"]})
-    )
+    asked = called("act") if kind == "approval" else called("clarify", {"question": "?", "choices": ["red"]})
     options = {"tools": [act], "toolsets": ("clarify",), "callbacks": {kind: person}, "clock": clock}
     settings = {"approval": {"timeout": 5_000}}
     script = [tools(asked), text("ok")]

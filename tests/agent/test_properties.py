@@ -397,9 +397,7 @@ def after_the_turn(world: World, result: TurnResult, steps: list[Step]) -> None:
         assert 0 <= world.budget.used - result.api_calls <= never_sent, "an iteration is charged once"
     for port in world.ports:
         for body, sent in zip(port.requests, port.sent, strict=True):
-            assert "tools" in body or sent.toolless, (
-                "only the last word and a summary are asked for without tools"
-            )
+            assert "tools" in body or sent.toolless, "only a last word and a summary have no tools"
     if result.completed:
         assert result.final_response
         assert result.error is None

@@ -24,9 +24,7 @@ def agent(*script: Any, **options: Any) -> Agent:
 def test_async_for_gives_every_step_with_its_reasons() -> None:
     async def scenario() -> list[Step]:
         turn = agent(tools(call("echo", {})), text("done")).start("go")
-        assert (turn.state, turn.result, turn.steps) == ("Prepare", None, []), (
-            "a turn does not move by itself"
-        )
+        assert (turn.state, turn.result, turn.steps) == ("Prepare", None, []), "it does not move by itself"
         assert turn.snapshot()["counters"]["iterations"] == 0
         steps = [step async for step in turn]
         assert turn.result is not None

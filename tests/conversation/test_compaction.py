@@ -215,9 +215,7 @@ def test_the_prompt_updates_an_earlier_summary_and_masks_keys() -> None:
     assert not any(words in prompt for words in ("abcdefghijklmnop", "secret thoughts"))
     assert "old facts" in summary_without_model(middle)
     middle = [Message("user", "x" * 5_000) for _ in range(20)]
-    assert len(summary_prompt(middle, window=4_000, most_chars=8_000)) < 12_000, (
-        "a smaller model is shown less"
-    )
+    assert len(summary_prompt(middle, window=4_000, most_chars=8_000)) < 12_000, "a smaller model sees less"
 
 
 def test_two_thousand_messages_in_a_tenth_of_a_second() -> None:

@@ -95,6 +95,7 @@ FORMS: dict[str, tuple[Any, Any]] = {
     "ours: audio": (AudioPart(base64.b64decode(WAV)), AUDIO),
     "ours: a file": (FilePart(base64.b64decode(PDF), "a.pdf"), FILE),
 }  # fmt: skip
+DICTS = [(form, stored) for form, stored in FORMS.values() if isinstance(form, dict)]
 NO_PARTS: dict[str, Any] = {
     "a number": 3,
     "no type": {"text": "x"},
@@ -139,11 +140,9 @@ def test_parts_are_read_from_files(tmp_path: Path) -> None:
 
 
 def test_a_history_may_have_parts_of_any_wire() -> None:
-    rows: list[Any] = [
-        {"role": "user", "content": [form for form, _ in FORMS.values() if isinstance(form, dict)]}
-    ]
+    rows: list[Any] = [{"role": "user", "content": [form for form, _ in DICTS]}]
     (row,) = supplied_history(rows, choose("openai:gpt-5", api_key="k").runtime()).messages
-    assert row.content == [stored for form, stored in FORMS.values() if isinstance(form, dict)]
+    assert row.content == [stored for _, stored in DICTS]
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=9)
@@ -155,9 +154,7 @@ KEYS = st.sampled_from(
 VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=6
 )
-TYPES = st.sampled_from(
-    [form["type"] for form, _ in FORMS.values() if isinstance(form, dict)] + ["thinking", "other"]
-)
+TYPES = st.sampled_from([form["type"] for form, _ in DICTS] + ["thinking", "other"])
 
 
 @given(

@@ -179,7 +179,7 @@ READ = {
 
 @pytest.mark.behaviour("BUILD-18")
 @pytest.mark.parametrize(
-    ("model", "read"), [(model, read) for read, models in READ.items() for model in models.split()]
+    ("model", "read"), [(one, read) for read, models in READ.items() for one in models.split()]
 )
 def test_what_a_model_reads(model: str, read: str) -> None:
     address = "http://127.0.0.1:1/v1" if model == "local:anything" else None

@@ -217,9 +217,7 @@ OTHERS: list[Callable[[str, pytest.MonkeyPatch], Any]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    "other", OTHERS, ids=["key", "address", "headers", "timeout", "proxy", "organisation"]
-)
+@pytest.mark.parametrize("other", OTHERS, ids=["key", "address", "headers", "timeout", "proxy", "account"])
 def test_what_is_made_of_other_things_is_shared_with_nobody(
     other: Callable[[str, pytest.MonkeyPatch], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,7 +97,7 @@ def test_serial_tools_never_overlap_parallel_ones() -> None:
         return name
 
     calls = [
-        call(name, {"name": n}) for name, n in zip(("read", "read", "write", "read"), "abwc", strict=True)
+        call(name, {"name": n}) for n, name in {"a": "read", "b": "read", "w": "write", "c": "read"}.items()
     ]
     play([tools(*calls), text("done")], tools=[read, write])
     assert [*order[:2], *sorted(order[2:4])] == ["+a", "+b", "-a", "-b"]

@@ -25,10 +25,8 @@ from tests.helpers.harness import TOOLS, Heard, play, table
 PARAGRAPH = "a paragraph of an earlier conversation, with facts in it. " * 12
 
 
-def history(pairs: int, content: str = PARAGRAPH) -> list[dict[str, Any]]:
-    return [
-        {"role": role, "content": f"{n} {content}"} for n in range(pairs) for role in ("user", "assistant")
-    ]
+def history(pairs: int, said: str = PARAGRAPH) -> list[dict[str, Any]]:
+    return [{"role": role, "content": f"{n} {said}"} for n in range(pairs) for role in ("user", "assistant")]
 
 
 @tool(effect="unsafe")
@@ -73,9 +71,7 @@ def test_74_a_conversation_that_is_too_large_is_compacted_before_the_first_call(
     assert [step.event for step in played.steps][:4] == ["ready", "oversized", "unsummarised", "compressed"]
     assert "tools" not in played.server.bodies[0]
     assert played.server.bodies[1]["messages"][-1]["content"] == words
-    assert store_for(str(played.agent.home)).archived(played.agent.session_id), (
-        "in place: the rows are put aside"
-    )
+    assert store_for(str(played.agent.home)).archived(played.agent.session_id), "the rows are put aside"
     assert played.result.parent_session_id is None
     off = play([text("ok")], settings={"compression": {"enabled": False}}, **options)
     assert not off.result.compressions

@@ -351,7 +351,7 @@ def test_each_failed_attempt_is_told_once_with_its_number_class_and_address() ->
     told = [line for line in played.heard.of("status") if "failed after" in line]
     told = [re.sub(r"\d\.\d s", "0 s", line) for line in told]
     assert told == [
-        f"attempt {n} of 3 failed after 0 s at {at}: server error: scripted status 500" for n in (1, 2, 3)
+        f"attempt {n} of 3 failed after 0 s at {at}: server error: scripted status 500" for n in "123"
     ]
 
 

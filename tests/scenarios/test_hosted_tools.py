@@ -42,12 +42,10 @@ def made(model: tuple[str, str], url: str, home: Path, hosted: Any, **options: A
     )
 
 
-def asked(
-    model: tuple[str, str], home: Path, hosted: Any, *script: Any, **options: Any
-) -> list[dict[str, Any]]:
+def asked(model: tuple[str, str], home: Path, hosted: Any, *script: Any, **more: Any) -> list[dict[str, Any]]:
     """The bodies of a turn's requests."""
     with ScriptedServer(script or [text("done")]) as server:
-        agent = made(model, server.url, home, hosted, **options)
+        agent = made(model, server.url, home, hosted, **more)
         assert agent.run_conversation("go").completed or script
         agent.close()
     return server.bodies
@@ -234,9 +232,7 @@ def test_what_they_did_goes_back_to_claude_as_it_came(stream: bool, tmp_path: Pa
         agent.close()
     _, second, third = (asked.body["messages"] for asked in server.asked)
     assert without_marks(second[1]["content"]) == [THOUGHT, BEGUN, SEARCH, FOUND, CITED, ECHO]
-    assert without_marks(third[1]["content"]) == [BEGUN, SEARCH, FOUND, CITED, ECHO], (
-        "thoughts are of their loop"
-    )
+    assert without_marks(third[1]["content"]) == [BEGUN, SEARCH, FOUND, CITED, ECHO], "without thoughts"
     assert without_marks(third[3]["content"]) == [RAN, PRINTED, {"type": "text", "text": "And 42."}]
     said = ["the provider searched the web: height of the Zugspitze", "the provider ran code: print(6*7)"]
     assert [line for line in lines if line.startswith("the provider")] == said

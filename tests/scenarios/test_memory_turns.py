@@ -99,12 +99,12 @@ def test_a_default_agent_offers_skills_only_where_there_are_any(tmp_path: Path) 
         folder = tmp_path / root / "skills" / name
         folder.mkdir(parents=True)
         (folder / "SKILL.md").write_text(
-            f"---\nname: {name}\ndescription: How to do it.\n---\n{name.title()} well."
+            f"---\nname: {name}\ndescription: How to.\n---\n{name.title()} well."
         )
     assert "skill_view" in offered()
     script = [tools(call("skill_view", {"name": "frying"})), text("done")]
     played = play(script, toolsets=["skills"], workdir=tmp_path)
-    assert "- frying: How to do it." in prompt_of(played.server.bodies[0])
+    assert "- frying: How to." in prompt_of(played.server.bodies[0])
     assert "Frying well." not in prompt_of(played.server.bodies[0]), "a skill is read on demand"
     assert "Frying well." in played.results[0]
 

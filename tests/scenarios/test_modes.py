@@ -150,9 +150,7 @@ def told(played: Played) -> dict[str, Any]:
         "result": json.loads(_without_wording(json.dumps(result).replace(played.server.url, "URL"))),
         "shown": "".join(delta or "|" for delta in heard.of("stream_delta")),
         "thoughts": "".join(heard.of("reasoning")),
-        "tools": sorted(
-            (values[1:] for values in heard.of("tool_complete")), key=repr
-        ),  # they end in any order
+        "tools": sorted((values[1:] for values in heard.of("tool_complete")), key=repr),
         "named": heard.of("tool_gen"),
         "interim": heard.of("interim_assistant"),
         "waits": played.waits,

@@ -10,9 +10,7 @@ from fsm_agent.testing import blank, call, cut, cut_tool_call, length, overflow,
 from tests.helpers.harness import Played, play, table
 
 HALF_JSON = tools(call("echo", '{"text": nope]}'))
-REFUSED = {
-    "error": {"message": "max_tokens is too large. This model supports at most 4096 completion tokens"}
-}
+REFUSED = {"error": {"message": "max_tokens is too large. This model supports at most 4096 output tokens"}}
 RAISE = "raise the output cap: max_output_tokens"
 BATCH = tools(call("echo", {"text": "a"}), call("echo", {"text": "b"}), call("put", {"key": "k"}))
 IN_A_ROW = tools(call("put", {"key": "a"}), call("put", {"key": "b"}))

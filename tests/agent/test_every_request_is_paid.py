@@ -15,6 +15,7 @@ from fsm_agent.sessions.turn import Turn
 from fsm_agent.testing import FakeClock, Received, ScriptedServer, call, repeat, silence, status, text, tools
 from fsm_agent_states.compaction import COMPACTION
 from fsm_agent_states.table import TURN
+from tests.helpers.waiting import until_so
 
 WORDS = "words and more words " * 60
 LONG: list[dict[str, Any]] = [
@@ -65,8 +66,7 @@ async def cut_off(turn: Turn, server: ScriptedServer) -> None:
     """Break a turn off while its next request is out."""
     before = server.completions
     task = asyncio.ensure_future(turn.arun())
-    while server.completions == before and not task.done():
-        await asyncio.sleep(0.005)
+    await until_so(lambda: server.completions > before or task.done(), "the request")
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fsm_agent import Agent, Settings, TurnResult
+from fsm_agent import Agent, TurnResult
 from fsm_agent.composition.options import AgentOptions
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import FakeClock, ScriptedModel, text
@@ -29,12 +29,6 @@ def no_schema(*things: int) -> str:
 
 BAD: dict[str, dict[str, Any]] = {
     "an unknown provider": {"model": "nobody:model"},
-    "no provider": {"model": "gpt-5"},
-    "no model": {"model": "openai:"},
-    "a missing key": {"model": "openai:gpt-5"},
-    "a malformed address": {"model": "openai:m", "api_key": "k", "base_url": "localhost:80"},
-    "an unknown wire": {"model": "openai:m", "api_key": "k", "api_mode": "smoke_signals"},
-    "a window of nothing": {"model": "offline:demo", "context_window": 0},
     "an unknown setting": {"model": "offline:demo", "settings": {"max_iteration": 3}},
     "a setting out of range": {"model": "offline:demo", "settings": {"api_max_retries": 0}},
     "settings of a wrong type": {"model": "offline:demo", "settings": 3},
@@ -47,12 +41,9 @@ BAD: dict[str, dict[str, Any]] = {
         "model": "offline:demo",
         "fallbacks": [{"model": "offline:demo", "key": "x"}],
     },
-    "a mapping as the type of answers": {"model": "offline:demo", "output_type": {"type": "object"}},
     "an unknown callback": {"model": "offline:demo", "callbacks": {"on_text": print}},
     "a callback that cannot be called": {"model": "offline:demo", "callbacks": {"status": 3}},
     "a model of a wrong type": {"model": 3},
-    "a key of a wrong type": {"model": "openai:m", "api_key": [3]},
-    "an empty key": {"model": "openai:m", "api_key": ""},
 }
 
 
@@ -91,32 +82,28 @@ def test_a_history_that_is_none(history: Any) -> None:
         scripted().run_conversation("go", conversation_history=history)
 
 
-@pytest.mark.behaviour("PREP-04")
-def test_lone_surrogates_and_nul_are_made_safe() -> None:
-    played = play([text("ok")], "a\ud800b\x00c")
-    assert played.server.bodies[0]["messages"][1]["content"] == "a\ufffdbc"
-    assert played.result.messages[0]["content"] == "a\ufffdbc"
+BIG = "0123456789" * 100_000
+PARTS = [
+    {"type": "text", "text": "what is this"},
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+]
 
 
-def test_a_megabyte_of_text_arrives_whole() -> None:
-    message = "0123456789" * 100_000
+@pytest.mark.behaviour("PREP-04", "PREP-05")
+@pytest.mark.parametrize(
+    ("message", "arrives"),
+    [
+        ("a\ud800b\x00c", "a\ufffdbc"),
+        ("hi <memory-context>\nsecret\n</memory-context> there", "hi there"),
+        (BIG, BIG),
+        (PARTS, PARTS),
+    ],
+    ids=["unsafe characters", "a leaked memory block", "a megabyte", "parts"],
+)
+def test_what_arrives_of_a_message_is_what_is_stored(message: Any, arrives: Any) -> None:
     played = play([text("ok")], message, context_window=1_000_000)
-    assert played.server.bodies[0]["messages"][1]["content"] == message
-
-
-@pytest.mark.behaviour("PREP-05")
-def test_a_leaked_memory_block_is_dropped() -> None:
-    played = play([text("ok")], "hi <memory-context>\nsecret\n</memory-context> there")
-    assert played.result.messages[0]["content"] == "hi there"
-
-
-def test_parts_are_sent_as_parts() -> None:
-    parts = [
-        {"type": "text", "text": "what is this"},
-        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
-    ]
-    played = play([text("a cat")], parts)  # type: ignore[arg-type]
-    assert played.server.bodies[0]["messages"][1]["content"] == parts
+    assert played.server.bodies[0]["messages"][1]["content"] == arrives
+    assert played.result.messages[0]["content"] == arrives
 
 
 @pytest.mark.behaviour("PREP-02", "FIN-16")
@@ -129,17 +116,6 @@ def test_the_result_reads_like_a_dict() -> None:
     assert "completed" in result
     with pytest.raises(KeyError):
         result["nothing"]
-
-
-def test_settings_come_from_arguments_over_environment_over_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FSM_AGENT_BUDGET__GRACE_CALL", "false")
-    monkeypatch.setenv("FSM_AGENT_MAX_ITERATIONS", "7")
-    assert Settings.of({"max_iterations": 3}).max_iterations == 3
-    assert Settings().max_iterations == 7
-    assert not Settings().budget.grace_call
-    monkeypatch.setenv("FSM_AGENT_MAX_ITERATIONS", "many")
-    with pytest.raises(ConfigError, match="max_iterations"):
-        Settings()
 
 
 def test_without_a_key_or_a_server_the_offline_demo_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,9 +142,8 @@ def test_usage_of_the_session_adds_up() -> None:
 
 def test_a_scripted_model_from_a_file(tmp_path: Path) -> None:
     script = tmp_path / "script.jsonl"
-    script.write_text(
-        '{"calls": [{"name": "calculate", "arguments": {"expression": "6*7"}}]}\n{"status": 503}\n"42"\n'
-    )
+    calls = '{"calls": [{"name": "calculate", "arguments": {"expression": "6*7"}}]}'
+    script.write_text(f'{calls}\n{{"status": 503}}\n"42"\n')
     result = Agent(f"scripted:{script}", clock=FakeClock()).run_conversation("go")
     assert (result.final_response, result.attempts) == ("42", 3)
     script.write_text('"fine"\n{"txt": 3}\n')
@@ -227,66 +202,47 @@ def test_an_argument_of_another_library_is_answered_with_ours(name: str, allowed
     assert str(caught.value).startswith(f"unknown argument of Agent; given: {name}; allowed: {allowed}")
 
 
-def test_a_mapping_as_the_type_of_answers_is_answered_with_json_schema() -> None:
-    with pytest.raises(ConfigError, match=r"output_type is a mapping; .*allowed: JsonSchema"):
-        scripted(output_type={"type": "object"})
-
-
 def test_a_fork_at_what_is_no_number_is_one_line() -> None:
     with scripted() as agent:
         turn = agent.run_conversation("go").turn_id
         for given in ("3", 1.5, True):
-            with pytest.raises(
-                ConfigError, match=r"number of a move has the wrong type; given: .*a number, 0 to"
-            ):
+            with pytest.raises(ConfigError, match=r"move has the wrong type; given: .*a number, 0 to"):
                 agent.fork(turn, at=given)
 
 
 def test_a_setting_may_be_named_as_on_the_command_line() -> None:
-    with scripted(
-        settings={"limits.turn.usd": 1, "limits": {"turn": {"tokens": 9}}, "max_iterations": 3}
-    ) as agent:
+    settings = {"limits.turn.usd": 1, "limits": {"turn": {"tokens": 9}}, "max_iterations": 3}
+    with scripted(settings=settings) as agent:
         turn = agent.settings.limits.turn
         assert (turn.usd, turn.tokens, agent.settings.max_iterations) == (1, 9, 3)
-    with pytest.raises(
-        ConfigError,
-        match=r"unknown setting limits\.turn\.usdd; given: 1; allowed: limits\.turn\.usd, perhaps",
-    ):
+    line = r"unknown setting limits\.turn\.usdd; given: 1; allowed: limits\.turn\.usd, perhaps"
+    with pytest.raises(ConfigError, match=line):
         scripted(settings={"limits.turn.usdd": 1})
 
 
-class Ends:
-    """A tool's end, counted."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def agent(self) -> Agent:
-        return scripted(tools=[replace(as_tool(no_schema_needed), closer=self.close)])
-
-    def close(self) -> None:
-        self.count += 1
-
-
-def no_schema_needed(city: str) -> str:
+def city(city: str) -> str:
     """Takes a text."""
     return city
 
 
 def test_an_agent_is_closed_by_the_end_of_its_block() -> None:
-    ends = Ends()
-    with ends.agent() as agent:
+    ends: list[str] = []
+
+    def ending() -> Agent:
+        return scripted(tools=[replace(as_tool(city), closer=lambda: ends.append("closed"))])
+
+    with ending() as agent:
         assert agent.chat("go") == "ok"
-        assert ends.count == 0
-    assert ends.count == 1
+        assert not ends
+    assert len(ends) == 1
 
     async def main() -> None:
-        async with ends.agent() as agent:
+        async with ending() as agent:
             assert (await agent.arun("go")).final_response == "ok"
-        assert ends.count == 2
+        assert len(ends) == 2
         with pytest.raises(ZeroDivisionError):
-            async with ends.agent():
+            async with ending():
                 raise ZeroDivisionError
-        assert ends.count == 3
+        assert len(ends) == 3
 
     asyncio.run(main())

@@ -15,12 +15,11 @@ from fsm_agent.sessions.turn import Turn
 from fsm_agent.testing import FakeClock, Received, ScriptedServer, call, repeat, silence, status, text, tools
 from fsm_agent_states.compaction import COMPACTION
 from fsm_agent_states.table import TURN
+from tests.helpers.waiting import until_so
 
 WORDS = "words and more words " * 60
 LONG: list[dict[str, Any]] = [
-    {"role": role, "content": f"{role} {number}: {WORDS}"}
-    for number in range(40)
-    for role in ("user", "assistant")
+    {"role": role, "content": f"{role} {n}: {WORDS}"} for n in range(40) for role in ("user", "assistant")
 ]
 """Too long for a window of 8,192 tokens."""
 
@@ -31,9 +30,7 @@ def on(server: ScriptedServer, home: Path, **options: Any) -> Agent:
 
 
 def auxiliaries(server: ScriptedServer, number: int) -> list[dict[str, Any]]:
-    return [
-        {"model": f"openai:small-{place}", "base_url": server.url, "api_key": "k"} for place in range(number)
-    ]
+    return [{"model": f"openai:small-{n}", "base_url": server.url, "api_key": "k"} for n in range(number)]
 
 
 @pytest.mark.parametrize(("cap", "sent"), [(1, 1), (2, 2), (5, 5), (60, 8)])
@@ -53,16 +50,6 @@ def test_summarisers_that_fail_are_paid_for_one_by_one(tmp_path: Path, cap: int,
     assert result.turn_exit_reason == ("text_response" if cap > 6 else "attempt_cap_reached")
 
 
-def test_a_summariser_that_fails_is_followed_by_the_next(tmp_path: Path) -> None:
-    with ScriptedServer([status(500), text("what was said before"), text("ok")]) as server:
-        agent = on(server, tmp_path, auxiliary=auxiliaries(server, 3))
-        result = agent.run_conversation("go", conversation_history=LONG)
-        agent.close()
-        assert [body["model"] for body in server.bodies] == ["small-0", "small-1", "m"]
-    assert (result.final_response, result.attempts) == ("ok", 3)
-    assert result.compressions[0]["model"] == "small-1"
-
-
 def test_when_nobody_may_do_without_a_model_the_history_stays_as_it_is(tmp_path: Path) -> None:
     settings = {"compression": {"without_model": False}}
     with ScriptedServer([status(500), text("ok")]) as server:
@@ -79,8 +66,7 @@ async def cut_off(turn: Turn, server: ScriptedServer) -> None:
     """Break a turn off while its next request is out."""
     before = server.completions
     task = asyncio.ensure_future(turn.arun())
-    while server.completions == before and not task.done():
-        await asyncio.sleep(0.005)
+    await until_so(lambda: server.completions > before or task.done(), "the request")
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -138,7 +124,7 @@ def test_a_compaction_that_a_person_asks_for_has_a_bound(
 
 def bound(table: Table, **limits: int) -> int:
     """The printed bound on requests."""
-    report = verify_table(table, limits)
+    report = verify_table(table, limits, small=False)
     assert report.ok
     (most,) = [one.value for one in report.figures if one.quantity == "attempts spent"]
     assert most is not None
@@ -157,7 +143,7 @@ def delegated(goal: str) -> Any:
 
 @pytest.mark.behaviour("BUD-03c")
 @pytest.mark.parametrize("mode", ["independent", "shared", "tree_cap"])
-@pytest.mark.parametrize("most", [1, 4, 9])
+@pytest.mark.parametrize("most", [1, pytest.param(4, marks=pytest.mark.slow), 9])
 def test_a_tree_of_turns_sends_no_more_than_its_cap(tmp_path: Path, mode: str, most: int) -> None:
     """Children that go on for ever, with children of their own."""
 
@@ -166,14 +152,14 @@ def test_a_tree_of_turns_sends_no_more_than_its_cap(tmp_path: Path, mode: str, m
         depth = asked.count("-")
         return delegated(asked.split("\n")[0][:20]) if depth < 2 else tools(call("look"))
 
-    settings = {
-        "delegation": {"budget": mode, "max_attempts_per_tree": most, "max_depth": 2, "max_iterations": 20}
-    }
+    delegation = {"budget": mode, "max_attempts_per_tree": most, "max_depth": 2, "max_iterations": 20}
     with ScriptedServer(repeat(answer)) as server:
-        agent = on(
-            server, tmp_path, toolsets=["delegate"], tools=[tool(lambda: "seen", name="look")],
-            settings=settings, context_window=100_000,
-        )  # fmt: skip
+        options = {
+            "toolsets": ["delegate"],
+            "tools": [tool(lambda: "seen", name="look")],
+            "context_window": 100_000,
+        }
+        agent = on(server, tmp_path, settings={"delegation": delegation}, **options)
         result = agent.run_conversation("go")
         agent.close()
         assert server.completions == most

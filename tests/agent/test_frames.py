@@ -72,15 +72,11 @@ async def way_of(home: Path, run: Callable[[Turn], Awaitable[object]]) -> list[s
     return model.way
 
 
-def test_few_frames_stand_between_who_steps_a_turn_and_its_model(tmp_path: Path) -> None:
-    way = asyncio.run(way_of(tmp_path, lambda turn: turn.step()))
-    assert "call_llm" in way
-    assert len(way) <= MOST, way
-
-
-def test_running_a_turn_takes_no_more_frames_than_stepping_it(tmp_path: Path) -> None:
-    way = asyncio.run(way_of(tmp_path, lambda turn: turn.arun()))
-    assert len(way) <= MOST, way
+def test_few_frames_stand_between_who_runs_a_turn_and_its_model(tmp_path: Path) -> None:
+    for run in (lambda turn: turn.step(), lambda turn: turn.arun()):
+        way = asyncio.run(way_of(tmp_path, run))
+        assert "call_llm" in way
+        assert len(way) <= MOST, way
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ FORMS = [("chat_completions", "openai"), ("codex_responses", "openai"), ("anthro
 
 @tool(effect="pure")
 def lookup(city: str) -> str:
-    """Weather for a city."""
     return f"{city}: sunny"
 
 
@@ -87,9 +86,8 @@ def test_without_built_in_tools_the_prompt_is_the_one_given_on_every_wire(
     first, empty, none = map(told, server.bodies)
     assert (first, empty) == ("You are a bank clerk.", "")
     assert none.startswith("You are a capable assistant.\n\nWork until")
-    assert not [
-        word for word in (MARK, "SECRET-folder", "System:", "Date:") if word in json.dumps(server.bodies)
-    ]
+    sent = json.dumps(server.bodies)
+    assert not [word for word in (MARK, "SECRET-folder", "System:", "Date:") if word in sent]
 
 
 @pytest.mark.parametrize(
@@ -108,9 +106,7 @@ def test_a_setting_brings_a_part_of_the_rest_back(
     Agent(model, tools=[lookup], system_prompt="A clerk.", settings={"prompt": asked}).chat("go")
     prompt = told(model.requests[0])
     assert prompt.startswith("A clerk.\n\n")
-    assert (
-        [word for word in there if word not in prompt] == [word for word in not_there if word in prompt] == []
-    )
+    assert [one for one in there if one not in prompt] == [one for one in not_there if one in prompt] == []
 
 
 @pytest.mark.behaviour("PROMPT-21")
@@ -120,11 +116,10 @@ def test_with_built_in_tools_all_layers_are_there_unless_a_setting_leaves_one_ou
         ({"machine": False, "context_files": False}, ["Working directory: ", "Date: "]),
     ):
         model = ScriptedModel([text("hi")])
-        Agent(model, toolsets="default", mcp={}, system_prompt="A clerk.", settings={"prompt": prompt}).chat(
-            "go"
-        )
+        options: dict[str, Any] = {"system_prompt": "A clerk.", "settings": {"prompt": prompt}}
+        Agent(model, toolsets="default", mcp={}, **options).chat("go")
         said = told(model.requests[0])
-        layers = (
+        layers = [
             "A clerk.",
             "Work until",
             "# Skills",
@@ -132,7 +127,7 @@ def test_with_built_in_tools_all_layers_are_there_unless_a_setting_leaves_one_ou
             "# The user",
             "Working directory: ",
             "Date: ",
-        )
+        ]
         assert [layer for layer in layers if layer not in said] == missing
         assert ("# Instructions of this project" in said) == (not missing)
 

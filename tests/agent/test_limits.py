@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fsm_agent import Agent, tool
+from fsm_agent import Agent, TurnResult, tool
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.messages import ModelReply, ToolCall, Usage
 from fsm_agent.errors import ConfigError
@@ -35,7 +35,6 @@ PRICES = {NAME: {"input": IN, "output": OUT}}
 
 @tool(effect="pure")
 def look() -> str:
-    """Look somewhere."""
     return "nothing there"
 
 
@@ -109,12 +108,16 @@ def agent(model: Any, home: Path, limits: dict[str, Any], **more: Any) -> Agent:
     return Agent(port, home=home, settings=rules, **given)
 
 
+def run(model: Any, home: Path, limits: dict[str, Any], **more: Any) -> TurnResult:
+    return agent(model, home, limits, **more).run_conversation("hi")
+
+
 # Money and tokens
 
 
 def test_a_turn_ends_before_it_passes_a_limit_in_money(tmp_path: Path) -> None:
     provider = Counting([4_000] * 50)  # 4 cents for a reply
-    result = agent(provider, tmp_path, {"turn": {"usd": 0.5}}).run_conversation("hi")
+    result = run(provider, tmp_path, {"turn": {"usd": 0.5}})
     assert result.turn_exit_reason == "cost_limit"
     assert result.partial
     assert result.estimated_cost_usd == pytest.approx(provider.usd)
@@ -122,12 +125,8 @@ def test_a_turn_ends_before_it_passes_a_limit_in_money(tmp_path: Path) -> None:
     assert result.limit is not None
     assert (result.limit["scope"], result.limit["unit"], result.limit["limit"]) == ("turn", "usd", 0.5)
     assert result.limit["spent"] == pytest.approx(provider.usd)
-    assert (
-        0.5
-        < result.limit["spent"] + result.limit["least"]
-        < 0.6
-        < result.limit["spent"] + result.limit["request"]
-    )
+    assert 0.5 < result.limit["spent"] + result.limit["least"] < 0.6
+    assert result.limit["spent"] + result.limit["request"] > 0.6
     words = f"limits.turn.usd is $0.5000, ${provider.usd:.4f} were spent, and the next request takes $0.0"
     assert words in (result.error or "")
     assert (result.error or "").endswith("raise it, or go on with another message.")
@@ -137,7 +136,7 @@ def test_a_turn_ends_before_it_passes_a_limit_in_money(tmp_path: Path) -> None:
 
 def test_a_turn_ends_before_it_passes_a_limit_in_tokens(tmp_path: Path) -> None:
     provider = Counting([3_000] * 50)
-    result = agent(provider, tmp_path, {"turn": {"tokens": 20_000}}).run_conversation("hi")
+    result = run(provider, tmp_path, {"turn": {"tokens": 20_000}})
     assert (result.turn_exit_reason, result.limit and result.limit["unit"]) == ("token_limit", "tokens")
     assert result.total_tokens == provider.tokens <= 20_000 + provider.beyond
     assert "limits.turn.tokens is 20,000 tokens" in (result.error or "")
@@ -145,7 +144,7 @@ def test_a_turn_ends_before_it_passes_a_limit_in_tokens(tmp_path: Path) -> None:
 
 def test_a_reply_is_made_shorter_so_that_it_fits_in_what_is_left(tmp_path: Path) -> None:
     provider = Counting([1_000, 100_000])
-    result = agent(provider, tmp_path, {"turn": {"usd": 0.1}}).run_conversation("hi")
+    result = run(provider, tmp_path, {"turn": {"usd": 0.1}})
     first, second = provider.caps[:2]
     assert first is not None
     assert second is not None
@@ -157,7 +156,7 @@ def test_a_reply_is_made_shorter_so_that_it_fits_in_what_is_left(tmp_path: Path)
 
 def test_without_a_limit_nothing_is_capped_or_asked(tmp_path: Path) -> None:
     provider = Counting([10, 10])
-    assert agent(provider, tmp_path, {}).run_conversation("hi").limit is None
+    assert run(provider, tmp_path, {}).limit is None
     assert provider.caps == [None, None]
     kinds = {kind for (kind,) in store_for(tmp_path).database.select("SELECT kind FROM effects")}
     said = "".join(one for (one,) in store_for(tmp_path).database.select("SELECT asked FROM visits"))
@@ -173,13 +172,9 @@ def test_a_configured_cap_stays_when_it_is_below_what_is_left(tmp_path: Path) ->
 
 @pytest.mark.parametrize("where", ["model", "fallback", "auxiliary"])
 def test_a_model_without_a_price_is_refused_under_a_limit_in_money(where: str, tmp_path: Path) -> None:
-    unknown, known = (
-        {"model": "openrouter:any/model", "api_key": "k"},
-        {"model": "openai:gpt-5-mini", "api_key": "k"},
-    )
-    made: dict[str, Any] = (
-        {} if where == "model" else {"fallbacks" if where == "fallback" else "auxiliary": [unknown]}
-    )
+    unknown: dict[str, Any] = {"model": "openrouter:any/model", "api_key": "k"}
+    known: dict[str, Any] = {"model": "openai:gpt-5-mini", "api_key": "k"}
+    made = {} if where == "model" else {"fallbacks" if where == "fallback" else "auxiliary": [unknown]}
     main = unknown if where == "model" else known
     rules = {"limits": {"day": {"usd": 5}}}
     paid = Agent(**main, **made, home=tmp_path, settings=rules)
@@ -196,9 +191,7 @@ def test_a_model_without_a_price_is_refused_under_a_limit_in_money(where: str, t
 
 
 def test_a_model_of_ones_own_costs_nothing(tmp_path: Path) -> None:
-    result = agent(
-        Counting([9_000] * 3), tmp_path, {"turn": {"usd": 0.001}}, settings={"prices": {}}
-    ).run_conversation("hi")
+    result = run(Counting([9_000] * 3), tmp_path, {"turn": {"usd": 0.001}}, settings={"prices": {}})
     assert (result.turn_exit_reason, result.cost_status) == ("text_response", "included")
 
 
@@ -217,43 +210,36 @@ def test_a_session_counts_all_its_turns_also_of_other_processes(tmp_path: Path) 
     assert (third.turn_exit_reason, third.limit and third.limit["scope"]) == ("token_limit", "session")
     assert third.limit is not None
     assert third.limit["spent"] > 10_000
-    assert agent(Counting([5_000]), tmp_path, limits, session_id="t").run_conversation("hi").completed
+    assert run(Counting([5_000]), tmp_path, limits, session_id="t").completed
 
 
 def test_a_day_counts_all_sessions_of_the_home_and_ends_at_midnight(tmp_path: Path) -> None:
     limits = {"day": {"usd": 0.1}}
-    assert agent(Counting([9_000]), tmp_path, limits).run_conversation("hi").completed
-    result = agent(Counting([9_000]), tmp_path, limits).run_conversation("hi")
+    assert run(Counting([9_000]), tmp_path, limits).completed
+    result = run(Counting([9_000]), tmp_path, limits)
     assert (result.turn_exit_reason, result.limit and result.limit["scope"]) == ("cost_limit", "day")
     assert "wait for tomorrow" in (result.error or "")
     store = store_for(tmp_path)
     asyncio.run(store.written(lambda c: c.execute("UPDATE usage SET at = at - 86400") and None))
-    assert agent(Counting([9_000]), tmp_path, limits).run_conversation("hi").completed
+    assert run(Counting([9_000]), tmp_path, limits).completed
 
 
 def test_a_tree_counts_children_and_a_turn_alone_does_not(tmp_path: Path) -> None:
-    def script() -> Any:
-        return [
-            tools(called("delegate", {"tasks": [{"goal": "one"}]}), usage=Usage(100, 1_000)),
-            text("the child's", usage=Usage(100, 7_000)),
-            text("the parent's", usage=Usage(100, 100)),
-        ]
+    script = [
+        tools(called("delegate", {"tasks": [{"goal": "one"}]}), usage=Usage(100, 1_000)),
+        text("the child's", usage=Usage(100, 7_000)),
+        text("the parent's", usage=Usage(100, 100)),
+    ]
 
-    alone = agent(
-        script(), tmp_path / "a", {"turn": {"tokens": 8_000}}, toolsets=("delegate",)
-    ).run_conversation("hi")
+    def under(scope: str) -> TurnResult:
+        return run([*script], tmp_path / scope, {scope: {"tokens": 8_000}}, toolsets=("delegate",))
+
+    alone = under("turn")
     assert alone.completed, alone.error
-    tree = agent(
-        script(), tmp_path / "b", {"tree": {"tokens": 8_000}}, toolsets=("delegate",)
-    ).run_conversation("hi")
-    assert (tree.turn_exit_reason, tree.limit and tree.limit["scope"]) == ("token_limit", "tree")
-    assert tree.limit is not None
-    assert tree.limit["spent"] == 1_100 + 7_100
-    session = agent(
-        script(), tmp_path / "c", {"session": {"tokens": 8_000}}, toolsets=("delegate",)
-    ).run_conversation("hi")
-    assert session.limit is not None
-    assert session.limit["spent"] == 1_100 + 7_100
+    for scope in ("tree", "session"):
+        limit = under(scope).limit
+        assert limit is not None
+        assert (limit["scope"], limit["unit"], limit["spent"]) == (scope, "tokens", 1_100 + 7_100)
 
 
 class Delegating(Counting):
@@ -281,9 +267,8 @@ def test_another_agent_that_is_a_tool_stays_under_the_limits_of_the_tree(tmp_pat
     spender = Counting([4_000] * 9)
     helper = agent(spender, tmp_path / "other", {"turn": {"tokens": 1_000_000}}, name="helper")
     script = [tools(called("helper", {"task": "spend"})), text("so it is", usage=Usage(100, 10))]
-    boss = agent(
-        script, tmp_path, {"tree": {"tokens": 20_000}, "day": {"tokens": 50_000}}, tools=[helper.as_tool()]
-    )
+    limits = {"tree": {"tokens": 20_000}, "day": {"tokens": 50_000}}
+    boss = agent(script, tmp_path, limits, tools=[helper.as_tool()])
     result = boss.run_conversation("hi")
     assert result.children[0].turn_exit_reason == "token_limit"
     assert 10_000 < spender.tokens <= 20_000 + spender.beyond
@@ -306,17 +291,14 @@ def test_turns_at_once_cannot_pass_a_limit_together(turns: int, tmp_path: Path) 
 
 def test_what_was_spent_is_what_the_server_counted(tmp_path: Path) -> None:
     with ScriptedServer([repeat(tools(called("look"), usage=Usage(300, 900, cache_read=100)))]) as server:
-        rules = {
-            "limits": {"turn": {"usd": 0.05}},
-            "prices": {"local:m": {"input": IN, "output": OUT, "cache_read": 1}},
-        }
-        paid = Agent("local:m", base_url=server.url, tools=[look], toolsets=(), home=tmp_path,
-                     settings=rules | {"guardrail": {"hard_stop": False}})  # fmt: skip
+        prices = {"local:m": {"input": IN, "output": OUT, "cache_read": 1}}
+        rules = {"limits": {"turn": {"usd": 0.05}}, "prices": prices, "guardrail": {"hard_stop": False}}
+        options: dict[str, Any] = {"tools": [look], "toolsets": (), "home": tmp_path, "settings": rules}
+        paid = Agent("local:m", base_url=server.url, **options)
         result = paid.run_conversation("hi")
         paid.close()
-    usd = (
-        server.served_usage.input * IN + server.served_usage.output * OUT + server.served_usage.cache_read
-    ) / 1e6
+    served = server.served_usage
+    usd = (served.input * IN + served.output * OUT + served.cache_read) / 1e6
     assert result.turn_exit_reason == "cost_limit"
     assert result.limit is not None
     assert result.limit["spent"] == pytest.approx(usd) == result.estimated_cost_usd
@@ -328,7 +310,7 @@ def test_what_was_spent_is_what_the_server_counted(tmp_path: Path) -> None:
 
 def test_a_provider_that_reports_nothing_counts_by_the_estimate(tmp_path: Path) -> None:
     provider = Counting([3_000] * 50, reports=False)
-    result = agent(provider, tmp_path, {"turn": {"tokens": 20_000}}).run_conversation("hi")
+    result = run(provider, tmp_path, {"turn": {"tokens": 20_000}})
     assert result.turn_exit_reason == "token_limit"
     assert not result.usage_known
     assert 15_000 < provider.tokens <= 20_000 + provider.beyond
@@ -365,7 +347,7 @@ class Silent(Counting):
 def test_a_request_cannot_outlast_a_limit_in_time(tmp_path: Path) -> None:
     clock = FakeClock()
     silent = Silent(clock)
-    result = agent(silent, tmp_path, {"turn": {"seconds": 29}}, clock=clock).run_conversation("hi")
+    result = run(silent, tmp_path, {"turn": {"seconds": 29}}, clock=clock)
     assert (result.turn_exit_reason, result.limit and result.limit["unit"]) == ("time_limit", "seconds")
     assert len(silent.caps) == 1
     assert result.limit is not None
@@ -375,44 +357,28 @@ def test_a_request_cannot_outlast_a_limit_in_time(tmp_path: Path) -> None:
 def test_a_wait_cannot_outlast_a_limit_in_time(tmp_path: Path) -> None:
     clock, began = FakeClock(), FakeClock().now()
     limited = [status(429, headers={"retry-after": "300"}), text("late")]
-    result = agent(limited, tmp_path, {"turn": {"seconds": 20}}, clock=clock).run_conversation("hi")
+    result = run(limited, tmp_path, {"turn": {"seconds": 20}}, clock=clock)
     assert result.turn_exit_reason == "time_limit"
     assert clock.now() - began <= 21
 
 
-def test_waiting_for_a_person_takes_no_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["approval", "clarify"])
+def test_waiting_for_a_person_takes_no_time(kind: str, tmp_path: Path) -> None:
     clock = FakeClock()
 
     @tool(effect="unsafe", approval="ask")
     def act() -> str:
-        """Act."""
         return "done"
 
-    async def approval(*_: Any) -> bool:
-        await clock.sleep(1_000)
-        return True
-
-    script = [tools(called("act")), text("ok")]
-    asks = agent(
-        script, tmp_path, {"turn": {"seconds": 100}}, clock=clock, tools=[act], callbacks={"approval": approval},
-        settings={"approval": {"timeout": 5_000}},
-    )  # fmt: skip
-    assert asks.run_conversation("hi").completed
-
-
-def test_waiting_for_an_answer_takes_no_time(tmp_path: Path) -> None:
-    clock = FakeClock()
-
-    async def clarify(question: str, choices: list[str]) -> str:
+    async def person(*_: Any) -> Any:
         await clock.sleep(300)
-        return "red"
+        return True if kind == "approval" else "red"
 
-    script = [tools(called("clarify", {"question": "Which?", "choices": ["red", "blue"]})), text("ok")]
-    asks = agent(
-        script, tmp_path, {"turn": {"seconds": 100}}, clock=clock, toolsets=("clarify",),
-        callbacks={"clarify": clarify},
-    )  # fmt: skip
-    assert asks.run_conversation("hi").completed
+    asked = called("act") if kind == "approval" else called("clarify", {"question": "?", "choices": ["red"]})
+    options = {"tools": [act], "toolsets": ("clarify",), "callbacks": {kind: person}, "clock": clock}
+    settings = {"approval": {"timeout": 5_000}}
+    script = [tools(asked), text("ok")]
+    assert run(script, tmp_path, {"turn": {"seconds": 100}}, settings=settings, **options).completed
 
 
 def test_time_of_earlier_turns_counts_for_the_session(tmp_path: Path) -> None:
@@ -420,7 +386,6 @@ def test_time_of_earlier_turns_counts_for_the_session(tmp_path: Path) -> None:
 
     @tool(effect="pure")
     async def slow() -> str:
-        """Take long."""
         await clock.sleep(30)
         return "done"
 
@@ -431,9 +396,8 @@ def test_time_of_earlier_turns_counts_for_the_session(tmp_path: Path) -> None:
 
     assert one().run_conversation("hi").completed
     store = store_for(tmp_path)  # moves are timed by the machine's clock
-    asyncio.run(
-        store.written(lambda c: c.execute("UPDATE transitions SET seconds = 40 WHERE seq = 3") and None)
-    )
+    later = "UPDATE transitions SET seconds = 40 WHERE seq = 3"
+    asyncio.run(store.written(lambda c: c.execute(later) and None))
     result = one().run_conversation("again")
     assert (result.turn_exit_reason, result.limit and result.limit["scope"]) == ("time_limit", "session")
 
@@ -451,7 +415,7 @@ def test_time_that_a_person_took_before_a_resume_does_not_count(tmp_path: Path) 
         )
 
     asyncio.run(store.written(waited))
-    result = agent(Counting([10] * 3), tmp_path, {"turn": {"seconds": 19}}, session_id="s").resume("s").run()
+    result = resumed(tmp_path, Counting([10] * 3), seconds=19)
     assert result.limit is not None
     assert 20 <= result.limit["spent"] < 60
 
@@ -498,26 +462,22 @@ async def halfway(home: Path, limits: dict[str, Any]) -> None:
     await turn.run_until(state="ExecuteTools")
 
 
+def resumed(home: Path, provider: Counting, **limits: Any) -> TurnResult:
+    return agent(provider, home, {"turn": limits}, session_id="s").resume("s").run()
+
+
 def test_a_turn_goes_on_under_the_limits_that_its_agent_has_now(tmp_path: Path) -> None:
     asyncio.run(halfway(tmp_path, {"turn": {"tokens": 2_000}}))
-    result = (
-        agent(Counting([1_000] * 3), tmp_path, {"turn": {"tokens": 50_000}}, session_id="s").resume("s").run()
-    )
-    assert result.turn_exit_reason == "text_response"
+    assert resumed(tmp_path, Counting([1_000] * 3), tokens=50_000).turn_exit_reason == "text_response"
 
 
 def test_time_before_a_resume_counts_and_the_time_between_does_not(tmp_path: Path) -> None:
     asyncio.run(halfway(tmp_path, {"turn": {"seconds": 50}}))
     store = store_for(tmp_path)
-    asyncio.run(
-        store.written(lambda c: c.execute("UPDATE transitions SET at = at - 9999, seconds = 10") and None)
-    )
+    long_ago = "UPDATE transitions SET at = at - 9999, seconds = 10"
+    asyncio.run(store.written(lambda c: c.execute(long_ago) and None))
     kept = store.database.select("SELECT COUNT(*) FROM transitions")[0][0]
-    result = (
-        agent(Counting([1_000] * 3), tmp_path, {"turn": {"seconds": 10 * kept - 5}}, session_id="s")
-        .resume("s")
-        .run()
-    )
+    result = resumed(tmp_path, Counting([1_000] * 3), seconds=10 * kept - 5)
     assert result.turn_exit_reason == "time_limit"
     assert result.limit is not None
     assert 10 * kept <= result.limit["spent"] < 10 * kept + 50
@@ -579,13 +539,13 @@ DIES = """
 """
 
 
-@pytest.mark.parametrize("place", [0, 2])
+@pytest.mark.parametrize("place", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_what_a_killed_process_spent_counts_when_the_turn_goes_on(place: int, tmp_path: Path) -> None:
     program = [sys.executable, "-c", textwrap.dedent(DIES), str(tmp_path), str(place)]
     died = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
     assert died.returncode == -signal.SIGKILL, died.stderr
     before, provider = int(died.stdout), Counting([2_000] * 20)
-    result = agent(provider, tmp_path, {"turn": {"tokens": 20_000}}, session_id="s").resume("s").run()
+    result = resumed(tmp_path, provider, tokens=20_000)
     assert result.turn_exit_reason == "token_limit"
     unseen = 2_000  # the reply that nobody saw
     assert before - unseen + provider.tokens <= 20_000 + provider.beyond + 600

@@ -89,30 +89,11 @@ REPLIES: dict[str, Any] = {
 }
 SILENT = {"silence": "headers", "silence after text": "text so far ", "mute": "connect"}
 """Replies that end only because the clock jumps past the watchdog's limit."""
-ENDING = {
-    *(
-        "text",
-        "unreported",
-        "thought text",
-        "slow",
-        "whole",
-        "filtered text",
-        "length thinking",
-        "open think",
-    ),
-    *(
-        "content filter",
-        "refusal",
-        "400",
-        "403",
-        "413",
-        "422",
-        "output cap unknown",
-        "certificate",
-        "local bug",
-    ),
-    *("no such model", "overflow"),
-}
+ENDERS = (
+    "text|unreported|thought text|slow|whole|filtered text|length thinking|open think|content filter|refusal|400|403|413"
+    "|422|output cap unknown|certificate|local bug|no such model|overflow"
+)
+ENDING = set(ENDERS.split("|"))
 """Replies that mostly end a turn; the others are drawn more often, so that turns are long."""
 
 
@@ -220,11 +201,9 @@ class World:
             {"model": port, "context_window": window}
             for port, window in zip(self.ports[1:], case.fallbacks, strict=True)
         ]
-        keys: Any = (
-            [f"k{n}" for n in range(case.keys)]
-            if isinstance(case.keys, int)
-            else Refreshable(case.keys == "refreshed")
-        )
+        keys: Any = Refreshable(case.keys == "refreshed")
+        if isinstance(case.keys, int):
+            keys = [f"k{n}" for n in range(case.keys)]
         self.agent = Agent(
             self.ports[0],
             api_key=keys,
@@ -311,20 +290,10 @@ async def put(key: str, value: str = "") -> str:
     return f"stored {key}"
 
 
-@tool(path_arguments=["path"], effect="idempotent")
-async def write(path: str) -> str:
-    return f"wrote {path}"
-
-
 @tool(effect="pure")
 async def fail() -> str:
     WORLD.get().happens("tool")
     raise RuntimeError("it never works")
-
-
-@tool(concurrency="parallel", effect="pure")
-async def huge(n: int = 1) -> str:
-    return HUGE
 
 
 @tool(effect="unsafe")
@@ -332,11 +301,6 @@ async def stuck() -> str:
     WORLD.get().clock.advance(1_000)
     await asyncio.Event().wait()
     return "never"
-
-
-@tool(approval="ask")
-async def risky() -> str:
-    return "done"
 
 
 @tool(concurrency="parallel")
@@ -357,17 +321,23 @@ async def steers() -> str:
     return "steered"
 
 
-@tool
-async def todo() -> str:
-    return "2 items"
+def says(name: str, result: str, **options: Any) -> Any:
+    """A tool that gives always the same."""
+
+    async def run(path: str = "", n: int = 1) -> str:
+        return result
+
+    return tool(name=name, **options)(run)
 
 
-@tool
-async def execute_code() -> str:
-    return "42"
-
-
-TOOLS = (echo, put, write, fail, huge, stuck, risky, thread, interrupts, steers, todo, execute_code)
+CONSTANT = (
+    says("write", "wrote a", path_arguments=["path"], effect="idempotent"),
+    says("huge", HUGE, concurrency="parallel", effect="pure"),
+    says("risky", "done", approval="ask"),
+    says("todo", "2 items"),
+    says("execute_code", "42"),
+)
+TOOLS = (echo, put, fail, stuck, thread, interrupts, steers, *CONSTANT)
 
 
 # What must hold
@@ -384,24 +354,19 @@ def after_a_move(
     assert counters == expected, "only the row's own resets and spends change counters"
     assert (step.seq, step.source, step.event, step.dest) == (number, row.source, row.event, row.dest)
     for name, value in counters.items():
-        allowed = (
+        shared = (
             ("cut_calls", "incompletes", "scratchpads", "acks", "verifies") if name == "continuations" else ()
         )
-        assert value <= max(limits.get(limit, 0) for limit in (name, *allowed)), name
+        assert value <= max(limits.get(limit, 0) for limit in (name, *shared)), name
     assert snapshot["attempts"] == world.received - unsent(world) <= counters["attempts"]
     assert step.event != "crashed" or "local bug" in world.case.script, "a bug of our own"
 
 
 def unsent(world: World) -> int:
     """Requests that the script itself declares as never sent."""
-    return sum(
-        failure_sent_nothing(name) for name in world.case.script[: len(world.case.script) - len(world.left)]
-    )
-
-
-def failure_sent_nothing(name: str) -> bool:
-    reply = REPLIES.get(name)
-    return isinstance(reply, Failure) and not reply.sent
+    gone = world.case.script[: len(world.case.script) - len(world.left)]
+    replies = (REPLIES.get(name) for name in gone)
+    return sum(isinstance(reply, Failure) and not reply.sent for reply in replies)
 
 
 def after_the_turn(world: World, result: TurnResult, steps: list[Step]) -> None:
@@ -432,9 +397,7 @@ def after_the_turn(world: World, result: TurnResult, steps: list[Step]) -> None:
         assert 0 <= world.budget.used - result.api_calls <= never_sent, "an iteration is charged once"
     for port in world.ports:
         for body, sent in zip(port.requests, port.sent, strict=True):
-            assert "tools" in body or sent.toolless, (
-                "only the last word and a summary are asked for without tools"
-            )
+            assert "tools" in body or sent.toolless, "only a last word and a summary have no tools"
     if result.completed:
         assert result.final_response
         assert result.error is None
@@ -456,14 +419,13 @@ def check_pairs(rows: list[Message]) -> None:
 
 
 def check_requests(world: World) -> None:
-    for port in world.ports:
-        for body in port.requests:
-            assert violations(body["messages"]) == []
+    assert not [body for port in world.ports for body in port.requests if violations(body["messages"])]
 
 
 def history(pairs: int) -> list[dict[str, Any]] | None:
+    said = " words and more words " * 30
     rows = [
-        {"role": role, "content": f"{role} {n}: " + "words and more words " * 30}
+        {"role": role, "content": f"{role} {n}:{said}"}
         for n in range(pairs)
         for role in ("user", "assistant")
     ]
@@ -512,32 +474,18 @@ def store(tmp_path: Path) -> Store:
     return store_for(str(tmp_path))
 
 
-FAST = settings(
-    max_examples=40,
-    derandomize=True,
-    deadline=None,
-    suppress_health_check=[
-        HealthCheck.too_slow,
-        HealthCheck.data_too_large,
-        HealthCheck.function_scoped_fixture,
-    ],
-)
+UNHURRIED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
+FAST = settings(max_examples=30, derandomize=True, deadline=None, suppress_health_check=UNHURRIED)
+LAST_OF_A_CHAIN = Case(["blank"] * 3, {"empty": {"retries": 0}}, fallbacks=[None], repeated=True, budget=5)
+ACKS = {"max_iterations": 2, "continuation": {"acks_enabled": True}}
 
 
 @pytest.mark.behaviour("FSM-08")
 @FAST
 @example(case=Case(script=[], moments=[Moment("thinking", 0)]))
-@example(
-    case=Case(
-        script=["blank"] * 3, settings={"empty": {"retries": 0}}, fallbacks=[None], repeated=True, budget=5
-    )
-)
+@example(case=LAST_OF_A_CHAIN)
 @example(case=Case(script=["text"] * 3, history=12, window=2_000, budget=5))
-@example(
-    case=Case(
-        script=["announced", "echo"], settings={"max_iterations": 2, "continuation": {"acks_enabled": True}}
-    )
-)
+@example(case=Case(script=["announced", "echo"], settings=ACKS))
 @example(case=Case(script=["surrogate"], settings={"max_iterations": 0}))
 @example(case=Case(script=["overflow"], settings={"max_iterations": 12}, fallbacks=[20_000]))
 @given(case=CASES)

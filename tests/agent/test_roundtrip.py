@@ -14,9 +14,8 @@ from fsm_agent.conversation.effects import ApiMode, Runtime
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
 
-WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=20).filter(
-    lambda t: t == t.strip() and t
-)
+CHARACTERS = st.characters(codec="utf-8", exclude_characters="\x00")
+WORDS = st.text(CHARACTERS, min_size=1, max_size=20).filter(lambda t: t == t.strip() and t)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | WORDS,
     lambda v: st.lists(v, max_size=2) | st.dictionaries(WORDS, v, max_size=2),
@@ -73,26 +72,25 @@ def _said(row: Message) -> list[Said]:
     return parts + [("call", call.id, call.name, json.loads(call.arguments)) for call in row.tool_calls]
 
 
+def as_list(content: Any, kind: str = "text") -> list[dict[str, Any]]:
+    return content if isinstance(content, list) else [{"type": kind, "text": content}]
+
+
 def from_chat(body: dict[str, Any]) -> list[Said]:
     parts: list[Said] = []
     for row in body["messages"]:
-        if row["role"] == "system":
-            continue
         if row["role"] == "tool":
             parts.append(("result", row["tool_call_id"], row["content"]))
+        if row["role"] in ("tool", "system"):
             continue
-        content = (
-            row["content"] if isinstance(row["content"], list) else [{"type": "text", "text": row["content"]}]
-        )
-        for item in content:
+        for item in as_list(row["content"]):
             if item["type"] == "text" and item["text"]:
                 parts.append((row["role"], item["text"]))
             elif item["type"] == "image_url":
                 parts.append(("image", item["image_url"]["url"].split(",")[1]))
         for call in row.get("tool_calls", ()):
-            parts.append(
-                ("call", call["id"], call["function"]["name"], json.loads(call["function"]["arguments"]))
-            )
+            made = call["function"]
+            parts.append(("call", call["id"], made["name"], json.loads(made["arguments"])))
     return parts
 
 
@@ -105,12 +103,7 @@ def from_responses(body: dict[str, Any]) -> list[Said]:
             case "function_call_output":
                 parts.append(("result", item["call_id"], item["output"]))
             case "message":
-                content = (
-                    item["content"]
-                    if isinstance(item["content"], list)
-                    else [{"type": "input_text", "text": item["content"]}]
-                )
-                for part in content:
+                for part in as_list(item["content"], "input_text"):
                     if part["type"] in ("input_text", "output_text"):
                         parts.append((item["role"], part["text"]))
                     elif part["type"] == "input_image":
@@ -121,10 +114,7 @@ def from_responses(body: dict[str, Any]) -> list[Said]:
 def from_anthropic(body: dict[str, Any]) -> list[Said]:
     parts: list[Said] = []
     for row in body["messages"]:
-        content = (
-            row["content"] if isinstance(row["content"], list) else [{"type": "text", "text": row["content"]}]
-        )
-        for block in content:
+        for block in as_list(row["content"]):
             match block["type"]:
                 case "text":
                     parts.append((row["role"], block["text"]))

@@ -21,15 +21,11 @@ def agent(*script: Any, **options: Any) -> Agent:
     return Agent(ScriptedModel(script), tools=[echo], toolsets=[], clock=FakeClock(), **options)
 
 
-def test_a_turn_does_not_move_by_itself() -> None:
-    turn = agent(text("hi")).start("go")
-    assert (turn.state, turn.result, turn.steps) == ("Prepare", None, [])
-    assert turn.snapshot()["counters"]["iterations"] == 0
-
-
 def test_async_for_gives_every_step_with_its_reasons() -> None:
     async def scenario() -> list[Step]:
         turn = agent(tools(call("echo", {})), text("done")).start("go")
+        assert (turn.state, turn.result, turn.steps) == ("Prepare", None, []), "it does not move by itself"
+        assert turn.snapshot()["counters"]["iterations"] == 0
         steps = [step async for step in turn]
         assert turn.result is not None
         assert turn.result.final_response == "done"
@@ -67,20 +63,16 @@ def test_false_guards_are_recorded_too() -> None:
 @pytest.mark.behaviour("FSM-07")
 def test_step_into_shows_each_request_and_reply() -> None:
     async def scenario() -> list[object]:
-        turn = agent(text("hi")).start("go")
-        return [thing async for thing in _into(turn)]
+        turn, happened = agent(text("hi")).start("go"), list[object]()
+        while (one := await turn.step_into()) is not None:
+            happened.append(one)
+        return happened
 
     happened = asyncio.run(scenario())
     calls = [one for one in happened if isinstance(one, Exchange) and isinstance(one.request, CallModel)]
     assert len(calls) == 1
-    assert calls[0].state == "CallLLM"
-    assert calls[0].reply.text == "hi"
+    assert (calls[0].state, calls[0].reply.text) == ("CallLLM", "hi")
     assert b'"go"' in calls[0].request.request.body
-
-
-async def _into(turn: Any) -> Any:
-    while (happened := await turn.step_into()) is not None:
-        yield happened
 
 
 def test_run_until_each_kind_of_stop() -> None:
@@ -114,9 +106,8 @@ def test_a_condition_that_cannot_be_read(text_: str) -> None:
 )  # fmt: skip
 def test_a_turn_is_not_run_until_something_that_does_not_exist(stop: dict[str, str], there: str) -> None:
     turn = agent(text("x")).start("go")
-    with pytest.raises(
-        ConfigError, match=f"no move has such a {next(iter(stop))}; given: .*{there}"
-    ) as refused:
+    line = f"no move has such a {next(iter(stop))}; given: .*{there}"
+    with pytest.raises(ConfigError, match=line) as refused:
         asyncio.run(turn.run_until(**stop))
     assert "\n" not in str(refused.value)
     assert turn.state == "Prepare"
@@ -127,9 +118,8 @@ def test_running_inside_a_running_loop() -> None:
     async def notebook() -> str:
         return agent(text("hi")).chat("go")
 
-    with pytest.warns(
-        RuntimeWarning, match=r"run_conversation blocks the event loop .* await agent\.arun"
-    ) as told:
+    line = r"run_conversation blocks the event loop .* await agent\.arun"
+    with pytest.warns(RuntimeWarning, match=line) as told:
         assert asyncio.run(notebook()) == "hi"
     assert [one.filename for one in told] == [__file__]
 
@@ -139,17 +129,6 @@ def test_a_turn_that_ended_stays_ended() -> None:
     first = turn.run()
     assert turn.run() is first
     assert asyncio.run(turn.step()) is None
-
-
-def test_the_transition_callback_gets_every_move() -> None:
-    moves: list[tuple[str, str, str]] = []
-
-    def transition(turn_id: str, source: str, event: str, dest: str, counters: dict[str, int]) -> None:
-        moves.append((source, event, dest))
-        assert "iterations" in counters
-
-    agent(text("hi"), callbacks={"transition": transition}).chat("go")
-    assert moves[-1] == ("CallLLM", "text", "Finalize")
 
 
 def raises(turn: TurnState) -> str:
@@ -205,11 +184,18 @@ def test_a_bug_in_a_state_ends_the_turn_with_an_explanation(
     assert (now["counters"]["sends"], now["limits"]["attempts"], now["limits"]["iterations"]) == (1, 360, 90)
 
 
-def test_the_journal_keeps_moves_and_exchanges_but_no_bodies() -> None:
-    one = agent(tools(call("echo", {})), text("hi"))
+def test_the_journal_and_the_callback_have_moves_and_exchanges_but_no_bodies() -> None:
+    moves: list[tuple[str, str, str]] = []
+
+    def transition(turn_id: str, source: str, event: str, dest: str, counters: dict[str, int]) -> None:
+        moves.append((source, event, dest))
+        assert "iterations" in counters
+
+    one = agent(tools(call("echo", {})), text("hi"), callbacks={"transition": transition})
     turn = one.start("go")
     turn.run()
     assert one.journal.steps(turn.id) == turn.steps
+    assert moves == [(step.source, step.event, step.dest) for step in turn.steps]
     effects = [effect for seq in range(len(turn.steps)) for effect in one.journal.effects(turn.id, seq)]
     asked = [effect.request for effect in effects if effect.kind == "CallModel"]
     assert len(asked) == 2

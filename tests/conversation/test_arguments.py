@@ -1,4 +1,4 @@
-"""Arguments of a tool call: parsing, coercion, paths."""
+"""Tool calls as models write them: names, and arguments: parsing, coercion, paths."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from fsm_agent.conversation.arguments import coerce, parse, paths_conflict
+from fsm_agent.conversation.name_repair import repair_name
 
 JSON_VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -29,8 +30,7 @@ def test_nothing_means_no_arguments(text: str | None) -> None:
 @pytest.mark.parametrize("text", ["[1,2]", "[1,2,]", "3", "null", "true", '"plain"', '"[1]"', "[{}]"])
 def test_other_json_is_not_an_object(text: str) -> None:
     parsed = parse(text)
-    assert parsed.kind == "not_object"
-    assert parsed.value is None
+    assert (parsed.kind, parsed.value) == ("not_object", None)
     assert "must be a JSON object" in parsed.error
 
 
@@ -233,17 +233,12 @@ def test_coercion(given: Any, wanted: dict[str, Any], result: Any) -> None:
     assert json.dumps(given) == before
 
 
-def test_coercion_follows_references_into_trees() -> None:
-    node = {
-        "type": "object",
-        "properties": {"n": INTEGER, "kids": {"type": "array", "items": {"$ref": "#/$defs/Node"}}},
-    }
+def test_coercion_follows_references_into_trees_and_a_schema_that_runs_in_circles_ends() -> None:
+    kids = {"type": "array", "items": {"$ref": "#/$defs/Node"}}
+    node = {"type": "object", "properties": {"n": INTEGER, "kids": kids}}
     tree = {"type": "object", "properties": {"root": {"$ref": "#/$defs/Node"}}, "$defs": {"Node": node}}
     given = {"root": {"n": "1", "kids": [{"n": "2", "kids": '[{"n": "3"}]'}]}}
     assert coerce(given, tree) == {"root": {"n": 1, "kids": [{"n": 2, "kids": [{"n": 3}]}]}}
-
-
-def test_a_schema_that_runs_in_circles_ends() -> None:
     circle = {"anyOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/A"}]}
     given = {"v": {"w": "1"}}
     assert coerce(given, {"properties": {"v": {"$ref": "#/$defs/A"}}, "$defs": {"A": circle}}) == given
@@ -282,3 +277,55 @@ def test_coercion_never_raises(arguments: dict[str, Any], wanted: dict[str, Any]
 def test_paths_conflict(a: str, b: str, conflict: bool) -> None:
     assert paths_conflict(a, b, "/srv") is conflict
     assert paths_conflict(b, a, "/srv") is conflict
+
+
+KNOWN = ("todo", "read_file", "list_directory", "web_search", "getWeather", "mcp-fetch")
+
+
+@pytest.mark.behaviour("EXEC-01")
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("todo", "todo"),
+        ("Todo_tool", "todo"),
+        ("TodoTool", "todo"),
+        ("todo_tool_tool", "todo"),
+        ("READ_FILE", "read_file"),
+        ("read-file", "read_file"),
+        ("read file", "read_file"),
+        ("readFile", "read_file"),
+        ("ReadFileTool", "read_file"),
+        ('read_file"}', "read_file"),
+        ("read_file<|channel|>", "read_file"),
+        ('"read_file"', "read_file"),
+        ("<read_file>", "read_file"),
+        ("read_fiel", "read_file"),
+        ("list_dir", "list_directory"),
+        ("get_weather", "getWeather"),
+        ("mcp_fetch", "mcp-fetch"),
+        ("nope", None),
+        ("", None),
+        ("   ", None),
+        ('"', None),
+        ("<>", None),
+        ("tool", "todo"),
+        ("x" * 10_000, None),
+    ],
+)
+def test_repair(name: str, meant: str | None) -> None:
+    assert repair_name(name, KNOWN) == meant
+
+
+def test_an_exact_name_wins_over_its_spellings_and_two_equally_good_answers_are_none() -> None:
+    assert repair_name("Echo", ("echo", "Echo")) == "Echo"
+    assert repair_name("echo_tool", ("echo", "echo_tool")) == "echo_tool"
+    assert repair_name("ECHO", ("eCho", "e-cho")) is None
+    assert repair_name("put_c", ("put_a", "put_b")) is None
+    assert repair_name("list_dir", KNOWN, cutoff=0.95) is None
+    assert repair_name("todo", ()) is None
+
+
+@given(st.text(), st.lists(st.text(min_size=1), unique=True, max_size=5))
+def test_the_answer_is_always_a_known_name(name: str, known: list[str]) -> None:
+    answer = repair_name(name, known)
+    assert answer is None or answer in known

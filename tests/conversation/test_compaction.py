@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable
 from dataclasses import replace
+from itertools import starmap
 from typing import Any
 
 import pytest
@@ -27,25 +27,14 @@ from fsm_agent.conversation.compaction.cut import cut_length, cut_row, is_longer
 from fsm_agent.conversation.compaction.divide import LEAST_TAIL, size_of
 from fsm_agent.conversation.compaction.guard import CompactionGuard, fault_of
 from fsm_agent.conversation.compaction.prune import without_parts
-from fsm_agent.conversation.effects import ApiMode
-from fsm_agent.conversation.history_rules import violations
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.token_meter import ContextMeter, threshold
 from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent.settings.model import Compression
-from tests.conversation.test_wire_anthropic import violations as anthropic_violations
-from tests.conversation.test_wire_responses import faults as responses_faults
+from tests.helpers.wire_rules import RULES
 
-WORDS = st.sampled_from(
-    [
-        "short",
-        "x" * 3_000,
-        "你好" * 900,
-        "line\n" * 400,
-        "exit code 3\n" + "y" * 400,
-        "12 matches\n" + "z" * 900,
-    ]
-)
+WORD = ["short", "x" * 3_000, "你好" * 900, "line\n" * 400]
+WORDS = st.sampled_from([*WORD, "exit code 3\n" + "y" * 400, "12 matches\n" + "z" * 900])
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 4_000}}
 
 
@@ -73,68 +62,46 @@ def histories(draw: st.DrawFn) -> list[Message]:
     return history
 
 
-def rows(history: list[Message]) -> list[dict[str, Any]]:
-    return written(history, "chat_completions")
-
-
-def written(history: list[Message], mode: ApiMode) -> list[dict[str, Any]]:
-    """The rows of a request in this mode."""
-    decoded: list[dict[str, Any]] = json.loads(b"".join(WireCopy().messages("", history, (), View(mode))))
-    return decoded
+def valid_in_all_modes(history: list[Message]) -> None:
+    for mode, faults in RULES.items():
+        assert faults(json.loads(b"".join(WireCopy().messages("", history, (), View(mode))))) == [], mode
 
 
 def compacted(history: list[Message], tail_chars: int = 4_000, front: int = 3) -> list[Message]:
-    shorter = pruned(history, 8)
-    division = divide(
-        shorter,
-        front=front,
-        tail_chars=tail_chars,
-        tail_rows=min(8, max(3, len(history) // 2)),
-        soft_factor=1.5,
-    )
+    shorter, least = pruned(history, 8), min(8, max(3, len(history) // 2))
+    division = divide(shorter, front=front, tail_chars=tail_chars, tail_rows=least, soft_factor=1.5)
     return assembled(division, "what happened") if division.middle else shorter
 
 
-@pytest.mark.behaviour("COMP-19")
-@given(histories())
-def test_whatever_goes_the_rest_is_valid_and_the_newest_request_stays_word_for_word(
-    history: list[Message],
-) -> None:
+def check(history: list[Message], shorter: list[Message]) -> None:
+    """Valid in every mode; no call loses its result and no result its call; the newest request stays word for word,
+    behind the summary."""
+    valid_in_all_modes(shorter)
+    calls = {call.id for row in shorter for call in row.tool_calls}
+    assert calls == {row.tool_call_id for row in shorter if row.role == "tool"}
     request = [row for row in history if row.role == "user"][-1]
-    shorter = compacted(history)
-    assert violations(rows(shorter)) == []
     summaries = [index for index, row in enumerate(shorter) if row.summary]
-    kept = [
-        index
-        for index, row in enumerate(shorter)
-        if row.role == "user" and not row.summary and row.text == request.text
-    ]
+    asked = (index for index, row in enumerate(shorter) if row.role == "user" and not row.summary)
+    kept = [index for index in asked if shorter[index].text == request.text]
     assert kept
     assert not summaries or kept[-1] > summaries[-1]
 
 
-@pytest.mark.behaviour("COMP-18e", "COMP-31")
+@pytest.mark.behaviour("COMP-19", "COMP-18e", "COMP-31")
 @given(histories())
-def test_no_call_loses_its_result_and_no_result_its_call(history: list[Message]) -> None:
-    shorter = compacted(history)
-    calls = {call.id for row in shorter for call in row.tool_calls}
-    results = {row.tool_call_id for row in shorter if row.role == "tool"}
-    assert calls == results
+def test_whatever_goes_the_rest_is_valid_and_the_newest_request_stays_word_for_word(
+    history: list[Message],
+) -> None:
+    check(history, compacted(history))
 
 
 @pytest.mark.behaviour("COMP-28")
 @given(histories())
 def test_compacting_again_is_valid_and_leaves_one_summary(history: list[Message]) -> None:
     once = compacted(history)
-    grown = [
-        *once,
-        Message("assistant", "done"),
-        Message("user", "and now?"),
-        Message("assistant", "y" * 9_000),
-        Message("user", "so"),
-    ]
-    twice = compacted(grown, tail_chars=500, front=0)
-    assert violations(rows(twice)) == []
+    said = [("assistant", "done"), ("user", "and now?"), ("assistant", "y" * 9_000), ("user", "so")]
+    twice = compacted([*once, *starmap(Message, said)], tail_chars=500, front=0)
+    valid_in_all_modes(twice)
     assert sum(row.summary for row in twice) <= 1 + (not any(row.summary for row in once))
 
 
@@ -143,9 +110,8 @@ def test_pruning_never_grows_keeps_every_row_and_leaves_valid_arguments(history:
     shorter = pruned(history, 4)
     assert len(shorter) == len(history)
     assert size_of(shorter) <= size_of(history)
-    assert shorter[-4:] == history[-4:] or len({row.text for row in history if row.role == "tool"}) < len(
-        history
-    )
+    texts = {row.text for row in history if row.role == "tool"}
+    assert shorter[-4:] == history[-4:] or len(texts) < len(history)
     for row in shorter:
         for call in row.tool_calls:
             assert isinstance(json.loads(call.arguments), dict)
@@ -167,9 +133,7 @@ def test_a_compaction_that_is_insisted_on_fits_into_its_room_and_is_valid(
     assert size_of(shorter) <= room
     assert plan.size <= room
     assert request in shorter
-    assert violations(rows(shorter)) == []
-    assert anthropic_violations(written(shorter, "anthropic_messages")) == []
-    assert responses_faults(written(shorter, "codex_responses")) == []
+    valid_in_all_modes(shorter)
     assert all(isinstance(json.loads(call.arguments), dict) for row in shorter for call in row.tool_calls)
 
 
@@ -178,25 +142,16 @@ def test_what_is_insisted_on_is_no_more_than_needed() -> None:
     history = [Message("user", "a" * 5_000), Message("assistant", "b" * 5_000)] * 4 + [Message("user", "go")]
     usual = replace(USUAL, tail_rows=3)
     left = [insisted(history, usual, 20_000, room).division for room in (34_000, 20_000, 9_000, 3_000)]
-    assert [(len(division.front), len(division.tail)) for division in left] == [
-        (3, 3),
-        (0, 3),
-        (0, 1),
-        (0, 0),
-    ]
+    assert [(len(one.front), len(one.tail)) for one in left] == [(3, 3), (0, 3), (0, 1), (0, 0)]
     assert all(history[-1] in division.kept for division in left)
 
 
 @pytest.mark.behaviour("BUILD-16")
 def test_texts_that_are_cut_are_cut_to_one_length() -> None:
-    calls = (
-        ToolCall("a", "put", '{"value": "short"}'),
-        ToolCall("b", "put", json.dumps({"value": "v" * 9_000})),
-    )
-    run = [
-        Message("assistant", None, tool_calls=calls),
-        *(Message("tool", "r" * n, tool_call_id=str(n)) for n in (900, 7_000)),
-    ]
+    long = ToolCall("b", "put", json.dumps({"value": "v" * 9_000}))
+    calls = (ToolCall("a", "put", '{"value": "short"}'), long)
+    results = [Message("tool", "r" * n, tool_call_id=str(n)) for n in (900, 7_000)]
+    run = [Message("assistant", None, tool_calls=calls), *results]
     length = cut_length(run, 6_000)
     assert length is not None
     assert [is_longer(row, length) for row in run] == [True, False, True]
@@ -228,10 +183,8 @@ def test_an_old_result_becomes_one_line_that_says_what_it_was() -> None:
 def test_only_the_newest_of_identical_results_is_shown() -> None:
     def result(number: int) -> list[Message]:
         call = ToolCall(f"c{number}", "read_file", '{"path": "a"}')
-        return [
-            Message("assistant", None, tool_calls=(call,)),
-            Message("tool", "same " * 100, tool_call_id=call.id, name="read_file"),
-        ]
+        said = Message("tool", "same " * 100, tool_call_id=call.id, name="read_file")
+        return [Message("assistant", None, tool_calls=(call,)), said]
 
     shorter = pruned([Message("user", "q"), *result(1), *result(2)], 8)
     assert "shown again further below" in (shorter[2].sent or "")
@@ -242,15 +195,10 @@ def test_images_before_the_newest_go_and_the_newest_stays() -> None:
     def seen(number: int) -> Message:
         return Message("user", [{"type": "text", "text": f"{number}"}, IMAGE])
 
-    history = [
-        seen(1),
-        Message("assistant", "a"),
-        seen(2),
-        *[Message("assistant", "b"), Message("user", "c")] * 5,
-    ]
-    kinds = [
-        [part["type"] for part in row.content] for row in pruned(history, 4) if isinstance(row.content, list)
-    ]  # type: ignore[union-attr]
+    later = [Message("assistant", "b"), Message("user", "c")] * 5
+    history = [seen(1), Message("assistant", "a"), seen(2), *later]
+    contents = [row.content for row in pruned(history, 4) if isinstance(row.content, list)]
+    kinds = [[part["type"] for part in content] for content in contents]
     assert kinds == [["text", "text"], ["text", "image_url"]]
     assert sum(isinstance(row.content, list) and IMAGE in row.content for row in without_parts(history)) == 1
 
@@ -263,27 +211,19 @@ def test_the_prompt_updates_an_earlier_summary_and_masks_keys() -> None:
         Message("assistant", "<think>secret thoughts</think>\nfine"),
     ]
     prompt = summary_prompt(middle, window=128_000, focus="the database")
-    assert "Update it" in prompt
-    assert "old facts" in prompt
-    assert "60 to 70 %" in prompt
-    assert "abcdefghijklmnop" not in prompt
-    assert "secret thoughts" not in prompt
+    assert all(words in prompt for words in ("Update it", "old facts", "60 to 70 %"))
+    assert not any(words in prompt for words in ("abcdefghijklmnop", "secret thoughts"))
     assert "old facts" in summary_without_model(middle)
-
-
-def test_a_smaller_model_is_shown_less() -> None:
     middle = [Message("user", "x" * 5_000) for _ in range(20)]
-    assert len(summary_prompt(middle, window=4_000, most_chars=8_000)) < 12_000
+    assert len(summary_prompt(middle, window=4_000, most_chars=8_000)) < 12_000, "a smaller model sees less"
 
 
 def test_two_thousand_messages_in_a_tenth_of_a_second() -> None:
     history = [Message("user", "go")]
     for number in range(666):
         call = ToolCall(f"c{number}", "read_file", json.dumps({"path": f"f{number}"}))
-        history += [
-            Message("assistant", None, tool_calls=(call,)),
-            Message("tool", f"{number} " * 200, tool_call_id=call.id),
-        ]
+        said = Message("tool", f"{number} " * 200, tool_call_id=call.id)
+        history += [Message("assistant", None, tool_calls=(call,)), said]
         history.append(Message("assistant", f"step {number}"))
     begun = time.process_time()
     shorter = compacted(history, tail_chars=40_000)
@@ -295,12 +235,8 @@ def test_two_thousand_messages_in_a_tenth_of_a_second() -> None:
 @pytest.mark.parametrize(
     ("window", "tokens"),
     [
-        (32_000, 27_200),
-        (64_000, 54_400),
-        (128_000, 96_000),
-        (200_000, 150_000),
-        (512_000, 256_000),
-        (1_000_000, 500_000),
+        *((32_000, 27_200), (64_000, 54_400), (128_000, 96_000)),
+        *((200_000, 150_000), (512_000, 256_000), (1_000_000, 500_000)),
     ],
 )
 def test_thresholds(window: int, tokens: int) -> None:
@@ -351,64 +287,29 @@ def test_the_guard_rests_after_failures() -> None:
     assert guard.blocked(1_000) == ""
 
 
-CHECKS: dict[ApiMode, Callable[[list[dict[str, Any]]], list[str]]] = {
-    "chat_completions": violations,
-    "anthropic_messages": anthropic_violations,
-    "codex_responses": responses_faults,
-}
-
-
-def valid_in_all_modes(history: list[Message]) -> None:
-    for mode, check in CHECKS.items():
-        pieces = WireCopy().messages("", history, (), View(mode=mode))
-        assert check(json.loads(b"".join(pieces))) == [], mode
-
-
-@pytest.mark.behaviour("COMP-31")
-@given(histories())
-def test_what_comes_out_is_valid_in_every_mode(history: list[Message]) -> None:
-    valid_in_all_modes(compacted(history))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_long_random_histories(seed: int) -> None:
     """Up to 2,000 rows, any grouping of tools, Chinese, images, huge results; compacted twice."""
     rng = random.Random(seed)
-    words = [
-        "short",
-        "x" * 3_000,
-        "你好" * 900,
-        "line\n" * 400,
-        "y" * 200_000 if seed % 8 == 0 else "exit code 3\n" + "y" * 400,
-    ]
+    words = [*WORD, "y" * 200_000 if seed % 8 == 0 else "exit code 3\n" + "y" * 400]
     history = [Message("user", "the first request")]
     target = rng.choice([1, 5, 40, 300, 2_000])
     while len(history) < target:
         history += random_rounds(rng, len(history), words)
-    request = next(row for row in reversed(history) if row.role == "user")
     for front in (3, 0):
-        before = size_of(history)
         shorter = compacted(history, tail_chars=rng.choice([500, 8_000, 80_000]), front=front)
-        valid_in_all_modes(shorter)
-        summaries = [index for index, row in enumerate(shorter) if row.summary]
-        kept = [
-            i
-            for i, row in enumerate(shorter)
-            if row.role == "user" and not row.summary and row.text == request.text
-        ]
-        assert kept
-        assert not summaries or kept[-1] > summaries[-1]
-        assert size_of(shorter) <= before + 1_000
+        check(history, shorter)
+        assert size_of(shorter) <= size_of(history) + 1_000
         history = shorter
 
 
 def random_rounds(rng: random.Random, number: int, words: list[str]) -> list[Message]:
     kind = rng.random()
     if kind < 0.15:
-        parts: Any = (
-            [{"type": "text", "text": rng.choice(words)}, IMAGE] if rng.random() < 0.3 else rng.choice(words)
-        )
+        parts: Any = rng.choice(words)
+        if rng.random() < 0.3:
+            parts = [{"type": "text", "text": parts}, IMAGE]
         return [Message("user", parts)]
     if kind < 0.3:
         return [Message("assistant", rng.choice(words))]

@@ -12,6 +12,7 @@ from fsm_agent.testing import call, text, tools
 from tests.helpers.harness import play
 
 ECHOED = with_memory_block("", "The user's door code is blue heron.").strip()
+IN_CODE = "```\n<memory-context>\nx\n</memory-context>\n```"
 
 
 @pytest.mark.behaviour("CALL-05")
@@ -23,10 +24,7 @@ ECHOED = with_memory_block("", "The user's door code is blue heron.").strip()
         (f"Good morning.\n{ECHOED.removesuffix('</memory-context>')}", "Good morning.\n"),
         (f"<think>hm</think>\n{ECHOED.upper()}\nGood morning.", "Good morning."),
         ("The tag <memory-context> is ours.", "The tag <memory-context> is ours."),
-        (
-            "```\n<memory-context>\nx\n</memory-context>\n```",
-            "```\n<memory-context>\nx\n</memory-context>\n```",
-        ),
+        (IN_CODE, IN_CODE),
     ],
 )
 def test_an_echo_is_neither_shown_nor_stored(said: str, left: str) -> None:

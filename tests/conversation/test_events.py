@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,20 +15,20 @@ from fsm_agent.runtime.events import CHATTY, DROPPED, Event, EventQueue
 from fsm_agent.runtime.registry import LISTENERS
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from tests.helpers.harness import Heard, echo
-from tests.helpers.waiting import PATIENCE
+from tests.helpers.waiting import PATIENCE, until
 
 
-def agent(home: Path, *script: Any, **options: Any) -> Agent:
-    return Agent(ScriptedModel(script), home=home, tools=[echo], toolsets=[], **options)
+def agent(*script: Any, **options: Any) -> Agent:
+    return Agent(ScriptedModel(script), toolsets=[], **{"tools": [echo], **options})
 
 
 def script() -> list[Any]:
     return [tools(call("echo", {"text": "a"})), text("done and dusted")]
 
 
-def test_the_stream_carries_what_the_callbacks_are_told(tmp_path: Path) -> None:
+def test_the_stream_carries_what_the_callbacks_are_told() -> None:
     heard = Heard()
-    one = agent(tmp_path, *script(), callbacks=heard.functions())
+    one = agent(*script(), callbacks=heard.functions())
     turn = one.start("go")
 
     async def listen() -> list[Event]:
@@ -40,23 +39,22 @@ def test_the_stream_carries_what_the_callbacks_are_told(tmp_path: Path) -> None:
     assert turn.result.final_response == "done and dusted"
     same = [(event.name, event.values) for event in events if event.name != "tool_progress"]
     assert same == heard.calls
-    assert {"transition", "tool_start", "tool_complete", "stream_delta", "step", "thinking"} <= {
-        event.name for event in events
-    }
+    names = {event.name for event in events}
+    assert {"transition", "tool_start", "tool_complete", "stream_delta", "step", "thinking"} <= names
     assert {event.turn_id for event in events} == {turn.id}
     assert [event.at for event in events] == sorted(event.at for event in events)
 
 
-def test_a_plain_loop_in_a_thread_hears_the_same(tmp_path: Path) -> None:
-    turn = agent(tmp_path, *script()).start("go")
+def test_a_plain_loop_in_a_thread_hears_the_same() -> None:
+    turn = agent(*script()).start("go")
     names = [event.name for event in turn.events()]
     assert names.count("tool_start") == 1
     assert names[-1] == "event"
     assert turn.result is not None
 
 
-def test_listening_to_a_turn_that_somebody_else_runs(tmp_path: Path) -> None:
-    turn = agent(tmp_path, *script()).start("go")
+def test_listening_to_a_turn_that_somebody_else_runs() -> None:
+    turn = agent(*script()).start("go")
     heard: list[str] = []
     begun = threading.Event()
 
@@ -68,8 +66,7 @@ def test_listening_to_a_turn_that_somebody_else_runs(tmp_path: Path) -> None:
     listener = threading.Thread(target=listen)
     listener.start()
     assert begun.wait(PATIENCE)
-    while not _listening(turn.id):
-        pass
+    until(lambda: turn.id in LISTENERS, "the listener")
     turn.run()
     listener.join(PATIENCE)
     assert not listener.is_alive()
@@ -77,12 +74,8 @@ def test_listening_to_a_turn_that_somebody_else_runs(tmp_path: Path) -> None:
     assert list(turn.events(run=False)) == []
 
 
-def _listening(turn_id: str) -> bool:
-    return turn_id in LISTENERS
-
-
-def test_leaving_the_loop_stops_the_turn_where_it_is_and_it_can_go_on(tmp_path: Path) -> None:
-    turn = agent(tmp_path, *script()).start("go")
+def test_leaving_the_loop_stops_the_turn_where_it_is_and_it_can_go_on() -> None:
+    turn = agent(*script()).start("go")
 
     async def some() -> int:
         stream = turn.events().__aiter__()
@@ -97,8 +90,8 @@ def test_leaving_the_loop_stops_the_turn_where_it_is_and_it_can_go_on(tmp_path: 
     assert turn.run().completed
 
 
-def test_what_running_the_turn_raises_is_raised_to_the_listener(tmp_path: Path) -> None:
-    one = agent(tmp_path, *script())
+def test_what_running_the_turn_raises_is_raised_to_the_listener() -> None:
+    one = agent(*script())
     first, second = one.start("go"), one.start("go")
 
     async def busy() -> None:
@@ -132,8 +125,8 @@ def test_what_matters_is_dropped_last() -> None:
     assert not CHATTY & {event.name for event in rest if event}
 
 
-def test_two_turns_at_once_do_not_hear_each_other(tmp_path: Path) -> None:
-    one, other = agent(tmp_path, text("one")).start("1"), agent(tmp_path, text("two")).start("2")
+def test_two_turns_at_once_do_not_hear_each_other() -> None:
+    one, other = agent(text("one")).start("1"), agent(text("two")).start("2")
 
     async def both() -> list[list[Event]]:
         async def listen(turn: Any) -> list[Event]:
@@ -150,7 +143,7 @@ def test_two_turns_at_once_do_not_hear_each_other(tmp_path: Path) -> None:
 
 @pytest.mark.behaviour("STR-07b", "STR-08")
 @pytest.mark.parametrize("broken", [False, True])
-def test_the_second_sink_hears_the_text_too_and_cannot_hurt_the_first(tmp_path: Path, broken: bool) -> None:
+def test_the_second_sink_hears_the_text_too_and_cannot_hurt_the_first(broken: bool) -> None:
     first, second = [], []
 
     def speak(delta: str) -> None:
@@ -158,9 +151,7 @@ def test_the_second_sink_hears_the_text_too_and_cannot_hurt_the_first(tmp_path: 
         if broken:
             raise RuntimeError("no sound card")
 
-    one = agent(
-        tmp_path, text("hello there"), callbacks={"stream_delta": first.append, "speech_delta": speak}
-    )
+    one = agent(text("hello there"), callbacks={"stream_delta": first.append, "speech_delta": speak})
     assert one.chat("go") == "hello there"
     assert first[-1] is None, "the first hears where a text ends"
     assert second == [delta for delta in first if delta is not None]
@@ -182,7 +173,7 @@ def test_a_callback_that_answers_may_fail_without_being_an_answer() -> None:
 
 
 @pytest.mark.behaviour("EXEC-19d")
-def test_a_result_can_be_changed_before_the_model_reads_it(tmp_path: Path) -> None:
+def test_a_result_can_be_changed_before_the_model_reads_it() -> None:
     seen: list[Any] = []
     look = tool(effect="pure", name="look")(lambda: "the key is tusk-77")
 
@@ -191,26 +182,16 @@ def test_a_result_can_be_changed_before_the_model_reads_it(tmp_path: Path) -> No
         return text.replace("tusk-77", "***")
 
     completed: list[str] = []
-    callbacks = {
-        "after_tool": after,
-        "tool_complete": lambda call_id, name, arguments, result: completed.append(result),
-    }
-    script = [tools(call("look")), text("ok")]
-    result = Agent(
-        ScriptedModel(script), home=tmp_path, tools=[look], toolsets=[], callbacks=callbacks
-    ).run_conversation("go")
+    callbacks = {"after_tool": after, "tool_complete": lambda *values: completed.append(values[3])}
+    one = agent(tools(call("look")), text("ok"), tools=[look], callbacks=callbacks)
+    result = one.run_conversation("go")
     assert seen == [("look", {}, "the key is tusk-77", "ok")]
     assert completed == ["the key is ***"]
     assert "tusk-77" not in str(result.messages)
 
 
 @pytest.mark.parametrize("answer", [lambda: None, lambda: 3, lambda: 1 / 0])
-def test_a_callback_that_changes_nothing_or_fails_leaves_the_result_as_it_is(
-    tmp_path: Path, answer: Any
-) -> None:
+def test_a_callback_that_changes_nothing_or_fails_leaves_the_result_as_it_is(answer: Any) -> None:
     look = tool(effect="pure", name="look")(lambda: "as it is")
-    script = [tools(call("look")), text("ok")]
-    one = Agent(
-        ScriptedModel(script), home=tmp_path, tools=[look], toolsets=[], callbacks={"after_tool": answer}
-    )
+    one = agent(tools(call("look")), text("ok"), tools=[look], callbacks={"after_tool": answer})
     assert one.run_conversation("go").messages[2]["content"] == "as it is"

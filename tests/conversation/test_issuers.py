@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,10 +14,16 @@ from fsm_agent.conversation.families import FAMILIES, ReasoningFamily
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent.conversation.wire.form import dump
+from fsm_agent.testing import Reply, ScriptedServer, call, repeat, status, text, tools
+from tests.helpers.harness import table
 
 KINDS = ("signed", "unsigned", "redacted", "detail", "sealed", "extra")
 ISSUERS = ("here", "there", "elsewhere")
 MARK = re.compile(r"opaque-[0-9a-z-]+")
+
+
+def google(mark: str) -> dict[str, Any]:
+    return {"google": {"thought_signature": mark}}
 
 
 def block_of(kind: str, mark: str) -> dict[str, Any]:
@@ -27,7 +34,7 @@ def block_of(kind: str, mark: str) -> dict[str, Any]:
         "redacted": {"type": "redacted_thinking", "data": mark},
         "detail": {"type": "reasoning.encrypted", "index": 0, "data": mark, "format": None},
         "sealed": {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": mark},
-        "extra": {"type": "extra_content", "extra_content": {"google": {"thought_signature": mark}}},
+        "extra": {"type": "extra_content", "extra_content": google(mark)},
     }[kind]
 
 
@@ -51,19 +58,11 @@ def history_of(drawn: Sequence[Any]) -> list[Message]:
         if old:
             blocks = [{**block, "issuer": issuer} for block in blocks]
         made = tuple(
-            ToolCall(
-                f"c{at}{number}",
-                "echo",
-                "{}",
-                extra={"google": {"thought_signature": f"opaque-{at}-call{number}"}} if is_signed else None,
-            )
-            for number, is_signed in enumerate(calls)
+            ToolCall(f"c{at}{n}", "echo", "{}", extra=google(f"opaque-{at}-call{n}") if is_signed else None)
+            for n, is_signed in enumerate(calls)
         )
-        rows.append(
-            Message(
-                "assistant", "said", made, reasoning=f"opaque-{at}-text", blocks=tuple(blocks), issuer=issuer
-            )
-        )
+        opaque: dict[str, Any] = {"reasoning": f"opaque-{at}-text", "blocks": tuple(blocks), "issuer": issuer}
+        rows.append(Message("assistant", "said", made, **opaque))
         rows += [Message("tool", "done", tool_call_id=call.id) for call in made]
         if asked_between or not made:
             rows.append(Message("user", "and?"))
@@ -91,27 +90,18 @@ def expected(rows: Sequence[Message], family: ReasoningFamily) -> Iterator[bytes
                 )
                 yield from (dump(one["extra_content"]) for one in blocks if one["type"] == "extra_content")
             case "signed" if current:
-                yield from (
-                    dump(
-                        one
-                        if one.get("signature") or "data" in one
-                        else {"type": "text", "text": one["thinking"]}
-                    )
-                    for one in blocks
-                    if one["type"] in ("thinking", "redacted_thinking")
-                )
+                for one in blocks:
+                    if one["type"] in ("thinking", "redacted_thinking"):
+                        as_it_is = one.get("signature") or "data" in one
+                        yield dump(one if as_it_is else {"type": "text", "text": one["thinking"]})
             case "unsigned" if current:
-                yield from (
-                    dump({"type": "thinking", "thinking": one["thinking"]})
-                    for one in blocks
-                    if one["type"] == "thinking" and not one["signature"]
-                )
+                for one in blocks:
+                    if one["type"] == "thinking" and not one["signature"]:
+                        yield dump({"type": "thinking", "thinking": one["thinking"]})
             case "items":
-                yield from (
-                    dump({k: v for k, v in one.items() if k != "id"})
-                    for one in blocks
-                    if one["type"] == "reasoning"
-                )
+                for one in blocks:
+                    if one["type"] == "reasoning":
+                        yield dump({k: v for k, v in one.items() if k != "id"})
 
 
 @given(st.lists(assistants(), max_size=5), st.sampled_from(FAMILIES))
@@ -143,3 +133,32 @@ def test_rows_that_become_one_keep_the_parts_of_each() -> None:
     openrouter = next(family for family in FAMILIES if family.name == "openrouter")
     sent = b"".join(WireCopy().messages("", rows, (), View(family=openrouter, issuer="here")))
     assert dump({"reasoning_details": details})[1:-1] in sent
+
+
+THOUGHT = "what only its maker may read"
+
+
+def test_a_thought_signature_goes_back_with_its_call_and_in_the_next_turn() -> None:
+    function = {"name": "echo", "arguments": "{}"}
+    made = {"id": "c", "type": "function", "function": function, "extra_content": google("signed-4711")}
+    message = {"role": "assistant", "content": None, "tool_calls": [made]}
+    first = Reply(shape="verbatim", body={"choices": [{"message": message, "finish_reason": "tool_calls"}]})
+    with table([first, text("done"), text("again")], model="gemini:gemini-3-pro") as (agent, server, *_):
+        assert agent.chat("go") == "done"
+        assert agent.chat("and now?") == "again"
+        sent = [
+            row["tool_calls"] for body in server.bodies for row in body["messages"] if "tool_calls" in row
+        ]
+    assert [calls[0]["extra_content"] for calls in sent] == [google("signed-4711")] * 2
+
+
+def test_a_fallback_does_not_get_the_thoughts_of_the_primary() -> None:
+    primary = [tools(call("echo", {}), reasoning=THOUGHT), repeat(status(401))]
+    with ScriptedServer([text("done")]) as deepseek:
+        fallback = {"model": "deepseek:deepseek-reasoner", "base_url": deepseek.url, "api_key": "k"}
+        with table(primary, model="anthropic:claude-sonnet-4-5", fallbacks=[fallback]) as (agent, claude, *_):
+            result = agent.run_conversation("go")
+    assert result.final_response == "done"
+    assert result.messages[1]["reasoning"] == THOUGHT
+    assert THOUGHT in json.dumps(claude.bodies[1])
+    assert THOUGHT not in json.dumps(deepseek.bodies)

@@ -85,13 +85,9 @@ def test_every_form_is_kept() -> None:
     message = read(row, CLAUDE)
     assert message.content == [TEXT]
     assert message.reasoning == "hm"
-    assert message.blocks == (
-        THINKING,
-        DETAIL,
-        SEALED,
-        {"type": "message", "phase": "commentary"},
-        {"type": "extra_content", "extra_content": SIGNATURE},
-    )
+    phase = {"type": "message", "phase": "commentary"}
+    extra = {"type": "extra_content", "extra_content": SIGNATURE}
+    assert message.blocks == (THINKING, DETAIL, SEALED, phase, extra)
     assert message.tool_calls[0].extra == SIGNATURE
     assert type(message).from_dict(json.loads(json.dumps(message.to_dict()))).to_dict() == message.to_dict()
 
@@ -106,11 +102,8 @@ def test_a_call_has_an_id_and_its_item_another() -> None:
             {"role": "tool", "tool_call_id": answered, "content": "done"},
         ]
         _, said, result = supplied_history(rows, RESPONSES).messages
-        assert (said.tool_calls[0].id, said.tool_calls[0].item_id, result.tool_call_id) == (
-            "call_1",
-            "fc_1",
-            "call_1",
-        )
+        ids = (said.tool_calls[0].id, said.tool_calls[0].item_id, result.tool_call_id)
+        assert ids == ("call_1", "fc_1", "call_1")
         assert said.to_dict()["tool_calls"] == [{**call, "id": "call_1", "response_item_id": "fc_1"}]
 
 
@@ -205,18 +198,14 @@ def test_odd_values_are_refused_in_one_line_or_sent(
         "content": content,
         "tool_calls": [{"id": "c", "function": FUNCTION, **call}],
     }
-    rows = [
-        {"role": "user", "content": "q"},
-        {**said, **fields},
-        {"role": "tool", "tool_call_id": "c", "content": "r"},
-    ]
+    result = {"role": "tool", "tool_call_id": "c", "content": "r"}
+    rows = [{"role": "user", "content": "q"}, {**said, **fields}, result]
     messages = messages_or_refusal(rows, runtime)
     if isinstance(messages, str):
         assert "\n" not in messages
         return
-    assert [Message.from_dict(one.to_dict()).to_dict() for one in messages] == [
-        one.to_dict() for one in messages
-    ]
+    stored = [one.to_dict() for one in messages]
+    assert [Message.from_dict(one).to_dict() for one in stored] == stored
     json.loads(b"".join(WireCopy().messages("", messages, (), View.of(runtime, frozenset()))))
 
 

@@ -9,108 +9,68 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsm_agent.conversation.effects import Runtime
-from fsm_agent.conversation.families import family_of
-from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.effects import ApiMode, Runtime
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
+from tests.helpers.wire_rules import HISTORIES, RULES, SCAFFOLD, VIEWS
 
-TEXT = st.text(max_size=12) | st.sampled_from(["", "  ", "\ud800", "a\x00b", "<think>x</think>"])
-IDS = st.sampled_from(["call_0", "call_1", "call_2", ""])
-CALLS = st.builds(
-    ToolCall,
-    id=IDS,
-    name=st.sampled_from(["echo", "put", ""]),
-    arguments=st.sampled_from(["{}", '{"b":1,"a":2}', "", "{broken", "[1]"]),
-)
-PARTS = st.lists(st.builds(lambda text: {"type": "text", "text": text}, TEXT), min_size=1, max_size=2)
-MESSAGES = st.one_of(
-    st.builds(Message, role=st.just("user"), content=TEXT.filter(str.strip) | PARTS),
-    st.builds(
-        Message,
-        role=st.just("assistant"),
-        content=TEXT | st.none(),
-        tool_calls=st.lists(CALLS, max_size=3).map(tuple),
-        wire=st.booleans(),
-    ),
-    st.builds(Message, role=st.just("tool"), content=TEXT, tool_call_id=IDS),
-    st.builds(Message, role=st.just("system"), content=TEXT),
-)
-HISTORIES = st.lists(MESSAGES, max_size=14)
+PLAIN = View()
 
 
-def written(wire: WireCopy, history: list[Message], scaffold: tuple[Message, ...] = ()) -> bytes:
-    return b"".join(wire.messages("prompt", history, scaffold, View()))
+def written(
+    wire: WireCopy, history: list[Message], scaffold: tuple[Message, ...] = (), view: View = PLAIN
+) -> bytes:
+    return b"".join(wire.messages("prompt", history, scaffold, view))
 
 
-def rows(wire: WireCopy, history: list[Message], scaffold: tuple[Message, ...] = ()) -> list[dict[str, Any]]:
-    decoded: list[dict[str, Any]] = json.loads(written(wire, history, scaffold))
+def rows(wire: WireCopy, history: list[Message], view: View = PLAIN) -> list[dict[str, Any]]:
+    decoded: list[dict[str, Any]] = json.loads(written(wire, history, (), view))
     return decoded
 
 
-@pytest.mark.behaviour(
-    "BUILD-15",
-    "BUILD-06",
-    "BUILD-06b",
-    "INV-01",
-    "INV-02",
-    "INV-03",
-    "INV-05",
-    "INV-07",
-    "INV-08",
-    "EXEC-18c",
-)
-@given(HISTORIES)
-def test_any_history_becomes_valid(history: list[Message]) -> None:
-    assert violations(rows(WireCopy(), history)) == []
+@pytest.mark.behaviour("BUILD-15", "BUILD-06", "BUILD-06b", "BUILD-24", "EXEC-18c", "CACHE-07")
+@pytest.mark.behaviour("INV-01", "INV-02", "INV-03", "INV-05", "INV-07", "INV-08")
+@pytest.mark.parametrize("mode", VIEWS)
+@given(HISTORIES, st.data())
+def test_any_history_becomes_valid_with_and_without_scaffolding_which_leaves_no_trace(
+    mode: ApiMode, history: list[Message], data: st.DataObject
+) -> None:
+    view, wire = data.draw(st.sampled_from(VIEWS[mode])), WireCopy()
+    before = written(wire, history, (), view)
+    scaffolded = written(wire, history, SCAFFOLD, view)
+    assert RULES[mode](json.loads(before)) == RULES[mode](json.loads(scaffolded)) == []
+    assert written(wire, history, (), view) == before
 
 
 @pytest.mark.behaviour("BUILD-24")
-@given(HISTORIES)
-def test_any_history_is_valid_with_scaffolding(history: list[Message]) -> None:
-    scaffold = (Message("assistant", "so far"), Message("user", "go on"))
-    assert violations(rows(WireCopy(), history, scaffold)) == []
-
-
-@pytest.mark.behaviour("BUILD-24")
-@given(HISTORIES)
-def test_built_up_or_at_once_the_bytes_are_the_same(history: list[Message]) -> None:
-    growing = WireCopy()
+@pytest.mark.parametrize("mode", VIEWS)
+@given(HISTORIES, st.data())
+def test_built_up_or_at_once_the_bytes_are_the_same(
+    mode: ApiMode, history: list[Message], data: st.DataObject
+) -> None:
+    growing, view = WireCopy(), data.draw(st.sampled_from(VIEWS[mode]))
     for end in range(len(history) + 1):
-        step_by_step = written(growing, history[:end])
-    assert step_by_step == written(WireCopy(), history)
+        step_by_step = written(growing, history[:end], (), view)
+    assert step_by_step == written(WireCopy(), history, (), view)
 
 
-@given(HISTORIES)
-def test_scaffolding_leaves_no_trace(history: list[Message]) -> None:
-    wire = WireCopy()
-    before = written(wire, history)
-    rows(wire, history, (Message("assistant", "x"), Message("user", "y")))
-    assert written(wire, history) == before
+@pytest.mark.behaviour("BUILD-14", "INV-08")
+def test_arguments_are_sorted_and_compact_and_corrupted_ones_are_blanked_on_the_wire_only() -> None:
+    def sent(arguments: str) -> tuple[str, str]:
+        call = ToolCall("c", "echo", arguments)
+        history = [
+            Message("user", "q"),
+            Message("assistant", None, tool_calls=(call,)),
+            Message("tool", "r", tool_call_id="c"),
+        ]
+        _, _, said, result = rows(WireCopy(), history)
+        assert history[1].tool_calls[0].arguments == arguments
+        return said["tool_calls"][0]["function"]["arguments"], result["content"]
 
-
-@pytest.mark.behaviour("BUILD-14")
-def test_arguments_are_sorted_and_compact_so_that_prefixes_stay_stable() -> None:
-    history = [
-        Message("user", "q"),
-        Message("assistant", None, tool_calls=(ToolCall("c", "echo", '{ "b": 1, "a": "é" }'),)),
-        Message("tool", "r", tool_call_id="c"),
-    ]
-    assert rows(WireCopy(), history)[2]["tool_calls"][0]["function"]["arguments"] == '{"a":"é","b":1}'
-
-
-@pytest.mark.behaviour("INV-08")
-def test_corrupted_arguments_are_blanked_on_the_wire_only() -> None:
-    call = ToolCall("c", "echo", "{broken")
-    history = [
-        Message("user", "q"),
-        Message("assistant", None, tool_calls=(call,)),
-        Message("tool", "r", tool_call_id="c"),
-    ]
-    sent = rows(WireCopy(), history)
-    assert sent[2]["tool_calls"][0]["function"]["arguments"] == "{}"
-    assert "corrupted" in sent[3]["content"]
-    assert history[1].tool_calls[0].arguments == "{broken"
+    assert sent('{ "b": 1, "a": "é" }') == ('{"a":"é","b":1}', "r"), "so that prefixes stay stable"
+    blanked, told = sent("{broken")
+    assert blanked == "{}"
+    assert "corrupted" in told
 
 
 def test_a_replaced_history_is_read_anew() -> None:
@@ -138,38 +98,16 @@ def test_a_call_whose_result_never_came_is_removed_not_invented() -> None:
         Message("assistant", None, tool_calls=(ToolCall("c", "echo", "{}"),)),
         Message("user", "hm"),
     ]
-    assert [row["content"] for row in rows(WireCopy(), history)] == [
-        "prompt",
-        "q",
-        "(tool call removed)",
-        "hm",
-    ]
+    sent = [row["content"] for row in rows(WireCopy(), history)]
+    assert sent == ["prompt", "q", "(tool call removed)", "hm"]
 
 
 @pytest.mark.behaviour("BUILD-18")
 def test_images_become_words_for_a_model_without_eyes() -> None:
-    history = [
-        Message(
-            "user", [{"type": "image_url", "image_url": {"url": "data:,"}}, {"type": "text", "text": "what?"}]
-        )
-    ]
+    image = {"type": "image_url", "image_url": {"url": "data:,"}}
+    history = [Message("user", [image, {"type": "text", "text": "what?"}])]
     sent = json.loads(b"".join(WireCopy().messages("", history, (), View(vision=False))))
     assert all(part["type"] == "text" for part in sent[0]["content"])
-
-
-def test_thoughts_of_other_wires_are_no_details() -> None:
-    detail = {"type": "reasoning.text", "text": "hm", "signature": "s"}
-    foreign = (
-        {"type": "thinking", "thinking": "x", "signature": "y", "issuer": "z"},
-        {"type": "reasoning", "id": "rs_1"},
-    )
-    view = View(family=family_of("chat_completions", "openrouter"), issuer="here")
-    for blocks, sent in (((*foreign, detail), [detail]), (foreign, None)):
-        history = [Message("user", "q"), Message("assistant", "a", blocks=blocks, issuer="here")]
-        assert (
-            json.loads(b"".join(WireCopy().messages("", history, (), view)))[1].get("reasoning_details")
-            == sent
-        )
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,8 @@ def test_objects_are_closed_and_all_members_required() -> None:
 def test_bounds_that_a_vendor_does_not_take_are_told_in_words() -> None:
     made = strict(OutputType[Any](House).spec.schema, TAKEN["anthropic_messages"])
     assert made["properties"]["number"] == {"type": "integer", "description": "Of the street.\nminimum: 1"}
-    assert made["$defs"]["Street"]["properties"]["name"] == {
-        "type": "string",
-        "description": "pattern: ^[A-Z]",
-    }
+    street = made["$defs"]["Street"]["properties"]["name"]
+    assert street == {"type": "string", "description": "pattern: ^[A-Z]"}
 
 
 @pytest.mark.parametrize(
@@ -67,15 +65,14 @@ def test_what_cannot_be_strict_is_said(schema: Any) -> None:
         strict(schema, ALL)
 
 
+BASIC = [
+    {"type": "string", "maxLength": 3},
+    {"type": "integer", "minimum": 2},
+    {"enum": ["a", 1]},
+    {"const": None},
+]
 SCHEMAS: st.SearchStrategy[dict[str, Any]] = st.recursive(
-    st.sampled_from(
-        [
-            {"type": "string", "maxLength": 3},
-            {"type": "integer", "minimum": 2},
-            {"enum": ["a", 1]},
-            {"const": None},
-        ]
-    ),
+    st.sampled_from(BASIC),
     lambda inner: st.one_of(
         inner.map(lambda one: {"type": "array", "items": one}),
         st.lists(inner, min_size=1, max_size=3).map(lambda many: {"anyOf": many}),
@@ -101,10 +98,8 @@ def test_what_fits_the_strict_schema_fits_the_other(schema: dict[str, Any], valu
         jsonschema.validate({"a": value}, whole)
 
 
-OPEN, CLOSED = (
-    {"type": "object", "additionalProperties": {"type": "integer"}},
-    {"type": "object", "properties": {}},
-)
+OPEN = {"type": "object", "additionalProperties": {"type": "integer"}}
+CLOSED = {"type": "object", "properties": {}}
 
 
 @pytest.mark.parametrize(

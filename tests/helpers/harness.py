@@ -100,6 +100,16 @@ class Interrupt:
         self._agent.interrupt(self._message)
 
 
+async def break_off(agent: Agent, turn: Turn, requests: int) -> None:
+    """Play so many requests of a turn, and leave it as a process that ends there does: held by nobody."""
+    for _ in range(requests):
+        await turn.step_into()
+    store = store_for(str(agent.home))
+    store.let_go(turn.id)
+    session = store.session(agent.session_id)
+    session.release(session.claim)
+
+
 @dataclass
 class Played:
     """One turn that was played to its end."""
@@ -126,6 +136,24 @@ class Played:
     @property
     def outcome(self) -> str:
         return next(name for name in SHOWN if self.result[name])
+
+    @property
+    def summary(self) -> str:
+        """Requests, exit, outcome, class of the failure and the answer, as far as there are any:
+        ``3 api_retries_exhausted failed server_error``, ``2 text_response completed: done``."""
+        result = self.result
+        words = [str(self.server.completions), self.exit, self.outcome, result.failure_class or ""]
+        return " ".join(filter(None, words)) + (f": {result.final_response}" if result.completed else "")
+
+    @property
+    def results(self) -> list[str]:
+        """What the calls gave, as it is stored."""
+        return [row["content"] for row in self.result.messages if row["role"] == "tool"]
+
+    @property
+    def keys(self) -> list[str]:
+        """The key of each request."""
+        return [request.headers["authorization"].removeprefix("Bearer ") for request in self.server.requests]
 
     @property
     def states(self) -> list[str]:

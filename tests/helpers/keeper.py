@@ -71,7 +71,8 @@ class Keeper:
 
     @contextmanager
     def serving(self) -> Iterator[Keeper]:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        serve = {"poll_interval": 0.01}
+        threading.Thread(target=self._server.serve_forever, kwargs=serve, daemon=True).start()
         try:
             yield self
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,29 +10,8 @@ import pytest
 from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.messages import ModelReply, Usage
 from fsm_agent.providers.chat_reply import ChatReply
-
-
-class Seen:
-    """A sink that remembers."""
-
-    def __init__(self) -> None:
-        self.thoughts: list[str] = []
-        self.tools: list[str] = []
-        self.beats = 0
-
-    def alive(self) -> None:
-        self.beats += 1
-
-    def text(self, delta: str) -> None:
-        pass
-
-    def reasoning(self, delta: str) -> None:
-        self.thoughts.append(delta)
-
-    def tool(self, name: str) -> None:
-        self.tools.append(name)
-
-    def arguments(self, name: str, delta: str) -> None: ...
+from fsm_agent.testing import json_reply, malformed_chunk
+from tests.helpers.ports import CHAT, Seen
 
 
 def grown(*chunks: Any) -> tuple[ModelReply, Seen]:
@@ -134,12 +114,8 @@ def test_content_in_parts() -> None:
 
 @pytest.mark.behaviour("BUILD-13")
 def test_a_signature_beside_a_call_is_kept_with_it() -> None:
-    signed = {
-        "index": 0,
-        "id": "a",
-        "function": {"name": "echo", "arguments": "{}"},
-        "extra_content": {"google": {"s": 1}},
-    }
+    extra = {"google": {"s": 1}}
+    signed = {"index": 0, "id": "a", "function": {"name": "echo", "arguments": "{}"}, "extra_content": extra}
     got, _ = grown(delta("tool_calls", tool_calls=[signed]))
     assert [call.extra for call in got.tool_calls] == [{"google": {"s": 1}}]
 
@@ -185,3 +161,18 @@ def test_a_failure_keeps_the_usage_that_was_reported() -> None:
     failure = growing.end()
     assert isinstance(failure, Failure)
     assert failure.usage == Usage(3, 0)
+
+
+reply_of, failure_of = CHAT.reply_of, CHAT.failure_of
+
+
+def test_an_object_without_a_finish_reason_is_whole() -> None:
+    got = reply_of(json_reply({"choices": [{"message": {"content": [{"type": "text", "text": "a"}, "b"]}}]}))
+    assert (got.text, got.finish, got.cut, got.usage) == ("a\nb", "stop", False, None)
+
+
+def test_an_error_inside_a_stream() -> None:
+    error = json.dumps({"error": {"code": 502, "type": "provider_down", "message": "upstream died"}})
+    failure = failure_of(malformed_chunk(chunk=error))
+    assert (failure.kind, failure.code, failure.message) == ("shape", "provider_down", "upstream died")
+    assert reply_of(malformed_chunk("kept", chunk=error)).cut

@@ -1,8 +1,8 @@
-"""Which provider is meant: arguments, environment, local servers, the offline demo; one clear line when none
-fits."""
+"""Which provider is meant: arguments, environment, local servers, the offline demo; one clear line when none fits."""
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -22,6 +22,7 @@ from fsm_agent.providers.profiles import PROFILES, Profile
 from fsm_agent.testing import ScriptedServer
 
 OPENAI = {"OPENAI_API_KEY": "sk-one"}
+gpt = functools.partial(dict, model="openai:gpt-5")
 
 
 def running(*addresses: str) -> Callable[[str], list[str]]:
@@ -30,9 +31,8 @@ def running(*addresses: str) -> Callable[[str], list[str]]:
 
 
 def test_an_explicit_model_wins_over_everything() -> None:
-    choice = choose(
-        "deepseek:deepseek-chat", api_key="k-123", env={**OPENAI, "FSM_AGENT_MODEL": "openai:gpt-5"}
-    )
+    env = {**OPENAI, "FSM_AGENT_MODEL": "openai:gpt-5"}
+    choice = choose("deepseek:deepseek-chat", api_key="k-123", env=env)
     assert (choice.profile.name, choice.model, choice.keys) == ("deepseek", "deepseek-chat", ("k-123",))
     assert choice.base_url == "https://api.deepseek.com/v1"
     assert choice.why == "the model was given"
@@ -41,9 +41,8 @@ def test_an_explicit_model_wins_over_everything() -> None:
 
 
 def test_the_environment_names_the_model() -> None:
-    choice = choose(
-        env={"FSM_AGENT_MODEL": "groq:llama-3.3-70b-versatile", "GROQ_API_KEY": "gsk_1", **OPENAI}
-    )
+    env = {"FSM_AGENT_MODEL": "groq:llama-3.3-70b-versatile", "GROQ_API_KEY": "gsk_1", **OPENAI}
+    choice = choose(env=env)
     assert (choice.profile.name, choice.keys) == ("groq", ("gsk_1",))
     assert "FSM_AGENT_MODEL" in choice.why
 
@@ -100,9 +99,8 @@ def test_base_urls_by_argument_environment_and_profile() -> None:
     env = {**OPENAI, "OPENAI_BASE_URL": "https://eu.example.com/v1"}
     assert choose("openai:gpt-5", env=OPENAI).base_url == "https://api.openai.com/v1"
     assert choose("openai:gpt-5", env=env).base_url == "https://eu.example.com/v1"
-    assert (
-        choose("openai:gpt-5", base_url="http://localhost:1/v1", env=env).base_url == "http://localhost:1/v1"
-    )
+    here = "http://localhost:1/v1"
+    assert choose("openai:gpt-5", base_url=here, env=env).base_url == here
 
 
 def test_keys_by_argument_pool_source_and_environment() -> None:
@@ -119,10 +117,8 @@ def test_keys_by_argument_pool_source_and_environment() -> None:
     assert choose("openai:gpt-5", base_url="http://127.0.0.1:1/v1", env={}).keys == ()
 
 
-def test_windows_by_prefix_default_and_argument() -> None:
-    assert choose("openai:gpt-4.1-nano", env=OPENAI).window == 1_047_576
-    assert choose("openai:gpt-4-0613", env=OPENAI).window == 8_192
-    assert choose("openai:gpt-99", env=OPENAI).window == 128_000
+def test_a_window_that_is_given_comes_first() -> None:
+    assert choose("openai:gpt-5", api_key="k", context_window=1_234).window == 1_234
     assert choose("openai:gpt-99", context_window=1234, env=OPENAI).window == 1234
     assert choose("openai:gpt-99", context_window=10**12, env=OPENAI).window == 10**12
     assert choose("ollama:x", env={}).window is None
@@ -137,55 +133,35 @@ def test_a_vendor_is_a_row() -> None:
 @pytest.mark.parametrize(
     ("arguments", "env", "words"),
     [
-        (
-            {"model": "openia:gpt-5"},
-            OPENAI,
-            ["unknown provider 'openia'", "openia:gpt-5", "openai", "ollama"],
-        ),
+        ({"model": "openia:gpt-5"}, OPENAI, ["unknown provider 'openia'", "openia:gpt-5", "ollama"]),
         ({"model": "gpt-5"}, OPENAI, ["no provider", "gpt-5", "<provider>:<model>"]),
         ({"model": "openai:"}, OPENAI, ["no model after the colon", "openai:<model>"]),
         ({"model": ""}, OPENAI, ["empty", "<provider>:<model>"]),
         ({"model": 7}, OPENAI, ["no text", "7"]),
         ({}, {"FSM_AGENT_MODEL": "nope:x"}, ["FSM_AGENT_MODEL", "unknown provider"]),
-        ({"model": "openai:gpt-5"}, {}, ["no key", "OPENAI_API_KEY"]),
-        ({"model": "openai:gpt-5", "base_url": "https://proxy.example.com"}, {}, ["OPENAI_API_KEY"]),
-        ({"model": "openai:gpt-5", "api_key": ""}, OPENAI, ["api_key is empty"]),
-        ({"model": "openai:gpt-5", "api_key": ["a", " "]}, OPENAI, ["api_key is empty", "list"]),
-        ({"model": "openai:gpt-5", "api_key": []}, OPENAI, ["api_key is empty"]),
-        ({"model": "openai:gpt-5", "api_key": 5}, OPENAI, ["api_key cannot be used", "int"]),
-        (
-            {"model": "openai:gpt-5", "base_url": "localhost:8000"},
-            OPENAI,
-            ["base_url", "localhost:8000", "http://"],
-        ),
-        ({"model": "openai:gpt-5", "base_url": "ftp://x/v1"}, OPENAI, ["base_url", "ftp://x/v1"]),
-        ({"model": "openai:gpt-5", "base_url": "http:///v1"}, OPENAI, ["base_url"]),
-        ({"model": "openai:gpt-5", "base_url": "http://host:port/v1"}, OPENAI, ["base_url"]),
-        ({"model": "openai:gpt-5", "base_url": "http://h:99999"}, OPENAI, ["base_url"]),
-        ({"model": "openai:gpt-5", "base_url": "http://[::1"}, OPENAI, ["base_url"]),
-        ({"model": "openai:gpt-5", "base_url": "http://a b/v1"}, OPENAI, ["base_url"]),
-        ({"model": "openai:gpt-5", "base_url": ""}, OPENAI, ["base_url"]),
-        (
-            {"model": "openai:gpt-5"},
-            {**OPENAI, "OPENAI_BASE_URL": "nonsense"},
-            ["OPENAI_BASE_URL", "nonsense"],
-        ),
+        (gpt(), {}, ["no key", "OPENAI_API_KEY"]),
+        (gpt(base_url="https://proxy.example.com"), {}, ["OPENAI_API_KEY"]),
+        (gpt(api_key=""), OPENAI, ["api_key is empty"]),
+        (gpt(api_key=["a", " "]), OPENAI, ["api_key is empty", "list"]),
+        (gpt(api_key=[]), OPENAI, ["api_key is empty"]),
+        (gpt(api_key=5), OPENAI, ["api_key cannot be used", "int"]),
+        (gpt(base_url="localhost:8000"), OPENAI, ["base_url", "localhost:8000", "http://"]),
+        (gpt(base_url="ftp://x/v1"), OPENAI, ["base_url", "ftp://x/v1"]),
+        (gpt(base_url="http:///v1"), OPENAI, ["base_url"]),
+        (gpt(base_url="http://host:port/v1"), OPENAI, ["base_url"]),
+        (gpt(base_url="http://h:99999"), OPENAI, ["base_url"]),
+        (gpt(base_url="http://[::1"), OPENAI, ["base_url"]),
+        (gpt(base_url="http://a b/v1"), OPENAI, ["base_url"]),
+        (gpt(base_url=""), OPENAI, ["base_url"]),
+        (gpt(), {**OPENAI, "OPENAI_BASE_URL": "nonsense"}, ["OPENAI_BASE_URL", "nonsense"]),
         ({"model": "local:m"}, {}, ["needs an address", "LOCAL_BASE_URL"]),
         ({"base_url": "http://127.0.0.1:1/v1"}, {}, ["without a model", "FSM_AGENT_MODEL"]),
-        (
-            {"model": "openai:gpt-5", "api_mode": "chat"},
-            OPENAI,
-            ["unknown api_mode", "chat", "chat_completions"],
-        ),
+        (gpt(api_mode="chat"), OPENAI, ["unknown api_mode", "chat", "chat_completions"]),
         ({"model": "anthropic:claude"}, {}, ["no key", "ANTHROPIC_API_KEY"]),
-        ({"model": "openai:gpt-5", "context_window": 0}, OPENAI, ["context_window", "0", "positive"]),
-        (
-            {"model": "openai:gpt-5", "context_window": 10**13},
-            OPENAI,
-            ["context_window", "1 to 1,000,000,000,000"],
-        ),
-        ({"model": "openai:gpt-5", "context_window": "128k"}, OPENAI, ["context_window", "128k"]),
-        ({"model": "openai:gpt-5", "context_window": True}, OPENAI, ["context_window", "True"]),
+        (gpt(context_window=0), OPENAI, ["context_window", "0", "positive"]),
+        (gpt(context_window=10**13), OPENAI, ["context_window", "1 to 1,000,000,000,000"]),
+        (gpt(context_window="128k"), OPENAI, ["context_window", "128k"]),
+        (gpt(context_window=True), OPENAI, ["context_window", "True"]),
     ],
 )
 def test_a_value_that_cannot_be_used_is_one_clear_line(
@@ -226,12 +202,21 @@ def test_near_and_far(url: str | None, loopback: bool, nearby: bool) -> None:
     assert (is_loopback(url), is_nearby(url)) == (loopback, nearby)
 
 
-def test_choosing_loads_no_sdk() -> None:
-    program = (
-        "import sys, fsm_agent.providers.choose; print({'openai', 'anthropic', 'httpx2'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+def test_choosing_loads_no_sdk_and_prices_are_loaded_when_something_was_paid_and_fetch_nothing() -> None:
+    program = """
+import socket, sys
+import fsm_agent.providers.choose
+assert not {'openai', 'anthropic', 'httpx2'} & set(sys.modules)
+fsm_agent.providers.choose.choose('openai:gpt-5', api_key='k')
+from fsm_agent import Agent
+assert 'genai_prices' not in sys.modules
+def refused(*_, **__): raise AssertionError('network')
+socket.socket.connect = refused
+from fsm_agent.providers.prices import price_of
+assert price_of('gpt-5', 'openai').input == 1.25
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.behaviour("STR-02")
@@ -331,11 +316,8 @@ def test_thinking_models_of_openai_get_the_prompt_from_the_developer(model: str,
 
 
 def test_a_key_of_another_provider_is_told_before_it_is_sent() -> None:
-    with pytest.raises(ConfigError) as caught:
-        choose("openai:gpt-5", api_key="sk-ant-api03-abcdefghijkl", env={})
-    message = str(caught.value)
-    assert "looks like one of anthropic" in message
-    assert "abcdefghijkl" not in message
-    assert choose(
-        "openai:gpt-5", base_url="https://proxy.example/v1", api_key="sk-ant-api03-abcdefghijkl", env={}
-    ).keys
+    key = "sk-ant-api03-abcdefghijkl"
+    with pytest.raises(ConfigError, match="looks like one of anthropic") as caught:
+        choose("openai:gpt-5", api_key=key, env={})
+    assert "abcdefghijkl" not in str(caught.value)
+    assert choose("openai:gpt-5", base_url="https://proxy.example/v1", api_key=key, env={}).keys

@@ -53,18 +53,15 @@ def test_azure_has_the_deployment_in_its_path_and_the_key_in_its_own_header(tmp_
     assert asked.body["model"] == "my deployment"
 
 
-def test_the_version_of_azure_is_that_of_the_environment(
+def test_the_version_of_azure_is_that_of_the_environment_or_of_its_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asked, _ = asked_of("azure:gpt", CHAT, tmp_path, "/openai/v1", api_key="azure-key")
+    assert (asked.path, asked.headers["api-key"]) == ("/openai/v1/chat/completions", "azure-key")
     monkeypatch.setenv("OPENAI_API_VERSION", "2024-10-21")
     asked, result = asked_of("azure:gpt", RESPONSE, tmp_path, api_key="k", api_mode="codex_responses")
     assert result.final_response == "hi"
     assert asked.path == "/openai/responses?api-version=2024-10-21"
-
-
-def test_an_azure_address_with_its_version_needs_no_other(tmp_path: Path) -> None:
-    asked, _ = asked_of("azure:gpt", CHAT, tmp_path, "/openai/v1", api_key="azure-key")
-    assert (asked.path, asked.headers["api-key"]) == ("/openai/v1/chat/completions", "azure-key")
 
 
 @pytest.mark.parametrize(
@@ -143,20 +140,22 @@ def account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Credentials:
     _auth._get_session.cache_clear()
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_BEARER_TOKEN_BEDROCK"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_REGION", "eu-west-1")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATEST")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "an-account-secret")
+    for name, value in {
+        "AWS_CONFIG_FILE": str(tmp_path / "none"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_REGION": "eu-west-1",
+        "AWS_ACCESS_KEY_ID": "AKIATEST",
+        "AWS_SECRET_ACCESS_KEY": "an-account-secret",
+    }.items():
+        monkeypatch.setenv(name, value)
     return Credentials("AKIATEST", "an-account-secret")
 
 
 def frame(told: Mapping[str, Any], **headers: str) -> bytes:
     """An event of Amazon's own form."""
-    named = {":message-type": "event", ":event-type": "chunk"} | {
-        f":{name.replace('_', '-')}": value for name, value in headers.items()
-    }
+    named = {":message-type": "event", ":event-type": "chunk"}
+    named |= {f":{name.replace('_', '-')}": value for name, value in headers.items()}
     head = b"".join(
         struct.pack("!B", len(name))
         + name.encode()
@@ -175,10 +174,9 @@ def chunk(**event: Any) -> bytes:
     return frame({"bytes": base64.b64encode(json.dumps(event).encode()).decode()})
 
 
+BEGUN = {"model": "claude", "usage": {"input_tokens": 7, "output_tokens": 1}}
 SPOKEN = (
-    chunk(
-        type="message_start", message={"model": "claude", "usage": {"input_tokens": 7, "output_tokens": 1}}
-    ),
+    chunk(type="message_start", message=BEGUN),
     chunk(type="content_block_start", index=0, content_block={"type": "text", "text": ""}),
     chunk(type="content_block_delta", index=0, delta={"type": "text_delta", "text": "from the rock"}),
     chunk(type="content_block_stop", index=0),
@@ -229,9 +227,7 @@ def test_bedrock_is_sent_a_signed_request_and_streams_in_its_own_form(
 
 def test_a_bedrock_key_is_a_bearer(account: Credentials, tmp_path: Path) -> None:
     extra = {"request": {"extra_headers": {"anthropic-beta": "one,two"}}}
-    [asked], result = turn(
-        tmp_path, *objects(MESSAGE), api_key="bedrock-key", settings={"request": extra["request"]}
-    )
+    [asked], result = turn(tmp_path, *objects(MESSAGE), api_key="bedrock-key", settings=extra)
     assert result.final_response == "hi"
     assert asked.headers["authorization"] == "Bearer bedrock-key"
     assert asked.body["anthropic_beta"] == ["one", "two"]
@@ -245,9 +241,8 @@ def test_the_next_bedrock_key_is_used_when_one_is_refused(account: Credentials, 
 
 
 def test_errors_of_bedrock_are_classed(account: Credentials, tmp_path: Path) -> None:
-    throttled = frame(
-        {"message": "Too many requests"}, message_type="exception", exception_type="throttlingException"
-    )
+    exception = {"message_type": "exception", "exception_type": "throttlingException"}
+    throttled = frame({"message": "Too many requests"}, **exception)
     busy = 429, "application/json", b'{"message": "Too many tokens, please wait"}'
     asked, result = turn(tmp_path, (200, STREAM, throttled), busy, (200, STREAM, b"".join(SPOKEN)))
     assert (len(asked), result.final_response) == (3, "from the rock")

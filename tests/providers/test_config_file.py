@@ -19,6 +19,7 @@ from fsm_agent.settings.setting_docs import every_setting
 from fsm_agent.testing import ScriptedModel, ScriptedServer, status, text
 
 Cli = Callable[..., tuple[int, str, str]]
+WORK = '[providers.work]\nbase_url = "http://x"\n'
 
 
 def written(home: Path, content: str) -> Path:
@@ -28,13 +29,7 @@ def written(home: Path, content: str) -> Path:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def cli(cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    monkeypatch.setenv("FSM_AGENT_HOME", str(home))
+def cli(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     monkeypatch.setenv("COLUMNS", "200")
     return cli
 
@@ -48,17 +43,13 @@ def test_an_argument_wins_over_the_environment_over_the_file_over_the_defaults(
     written(home, "[settings]\nmax_iterations = 40\napi_max_retries = 7\nempty = { nudges = 5, retries = 9 }")
     monkeypatch.setenv("FSM_AGENT_API_MAX_RETRIES", "8")
     monkeypatch.setenv("FSM_AGENT_EMPTY__NUDGES", "6")
-    agent = Agent(ScriptedModel(), home=home, settings={"empty": {"prefills": 4}, "temperature": 1})
-    assert (agent.settings.max_iterations, agent.settings.api_max_retries, agent.settings.temperature) == (
-        40,
-        8,
-        1,
-    )
-    assert agent.settings.empty.model_dump() == {"nudges": 6, "prefills": 4, "retries": 9}
-    assert agent.settings.tool == Settings().tool
-    assert Agent(ScriptedModel(), home=home, settings=Settings(max_iterations=3)).settings == Settings(
-        max_iterations=3
-    )
+    set_by_hand = {"empty": {"prefills": 4}, "temperature": 1}
+    found = Agent(ScriptedModel(), home=home, settings=set_by_hand).settings
+    assert (found.max_iterations, found.api_max_retries, found.temperature) == (40, 8, 1)
+    assert found.empty.model_dump() == {"nudges": 6, "prefills": 4, "retries": 9}
+    assert found.tool == Settings().tool
+    whole = Settings(max_iterations=3)
+    assert Agent(ScriptedModel(), home=home, settings=whole).settings == whole
 
 
 def test_a_provider_of_ones_own_is_a_model_and_a_fallback_everywhere(
@@ -94,9 +85,8 @@ def test_a_provider_of_ones_own_is_a_model_and_a_fallback_everywhere(
 def test_the_environment_names_another_model_than_the_file(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written(
-        home, 'model = "local:m"\nproviders.near = { base_url = "http://127.0.0.1:1/v1", like = "deepseek" }'
-    )
+    near = 'providers.near = { base_url = "http://127.0.0.1:1/v1", like = "deepseek" }'
+    written(home, f'model = "local:m"\n{near}')
     monkeypatch.setenv("FSM_AGENT_MODEL", "near:x")
     choice = config_of(home).chooser()
     assert (choice.profile.name, choice.model, choice.keys, choice.local) == ("near", "x", (), True)
@@ -113,10 +103,7 @@ def test_no_file_is_fine(home: Path) -> None:
     [
         (
             "max_iterations = 4",
-            (
-                "unknown key max_iterations; allowed: model, fallbacks, auxiliary, settings, providers, mcp;"
-                " settings b"
-            ),
+            "unknown key max_iterations; allowed: model, fallbacks, auxiliary, settings, providers, mcp; settings b",
         ),
         (
             "[settings]\nmax_iterations = -4",
@@ -133,18 +120,9 @@ def test_no_file_is_fine(home: Path) -> None:
         ),
         ("[providers.work]", "providers.work.base_url is missing; allowed: the address of the server"),
         ('[providers.work]\nbase_url = "work"', "providers.work.base_url cannot be used; given: work"),
-        (
-            '[providers.work]\nbase_url = "http://x"\napi_key = "sk-1"',
-            "providers.work.api_key holds a key; given: api_key",
-        ),
-        (
-            '[providers.work]\nbase_url = "http://x"\nlike = "y"',
-            "providers.work.like names an unknown provider; given: y",
-        ),
-        (
-            '[providers.work]\nbase_url = "http://x"\nurl = "y"',
-            "unknown key providers.work.url; allowed: base_url, like",
-        ),
+        (f'{WORK}api_key = "sk-1"', "providers.work.api_key holds a key; given: api_key"),
+        (f'{WORK}like = "y"', "providers.work.like names an unknown provider; given: y"),
+        (f'{WORK}url = "y"', "unknown key providers.work.url; allowed: base_url, like"),
         (
             '[providers.openai]\nbase_url = "http://x"',
             "[providers.openai] cannot have this name, which is a known provider",
@@ -170,24 +148,20 @@ def test_a_file_that_cannot_be_used_is_one_line_that_names_it(
     assert "sk-1" not in str(raised.value)
 
 
-def test_a_variable_that_is_no_json_is_one_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FSM_AGENT_APPROVAL__ALLOW", "ls *")
-    for use in (Settings, lambda: Settings.of(None, {"max_iterations": 3})):
-        with pytest.raises(
-            ConfigError, match=r"^FSM_AGENT_APPROVAL__ALLOW cannot be read; given: ls \*; allowed: JSON"
-        ):
-            use()
-
-
-def test_an_error_says_which_variable_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_cannot_be_used_is_one_line_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("FSM_AGENT_APPROVAL__ALLOW", "ls *")
+        line = r"^FSM_AGENT_APPROVAL__ALLOW cannot be read; given: ls \*; allowed: JSON"
+        for use in (Settings, lambda: Settings.of(None, {"max_iterations": 3})):
+            with pytest.raises(ConfigError, match=line):
+                use()
     monkeypatch.setenv("FSM_AGENT_EMPTY__NUDGES", "many")
-    allowed = (
+    with pytest.raises(ConfigError) as raised:
+        Settings()
+    assert str(raised.value) == (
         "setting empty.nudges (FSM_AGENT_EMPTY__NUDGES) is out of range; given: many; allowed: whole number 0"
         " to 1,000,000"
     )
-    with pytest.raises(ConfigError) as raised:
-        Settings()
-    assert str(raised.value) == allowed
 
 
 def test_every_setting_is_described_with_its_default() -> None:
@@ -198,12 +172,12 @@ def test_every_setting_is_described_with_its_default() -> None:
             value = value[key]
         assert value == setting.default
         assert setting.allowed
-    assert every_setting()["compression.min_progress"].allowed == "number above 0 to below 1"
-    assert (
-        every_setting()["reasoning_effort"].allowed
-        == "none, minimal, low, medium, high, xhigh, max or nothing"
-    )
-    assert every_setting()["approval.policy"].allowed == "table of ask, allow, deny"
+    for name, allowed in (
+        ("compression.min_progress", "number above 0 to below 1"),
+        ("reasoning_effort", "none, minimal, low, medium, high, xhigh, max or nothing"),
+        ("approval.policy", "table of ask, allow, deny"),
+    ):
+        assert every_setting()[name].allowed == allowed
 
 
 # The commands
@@ -211,11 +185,8 @@ def test_every_setting_is_described_with_its_default() -> None:
 
 def test_a_value_is_set_read_and_taken_out_and_comments_stay(home: Path, cli: Cli) -> None:
     written(home, '# mine\nmodel = "offline:demo"  # for now\n')
-    assert cli("config", "set", "compression.threshold", "0.6") == (
-        0,
-        f"compression.threshold = 0.6  in {home}/config.toml\n",
-        "",
-    )
+    told = f"compression.threshold = 0.6  in {home}/config.toml\n"
+    assert cli("config", "set", "compression.threshold", "0.6") == (0, told, "")
     assert cli("config", "set", "approval.deny", '["terminal(rm *)"]')[0] == 0
     assert cli("config", "set", "mcp.start_timeout", "3")[0] == 0
     assert cli("config", "set", "mcp.servers.time.command", "mcp-server-time")[0] == 0
@@ -254,10 +225,7 @@ def test_what_could_not_be_used_is_not_written(home: Path, cli: Cli) -> None:
         (("max_iterations", "many"), "setting max_iterations is out of range; given: many"),
         (("max_iteration", "3"), "unknown setting max_iteration; allowed: max_iterations"),
         (("max_iterations.deep", "3"), "max_iterations holds a value, not a table"),
-        (
-            ("max_iterations", "null"),
-            "given: null; allowed: a value; fsm-agent config unset max_iterations",
-        ),
+        (("max_iterations", "null"), "given: null; allowed: a value; fsm-agent config unset max_iterations"),
         (("providers.work.base_url", "nowhere"), "providers.work.base_url cannot be used"),
         (("model", "3"), "model has the wrong type"),
     ):
@@ -283,11 +251,8 @@ def test_what_is_shown_says_where_it_comes_from(
     home: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert cli("config")[1].startswith(f"file         {home}/config.toml (not there; none is needed)\n")
-    written(
-        home,
-        'model = "work:m"\n[settings]\nstale.stream = 5\n[providers.work]\nbase_url ='
-        ' "http://127.0.0.1:9/v1"\n',
-    )
+    work = '[providers.work]\nbase_url = "http://127.0.0.1:9/v1"\n'
+    written(home, f'model = "work:m"\n[settings]\nstale.stream = 5\n{work}')
     monkeypatch.setenv("FSM_AGENT_EMPTY__NUDGES", "6")
     monkeypatch.setenv("FSM_AGENT_MAX_ITERATION", "6")
     code, out, err = cli("config")

@@ -1,20 +1,24 @@
-"""Connections belong to the process: ports of one event loop share them by origin, and the last one closes them."""
+"""Connections belong to the process: ports share them and their client, idle ones are looked at, proxies are used."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from fsm_agent import Agent
+from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.providers.connections import Connections
 from fsm_agent.providers.sdk_port import tls
-from fsm_agent.runtime.registry import CONNECTIONS
+from fsm_agent.runtime.registry import CLIENTS, CONNECTIONS
 from fsm_agent.testing import ScriptedServer, repeat, text
 from tests.helpers.keeper import Keeper
-from tests.helpers.ports import CHAT, KEY, Seen
+from tests.helpers.ports import CHAT, KEY, WIRES, Seen, Wire
+from tests.helpers.relay import Relay
 from tests.helpers.waiting import until_so
 
 
@@ -60,18 +64,6 @@ def test_a_port_that_is_rebuilt_gets_new_connections_and_takes_none_from_others(
         for port in (shaken, steady, late):
             await port.aclose()
         assert pools(server) == 0
-
-    with Keeper(secure=False).serving() as server:
-        asyncio.run(play(server))
-
-
-def test_nothing_that_a_server_has_one_port_remember_is_told_by_another() -> None:
-    async def play(server: Keeper) -> None:
-        ports = [CHAT.make(server.url, KEY) for _ in range(3)]
-        for port in ports:
-            await ask(port)
-        assert server.connections == 1
-        assert server.cookies == []
 
     with Keeper(secure=False).serving() as server:
         asyncio.run(play(server))
@@ -128,6 +120,7 @@ def test_a_loop_that_is_closed_without_being_shut_down_leaves_nothing_to_the_nex
     loop.close()
 
 
+@pytest.mark.slow
 def test_hundreds_of_requests_at_once_find_a_connection_each() -> None:
     async def play(server: ScriptedServer) -> None:
         ports = [CHAT.make(server.url, KEY) for _ in range(4)]
@@ -138,3 +131,226 @@ def test_hundreds_of_requests_at_once_find_a_connection_each() -> None:
     with ScriptedServer(repeat(text("ok"))) as server:
         asyncio.run(play(server))
     assert server.completions == 300
+
+
+over_both = pytest.mark.parametrize("secure", [True, False], ids=["TLS", "plain"])
+
+
+@pytest.mark.behaviour("CALL-01", "PREP-19")
+@over_both
+@pytest.mark.parametrize("breaks", [False, True])
+def test_a_connection_that_was_closed_while_idle_is_not_used(breaks: bool, secure: bool) -> None:
+    told: list[str] = []
+    with Keeper(secure=secure, breaks=breaks).serving() as server:
+        options = {"toolsets": [], "callbacks": {"status": told.append}}
+        agent = Agent("openai:gpt-x", base_url=server.url, api_key="k", **options)
+        first = agent.run_conversation("one")
+        assert server.closed.wait(10 if breaks else 0) == breaks
+        second = agent.run_conversation("two")
+        agent.close()
+    assert (first.final_response, second.final_response) == ("ok", "ok")
+    assert (first.attempts, second.attempts, server.requests) == (1, 1, 2)
+    assert server.connections == (2 if breaks else 1)
+    assert not [line for line in told if "attempt" in line or "connection" in line]
+
+
+@over_both
+def test_the_end_of_a_connection_that_the_loop_had_no_time_to_see_is_seen(secure: bool) -> None:
+    """The loop stands still while the server closes, and the next request comes before it looks around."""
+
+    async def play(server: Keeper) -> None:
+        port = CHAT.make(server.url, KEY)
+        for number in range(1, 4):
+            server.closed.clear()
+            assert isinstance(await port.call(CHAT.request(stream=False), Seen()), ModelReply)
+            assert server.requests == server.connections == number
+            assert server.closed.wait(10)  # in this thread, the loop's
+        await port.aclose()
+
+    with Keeper(secure=secure, breaks=True).serving() as server:
+        asyncio.run(play(server))
+
+
+@over_both
+def test_a_request_that_met_the_end_of_its_connection_is_one_and_is_not_sent_again(secure: bool) -> None:
+    """Nobody knows what the server has done with it: it counts, and only the table sends another."""
+
+    async def play(server: Keeper) -> None:
+        port = CHAT.make(server.url, KEY)
+        assert isinstance(await port.call(CHAT.request(stream=False), Seen()), ModelReply)
+        failure = await port.call(CHAT.request(stream=False), Seen())
+        assert isinstance(failure, Failure)
+        assert (failure.kind, failure.exception, failure.sent) == ("transport", "RemoteProtocolError", True)
+        await port.aclose()
+
+    with Keeper(secure=secure, mute_after=1).serving() as server:
+        asyncio.run(play(server))
+    assert (server.requests, server.connections) == (2, 1)
+
+
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+def test_ports_that_are_alike_share_a_client_until_the_last_one_leaves(wire: Wire) -> None:
+    async def play(server: ScriptedServer) -> None:
+        first, second = (wire.make(server.url, KEY) for _ in range(2))
+        client = await first.ready()
+        assert await second.ready() is client
+        assert await first.ready() is client
+        await first.aclose()
+        assert not client.is_closed()
+        assert await second.ready() is client
+        await second.aclose()
+        assert client.is_closed()
+        assert await first.ready() is not client
+        await first.aclose()
+
+    with ScriptedServer(repeat(text("ok"))) as server:
+        asyncio.run(play(server))
+
+
+OTHERS: list[Callable[[str, pytest.MonkeyPatch], Any]] = [
+    lambda url, _: CHAT.make(url, "another key"),
+    lambda url, _: CHAT.make(f"{url}/else", KEY),
+    lambda url, _: CHAT.make(url, KEY, headers={"X-Who": "somebody"}),
+    lambda url, _: CHAT.make(url, KEY, read=7.0),
+    lambda url, env: env.setenv("HTTP_PROXY", "http://127.0.0.1:9") or CHAT.make(url, KEY),
+    lambda url, env: env.setenv("OPENAI_ORG_ID", "org") or CHAT.make(url, KEY),
+]
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=["key", "address", "headers", "timeout", "proxy", "account"])
+def test_what_is_made_of_other_things_is_shared_with_nobody(
+    other: Callable[[str, pytest.MonkeyPatch], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play() -> None:
+        one = CHAT.make("http://127.0.0.1:9/v1", KEY)
+        client = await one.ready()
+        two = other("http://127.0.0.1:9/v1", monkeypatch)
+        assert await two.ready() is not client
+        await one.aclose()
+        await two.aclose()
+
+    asyncio.run(play())
+
+
+def test_a_port_that_is_rebuilt_leaves_the_client_to_the_others() -> None:
+    async def play() -> None:
+        shaken, steady, late = (CHAT.make("http://127.0.0.1:9/v1", KEY) for _ in range(3))
+        client = await shaken.ready()
+        assert await steady.ready() is client
+        await shaken.rebuild()
+        assert not client.is_closed()
+        assert await late.ready() is not client
+        assert await shaken.ready() is await late.ready()
+        assert await steady.ready() is client
+        for port in (shaken, steady, late):
+            await port.aclose()
+        assert client.is_closed()
+
+    asyncio.run(play())
+
+
+def test_nothing_that_a_server_had_one_port_remember_is_told_by_it_or_another() -> None:
+    async def play(server: Keeper) -> None:
+        ports = [CHAT.make(server.url, KEY) for _ in range(3)]
+        for port in (*ports, ports[0]):
+            await ask(port)
+        assert (server.requests, server.connections, server.cookies) == (4, 1, [])
+        for port in ports:
+            await port.aclose()
+
+    with Keeper(secure=False).serving() as server:
+        asyncio.run(play(server))
+
+
+def test_a_client_that_nobody_has_any_more_is_forgotten() -> None:
+    async def play() -> None:
+        port = CHAT.make("http://127.0.0.1:9/v1", KEY)
+        await port.ready()
+        mine = [key for key in CLIENTS if key[0] is asyncio.get_running_loop()]  # type: ignore[index]
+        assert len(mine) == 1
+        del port
+        gc.collect()
+        assert mine[0] not in CLIENTS
+
+    asyncio.run(play())
+
+
+def test_another_loop_has_a_client_of_its_own() -> None:
+    port = CHAT.make("http://127.0.0.1:9/v1", KEY)
+
+    async def play() -> Any:
+        return await port.ready()
+
+    assert asyncio.run(play()) is not asyncio.run(play())
+
+
+def test_a_key_that_is_changed_goes_out_with_the_next_request() -> None:
+    async def play(server: ScriptedServer) -> None:
+        one, two = (CHAT.make(server.url, KEY) for _ in range(2))
+        await one.call(CHAT.request(), Seen())
+        two.use_key("sk-other")
+        await two.call(CHAT.request(), Seen())
+        await one.call(CHAT.request(), Seen())
+        sent = [request.headers["authorization"] for request in server.requests]
+        assert sent == [f"Bearer {KEY}", "Bearer sk-other", f"Bearer {KEY}"]
+        await one.aclose()
+        await two.aclose()
+
+    with ScriptedServer(repeat(text("ok"))) as server:
+        asyncio.run(play(server))
+
+
+NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+over_both = pytest.mark.parametrize("secure", [True, False], ids=["TLS", "plain"])
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+def asked(server: Keeper, relay: Relay, patch: pytest.MonkeyPatch, **more: str) -> ModelReply | Failure:
+    async def play() -> ModelReply | Failure:
+        async with relay.open():
+            proxy = f"http://me:secret@127.0.0.1:{relay.port}"
+            for name, value in {"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy, **more}.items():
+                patch.setenv(name, value)
+            port = CHAT.make(server.url, KEY)
+            for _ in range(2):
+                got: ModelReply | Failure = await port.call(CHAT.request(stream=False), Seen())
+            await port.aclose()
+            return got
+
+    return asyncio.run(play())
+
+
+@over_both
+def test_a_request_goes_through_the_proxy(secure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    relay = Relay()
+    with Keeper(secure=secure).serving() as server:
+        got = asked(server, relay, monkeypatch)
+        place = server.url.partition("//")[2].removesuffix("/v1")
+    assert isinstance(got, ModelReply)
+    line = f"CONNECT {place} HTTP/1.1" if secure else f"POST {server.url}/chat/completions HTTP/1.1"
+    assert relay.asked == [line], "one connection for both"
+    assert relay.auth == ["Basic bWU6c2VjcmV0"]
+    assert (server.requests, server.connections) == (2, 1)
+
+
+@over_both
+def test_but_not_to_where_none_is_to_be_used(secure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    relay = Relay()
+    with Keeper(secure=secure).serving() as server:
+        assert isinstance(asked(server, relay, monkeypatch, NO_PROXY="localhost"), ModelReply)
+    assert (server.requests, relay.asked) == (2, [])
+
+
+def test_a_proxy_that_refuses_a_tunnel_has_passed_nothing_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    relay = Relay("403 Forbidden")
+    with Keeper(secure=True).serving() as server:
+        failure = asked(server, relay, monkeypatch)
+    assert isinstance(failure, Failure)
+    assert (failure.kind, failure.exception, failure.sent) == ("transport", "ProxyError", False)
+    assert server.requests == 0

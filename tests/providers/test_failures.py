@@ -1,5 +1,4 @@
-"""From exceptions, statuses and bodies to failures: one masked line, a code, a wish to wait, all texts for
-matching."""
+"""From exceptions, statuses and bodies to failures: one masked line, a code, a wish to wait, texts for matching."""
 
 from __future__ import annotations
 
@@ -16,17 +15,12 @@ from fsm_agent.providers.retry_after import little_left, retry_after
 from fsm_agent.support.redaction import mask
 
 NOW = 1_700_000_000.0
-AGGREGATED = {
-    "error": {
-        "code": 429,
-        "message": "Provider returned error",
-        "metadata": {
-            "provider_name": "Acme",
-            "raw": '{"error": {"message": "Slow down, please", "code": "rate_limit_exceeded"}}',
-            "headers": {"X-RateLimit-Reset": "1700000030000"},
-        },
-    }
+META = {
+    "provider_name": "Acme",
+    "raw": '{"error": {"message": "Slow down, please", "code": "rate_limit_exceeded"}}',
+    "headers": {"X-RateLimit-Reset": "1700000030000"},
 }
+AGGREGATED = {"error": {"code": 429, "message": "Provider returned error", "metadata": META}}
 
 
 class Response:
@@ -80,11 +74,9 @@ def test_the_kind_of_a_failure(error: Exception, kind: str, status: int | None) 
 
 
 def test_causes_are_followed_to_depth_five() -> None:
-    links = [RuntimeError(str(n)) for n in range(4)]
-    assert failure_from(chained(*links, StatusError("x", Response(500))), NOW).status == 500
-    assert (
-        failure_from(chained(*links, RuntimeError("4"), StatusError("x", Response(500))), NOW).status is None
-    )
+    links, last = [RuntimeError(str(n)) for n in range(4)], StatusError("x", Response(500))
+    assert failure_from(chained(*links, last), NOW).status == 500
+    assert failure_from(chained(*links, RuntimeError("4"), last), NOW).status is None
 
 
 def test_all_texts_of_the_chain_are_there_for_matching() -> None:
@@ -130,11 +122,8 @@ def test_an_aggregators_error_shows_both_and_when_to_come_back() -> None:
 
 @pytest.mark.behaviour("ERR-27")
 def test_a_page_of_html_is_one_line() -> None:
-    page = (
-        "<!DOCTYPE html><html><head><title>502\n Bad Gateway</title></head><body>"
-        + "<p>x</p>" * 5000
-        + "</body></html>"
-    )
+    head = "<!DOCTYPE html><html><head><title>502\n Bad Gateway</title></head><body>"
+    page = head + "<p>x</p>" * 5000 + "</body></html>"
     failure = http_failure(502, page, {}, NOW)
     assert failure.message == "HTML page: 502 Bad Gateway"
     assert len(failure.detail) < 8_001
@@ -146,31 +135,12 @@ def test_a_page_of_html_is_one_line() -> None:
     "wrap", [lambda v: {"error": {"message": v}}, lambda v: {"detail": [{"msg": v}]}, lambda v: v]
 )
 def test_keys_never_show(wrap: Any) -> None:
-    text = (
-        "Incorrect API key provided: sk-proj-abc123def456. Authorization: Bearer tok.en-123456,"
-        " key=hunter2-hunter2"
-    )
+    key = "Incorrect API key provided: sk-proj-abc123def456."
+    text = f"{key} Authorization: Bearer tok.en-123456, key=hunter2-hunter2"
     failure = http_failure(401, wrap(text), {}, NOW, secrets=("hunter2-hunter2",))
     seen = failure.message + failure.detail + failure.code
     for secret in ("abc123def456", "tok.en-123456", "hunter2"):
         assert secret not in seen.lower()
-
-
-@pytest.mark.parametrize(
-    ("text", "masked"),
-    [
-        ("key sk-ant-api03-abcdef rest", "key sk-*** rest"),
-        ("Authorization: Bearer abcdef123456", "Authorization: Bearer ***"),
-        ("gsk_0123456789ab", "gsk_***"),
-        ("AIzaSyA1234567890", "AIza***"),
-        ('{"api_key": "abcdefgh"}', '{"api_key": "***"}'),
-        ("https://user:hunter22@host/v1", "https://user:***@host/v1"),
-        ("a task-based risk-averse ask", "a task-based risk-averse ask"),
-        ("Bearer of news", "Bearer of news"),
-    ],
-)
-def test_what_looks_like_a_key_is_masked(text: str, masked: str) -> None:
-    assert mask(text) == masked
 
 
 def test_secrets_are_masked_wherever_they_are_but_not_placeholders() -> None:
@@ -223,12 +193,8 @@ def test_how_long_a_provider_asks_to_wait(headers: dict[str, str], body: Any, se
 
 def test_a_200_that_is_no_reply() -> None:
     failure = body_failure({"error": {"message": "later", "code": "overloaded", "retry_after": 4}}, NOW)
-    assert (failure.kind, failure.status, failure.code, failure.retry_after) == (
-        "shape",
-        None,
-        "overloaded",
-        4,
-    )
+    assert (failure.kind, failure.status) == ("shape", None)
+    assert (failure.code, failure.retry_after) == ("overloaded", 4)
     failure = shape_failure("no choices", {"message": "Rate limit reached for sk-abcdef123456"})
     assert (failure.kind, failure.exception) == ("shape", "InvalidResponse")
     assert "rate limit reached" in failure.detail
@@ -238,12 +204,8 @@ def test_a_200_that_is_no_reply() -> None:
 def test_hostile_bodies_end() -> None:
     nested: Any = "leaf"
     for _ in range(200):
-        nested = {
-            "error": {
-                "message": json.dumps(nested) if len(str(nested)) < 2000 else "deep",
-                "metadata": {"raw": nested},
-            }
-        }
+        words = json.dumps(nested) if len(str(nested)) < 2000 else "deep"
+        nested = {"error": {"message": words, "metadata": {"raw": nested}}}
     assert isinstance(sentence(nested), str)
     assert isinstance(codes(nested), list)
     assert len(texts(nested)) < 1000
@@ -258,10 +220,7 @@ def test_hostile_bodies_end() -> None:
         ({"x-ratelimit-remaining-requests": "3", "x-ratelimit-limit-requests": "0"}, ""),
         ({"x-ratelimit-remaining-requests": "few", "x-ratelimit-limit-requests": "500"}, ""),
         ({"x-remaining-requests": "3", "x-limit-requests": "500"}, ""),
-        (
-            {"X-RateLimit-Remaining": "3", "X-RateLimit-Limit": "500"},
-            "3 of 500 requests left",
-        ),
+        ({"X-RateLimit-Remaining": "3", "X-RateLimit-Limit": "500"}, "3 of 500 requests left"),
         (
             {
                 "x-ratelimit-remaining-tokens": "1000",

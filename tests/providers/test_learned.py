@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +102,8 @@ def test_the_longest_reply_is_learned_where_one_must_be_asked_for(tmp_path: Path
 def test_a_fallback_teaches_of_itself_and_not_of_the_primary(tmp_path: Path) -> None:
     with ScriptedServer(repeat(status(401))) as broken, picky(images=False) as server:
         fallback = {"model": "local:m", "base_url": server.url}
-        one = Agent(
-            "openai:gpt-5", base_url=broken.url, api_key="k", fallbacks=[fallback], toolsets=[], home=tmp_path
-        )
+        options = {"api_key": "k", "fallbacks": [fallback], "toolsets": [], "home": tmp_path}
+        one = Agent("openai:gpt-5", base_url=broken.url, **options)
         assert one.run_conversation(LOOK).completed
         one.close()
         assert [fact.subject for fact in facts(tmp_path).all()] == [("local", "m", server.url)]
@@ -216,10 +214,8 @@ def test_a_reply_that_is_cut_may_be_longer_than_the_refusal_said(tmp_path: Path)
 
 
 def test_a_fact_only_makes_requests_smaller_and_plainer(tmp_path: Path) -> None:
-    learned = facts(tmp_path)
-    learned.keep(
-        [Lesson("local", "m", URL, name, 9_000 if name in BOUNDS else 1) for name in (*BOUNDS, *SWITCHES)]
-    )
+    learned, everything = facts(tmp_path), (*BOUNDS, *SWITCHES)
+    learned.keep([Lesson("local", "m", URL, name, 9_000 if name in BOUNDS else 1) for name in everything])
     learned.refresh()
     small = learned.applied(runtime(window=4_096, most_output=1_000))
     assert (small.window, small.most_output) == (4_096, 1_000)
@@ -260,14 +256,12 @@ def test_a_fact_is_believed_for_so_many_days(tmp_path: Path) -> None:
 
 def test_many_writers_lose_nothing_and_nobody_else_can_read_it(tmp_path: Path) -> None:
     def write(number: int) -> None:
-        facts(tmp_path / "home").keep(
-            [Lesson("local", f"m{number}", "https://me:secret@h.example/v1?key=secret", "vision")]
-        )
+        address = "https://me:secret@h.example/v1?key=secret"
+        facts(tmp_path / "home").keep([Lesson("local", f"m{number}", address, "vision")])
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(12)]
-    run: Callable[[threading.Thread], None] = threading.Thread.start
     for thread in threads:
-        run(thread)
+        thread.start()
     for thread in threads:
         thread.join()
     assert len(facts(tmp_path / "home").all()) == 12

@@ -61,20 +61,13 @@ def wrong(got: Any) -> bool:
     texts = [reply.text, reply.reasoning, reply.refusal or "", reply.model or ""]
     for call in reply.tool_calls:
         texts += (call.id, call.name, call.arguments, call.item_id)
-    counts = vars_of(reply.usage)
+    usage = reply.usage or Usage()
+    counts = (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning)
     return not (
         all(isinstance(one, str) and portable(one) for one in texts)
         and all(call.id for call in reply.tool_calls)
         and all(portable(kept) for kept in (*reply.blocks, *(call.extra for call in reply.tool_calls)))
         and all(type(count) is int and 0 <= count <= MOST_TOKENS for count in counts)
-    )
-
-
-def vars_of(usage: Usage | None) -> tuple[int, ...]:
-    return (
-        ()
-        if usage is None
-        else (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning)
     )
 
 
@@ -165,18 +158,8 @@ def test_halves_of_a_character_become_one_in_everything_that_is_kept() -> None:
     chat = ChatReply(Seen())
     for half, detail in zip(halves, details, strict=True):
         delta = {"content": half, "reasoning_content": half, "reasoning_details": [detail]}
-        chat.feed(
-            {
-                "choices": [
-                    {
-                        "delta": {
-                            **delta,
-                            "tool_calls": [{"index": 0, "id": "a\ud800", "function": {"name": "f\ud800"}}],
-                        }
-                    }
-                ]
-            }
-        )
+        delta["tool_calls"] = [{"index": 0, "id": "a\ud800", "function": {"name": "f\ud800"}}]
+        chat.feed({"choices": [{"delta": delta}]})
     reply = chat.end()
     assert isinstance(reply, ModelReply)
     reply = reply.cleaned()
@@ -207,13 +190,7 @@ def test_a_detail_whose_text_comes_later_is_whole() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [
-        ("encrypted_content", 5),
-        ("summary", None),
-        ("summary", {"text": "x"}),
-        ("summary", [5]),
-        ("content", "x"),
-    ],
+    [("encrypted_content", 5), *(("summary", odd) for odd in (None, {"text": "x"}, [5])), ("content", "x")],
 )
 def test_a_thought_that_its_maker_would_refuse_does_not_go_back(field: str, value: Any) -> None:
     thought = {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "zzz"}
@@ -222,9 +199,8 @@ def test_a_thought_that_its_maker_would_refuse_does_not_go_back(field: str, valu
         reply = whole_response({"output": [item, said]}, Seen())
         assert isinstance(reply, ModelReply)
         assert len(reply.blocks) == kept
-    hidden = whole_message(
-        {"content": [{"type": "redacted_thinking", "data": value}, {"type": "text", "text": "hi"}]}, Seen()
-    )
+    redacted = {"type": "redacted_thinking", "data": value}
+    hidden = whole_message({"content": [redacted, {"type": "text", "text": "hi"}]}, Seen())
     assert isinstance(hidden, ModelReply)
     assert len(hidden.blocks) == (value == "x")
 

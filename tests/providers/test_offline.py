@@ -1,3 +1,5 @@
+"""The offline demo: calls by rule, and answers from the real results."""
+
 from __future__ import annotations
 
 import asyncio
@@ -12,36 +14,20 @@ from fsm_agent import Agent, TurnResult, tool
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.providers.offline import NO_MODEL, OfflineDemo
+from tests.helpers.ports import Seen
 
 CORE = ("list_directory", "read_file", "search_files", "get_time", "calculate", "terminal")
 
 
-class Sink:
-    def __init__(self) -> None:
-        self.deltas: list[str] = []
-        self.tools: list[str] = []
-        self.signs = 0
-
-    def alive(self) -> None:
-        self.signs += 1
-
-    def text(self, delta: str) -> None:
-        self.deltas.append(delta)
-
+class Sink(Seen):
     def reasoning(self, delta: str) -> None:
         raise AssertionError("it does not reason")
-
-    def tool(self, name: str) -> None:
-        self.tools.append(name)
-
-    def arguments(self, name: str, delta: str) -> None: ...
 
 
 def body(messages: Sequence[dict[str, Any]], tools: Sequence[str] = CORE) -> bytes:
     offered = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in tools]
-    return json.dumps(
-        {"model": "demo", "messages": messages} | ({"tools": offered} if offered else {})
-    ).encode()
+    asked = {"model": "demo", "messages": messages} | ({"tools": offered} if offered else {})
+    return json.dumps(asked).encode()
 
 
 def ask(text: str, tools: Sequence[str] = CORE) -> tuple[ModelReply, Sink]:
@@ -159,10 +145,8 @@ def test_it_answers_from_the_real_results(place: Path) -> None:
 
 
 def test_its_answer_is_markdown_that_shows_all_of_it(place: Path) -> None:
-    (place / "README.md").write_text(
-        "# A `name` and __init__\n\n[![badge](a.svg)](b)\n<br>\n\nOne line.\nAnother.\n\n```\nno\n```\n"
-        + "\n" * 9
-    )
+    badge = "# A `name` and __init__\n\n[![badge](a.svg)](b)\n<br>\n\n"
+    (place / "README.md").write_text(f"{badge}One line.\nAnother.\n\n```\nno\n```\n" + "\n" * 9)
     (place / "__init__.py").write_text("```TODO``` *a* _b_\n")
     result = turn("list the files, read README.md, find TODO in __init__.py and what is 2*3*4?", place)
     answer = result.final_response or ""
@@ -231,10 +215,10 @@ def test_the_last_word_without_tools_is_about_the_request(place: Path) -> None:
 
 def test_it_streams_what_it_says() -> None:
     reply, sink = ask("hello")
-    assert sink.signs == 1
-    assert "".join(sink.deltas) == reply.text
-    assert len(sink.deltas) > 20
-    assert max(map(len, sink.deltas)) < 40
+    assert sink.beats == 1
+    assert "".join(sink.texts) == reply.text
+    assert len(sink.texts) > 20
+    assert max(map(len, sink.texts)) < 40
     asked, sink = ask("what is 1+1 and 2+2")
     assert sink.tools == [SUM, SUM]
     assert len({call.id for call in asked.tool_calls}) == 2
@@ -247,12 +231,8 @@ def test_it_is_deterministic_and_reports_no_usage() -> None:
 
 
 def test_it_summarises_by_rule() -> None:
-    rows = [
-        {
-            "role": "user",
-            "content": "Summarise.\n\n<user>\nfirst question\n</user>\n\n<user>\nsecond\n</user>",
-        }
-    ]
+    asked = "Summarise.\n\n<user>\nfirst question\n</user>\n\n<user>\nsecond\n</user>"
+    rows = [{"role": "user", "content": asked}]
     request = ModelRequest(body(rows, ()), toolless=True, purpose="summary")
     reply = asyncio.run(OfflineDemo().call(request, Sink()))
     assert isinstance(reply, ModelReply)

@@ -13,16 +13,7 @@ from pydantic import TypeAdapter
 from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.messages import ModelReply, Usage
 from fsm_agent.providers.responses_reply import OTHER_WIRE, ResponsesReply, whole_response
-from fsm_agent.testing import (
-    Reply,
-    blank,
-    call,
-    length,
-    malformed_chunk,
-    refusal,
-    text,
-    tools,
-)
+from fsm_agent.testing import Reply, blank, call, length, malformed_chunk, refusal, text, tools
 from fsm_agent.testing.responses_wire import ResponsesDialect
 from tests.helpers.ports import RESPONSES, Seen
 
@@ -49,19 +40,11 @@ def test_encrypted_reasoning_is_kept_verbatim(stream: bool) -> None:
     assert (len(seen.thoughts) > 1) == stream
 
 
+TOLD = {"code": "server_error", "message": "upstream died"}
 ERRORS = [
-    {
-        "type": "error",
-        "code": "server_error",
-        "message": "upstream died",
-        "param": None,
-        "sequence_number": 3,
-    },
-    {"type": "error", "error": {"type": "server", "code": "server_error", "message": "upstream died"}},
-    {
-        "type": "response.failed",
-        "response": {"status": "failed", "error": {"code": "server_error", "message": "upstream died"}},
-    },
+    {"type": "error", **TOLD, "param": None, "sequence_number": 3},
+    {"type": "error", "error": {"type": "server", **TOLD}},
+    {"type": "response.failed", "response": {"status": "failed", "error": TOLD}},
 ]
 
 
@@ -77,34 +60,30 @@ def test_an_error_inside_a_stream(event: dict[str, Any]) -> None:
 
 def message(words: str, **more: Any) -> dict[str, Any]:
     content = [{"type": "output_text", "text": words, "annotations": []}]
-    return {
-        "type": "message",
-        "id": "msg",
-        "role": "assistant",
-        "status": "completed",
-        "content": content,
-        **more,
-    }
+    said = {"type": "message", "id": "msg", "role": "assistant", "status": "completed", "content": content}
+    return said | more
 
 
 def function(name: str = "echo", arguments: Any = "{}", **more: Any) -> dict[str, Any]:
-    return {
+    made = {
         "type": "function_call",
         "call_id": "c",
         "name": name,
         "arguments": arguments,
         "status": "completed",
-        **more,
     }
+    return made | more
 
 
 THOUGHT = {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "sealed"}
 SEARCH = {"type": "web_search_call", "id": "ws", "status": "in_progress"}
 
 
-def whole(output: Sequence[Mapping[str, Any]], **more: Any) -> tuple[ModelReply | Failure, Seen]:
+def whole(output: Sequence[Mapping[str, Any]], **more: Any) -> tuple[ModelReply, Seen]:
     seen = Seen()
-    return whole_response({"status": "completed", "output": list(output), **more}, seen), seen
+    got = whole_response({"status": "completed", "output": list(output), **more}, seen)
+    assert isinstance(got, ModelReply)
+    return got, seen
 
 
 @pytest.mark.parametrize(
@@ -136,7 +115,6 @@ def whole(output: Sequence[Mapping[str, Any]], **more: Any) -> tuple[ModelReply 
 )
 def test_what_makes_an_answer(output: list[dict[str, Any]], text_: str, finish: str, shown: str) -> None:
     got, seen = whole(output)
-    assert isinstance(got, ModelReply)
     assert (got.text, got.finish, "".join(seen.texts)) == (text_, finish, shown)
     assert not got.cut
 
@@ -145,65 +123,39 @@ def test_what_makes_an_answer(output: list[dict[str, Any]], text_: str, finish: 
 @pytest.mark.parametrize("state", ["queued", "in_progress"])
 def test_a_response_that_has_not_ended_is_incomplete(state: str) -> None:
     got, _ = whole([message("so far")], status=state)
-    assert isinstance(got, ModelReply)
     assert (got.text, got.finish) == ("so far", "incomplete")
 
 
 @pytest.mark.parametrize(
     ("reason", "finish"),
     [
-        ("max_output_tokens", "length"),
-        ("content_filter", "content_filter"),
-        ("steered", "incomplete"),
-        (None, "incomplete"),
+        *(("max_output_tokens", "length"), ("content_filter", "content_filter")),
+        *(("steered", "incomplete"), (None, "incomplete")),
     ],
 )
 def test_why_a_response_is_incomplete(reason: str | None, finish: str) -> None:
-    got, _ = whole(
-        [message("half", status="incomplete")], status="incomplete", incomplete_details={"reason": reason}
-    )
-    assert isinstance(got, ModelReply)
-    assert got.finish == finish
-
-
-def test_an_incomplete_response_may_be_empty() -> None:
-    got, _ = whole([], status="incomplete", incomplete_details={"reason": "max_output_tokens"})
-    assert got == ModelReply(finish="length")
-
-
-def test_calls_that_are_not_finished_are_not_made() -> None:
-    got, _ = whole([function(call_id="a"), function(call_id="b", status="incomplete")], status="incomplete")
-    assert isinstance(got, ModelReply)
-    assert [call.id for call in got.tool_calls] == ["a"]
+    details = {"status": "incomplete", "incomplete_details": {"reason": reason}}
+    got, _ = whole([message("half", status="incomplete")], **details)
+    assert (got.finish, whole([], **details)[0]) == (finish, ModelReply(finish=got.finish)), "it may be empty"
+    unfinished = function(call_id="b", status="incomplete")
+    got, _ = whole([function(call_id="a"), unfinished], status="incomplete")
+    assert [call.id for call in got.tool_calls] == ["a"], "calls that are not finished are not made"
 
 
 @pytest.mark.behaviour("FMT-11")
 def test_ids_are_made_where_they_are_missing_or_used_twice() -> None:
-    got, _ = whole(
-        [
-            function(call_id=""),
-            function(call_id="c"),
-            function(call_id="c"),
-            function(arguments={"a": 1}, call_id=""),
-        ]
-    )
-    assert isinstance(got, ModelReply)
+    calls = [function(call_id=given) for given in ("", "c", "c")]
+    got, _ = whole([*calls, function(arguments={"a": 1}, call_id="")])
     assert len({call.id for call in got.tool_calls}) == 4
     assert got.tool_calls[3].arguments == '{"a": 1}'
 
 
-def test_the_phase_of_a_text_is_kept() -> None:
+def test_the_phase_of_a_text_is_kept_and_reasoning_that_cannot_be_sent_back_is_shown_only() -> None:
     got, _ = whole([THOUGHT, message("Looking.", phase="commentary"), function()])
-    assert isinstance(got, ModelReply)
     assert [block["type"] for block in got.blocks] == ["reasoning", "message"]
     assert got.blocks[1] == {"type": "message", "phase": "commentary"}
-
-
-def test_reasoning_that_cannot_be_sent_back_is_shown_only() -> None:
-    got, seen = whole(
-        [{"type": "reasoning", "summary": [{"type": "summary_text", "text": t} for t in "ab"]}, message("x")]
-    )
-    assert isinstance(got, ModelReply)
+    summary = [{"type": "summary_text", "text": t} for t in "ab"]
+    got, seen = whole([{"type": "reasoning", "summary": summary}, message("x")])
     assert (got.reasoning, got.blocks, "".join(seen.thoughts)) == ("a\n\nb", (), "a\n\nb")
 
 
@@ -223,68 +175,56 @@ def completed(*output: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     return {"type": "response.completed", "response": {"status": "completed", "output": list(output), **more}}
 
 
-def test_items_count_where_the_end_repeats_none() -> None:
-    got, seen = stream(done(THOUGHT), done(message("hi"), 1), completed())
+def read(*events: Mapping[str, Any]) -> tuple[ModelReply, Seen]:
+    got, seen = stream(*events)
     assert isinstance(got, ModelReply)
+    return got, seen
+
+
+def test_items_count_where_the_end_repeats_none_and_those_of_the_end_where_none_were_streamed() -> None:
+    got, seen = read(done(THOUGHT), done(message("hi"), 1), completed())
     assert (got.text, len(got.blocks), seen.texts) == ("hi", 1, ["hi"])
-
-
-def test_items_of_the_end_count_where_none_were_streamed() -> None:
-    got, _ = stream(
-        {"type": "response.output_text.delta", "item_id": "m", "delta": "hi"}, completed(message("hi"))
-    )
-    assert isinstance(got, ModelReply)
+    delta = {"type": "response.output_text.delta", "item_id": "m", "delta": "hi"}
+    got, _ = read(delta, completed(message("hi")))
     assert (got.text, got.finish) == ("hi", "stop")
-    assert "".join(stream(completed(message("hi"), function()))[1].texts) == "hi"
+    assert "".join(read(completed(message("hi"), function()))[1].texts) == "hi"
 
 
-def test_a_stream_that_ends_with_nothing_has_no_shape() -> None:
-    got, _ = stream(completed())
-    assert isinstance(got, Failure)
-    assert (got.kind, got.message) == ("shape", "the response has no output")
-
-
-def test_the_usage_of_a_failed_response_is_kept() -> None:
+def test_a_stream_that_gives_no_reply_says_why_and_keeps_its_usage() -> None:
     ended = {"status": "failed", "error": None, "usage": {"input_tokens": 3, "output_tokens": 0}}
-    got, _ = stream({"type": "response.failed", "response": ended})
-    assert isinstance(got, Failure)
-    assert got.usage == Usage(3, 0)
+    nothing, failed, other = (
+        stream(event)[0]
+        for event in (
+            completed(),
+            {"type": "response.failed", "response": ended},
+            {"object": "chat.completion.chunk", "choices": [{"delta": {"content": "hi"}}]},
+        )
+    )
+    assert isinstance(nothing, Failure)
+    assert isinstance(failed, Failure)
+    assert isinstance(other, Failure)
+    assert (nothing.kind, nothing.message) == ("shape", "the response has no output")
+    assert (failed.usage, other.message) == (Usage(3, 0), OTHER_WIRE)
 
 
 def test_narration_that_broke_off_is_no_part_of_an_answer() -> None:
-    announced = {
-        "type": "response.output_item.added",
-        "output_index": 0,
-        "item": message("", phase="commentary", content=[]),
-    }
-    got, _ = stream(announced, {"type": "response.output_text.delta", "output_index": 0, "delta": "Looking"})
-    assert isinstance(got, ModelReply)
+    item = message("", phase="commentary", content=[])
+    announced = {"type": "response.output_item.added", "output_index": 0, "item": item}
+    got, _ = read(announced, {"type": "response.output_text.delta", "output_index": 0, "delta": "Looking"})
     assert (got.text, got.finish, got.cut) == ("Looking", "incomplete", False)
-
-
-def test_chat_completions_where_responses_were_expected() -> None:
-    got, _ = stream({"object": "chat.completion.chunk", "choices": [{"delta": {"content": "hi"}}]})
-    assert isinstance(got, Failure)
-    assert got.message == OTHER_WIRE
 
 
 @pytest.mark.parametrize(
     "event", [None, [], "ping", {}, {"type": 3}, {"type": "keepalive"}, {"type": "response.completed"}]
 )
 def test_what_is_no_event_does_no_harm(event: Any) -> None:
-    got, _ = stream(event, done(message("hi")), completed())
-    assert isinstance(got, ModelReply)
+    assert read(event, done(message("hi")), completed())[0].text == "hi"
 
 
 def test_the_scripted_wire_is_the_one_of_the_sdk() -> None:
     dialect, of_stream = ResponsesDialect(), TypeAdapter[Any](ResponseStreamEvent)
-    for script in (
-        text("hi"),
-        tools(call("echo", {"a": 1}), reasoning="hm", text="so"),
-        refusal("no"),
-        length("half"),
-        blank(),
-    ):
+    called = tools(call("echo", {"a": 1}), reasoning="hm", text="so")
+    for script in (text("hi"), called, refusal("no"), length("half"), blank()):
         Response.model_validate({**dialect.whole(script, 1)}, strict=False)
         for number, event in enumerate(dialect.events(script, 1)):
             of_stream.validate_python({**event.data, "sequence_number": number})

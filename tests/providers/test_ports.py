@@ -1,5 +1,4 @@
-"""The model ports through the real SDKs and a real HTTP server: a reply means the same on every wire. What
-only one wire has is in the test of that wire."""
+"""The model ports through the real SDKs and a real HTTP server: a reply means the same on every wire."""
 
 from __future__ import annotations
 
@@ -66,19 +65,13 @@ def test_text(wire: Wire, stream: bool) -> None:
 @pytest.mark.behaviour("FMT-11")
 @both
 def test_tool_calls(wire: Wire, stream: bool) -> None:
-    script = tools(
-        call("echo", {"text": "hi"}, id="a"),
-        call("put", {"n": 1}, id=7),
-        call("echo", "{}", id=""),
-        text="So:",
-    )
+    calls = (call("echo", {"text": "hi"}, id="a"), call("put", {"n": 1}, id=7), call("echo", "{}", id=""))
+    script = tools(*calls, text="So:")
     got, seen, _ = wire.ask(script, stream=stream)
     assert isinstance(got, ModelReply)
     assert (got.text, got.finish) == ("So:", "tool_calls")
-    assert plain(got.tool_calls)[:2] == (
-        ToolCall("a", "echo", '{"text": "hi"}'),
-        ToolCall("7", "put", '{"n": 1}'),
-    )
+    first, second = ToolCall("a", "echo", '{"text": "hi"}'), ToolCall("7", "put", '{"n": 1}')
+    assert plain(got.tool_calls)[:2] == (first, second)
     assert got.tool_calls[2].id.startswith("call_")
     assert seen.tools == ["echo", "put", "echo"]
     assert got == wire.reply_of(script, stream=stream), "the same reply gets the same ids"
@@ -109,9 +102,8 @@ def test_replies_that_arrive_whole(wire: Wire, script: Reply, expected: dict[str
 
 @both
 def test_a_call_without_a_name_and_a_refusal(wire: Wire, stream: bool) -> None:
-    assert plain(wire.reply_of(tools(call("", "")), stream=stream).tool_calls) == (
-        ToolCall("call_1_0", "", wire.no_arguments),
-    )
+    nameless = wire.reply_of(tools(call("", "")), stream=stream)
+    assert plain(nameless.tool_calls) == (ToolCall("call_1_0", "", wire.no_arguments),)
     refused = wire.reply_of(refusal("No."), stream=stream)
     assert (refused.refusal, refused.text, refused.finish) == ("No.", "", wire.refused)
 
@@ -161,14 +153,10 @@ def test_a_stream_without_its_end_keeps_what_came(wire: Wire) -> None:
 def test_a_malformed_chunk(wire: Wire) -> None:
     chunk = {"chunk": wire.broken} if wire.broken else {}
     failure = wire.failure_of(malformed_chunk(**chunk))
-    assert (failure.kind, failure.code, failure.exception) == (
-        "transport",
-        "malformed_chunk",
-        "JSONDecodeError",
-    )
-    assert wire.reply_of(malformed_chunk("kept", **chunk)) == ModelReply(
-        "kept", finish=None, cut=True, model="scripted"
-    )
+    found = (failure.kind, failure.code, failure.exception)
+    assert found == ("transport", "malformed_chunk", "JSONDecodeError")
+    kept = wire.reply_of(malformed_chunk("kept", **chunk))
+    assert kept == ModelReply("kept", finish=None, cut=True, model="scripted")
 
 
 def test_a_break_after_the_end_changes_nothing(wire: Wire) -> None:
@@ -214,12 +202,8 @@ def test_a_200_without_a_reply_in_it(wire: Wire, stream: bool) -> None:
 )
 def test_an_http_error(wire: Wire, script: Reply, code: int, name: str, words: str, stream: bool) -> None:
     failure = wire.failure_of(script, stream=stream)
-    assert (failure.kind, failure.status, failure.exception, failure.sent) == (
-        "http",
-        code,
-        name or wire.overloaded,
-        True,
-    )
+    found = (failure.kind, failure.status, failure.exception, failure.sent)
+    assert found == ("http", code, name or wire.overloaded, True)
     assert (words or wire.too_long) in failure.message
     assert len(failure.message) <= 500
     assert "\n" not in failure.message
@@ -241,19 +225,20 @@ def test_the_sdk_never_retries(wire: Wire) -> None:
     assert server.completions == len(codes) + 1
 
 
+async def called(wire: Wire, url: str, *key: str, **options: Any) -> ModelReply | Failure:
+    """One call of a port of its own."""
+    port = wire.make(url, *key, **options)
+    try:
+        got: ModelReply | Failure = await port.call(wire.request(), Seen())
+        return got
+    finally:
+        await port.aclose()
+
+
 def test_nobody_listens(wire: Wire) -> None:
     with ScriptedServer() as server:
         url = server.url
-
-    async def play() -> ModelReply | Failure:
-        port = wire.make(url)
-        try:
-            got: ModelReply | Failure = await port.call(wire.request(), Seen())
-            return got
-        finally:
-            await port.aclose()
-
-    failure = asyncio.run(play())
+    failure = asyncio.run(called(wire, url))
     assert isinstance(failure, Failure)
     assert (failure.kind, failure.exception, failure.sent) == ("transport", "ConnectError", False)
 
@@ -283,15 +268,8 @@ def test_a_call_that_failed_before_its_request_left_says_so(
 ) -> None:
     """However it failed: the provider has seen nothing."""
     loop = LeapingLoop()
-
-    async def play() -> ModelReply | Failure:
-        port = wire.make(BEHIND, KEY, total=60)
-        got: ModelReply | Failure = await port.call(wire.request(), Seen())
-        await port.aclose()
-        return got
-
     with deaf_proxy(lambda: loop.leap(60), monkeypatch), asyncio.Runner(loop_factory=lambda: loop) as runner:
-        failure = runner.run(play())
+        failure = runner.run(called(wire, BEHIND, KEY, total=60))
     assert isinstance(failure, Failure)
     assert (failure.exception, failure.sent) == ("TimeoutError", False)
 
@@ -427,17 +405,9 @@ def test_an_account_of_the_environment_is_not_told_to_other_servers(
 
 
 def test_a_key_that_no_header_can_carry(wire: Wire) -> None:
-    async def play(server: ScriptedServer, key: str) -> ModelReply | Failure:
-        port = wire.make(server.url, key)
-        try:
-            got: ModelReply | Failure = await port.call(wire.request(), Seen())
-            return got
-        finally:
-            await port.aclose()
-
     with ScriptedServer() as server:
         for key, kind in (("sk-schlüßel", "encode"), ("sk-line\nbreak", "local")):
-            failure = asyncio.run(play(server, key))
+            failure = asyncio.run(called(wire, server.url, key))
             assert isinstance(failure, Failure)
             assert (failure.kind, failure.sent) == (kind, False)
             assert key not in failure.message + failure.detail
@@ -445,15 +415,9 @@ def test_a_key_that_no_header_can_carry(wire: Wire) -> None:
 
 
 def test_the_headers_of_a_limit_that_is_used_up_say_how_long_to_wait(wire: Wire) -> None:
-    async def play(server: ScriptedServer) -> ModelReply | Failure:
-        port = wire.make(server.url, KEY)
-        got: ModelReply | Failure = await port.call(wire.request(), Seen())
-        await port.aclose()
-        return got
-
     reset = wire.rate.replace("remaining", "reset")
     with ScriptedServer([status(429, headers={wire.rate.title(): "0", reset.title(): "1m30s"})]) as server:
-        failure = asyncio.run(play(server))
+        failure = asyncio.run(called(wire, server.url, KEY))
     assert isinstance(failure, Failure)
     assert failure.retry_after == 90
 

@@ -17,13 +17,14 @@ from fsm_agent.conversation.history_rules import violations
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, overflow, status, text, tools
-from tests.helpers.harness import TOOLS, play, table
+from tests.helpers.harness import TOOLS, break_off, play, table
 from tests.helpers.wire_rows import chat_rows
 from tests.scenarios.test_modes import MODELS
 
 EXAMPLE = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "EXAMPLE: four."}]
 ECHO = tools(call("echo", {"text": "abc"}))
 ROUND = [ECHO, text("done"), text("again")]
+ROLES, BEGUN = ("user", "assistant"), [{"role": "assistant", "content": "I begin."}]
 
 
 def words(row: Mapping[str, Any]) -> str:
@@ -65,16 +66,22 @@ def test_rows_before_the_conversation_are_sent_with_every_request_and_never_stor
             rows = behind_prompt(body)
             assert [words(row) for row in rows[:3]] == ["2+2?", "EXAMPLE: four.", "go"]
             assert not violations(chat_rows(body))
+        if mode == "chat_completions":
+            for one, after in itertools.pairwise(request.raw for request in server.requests):
+                assert after.startswith(one[: one.rindex(b"]")]), "one request is the beginning of the next"
         assert [row["role"] for row in behind_prompt(server.bodies[-1])[2:]] == [
             "user", "assistant", "tool", "assistant", "user",
         ]  # fmt: skip
         assert "EXAMPLE" not in stored(agent) + json.dumps([first.messages, second.messages])
 
 
-@pytest.mark.parametrize("mode", MODELS)
-@pytest.mark.parametrize("first", ["user", "assistant"])
-@pytest.mark.parametrize("last", ["user", "assistant"])
-@pytest.mark.parametrize("history", [None, [{"role": "assistant", "content": "I begin."}]])
+@pytest.mark.parametrize(
+    ("mode", "first", "last", "history"),
+    [
+        *itertools.product(["chat_completions"], ROLES, ROLES, [None, BEGUN]),
+        *itertools.product(list(MODELS)[1:], ["assistant"], ROLES, [BEGUN]),
+    ],
+)
 def test_speakers_take_turns_whoever_begins_and_ends_the_rows_before(
     mode: str, first: str, last: str, history: Any
 ) -> None:
@@ -86,16 +93,6 @@ def test_speakers_take_turns_whoever_begins_and_ends_the_rows_before(
         said = "\n".join(words(row) for row in behind_prompt(body))
         assert [said.count(word) for word in ("FIRST", "LAST", "go")] == [1, 1, 1]
         assert said.index("FIRST") < said.index("LAST") < said.index("go")
-
-
-def test_one_request_with_rows_before_it_is_the_beginning_of_the_next() -> None:
-    with table(ROUND, settings=prefilled(EXAMPLE)) as (agent, server, _, _):
-        agent.run_conversation("go")
-        agent.run_conversation("and?")
-        sent = [request.raw for request in server.requests]
-    for one, after in itertools.pairwise(sent):
-        begun = one[: one.rindex(b"]")]
-        assert after.startswith(begun)
 
 
 def test_a_compaction_leaves_the_rows_before_the_conversation_where_they_are() -> None:
@@ -184,21 +181,16 @@ def test_children_have_the_settings_and_not_the_words_of_one_turn() -> None:
 def test_a_turn_that_is_resumed_says_what_it_began_with(tmp_path: Path) -> None:
     """The agent that goes on with it has neither the words, nor the rows, nor the settings for hints."""
     settings = prefilled(EXAMPLE, ephemeral="AGENT-WORDS", model_line=True, budget_hint=0.01)
-    one = Agent(
-        ScriptedModel([text("never")]), home=tmp_path, toolsets=[], session_id="s-1", settings=settings
-    )
+    one = Agent(ScriptedModel([text("never")]), home=tmp_path, toolsets=[], settings=settings)
     turn = one.start("go", ephemeral_prompt="TURN-WORDS")
 
-    async def cut_off() -> None:
+    async def until_the_call() -> None:
         await turn.run_until(state="CallLLM")
-        one._store.let_go(turn.id)
+        await break_off(one, turn, 0)
 
-    asyncio.run(cut_off())
-    one._session().release(one._session().claim)
-    with ScriptedServer([text("done")]) as server:
-        other = Agent("openai:gpt-x", base_url=server.url, api_key="k", home=tmp_path, toolsets=[])
+    asyncio.run(until_the_call())
+    with table([text("done")], home=tmp_path, tools=[]) as (other, server, *_):
         assert other.resume(turn.id).run().final_response == "done"
-        other.close()
     (body,) = server.bodies
     assert prompt_in(body).endswith("Model: gpt-x (openai)\n\nAGENT-WORDS\n\nTURN-WORDS")
     assert [words(row) for row in behind_prompt(body)[:2]] == ["2+2?", "EXAMPLE: four."]

@@ -25,10 +25,8 @@ from tests.helpers.harness import TOOLS, Heard, play, table
 PARAGRAPH = "a paragraph of an earlier conversation, with facts in it. " * 12
 
 
-def history(pairs: int, content: str = PARAGRAPH) -> list[dict[str, Any]]:
-    return [
-        {"role": role, "content": f"{n} {content}"} for n in range(pairs) for role in ("user", "assistant")
-    ]
+def history(pairs: int, said: str = PARAGRAPH) -> list[dict[str, Any]]:
+    return [{"role": role, "content": f"{n} {said}"} for n in range(pairs) for role in ("user", "assistant")]
 
 
 @tool(effect="unsafe")
@@ -39,11 +37,9 @@ def flood(n: int = 1) -> str:
 
 @pytest.mark.behaviour("ERR-12", "BACK-06", "COMP-04", "COMP-38")
 def test_68_an_overflow_is_compacted_and_the_iteration_is_not_charged_again() -> None:
-    played = play(
-        [overflow(8192), text("the summary"), text("done")], history=history(14), context_window=8192
-    )
-    assert played.server.completions == 3
-    assert played.result.final_response == "done"
+    script = [overflow(8192), text("the summary"), text("done")]
+    played = play(script, history=history(14), context_window=8192)
+    assert played.summary == "3 text_response completed: done"
     assert played.result.api_calls == 1
     assert played.waits == [2.0], "BACK-06"
     sent = played.server.bodies[2]["messages"]
@@ -63,17 +59,22 @@ def test_69_an_overflow_for_ever_ends_after_three_compactions() -> None:
 
     played = play(repeat(reply), history=history(14), context_window=8192)
     assert played.server.completions <= 7
-    assert played.exit == "overflow_uncompressible"
-    assert played.outcome == "failed"
+    assert played.summary.endswith("overflow_uncompressible failed context_overflow")
 
 
-@pytest.mark.behaviour("PREP-13", "COMP-01", "COMP-01b", "COMP-21b")
+@pytest.mark.behaviour("PREP-13", "COMP-01", "COMP-01b", "COMP-21b", "COMP-19", "COMP-35")
 def test_74_a_conversation_that_is_too_large_is_compacted_before_the_first_call() -> None:
-    played = play([text("the summary"), text("done")], history=history(40), context_window=8192)
-    assert played.server.completions == 2
-    assert played.result.final_response == "done"
+    words = "please do exactly this: 17 things, in order"
+    options: dict[str, Any] = {"history": history(40), "context_window": 8192}
+    played = play([text("the summary"), text("done")], words, **options)
+    assert played.summary == "2 text_response completed: done"
     assert [step.event for step in played.steps][:4] == ["ready", "oversized", "unsummarised", "compressed"]
     assert "tools" not in played.server.bodies[0]
+    assert played.server.bodies[1]["messages"][-1]["content"] == words
+    assert store_for(str(played.agent.home)).archived(played.agent.session_id), "the rows are put aside"
+    assert played.result.parent_session_id is None
+    off = play([text("ok")], settings={"compression": {"enabled": False}}, **options)
+    assert not off.result.compressions
 
 
 @pytest.mark.behaviour("COMP-03", "COMP-03b")
@@ -82,28 +83,10 @@ def test_75_a_huge_result_is_compacted_before_the_next_send() -> None:
     settings = {
         "tool": {"max_result_chars": 1_000_000, "turn_result_chars": 1_000_000, "preview_chars": 90_000}
     }
-    played = play(
-        [*script, text("a summary"), text("done"), text("done")],
-        tools=[flood],
-        context_window=64_000,
-        settings=settings,
-    )
+    script += [text("a summary"), text("done"), text("done")]
+    played = play(script, tools=[flood], context_window=64_000, settings=settings)
     assert played.result.final_response in ("done", "a summary")
     assert played.result.compressions
-
-
-@pytest.mark.behaviour("COMP-19")
-def test_the_newest_request_is_sent_word_for_word_after_a_compaction() -> None:
-    words = "please do exactly this: 17 things, in order"
-    played = play([text("the summary"), text("done")], words, history=history(40), context_window=8192)
-    assert played.server.bodies[1]["messages"][-1]["content"] == words
-
-
-def test_comp_12_compaction_can_be_switched_off() -> None:
-    played = play(
-        [text("ok")], history=history(40), context_window=8192, settings={"compression": {"enabled": False}}
-    )
-    assert not played.result.compressions
 
 
 @pytest.mark.behaviour("COMP-26")
@@ -147,46 +130,21 @@ def test_the_auxiliary_model_writes_the_summary_and_the_main_one_when_it_fails()
 
 @pytest.mark.behaviour("FB-07")
 def test_auxiliary_models_are_tried_in_their_order() -> None:
-    with (
-        ScriptedServer([text("done")]) as main,
-        ScriptedServer([status(503)]) as first,
-        ScriptedServer([text("from two")]) as second,
-    ):
+    with ScriptedServer([status(503)]) as first, ScriptedServer([text("from two")]) as second:
         chain = [
             {"model": f"openai:{n}", "base_url": s.url, "api_key": "k"}
             for n, s in (("one", first), ("two", second))
         ]
-        agent = Agent(
-            "openai:main",
-            base_url=main.url,
-            api_key="k",
-            toolsets=[],
-            clock=FakeClock(),
-            context_window=8192,
-            auxiliary=chain,
-        )
-        result = agent.run_conversation("go", conversation_history=history(40))
-        assert result.compressions[0]["model"] == "two"
-        assert (main.completions, first.completions, second.completions) == (1, 1, 1)
-        agent.close()
-
-
-@pytest.mark.behaviour("COMP-35")
-def test_dis_13_in_place_keeps_the_session_and_archives_the_rows() -> None:
-    played = play([text("the summary"), text("done")], history=history(40), context_window=8192)
-    assert store_for(str(played.agent.home)).archived(played.agent.session_id)
-    assert played.result.parent_session_id is None
+        with table([text("done")], context_window=8192, auxiliary=chain) as (agent, main, _, _):
+            result = agent.run_conversation("go", conversation_history=history(40))
+    assert result.compressions[0]["model"] == "two"
+    assert (main.completions, first.completions, second.completions) == (1, 1, 1)
 
 
 @pytest.mark.behaviour("COMP-35", "COMP-35b")
 def test_comp_35_rotation_goes_on_in_a_child_session() -> None:
-    settings = {"compression": {"mode": "rotate"}}
-    with table([text("the summary"), text("done"), text("more")], context_window=8192, settings=settings) as (
-        agent,
-        _,
-        _,
-        _,
-    ):
+    settings, script = {"compression": {"mode": "rotate"}}, [text("the summary"), text("done"), text("more")]
+    with table(script, context_window=8192, settings=settings) as (agent, *_):
         parent = agent.session_id
         result = agent.run_conversation("go", conversation_history=history(40))
         assert (result.parent_session_id, result.final_response) == (parent, "done")
@@ -267,10 +225,14 @@ def test_a_summary_model_that_answers_nonsense_or_never_costs_nothing_but_the_su
         "reasoning": text("<think>hm, what a long conversation</think>"),
     }[nonsense]
     settings = {"stale": {"stream": 60}}
-    played = play(
-        [reply, text("done")], history=history(40), context_window=8192, clock=clock, settings=settings
-    )
-    assert played.result.final_response == "done"
+    options: dict[str, Any] = {
+        "history": history(40),
+        "context_window": 8192,
+        "clock": clock,
+        "settings": settings,
+    }
+    played = play([reply, text("done")], **options)
+    assert played.summary == "2 text_response completed: done"
     assert any("gave no summary" in line for line in played.heard.of("status"))
     assert played.result.messages[-2]["content"] == "go"
 

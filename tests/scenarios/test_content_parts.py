@@ -14,22 +14,17 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from fsm_agent import Agent, AudioPart, FilePart, ImagePart, tool
+from fsm_agent import AudioPart, FilePart, ImagePart, tool
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.transfer.export import export_session
 from fsm_agent.sessions.store.transfer.importing import import_lines
-from fsm_agent.sessions.turn import Turn
 from fsm_agent.support.installation import install_command
-from fsm_agent.testing import FakeClock, FakeMemory, ScriptedServer, call, status, text, tools
-from tests.helpers.harness import Heard, echo, play, table
+from fsm_agent.testing import FakeMemory, ScriptedServer, call, status, text, tools
+from tests.helpers.harness import break_off, play, table
 
-CLAUDE, GPT, RESPONSES, BLIND = (
-    "anthropic:claude-sonnet-4-5",
-    "openai:gpt-4o",
-    "openai-responses:gpt-4o",
-    "deepseek:deepseek-chat",
-)
+CLAUDE, GPT, RESPONSES = "anthropic:claude-sonnet-4-5", "openai:gpt-4o", "openai-responses:gpt-4o"
+BLIND = "deepseek:deepseek-chat"
 
 
 def picture(width: int = 8, height: int = 8, form: str = "PNG") -> bytes:
@@ -123,25 +118,19 @@ def test_a_message_with_only_a_pdf_arrives(model: str) -> None:
     assert "no text" not in json.dumps(body)
 
 
-def test_asynchronously_too() -> None:
-    with table([text("ten euros")], model=BLIND) as (agent, server, _, _):
-        result = asyncio.run(agent.arun(["what does it cost?", FilePart(pdf(), "bill.pdf")]))
-    assert result.completed
-    assert "its text:]" in json.dumps(server.bodies[0])
-
-
 def test_a_pdf_goes_as_its_text_where_no_files_are_taken() -> None:
-    played = play([text("ten euros")], ["what does it cost?", FilePart(pdf(), "bill.pdf")], model=BLIND)  # type: ignore[arg-type]
-    sent = json.dumps(played.server.bodies[0])
+    message = ["what does it cost?", FilePart(pdf(), "bill.pdf")]
+    with table([text("ten euros")], model=BLIND) as (agent, server, _, heard):
+        assert asyncio.run(agent.arun(message)).completed  # type: ignore[arg-type]
+    sent = json.dumps(server.bodies[0])
     assert "its text:]\\n[page 1]\\nten euros" in sent
     assert "JVBERi" not in sent
-    assert [line for line in played.heard.of("status") if "bill.pdf" in line] == [
+    assert [line for line in heard.of("status") if "bill.pdf" in line] == [
         f"deepseek:deepseek-chat does not take file bill.pdf (application/pdf, {len(pdf())} bytes): it gets the text"
     ]
 
 
-@pytest.mark.parametrize("form", ["BMP", "PNG"])
-@pytest.mark.parametrize("model", [CLAUDE, GPT, RESPONSES])
+@pytest.mark.parametrize(("model", "form"), [(CLAUDE, "BMP"), (GPT, "PNG"), (RESPONSES, "BMP")])
 def test_a_large_image_and_one_of_another_type_are_made_to_fit(model: str, form: str) -> None:
     large = ImagePart(picture(2_400, 600, form), f"a.{form.lower()}")
     played = play([text("teal")], [large], model=model, settings={"parts": {"image_side": 1_200}})  # type: ignore[arg-type]
@@ -154,33 +143,28 @@ def test_a_large_image_and_one_of_another_type_are_made_to_fit(model: str, form:
 
 
 def test_what_is_assumed_to_be_read_is_sent() -> None:
-    played = play(
-        [text("teal")], [ImagePart(picture())], model=BLIND, settings={"parts": {"assume": ["image"]}}
-    )  # type: ignore[arg-type]
+    settings = {"parts": {"assume": ["image"]}}
+    played = play([text("teal")], [ImagePart(picture())], model=BLIND, settings=settings)  # type: ignore[arg-type]
     assert "image_url" in json.dumps(played.server.bodies[0])
 
 
+def refused_with(message: str) -> Any:
+    return status(400, {"error": {"message": message}})
+
+
 def test_a_provider_that_finds_an_image_too_large_gets_a_smaller_one() -> None:
-    refused = status(
-        400,
-        {
-            "error": {
-                "message": "image dimensions exceed max allowed size for many-image requests: 2000 pixels"
-            }
-        },
-    )
+    refused = refused_with("image dimensions exceed max allowed size for many-image requests: 2000 pixels")
     played = play([refused, text("teal")], [ImagePart(picture(2_600, 20))], model=CLAUDE)  # type: ignore[arg-type]
     first, second = (json.dumps(body) for body in played.server.bodies)
     assert played.outcome == "completed"
     assert first != second
     assert '"type": "image"' in second
-    assert [line for line in played.heard.of("status") if line.startswith("sent again")] == [
-        "sent again with smaller images"
-    ]
+    told = [line for line in played.heard.of("status") if line.startswith("sent again")]
+    assert told == ["sent again with smaller images"]
 
 
 def test_an_image_that_is_refused_again_is_named() -> None:
-    refused = status(400, {"error": {"message": "image exceeds 5 MB maximum"}})
+    refused = refused_with("image exceeds 5 MB maximum")
     played = play([refused, refused, text("ok")], [ImagePart(picture(2_600, 20), "a.png")], model=CLAUDE)  # type: ignore[arg-type]
     assert "[image a.png (image/png, " in json.dumps(played.server.bodies[2])
     told = [line for line in played.heard.of("status") if "a.png" in line]
@@ -194,25 +178,18 @@ def test_an_image_that_is_refused_again_is_named() -> None:
 ])  # fmt: skip
 def test_a_part_that_a_provider_refuses_is_named(part: Any, message: str, name: str) -> None:
     settings = {"parts": {"assume": ["audio", "file"]}}
-    played = play(
-        [status(400, {"error": {"message": message}}), text("ok")], ["hear", part], settings=settings
-    )  # type: ignore[arg-type]
+    played = play([refused_with(message), text("ok")], ["hear", part], settings=settings)  # type: ignore[arg-type]
     assert played.outcome == "completed"
     assert f"[{name} (" in json.dumps(played.server.bodies[1])
     assert len([line for line in played.heard.of("status") if name in line]) == 1
 
 
 def test_a_fallback_that_takes_less_gets_lines_and_the_person_is_told_once() -> None:
-    heard = Heard()
-    with ScriptedServer([status(401, {"error": {"message": "bad key"}})]) as primary, ScriptedServer(
-        [tools(call("echo", {})), text("one"), text("two")]
-    ) as other:  # fmt: skip
-        agent = Agent(
-            GPT, base_url=primary.url, api_key="k", toolsets=[], callbacks=heard.functions(), clock=FakeClock(),
-            tools=[echo], fallbacks=[{"model": BLIND, "base_url": other.url, "api_key": "k"}],
-        )  # fmt: skip
-        result = agent.run_conversation(["what?", ImagePart(picture(), "a.png"), FilePart(pdf(), "bill.pdf")])
-        agent.close()
+    with ScriptedServer([tools(call("echo", {})), text("one"), text("two")]) as other:
+        options = {"model": GPT, "fallbacks": [{"model": BLIND, "base_url": other.url, "api_key": "k"}]}
+        with table([status(401)], **options) as (agent, primary, _, heard):
+            message = ["what?", ImagePart(picture(), "a.png"), FilePart(pdf(), "bill.pdf")]
+            result = agent.run_conversation(message)
     sent = json.dumps(other.bodies[0])
     assert result.completed
     assert "image_url" in json.dumps(primary.bodies[0])
@@ -233,11 +210,8 @@ def test_a_supplied_history_may_have_parts_of_any_wire_and_never_ends_the_conver
         {"role": "assistant", "content": "ten euros"},
     ]  # fmt: skip
     seen = play([text("ok")], "and?", history=history, model=CLAUDE)
-    assert [row["content"][0]["type"] for row in seen.server.bodies[0]["messages"][::2]] == [
-        "image",
-        "document",
-        "text",
-    ]
+    sent_types = [row["content"][0]["type"] for row in seen.server.bodies[0]["messages"][::2]]
+    assert sent_types == ["image", "document", "text"]
     blind = play([text("ok")], "and?", history=history, model=BLIND)
     sent = json.dumps(blind.server.bodies[0])
     assert "[image (image/png, 77 bytes): not sent" in sent
@@ -266,7 +240,7 @@ def test_parts_are_stored_and_go_out_again_in_the_same_bytes(tmp_path: Path) -> 
     with table([text("one")], model=CLAUDE, home=tmp_path / "a") as (agent, first, _, _):
         agent.chat(message)  # type: ignore[arg-type]
         session = agent.session_id
-        lines = list(export_session(agent.journal._database, session, raw=True))
+        lines = list(export_session(store_for(str(agent.home)).database, session, raw=True))
     with table([text("two")], model=CLAUDE, home=tmp_path / "a", session_id=session) as (agent, second, _, _):
         agent.chat("again")
     parts = [block for block in first.bodies[0]["messages"][0]["content"] if block["type"] != "text"]
@@ -279,35 +253,28 @@ def test_parts_are_stored_and_go_out_again_in_the_same_bytes(tmp_path: Path) -> 
     assert [part["type"] for part in content] == ["text", "image_url", "file"]
 
 
-def test_a_turn_that_is_resumed_has_its_parts(tmp_path: Path) -> None:
-    for requests in range(1, 7):  # also in the middle of what people are told
-        with table([text("never")], model=BLIND, home=tmp_path) as (agent, server, _, _):
-            turn = agent.start(["cost?", FilePart(pdf(), "bill.pdf")])
-            asyncio.run(_cut_off(agent, turn, requests))
-            assert server.completions == 0
-        with table([text("ten")], model=BLIND, home=tmp_path) as (agent, server, _, _):
-            assert agent.resume(turn.id).run().final_response == "ten"
-            assert "ten euros" in json.dumps(server.bodies[0])
-
-
-async def _cut_off(agent: Agent, turn: Turn, requests: int) -> None:
-    for _ in range(requests):
-        await turn.step_into()
-    agent._store.let_go(turn.id)
-    session = agent._session()
-    session.release(session.claim)
+@pytest.mark.parametrize(
+    "requests", [1, 4, *(pytest.param(number, marks=pytest.mark.slow) for number in (2, 3, 5, 6))]
+)
+def test_a_turn_that_is_resumed_has_its_parts(tmp_path: Path, requests: int) -> None:
+    """Also when it ended in the middle of what people are told."""
+    with table([text("never")], model=BLIND, home=tmp_path) as (agent, server, _, _):
+        turn = agent.start(["cost?", FilePart(pdf(), "bill.pdf")])
+        asyncio.run(break_off(agent, turn, requests))
+        assert server.completions == 0
+    with table([text("ten")], model=BLIND, home=tmp_path) as (agent, server, _, _):
+        assert agent.resume(turn.id).run().final_response == "ten"
+        assert "ten euros" in json.dumps(server.bodies[0])
 
 
 @pytest.mark.parametrize("model", [CLAUDE, GPT, RESPONSES])
 def test_a_tool_may_give_parts(model: str) -> None:
     @tool
     def look() -> list[Any]:
-        """Look."""
         return [{"type": "text", "text": "seen"}, ImagePart(picture(), "a.png"), FilePart(pdf(), "bill.pdf")]
 
     @tool
     def files() -> list[dict[str, str]]:
-        """List."""
         return [{"type": "file", "name": "a"}]
 
     script = [tools(call("look", {}), call("files", {})), text("done")]
@@ -315,30 +282,19 @@ def test_a_tool_may_give_parts(model: str) -> None:
     sent = json.dumps(played.server.bodies[1])
     assert base64.b64encode(picture()).decode() in sent
     assert "bill.pdf" in sent
-    assert '[{\\"type\\": \\"file\\", \\"name\\": \\"a\\"}]' in sent, (
-        "a table with a column type is no list of parts"
-    )
+    assert '[{\\"type\\": \\"file\\", \\"name\\": \\"a\\"}]' in sent, "a table is no list of parts"
 
 
-def test_people_are_told_of_a_tools_part_that_the_model_cannot_see() -> None:
-    @tool
-    def look() -> ImagePart:
-        """Look."""
-        return ImagePart(picture(), "a.png")
-
-    played = play([tools(call("look", {})), text("done")], tools=[look], model=BLIND)
-    assert "[image a.png (image/png, 77 bytes): not sent" in json.dumps(played.server.bodies[1])
-    assert len([line for line in played.heard.of("status") if "a.png" in line]) == 1
-
-
-def test_a_tools_image_that_cannot_be_sent_is_named() -> None:
-    @tool
-    def look() -> ImagePart:
-        """Look."""
-        return ImagePart(b"\x00" * 50, "a.tiff")
-
-    played = play([tools(call("look", {})), text("done")], tools=[look], model=CLAUDE)
-    assert "[image a.tiff (image/tiff, 50 bytes): left out" in json.dumps(played.server.bodies[1])
+def test_of_a_tools_part_that_the_model_cannot_see_or_that_cannot_be_sent_there_is_a_line() -> None:
+    for image, model, line in (
+        (ImagePart(picture(), "a.png"), BLIND, "[image a.png (image/png, 77 bytes): not sent"),
+        (ImagePart(b"\x00" * 50, "a.tiff"), CLAUDE, "[image a.tiff (image/tiff, 50 bytes): left out"),
+    ):
+        look = tool(name="look")(lambda shown=image: shown)
+        played = play([tools(call("look", {})), text("done")], tools=[look], model=model)
+        assert line in json.dumps(played.server.bodies[1])
+        if model == BLIND:
+            assert len([line for line in played.heard.of("status") if "a.png" in line]) == 1
 
 
 def test_a_message_with_parts_is_recalled_for_like_any_other() -> None:

@@ -4,6 +4,8 @@ cannot be used costs a line."""
 from __future__ import annotations
 
 import asyncio
+import functools
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -41,7 +43,7 @@ class KeepsTwo:
 
     def __init__(self, **own: Any) -> None:
         self.asked: list[str] = []
-        self._own = own
+        self.own = own
 
     def cut(self, context: LongContext) -> Any:
         return self._said("cut", lambda: range(2, len(context.rows) - 1))
@@ -58,7 +60,7 @@ class KeepsTwo:
 
     def _said(self, step: str, usual: Callable[[], Any], *rows: Sequence[Message]) -> Any:
         self.asked.append(step)
-        own = self._own.get(step)
+        own = self.own.get(step)
         return usual() if own is None else own(*rows)
 
 
@@ -83,8 +85,7 @@ def test_an_engine_says_what_goes_what_is_asked_and_what_becomes_of_the_reply() 
     assert [str(row["content"])[:6] for row in request[-2:]] == ["I see.", "go"]
     assert len(played.result.messages) == 6
     assert played.result.compressions[0]["messages_after"] == 5
-    rows = [step.row for step in played.steps]
-    assert rows[:4] == [
+    assert [step.row for step in played.steps][:4] == [
         "Prepare.ready",
         "BuildMessages.oversized/2",
         "Compress.unsummarised/1",
@@ -99,9 +100,8 @@ def test_an_engine_that_needs_no_summary_asks_no_model() -> None:
     played = compacted(engine, script=[text("done")])
     assert engine.asked == ["cut", "rows"]
     assert [step.event for step in played.steps][:4] == ["ready", "oversized", "compressed", "built"]
-    assert len(played.server.bodies[0]["messages"]) == 3 + (
-        "system" in str(played.server.bodies[0]["messages"][0]["role"])
-    )
+    sent = played.server.bodies[0]["messages"]
+    assert len(sent) == 3 + ("system" in str(sent[0]["role"]))
 
 
 def test_a_summary_that_no_model_gives_is_a_row_and_the_engine_writes_without_one() -> None:
@@ -130,7 +130,7 @@ def test_a_compaction_by_hand_is_the_engines_too() -> None:
     engine = KeepsTwo()
     with table([text("ok"), text("a summary")], context_engine=engine) as (agent, server, _, _):
         agent.run_conversation("go", conversation_history=history(20))
-        engine._own["cut"] = lambda: range(2, 40)
+        engine.own["cut"] = lambda: range(2, 40)
         assert agent.compact() is not None
         assert engine.asked == ["cut", "prompt", "rows"]
         assert "In ten words" in str(server.bodies[1]["messages"])
@@ -163,9 +163,7 @@ RUBBISH: dict[str, tuple[str, Callable[..., Any], str]] = {
     "a system row": ("rows", lambda rows: [Message("system", "obey"), rows[-1]], "system row"),
     "the model last": ("rows", lambda rows: [rows[-1], Message("assistant", "I said this")], "cannot become"),
     "a result of no call": (
-        "rows",
-        lambda rows: [rows[0], Message("tool", "42", tool_call_id="c"), rows[-1]],
-        "without its call",
+        "rows", lambda rows: [rows[0], Message("tool", "42", tool_call_id="c"), rows[-1]], "without its call",
     ),
     "a call without a result": (
         "rows",
@@ -176,6 +174,12 @@ RUBBISH: dict[str, tuple[str, Callable[..., Any], str]] = {
 }  # fmt: skip
 
 
+@functools.cache
+def built_in() -> Played:
+    """The same turn without an engine of the user's."""
+    return compacted(None)
+
+
 @pytest.mark.parametrize("what", RUBBISH)
 def test_what_cannot_be_used_is_done_by_the_built_in_engine(what: str) -> None:
     step, says, why = RUBBISH[what]
@@ -184,7 +188,7 @@ def test_what_cannot_be_used_is_done_by_the_built_in_engine(what: str) -> None:
         """The built-in engine, but for one step."""
 
     setattr(OnlyThis, step, lambda self, context, *_: says(*([context.rows] if step == "rows" else [])))
-    played, plain = compacted(OnlyThis()), compacted(None)
+    played, plain = compacted(OnlyThis()), built_in()
     (line,) = lines(played)
     assert why in line
     assert "sk-abcdefghijklmnopqrstuvwxyz" not in line
@@ -287,28 +291,25 @@ def asked(home: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("place", "before", "after"),
     [
-        ("model", ["cut", "prompt"], ["prompt", "rows"]),
+        pytest.param("model", ["cut", "prompt"], ["prompt", "rows"], marks=pytest.mark.slow),
         ("rows", ["cut", "prompt", "rows"], ["rows"]),
     ],
 )
 def test_what_an_engine_decided_is_not_asked_again_after_kill_9(
-    tmp_path: Path, place: str, before: list[str], after: list[str]
+    home: Path, tmp_path: Path, place: str, before: list[str], after: list[str]
 ) -> None:
-    assert killed(tmp_path, place) == before
-    agent = agent_of(tmp_path, "")
+    home.mkdir()
+    assert killed(home, place) == before
+    shutil.copytree(home, tmp_path / "copy")
+    agent = agent_of(home, "")
     result = agent.resume(SESSION).run()
     assert result.final_response == "done"
-    assert asked(tmp_path) == before + after
+    assert asked(home) == before + after
     assert [row["content"][:5] for row in result.messages] == ["first", "[A su", "I see", "go", "done"]
     effects = [one for seq in range(6) for one in agent.journal.effects(result.turn_id, seq)]
     cut = next(one.reply for one in effects if one.kind == "AskEngine")
     assert cut == {"is": "EngineAnswer", "places": [1, 2, 3, 4]}
-
-
-def test_without_its_engine_a_turn_goes_on_with_what_that_decided(tmp_path: Path) -> None:
-    killed(tmp_path, "rows")
-    agent = agent_of(tmp_path, "", engine=False)
-    result = agent.resume(SESSION).run()
-    assert result.final_response == "done"
-    said = [row["content"][:5] for row in result.messages]
+    without = agent_of(tmp_path / "copy", "", engine=False).resume(SESSION).run()
+    assert without.final_response == "done", "without its engine a turn goes on with what that decided"
+    said = [row["content"][:5] for row in without.messages]
     assert said == ["first", "Under", "[A su", "sixth", "go", "done"]

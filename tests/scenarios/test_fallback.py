@@ -1,21 +1,24 @@
-"""The chain of fallbacks."""
+"""The chain of fallbacks and their keys: each ready key is tried before the next entry, and before the turn ends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from fsm_agent import Agent, TurnResult
+from fsm_agent import Agent, Turn, TurnResult
 from fsm_agent.conversation.history_rules import violations
+from fsm_agent.fsm.verify import verify_table
+from fsm_agent.providers.scripted.replies import Reply
 from fsm_agent.testing import (
     FakeClock,
     ScriptedServer,
     blank,
-    call,
     content_filter,
     drop,
     json_reply,
@@ -23,9 +26,10 @@ from fsm_agent.testing import (
     repeat,
     status,
     text,
-    tools,
 )
-from tests.helpers.harness import TOOLS, Heard
+from fsm_agent.testing.http import Received
+from fsm_agent_states.table import TURN
+from tests.helpers.harness import Heard, table
 
 
 @dataclass
@@ -57,66 +61,36 @@ class Pair:
 
 @contextmanager
 def pair(primary: Any, fallback: Any, entry: dict[str, Any] | None = None, **options: Any) -> Iterator[Pair]:
-    clock, heard = FakeClock(), Heard()
-    with ScriptedServer(primary) as first, ScriptedServer(fallback) as second:
+    with ScriptedServer(fallback) as second:
         spec = {"model": "openai:backup", "base_url": second.url, "api_key": "k2", **(entry or {})}
-        options = {"tools": TOOLS, "toolsets": [], "api_key": "k1", **options}
-        agent = Agent(
-            "openai:main",
-            base_url=first.url,
-            fallbacks=[spec],
-            clock=clock,
-            callbacks=heard.functions(),
-            **options,
-        )
-        try:
+        with table(primary, model="openai:main", fallbacks=[spec], **options) as (agent, first, clock, heard):
             yield Pair(agent, first, second, clock, heard)
-        finally:
-            agent.close()
 
 
-def test_25_a_refusal_goes_to_the_fallback() -> None:
-    with pair([content_filter()], [text("here")]) as both:
+NO_MODEL = {"error": {"message": "The model `main` does not exist", "code": "model_not_found"}}
+OVER: dict[str, tuple[Any, int]] = {
+    "25 a refusal": ([content_filter()], 1),
+    "36 blanks": (repeat(blank()), 4),
+    "42 a 429": ([status(429)], 1),
+    "43 a 503 after one retry": (repeat(status(503)), 2),
+    "44 a 500 after all retries": (repeat(status(500)), 3),
+    "45 a dead line after one retry": (repeat(drop()), 2),
+    "no such model": ([status(404, NO_MODEL)], 1),
+    **{str(code): ([status(code)], 1) for code in (400, 401, 402, 403)},
+    "no choices": ([json_reply({"choices": []})], 1),
+}
+
+
+@pytest.mark.behaviour("ERR-15", "ERR-19", "ERR-20", "ERR-23", "CRED-04b")
+@pytest.mark.parametrize("what", OVER)
+def test_what_goes_over_and_after_how_many_requests(what: str) -> None:
+    script, requests = OVER[what]
+    with pair(script, [text("here")]) as both:
         result = both.run()
-        assert both.calls == (1, 1)
-        assert result.final_response == "here"
+        assert (both.calls, result.final_response) == ((requests, 1), "here")
+        assert (result.model, result.provider, result.fallback_activated) == ("backup", "openai", True)
         assert len(both.notices) == 1
-        assert result.fallback_activated
-        assert (result.model, result.provider) == ("backup", "openai")
-
-
-def test_36_blank_four_times_then_the_fallback() -> None:
-    with pair(repeat(blank()), [text("here")]) as both:
-        assert both.run().final_response == "here"
-        assert both.calls == (4, 1)
-
-
-@pytest.mark.behaviour("ERR-15")
-def test_42_a_429_goes_over_at_once() -> None:
-    with pair([status(429)], [text("here")]) as both:
-        assert both.run().completed
-        assert both.calls == (1, 1)
-        assert both.clock.sleeps == []
-
-
-def test_43_a_503_after_one_retry() -> None:
-    with pair(repeat(status(503)), [text("here")]) as both:
-        assert both.run().completed
-        assert both.calls == (2, 1)
-
-
-@pytest.mark.behaviour("ERR-23")
-def test_44_a_500_after_all_retries() -> None:
-    with pair(repeat(status(500)), [text("here")]) as both:
-        assert both.run().completed
-        assert both.calls == (3, 1)
-
-
-@pytest.mark.behaviour("ERR-23")
-def test_45_a_dead_line_after_one_retry() -> None:
-    with pair(repeat(drop()), [text("here")]) as both:
-        assert both.run().completed
-        assert both.calls == (2, 1)
+        assert requests > 1 or both.clock.sleeps == []
 
 
 @pytest.mark.behaviour("ERR-23")
@@ -129,24 +103,6 @@ def test_46_both_down() -> None:
         assert sum("scripted status 500" in line for line in told) == 6
 
 
-@pytest.mark.behaviour("ERR-19", "ERR-20", "CRED-04b")
-@pytest.mark.parametrize(
-    "reply",
-    [
-        status(404, {"error": {"message": "The model `main` does not exist", "code": "model_not_found"}}),
-        status(400),
-        status(401),
-        status(403),
-        status(402),
-        json_reply({"choices": []}),
-    ],
-)
-def test_what_goes_over_at_the_first_failure(reply: Any) -> None:
-    with pair([reply], [text("here")]) as both:
-        assert both.run().completed
-        assert both.calls == (1, 1)
-
-
 def test_d33_what_never_goes_over() -> None:
     body = {"error": {"message": "No endpoints found matching your data policy", "code": 404}}
     with pair([status(404, body)], [text("here")]) as both:
@@ -156,16 +112,11 @@ def test_d33_what_never_goes_over() -> None:
 
 
 @pytest.mark.behaviour("ERR-12")
-def test_an_overflow_goes_to_a_wider_window_when_nothing_can_be_compacted() -> None:
-    with pair([overflow(8192)], [text("here")], {"context_window": 100_000}, context_window=8192) as both:
-        assert both.run().completed
-        assert both.calls == (1, 1)
-
-
-def test_an_overflow_does_not_go_to_a_window_that_is_no_wider() -> None:
-    with pair([overflow(8192)], [text("here")], {"context_window": 8192}, context_window=8192) as both:
-        assert both.run().turn_exit_reason == "overflow_uncompressible"
-        assert both.calls == (1, 0)
+def test_an_overflow_goes_to_a_window_that_is_wider_when_nothing_can_be_compacted() -> None:
+    for wide, calls, end in ((100_000, (1, 1), "text_response"), (8192, (1, 0), "overflow_uncompressible")):
+        with pair([overflow(8192)], [text("here")], {"context_window": wide}, context_window=8192) as both:
+            assert both.run().turn_exit_reason == end
+            assert both.calls == calls
 
 
 def test_the_next_turn_stays_away_for_a_minute_and_says_so_once() -> None:
@@ -183,26 +134,12 @@ def test_the_next_turn_stays_away_for_a_minute_and_says_so_once() -> None:
 
 def test_after_other_failures_the_next_turn_is_back_on_the_primary() -> None:
     with pair([status(400), text("back")], [text("one")]) as both:
-        assert both.run().final_response == "one"
-        assert both.run().final_response == "back"
-
-
-def test_when_the_whole_chain_failed_the_primary_rests_for_five_seconds() -> None:
+        assert [both.run().final_response for _ in range(2)] == ["one", "back"]
     with pair([status(400), text("back")], [status(400), text("two")]) as both:
         assert both.run().failed
-        assert both.run().final_response == "two"
+        assert both.run().final_response == "two", "the whole chain failed: the primary rests"
         both.clock.advance(6)
         assert both.run().final_response == "back"
-
-
-def test_a_switch_in_mid_turn_keeps_the_tool_rounds() -> None:
-    with pair([tools(call("echo", {"text": "a"})), status(429)], [text("done")]) as both:
-        result = both.run()
-        assert [row["role"] for row in result.messages] == ["user", "assistant", "tool", "assistant"]
-        sent = both.fallback.bodies[0]["messages"]
-        assert [row["role"] for row in sent] == ["system", "user", "assistant", "tool"]
-        assert both.fallback.bodies[0]["model"] == "backup"
-        assert both.fallback.requests[0].headers["authorization"] == "Bearer k2"
 
 
 def test_d49_a_repair_on_one_provider_is_not_carried_to_the_next() -> None:
@@ -225,35 +162,21 @@ def test_an_entry_equal_to_the_primary_is_skipped() -> None:
 
 
 def test_an_entry_without_a_key_is_left_out_with_a_word() -> None:
-    heard = Heard()
-    with ScriptedServer([text("fine")]) as server:
-        agent = Agent(
-            "openai:main", base_url=server.url, api_key="k", fallbacks=[{"model": "deepseek:deepseek-chat"}], toolsets=[],
-            callbacks=heard.functions(),
-        )  # fmt: skip
+    with table([text("fine")], fallbacks=[{"model": "deepseek:deepseek-chat"}]) as (agent, _, _, heard):
         assert agent.chat("go") == "fine"
-        assert any(
-            "fallback 1 is left out" in line and "DEEPSEEK_API_KEY" in line for line in heard.of("status")
-        )
-        agent.close()
+        (line,) = (line for line in heard.of("status") if "fallback 1 is left out" in line)
+        assert "DEEPSEEK_API_KEY" in line
 
 
 @pytest.mark.behaviour("FB-01")
 def test_r5_a_long_chain_is_never_cut_short() -> None:
-    servers = [ScriptedServer(repeat(status(500))).start() for _ in range(5)]
-    last = ScriptedServer([text("at last")]).start()
-    chain = [
-        {"model": f"openai:m{n}", "base_url": s.url, "api_key": "k"}
-        for n, s in enumerate([*servers[1:], last])
-    ]
-    agent = Agent(
-        "openai:main", base_url=servers[0].url, api_key="k", fallbacks=chain, toolsets=[], clock=FakeClock()
-    )
-    result = agent.run_conversation("go")
-    assert result.final_response == "at last"
-    assert result.attempts == 16
-    agent.close()
-    for server in (*servers, last):
+    servers = [ScriptedServer(repeat(status(500))).start() for _ in range(4)]
+    servers.append(ScriptedServer([text("at last")]).start())
+    chain = [{"model": f"openai:m{n}", "base_url": s.url, "api_key": "k"} for n, s in enumerate(servers)]
+    with table(repeat(status(500)), fallbacks=chain) as (agent, *_):
+        result = agent.run_conversation("go")
+    assert (result.final_response, result.attempts) == ("at last", 16)
+    for server in servers:
         server.close()
 
 
@@ -270,3 +193,135 @@ def test_the_connection_of_a_fallback_is_not_made_anew() -> None:
     with pair([status(400)], repeat(drop())) as both:
         assert both.run().turn_exit_reason == "api_retries_exhausted"
         assert both.calls == (1, 3)
+
+
+WIRES = ("openai", "anthropic")
+ROTATING = {"auth": status(401), "billing": status(402), "rate_limit": status(429)}
+"""Refusals of one key that another key of the same provider does not share."""
+
+
+def key_of(request: Received) -> str:
+    """The key that a request came with, on either wire."""
+    return request.headers.get("x-api-key") or request.headers["authorization"].removeprefix("Bearer ")
+
+
+# One server stands for the whole chain, so that the order of all requests is seen; who asks is read from its model
+# and key.
+
+
+@dataclass
+class Played:
+    turn: Turn
+    server: ScriptedServer
+
+    @property
+    def asked(self) -> list[str]:
+        """``model/key`` of each request, in order."""
+        return [f"{request.body['model']}/{key_of(request)}" for request in self.server.requests]
+
+    @property
+    def exit(self) -> str:
+        assert self.turn.result is not None
+        return self.turn.result.turn_exit_reason.value
+
+    @property
+    def rungs(self) -> list[str]:
+        """What was done about each failure, in order."""
+        rows = [TURN.row(step.row) for step in self.turn.steps]
+        return [row.rung for row in rows if row.source == "ClassifyError"]
+
+    def bound(self) -> int:
+        """What ``fsm-agent verify`` prints for the maxima of this very turn: visits of CallLLM, the caps
+        included."""
+        return bound_of(tuple(self.turn.snapshot()["limits"].items()))
+
+
+@functools.cache
+def bound_of(limits: tuple[tuple[str, int], ...]) -> int:
+    report = verify_table(TURN, dict(limits), small=False)
+    return next(f.value for f in report.figures if (f.quantity, f.caps) == ("visits of CallLLM", True))
+
+
+@contextmanager
+def chain(
+    answer: Callable[[Received], Reply], *keys: list[str], wire: str = "openai", **settings: Any
+) -> Iterator[Played]:
+    """A turn over a primary and fallbacks with these keys, named m0, m1, and so on."""
+    with ScriptedServer(repeat(answer)) as server:
+        entries = [
+            {"model": f"{wire}:m{number}", "base_url": server.url, "api_key": pool}
+            for number, pool in enumerate(keys)
+        ]
+        first, fallbacks = entries[0], entries[1:]
+        agent = Agent(**first, fallbacks=fallbacks, toolsets=[], clock=FakeClock(), settings=settings)
+        turn = agent.start("go")
+        turn.run()
+        agent.close()
+        played = Played(turn, server)
+        assert server.completions <= played.bound()
+        yield played
+
+
+def good_only(refusal: Reply) -> Callable[[Received], Reply]:
+    """Keys that begin with "good" are served, all others are refused."""
+    return lambda request: text("here") if key_of(request).startswith("good") else refusal
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("refusal", ROTATING)
+def test_the_second_key_of_a_fallback_is_tried(refusal: str, wire: str) -> None:
+    """A limited key is asked a second time first."""
+    with chain(good_only(ROTATING[refusal]), ["bad"], ["bad", "good"], wire=wire) as played:
+        again = ["m1/bad"] * (refusal == "rate_limit")
+        assert (played.exit, played.asked) == ("text_response", ["m0/bad", "m1/bad", *again, "m1/good"])
+
+
+@pytest.mark.parametrize(
+    ("code", "keys"),
+    [
+        (401, [["bad"], ["bad1", "bad2"], ["bad3", "good"]]),
+        (402, [["bad"], ["bad1", "bad2", "good"]]),
+        (401, [["bad1", "bad2", "bad3"], ["bad4", "bad5", "good"]]),
+        (401, [["bad"], ["bad1", "good"], ["bad2", "bad3", "bad4", "good"]]),
+        (401, [["k1"], ["k1", "k2"]]),
+        (401, [["k1", "k2"], ["k1"]]),
+        (401, [["k1"], ["k1", "k2"], ["k1", "k2"]]),
+    ],
+)
+def test_every_key_of_every_fallback_is_tried_until_one_is_good(code: int, keys: list[list[str]]) -> None:
+    """However many the primary has; when all are bad, each is asked once."""
+    order = [f"m{entry}/{key}" for entry, pool in enumerate(keys) for key in pool]
+    good = next((number for number, name in enumerate(order, 1) if name.endswith("good")), None)
+    with chain(good_only(status(code)), *keys) as played:
+        assert played.asked == order[:good]
+        assert played.exit == ("text_response" if good else "non_retryable_error")
+        steps = ["fallback" if one[:2] != after[:2] else "rekey" for one, after in pairwise(played.asked)]
+        assert played.rungs[: len(steps)] == steps
+        assert played.turn.snapshot()["limits"]["rekeys"] == max(map(len, keys)) - 1
+
+
+@pytest.mark.parametrize(("code", "rungs"), [
+    (402, ["rekey", "fallback"]),
+    (429, ["one retry", "rekey", "fallback"]),
+])  # fmt: skip
+def test_keys_that_are_ready_again_at_once_do_not_keep_the_turn_from_its_fallback(
+    code: int, rungs: list[str]
+) -> None:
+    """A ``Retry-After`` of nothing makes a rested key ready again, so there always is another one."""
+
+    def answer(request: Received) -> Reply:
+        return text("here") if request.body["model"] == "m1" else status(code, headers={"retry-after": "0"})
+
+    with chain(answer, ["a", "b"], ["c"]) as played:
+        assert played.exit == "text_response"
+        assert played.rungs == rungs
+
+
+def test_and_without_a_fallback_they_are_tried_as_often_as_one_key_is() -> None:
+    limited = status(429, headers={"retry-after": "0"})
+    counted = []
+    for keys in (["a"], ["a", "b"]):
+        with chain(lambda _: limited, keys) as played:
+            assert played.exit == "api_retries_exhausted"
+            counted.append(len(played.asked))
+    assert counted == [3, 4], "all tries of the one key, and the other key besides"

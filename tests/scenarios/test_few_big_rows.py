@@ -20,9 +20,8 @@ from fsm_agent import tool
 from fsm_agent.providers.scripted.replies import Reply
 from fsm_agent.testing import ScriptedServer, call, overflow, repeat, status, text, tools
 from fsm_agent.testing.http import Received
-from tests.conversation.test_wire_anthropic import violations as anthropic_violations
-from tests.conversation.test_wire_responses import faults as responses_faults
 from tests.helpers.harness import Played, play, table
+from tests.helpers.wire_rules import anthropic_violations, responses_faults
 
 WIRES = ("openai:gpt-x", "openai-responses:gpt-x", "anthropic:claude-sonnet-4-5")
 KINDS = ("user", "assistant", "result", "arguments")
@@ -104,7 +103,7 @@ def last_sent(played: Played) -> str:
 @pytest.mark.parametrize("model", WIRES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "number", [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (3, 4)), 5]
+    "number", [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (3, 4, 5))]
 )
 def test_few_big_rows_are_compacted_before_the_turn_gives_up(number: int, kind: str, model: str) -> None:
     window = Window(6_000)
@@ -116,7 +115,9 @@ def test_few_big_rows_are_compacted_before_the_turn_gives_up(number: int, kind: 
 
 
 @pytest.mark.parametrize("believed", [None, 200_000])
-@pytest.mark.parametrize("number", [2, 3, 4, 5])
+@pytest.mark.parametrize(
+    "number", [2, 5, *(pytest.param(number, marks=pytest.mark.slow) for number in (3, 4))]
+)
 def test_a_refusal_that_names_no_window_is_met_step_by_step(number: int, believed: int | None) -> None:
     kinds = (["user", "assistant"] * 3)[:number]
     window = Window(4_000, named=False)
@@ -131,12 +132,10 @@ def test_text_that_is_denser_than_thought_is_met_step_by_step() -> None:
     assert played.exit == "text_response"
 
 
-@pytest.mark.parametrize("model", WIRES)
-@pytest.mark.parametrize("chars", [30_000, 60_000])
+@pytest.mark.parametrize(("chars", "model"), [(30_000, WIRES[0]), *((60_000, model) for model in WIRES)])
 def test_the_result_of_the_tool_just_called_is_cut_and_is_whole_in_a_file(chars: int, model: str) -> None:
     @tool(effect="pure")
     def look() -> str:
-        """Look at something long."""
         return words(7, chars)
 
     window = Window(6_000, script=[tools(call("look")), text("seen")])
@@ -165,7 +164,6 @@ def test_the_arguments_of_the_call_just_made_are_cut_to_arguments_that_are_valid
 def test_many_results_of_one_reply_go_into_the_summary_when_they_do_not_fit_cut() -> None:
     @tool(effect="pure", concurrency="parallel")
     def look(n: int) -> str:
-        """Look at something long."""
         return words(n, 3_000)
 
     calls = [call("look", {"n": number}) for number in range(24)]

@@ -32,9 +32,23 @@ INTERPRETER = {"type": "code_interpreter", "container": {"type": "auto"}}
 def made(model: tuple[str, str], url: str, home: Path, hosted: Any, **options: Any) -> Agent:
     given = {"request": {"hosted_tools": hosted}, **options.pop("settings", {})}
     return Agent(
-        model[0], api_mode=model[1], base_url=url, api_key="k", home=home, settings=given,
+        model[0],
+        api_mode=model[1],
+        base_url=url,
+        api_key="k",
+        home=home,
+        settings=given,
         **{"tools": [echo], "toolsets": []} | options,
-    )  # fmt: skip
+    )
+
+
+def asked(model: tuple[str, str], home: Path, hosted: Any, *script: Any, **more: Any) -> list[dict[str, Any]]:
+    """The bodies of a turn's requests."""
+    with ScriptedServer(script or [text("done")]) as server:
+        agent = made(model, server.url, home, hosted, **more)
+        assert agent.run_conversation("go").completed or script
+        agent.close()
+    return server.bodies
 
 
 @pytest.mark.parametrize(
@@ -65,11 +79,7 @@ def made(model: tuple[str, str], url: str, home: Path, hosted: Any, **options: A
 def test_they_stand_behind_the_tools_of_the_agent(
     model: tuple[str, str], hosted: Any, written: list[Any], own: list[Any], tmp_path: Path
 ) -> None:
-    with ScriptedServer([text("done")]) as server:
-        agent = made(model, server.url, tmp_path, hosted, tools=own)
-        assert agent.run_conversation("go").completed
-        agent.close()
-    [body] = server.bodies
+    [body] = asked(model, tmp_path, hosted, tools=own)
     assert body["tools"][len(own) :] == written
     assert [tool["name"] for tool in body["tools"][: len(own)]] == ["echo"] * len(own)
     told = INTERPRETER in written
@@ -77,26 +87,20 @@ def test_they_stand_behind_the_tools_of_the_agent(
 
 
 @pytest.mark.parametrize(
-    ("model", "written"),
-    [(SEARCHING, {"web_search_options": {}}), (ROUTER, {"plugins": [{"id": "web"}]})],
+    ("model", "written"), [(SEARCHING, {"web_search_options": {}}), (ROUTER, {"plugins": [{"id": "web"}]})]
 )
 def test_chat_completions_has_what_its_vendors_have(
     model: tuple[str, str], written: dict[str, Any], tmp_path: Path
 ) -> None:
-    with ScriptedServer([text("done")]) as server:
-        agent = made(model, server.url, tmp_path, ["web_search"])
-        assert agent.run_conversation("go").completed
-        agent.close()
-    assert written.items() <= server.bodies[0].items()
-    assert len(server.bodies[0]["tools"]) == 1
+    [body] = asked(model, tmp_path, ["web_search"])
+    assert written.items() <= body.items()
+    assert len(body["tools"]) == 1
 
 
 def test_a_request_in_which_no_tool_may_run_has_none(tmp_path: Path) -> None:
-    with ScriptedServer([tools(call("echo", {"text": "a"})), text("the last word")]) as server:
-        agent = made(RESPONSES, server.url, tmp_path, BOTH, settings={"max_iterations": 1})
-        assert agent.run_conversation("go").final_response
-        agent.close()
-    assert ["tools" in body for body in server.bodies] == [True, False]
+    script = [tools(call("echo", {"text": "a"})), text("the last word")]
+    bodies = asked(RESPONSES, tmp_path, BOTH, *script, settings={"max_iterations": 1})
+    assert ["tools" in body for body in bodies] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -228,9 +232,7 @@ def test_what_they_did_goes_back_to_claude_as_it_came(stream: bool, tmp_path: Pa
         agent.close()
     _, second, third = (asked.body["messages"] for asked in server.asked)
     assert without_marks(second[1]["content"]) == [THOUGHT, BEGUN, SEARCH, FOUND, CITED, ECHO]
-    assert without_marks(third[1]["content"]) == [BEGUN, SEARCH, FOUND, CITED, ECHO], (
-        "thoughts are of their loop"
-    )
+    assert without_marks(third[1]["content"]) == [BEGUN, SEARCH, FOUND, CITED, ECHO], "without thoughts"
     assert without_marks(third[3]["content"]) == [RAN, PRINTED, {"type": "text", "text": "And 42."}]
     said = ["the provider searched the web: height of the Zugspitze", "the provider ran code: print(6*7)"]
     assert [line for line in lines if line.startswith("the provider")] == said
@@ -244,31 +246,18 @@ def without_marks(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in block.items() if key != "cache_control"} for block in content]
 
 
-def test_the_bytes_of_what_they_did_are_those_that_came(tmp_path: Path) -> None:
-    told = [message(SEARCH, FOUND, CITED, ECHO, stop="tool_use"), message({"type": "text", "text": "Bye."})]
-    with WebReplies(*objects(*told)) as server:
-        agent = made(CLAUDE, server.url, tmp_path, BOTH)
-        agent.chat("go")
-        agent.close()
-    for block in (SEARCH, FOUND, CITED):
-        assert json.dumps(block, ensure_ascii=False, separators=(",", ":")).encode() in server.asked[1].raw
-
-
 def test_another_maker_gets_the_words_alone(tmp_path: Path) -> None:
     told = [message(SEARCH, FOUND, CITED, ECHO, stop="tool_use")]
+    back = {"model": "openai:gpt-5-mini", "api_key": "k", "api_mode": "codex_responses"}
     with (
         WebReplies(*objects(*told), (401, "application/json", b"{}")) as server,
         ScriptedServer([text("done")]) as other,
     ):
-        back = {
-            "model": "openai:gpt-5-mini",
-            "base_url": other.url,
-            "api_key": "k",
-            "api_mode": "codex_responses",
-        }
-        agent = made(CLAUDE, server.url, tmp_path, BOTH, fallbacks=[back])
+        agent = made(CLAUDE, server.url, tmp_path, BOTH, fallbacks=[{**back, "base_url": other.url}])
         assert agent.chat("go") == "done"
-        agent.close()
+    for block in (SEARCH, FOUND, CITED):
+        raw = json.dumps(block, ensure_ascii=False, separators=(",", ":")).encode()
+        assert raw in server.asked[1].raw, "to its maker go the bytes that came"
     [body] = other.bodies
     assert "2,962 m high" in json.dumps(body)
     assert "srvtoolu" not in json.dumps(body)
@@ -377,20 +366,18 @@ def test_any_item_can_be_told_in_words(item: dict[str, Any]) -> None:
     "content", [None, 7, "text", [7, None], [{}], [{"type": 3}], [ECHO], [{"type": "image", "source": {}}]]
 )
 def test_a_block_of_anything_sends_nothing_of_it(content: Any, tmp_path: Path) -> None:
-    issuer = "anthropic:http://127.0.0.1"
     with ScriptedServer([text("done")]) as server:
-        row = {
-            "role": "assistant",
-            "content": "hm",
-            "issuer": f"{issuer}:{server.port}/v1",
-            "blocks": [{"type": HOSTED, "content": content}],
-        }
+        issuer, blocks = (
+            f"anthropic:http://127.0.0.1:{server.port}/v1",
+            [{"type": HOSTED, "content": content}],
+        )
+        row = {"role": "assistant", "content": "hm", "issuer": issuer, "blocks": blocks}
         history = [{"role": "user", "content": "a"}, row]
         agent = made(CLAUDE, server.url, tmp_path, BOTH)
         assert agent.run_conversation("go", conversation_history=history).completed
         agent.close()
     assert without_marks(server.bodies[0]["messages"][1]["content"]) == [{"type": "text", "text": "hm"}]
-    assert [*told_in(row["blocks"])] == []
+    assert [*told_in(blocks)] == []
 
 
 # With the other options
@@ -428,44 +415,27 @@ def test_a_block_of_anything_sends_nothing_of_it(content: Any, tmp_path: Path) -
 def test_all_options_go_together(
     model: tuple[str, str], settings: dict[str, Any], written: dict[str, Any], tmp_path: Path
 ) -> None:
-    with ScriptedServer([text("done")]) as server:
-        agent = Agent(
-            model[0], api_mode=model[1], base_url=server.url, api_key="k", tools=[echo], toolsets=[],
-            home=tmp_path, settings=settings,
-        )  # fmt: skip
-        assert agent.run_conversation("go").completed
-        agent.close()
-    body = server.bodies[0]
+    given = dict(settings)
+    hosted = given.pop("request", {})
+    [body] = asked(model, tmp_path, [], settings={"request": hosted, **given})
     assert {name: body.get(name) for name in written} == written
-
-
-LOOKED_UP = {
-    "type": "web_search_call",
-    "id": "ws_1",
-    "status": "completed",
-    "action": {"type": "search", "query": "x"},
-}
-INTERPRETED = {
-    "type": "code_interpreter_call",
-    "id": "ci_1",
-    "status": "completed",
-    "code": None,
-    "container_id": "c",
-    "outputs": None,
-}
 
 
 @pytest.mark.parametrize(
     ("item", "odd"),
     [
-        (LOOKED_UP, {"status": "no word of theirs"}), (LOOKED_UP, {"status": []}), (LOOKED_UP, {"id": None}),
-        (LOOKED_UP, {"action": " "}), (LOOKED_UP, {"action": {"type": {}}}), (INTERPRETED, {"container_id": 1}),
-        (INTERPRETED, {"outputs": "text"}), (INTERPRETED, {"code": []}),
+        *(
+            (LOOKED, odd)
+            for odd in ({"status": "no word of theirs"}, {"status": []}, {"id": None}, {"action": " "})
+        ),
+        *((COMPUTED, odd) for odd in ({"container_id": 1}, {"outputs": "text"}, {"code": []})),
+        (LOOKED, {"action": {"type": {}}}),
     ],
-)  # fmt: skip
+)
 def test_an_item_that_its_maker_would_refuse_does_not_go_back(
     item: dict[str, Any], odd: dict[str, Any]
 ) -> None:
     """It would spoil every later request of the session."""
     assert taken_back(item)
+    assert taken_back({**COMPUTED, "code": None, "outputs": None})
     assert not taken_back({**item, **odd})

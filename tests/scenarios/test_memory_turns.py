@@ -1,5 +1,4 @@
-"""Notes, and what an external memory brings: files and prompts over
-several turns."""
+"""Notes, and what an external memory brings: files and prompts over several turns."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.sessions.store import store_for
-from fsm_agent.testing import FakeClock, FakeMemory, ScriptedServer, call, status, text, tools
+from fsm_agent.testing import FakeClock, FakeMemory, call, status, text, tools
 from tests.helpers.harness import play, table
 
 OWN = {"toolsets": ["memory"], "tools": []}
@@ -77,9 +76,8 @@ def test_files_edited_while_running_cost_one_clear_line_each(tmp_path: Path) -> 
     assert "edited by hand" in refused["content"]
     assert '["by hand", "new"]' in stored["content"]
     assert len(list(home.glob("MEMORY.md.*.bak"))) == 1
-    assert [line for line in heard.of("status") if "AGENTS.md" in line] == [
-        "AGENTS.md is not text; it was left out"
-    ]
+    told = [line for line in heard.of("status") if "AGENTS.md" in line]
+    assert told == ["AGENTS.md is not text; it was left out"]
     assert (home / "MEMORY.md").read_text() == "by hand\n§\nnew\n"
 
 
@@ -97,22 +95,18 @@ def test_a_default_agent_offers_skills_only_where_there_are_any(tmp_path: Path) 
 
     assert "memory" in offered()
     assert "skill_view" not in offered()
-    folder = tmp_path / ".agents" / "skills" / "baking"
-    folder.mkdir(parents=True)
-    (folder / "SKILL.md").write_text("---\nname: baking\ndescription: Bread.\n---\nKnead.")
+    for root, name in ((".agents", "baking"), (".claude", "frying")):
+        folder = tmp_path / root / "skills" / name
+        folder.mkdir(parents=True)
+        (folder / "SKILL.md").write_text(
+            f"---\nname: {name}\ndescription: How to.\n---\n{name.title()} well."
+        )
     assert "skill_view" in offered()
-
-
-def test_a_skill_is_listed_and_read_on_demand(tmp_path: Path) -> None:
-    folder = tmp_path / ".claude" / "skills" / "baking"
-    folder.mkdir(parents=True)
-    (folder / "SKILL.md").write_text("---\nname: baking\ndescription: How to bake.\n---\nKnead well.")
-    played = play(
-        [tools(call("skill_view", {"name": "baking"})), text("done")], toolsets=["skills"], workdir=tmp_path
-    )
-    assert "- baking: How to bake." in prompt_of(played.server.bodies[0])
-    assert "Knead" not in prompt_of(played.server.bodies[0])
-    assert "Knead well." in played.result.messages[2]["content"]
+    script = [tools(call("skill_view", {"name": "frying"})), text("done")]
+    played = play(script, toolsets=["skills"], workdir=tmp_path)
+    assert "- frying: How to." in prompt_of(played.server.bodies[0])
+    assert "Frying well." not in prompt_of(played.server.bodies[0]), "a skill is read on demand"
+    assert "Frying well." in played.results[0]
 
 
 @pytest.mark.behaviour("PREP-15", "BUILD-08", "BUILD-08b", "FIN-10b")
@@ -143,12 +137,8 @@ def test_a_callback_adds_context_to_the_message_only() -> None:
     assert "about time? it is noon" in played.server.bodies[0]["messages"][1]["content"]
     assert played.result.messages[0]["content"] == "time?"
     assert "noon" not in prompt_of(played.server.bodies[0])
-    assert (
-        play([text("ok")], "time?", callbacks={"context": lambda words: None}).server.bodies[0]["messages"][
-            1
-        ]["content"]
-        == "time?"
-    )
+    silent = play([text("ok")], "time?", callbacks={"context": lambda words: None})
+    assert silent.server.bodies[0]["messages"][1]["content"] == "time?"
 
 
 def test_too_much_context_is_saved_to_a_file(tmp_path: Path) -> None:
@@ -185,41 +175,28 @@ def test_a_turn_without_an_answer_is_not_remembered(script: list[Any]) -> None:
     assert "sync" not in {entry[0] for entry in library.calls}
 
 
-@pytest.mark.behaviour("AGT-09")
-def test_a_memory_brings_its_own_tools() -> None:
+@pytest.mark.behaviour("PROMPT-17", "AGT-09")
+def test_a_memory_has_a_block_in_the_prompt_that_is_asked_for_once_a_session() -> None:
     @tool(effect="pure")
     def library_search(text: str) -> str:
-        """Search the library."""
         return f"found {text}"
 
-    memory = FakeMemory(tools=[library_search])
-    played = play([tools(call("library_search", {"text": "tea"})), text("ok")], memory=memory)
-    assert played.result.messages[2]["content"] == "found tea"
-
-
-@pytest.mark.behaviour("PROMPT-17")
-def test_a_memory_has_a_block_in_the_prompt_that_is_asked_for_once_a_session() -> None:
-    library = FakeMemory(block="BLOCK: they drink tea.")
-    machine = {"prompt": {"machine": True}}
-    with table([text("one"), text("two"), text("three")], memory=library, settings=machine) as (
-        agent,
-        server,
-        clock,
-        _,
-    ):
+    library = FakeMemory(block="BLOCK: they drink tea.", tools=[library_search])
+    script = [text("one"), tools(call("library_search", {"text": "tea"})), text("two"), text("three")]
+    options = {"memory": library, "settings": {"prompt": {"machine": True}}}
+    with table(script, **options) as (agent, server, clock, _):
         agent.run_conversation("first")
         clock.advance(2 * DAY)
-        agent.run_conversation("second")
+        assert agent.run_conversation("second").messages[-2]["content"] == "found tea"
         before = agent.session_id
         agent.session_id = "another"
         agent.run_conversation("third")
     prompts = [prompt_of(body) for body in server.bodies]
     assert "# External memory\n\nBLOCK: they drink tea.\n\nDate: " in prompts[0]
-    assert prompts[0] == prompts[1]
-    assert "BLOCK" in prompts[2]
-    about_prompts = [
-        entry for entry in library.calls if entry[0] in ("initialize", "session_switch", "prompt_block")
-    ]
+    assert prompts[0] == prompts[1] == prompts[2]
+    assert "BLOCK" in prompts[3]
+    told = ("initialize", "session_switch", "prompt_block")
+    about_prompts = [entry for entry in library.calls if entry[0] in told]
     assert about_prompts == [
         ("initialize", before), ("prompt_block",), ("session_switch", "another", before), ("prompt_block",),
     ]  # fmt: skip
@@ -250,9 +227,8 @@ def test_a_block_that_was_not_given_is_asked_for_again_with_the_next_turn(how: s
     clock = FakeClock()
     library = FakeMemory(block="BLOCK", clock=clock, **{how: "prompt_block"})
     settings = {"poll": {"control": 0.01}}
-    with table([text("one"), text("two"), text("three")], memory=library, clock=clock, settings=settings) as (
-        agent, server, _, heard,
-    ):  # fmt: skip
+    options = {"memory": library, "clock": clock, "settings": settings}
+    with table([text("one"), text("two"), text("three")], **options) as (agent, server, _, heard):
         assert agent.run_conversation("first").completed
         told = [line for line in heard.of("status") if "external memory" in line]
         setattr(library, f"_{how}", "")
@@ -286,37 +262,30 @@ def test_a_turn_that_is_interrupted_while_a_memory_is_asked_freezes_no_prompt() 
                 self._hang = ""
             return await super().prompt_block()
 
-    with table([text("ok")], memory=Slow(block="BLOCK"), settings={"poll": {"control": 0.01}}) as (
-        agent,
-        server,
-        _,
-        _,
-    ):
+    options = {"memory": Slow(block="BLOCK"), "settings": {"poll": {"control": 0.01}}}
+    with table([text("ok")], **options) as (agent, server, _, _):
         agents.append(agent)
         assert agent.run_conversation("first").interrupted
         agent.run_conversation("second")
     assert "BLOCK" in prompt_of(server.bodies[0])
 
 
-def test_a_memory_is_used_from_an_event_loop_of_the_callers() -> None:
-    async def use() -> None:
-        with ScriptedServer([text("one")]) as server:
-            agent = Agent(
-                "openai:gpt-x",
-                base_url=server.url,
-                api_key="k",
-                toolsets=[],
-                memory=library,
-                clock=FakeClock(),
-            )
-            assert (await agent.arun("tea?")).final_response == "one"
-            await agent.aclose()
-
+def test_a_memory_is_used_from_an_event_loop_of_the_callers(agent: Any) -> None:
     library = FakeMemory()
+
+    async def use() -> None:
+        one = agent(text("one"), toolsets=[], memory=library)
+        assert (await one.arun("tea?")).final_response == "one"
+        await one.aclose()
+
     asyncio.run(use())
     assert [entry[0] for entry in library.calls] == [
-        "initialize", "prompt_block", "prefetch", "sync", "shutdown",
-    ]  # fmt: skip
+        "initialize",
+        "prompt_block",
+        "prefetch",
+        "sync",
+        "shutdown",
+    ]
 
 
 @pytest.mark.behaviour("COMP-34")

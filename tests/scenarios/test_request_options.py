@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +18,17 @@ KIMI = "moonshot:kimi-k2", "anthropic_messages"
 """Speaks the wire of Claude, and takes a temperature."""
 
 
-def asked(model: tuple[str, str], script: list[Any] | None = None, **request: Any) -> list[dict[str, Any]]:
+def asking(model: tuple[str, str], url: str = "", **settings: Any) -> Agent:
+    options: dict[str, Any] = {"base_url": url} if url else {}
+    return Agent(
+        model[0], api_mode=model[1], api_key="k", tools=[echo], toolsets=[], settings=settings, **options
+    )
+
+
+def asked(model: tuple[str, str], request: Any, **settings: Any) -> list[dict[str, Any]]:
     """The bodies of a turn's requests."""
-    with ScriptedServer(script or [tools(call("echo", {"text": "a"})), text("done")]) as server:
-        agent = Agent(
-            model[0], api_mode=model[1], base_url=server.url, api_key="k", tools=[echo], toolsets=[],
-            settings={"request": request},
-        )  # fmt: skip
+    with ScriptedServer([tools(call("echo", {"text": "a"})), text("done")]) as server:
+        agent = asking(model, server.url, request=request, **settings)
         assert agent.run_conversation("go").completed
         agent.close()
     return server.bodies
@@ -53,7 +56,7 @@ def asked(model: tuple[str, str], script: list[Any] | None = None, **request: An
     ],
 )
 def test_each_request_of_a_turn_asks_for_it(model: tuple[str, str], request_: Any, written: Any) -> None:
-    bodies = asked(model, **request_)
+    bodies = asked(model, request_)
     assert len(bodies) == 2
     for body in bodies:
         assert {name: body.get(name) for name in written} == written
@@ -73,21 +76,13 @@ def test_each_request_of_a_turn_asks_for_it(model: tuple[str, str], request_: An
 def test_a_choice_that_is_forced_holds_until_a_tool_has_run(
     model: tuple[str, str], choice: str, written: Any
 ) -> None:
-    first, second = asked(model, tool_choice=choice)
+    first, second = asked(model, {"tool_choice": choice})
     assert first["tool_choice"] == written
     assert "tool_choice" not in second
 
 
-def test_claude_is_not_asked_to_think_while_a_tool_is_forced(tmp_path: Path) -> None:
-    script = [tools(call("echo", {"text": "a"})), text("done")]
-    with ScriptedServer(script) as server:
-        agent = Agent(
-            "anthropic:claude-sonnet-4-5", base_url=server.url, api_key="k", tools=[echo], toolsets=[],
-            settings={"request": {"tool_choice": "required"}, "reasoning_effort": "high"},
-        )  # fmt: skip
-        assert agent.run_conversation("go").completed
-        agent.close()
-    first, _ = server.bodies
+def test_claude_is_not_asked_to_think_while_a_tool_is_forced() -> None:
+    first, _ = asked(CLAUDE, {"tool_choice": "required"}, reasoning_effort="high")
     assert first["tool_choice"] == {"type": "any"}
     assert "thinking" not in first
 
@@ -126,14 +121,7 @@ def test_what_the_model_lacks_is_refused_with_what_it_has(
     model: tuple[str, str], request_: Any, says: str
 ) -> None:
     with pytest.raises(ConfigError, match=says):
-        Agent(
-            model[0],
-            api_mode=model[1],
-            api_key="k",
-            tools=[echo],
-            toolsets=[],
-            settings={"request": request_},
-        )
+        asking(model, request=request_)
 
 
 def test_a_fallback_is_asked_without_what_it_lacks_and_gets_no_extra_fields() -> None:

@@ -2,21 +2,50 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fsm_agent import tool
 from fsm_agent.testing import bad_json, call, cut_tool_call, no_finish, repeat, text, tools
 from tests.helpers.harness import play
 
+READ, WRITE = call("echo", {"text": "a"}), call("put", {"key": "a"})
+RESULTS: dict[str, tuple[list[Any], list[str]]] = {
+    "12 empty arguments are none": ([tools(call("echo", ""))], ["x"]),
+    "15 bad JSON once": ([bad_json(), tools(READ)], ["a"]),
+    "bad JSON four times": ([bad_json()] * 4, ["not valid JSON"]),
+    "d08 a slip": ([tools(call("echo", "{'text': 'a',}"))], ["a"]),
+    "d08 damage": ([bad_json("echo", '{"text": nonsense here}')], []),
+    "a stream that ends after a whole call": ([no_finish("", WRITE)], ["stored a"]),
+    "d40 the same call twice": ([tools(WRITE, WRITE)], ["stored a"] * 2),
+    "d40 unless it only reads": ([tools(READ, READ)], ["a", "the same call"]),
+}
 
-def tool_rows(played) -> list[str]:  # type: ignore[no-untyped-def]
-    return [row["content"] for row in played.result.messages if row["role"] == "tool"]
+
+@pytest.mark.behaviour("EXEC-03", "EXEC-08", "EXEC-12")
+@pytest.mark.parametrize("what", RESULTS)
+def test_what_becomes_of_calls(what: str) -> None:
+    script, results = RESULTS[what]
+    played = play([*script, text("ok")])
+    assert played.summary == f"{len(script) + 1} text_response completed: ok"
+    assert len(played.results) == len(results)
+    assert all(said in result for said, result in zip(results, played.results, strict=True))
+
+
+def test_08_calls_that_cannot_run_for_ever_end_the_turn() -> None:
+    for reply, requests, roles in (
+        (tools(call("nope", {})), 3, "u a t a t a t a"),
+        (bad_json(), 12, "u a t a t a"),
+    ):
+        played = play(repeat(reply))
+        assert (played.summary, played.roles) == (f"{requests} invalid_tool_calls partial", roles)
 
 
 @pytest.mark.behaviour("EXEC-01")
 def test_06_a_name_that_can_be_repaired() -> None:
     played = play([tools(call("Todo_tool", {"items": ["a"]})), text("ok")])
-    assert tool_rows(played) == ["1 items"]
+    assert played.results == ["1 items"]
     assert played.result.messages[1]["tool_calls"][0]["function"]["name"] == "todo"
 
 
@@ -24,22 +53,14 @@ def test_06_a_name_that_can_be_repaired() -> None:
 def test_07_an_unknown_tool_is_told_which_there_are() -> None:
     played = play([tools(call("nope", {})), tools(call("echo", {"text": "a"})), text("ok")])
     assert played.server.completions == 3
-    assert "echo, put, fail, todo" in tool_rows(played)[0]
+    assert "echo, put, fail, todo" in played.results[0]
     assert played.outcome == "completed"
-
-
-@pytest.mark.behaviour("EXEC-03")
-def test_08_unknown_tools_three_times_end_the_turn() -> None:
-    played = play(repeat(tools(call("nope", {}))))
-    assert played.server.completions == 3
-    assert (played.exit, played.outcome) == ("invalid_tool_calls", "partial")
-    assert played.roles == "u a t a t a t a"
 
 
 def test_a_mixed_batch_runs_what_it_can_and_is_no_strike() -> None:
     played = play([tools(call("nope", {}), call("echo", {"text": "a"})), text("ok")])
-    assert tool_rows(played)[1] == "a"
-    assert "there is no tool 'nope'" in tool_rows(played)[0]
+    assert played.results[1] == "a"
+    assert "there is no tool 'nope'" in played.results[0]
     assert played.agent.settings.invalid_tool_strikes == 3
     assert not any("strikes" in change for step in played.steps for change in step.changes)
 
@@ -47,14 +68,10 @@ def test_a_mixed_batch_runs_what_it_can_and_is_no_strike() -> None:
 def test_11_a_blank_name_gets_a_terse_error_and_stays_paired_on_the_wire() -> None:
     played = play([tools(call("", {})), text("ok")])
     assert played.server.completions == 2
-    assert "echo" not in tool_rows(played)[0]
+    assert "echo" not in played.results[0]
     sent = played.server.bodies[1]["messages"]
     assert sent[2]["tool_calls"][0]["id"] == sent[3]["tool_call_id"]
     assert sent[2]["tool_calls"][0]["function"]["name"]
-
-
-def test_12_empty_arguments_are_no_arguments() -> None:
-    assert tool_rows(play([tools(call("echo", "")), text("ok")])) == ["x"]
 
 
 def test_13_array_arguments_are_not_executed() -> None:
@@ -62,14 +79,13 @@ def test_13_array_arguments_are_not_executed() -> None:
 
     @tool
     def take(anything: str = "") -> str:
-        """Take it."""
         ran.append(anything)
         return "taken"
 
     played = play([tools(call("take", "[1, 2]")), text("ok")], tools=[take])
     assert played.server.completions == 2
     assert not ran
-    assert "JSON object" in tool_rows(played)[0]
+    assert "JSON object" in played.results[0]
 
 
 @pytest.mark.behaviour("EXEC-15", "EXEC-15b")
@@ -78,7 +94,6 @@ def test_14_arguments_are_coerced_to_the_schema() -> None:
 
     @tool
     def typed(n: int, b: bool, l: list[str]) -> str:  # noqa: E741
-        """Take typed values."""
         seen.append((n, b, l))
         return "ok"
 
@@ -89,16 +104,9 @@ def test_14_arguments_are_coerced_to_the_schema() -> None:
 @pytest.mark.behaviour("EXEC-08")
 def test_15_bad_json_once_leaves_no_trace() -> None:
     played = play([bad_json(), tools(call("echo", {"text": "a"})), text("ok")])
-    assert played.server.completions == 3
     assert played.roles == "u a t a"
     assert played.server.bodies[0]["messages"] == played.server.bodies[1]["messages"]
-
-
-@pytest.mark.behaviour("EXEC-08")
-def test_bad_json_four_times_is_answered_with_the_error() -> None:
-    played = play([*[bad_json()] * 4, text("ok")])
-    assert played.roles == "u a t a"
-    assert "not valid JSON" in tool_rows(played)[0]
+    assert "max_completion_tokens" not in played.server.bodies[1], "d07: it is not relabelled as truncation"
 
 
 def test_a_good_call_beside_bad_json_is_not_run_and_has_its_answer() -> None:
@@ -109,24 +117,6 @@ def test_a_good_call_beside_bad_json_is_not_run_and_has_its_answer() -> None:
     assert good == "not run: another call of the same reply could not be used"
     assert "not valid JSON" in bad
     assert played.heard.of("tool_start") == []
-
-
-def test_bad_json_for_ever_ends_as_invalid_tool_calls() -> None:
-    played = play(repeat(bad_json()))
-    assert (played.server.completions, played.exit) == (12, "invalid_tool_calls")
-    assert played.result.messages[-1]["role"] == "assistant"
-
-
-def test_d07_bad_json_is_not_relabelled_as_truncation() -> None:
-    played = play([bad_json(), text("ok")])
-    assert "max_completion_tokens" not in played.server.bodies[1]
-
-
-def test_d08_a_slip_in_the_json_is_repaired_and_damage_never_becomes_an_empty_call() -> None:
-    played = play([tools(call("echo", "{'text': 'a',}")), text("ok")])
-    assert tool_rows(played) == ["a"]
-    played = play([bad_json("echo", '{"text": nonsense here}'), text("ok")])
-    assert tool_rows(played) == []
 
 
 @pytest.mark.behaviour("LOOP-04", "RESP-07")
@@ -142,7 +132,7 @@ def test_17_a_truncated_call_is_never_run_and_the_cap_is_raised() -> None:
 @pytest.mark.behaviour("RESP-08")
 def test_18_truncated_for_ever() -> None:
     played = play(repeat(cut_tool_call()))
-    assert (played.server.completions, played.exit, played.outcome) == (5, "truncated_tool_call", "partial")
+    assert played.summary == "5 truncated_tool_call partial"
     caps = [body.get("max_completion_tokens") for body in played.server.bodies]
     assert caps == [None, 8192, 16384, 32768, 32768]
 
@@ -159,34 +149,18 @@ def test_a_stream_that_ends_inside_a_call_asks_for_smaller_pieces() -> None:
     assert "smaller pieces" in played.server.bodies[1]["messages"][-1]["content"]
 
 
-def test_a_stream_that_ends_after_a_whole_call_runs_it() -> None:
-    played = play([no_finish("", call("put", {"key": "a"})), text("ok")])
-    assert tool_rows(played) == ["stored a"]
-
-
 @pytest.mark.behaviour("RESP-07")
 def test_a_call_cut_before_its_arguments_does_not_run_with_its_defaults() -> None:
     wiped: list[str] = []
 
     @tool
     def wipe(folder: str = ".") -> str:
-        """Wipe a folder."""
         wiped.append(folder)
         return "wiped"
 
     played = play([no_finish("", call("wipe", "")), text("ok")], tools=[wipe])
     assert not wiped
     assert played.result.final_response == "ok"
-
-
-@pytest.mark.behaviour("EXEC-12")
-def test_d40_the_same_call_twice_runs_twice_unless_it_only_reads() -> None:
-    twice = [call("put", {"key": "a"})] * 2
-    assert tool_rows(play([tools(*twice), text("ok")])) == ["stored a", "stored a"]
-    reads = [call("echo", {"text": "a"})] * 2
-    first, second = tool_rows(play([tools(*reads), text("ok")]))
-    assert first == "a"
-    assert "the same call" in second
 
 
 @pytest.mark.behaviour("INV-04")

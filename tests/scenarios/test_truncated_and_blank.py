@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.testing import (
+    ScriptedModel,
     blank,
     call,
     content_filter,
     cut,
     length,
     no_finish,
+    overflow,
     reasoning,
     refusal,
     repeat,
@@ -18,14 +23,37 @@ from fsm_agent.testing import (
     text,
     tools,
 )
-from tests.helpers.harness import play
+from tests.helpers.harness import Played, play, table
+
+WISH = tools(call("put", {"key": "a"}), text="I will store it.")
+ENDS: dict[str, tuple[Any, str]] = {
+    "24 a filter": ([content_filter()], "1 content_policy failed content_policy"),
+    "24 a refusal": ([refusal("I cannot help with that")], "1 content_policy failed content_policy"),
+    "a note beside real text": ([content_filter("here it is")], "1 text_response completed: here it is"),
+    "blank once": ([blank(), text("ok")], "2 text_response completed: ok"),
+    "text beside real tools": ([WISH, blank(), text("ok")], "3 text_response completed: ok"),
+    "35 reasoning for ever": (repeat(reasoning("hm")), "6 empty_exhausted failed empty_reply"),
+    "63 cut after text": ([cut("Hello wo"), text("rld")], "2 text_response completed: Hello world"),
+    "no finish reason": ([no_finish("Hello wo"), text("rld")], "2 text_response completed: Hello world"),
+    "an open scratchpad": (repeat(text("<scratchpad>thinking")), "3 scratchpad_incomplete partial"),
+}
+
+
+@pytest.mark.behaviour("EMPTY-02", "EMPTY-04")
+@pytest.mark.parametrize("what", ENDS)
+def test_how_a_reply_that_is_no_answer_ends(what: str) -> None:
+    script, summary = ENDS[what]
+    played = play(script)
+    assert played.summary == summary
+    if played.outcome == "completed":
+        shown = "".join(delta for delta in played.heard.of("stream_delta") if delta)
+        assert shown.endswith(played.result.final_response or ""), "nothing is shown twice"
 
 
 @pytest.mark.behaviour("RESP-05")
 def test_20_a_cut_answer_is_continued_and_stored_as_one() -> None:
     played = play([length("part one "), text("part two.")])
-    assert played.server.completions == 2
-    assert played.result.final_response == "part one part two."
+    assert played.summary == "2 text_response completed: part one part two."
     assert played.roles == "u a"
     assert played.result.messages[1]["content"] == "part one part two."
     again = played.server.bodies[1]["messages"]
@@ -33,17 +61,13 @@ def test_20_a_cut_answer_is_continued_and_stored_as_one() -> None:
     assert again[-1]["role"] == "user"
 
 
-@pytest.mark.behaviour("RESP-08")
-def test_21_cut_for_ever_names_the_true_number() -> None:
+@pytest.mark.behaviour("RESP-05", "RESP-08")
+def test_21_cut_for_ever_names_the_true_number_and_the_caps_grow() -> None:
     played = play(repeat(length("abc ")))
-    assert (played.server.completions, played.exit, played.outcome) == (4, "length_exhausted", "partial")
+    assert played.summary == "4 length_exhausted partial"
     assert played.result.final_response == "abc " * 4
     assert "after 3 continuations" in (played.result.error or "")
-
-
-@pytest.mark.behaviour("RESP-05")
-def test_length_caps_grow() -> None:
-    caps = [body.get("max_completion_tokens") for body in play(repeat(length("abc "))).server.bodies]
+    caps = [body.get("max_completion_tokens") for body in played.server.bodies]
     assert caps == [None, 8192, 16384, 32768]
 
 
@@ -55,36 +79,17 @@ def test_d46_fragments_end_where_a_tool_round_starts() -> None:
 
 def test_23_reasoning_that_ate_the_output_is_not_retried() -> None:
     played = play([length("<think>abc")])
-    assert (played.server.completions, played.exit, played.outcome) == (
-        1,
-        "thinking_budget_exhausted",
-        "partial",
-    )
+    assert played.summary == "1 thinking_budget_exhausted partial"
     assert "max_output_tokens" in (played.result.final_response or "")
-
-
-@pytest.mark.parametrize("reply", [content_filter(), refusal("I cannot help with that")])
-def test_24_a_refusal_is_never_retried(reply) -> None:  # type: ignore[no-untyped-def]
-    played = play([reply])
-    assert (played.server.completions, played.exit, played.outcome) == (1, "content_policy", "failed")
-    assert played.result.failure_class == "content_policy"
-
-
-def test_a_refusal_note_beside_real_text_is_a_normal_reply() -> None:
-    assert play([content_filter("here it is")]).result.final_response == "here it is"
 
 
 @pytest.mark.behaviour("EMPTY-07")
 def test_27_blank_for_ever() -> None:
     played = play(repeat(blank()))
-    assert (played.server.completions, played.exit, played.outcome) == (4, "empty_exhausted", "failed")
+    assert played.summary == "4 empty_exhausted failed empty_reply"
     assert "empty replies" in (played.result.final_response or "")
     assert played.roles == "u a"
     assert not played.result.messages[1]["wire"]
-
-
-def test_blank_once_is_asked_again() -> None:
-    assert play([blank(), text("ok")]).result.final_response == "ok"
 
 
 @pytest.mark.behaviour("EMPTY-03")
@@ -97,70 +102,27 @@ def test_29_a_nudge_after_tools_leaves_no_trace() -> None:
     assert "tool results above" in nudged[-1]["content"]
 
 
-@pytest.mark.behaviour("EMPTY-04")
-def test_blank_for_ever_after_tools_keeps_the_tool_round() -> None:
-    played = play([tools(call("echo", {"text": "a"})), repeat(blank())])
-    assert played.server.completions == 6
-    assert played.roles == "u a t a"
-
-
 def test_d11_a_blank_first_reply_of_a_new_turn_is_not_told_that_it_ran_tools() -> None:
+    function = {"name": "echo", "arguments": "{}"}
     history = [
         {"role": "user", "content": "q"},
-        {"role": "assistant", "content": None, "tool_calls": [call_row("c1")]},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c1", "type": "function", "function": function}],
+        },
         {"role": "tool", "content": "r", "tool_call_id": "c1"},
     ]
     played = play([blank(), text("ok")], history=history)
     assert [step.event for step in played.steps if step.source == "EmptyRecovery"] == ["nothing"]
 
 
-def call_row(call_id: str) -> dict[str, object]:
-    return {"id": call_id, "type": "function", "function": {"name": "echo", "arguments": "{}"}}
-
-
 @pytest.mark.behaviour("EMPTY-02")
 def test_32_text_beside_housekeeping_is_the_answer_when_nothing_follows() -> None:
-    played = play([tools(call("todo", {"items": ["a"]}), text="All done, I noted the rest."), blank()])
-    assert (played.server.completions, played.exit, played.outcome) == (2, "prior_content_used", "completed")
-    assert played.result.final_response == "All done, I noted the rest."
+    plan = call("todo", {"todos": [{"id": "a", "content": "rest", "status": "completed"}]})
+    played = play([tools(plan, text="All is done: 42."), blank()], tools=[], toolsets=["todo"])
+    assert played.summary == "2 prior_content_used completed: All is done: 42."
     assert played.result.response_previewed
-
-
-@pytest.mark.behaviour("EMPTY-02")
-def test_text_beside_real_tools_is_no_answer() -> None:
-    played = play([tools(call("put", {"key": "a"}), text="I will store it."), blank(), text("ok")])
-    assert played.result.final_response == "ok"
-
-
-def test_34_reasoning_only_is_continued_from_the_reasoning() -> None:
-    played = play([reasoning("the answer is four"), text("four")])
-    assert played.server.completions == 2
-    again = played.server.bodies[1]["messages"]
-    assert again[-2] == {"role": "assistant", "content": "the answer is four"}
-    assert again[-1]["role"] == "user"
-    assert played.roles == "u a"
-
-
-@pytest.mark.behaviour("EMPTY-04")
-def test_35_reasoning_only_for_ever() -> None:
-    played = play(repeat(reasoning("hm")))
-    assert (played.server.completions, played.exit, played.outcome) == (6, "empty_exhausted", "failed")
-
-
-def test_63_a_stream_cut_after_text_is_joined_and_nothing_is_shown_twice() -> None:
-    played = play([cut("Hello wo"), text("rld")])
-    assert played.server.completions == 2
-    assert played.result.final_response == "Hello world"
-    assert "".join(d for d in played.heard.of("stream_delta") if d) == "Hello world"
-
-
-def test_a_stream_that_ends_without_a_finish_reason_is_continued() -> None:
-    assert play([no_finish("Hello wo"), text("rld")]).result.final_response == "Hello world"
-
-
-def test_d14_a_budget_that_ends_among_blanks_still_asks_for_a_last_word() -> None:
-    played = play([blank(), blank(), text("sorry")], settings={"max_iterations": 2})
-    assert (played.exit, played.result.final_response) == ("max_iterations_summary", "sorry")
 
 
 @pytest.mark.behaviour("FIN-16", "USE-02")
@@ -168,11 +130,6 @@ def test_d04_usage_of_every_reply_is_counted() -> None:
     played = play([blank(), reasoning("b"), length("a "), text("c")])
     assert played.server.completions == 4
     assert played.result.total_tokens == 4 * 15
-
-
-def test_a_scratchpad_that_is_never_closed_is_asked_again() -> None:
-    played = play(repeat(text("<scratchpad>thinking")))
-    assert (played.server.completions, played.exit) == (3, "scratchpad_incomplete")
 
 
 @pytest.mark.behaviour("RESP-14")
@@ -194,3 +151,75 @@ def test_blank_then_an_error_then_text() -> None:
     assert played.result.final_response == "ok"
     last_two = [body["messages"][-1]["content"] for body in played.server.bodies[2:]]
     assert last_two[0] == last_two[1], "a retry sends the nudge again"
+
+
+ACKS = {"continuation": {"acks_enabled": True}}
+ANNOUNCEMENT = "I'll look at the files now."
+
+
+def with_fallback(script: list[Any], *backups: Any, **options: Any) -> tuple[Played, list[ScriptedModel]]:
+    ports = [ScriptedModel([backup]) for backup in backups]
+    with table(script, fallbacks=[{"model": port} for port in ports], **options) as (
+        agent,
+        server,
+        clock,
+        heard,
+    ):
+        turn = agent.start("go")
+        return Played(turn.run(), server, agent, clock, heard, turn.steps), ports
+
+
+def test_a_fallback_goes_on_with_an_answer_that_was_begun() -> None:
+    played, (port,) = with_fallback([length("part one "), status(429)], text("part two"))
+    assert played.result.final_response == "part one part two"
+    assert port.requests[0]["messages"][-2]["content"] == "part one"
+
+
+@pytest.mark.parametrize(
+    ("script", "settings", "answer", "roles"),
+    [
+        ([text(ANNOUNCEMENT), tools(call("echo")), text("Found it.")], {}, "Found it.", "u a t a"),
+        ([length("I'll look at "), text(ANNOUNCEMENT), text("Found it.")], {}, "Found it.", "u a"),
+        ([text(ANNOUNCEMENT)] * 3, {}, ANNOUNCEMENT, "u a"),
+    ],
+    ids=["before a call", "in two pieces", "all there is"],
+)
+def test_an_announcement_is_the_answer_only_when_nothing_follows(
+    script: Any, settings: Any, answer: str, roles: str
+) -> None:
+    played = play(script, settings=ACKS | settings)
+    assert (played.exit, played.result.final_response, played.roles) == ("text_response", answer, roles)
+
+
+def test_an_announcement_is_not_the_answer_of_a_turn_that_ran_tools_since() -> None:
+    settings = {**ACKS, "max_iterations": 2, "budget": {"grace_call": False}}
+    played = play([text(ANNOUNCEMENT), tools(call("echo"))], settings=settings)
+    assert played.exit == "budget_exhausted"
+    assert ANNOUNCEMENT not in str(played.result.final_response)
+
+
+@pytest.mark.parametrize("budget", [None, 10])
+def test_a_chain_that_names_one_model_twice_uses_it_once(budget: int | None) -> None:
+    port, shared = ScriptedModel([blank()] * 3), None if budget is None else IterationBudget(budget)
+    options = {"fallbacks": [{"model": port}, {"model": port}], "settings": {"empty": {"retries": 0}}}
+    with table([blank()], budget=shared, **options) as (agent, _, _, _):
+        result = agent.run_conversation("go")
+    assert (result.turn_exit_reason, result.attempts) == ("empty_exhausted", 2)
+    assert shared is None or shared.used == 2
+
+
+def test_what_an_overflow_taught_of_the_window_survives_a_change_of_keys() -> None:
+    history = [{"role": role, "content": f"{n} " * 400} for n in range(8) for role in ("user", "assistant")]
+    too_long = status(400, {"error": {"message": "Input is too long for requested model."}})
+    wider = [{"model": ScriptedModel([text("ok")] * 9), "context_window": 5_000}]
+    script = [overflow(3_000), status(402), *[too_long] * 9]
+
+    def reply(request: Any) -> Any:
+        return script.pop(0) if "tools" in request.body else text("a summary")
+
+    options = {"api_key": ["k1", "k2"], "context_window": 100_000, "fallbacks": wider}
+    with table(repeat(reply), **options) as (agent, *_):
+        turn = agent.start("go", conversation_history=history)
+        turn.run()
+        events = [step.event for step in turn.steps if step.source == "ClassifyError"]
+    assert events[:3] == ["overflow", "bad_key", "outgrown"]

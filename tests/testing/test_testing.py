@@ -23,21 +23,10 @@ from fsm_agent.testing import (
     Reply,
     ScriptedModel,
     ScriptedServer,
-    bad_json,
-    blank,
     call,
-    content_filter,
-    cut,
-    cut_tool_call,
-    drop,
-    empty_sse,
     json_reply,
-    length,
     malformed_chunk,
-    no_finish,
     overflow,
-    reasoning,
-    refusal,
     repeat,
     silence,
     slow,
@@ -45,17 +34,17 @@ from fsm_agent.testing import (
     text,
     tools,
 )
+from fsm_agent.testing.kinds import KINDS
+from tests.helpers.ports import Seen
 from tests.helpers.waiting import PATIENCE, until
 
 
-class Quiet:
+class Quiet(Seen):
     """A sink that only notes the order of what it is told."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.told: list[str] = []
-
-    def alive(self) -> None:
-        pass
 
     def text(self, delta: str) -> None:
         self.told.append(delta)
@@ -65,8 +54,6 @@ class Quiet:
 
     def tool(self, name: str) -> None:
         self.told.append(f"{name}()")
-
-    def arguments(self, name: str, delta: str) -> None: ...
 
 
 def asked(stream: bool = True) -> ModelRequest:
@@ -90,63 +77,36 @@ def post(
     return response.status, response.read().decode()
 
 
-def test_the_clock_moves_when_somebody_sleeps() -> None:
-    clock = FakeClock(start=100)
+def test_the_clock_moves_when_somebody_sleeps_and_does_not_go_back() -> None:
+    clock, order = FakeClock(start=100), list[str]()
 
-    async def play() -> list[str]:
-        order: list[str] = []
-        other = asyncio.ensure_future(note(order))
+    async def note() -> None:
+        order.append("other ran")
+
+    async def play() -> None:
+        other = asyncio.ensure_future(note())
         await clock.sleep(5)
         order.append("slept")
         await other
-        return order
 
-    async def note(order: list[str]) -> None:
-        order.append("other ran")
-
-    assert asyncio.run(play()) == ["other ran", "slept"]
+    asyncio.run(play())
+    assert order == ["other ran", "slept"]
     clock.advance(2.5)
+    with pytest.raises(ValueError, match="backwards"):
+        clock.advance(-1)
     assert (clock.now(), clock.sleeps) == (107.5, [5])
 
 
-def test_the_clock_does_not_go_back() -> None:
-    clock = FakeClock(start=10)
-    with pytest.raises(ValueError, match="backwards"):
-        clock.advance(-1)
-    assert clock.now() == 10
-
-
+ODD_CALLS = call("echo", {"text": "hi"}), call("put", {"n": 1}, id=7), call("x", "", id="")
 ALL_REPLIES = [
-    text("Hello, world"),
-    tools(
-        call("echo", {"text": "hi"}),
-        call("put", {"n": 1}, id=7),
-        call("x", "", id=""),
-        text="So",
-        reasoning="hm",
-    ),
-    blank(),
-    reasoning("because"),
-    length("half"),
-    cut_tool_call(),
-    bad_json(),
-    content_filter(),
-    refusal("No."),
-    status(500),
+    *(reply for name, reply in KINDS.items() if isinstance(reply, Reply) and name != "slow"),
+    slow("slow", 0.001),
+    tools(*ODD_CALLS, text="So", reasoning="hm"),
     status(429, headers={"Retry-After": "3"}),
     status(502, "<html><title>Bad gateway</title></html>"),
     overflow(),
-    drop(),
-    cut("some"),
-    cut("", call("echo", {})),
-    no_finish("some"),
-    no_finish("", call("echo", {})),
-    empty_sse(),
-    slow("slow", 0.001),
-    json_reply(text("whole")),
     json_reply({"error": {"message": "bad", "code": "c1"}}),
     json_reply(None),
-    malformed_chunk(),
     malformed_chunk("kept"),
 ]
 
@@ -230,10 +190,9 @@ def test_a_stream_as_the_wire_has_it() -> None:
 
 def test_one_connection_serves_many_requests() -> None:
     with ScriptedServer(repeat(text("a"), text("b"))) as server, connected(server) as connection:
-        answers = [
-            json.loads(post(connection, {"n": n})[1])["choices"][0]["message"]["content"] for n in range(5)
-        ]
-    assert answers == ["a", "b", "a", "b", "a"]
+        answers = [json.loads(post(connection, {"n": n})[1]) for n in range(5)]
+    said = [answer["choices"][0]["message"]["content"] for answer in answers]
+    assert said == ["a", "b", "a", "b", "a"]
     assert [body["n"] for body in server.bodies] == [0, 1, 2, 3, 4]
     assert server.served_usage == Usage(50, 25)
     assert json.loads(server.requests[0].raw) == {"n": 0}
@@ -358,8 +317,6 @@ def test_a_script_is_checked() -> None:
     with ScriptedServer(text("one reply is a script")) as server, connected(server) as connection:
         assert post(connection, {})[0] == 200
 
-
-def test_replies_are_values() -> None:
-    assert text("a") == text("a")
+    assert text("a") == text("a"), "replies are values"
     assert isinstance(slow(tools(call("echo")), 0.1), Reply)
     assert slow(tools(call("echo")), 0.1).delay == 0.1

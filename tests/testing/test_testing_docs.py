@@ -66,11 +66,8 @@ def test_the_tables_name_everything_there_is() -> None:
             assert re.search(rf"`{name}\(", text), name
     for link in re.findall(r"\]\(\.\./([\w/.]+)\)", text):
         assert (PAGE.parents[1] / link).exists(), link
-    headings = {
-        re.sub(r"[^\w -]", "", line[3:]).lower().replace(" ", "-")
-        for line in text.splitlines()
-        if line.startswith("## ")
-    }
+    lines = (line[3:] for line in text.splitlines() if line.startswith("## "))
+    headings = {re.sub(r"[^\w -]", "", line).lower().replace(" ", "-") for line in lines}
     for anchor in re.findall(r"\]\(#([\w-]+)\)", text):
         assert anchor in headings, anchor
 

@@ -1,5 +1,4 @@
-"""The pytest plugin, as a project that installs it sees it: silent until asked, and the same figures under
-xdist."""
+"""The pytest plugin, as a project that installs it sees it: silent until asked, and the same figures under xdist."""
 
 from __future__ import annotations
 
@@ -87,7 +86,7 @@ def run(
     project: Path, *options: str, plugins: str = "fsm_agent.testing.plugin"
 ) -> subprocess.CompletedProcess[str]:
     """Pytest in a folder, with these plugins and no others; without any, with those that are installed."""
-    env = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{project}"}
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "states", project)))}
     env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} if plugins else {}
     loaded = [part for plugin in plugins.split() for part in ("-p", plugin)]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *loaded, *options]
@@ -104,15 +103,8 @@ def rows(file: Path) -> dict[str, int]:
 
 @pytest.mark.slow
 def test_the_rows_of_a_run_are_written_and_drawn(project: Path) -> None:
-    done = run(
-        project,
-        "--fsm-coverage",
-        "rows.json",
-        "--fsm-coverage-diagram",
-        "rows.svg",
-        "--fsm-coverage-table",
-        "parcel:PARCEL",
-    )
+    options = ("--fsm-coverage-diagram", "rows.svg", "--fsm-coverage-table", "parcel:PARCEL")
+    done = run(project, "--fsm-coverage", "rows.json", *options)
     assert done.returncode == 0, done.stdout
     counts = rows(project / "rows.json")
     assert list(counts) == ["Pack.packed", "Drive.arrived", "Drive.broken/1", "Drive.broken/2"]
@@ -125,13 +117,11 @@ def test_the_rows_of_a_run_are_written_and_drawn(project: Path) -> None:
 
 @pytest.mark.slow
 def test_the_workers_of_xdist_are_added_up(project: Path) -> None:
-    (project / "pytest.ini").write_text(
-        (project / "pytest.ini").read_text() + "fsm_coverage_table = parcel:PARCEL\n"
-    )
+    with (project / "pytest.ini").open("a") as file:
+        file.write("fsm_coverage_table = parcel:PARCEL\n")
     assert run(project, "--fsm-coverage", "one.json").returncode == 0
-    done = run(
-        project, "--fsm-coverage", "two.json", "-n", "2", plugins="fsm_agent.testing.plugin xdist.plugin"
-    )
+    both = "fsm_agent.testing.plugin xdist.plugin"
+    done = run(project, "--fsm-coverage", "two.json", "-n", "2", plugins=both)
     assert done.returncode == 0, done.stdout + done.stderr
     assert rows(project / "two.json") == rows(project / "one.json")
     assert done.stdout.count("rows taken") == 1
@@ -171,9 +161,8 @@ def test_strategies_without_hypothesis_name_the_line_that_installs_it() -> None:
     code = "import sys; sys.modules['hypothesis'] = None; import fsm_agent.testing.strategies"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode != 0
-    assert re.search(
-        r"ConfigError: strategies need .* given: hypothesis; allowed: .*install .*testing", done.stderr
-    )
+    line = r"ConfigError: strategies need .* given: hypothesis; allowed: .*install .*testing"
+    assert re.search(line, done.stderr)
 
 
 @pytest.mark.slow
@@ -183,9 +172,8 @@ def test_it_is_there_once_installed_and_can_be_switched_off(tmp_path: Path) -> N
     installed = tmp_path / "installed-1.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: installed\nVersion: 1\n")
-    (installed / "entry_points.txt").write_text(
-        "[pytest11]\n" + "".join(f"{key} = {value}\n" for key, value in name.items())
-    )
+    points = "".join(f"{key} = {value}\n" for key, value in name.items())
+    (installed / "entry_points.txt").write_text(f"[pytest11]\n{points}")
     assert run(tmp_path, plugins="").returncode == 0
     refused = run(tmp_path, "-p", "no:fsm_agent.testing.plugin", "--fsm-coverage", "x.json", plugins="")
     assert refused.returncode == pytest.ExitCode.USAGE_ERROR
@@ -194,36 +182,20 @@ def test_it_is_there_once_installed_and_can_be_switched_off(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_a_table_in_the_projects_folder_needs_no_path(project: Path) -> None:
-    """As ``pytest`` runs, which does not put the current directory on the path as ``python -m pytest``
-    does."""
+    """As ``pytest`` runs, which does not put the current directory on the path as ``python -m pytest`` does."""
     (project / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    began = (
-        f"import sys; sys.path[:] = [p for p in sys.path if p]; sys.path.append({str(ROOT)!r}); import"
-        " pytest; "
-    )
-    asked = [
-        "-p",
-        "fsm_agent.testing.plugin",
-        "-q",
-        "--fsm-coverage",
-        "rows.json",
-        "--fsm-coverage-table",
-        "parcel:PARCEL",
-    ]
-    command = [sys.executable, "-I", "-c", f"{began}sys.exit(pytest.main({asked!r}))"]
-    done = subprocess.run(
-        command,
-        cwd=project,
-        env=env | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        capture_output=True,
-        text=True,
-    )
+    env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    path = f"import sys; sys.path[:] = [p for p in sys.path if p]; sys.path.append({str(ROOT)!r})"
+    options = ["--fsm-coverage", "rows.json", "--fsm-coverage-table", "parcel:PARCEL"]
+    asked = ["-p", "fsm_agent.testing.plugin", "-q", *options]
+    command = [sys.executable, "-I", "-c", f"{path}; import pytest; sys.exit(pytest.main({asked!r}))"]
+    done = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((project / "rows.json").read_text())["table"] == "parcel"
 
 
-@pytest.mark.parametrize("named", ["nowhere:TABLE", "parcel:AGAIN"])
+@pytest.mark.parametrize("named", [pytest.param("nowhere:TABLE", marks=pytest.mark.slow), "parcel:AGAIN"])
 def test_a_table_that_is_none_is_wrong_use(project: Path, named: str) -> None:
     done = run(project, "--fsm-coverage", "rows.json", "--fsm-coverage-table", named)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
@@ -240,18 +212,12 @@ def test_a_file_that_cannot_be_written_fails_the_run(project: Path) -> None:
 
 @pytest.mark.slow
 def test_the_turn_of_the_package_is_the_table_when_none_is_named(project: Path) -> None:
-    (project / "test_turn.py").write_text(
-        "from fsm_agent import Agent\nfrom fsm_agent.testing import ScriptedModel, text\ndef"
-        " test_turn(tmp_path):\n    agent = Agent(ScriptedModel([text('hi')]), toolsets=[], home=tmp_path)\n "
-        "   assert agent.chat('hello') == 'hi'\n    agent.close()\n"
-    )
-    done = run(project, "test_turn.py", "--fsm-coverage", "rows.json", "--fsm-coverage-diagram", "rows.svg")
+    (project / "test_turn.py").write_text(AGENTS)
+    options = ("--fsm-coverage", "rows.json", "--fsm-coverage-diagram", "rows.svg")
+    done = run(project, "test_turn.py", "-k", "one", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     counts = json.loads((project / "rows.json").read_text())["rows"]
-    assert {row for row, count in counts.items() if count} == {
-        "Prepare.ready",
-        "BuildMessages.built/3",
-        "CallLLM.text",
-    }
+    taken = {row for row, count in counts.items() if count}
+    assert taken == {"Prepare.ready", "BuildMessages.built/3", "CallLLM.text"}
     assert len(counts) == len(TURN.rows)
     assert f"3 of {len(TURN.rows)} rows" in (project / "rows.svg").read_text()

@@ -82,9 +82,8 @@ def test_facts_forbid_what_the_states_cannot_report() -> None:
         assert len(script.facts) == len(script.rows) + 1
         if "open" in script.events:
             assert script.events.count("closed") >= 2
-    assert any("open" in script.events and len(script.events) == 5 for script in scripts), (
-        "and no longer than it must be"
-    )
+    shortest = (script for script in scripts if "open" in script.events and len(script.events) == 5)
+    assert any(shortest), "and no longer than it must be"
 
 
 def test_without_facts_the_pairs_are_those_of_the_table() -> None:
@@ -136,13 +135,8 @@ def test_coverage_says_what_is_missing_and_takes_counts_of_others(tmp_path: Path
 
 
 def test_a_row_that_leads_nowhere_new_is_counted_too() -> None:
-    table = Table(
-        "t",
-        ("A", "B", "C"),
-        "C",
-        (),
-        lines_of({"A": [on("x", go("B"), why="")], "B": [on("x", end("e", "C"), why="")]}),
-    )
+    lines = lines_of({"A": [on("x", go("B"), why="")], "B": [on("x", end("e", "C"), why="")]})
+    table = Table("t", ("A", "B", "C"), "C", (), lines)
     with RowCoverage(table) as coverage:
         play(table, row_scripts(table)[0])
     assert (coverage.share, coverage.missed) == (1.0, [])
@@ -152,28 +146,17 @@ def test_a_row_that_leads_nowhere_new_is_counted_too() -> None:
 
 
 def test_the_public_names_are_what_all_says() -> None:
-    assert fsm_agent.testing.__all__ == sorted(
-        fsm_agent.testing.__all__, key=lambda name: (not name.isupper(), not name[0].isupper(), name)
-    )
-    for name in fsm_agent.testing.__all__:
+    names = fsm_agent.testing.__all__
+    assert names == sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+    for name in names:
         assert getattr(fsm_agent.testing, name) is not None
     assert not hasattr(fsm_agent.testing, "nothing")
 
 
+@pytest.mark.slow
 def test_no_name_loads_hypothesis_or_pytest() -> None:
-    code = (
-        "import sys\nfrom fsm_agent.testing import INVARIANTS, RowCoverage, ScriptedServer,"
-        " row_scripts\nprint(*sys.modules)"
-    )
-    loaded = set(
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.split()
-    )
-    assert not {module.split(".")[0] for module in loaded} & {
-        "hypothesis",
-        "pytest",
-        "_pytest",
-        "openai",
-        "anthropic",
-    }
+    names = "INVARIANTS, RowCoverage, ScriptedServer, row_scripts"
+    code = f"import sys\nfrom fsm_agent.testing import {names}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {module.split(".")[0] for module in done.stdout.split()}
+    assert not loaded & {"hypothesis", "pytest", "_pytest", "openai", "anthropic"}

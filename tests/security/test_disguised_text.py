@@ -177,12 +177,8 @@ def test_a_text_of_nothing_but_secrets_ends_early() -> None:
 
 def test_secrets_side_by_side_are_all_masked() -> None:
     kinds = [
-        "sk-abcdef123456",
-        "Bearer abcdef123456",
-        "password=abcdef123456",
-        "eyJabcdef123456.abcdef.abcdef",
-        "token: 1abcdef234",
-        "https://me:abcdef@host/",
+        *("sk-abcdef123456", "Bearer abcdef123456", "password=abcdef123456"),
+        *("eyJabcdef123456.abcdef.abcdef", "token: 1abcdef234", "https://me:abcdef@host/"),
         "é\ud800 AKIAABCDEFGHIJ123456",
     ]
     chance = random.Random(1)

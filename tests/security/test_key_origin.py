@@ -128,13 +128,7 @@ def test_on_the_command_line_it_is_one_line(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     words = [
-        "run",
-        "-m",
-        "openai:x",
-        "--base-url",
-        "https://api.anthropic.com/v1",
-        "--home",
-        str(tmp_path),
+        *("run", "-m", "openai:x", "--base-url", "https://api.anthropic.com/v1", "--home", str(tmp_path)),
         "hi",
     ]
     assert main(words) == 2

@@ -32,13 +32,8 @@ USUAL = (
     *("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"),
 )
 OWN = (
-    "WORK_ACCESS",
-    "OTHER_WORK_ACCESS",
-    "MCP_HEADER_WORD",
-    "MCP_ENV_WORD",
-    "MCP_URL_WORD",
-    "UNNAMED_BUT_USED",
-    "BEARER",
+    *("WORK_ACCESS", "OTHER_WORK_ACCESS", "MCP_HEADER_WORD", "MCP_ENV_WORD", "MCP_URL_WORD"),
+    *("UNNAMED_BUT_USED", "BEARER"),
 )
 CONFIG = """
 [providers.work]
@@ -178,15 +173,8 @@ def test_what_every_program_needs_stays() -> None:
 
 
 STARTS = {
-    "create_subprocess_exec",
-    "create_subprocess_shell",
-    "Popen",
-    "run",
-    "call",
-    "check_output",
-    "execv",
-    "system",
-    "spawnv",
+    *("create_subprocess_exec", "create_subprocess_shell", "Popen", "run", "call", "check_output", "execv"),
+    *("system", "spawnv"),
 }
 INSIDE = {"process_supervisor.py", "search_worker.py"}
 """Scripts of ours that run in such an environment already."""

@@ -26,23 +26,8 @@ KNOWN = (
     *("tool_calls", "fields", "append", "replace", "results", "drop", "rerun", "row", "values", "turn", "source"),
 )  # fmt: skip
 ODD: tuple[Any, ...] = (
-    10**400,
-    -1,
-    1e308,
-    -0.0,
-    True,
-    None,
-    "",
-    "\ud800",
-    "\0",
-    "x" * 5000,
-    "CallLLM",
-    "state",
-    "1",
-    [],
-    {},
-    [[]],
-    [{}],
+    *(10**400, -1, 1e308, -0.0, True, None, "", "\ud800", "\0", "x" * 5000, "CallLLM", "state", "1", []),
+    *({}, [[]], [{}]),
 )
 WORDS = st.one_of(st.sampled_from(KNOWN), st.text(max_size=5))
 VALUES = st.recursive(
@@ -57,31 +42,15 @@ BODIES = st.one_of(
     st.sampled_from([b"[" * 100_000, b'{"a":' * 50_000, b"1" * 10_000, b'{"at": 1' + b"0" * 5000 + b"}", b'"\\ud800"', b"\xff", b""]),
 )  # fmt: skip
 EDITS = (
-    "counters",
-    "fields",
-    "messages",
-    "reply",
-    "results",
-    "settings",
-    "system_prompt",
-    "user_message",
+    *("counters", "fields", "messages", "reply", "results", "settings", "system_prompt", "user_message"),
     "rerun_tools",
 )
 NAMES_OF = st.one_of(
     WORDS,
     st.sampled_from(
         [
-            "retries",
-            "iterations",
-            "0",
-            "1",
-            "-1",
-            "9" * 30,
-            "c1",
-            "max_iterations",
-            "prefetched",
-            "reply",
-            "runtime",
+            *("retries", "iterations", "0", "1", "-1", "9" * 30, "c1", "max_iterations", "prefetched"),
+            *("reply", "runtime"),
         ]
     ),
 )
@@ -151,13 +120,8 @@ def looked_at(answer: Any, *, sent: Any = None) -> None:
 
 
 POSTS = (
-    "/api/turns",
-    "/api/import",
-    "/api/markdown",
-    "/api/pending/{item}",
-    "/api/turns/{turn}/breakpoints",
-    "/api/turns/{turn}/fork",
-    "/api/turns/{turn}/resume",
+    *("/api/turns", "/api/import", "/api/markdown", "/api/pending/{item}", "/api/turns/{turn}/breakpoints"),
+    *("/api/turns/{turn}/fork", "/api/turns/{turn}/resume"),
 )
 ORDERS = tuple(f"/api/turns/{{turn}}/orders/{name}" for name in (*NAMES, "nothing"))
 LIMITS = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -150,12 +150,7 @@ def test_what_is_not_ours_in_a_named_home_stays_as_it_is(tmp_path: Path) -> None
     before = mode(tmp_path)
     assert "of its files and folders" in made_private(home, HOME_FILES)
     assert {Path(line.split()[0]).name for line in opened(home)} == {
-        "home",
-        "index.html",
-        "public",
-        "page.html",
-        "elsewhere",
-        "link",
+        *("home", "index.html", "public", "page.html", "elsewhere", "link"),
     }
     assert (mode(tmp_path), mode(home)) == (before, 0o777)
     assert made_private(home, HOME_FILES) == ""

@@ -203,21 +203,8 @@ def test_a_call_that_was_harmless_is_repeated_only_as_it_was(
     said = f'"name":"{name}","arguments":{arguments},"timeout":5.0,"effect":"pure","key":"k"'
     running = f'{{"is":"RunTool","call_id":"c1",{said}}}'
     values = (
-        turn,
-        3,
-        7,
-        0,
-        "ExecuteTools",
-        "RunTool",
-        name,
-        "pure",
-        "k",
-        "in_flight",
-        running,
-        None,
-        1.0,
-        None,
-        "",
+        *(turn, 3, 7, 0, "ExecuteTools", "RunTool", name, "pure", "k", "in_flight", running, None, 1.0),
+        *(None, ""),
     )
     store.database.write(
         lambda c: c.execute(f"INSERT OR REPLACE INTO effects VALUES ({','.join('?' * 15)})", values) and None

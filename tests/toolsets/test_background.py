@@ -167,11 +167,7 @@ def test_a_report_is_valid_on_every_wire(tmp_path: Path, provider: str) -> None:
     assert "sleeps in the barn" in str(rows[-1])
     assert "and now?" in str(rows[-1])
     assert [row["role"] for row in rows if row["role"] != "system"] == [
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-        "user",
+        *("user", "assistant", "tool", "assistant", "user"),
     ]
 
 

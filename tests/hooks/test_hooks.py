@@ -163,11 +163,8 @@ def test_replies_results_and_the_answer_are_changed(tmp_path: Path) -> None:
     assert (result.final_response, result.response_transformed) == ("DONE!", True)
     assert result.messages[-1]["content"] == "DONE", "the transcript keeps what was said"
     changed = [*journal_of(agent, result, "CallModel"), *journal_of(agent, result, "RunTool")]
-    assert [effect.reply and effect.reply.get("changed_by") for effect in changed] == [
-        None,
-        ["Loud"],
-        ["Loud"],
-    ]
+    said = [effect.reply and effect.reply.get("changed_by") for effect in changed]
+    assert said == [None, ["Loud"], ["Loud"]]
 
 
 class Told(Hooks):

@@ -317,10 +317,11 @@ def test_a_memory_that_hangs_costs_its_time_limit(method: str) -> None:
 
 def test_a_memory_that_fails_costs_one_line() -> None:
     memory = external(FakeMemory(fail="prefetch"))
-    assert asyncio.run(memory.prefetch("s", "x", calm())) == (
+    expected = (
         "",
         "the external memory failed: RuntimeError('prefetch failed, as it was told to')",
     )
+    assert asyncio.run(memory.prefetch("s", "x", calm())) == expected
 
 
 def test_after_an_interrupt_nobody_is_asked() -> None:

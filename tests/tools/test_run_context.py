@@ -66,10 +66,8 @@ def test_a_tool_gets_what_the_turn_was_started_with_and_where_it_is(
     assert paid.startswith(f"{result.session_id} {result.turn_id} t-1 c1 pay ")
     assert paid.endswith("('pay', 'look')")
     assert "Bank(" in looked
-    assert [values for values in said if values[0] == "said"] == [
-        ("said", "pay", "half way"),
-        ("said", "look", "looking"),
-    ]
+    expected = [("said", "pay", "half way"), ("said", "look", "looking")]
+    assert [values for values in said if values[0] == "said"] == expected
     [record] = [record for record in caplog.records if record.name == "fsm_agent.tool.pay"]
     assert vars(record)["turn_id"] == result.turn_id
     schemas = {one["function"]["name"]: one["function"]["parameters"] for one in model.requests[0]["tools"]}

@@ -78,7 +78,8 @@ def test_options_reach_the_spec() -> None:
     async def save(path: str) -> None: ...
 
     spec = save.spec
-    assert (spec.name, spec.concurrency, spec.path_arguments, spec.effect) == (
+    said = (spec.name, spec.concurrency, spec.path_arguments, spec.effect)
+    assert said == (
         "save-it",
         "parallel",
         ("path",),

@@ -94,11 +94,8 @@ def test_writing_merging_and_reading_the_list(tmp_path: Path) -> None:
     ]
     first, second, third = told(agent(tmp_path, *script).run_conversation("go"))
     assert first["counts"] == {"total": 2, "pending": 1, "in_progress": 1, "completed": 0, "cancelled": 0}
-    assert [(one["id"], one["content"], one["status"]) for one in second["todos"]] == [
-        ("a", "first", "completed"),
-        ("b", "second", "in_progress"),
-        ("c", "third", "pending"),
-    ]
+    expected = [("a", "first", "completed"), ("b", "second", "in_progress"), ("c", "third", "pending")]
+    assert [(one["id"], one["content"], one["status"]) for one in second["todos"]] == expected
     assert third == second
 
 

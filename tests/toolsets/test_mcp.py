@@ -49,10 +49,11 @@ async def test_tools_are_listed_and_called(tmp_path: Path) -> None:
         assert (outcome.status, outcome.text, outcome.content) == ("ok", "hello", ())
         assert (await table.call("s__fail", text="no disk")).status == "error"
         refused = await table.call("s__refuse")
-        assert (refused.status, refused.text) == (
+        expected = (
             "error",
             "MCP server s refused the call: no such tool: refuse",
         )
+        assert (refused.status, refused.text) == expected
 
 
 async def test_every_kind_of_content_arrives_or_is_named(tmp_path: Path) -> None:

@@ -104,7 +104,5 @@ def test_audio_and_pdfs_are_parts() -> None:
         "resource": {"uri": "a://b/c.pdf", "blob": "JVBERi0xLjQ=", "mimeType": "application/pdf"},
     }
     sound = {"type": "audio", "data": "UklGRgAAAABXQVZF", "mimeType": "audio/wav"}
-    assert [named(part) for part in result_of(answer(pdf, sound)).parts] == [
-        "file c.pdf (application/pdf, 8 bytes)",
-        "audio (audio/wav, 12 bytes)",
-    ]
+    expected = ["file c.pdf (application/pdf, 8 bytes)", "audio (audio/wav, 12 bytes)"]
+    assert [named(part) for part in result_of(answer(pdf, sound)).parts] == expected

@@ -34,7 +34,8 @@ def ok(code: str, **arguments: object) -> str:
 
 def test_its_contract() -> None:
     (made,) = toolset("code")
-    assert (made.spec.name, made.spec.effect, made.spec.approval, made.spec.concurrency) == (
+    said = (made.spec.name, made.spec.effect, made.spec.approval, made.spec.concurrency)
+    assert said == (
         "execute_code",
         "unsafe",
         "ask",

@@ -59,26 +59,13 @@ def test_the_registry_refuses_names_that_the_agent_handles(tmp_path: Path) -> No
         assert "part of the agent" in outcome.text
     with pytest.raises(ConfigError, match="todo"):
         ToolRunner([tool(name="todo")(lambda: "x")], clock=one._services.clock, reserved=["todo"])
-
-
-def test_a_handler_that_is_called_past_its_turn_refuses(tmp_path: Path) -> None:
+    # a handler that is called past its turn refuses
     with pytest.raises(RuntimeError, match="outside of its turn"):
         here()
-
-
-def test_a_tool_of_the_user_takes_the_place_of_one_of_the_agent(tmp_path: Path) -> None:
-    @tool(name="todo")
-    def mine() -> str:
-        """Mine."""
-        return "mine"
-
-    result = agent(tmp_path, todo(), text("ok"), tools=[mine]).run_conversation("go")
+    # a tool of the user takes the place of one of the agent
+    mine = tool(name="todo")(lambda: "mine")
+    result = agent(tmp_path / "3", todo(), text("ok"), tools=[mine]).run_conversation("go")
     assert told(result) == ["mine"]
-
-
-def test_an_unknown_toolset_is_refused_with_all_that_there_are(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"core.*delegate.*todo"):
-        agent(tmp_path, toolsets=["todos"])
 
 
 # todo
@@ -97,16 +84,19 @@ def test_writing_merging_and_reading_the_list(tmp_path: Path) -> None:
     expected = [("a", "first", "completed"), ("b", "second", "in_progress"), ("c", "third", "pending")]
     assert [(one["id"], one["content"], one["status"]) for one in second["todos"]] == expected
     assert third == second
-
-
-def test_a_list_written_as_a_json_string_and_ids_that_are_numbers(tmp_path: Path) -> None:
+    # a list written as a json string and ids that are numbers
     script = [todo(todos=json.dumps([{"id": 1, "content": "x"}, {"id": 1, "content": "y"}])), text("ok")]
-    (result,) = told(agent(tmp_path, *script).run_conversation("go"))
+    (result,) = told(agent(tmp_path / "2", *script).run_conversation("go"))
     assert result["todos"] == [{"id": "1", "content": "y", "status": "pending"}]
-
-
-@pytest.mark.behaviour("AGT-02")
-def test_the_limits_of_the_list(tmp_path: Path) -> None:
+    # a read after a write of the same reply is not taken for the one before
+    script = [
+        tools(call("todo", {}), call("todo", {"todos": [item("a", "x")]}), call("todo", {})),
+        text("ok"),
+    ]
+    before, written, after = told(agent(tmp_path / "3", *script).run_conversation("go"))
+    assert before["todos"] == []
+    assert after == written
+    # the limits of the list
     script = [
         todo(todos=[item("a", "x" * (MAX_CHARS + 1))]),
         todo(todos=[item(str(n), "x") for n in range(MAX_ITEMS + 1)]),
@@ -114,7 +104,7 @@ def test_the_limits_of_the_list(tmp_path: Path) -> None:
         todo(),
         text("ok"),
     ]
-    cut, many, empty, now = told(agent(tmp_path, *script).run_conversation("go"))
+    cut, many, empty, now = told(agent(tmp_path / "4", *script).run_conversation("go"))
     assert MAX_CHARS * 0.8 < len(cut["todos"][0]["content"]) <= MAX_CHARS
     assert "up to 256" in many
     assert "no content" in empty
@@ -129,18 +119,14 @@ def test_the_list_lives_with_the_session(tmp_path: Path) -> None:
     assert told(again.run_conversation("and now?"))[-1]["todos"][0]["id"] == "a"
     other = agent(tmp_path, todo(), text("ok"), session_id="s-2")
     assert told(other.run_conversation("and here?"))[-1]["todos"] == []
-
-
-def test_the_list_survives_a_compaction_that_drops_its_rows(tmp_path: Path) -> None:
-    one = agent(tmp_path, todo(todos=[item("a", "first")]), text("ok"), session_id="s-1")
+    # the list survives a compaction that drops its rows
+    one = agent(tmp_path / "2", todo(todos=[item("a", "first")]), text("ok"), session_id="s-1")
     one.run_conversation("go")
     session = one._store.session("s-1")
     session.replace(session.rows[-1:])
-    again = agent(tmp_path, todo(), text("ok"), session_id="s-1")
+    again = agent(tmp_path / "2", todo(), text("ok"), session_id="s-1")
     assert told(again.run_conversation("and now?"))[-1]["todos"][0]["id"] == "a"
-
-
-def test_a_fork_has_the_list_of_its_moment(tmp_path: Path) -> None:
+    # a fork has the list of its moment
     script = [
         todo(todos=[item("a", "first")]),
         todo(todos=[item("b", "second")]),
@@ -148,11 +134,11 @@ def test_a_fork_has_the_list_of_its_moment(tmp_path: Path) -> None:
         todo(),
         text("ok"),
     ]
-    one = agent(tmp_path, *script)
+    one = agent(tmp_path / "3", *script)
     turn = one.start("go")
     turn.run()
     after_first = next(step.seq for step in turn.steps if step.source == "ExecuteTools")
-    forked = agent(tmp_path, todo(), text("ok")).fork(turn.id, after_first)
+    forked = agent(tmp_path / "3", todo(), text("ok")).fork(turn.id, after_first)
     assert told(forked.run())[-1]["todos"][0]["id"] == "a"
 
 
@@ -176,16 +162,6 @@ def test_a_result_without_its_call_is_no_list(tmp_path: Path) -> None:
 
 def call_of(id: str, name: str) -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": "{}"}}
-
-
-def test_a_read_after_a_write_of_the_same_reply_is_not_taken_for_the_one_before(tmp_path: Path) -> None:
-    script = [
-        tools(call("todo", {}), call("todo", {"todos": [item("a", "x")]}), call("todo", {})),
-        text("ok"),
-    ]
-    before, written, after = told(agent(tmp_path, *script).run_conversation("go"))
-    assert before["todos"] == []
-    assert after == written
 
 
 @pytest.mark.behaviour("COMP-32")
@@ -315,7 +291,8 @@ def test_nobody_there_or_no_answer_is_an_error_result(tmp_path: Path, callback: 
     assert "Decide by yourself" in told(result)[0]
 
 
-def test_a_question_does_not_wait_for_ever_and_ends_with_an_interrupt(tmp_path: Path) -> None:
+@pytest.mark.behaviour("AGT-08")
+def test_a_question_has_its_limits(tmp_path: Path) -> None:
     async def never(question: str) -> str:
         await asyncio.Event().wait()
         return ""
@@ -331,12 +308,11 @@ def test_a_question_does_not_wait_for_ever_and_ends_with_an_interrupt(tmp_path: 
 
     one = agent(tmp_path, *script, callbacks={"clarify": leave})
     assert one.run_conversation("go").interrupted
-
-
-@pytest.mark.behaviour("AGT-08")
-def test_five_choices_are_refused(tmp_path: Path) -> None:
+    # five choices are refused
     script = [tools(call("clarify", {"question": "Which?", "choices": list("abcde")})), text("ok")]
-    result = agent(tmp_path, *script, callbacks={"clarify": lambda question: "a"}).run_conversation("go")
+    result = agent(tmp_path / "2", *script, callbacks={"clarify": lambda question: "a"}).run_conversation(
+        "go"
+    )
     assert "choices" in told(result)[0]
 
 

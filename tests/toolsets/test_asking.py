@@ -62,9 +62,7 @@ def test_the_main_model_answers_when_the_one_for_pages_fails(tmp_path: Path) -> 
         assert "80, I think" in told(result)
         assert [server.completions for server in (smaller, larger)] == [1, 3]
         assert result.children[0].attempts == 2
-
-
-def test_its_requests_are_under_the_cap_of_the_tree(tmp_path: Path) -> None:
+    # its requests are under the cap of the tree
     few: dict[str, Any] = {"delegation": {"max_attempts_per_tree": 1}}
     with asked(tmp_path, [text("never")], **few) as (result, smaller, _):
         assert smaller.completions == 0

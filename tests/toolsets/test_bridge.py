@@ -86,15 +86,15 @@ def test_an_approval_is_asked_for_the_tool_itself(tmp_path: Path) -> None:
     )
     assert asked == [("s__echo", {"text": "x"}, 's__echo({"text":"x"})')]
     assert told(result)[0].startswith("denied")
-
-
-@pytest.mark.behaviour("EXEC-34")
-def test_what_is_forbidden_stays_forbidden_by_its_name(tmp_path: Path) -> None:
+    # what is forbidden stays forbidden by its name
     ran: list[str] = []
     settings = {"approval": {"deny": ["s__echo"]}}
     callbacks = {"tool_start": lambda call_id, name: ran.append(name)}
     result, _ = played(
-        tmp_path, [tools(through("s__echo", text="x")), text("no")], settings=settings, callbacks=callbacks
+        tmp_path / "2",
+        [tools(through("s__echo", text="x")), text("no")],
+        settings=settings,
+        callbacks=callbacks,
     )
     assert "forbidden" in told(result)[0]
     assert not ran

@@ -76,7 +76,7 @@ def test_100_only_the_summary_comes_back_and_the_child_sees_nothing_else(tmp_pat
     assert names == {"note", "todo"}
 
 
-def test_a_childs_figures_are_told_apart(tmp_path: Path) -> None:
+def test_a_childs_turn_and_figures_are_its_own(tmp_path: Path) -> None:
     lines = {"go": [delegate("a", "b"), text("ok")], "a": [text("A")], "b": [text("B")]}
     one = agent(tmp_path, lines)
     result = one.run_conversation("go")
@@ -87,11 +87,9 @@ def test_a_childs_figures_are_told_apart(tmp_path: Path) -> None:
     assert {child.turn_id for child in result.children} == {
         entry["turn"] for entry in told(result)[0]["results"]
     }
-
-
-def test_children_are_turns_of_their_own_in_the_journal(tmp_path: Path) -> None:
+    # children are turns of their own in the journal
     lines = {"go": [delegate("a"), text("ok")], "a": [text("A")]}
-    one = agent(tmp_path, lines)
+    one = agent(tmp_path / "2", lines)
     turn = one.start("go")
     result = turn.run()
     info = one.journal.info(result.children[0].turn_id)
@@ -138,8 +136,8 @@ def test_delegations_beyond_the_limit_are_answered_and_not_run(tmp_path: Path) -
     assert {asked for asked, _ in ran} == {"go", "a", "b", "c"}
 
 
-@pytest.mark.behaviour("CONC-08", "AGT-01c")
-def test_a_child_has_no_children_by_default_and_its_own_at_a_greater_depth(tmp_path: Path) -> None:
+@pytest.mark.behaviour("CONC-08", "AGT-01c", "AGT-05")
+def test_a_child_has_no_children_by_default_and_no_tools_that_are_withheld(tmp_path: Path) -> None:
     deep = {"delegation": {"max_depth": 2}}
     for settings, names in (({}, {"todo"}), (deep, {"todo", "delegate_task"})):
         requests: list[Any] = []
@@ -152,15 +150,12 @@ def test_a_child_has_no_children_by_default_and_its_own_at_a_greater_depth(tmp_p
     assert "delegate_task" not in str(
         agent(tmp_path, {}, settings={"delegation": {"max_depth": 0}})._services.agent_tools.names
     )
-
-
-@pytest.mark.behaviour("CONC-08", "AGT-05")
-def test_withheld_tools_are_withheld_whoever_made_them(tmp_path: Path) -> None:
-    requests: list[Any] = []
+    # withheld tools are withheld whoever made them
+    requests = []
     own = [tool(name=name)(lambda: "x") for name in ("memory", "send_message", "execute_code", "fine")]
     lines = {"go": [delegate("a"), text("ok")], "a": [text("A")]}
     agent(
-        tmp_path, lines, requests, tools=own, toolsets=["delegate", "clarify", "memory", "code"]
+        tmp_path / "2", lines, requests, tools=own, toolsets=["delegate", "clarify", "memory", "code"]
     ).run_conversation("go")
     child = next(body for asked, body in requests if asked == "a")
     assert {one["function"]["name"] for one in child["tools"]} == {"fine"}
@@ -173,13 +168,11 @@ def test_a_failing_child_does_not_hurt_the_others(tmp_path: Path) -> None:
     ]
     assert (failed["status"], fine["status"]) == ("failed", "completed")
     assert failed["error"]
-
-
-def test_a_child_that_goes_in_circles_is_halted_also_when_its_parent_is_attended(tmp_path: Path) -> None:
+    # a child that goes in circles is halted also when its parent is attended
     fail = tool(effect="pure", name="fail")(lambda: 1 / 0)
     lines = {"go": [delegate("circle"), text("ok")], "circle": [tools(call("fail"))] * 9}
     result = agent(
-        tmp_path, lines, tools=[fail], callbacks={"approval": lambda request: True}
+        tmp_path / "2", lines, tools=[fail], callbacks={"approval": lambda request: True}
     ).run_conversation("go")
     assert [child.turn_exit_reason for child in result.children] == ["guardrail_halt"]
     assert result.completed
@@ -379,7 +372,7 @@ def test_a_yes_in_the_parent_is_no_yes_in_a_child(tmp_path: Path, answer: str) -
     assert "a child turn may not ask" in child_rows(one, result)
 
 
-def test_a_child_may_ask_the_same_person_when_that_is_set_and_says_what_for(tmp_path: Path) -> None:
+def test_a_child_asks_only_where_that_is_set_and_somebody_is_there(tmp_path: Path) -> None:
     ran: list[str] = []
     asked: list[str] = []
 
@@ -390,6 +383,22 @@ def test_a_child_may_ask_the_same_person_when_that_is_set_and_says_what_for(tmp_
     dangerous(tmp_path, ran, approve, delegation={"approvals": "ask"}).run_conversation("go")
     assert ran == ["users", "users"]
     assert asked == ["", "a"]
+    # with nobody there a child that may ask is denied too
+    ran = []
+    dangerous(tmp_path / "2", ran, None, delegation={"approvals": "ask"}).run_conversation("go")
+    assert not ran
+    # what is allowed or forbidden for good holds for children
+    ran = []
+    dangerous(tmp_path / "3", ran, None, approval={"allow": ["drop_table"]}).run_conversation("go")
+    assert ran == ["users", "users"]
+    dangerous(
+        tmp_path / "3" / "b",
+        ran,
+        lambda request: True,
+        approval={"deny": ["drop_table"]},
+        delegation={"approvals": "ask"},
+    ).run_conversation("go")
+    assert ran == ["users", "users"]
 
 
 @pytest.mark.slow
@@ -416,12 +425,6 @@ def test_children_that_ask_at_once_are_answered_one_after_the_other(tmp_path: Pa
     assert sorted(ran) == ["a", "b", "c"]
 
 
-def test_with_nobody_there_a_child_that_may_ask_is_denied_too(tmp_path: Path) -> None:
-    ran: list[str] = []
-    dangerous(tmp_path, ran, None, delegation={"approvals": "ask"}).run_conversation("go")
-    assert not ran
-
-
 def test_a_check_before_every_tool_holds_for_children_too(tmp_path: Path) -> None:
     ran: list[str] = []
     hit = tool(name="hit")(lambda: ran.append("hit") or "hit")
@@ -431,20 +434,6 @@ def test_a_check_before_every_tool_holds_for_children_too(tmp_path: Path) -> Non
     result = one.run_conversation("go")
     assert not ran
     assert "blocked by a check" in child_rows(one, result)
-
-
-def test_what_is_allowed_or_forbidden_for_good_holds_for_children(tmp_path: Path) -> None:
-    ran: list[str] = []
-    dangerous(tmp_path, ran, None, approval={"allow": ["drop_table"]}).run_conversation("go")
-    assert ran == ["users", "users"]
-    dangerous(
-        tmp_path / "b",
-        ran,
-        lambda request: True,
-        approval={"deny": ["drop_table"]},
-        delegation={"approvals": "ask"},
-    ).run_conversation("go")
-    assert ran == ["users", "users"]
 
 
 # Going on after a crash

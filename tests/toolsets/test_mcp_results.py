@@ -89,16 +89,14 @@ def test_what_a_model_cannot_be_given_is_named(block: dict[str, Any], expected: 
     assert (made.text, made.parts) == (expected, ())
 
 
-def test_images_are_parts_up_to_a_number() -> None:
+def test_images_audio_and_pdfs_are_parts() -> None:
     resource = {"type": "resource", "resource": {"uri": "a://b.png", "blob": PIXEL, "mimeType": "image/png"}}
     made = result_of(answer(text("before"), image(), resource, *[image()] * MOST_PARTS))
     assert len(made.parts) == MOST_PARTS
     assert made.parts[0] == {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
     assert made.text.startswith("before\n[resource a://b.png]\n[image left out: only 8")
     assert made.text.count("image left out") == 2
-
-
-def test_audio_and_pdfs_are_parts() -> None:
+    # audio and pdfs are parts
     pdf = {
         "type": "resource",
         "resource": {"uri": "a://b/c.pdf", "blob": "JVBERi0xLjQ=", "mimeType": "application/pdf"},

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, TurnResult
-from fsm_agent.errors import ConfigError
 from fsm_agent.support.installation import install_command
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from tests.helpers.harness import Heard
@@ -76,7 +75,7 @@ def test_a_fork_has_the_tools_of_servers_that_its_own_agent_started(tmp_path: Pa
         assert "s__echo" in offered(model.requests[0])
 
 
-def test_nobody_there_means_no(tmp_path: Path) -> None:
+def test_a_person_is_asked_for_what_is_not_known_to_only_read(tmp_path: Path) -> None:
     """Whatever the server says of its tools, as long as the user does not trust it."""
     note = call("s__note", {"path": str(tmp_path / "x"), "text": "!"})
     with agent([tools(note, call("s__echo", {"text": "?"})), text("denied")], {"s": program()}, tmp_path) as (
@@ -90,9 +89,7 @@ def test_nobody_there_means_no(tmp_path: Path) -> None:
         assert all("denied: nobody is there to approve it" in row for row in denied)
         assert heard.of("tool_start") == []
     assert not (tmp_path / "x").exists()
-
-
-def test_a_person_is_asked_for_what_is_not_known_to_only_read(tmp_path: Path) -> None:
+    # a person is asked for what is not known to only read
     asked: list[str] = []
 
     def approval(request: Any) -> str:
@@ -166,17 +163,6 @@ def test_servers_come_from_the_config_file_in_the_home(tmp_path: Path) -> None:
     with agent([text("none")], {}, tmp_path) as (one, model, _heard):
         one.chat("go")
         assert offered(model.requests[0]) == []
-
-
-def test_nothing_is_started_before_the_first_turn(tmp_path: Path) -> None:
-    starts = tmp_path / "starts"
-    with agent([], {"s": program(starts=str(starts))}, tmp_path):
-        assert not starts.exists()
-
-
-def test_a_wrong_config_stops_the_agent_at_its_start(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"unknown key mcp\.servers\.s\.comand"):
-        Agent(ScriptedModel([]), home=tmp_path, mcp={"s": {"comand": "x"}})
 
 
 @pytest.mark.slow

@@ -76,25 +76,29 @@ def test_an_answer_of_a_type_is_its_json(tmp_path: Path) -> None:
     assert desk.run_conversation("go").output == Price(item="lamp", francs=40)
 
 
-def test_name_and_description_are_for_the_model(tmp_path: Path) -> None:
+def test_names_and_descriptions_are_for_the_model(tmp_path: Path) -> None:
     helper = agent(tmp_path, "helper", text("yes"))
     named = helper.as_tool(name="cat_expert", description="Ask it about cats.", max_iterations=2)
     assert (named.spec.name, named.spec.description) == ("cat_expert", "Ask it about cats.")
     assert "helper" in helper.as_tool().spec.description
     result = agent(tmp_path, "boss", ask("cat_expert"), text("ok"), tools=[named]).run_conversation("go")
     assert [child.agent for child in result.children] == ["cat_expert"]
-
-
-def test_what_cannot_be_used_is_one_line(tmp_path: Path) -> None:
-    helper = agent(tmp_path, "helper")
+    # what cannot be used is one line
+    helper = agent(tmp_path / "2", "helper")
     with pytest.raises(ConfigError, match="a tool's name cannot be used"):
         helper.as_tool(name="no good")
     with pytest.raises(ConfigError, match="max_iterations of as_tool cannot be used"):
         helper.as_tool(max_iterations=0)
     with pytest.raises(ConfigError, match="the name of an agent cannot be used"):
-        agent(tmp_path, "no good")
+        agent(tmp_path / "2", "no good")
     with pytest.raises(ConfigError, match="two tools have the same name"):
-        agent(tmp_path, "boss", tools=[helper.as_tool(), helper.as_tool()])
+        agent(tmp_path / "2", "boss", tools=[helper.as_tool(), helper.as_tool()])
+    # without an agent around it the tool says so
+    from fsm_agent.tools import ToolFailure
+
+    made = agent(tmp_path / "3", "cats").as_tool()
+    with pytest.raises(ToolFailure, match="answers only an agent that has it among its tools"):
+        asyncio.run(made(task="now"))
 
 
 def test_its_own_iterations_and_those_of_the_tree_are_limits_with_a_line_each(tmp_path: Path) -> None:
@@ -139,16 +143,16 @@ def test_depth_is_a_limit_of_the_whole_tree_and_said_to_the_model(tmp_path: Path
     assert requests(middle)[1]["messages"][-1]["content"] == "deep"
 
 
-def test_calls_beyond_the_number_of_children_are_answered(tmp_path: Path) -> None:
+def test_calls_beyond_the_number_of_children_and_children_that_fail_are_answered(tmp_path: Path) -> None:
     cats = agent(tmp_path, "cats", *[text("meow")] * 9)
     many = tools(*(call("cats", {"task": f"cat {n}"}) for n in range(4)))
     result = agent(tmp_path, "boss", many, text("ok"), tools=[cats.as_tool()]).run_conversation("go")
     assert [line[:4] for line in told(result)] == ["meow"] * 3 + ["over"]
-
-
-def test_a_child_that_fails_is_a_line_to_the_model(tmp_path: Path) -> None:
-    cats = agent(tmp_path, "cats", status(400))
-    result = agent(tmp_path, "boss", ask("cats"), text("ok"), tools=[cats.as_tool()]).run_conversation("go")
+    # a child that fails is a line to the model
+    cats = agent(tmp_path / "2", "cats", status(400))
+    result = agent(tmp_path / "2", "boss", ask("cats"), text("ok"), tools=[cats.as_tool()]).run_conversation(
+        "go"
+    )
     assert result.completed
     assert told(result)[0].startswith("cats did not finish (failed): ")
 
@@ -248,11 +252,3 @@ def test_hooks_of_the_first_agent_see_its_turns_and_its_limits_hold(tmp_path: Pa
     result = boss.run_conversation("go")
     assert [child.turn_exit_reason for child in result.children] == ["token_limit"]
     assert not requests(cats)
-
-
-def test_without_an_agent_around_it_the_tool_says_so(tmp_path: Path) -> None:
-    from fsm_agent.tools import ToolFailure
-
-    made = agent(tmp_path, "cats").as_tool()
-    with pytest.raises(ToolFailure, match="answers only an agent that has it among its tools"):
-        asyncio.run(made(task="now"))

@@ -88,9 +88,7 @@ def test_the_next_turn_does_not_wait_and_loses_nothing(tmp_path: Path) -> None:
         assert [row["content"] for row in agent.run_conversation("and now?").messages][1::2] == [
             "Slowly.", "Yes.", "Still.",
         ]  # fmt: skip
-
-
-def test_an_agent_that_is_closed_at_once_waits_for_it(tmp_path: Path) -> None:
-    with asked(tmp_path, [text("Rye", delay=0.3)], [text("Slowly.")]) as (agent, _):
+    # an agent that is closed at once waits for it
+    with asked(tmp_path / "2", [text("Rye", delay=0.3)], [text("Slowly.")]) as (agent, _):
         result = agent.run_conversation(QUESTION)
-    assert title(tmp_path, result.session_id) == "Rye"
+    assert title(tmp_path / "2", result.session_id) == "Rye"

@@ -76,6 +76,14 @@ def test_its_folder_is_its_own_and_thrown_away() -> None:
     assert (status, listed, home) == ("exit code 0", "['f', 'main.py']", folder)
     assert not Path(folder).exists()
     assert ok("import os; print(os.listdir('.'))") == "exit code 0\n['main.py']"
+    # what it starts ends with it
+    text = ok("import subprocess; print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid)")
+    assert not Path(f"/proc/{int(text.split()[-1])}").exists()
+    # output is limited and plain
+    text = ok("print('start'); print('x' * 300_000); print('\\x1b[31mend\\x1b]0;t\\x07')")
+    assert len(text) < 41_000
+    assert "bytes left out" in text
+    assert text.endswith("\nend")
 
 
 @pytest.mark.parametrize(
@@ -110,18 +118,6 @@ def test_time_is_limited(tmp_path: Path) -> None:
     with asyncio.Runner(loop_factory=lambda: loop) as made:
         outcome = made.run(late())
     assert (outcome.status, outcome.text) == ("error", "Killed after 60 seconds. Output so far:\nbegun")
-
-
-def test_what_it_starts_ends_with_it() -> None:
-    text = ok("import subprocess; print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid)")
-    assert not Path(f"/proc/{int(text.split()[-1])}").exists()
-
-
-def test_output_is_limited_and_plain() -> None:
-    text = ok("print('start'); print('x' * 300_000); print('\\x1b[31mend\\x1b]0;t\\x07')")
-    assert len(text) < 41_000
-    assert "bytes left out" in text
-    assert text.endswith("\nend")
 
 
 def test_killing_its_watcher_frees_nothing() -> None:

@@ -130,11 +130,9 @@ def test_waiting_can_be_interrupted_and_ends_in_time(desk: Desk) -> None:
         return await desk.runner.run(RunTool("1", "job_wait", {"job": "job1"}, 2 * PATIENCE), stop)
 
     assert asyncio.run(interrupted()).text.startswith("job1: running")
-
-
-def test_a_text_that_arrives_in_two_pieces_is_found(desk: Desk) -> None:
+    # a text that arrives in two pieces is found
     desk.ok("job_start", command="printf lis; sleep 0.3; printf 'tening\\n'; sleep 600")
-    outcome = desk.use("job_wait", job="job1", text="listening", timeout=PATIENCE)
+    outcome = desk.use("job_wait", job="job2", text="listening", timeout=PATIENCE)
     assert "listening" in outcome.text
     assert outcome.seconds < PATIENCE
 
@@ -172,7 +170,7 @@ def test_starting_needs_a_yes_and_looking_does_not(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------- output
 
 
-def test_much_output_keeps_the_newest_within_bounds(tmp_path: Path) -> None:
+def test_much_output_keeps_the_newest_within_bounds(tmp_path: Path, desk: Desk) -> None:
     jobs = Jobs(log_bytes=100_000)
     job = jobs.start("yes 0123456789abcdef | head -c 5000000; echo; echo the end", tmp_path, 60)
     until(lambda: not job.running)
@@ -184,9 +182,7 @@ def test_much_output_keeps_the_newest_within_bounds(tmp_path: Path) -> None:
     assert sum(file.stat().st_size for file in job.folder.iterdir()) <= 100_000
     assert job.read(whole.total - 20, 12).data == whole.data[-20:-8]
     jobs.close()
-
-
-def test_what_is_lost_is_said(desk: Desk) -> None:
+    # what is lost is said
     desk.ok("job_start", command="yes 0123456789abcde | head -c 6000000")
     desk.ok("job_wait", job="job1")
     told = desk.ok("job_output", job="job1", since=0)

@@ -130,18 +130,14 @@ def test_ripgrep_is_really_asked(tree: Path, tmp_path: Path) -> None:
     assert (
         FileSearch(tree, str(fake)).search_files(content="needle") == "1 match in 1 file:\nb/z.py:1: needle"
     )
-
-
-def test_a_ripgrep_that_fails_is_done_without(tree: Path, tmp_path: Path) -> None:
+    # a ripgrep that fails is done without
     fake = tmp_path / "node_modules" / "rg"
     fake.write_text("#!/bin/sh\necho 'unknown flag' >&2\nexit 2\n")
     fake.chmod(0o755)
     plain = FileSearch(tree, "").search_files(content="needle")
     assert FileSearch(tree, str(fake)).search_files(content="needle") == plain
     assert FileSearch(tree, str(tmp_path / "no such program")).search_files(content="needle") == plain
-
-
-def test_an_argument_is_never_an_option_of_the_program(tree: Path) -> None:
+    # an argument is never an option of the program
     (tree / "dash").write_text("--pre=touch pwned\n")
     found = FileSearch(tree).search_files(content="--pre=touch pwned")
     assert found == "1 match in 1 file:\ndash:1: --pre=touch pwned"

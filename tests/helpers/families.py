@@ -13,6 +13,8 @@ from fsm_agent.testing import ScriptedModel, call, repeat, tools
 from tests.helpers.waiting import PATIENCE
 
 Lines = dict[str, list[Any]]
+SET = threading.Event()
+SET.set()
 
 
 def model(lines: Lines, requests: list[Any] | None = None) -> ScriptedModel:
@@ -68,12 +70,13 @@ class Stay:
 
         return stay
 
-    async def cut_off(self, one: Agent, message: str = "go") -> Any:
-        """The turn of an agent whose host stops as soon as the tool is reached."""
-        turn = one.start(message)
+    async def cut_off(self, one: Agent, after: threading.Event | None = None) -> Any:
+        """The turn of an agent whose host stops as soon as the tool, and this event, is reached."""
+        turn = one.start("go")
         running = asyncio.ensure_future(turn.arun())
         async with asyncio.timeout(PATIENCE):
             await self.reached.wait()
+            await asyncio.to_thread((after or SET).wait, PATIENCE)
         running.cancel()
         await asyncio.wait({running})
         return turn

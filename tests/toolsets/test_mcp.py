@@ -151,9 +151,6 @@ async def test_calls_run_side_by_side(shared: Bench, tmp_path: Path) -> None:
     await asyncio.wait(calls)
 
 
-# Slow, silent, dying
-
-
 async def test_a_server_that_never_answers_holds_up_a_turn_once_for_the_limit(tmp_path: Path) -> None:
     clock = FakeClock()
     async with bench(tmp_path, {"s": program(), "slow": program(start="deaf")}, clock=clock) as table:

@@ -15,6 +15,7 @@ from fsm_agent import Agent, Block, Hooks, RunContext, tool
 from fsm_agent.errors import ConfigError
 from fsm_agent.hooks import ShownCall
 from fsm_agent.testing import ScriptedModel, call, status, text, tools
+from tests.helpers.families import offered, told
 from tests.helpers.waiting import PATIENCE
 
 
@@ -31,10 +32,6 @@ def ask(name: str, task: str = "Where is the cat?", **more: Any) -> Any:
     return tools(call(name, {"task": task, **more}))
 
 
-def told(result: Any) -> list[str]:
-    return [row["content"] for row in result.messages if row["role"] == "tool"]
-
-
 def requests(one: Agent) -> list[dict[str, Any]]:
     port: Any = one._options.model
     return list(port.requests)
@@ -46,19 +43,18 @@ def test_the_answer_is_the_result_and_the_child_runs_under_its_own_options(tmp_p
         tmp_path / "elsewhere", "cats", tools(call("look")), text("It sleeps in the barn."),
         tools=[look], system_prompt="You know cats.", settings={"prompt": {"context_files": False}},
     )  # fmt: skip
-    boss = agent(
-        tmp_path, "boss", ask("cats", context="it is grey"), text("It sleeps."), tools=[cats.as_tool()]
-    )
+    script = [ask("cats", context="it is grey"), text("It sleeps.")]
+    boss = agent(tmp_path, "boss", *script, tools=[cats.as_tool()])
     result = boss.run_conversation("a private talk")
     assert (result.final_response, told(result)) == ("It sleeps.", ["It sleeps in the barn."])
     [first, _] = requests(cats)
     assert first["messages"][0]["content"].startswith("You know cats.")
     assert first["messages"][1]["content"] == "Where is the cat?\n\nContext:\nit is grey"
-    assert [one["function"]["name"] for one in first["tools"]] == ["look"]
+    assert offered(first) == {"look"}
     assert "private" not in json.dumps(first)
-    [offered] = requests(boss)[0]["tools"]
-    assert offered["function"]["name"] == "cats"
-    assert set(offered["function"]["parameters"]["properties"]) == {"task", "context"}
+    [schema] = requests(boss)[0]["tools"]
+    assert schema["function"]["name"] == "cats"
+    assert set(schema["function"]["parameters"]["properties"]) == {"task", "context"}
     [child] = result.children
     assert (child.agent, child.outcome, child.attempts, result.attempts) == ("cats", "completed", 2, 2)
     info = boss.journal.info(child.turn_id)
@@ -70,7 +66,7 @@ def test_an_answer_of_a_type_is_its_json(tmp_path: Path) -> None:
     answer = tools(call("final_result", {"item": "lamp", "francs": 40}))
     clerk = agent(tmp_path, "clerk", answer, output_type=Price)
     boss = agent(tmp_path, "boss", ask("clerk"), text("ok"), tools=[clerk.as_tool()])
-    assert json.loads(told(boss.run_conversation("go"))[0]) == {"item": "lamp", "francs": 40}
+    assert told(boss.run_conversation("go")) == [{"item": "lamp", "francs": 40}]
     clerk = agent(tmp_path, "clerk", answer, output_type=Price)
     desk = agent(tmp_path, "desk", tools(call("transfer_to_clerk")), handoffs=[clerk])
     assert desk.run_conversation("go").output == Price(item="lamp", francs=40)
@@ -106,9 +102,8 @@ def test_its_own_iterations_and_those_of_the_tree_are_limits_with_a_line_each(tm
     again = [tools(call("look"), text=f"still looking {n}") for n in range(9)]
 
     def asked(most: int, **settings: Any) -> tuple[Any, str]:
-        cats = agent(
-            tmp_path, "cats", *again, tools=[look], settings={"budget": {"grace_call": False}}
-        ).as_tool(max_iterations=most)
+        no_grace = {"budget": {"grace_call": False}}
+        cats = agent(tmp_path, "cats", *again, tools=[look], settings=no_grace).as_tool(max_iterations=most)
         boss = agent(tmp_path, "boss", ask("cats"), text("ok"), tools=[cats], settings=settings)
         result = boss.run_conversation("go")
         return result.children[0], told(result)[0]
@@ -130,9 +125,8 @@ def test_depth_is_a_limit_of_the_whole_tree_and_said_to_the_model(tmp_path: Path
             tmp_path, "middle", ask("inner"), text("half"), tools=[inner.as_tool()],
             settings={"delegation": {"max_depth": 9}},
         )  # fmt: skip
-        outer = agent(
-            tmp_path, "outer", ask("middle"), text("ok"), tools=[middle.as_tool()], settings=settings
-        )
+        script = [ask("middle"), text("ok")]
+        outer = agent(tmp_path, "outer", *script, tools=[middle.as_tool()], settings=settings)
         return outer.run_conversation("go"), middle
 
     result, middle = chain()
@@ -167,14 +161,9 @@ def test_a_yes_is_asked_of_the_same_person_with_the_task(tmp_path: Path, allowed
         settings={"approval": {"bypass": True, "policy": {"look": "deny"}}},
     )  # fmt: skip
     questions: list[Any] = []
-
-    def person(question: Any) -> bool:
-        questions.append(question)
-        return allowed
-
     agent(
-        tmp_path, "boss", ask("cats"), text("ok"), tools=[cats.as_tool()],
-        settings={"delegation": {"approvals": "ask"}}, callbacks={"approval": person},
+        tmp_path, "boss", ask("cats"), text("ok"), tools=[cats.as_tool()], settings={"delegation": {"approvals": "ask"}},
+        callbacks={"approval": lambda question: questions.append(question) or allowed},
     ).run_conversation("go")  # fmt: skip
     assert [(one.name, one.origin) for one in questions] == [("drop", "Where is the cat?")]
     answers = [row["content"] for row in requests(cats)[1]["messages"] if row["role"] == "tool"]

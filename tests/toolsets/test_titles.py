@@ -40,10 +40,8 @@ def title(home: Path, session: str) -> str:
 
 @pytest.mark.behaviour("SESS-15")
 def test_a_session_is_named_after_its_first_turn_and_only_then(tmp_path: Path) -> None:
-    with asked(tmp_path, [text('"Rye bread that holds."\n')], [text("Slowly."), text("Yes.")]) as (
-        agent,
-        server,
-    ):
+    small, main = [text('"Rye bread that holds."\n')], [text("Slowly."), text("Yes.")]
+    with asked(tmp_path, small, main) as (agent, server):
         result = agent.run_conversation(QUESTION)
         LOOP.run(agent.background.settled())
         assert title(tmp_path, result.session_id) == "Rye bread that holds"

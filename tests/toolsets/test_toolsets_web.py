@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from fsm_agent.conversation.effects import RunTool, ToolOutcome
-from fsm_agent.providers.scripted.clock import FakeClock
+from fsm_agent.conversation.effects import ToolOutcome
 from fsm_agent.settings.model import Settings, Web
-from fsm_agent.tools import ToolFailure, ToolRunner
+from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import toolset
 from fsm_agent.toolsets.addresses import is_public, named, reachable
 from fsm_agent.toolsets.fetch import Fetched, Fetcher
 from fsm_agent.toolsets.page import text_of_page
 from fsm_agent.toolsets.page_worker import read
 from fsm_agent.toolsets.web import PAGE, web_tools
+from tests.helpers.toolbench import ToolBench
 from tests.helpers.waiting import PATIENCE
 from tests.helpers.web_server import Answer, html, moved, site
 
@@ -56,13 +56,7 @@ def refused(url: str, settings: Web = HERE, names: Names | None = None) -> str:
 
 
 def use(url: str, settings: Web = HERE, **arguments: object) -> ToolOutcome:
-    runner = ToolRunner(web_tools(settings), clock=FakeClock(), poll=0.02)
-    return asyncio.run(
-        runner.run(RunTool("1", "web_fetch", {"url": url, **arguments}, 2 * PATIENCE), asyncio.Event())
-    )
-
-
-# --------------------------------------------------------------------------------------------------------- addresses
+    return ToolBench(web_tools(settings)).use("web_fetch", url=url, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -84,22 +78,9 @@ def test_addresses_that_are_not_public(address: str) -> None:
 @pytest.mark.parametrize(
     "address",
     [
-        *(
-            "1.1.1.1",
-            "8.8.8.8",
-            "172.15.255.255",
-            "172.32.0.1",
-            "100.63.255.255",
-            "223.255.255.255",
-            "168.63.129.17",
-        ),
-        *(
-            "2606:4700:4700::1111",
-            "2a00:1450:4001::1",
-            "::ffff:8.8.8.8",
-            "64:ff9b::808:808",
-            "2002:808:808::1",
-        ),
+        *("1.1.1.1", "8.8.8.8", "172.15.255.255", "172.32.0.1", "100.63.255.255", "223.255.255.255"),
+        *("168.63.129.17", "2606:4700:4700::1111", "2a00:1450:4001::1", "::ffff:8.8.8.8"),
+        *("64:ff9b::808:808", "2002:808:808::1"),
     ],
 )
 def test_addresses_that_are_public(address: str) -> None:
@@ -127,40 +108,37 @@ def test_the_own_network_is_not_fetched_however_it_is_written(url: str) -> None:
     assert "not a public address" in refused(url, Web())
 
 
-@pytest.mark.parametrize(
-    "url", ["http://①②⑦.0.0.1/", "http://0177.0.0.1/", "http://LOCALHOST./", "http://127.0.0.1%00.example/"]
-)
-def test_other_ways_to_write_it_lead_nowhere(url: str) -> None:
-    refused(url, Web())
+def test_other_ways_to_write_it_lead_nowhere() -> None:
+    for host in ("①②⑦.0.0.1", "0177.0.0.1", "LOCALHOST.", "127.0.0.1%00.example"):
+        refused(f"http://{host}/", Web())
 
 
-@pytest.mark.parametrize(
-    ("url", "words"),
-    [
-        *(("file:///etc/passwd", "only http and https"), ("ftp://example.org/x", "only http and https")),
-        *(("gopher://example.org/", "only http and https"), ("javascript:alert(1)", "only http and https")),
-        *(("data:text/html,x", "only http and https"), ("//example.org/", "only http and https")),
-        *(("/etc/passwd", "only http and https"), ("http://", "names no host")),
-        *(("http:///x", "names no host"), ("http://user:secret@example.org/", "user name or password")),
-        *(("http://exa mple.org/", "no address found"), ("http://[::1/", "InvalidURL")),
-        *(("http://example.org:port/", "InvalidURL"), ("http://example.org/" + "x" * 3_000, "longer than")),
-        ("http://nowhere.invalid/", "no address found"),
-        ("http://" + "a" * 300 + ".example/", "no address found"),
-    ],
-)
-def test_what_cannot_be_fetched(url: str, words: str) -> None:
-    answer = refused(url, Web(), Names())
-    assert words in answer
-    assert "secret" not in answer
-    assert "\n" not in answer
+CANNOT = {
+    "only http and https": (
+        *("file:///etc/passwd", "ftp://example.org/x", "gopher://example.org/", "javascript:alert(1)"),
+        *("data:text/html,x", "//example.org/", "/etc/passwd"),
+    ),
+    "names no host": ("http://", "http:///x"),
+    "user name or password": ("http://user:secret@example.org/",),
+    "no address found": ("http://exa mple.org/", "http://nowhere.invalid/", f"http://{'a' * 300}.example/"),
+    "InvalidURL": ("http://[::1/", "http://example.org:port/"),
+    "longer than": ("http://example.org/" + "x" * 3_000,),
+}
+
+
+@pytest.mark.parametrize("words", CANNOT)
+def test_what_cannot_be_fetched(words: str) -> None:
+    for url in CANNOT[words]:
+        answer = refused(url, Web(), Names())
+        assert words in answer, url
+        assert "secret" not in answer
+        assert "\n" not in answer
 
 
 def test_a_name_is_checked_by_what_it_leads_to() -> None:
     names = Names(inner_example=[["93.184.216.34", "10.0.0.7"]])
-    assert (
-        refused("http://inner.example/", Web(), names)
-        == "inner.example: leads to 10.0.0.7, which is not a public address. Such addresses are not fetched."
-    )
+    why = "leads to 10.0.0.7, which is not a public address. Such addresses are not fetched."
+    assert refused("http://inner.example/", Web(), names) == f"inner.example: {why}"
     # only the named hosts when there are any
     settings = Web(only_hosts=("docs.example.org",), allow_private_hosts=("127.0.0.1",))
     assert "not among the hosts" in refused("http://127.0.0.1/", settings)
@@ -202,12 +180,8 @@ def test_the_next_address_is_tried_when_one_is_dead() -> None:
         fetched = fetch(served.url("/", "two.intranet"), Web(allow_private_hosts=("*.intranet",)), names)
         assert fetched.body == b"up"
         down = Names(two_intranet=[["127.0.0.2", "127.0.0.3"]])
-        assert "ConnectError" in refused(
-            served.url("/", "two.intranet"), Web(allow_private_hosts=("*.intranet",)), down
-        )
-
-
-# --------------------------------------------------------------------------------------------------------- transport
+        settings = Web(allow_private_hosts=("*.intranet",))
+        assert "ConnectError" in refused(served.url("/", "two.intranet"), settings, down)
 
 
 def test_redirects_are_followed_and_each_is_checked() -> None:
@@ -237,10 +211,8 @@ def test_large_pages_are_cut() -> None:
         fetched = fetch(served.url(), Web(allow_private_hosts=("127.0.0.1",), max_bytes=50_000))
         assert (len(fetched.body), fetched.cut) == (50_000, True)
     # damaged and unknown encodings
-    pages = {
-        "/br": Answer(b"x", headers={"Content-Encoding": "br"}),
-        "/bad": Answer(b"not gzip at all", headers={"Content-Encoding": "gzip"}),
-    }
+    br, bad = ({"Content-Encoding": name} for name in ("br", "gzip"))
+    pages = {"/br": Answer(b"x", headers=br), "/bad": Answer(b"not gzip at all", headers=bad)}
     with site(pages) as served:
         assert "'br', which was not asked for" in refused(served.url("/br"))
         assert "damaged" in refused(served.url("/bad"))
@@ -264,23 +236,16 @@ def test_large_pages_are_cut() -> None:
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "bare"])
 def test_a_compressed_page_unfolds_only_as_far_as_it_may(encoding: str) -> None:
     page, bomb = b"small page", b"\0" * 50_000_000
-    packers = {
-        "gzip": gzip.compress,
-        "deflate": zlib.compress,
-        "bare": lambda data: zlib.compress(data)[2:-4],
-    }
+    pack = {"gzip": gzip.compress, "deflate": zlib.compress, "bare": lambda data: zlib.compress(data)[2:-4]}
     headers = {"Content-Encoding": encoding.replace("bare", "deflate"), "Content-Type": "text/plain"}
     pages = {
-        "/": Answer(packers[encoding](page), headers=headers),
-        "/bomb": Answer(packers[encoding](bomb), headers=headers),
+        path: Answer(pack[encoding](body), headers=headers) for path, body in (("/", page), ("/bomb", bomb))
     }
     with site(pages) as served:
         assert fetch(served.url()).body == page
         fetched = fetch(served.url("/bomb"))
         assert (len(fetched.body), fetched.cut) == (HERE.max_bytes, True)
 
-
-# ---------------------------------------------------------------------------------------------------------- as text
 
 PAGE_HTML = """<!doctype html><html><head><title>A &amp; B</title><style>p{}</style><script>alert("<p>x</p>")</script></head>
 <body><nav><a href="/home">Home</a></nav><main><h1>Hello</h1><p>Some <b>bold</b> text with a <a href="d.html?a=1&amp;b=2">link
@@ -308,21 +273,15 @@ def test_a_page_becomes_text_that_reads_well() -> None:
     assert read("<nav>menu<p>the only text", "https://ex.org/", whole=False) == "menu\n\nthe only text"
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        *("", "<", "<a", "</p></p></ul></pre></a>", "<!--", "&#xd800;&#0;", "<a href='http://[/'>x</a>"),
-        "<li>" * 500,
-    ],
-)
-def test_broken_markup_is_read_anyhow(page: str) -> None:
-    read(page, "https://ex.org/", whole=False)
+def test_broken_markup_is_read_anyhow() -> None:
+    bad = ("", "<", "<a", "</p></p></ul></pre></a>", "<!--", "&#xd800;&#0;", "<a href='http://[/'>x</a>")
+    for page in (*bad, "<li>" * 500):
+        read(page, "https://ex.org/", whole=False)
 
 
 def page_of(body: bytes, kind: str) -> str:
-    return asyncio.run(
-        text_of_page(Fetched("http://x.example/", 200, "OK", kind, body, cut=False), whole=False)
-    )
+    page = Fetched("http://x.example/", 200, "OK", kind, body, cut=False)
+    return asyncio.run(text_of_page(page, whole=False))
 
 
 @pytest.mark.parametrize(
@@ -344,21 +303,16 @@ def test_what_is_text_is_decoded(body: bytes, kind: str, text: str) -> None:
     assert page_of(body, kind) == text
 
 
-@pytest.mark.parametrize(
-    "kind", ["application/pdf", "image/png", "application/octet-stream", "application/zip", "nonsense"]
-)
-def test_what_is_no_text_is_only_named(kind: str) -> None:
-    with pytest.raises(ToolFailure, match=f"{kind}, 5 bytes: not text"):
-        page_of(b"\0\1\2\3\4", kind)
+def test_what_is_no_text_is_only_named() -> None:
+    for kind in ("application/pdf", "image/png", "application/octet-stream", "application/zip", "nonsense"):
+        with pytest.raises(ToolFailure, match=f"{kind}, 5 bytes: not text"):
+            page_of(b"\0\1\2\3\4", kind)
 
 
 def test_a_page_that_is_made_to_keep_a_parser_busy_harms_nobody() -> None:
     page = Fetched("http://x.example/", 200, "OK", "text/html", b"<!" * 1_000_000, cut=False)
     with pytest.raises(ToolFailure, match="could not be read within"):
         asyncio.run(text_of_page(page, whole=False, seconds=0.001))
-
-
-# ---------------------------------------------------------------------------------------------------------- the tool
 
 
 def test_the_tool_marks_what_it_brings_as_somebody_elses() -> None:
@@ -374,13 +328,10 @@ def test_the_tool_marks_what_it_brings_as_somebody_elses() -> None:
         outcome = use(served.url("/no"))
         assert outcome.status == "error"
         assert outcome.text.startswith(f"{served.url('/no')}: HTTP 403 Forbidden\n<external-content")
-        assert (
-            "[Warning: this text holds what attacks look like: instruction override (line 1).]"
-            in outcome.text
-        )
-        assert (
-            use(served.url("/missing")).text == f"{served.url('/missing')}: HTTP 404 Not Found\nno such page"
-        )
+        warning = "this text holds what attacks look like: instruction override (line 1)."
+        assert f"[Warning: {warning}]" in outcome.text
+        missing = served.url("/missing")
+        assert use(missing).text == f"{missing}: HTTP 404 Not Found\nno such page"
     # control sequences of a page do not come through
     body = b"one \x1b]0;title\x07two \x1b[31mthree\x9b2J \xe2\x80\xaefour, and some more words"
     with site({"/": Answer(body, headers={"Content-Type": "text/plain"})}) as served:

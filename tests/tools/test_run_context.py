@@ -128,6 +128,19 @@ def test_tools_that_need_deps_are_not_started_without() -> None:
         agent.run_conversation("pay it")
     agent.close()
 
+    # the context is the first parameter or none
+    def wrong(invoice: str, ctx: RunContext[Bank]) -> str:
+        """Pay."""
+        return invoice
+
+    with pytest.raises(ConfigError, match="RunContext in the wrong place"):
+        tool(wrong)
+    # a tool that is called directly takes its context as any function
+    logging.getLogger("fsm_agent.tool").setLevel(logging.ERROR)
+    deps = bank()
+    assert "pay" not in pay(RunContext(deps, "s", "t", "task"), "9", "k").split()[:3]
+    assert deps.paid == ["9 False"]
+
 
 @pytest.mark.parametrize(
     "annotation", [RunContext, RunContext[Any], RunContext[None], RunContext[Bank | None]]
@@ -143,15 +156,6 @@ def test_tools_that_can_do_without_are(annotation: Any) -> None:
     agent.close()
 
 
-def test_the_context_is_the_first_parameter_or_none() -> None:
-    def wrong(invoice: str, ctx: RunContext[Bank]) -> str:
-        """Pay."""
-        return invoice
-
-    with pytest.raises(ConfigError, match="RunContext in the wrong place"):
-        tool(wrong)
-
-
 def test_children_work_with_the_deps_of_their_parent(tmp_path: Path) -> None:
     script = [
         tools(call("delegate_task", {"goal": "pay"})),
@@ -164,13 +168,6 @@ def test_children_work_with_the_deps_of_their_parent(tmp_path: Path) -> None:
     assert agent.run_conversation("pay it", deps=deps).completed
     agent.close()
     assert deps.paid == ["8 True"]
-
-
-def test_a_tool_that_is_called_directly_takes_its_context_as_any_function() -> None:
-    logging.getLogger("fsm_agent.tool").setLevel(logging.ERROR)
-    deps = bank()
-    assert "pay" not in pay(RunContext(deps, "s", "t", "task"), "9", "k").split()[:3]
-    assert deps.paid == ["9 False"]
 
 
 KILLED = """

@@ -110,8 +110,7 @@ def test_built_in_tools_are_read_once_a_process() -> None:
     assert [one.spec.name for one in first] == [one.spec.name for one in second]
     assert all(one.spec is other.spec for one, other in zip(first, second, strict=True))
 
-
-def test_what_was_read_belongs_to_the_function_as_it_is_and_to_the_options() -> None:
+    # what was read belongs to the function as it is and to the options
     def look(path: str) -> str:
         """Look."""
         return path

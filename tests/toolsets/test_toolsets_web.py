@@ -135,7 +135,7 @@ def test_what_cannot_be_fetched(words: str) -> None:
         assert "\n" not in answer
 
 
-def test_a_name_is_checked_by_what_it_leads_to() -> None:
+def test_a_name_that_leads_home_is_refused() -> None:
     names = Names(inner_example=[["93.184.216.34", "10.0.0.7"]])
     why = "leads to 10.0.0.7, which is not a public address. Such addresses are not fetched."
     assert refused("http://inner.example/", Web(), names) == f"inner.example: {why}"

@@ -79,9 +79,8 @@ def in_the_tree(one: dict[str, Any]) -> str:
     place = ValuePlace(1, 0, "Request")
     tree = references.add(place, {"waits for a person": variables([one])})
     for name in ("waits for a person", "[0]", "question"):
-        (tree,) = [
-            value["variablesReference"] for value in references.children(tree) if value["name"] == name
-        ]
+        found = [one["variablesReference"] for one in references.children(tree) if one["name"] == name]
+        (tree,) = found
     return "\n".join(value["value"] for value in references.children(tree))
 
 

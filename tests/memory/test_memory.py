@@ -127,6 +127,7 @@ def test_agents_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.bak"))
 
 
+@pytest.mark.slow
 def test_another_process_is_a_writer_like_any_other(file: MemoryFile) -> None:
     file.change([add("mine")])
     program = (

@@ -110,7 +110,7 @@ POSTS = (
     *("/api/turns/{turn}/fork", "/api/turns/{turn}/resume"),
 )
 ORDERS = tuple(f"/api/turns/{{turn}}/orders/{name}" for name in (*NAMES, "nothing"))
-LIMITS = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+LIMITS = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @LIMITS

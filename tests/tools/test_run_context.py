@@ -184,6 +184,7 @@ Agent(ScriptedModel([tools(call("book", {"seat": "4"}))]), tools=[book], toolset
 """
 
 
+@pytest.mark.slow
 def test_a_call_whose_process_ended_knows_that_it_is_made_again(tmp_path: Path) -> None:
     died = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, timeout=60)
     assert died.returncode == -9

@@ -235,7 +235,7 @@ def test_large_pages_are_cut() -> None:
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "bare"])
 def test_a_compressed_page_unfolds_only_as_far_as_it_may(encoding: str) -> None:
-    page, bomb = b"small page", b"\0" * 50_000_000
+    page, bomb = b"small page", b"\0" * 10_000_000
     pack = {"gzip": gzip.compress, "deflate": zlib.compress, "bare": lambda data: zlib.compress(data)[2:-4]}
     headers = {"Content-Encoding": encoding.replace("bare", "deflate"), "Content-Type": "text/plain"}
     pages = {

@@ -113,7 +113,7 @@ def test_words_beside_calls_are_no_answer_where_answers_are_looked_at(
     assert ("sk-6" in (result.final_response or "")) == (not guards)
 
 
-def test_a_guardrail_beside_the_request_wins_over_its_reply(tmp_path: Path) -> None:
+def test_a_guardrail_beside_the_request_wins_over_its_reply_and_is_asked_once(tmp_path: Path) -> None:
     begun = asyncio.Event()
 
     async def slow(context: RunContext[Any], words: str) -> Block:
@@ -132,15 +132,13 @@ def test_a_guardrail_beside_the_request_wins_over_its_reply(tmp_path: Path) -> N
     assert (result.turn_exit_reason, result.attempts) == ("guardrail_blocked", 1)
     assert "an answer" not in str(result.messages)
     assert "an answer" not in str(result.final_response)
-
-
-def test_a_guardrail_beside_the_request_is_asked_once(tmp_path: Path) -> None:
+    # a guardrail beside the request is asked once
     asked = []
 
     def count(context: RunContext[Any], words: str) -> None:
         asked.append(words)
 
-    run(tmp_path, [length("a, "), text("b")], input_guardrails=[Guardrail(count, beside=True)])
+    run(tmp_path / "2", [length("a, "), text("b")], input_guardrails=[Guardrail(count, beside=True)])
     assert asked == ["go"]
 
 

@@ -126,12 +126,7 @@ def test_a_call_is_changed_answered_or_refused(tmp_path: Path, where: str, ran: 
 
 
 def test_a_person_is_asked_about_the_arguments_that_run(tmp_path: Path) -> None:
-    asked = []
-
-    @tool(approval="ask")
-    def put(where: str) -> str:
-        """Put it."""
-        return f"put in {where}"
+    asked, put = [], tool(approval="ask", name="put")(lambda where: f"put in {where}")
 
     class Elsewhere(Hooks):
         def before_tool(self, context: RunContext[Any], call: ShownCall) -> dict[str, str]:
@@ -285,8 +280,7 @@ def test_a_hook_before_a_tool_that_fails_lets_it_not_run(tmp_path: Path) -> None
 @pytest.mark.parametrize("point", ["after_request", "after_tool", "turn_end", "on_move"])
 def test_a_hook_that_fails_afterwards_changes_nothing_and_says_so(tmp_path: Path, point: str) -> None:
     lines: list[str] = []
-    agent, _ = agent_of(tmp_path, LOOK, Broken(point),
-                        callbacks={"status": lines.append})  # fmt: skip
+    agent, _ = agent_of(tmp_path, LOOK, Broken(point), callbacks={"status": lines.append})
     assert agent.chat("look") == "done"
     said = [line for line in lines if "hook Broken failed: ZeroDivisionError('by hook')" in line]
     assert bool(said) == (point != "on_move"), "what is only told is logged"

@@ -105,15 +105,17 @@ def test_the_callers_identity_wins_and_one_that_gives_other_orders_is_not_taken(
 
 
 @pytest.mark.behaviour("PROMPT-09")
-def test_without_tools_nothing_speaks_of_tools(sources: Sources) -> None:
-    prompt = built(replace(sources, tools=()))
-    assert "tool" not in prompt.replace(IDENTITY, "").replace(str(sources.workdir), "")
-
-
 def test_the_same_sources_make_the_same_bytes(sources: Sources) -> None:
     skill(sources.home / "skills", "b", "Second.")
     skill(sources.home / "skills", "a", "First.")
     assert built(sources) == built(sources)
+    # without tools nothing speaks of tools
+    prompt = built(replace(sources, tools=()))
+    assert "tool" not in prompt.replace(IDENTITY, "").replace(str(sources.workdir), "")
+    # project files can be switched off
+    write(sources.workdir / "AGENTS.md", "Use tabs.")
+    off = Settings(prompt={"context_files": False}).prompt
+    assert "Use tabs." not in built(replace(sources, settings=off))
 
 
 @pytest.mark.behaviour("PROMPT-10")
@@ -149,12 +151,8 @@ def test_platform_hints_are_added_to_or_replaced() -> None:
     assert platform_hint("terminal", "My words.", replace=False).endswith("My words.")
     assert platform_hint("terminal", "My words.", replace=True) == "My words."
     assert platform_hint(None, "", replace=True) == ""
-
-
-@pytest.mark.behaviour("PROMPT-13")
-@pytest.mark.parametrize("name", get_args(get_args(Prompt.model_fields["platform"].annotation)[0]))
-def test_every_platform_that_can_be_set_has_its_words(name: str) -> None:
-    assert platform_hint(name, "", replace=False)
+    for name in get_args(get_args(Prompt.model_fields["platform"].annotation)[0]):
+        assert platform_hint(name, "", replace=False), "each that can be set has its words"
 
 
 @pytest.mark.behaviour("PROMPT-12")
@@ -270,12 +268,10 @@ def test_a_file_that_gives_other_orders_is_replaced_by_a_note(tmp_path: Path) ->
 
 
 @pytest.mark.behaviour("PROMPT-05")
-@pytest.mark.parametrize(
-    ("window", "cap"), [(None, 20_000), (8_000, 20_000), (200_000, 48_000), (10_000_000, 500_000)]
-)
-def test_the_cap_grows_with_the_window(window: int | None, cap: int) -> None:
-    assert cap_of(window) == cap
-    assert cap_of(window, 5_000) == 5_000
+def test_the_cap_grows_with_the_window() -> None:
+    for window, cap in ((None, 20_000), (8_000, 20_000), (200_000, 48_000), (10_000_000, 500_000)):
+        assert cap_of(window) == cap
+        assert cap_of(window, 5_000) == 5_000
 
 
 @pytest.mark.behaviour("PROMPT-05")
@@ -300,12 +296,6 @@ def test_a_long_file_keeps_its_head_and_tail(tmp_path: Path) -> None:
     assert "50,100,000 bytes" in reading.notice
 
 
-def test_project_files_can_be_switched_off(sources: Sources) -> None:
-    write(sources.workdir / "AGENTS.md", "Use tabs.")
-    off = Settings(prompt={"context_files": False}).prompt
-    assert "Use tabs." not in built(replace(sources, settings=off))
-
-
 def test_front_matter_is_read_as_yaml_writes_it() -> None:
     values = front_matter(
         "---\nname: 'pdf''s'\ndescription: >-\n  Reads PDF files.\n  And writes them.\nlicense: MIT # really\n"
@@ -316,13 +306,8 @@ def test_front_matter_is_read_as_yaml_writes_it() -> None:
         "name": "pdf's", "description": "Reads PDF files. And writes them.", "license": "MIT", "title": 'A: "quoted" one',
         "long": "begins here goes on", "metadata": "author: x", "empty": "",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "text", ["", "no front matter", "---\nname: x\nnever closed", "text\n---\nname: x\n---\n"]
-)
-def test_without_front_matter_there_are_no_keys(text: str) -> None:
-    assert front_matter(text) == {}
+    for text in ("", "no front matter", "---\nname: x\nnever closed", "text\n---\nname: x\n---\n"):
+        assert front_matter(text) == {}
 
 
 @pytest.mark.behaviour("PROMPT-11")
@@ -457,6 +442,6 @@ System: Linux only. User: any. Llama uses `[INST]`. From now on, you will be ask
 }
 
 
-@pytest.mark.parametrize("text", ORDINARY.values(), ids=ORDINARY.keys())
-def test_ordinary_files_pass(text: str) -> None:
-    assert scan(text) == ()
+def test_ordinary_files_pass() -> None:
+    for name, text in ORDINARY.items():
+        assert scan(text) == (), name

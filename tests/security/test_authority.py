@@ -390,21 +390,17 @@ def test_its_budgets_are_no_larger_than_those_of_a_new_turn(tmp_path: Path) -> N
     few = {"max_iterations": 3, "budget": {"grace_call": False}}
     desk = Desk(tmp_path / "b", model=ScriptedModel(forever), settings=few)
     assert desk.agent.resume(turn).run().api_calls == 3
-
-
-def test_counters_that_would_widen_a_budget_are_refused(tmp_path: Path) -> None:
-    turn, lines = made_by(tmp_path / "a", call("look", {}, "c1"))
+    # counters that would widen a budget are refused
+    turn, lines = made_by(tmp_path / "2" / "a", call("look", {}, "c1"))
     in_turn(lines)["delta"]["iterations"] = {"to": -5}
-    imported(tmp_path / "b", lines)
+    imported(tmp_path / "2" / "b", lines)
     with pytest.raises(ConfigError, match=r"counter iterations of .* cannot be used; given: -5"):
-        Desk(tmp_path / "b").agent.resume(turn)
-
-
-def test_a_turn_of_a_file_cannot_be_the_snapshot_of_another_one(tmp_path: Path) -> None:
-    _, lines = made_by(tmp_path / "a", call("look", {}, "c1"))
+        Desk(tmp_path / "2" / "b").agent.resume(turn)
+    # a turn of a file cannot be the snapshot of another one
+    _, lines = made_by(tmp_path / "3" / "a", call("look", {}, "c1"))
     in_file(lines, "turn")["start"]["turn_id"] = "s-own-1"
     with pytest.raises(ConfigError, match="start: turn_id must be the turn's own"):
-        imported(tmp_path / "b", lines)
+        imported(tmp_path / "3" / "b", lines)
 
 
 def test_no_key_goes_to_an_address_that_a_file_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

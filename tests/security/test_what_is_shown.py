@@ -129,9 +129,7 @@ def test_a_long_call_says_how_much_of_it_there_is() -> None:
     request = asked("terminal", {"command": "true\n" * 400})
     for screen in (at_the_terminal(request), asked_for(held(request))):
         assert "2,000 characters in 401 lines" in screen
-
-
-def test_what_an_answer_for_longer_would_remember_is_said_with_the_question() -> None:
+    # what an answer for longer would remember is said with the question
     request = asked("terminal", {"command": "rm -r build"})
     one = held(request)
     assert "s, a or never would remember │ terminal(rm -r build)" in at_the_terminal(request)

@@ -178,7 +178,9 @@ def test_what_belongs_to_no_turn_is_measured(seen: Collected, tmp_path: Path) ->
     assert seen.total("fsm.store.fenced_writes") == 1
 
 
-def test_settings_switch_it_on_and_an_argument_decides(tmp_path: Path) -> None:
+def test_settings_switch_it_on_and_an_argument_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def tracing(**options: Any) -> Any:
         return Agent(ScriptedModel(), home=tmp_path, **options)._services.tracing
 
@@ -189,6 +191,10 @@ def test_settings_switch_it_on_and_an_argument_decides(tmp_path: Path) -> None:
     assert tracing(settings=on, telemetry=False) is None
     with pytest.raises(ConfigError, match=r"telemetry has the wrong type"):
         tracing(telemetry="yes")
+    # without the extra it is one clear line
+    monkeypatch.setitem(sys.modules, "fsm_agent.telemetry.tracing", None)
+    with pytest.raises(ConfigError, match=r"telemetry needs OpenTelemetry .*\[otel\]"):
+        Agent("offline:demo", home=tmp_path / "2", telemetry=True)
 
 
 def test_the_standard_variables_decide_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,9 +220,3 @@ def test_nothing_of_it_is_loaded_where_nobody_wants_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", program, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
-
-
-def test_without_the_extra_it_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fsm_agent.telemetry.tracing", None)
-    with pytest.raises(ConfigError, match=r"telemetry needs OpenTelemetry .*\[otel\]"):
-        Agent("offline:demo", home=tmp_path, telemetry=True)

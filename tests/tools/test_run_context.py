@@ -85,6 +85,18 @@ def test_deps_are_in_no_file(tmp_path: Path) -> None:
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert files
     assert not any(b"a-secret-of-the-host" in path.read_bytes() for path in files)
+    # children work with the deps of their parent
+    script = [
+        tools(call("delegate_task", {"goal": "pay"})),
+        tools(call("pay", {"invoice": "8"})),
+        text("paid"),
+        text("done"),
+    ]
+    agent = Agent(ScriptedModel(script), tools=[pay], toolsets=["delegate"], home=tmp_path / "2")
+    deps = bank()
+    assert agent.run_conversation("pay it", deps=deps).completed
+    agent.close()
+    assert deps.paid == ["8 True"]
 
 
 @tool(name="look")
@@ -154,20 +166,6 @@ def test_tools_that_can_do_without_are(annotation: Any) -> None:
     agent = Agent(ScriptedModel([tools(call("look_at")), text("done")]), tools=[look_at], toolsets=[])
     assert "None" in str(agent.run_conversation("go").messages)
     agent.close()
-
-
-def test_children_work_with_the_deps_of_their_parent(tmp_path: Path) -> None:
-    script = [
-        tools(call("delegate_task", {"goal": "pay"})),
-        tools(call("pay", {"invoice": "8"})),
-        text("paid"),
-        text("done"),
-    ]
-    agent = Agent(ScriptedModel(script), tools=[pay], toolsets=["delegate"], home=tmp_path)
-    deps = bank()
-    assert agent.run_conversation("pay it", deps=deps).completed
-    agent.close()
-    assert deps.paid == ["8 True"]
 
 
 KILLED = """

@@ -118,6 +118,7 @@ def test_a_new_file_is_as_open_as_the_umask_says_and_a_folder_or_copy_of_ours_is
     (copy,) = (tmp_path / "2").glob("*.backup")
     assert mode(copy) == 0o600
     # folders that were missing above are closed too
+    (tmp_path / "3").mkdir()
     before = mode(tmp_path / "3")
     private_folder(tmp_path / "3" / "a" / "b" / "c")
     assert [mode(tmp_path / "3" / name) for name in ("a", "a/b", "a/b/c")] == [0o700] * 3

@@ -27,31 +27,35 @@ def asked(tool: str, workdir: str = "/work", paths: tuple[str, ...] = (), **argu
     return Asked.of(tool, arguments, paths, workdir)
 
 
-# Patterns
-
-
-@pytest.mark.parametrize(
-    ("pattern", "command", "allowed"),
-    [
-        ("terminal", "anything | at all", True),
-        ("term*", "ls", True),
-        ("job_start", "ls", False),
-        ("terminal(git status*)", "git status -s", True),
-        ("terminal(git status*)", "git push", False),
-        ("terminal(git status*)", "git status; rm -r src", False),
-        ("terminal(git status*)", "git status && curl x | sh", False),
-        ("terminal(git status*)", "git status $(rm -r src)", False),
-        ("terminal(git status*)", "git status `rm -r src`", False),
-        ("terminal(git status*)", "git status\nrm -r src", False),
-        ("terminal(git status*)", "git status > /etc/hosts", False),
-        ("terminal(git status*)", "GIT_DIR=/x git status", False),
-        ("terminal(git log | head)", "git log | head", True),
-        ("terminal(git log | head)", "git log | head -3", False),
-        ("terminal(ls [[]a])", "ls [a]", True),
-        ("terminal(*)", "echo a; echo b", False),
-    ],
+STATUS, PIPE = "terminal(git status*)", "terminal(git log | head)"
+ALLOWED = (
+    *(("terminal", "anything | at all"), ("term*", "ls"), (STATUS, "git status -s")),
+    *((PIPE, "git log | head"), ("terminal(ls [[]a])", "ls [a]")),
 )
-def test_what_a_pattern_of_commands_allows(pattern: str, command: str, allowed: bool) -> None:
+NOT_ALLOWED = (
+    *(
+        ("job_start", "ls"),
+        (STATUS, "git push"),
+        (STATUS, "git status; rm -r src"),
+        (PIPE, "git log | head -3"),
+    ),
+    *(
+        (STATUS, "git status && curl x | sh"),
+        (STATUS, "git status $(rm -r src)"),
+        (STATUS, "git status `rm -r src`"),
+    ),
+    *(
+        (STATUS, "git status\nrm -r src"),
+        (STATUS, "git status > /etc/hosts"),
+        (STATUS, "GIT_DIR=/x git status"),
+    ),
+    ("terminal(*)", "echo a; echo b"),
+)
+
+
+@pytest.mark.parametrize(("pattern", "command"), [*ALLOWED, *NOT_ALLOWED])
+def test_what_a_pattern_of_commands_allows(pattern: str, command: str) -> None:
+    allowed = (pattern, command) in ALLOWED
     assert Pattern.of(pattern).allows(asked("terminal", command=command), "/work") is allowed
 
 
@@ -73,9 +77,8 @@ def test_a_command_in_another_directory_is_another_command() -> None:
     assert not pattern.allows(asked("terminal", command="make clean", directory="/other"), "/work")
     there = asked("terminal", command="make clean", directory="/other")
     assert Pattern.of(there.exactly).allows(there, "/work")
-    assert not Pattern.of(there.exactly).allows(
-        asked("terminal", command="make clean", directory="/third"), "/work"
-    )
+    third = asked("terminal", command="make clean", directory="/third")
+    assert not Pattern.of(there.exactly).allows(third, "/work")
 
 
 def test_a_second_command_is_not_hidden_behind_an_allowed_one() -> None:
@@ -136,9 +139,6 @@ def test_a_text_that_is_no_pattern_is_refused_in_one_line(text: str) -> None:
         Agent(ScriptedModel(), settings={"approval": {"deny": [text]}}, toolsets=[])
 
 
-# Through whole turns
-
-
 class Scene:
     """An agent with a dangerous and a harmless tool, and a person who answers."""
 
@@ -148,38 +148,27 @@ class Scene:
 
     def play(self, *calls: Any, session: str | None = None, one_by_one: bool = False) -> list[str]:
         script = [tools(one) for one in calls] if one_by_one else [tools(*calls)]
-        callbacks: dict[str, Any] = {"approval": self._answer} if self._answers else {}
+        callbacks: dict[str, Any] = {"approval": self.answer} if self._answers else {}
         if self._hook is not None:
             callbacks["before_tool"] = self._hook
         agent = Agent(
-            ScriptedModel([*script, text("ok")]), home=self.home, session_id=session, tools=[self._drop(), self._look()],
+            ScriptedModel([*script, text("ok")]), home=self.home, session_id=session, tools=[self.drop(), self.look()],
             toolsets=[], callbacks=callbacks, settings={"approval": self._settings, "poll": {"control": 0.02}},
         )  # fmt: skip
         self.agent = agent
         return [row["content"] for row in agent.run_conversation("go").messages if row["role"] == "tool"]
 
-    def _answer(self, request: Any) -> Any:
+    def answer(self, request: Any) -> Any:
         self.asked.append(request)
         answer = self._answers[min(len(self.asked), len(self._answers)) - 1]
         return answer(self) if callable(answer) else answer
 
-    def _drop(self) -> Any:
-        @tool(approval="ask")
-        def drop(name: str) -> str:
-            """Drop a table."""
-            self.ran.append(f"drop {name}")
-            return "dropped"
+    def drop(self) -> Any:
+        return tool(approval="ask", name="drop")(lambda name: self.ran.append(f"drop {name}") or "dropped")
 
-        return drop
-
-    def _look(self) -> Any:
-        @tool(concurrency="parallel", effect="pure")
-        def look(name: str) -> str:
-            """Look at a table."""
-            self.ran.append(f"look {name}")
-            return "seen"
-
-        return look
+    def look(self) -> Any:
+        seen = tool(concurrency="parallel", effect="pure", name="look")
+        return seen(lambda name: self.ran.append(f"look {name}") or "seen")
 
 
 def drop(name: str = "users") -> Any:
@@ -270,12 +259,7 @@ def test_bypass_is_read_once_and_does_not_cover_what_is_forbidden(
     monkeypatch.setenv("FSM_AGENT_APPROVAL__BYPASS", "false")
     ran: list[str] = []
 
-    @tool(approval="ask")
-    def danger() -> str:
-        """Danger."""
-        ran.append("x")
-        return "ran"
-
+    danger = tool(approval="ask", name="danger")(lambda: ran.append("x"))
     script = [tools(call("sneak")), tools(call("danger")), text("ok")]
     Agent(ScriptedModel(script), home=tmp_path, tools=[sneak, danger], toolsets=[]).chat("go")
     assert not ran
@@ -285,29 +269,16 @@ def test_bypass_is_read_once_and_does_not_cover_what_is_forbidden(
 def test_a_hard_line_holds_against_everything(tmp_path: Path) -> None:
     ran: list[str] = []
 
-    @tool(approval="ask")
-    def terminal(command: str) -> str:
-        """Run."""
-        ran.append(command)
-        return "ran"
-
+    terminal = tool(approval="ask", name="terminal")(lambda command: ran.append(command))
     rules = {"bypass": True, "allow": ["*"], "policy": {"terminal": "allow"}}
     callbacks = {"approval": lambda request: True, "before_tool": lambda name: "approve"}
     script = [tools(call("terminal", {"command": "rm -rf /"})), text("ok")]
-    agent = Agent(
-        ScriptedModel(script),
-        home=tmp_path,
-        tools=[terminal],
-        toolsets=[],
-        settings={"approval": rules},
-        callbacks=callbacks,
-    )
+    settings: Any = {"approval": rules}
+    options: Any = {"home": tmp_path, "toolsets": [], "settings": settings, "callbacks": callbacks}
+    agent = Agent(ScriptedModel(script), tools=[terminal], **options)
     result = agent.run_conversation("go")
     assert not ran
     assert "never be approved" in result.messages[2]["content"]
-
-
-# Hooks
 
 
 @pytest.mark.behaviour("EXEC-19c", "EXEC-19e", "APPR-09")
@@ -316,10 +287,7 @@ def test_a_hard_line_holds_against_everything(tmp_path: Path) -> None:
     [
         (None, ["drop users", "look users"], 1),
         ("approve", ["drop users", "look users"], 0),
-        ("block", [], 0),
-        (("block", "not on Fridays"), [], 0),
-        (False, [], 0),
-        ("perhaps", [], 0),
+        *((no, [], 0) for no in ("block", ("block", "not on Fridays"), False, "perhaps")),
     ],
 )
 def test_a_check_before_every_tool(tmp_path: Path, answer: Any, ran: list[str], questions: int) -> None:
@@ -353,13 +321,9 @@ def test_a_check_does_not_keep_reading_tools_from_running_at_the_same_time(tmp_p
 
     script = [tools(call("peek", {"n": 1}), call("peek", {"n": 2})), text("ok")]
     hook = {"before_tool": lambda name: None}
-    result = Agent(
-        ScriptedModel(script), home=tmp_path, tools=[peek], toolsets=[], callbacks=hook
-    ).run_conversation("go")
+    agent = Agent(ScriptedModel(script), home=tmp_path, tools=[peek], toolsets=[], callbacks=hook)
+    result = agent.run_conversation("go")
     assert [row["content"] for row in result.messages if row["role"] == "tool"] == ["1", "2"]
-
-
-# Waiting
 
 
 @pytest.mark.behaviour("APPR-01")
@@ -414,26 +378,16 @@ def test_what_is_not_understood_is_a_no(answer: Any) -> None:
 def test_an_answer_that_is_none_is_a_no_that_says_which_there_are(tmp_path: Path) -> None:
     lines: list[str] = []
     gone: list[str] = []
-
-    @tool(approval="ask")
-    def drop(name: str) -> str:
-        """Drop it."""
-        gone.append(name)
-        return "dropped"
-
+    drop = tool(approval="ask", name="drop")(lambda name: gone.append(name))
     script = ScriptedModel([tools(call("drop", {"name": "x"})), text("ok")])
     heard = {"approval": lambda question: "approve", "status": lines.append}
     with Agent(script, home=tmp_path, tools=[drop], callbacks=heard) as agent:
         rows = agent.run_conversation("go").messages
     assert gone == []
-    words = (
-        """the approval callback answered 'approve'; allowed: True, False, an Approval, "once", "session","""
-    )
+    allowed = 'True, False, an Approval, "once", "session",'
+    words = f"the approval callback answered 'approve'; allowed: {allowed}"
     assert words in rows[-2]["content"]
     assert [line for line in lines if words in line]
-
-
-# Kept with the session
 
 
 def grants_of(home: Path) -> Grants:
@@ -458,9 +412,8 @@ def test_a_fork_of_the_session_and_another_directory_ask_again(
     scene.play(drop(), session="s-1")
     other = Scene(tmp_path, "deny")
     script = ScriptedModel([tools(drop()), text("ok")])
-    agent = Agent(
-        script, home=tmp_path, tools=[other._drop()], toolsets=[], callbacks={"approval": other._answer}
-    )
+    person = {"approval": other.answer}
+    agent = Agent(script, home=tmp_path, tools=[other.drop()], toolsets=[], callbacks=person)
     fork = agent.fork(scene.agent.journal.recent(1)[0].id, 1).run()
     assert "denied" in fork.messages[-2]["content"]
     elsewhere = tmp_path / "elsewhere"
@@ -474,21 +427,11 @@ def test_a_yes_for_the_session_survives_a_compaction_that_begins_another_one(tmp
     Scene(tmp_path, "session").play(drop(), session="s-1")
     with store.database.reading() as c:
         ((workdir,),) = c.execute("SELECT workdir FROM session_grants").fetchall()
-    store.database.write(
-        lambda c: (
-            c.execute(
-                "INSERT INTO sessions (id, kind, parent, created, touched) VALUES ('s-2', 'compression',"
-                " 's-1', 0, 0), ('s-3', 'compression', 's-2', 0, 0), ('s-4', 'fork', 's-3', 0, 0)"
-            )
-            and None
-        )
-    )
-    assert [len(grants.of_session(session, workdir)) for session in ("s-1", "s-2", "s-3", "s-4")] == [
-        1,
-        1,
-        1,
-        0,
-    ]
+    rows = "('s-2', 'compression', 's-1', 0, 0), ('s-3', 'compression', 's-2', 0, 0), ('s-4', 'fork', 's-3', 0, 0)"
+    sessions = f"INSERT INTO sessions (id, kind, parent, created, touched) VALUES {rows}"
+    store.database.write(lambda c: c.execute(sessions) and None)
+    kept = [len(grants.of_session(session, workdir)) for session in ("s-1", "s-2", "s-3", "s-4")]
+    assert kept == [1, 1, 1, 0]
 
 
 def test_a_yes_for_the_session_is_taken_back_while_the_agent_lives(tmp_path: Path) -> None:
@@ -502,8 +445,8 @@ def test_a_yes_for_the_session_is_taken_back_while_the_agent_lives(tmp_path: Pat
     look_first = tool(effect="pure", name="revoke")(lambda: take_back() or "revoked")
     script = [tools(drop()), tools(drop()), tools(call("revoke")), tools(drop()), text("ok")]
     agent = Agent(
-        ScriptedModel(script), home=tmp_path, session_id="s-1", tools=[scene._drop(), look_first], toolsets=[],
-        callbacks={"approval": scene._answer},
+        ScriptedModel(script), home=tmp_path, session_id="s-1", tools=[scene.drop(), look_first], toolsets=[],
+        callbacks={"approval": scene.answer},
     )  # fmt: skip
     results = [row["content"] for row in agent.run_conversation("go").messages if row["role"] == "tool"]
     assert [result.partition(":")[0] for result in results] == ["dropped", "dropped", "revoked", "denied"]

@@ -59,9 +59,8 @@ def test_what_is_hidden_in_a_terminal_sequence_is_read() -> None:
 
 
 def test_names_keys_tasks_and_patterns_are_made_visible_too() -> None:
-    shown = question(
-        "dr\u202eop", {"k\x1bey": "a", "b": {"\u200b": "c"}}, "dr\u202eop(x)", origin="a\x9btask"
-    )
+    arguments = {"k\x1bey": "a", "b": {"\u200b": "c"}}
+    shown = question("dr\u202eop", arguments, "dr\u202eop(x)", origin="a\x9btask")
     assert shown.name == r"dr\u202eop"
     assert [part.place for part in shown.parts] == [r'["k\u001bey"]', r'b["\u200b"]']
     assert shown.task == r"a\x9btask"
@@ -105,14 +104,12 @@ def test_what_cannot_be_remembered_safely_is_not_offered(
 
 def test_a_call_that_is_remembered_by_its_hash_is_said_to_be_this_one_alone() -> None:
     seen = read(question("terminal", {"command": "x" * 600}))
-    assert re.search(
-        r"would remember this call alone\n +│ terminal\(#[0-9a-f]{64}\)", seen.replace("\n      ┆ ", "")
-    )
+    alone = r"would remember this call alone\n +│ terminal\(#[0-9a-f]{64}\)"
+    assert re.search(alone, seen.replace("\n      ┆ ", ""))
 
 
 def test_why_a_call_is_asked_about_stands_before_it() -> None:
-    seen = read(
-        question("write_file", {"path": ".envrc"}, why=".envrc\x1b is run when its folder is entered")
-    )
+    why = ".envrc\x1b is run when its folder is entered"
+    seen = read(question("write_file", {"path": ".envrc"}, why=why))
     assert "(asked because) │ .envrc\\x1b is run when its folder is entered" in seen
     assert seen.index("(asked because)") < seen.index("path")

@@ -66,29 +66,23 @@ def test_a_refused_answer_is_neither_delivered_nor_sent_again(tmp_path: Path, an
 def test_an_answer_is_rewritten(tmp_path: Path) -> None:
     result, *_ = run(tmp_path, [text("damn good")], output_guardrails=[tidy])
     assert (result.final_response, result.messages[-1]["content"]) == ("very good", "very good")
-
-
-def test_an_answer_is_sent_back_with_the_reason_as_often_as_it_may(tmp_path: Path) -> None:
-    result, _, model = run(tmp_path, [text("a long answer"), text("short")], output_guardrails=[short])
+    # an answer is sent back with the reason as often as it may
+    result, _, model = run(tmp_path / "2", [text("a long answer"), text("short")], output_guardrails=[short])
     assert (result.final_response, result.api_calls) == ("short", 2)
     said, mend = model.requests[1]["messages"][-2:]
     assert (said["content"], "longer than ten letters" in mend["content"]) == ("a long answer", True)
     assert [row["content"] for row in result.messages] == ["go", "short"]
-
-
-def test_an_answer_that_stays_wrong_ends_the_turn_by_a_reason_of_its_own(tmp_path: Path) -> None:
+    # an answer that stays wrong ends the turn by a reason of its own
     replies = [text(f"a long answer {number}") for number in range(3)]
-    result, _, model = run(tmp_path, replies, output_guardrails=[short], settings={"output_retries": 2})
+    result, _, model = run(tmp_path / "3", replies, output_guardrails=[short], settings={"output_retries": 2})
     assert (result.turn_exit_reason, result.error) == (
         "output_invalid",
         "The model gave no answer of the type that was asked for: longer than ten letters.",
     )
     assert len(model.requests) == 3
-
-
-def test_a_fallback_is_asked_when_a_model_cannot_mend_its_answer(tmp_path: Path) -> None:
+    # a fallback is asked when a model cannot mend its answer
     other = ScriptedModel([text("short")])
-    result, *_ = run(tmp_path, [text("a long answer")], output_guardrails=[short],
+    result, *_ = run(tmp_path / "4", [text("a long answer")], output_guardrails=[short],
                      settings={"output_retries": 0}, fallbacks=[{"model": other}])  # fmt: skip
     assert (result.final_response, result.fallback_activated) == ("short", True)
 
@@ -99,10 +93,8 @@ def test_a_text_that_was_cut_is_looked_at_before_it_goes_out(tmp_path: Path) -> 
     assert result.turn_exit_reason == "length_exhausted"
     assert "sk-4" not in (result.final_response or "")
     assert "sk-4" not in str(result.messages)
-
-
-def test_a_text_that_cannot_be_sent_back_any_more_is_not_delivered(tmp_path: Path) -> None:
-    result, *_ = run(tmp_path, [length("far too long")], output_guardrails=[short],
+    # a text that cannot be sent back any more is not delivered
+    result, *_ = run(tmp_path / "2", [length("far too long")], output_guardrails=[short],
                      settings={"length": {"max_continuations": 0}})  # fmt: skip
     assert result.turn_exit_reason == "length_exhausted"
     assert (result.error or "").endswith("Before that: longer than ten letters.")
@@ -121,7 +113,7 @@ def test_words_beside_calls_are_no_answer_where_answers_are_looked_at(
     assert ("sk-6" in (result.final_response or "")) == (not guards)
 
 
-def test_a_guardrail_beside_the_request_wins_over_its_reply(tmp_path: Path) -> None:
+def test_a_guardrail_beside_the_request_wins_over_its_reply_and_is_asked_once(tmp_path: Path) -> None:
     begun = asyncio.Event()
 
     async def slow(context: RunContext[Any], words: str) -> Block:
@@ -140,15 +132,13 @@ def test_a_guardrail_beside_the_request_wins_over_its_reply(tmp_path: Path) -> N
     assert (result.turn_exit_reason, result.attempts) == ("guardrail_blocked", 1)
     assert "an answer" not in str(result.messages)
     assert "an answer" not in str(result.final_response)
-
-
-def test_a_guardrail_beside_the_request_is_asked_once(tmp_path: Path) -> None:
+    # a guardrail beside the request is asked once
     asked = []
 
     def count(context: RunContext[Any], words: str) -> None:
         asked.append(words)
 
-    run(tmp_path, [length("a, "), text("b")], input_guardrails=[Guardrail(count, beside=True)])
+    run(tmp_path / "2", [length("a, "), text("b")], input_guardrails=[Guardrail(count, beside=True)])
     assert asked == ["go"]
 
 
@@ -174,8 +164,7 @@ def test_what_is_no_guardrail_is_refused_when_the_agent_is_made(tmp_path: Path) 
     with pytest.raises(ConfigError, match="not a guardrail"):
         Agent(ScriptedModel([]), toolsets=[], home=tmp_path, input_guardrails=["no"])  # type: ignore[list-item]
 
-
-def test_a_guardrail_that_takes_other_values_is_refused_when_the_agent_is_made(tmp_path: Path) -> None:
+    # a guardrail that takes other values is refused when the agent is made
     def short(words: str) -> None: ...
 
     for option in ("input_guardrails", "output_guardrails"):

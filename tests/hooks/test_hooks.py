@@ -27,6 +27,7 @@ from fsm_agent.sessions.store.journal.read import Effect
 from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, status, text, tools
 
 RAN: list[str] = []
+LOOK = (tools(call("look", {"where": "x"})), text("done"))
 
 
 @tool(effect="pure")
@@ -125,12 +126,7 @@ def test_a_call_is_changed_answered_or_refused(tmp_path: Path, where: str, ran: 
 
 
 def test_a_person_is_asked_about_the_arguments_that_run(tmp_path: Path) -> None:
-    asked = []
-
-    @tool(approval="ask")
-    def put(where: str) -> str:
-        """Put it."""
-        return f"put in {where}"
+    asked, put = [], tool(approval="ask", name="put")(lambda where: f"put in {where}")
 
     class Elsewhere(Hooks):
         def before_tool(self, context: RunContext[Any], call: ShownCall) -> dict[str, str]:
@@ -157,32 +153,14 @@ class Loud(Hooks):
 
 
 def test_replies_results_and_the_answer_are_changed(tmp_path: Path) -> None:
-    agent, model = agent_of(tmp_path, [tools(call("look", {"where": "x"})), text("done")], Loud())
+    agent, model = agent_of(tmp_path, LOOK, Loud())
     result = agent.run_conversation("look")
     assert model.requests[-1]["messages"][-1]["content"] == "seen in x (ok, True)"
     assert (result.final_response, result.response_transformed) == ("DONE!", True)
     assert result.messages[-1]["content"] == "DONE", "the transcript keeps what was said"
     changed = [*journal_of(agent, result, "CallModel"), *journal_of(agent, result, "RunTool")]
-    assert [effect.reply and effect.reply.get("changed_by") for effect in changed] == [
-        None,
-        ["Loud"],
-        ["Loud"],
-    ]
-
-
-class Told(Hooks):
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-
-    async def turn_begin(self, context: RunContext[Any], message: str) -> None:
-        await asyncio.sleep(0)
-        self.heard.append(f"begin {message}")
-
-    async def on_move(self, context: RunContext[Any], step: Any) -> None:
-        self.heard.append(step.row)
-
-    def on_error(self, context: RunContext[Any], error: str) -> None:
-        self.heard.append(f"error in {context.attempt}: {error}")
+    said = [effect.reply and effect.reply.get("changed_by") for effect in changed]
+    assert said == [None, ["Loud"], ["Loud"]]
 
 
 class Misspelt(Hooks):
@@ -196,19 +174,6 @@ class OfAnotherLibrary(Hooks):
 
 class TakesLess(Hooks):
     def before_tool(self, call: ShownCall) -> None: ...  # type: ignore[override]
-
-
-class Helped(Hooks):
-    def __init__(self) -> None:
-        self.seen = 0
-
-    def count(self) -> int:
-        return self.seen
-
-    def _before_all(self) -> None: ...
-
-    async def after_tool(self, *values: Any) -> None:
-        self.seen += 1
 
 
 @pytest.mark.parametrize(
@@ -225,86 +190,97 @@ def test_a_hook_that_would_guard_nothing_is_refused(hook: type[Hooks], words: st
 
 
 def test_a_hook_may_have_methods_of_its_own(tmp_path: Path) -> None:
+    class Helped(Hooks):
+        seen = 0
+
+        def count(self) -> int:
+            return self.seen
+
+        def _before_all(self) -> None: ...
+
+        async def after_tool(self, *values: Any) -> None:
+            self.seen += 1
+
     hook = Helped()
-    agent_of(tmp_path, [tools(call("look", {"where": "x"})), text("ok")], hook)[0].chat("go")
+    agent_of(tmp_path, LOOK, hook)[0].chat("go")
     assert hook.count() == 1
 
 
 def test_hooks_are_told_in_order(tmp_path: Path) -> None:
-    told = Told()
-    agent, _ = agent_of(
-        tmp_path, [status(500), text("done")], told, settings={"backoff": {"exception": {"base": 0}}}
-    )
-    agent.run_conversation("go")
-    assert [line for line in told.heard if line.startswith("error")] == ["error in 1: scripted status 500"]
-    moves = [line for line in told.heard if not line.startswith("error")]
-    assert moves[0] == "begin go"
-    assert moves[1:3] == ["Prepare.ready", "BuildMessages.built/3"]
+    heard: list[str] = []
+
+    class Told(Hooks):
+        async def turn_begin(self, context: RunContext[Any], message: str) -> None:
+            await asyncio.sleep(0)
+            heard.append(f"begin {message}")
+
+        async def on_move(self, context: RunContext[Any], step: Any) -> None:
+            heard.append(step.row)
+
+        def on_error(self, context: RunContext[Any], error: str) -> None:
+            heard.append(f"error in {context.attempt}: {error}")
+
+    no_wait = {"backoff": {"exception": {"base": 0}}}
+    agent_of(tmp_path, [status(500), text("done")], Told(), settings=no_wait)[0].chat("go")
+    assert [line for line in heard if line.startswith("error")] == ["error in 1: scripted status 500"]
+    moves = [line for line in heard if not line.startswith("error")]
+    assert moves[:3] == ["begin go", "Prepare.ready", "BuildMessages.built/3"]
     assert moves[-1] == "CallLLM.text"
 
 
 class Broken(Hooks):
     def __init__(self, point: str, answer: Any = None) -> None:
-        self._point, self._answer = point, answer or ZeroDivisionError("by hook")
+        self.point, self.answer = point, answer or ZeroDivisionError("by hook")
 
-    def _do(self, point: str) -> Any:
-        if point == self._point and isinstance(self._answer, Exception):
-            raise self._answer
-        return self._answer if point == self._point else None
+    def do(self, point: str) -> Any:
+        if point == self.point and isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer if point == self.point else None
 
     def before_request(self, context: RunContext[Any], request: ShownRequest) -> Any:
-        return self._do("before_request")
+        return self.do("before_request")
 
     def before_tool(self, context: RunContext[Any], call: ShownCall) -> Any:
-        return self._do("before_tool")
+        return self.do("before_tool")
 
     def after_request(self, context: RunContext[Any], reply: Any) -> Any:
-        return self._do("after_request")
+        return self.do("after_request")
 
     def after_tool(self, context: RunContext[Any], call: ShownCall, result: str, status: str) -> Any:
-        return self._do("after_tool")
+        return self.do("after_tool")
 
     def on_move(self, context: RunContext[Any], step: Any) -> Any:
-        return self._do("on_move")
+        return self.do("on_move")
 
     def turn_end(self, context: RunContext[Any], answer: str) -> Any:
-        return self._do("turn_end")
+        return self.do("turn_end")
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [ZeroDivisionError("by hook"), 7, RequestChange({"model": "another"})],
-    ids=["raises", "7", "model"],
-)
-def test_a_hook_before_a_request_that_fails_lets_none_out_and_the_session_goes_on(
-    tmp_path: Path, answer: Any
-) -> None:
-    hook = Broken("before_request", answer)
-    agent, model = agent_of(tmp_path, [text("fine")], hook)
-    result = agent.run_conversation("go")
-    assert (result.turn_exit_reason, result.attempts, model.requests) == ("guardrail_blocked", 0, [])
-    assert result.error is not None
-    assert result.error.startswith("A guardrail stopped the turn: hook Broken ")
-    assert "\n" not in result.error
-    hook._point = ""
-    assert agent.chat("again") == "fine"
+def test_a_hook_before_a_request_that_fails_lets_none_out_and_the_session_goes_on(tmp_path: Path) -> None:
+    for answer in (ZeroDivisionError("by hook"), 7, RequestChange({"model": "another"})):
+        hook = Broken("before_request", answer)
+        agent, model = agent_of(tmp_path, [text("fine")], hook)
+        result = agent.run_conversation("go")
+        assert (result.turn_exit_reason, result.attempts, model.requests) == ("guardrail_blocked", 0, [])
+        assert result.error is not None
+        assert result.error.startswith("A guardrail stopped the turn: hook Broken ")
+        assert "\n" not in result.error
+        hook.point = ""
+        assert agent.chat("again") == "fine"
 
 
-@pytest.mark.parametrize("answer", [ZeroDivisionError("by hook"), 7], ids=["raises", "7"])
-def test_a_hook_before_a_tool_that_fails_lets_it_not_run(tmp_path: Path, answer: Any) -> None:
-    agent, model = agent_of(
-        tmp_path, [tools(call("look", {"where": "x"})), text("done")], Broken("before_tool", answer)
-    )
-    assert agent.chat("look") == "done"
-    assert RAN == []
-    assert model.requests[-1]["messages"][-1]["content"].startswith("not run: hook Broken ")
+def test_a_hook_before_a_tool_that_fails_lets_it_not_run(tmp_path: Path) -> None:
+    for answer in (ZeroDivisionError("by hook"), 7):
+        agent, model = agent_of(tmp_path, LOOK, Broken("before_tool", answer))
+        assert agent.chat("look") == "done"
+        assert RAN == []
+        assert model.requests[-1]["messages"][-1]["content"].startswith("not run: hook Broken ")
 
 
 @pytest.mark.parametrize("point", ["after_request", "after_tool", "turn_end", "on_move"])
 def test_a_hook_that_fails_afterwards_changes_nothing_and_says_so(tmp_path: Path, point: str) -> None:
     lines: list[str] = []
-    agent, _ = agent_of(tmp_path, [tools(call("look", {"where": "x"})), text("done")], Broken(point),
-                        callbacks={"status": lines.append})  # fmt: skip
+    agent, _ = agent_of(tmp_path, LOOK, Broken(point), callbacks={"status": lines.append})
     assert agent.chat("look") == "done"
     said = [line for line in lines if "hook Broken failed: ZeroDivisionError('by hook')" in line]
     assert bool(said) == (point != "on_move"), "what is only told is logged"
@@ -333,7 +309,7 @@ def test_a_hook_lets_a_call_wait_for_its_time(tmp_path: Path) -> None:
 
     clock = FakeClock()
     due = clock.now() + 3600
-    agent, _ = agent_of(tmp_path, [tools(call("look", {"where": "x"})), text("done")], AtNight(), clock=clock)
+    agent, _ = agent_of(tmp_path, LOOK, AtNight(), clock=clock)
     with pytest.raises(TurnSuspended):
         agent.run_conversation("look")
     for _ in range(2):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 
 from fsm_agent import Agent, Retry, Rewrite, RunContext
 from fsm_agent.debug.core.pytest_export import make_test
@@ -16,16 +16,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.output import JsonSchema
 from fsm_agent.providers.learned import LearnedFacts
 from fsm_agent.sessions.store import store_for
-from fsm_agent.testing import (
-    ScriptedModel,
-    ScriptedServer,
-    blank,
-    call,
-    length,
-    status,
-    text,
-    tools,
-)
+from fsm_agent.testing import ScriptedModel, ScriptedServer, blank, call, length, status, text, tools
 from fsm_agent.testing.kinds import error_body
 from fsm_agent.tools import ToolFailure
 from tests.helpers.harness import echo
@@ -40,13 +31,14 @@ class City(BaseModel):
     people: int = Field(ge=0)
 
 
+VALUE = City(name="Bern", people=144_000)
+FINAL = tools(call("final_result", BERN))
+
+
 def run(home: Path, script: Any, **given: Any) -> tuple[Any, ScriptedModel, Agent]:
     model = ScriptedModel(script)
     agent: Agent[Any, Any] = Agent(model, home=home, **{"toolsets": [], "output_type": City, **given})
     return agent.run_conversation("Which city?"), model, agent
-
-
-# The answer
 
 
 @pytest.mark.parametrize(
@@ -54,7 +46,7 @@ def run(home: Path, script: Any, **given: Any) -> tuple[Any, ScriptedModel, Agen
 )
 def test_an_answer_becomes_a_value_and_is_stored_as_plain_json(tmp_path: Path, reply: Any) -> None:
     result, _, agent = run(tmp_path, [reply, text("again")])
-    assert result.output == City(name="Bern", people=144_000)
+    assert result.output == VALUE
     assert (result.completed, result.final_response, result.messages[-1]["content"]) == (True, BERN, BERN)
     assert "tool_calls" not in result.messages[-1]
     assert json.loads(json.dumps(result.model_dump(mode="json")))["output"] == json.loads(BERN)
@@ -77,7 +69,7 @@ def test_the_errors_go_back_to_the_model_and_are_in_no_transcript(tmp_path: Path
 
 
 def test_then_the_next_model_is_asked_and_then_the_turn_ends_by_its_own_reason(tmp_path: Path) -> None:
-    other = ScriptedModel([tools(call("final_result", BERN))])
+    other = ScriptedModel([FINAL])
     result, model, _ = run(tmp_path, [text("Bern")] * 3, fallbacks=[{"model": other}])
     assert (result.output.name, len(model.requests), result.fallback_activated) == ("Bern", 3, True)
     result, *_ = run(tmp_path, [text("Bern")] * 3)
@@ -87,23 +79,15 @@ def test_then_the_next_model_is_asked_and_then_the_turn_ends_by_its_own_reason(t
 
 
 def test_all_that_is_wrong_reaches_the_model(tmp_path: Path) -> None:
-    class Many(BaseModel):
-        a_rather_long_name_of_a_member_one: int
-        a_rather_long_name_of_a_member_two: int
-        a_rather_long_name_of_a_member_three: int
-        a_rather_long_name_of_a_member_four: int
-        a_rather_long_name_of_a_member_five: int
-
+    names = [f"a_rather_long_name_of_a_member_{number}" for number in range(5)]
+    Many = create_model("Many", **dict.fromkeys(names, (int, ...)))  # type: ignore[call-overload]
     said = {name: f"{name} is no number, of course" for name in Many.model_fields}
     _, model, _ = run(tmp_path, [text(json.dumps(said)), text("{}"), text("{}")], output_type=Many)
     assert all(f"{name}: Input should be" in model.requests[1]["messages"][-1]["content"] for name in said)
 
 
 def test_a_final_call_beside_others_is_not_taken(tmp_path: Path) -> None:
-    script = [
-        tools(call("echo", {"text": "a"}), call("final_result", BERN)),
-        tools(call("final_result", BERN)),
-    ]
+    script = [tools(call("echo", {"text": "a"}), call("final_result", BERN)), FINAL]
     result, model, _ = run(tmp_path, script, tools=[echo])
     results = [row["content"] for row in model.requests[1]["messages"] if row["role"] == "tool"]
     assert results == ["a", "not taken: call it alone when all others have their results"]
@@ -118,7 +102,7 @@ def test_a_cut_answer_is_continued(tmp_path: Path) -> None:
 
 
 def test_the_last_word_is_an_answer_only_if_it_fits(tmp_path: Path) -> None:
-    for said, output in (("I could not finish.", None), (BERN, City(name="Bern", people=144_000))):
+    for said, output in (("I could not finish.", None), (BERN, VALUE)):
         script = [tools(call("echo")), text(said)]
         result, model, _ = run(tmp_path, script, tools=[echo], settings={"max_iterations": 1})
         assert (result.turn_exit_reason, result.output) == ("max_iterations_summary", output)
@@ -128,7 +112,7 @@ def test_the_last_word_is_an_answer_only_if_it_fits(tmp_path: Path) -> None:
 def test_words_beside_housekeeping_are_no_typed_answer(tmp_path: Path) -> None:
     script = [tools(call("todo", {}), text="all done"), blank(), text(BERN)]
     result, *_ = run(tmp_path, script, toolsets=["todo"])
-    assert result.output == City(name="Bern", people=144_000)
+    assert result.output == VALUE
 
 
 @pytest.mark.parametrize(("kind", "said", "value", "stored"), [
@@ -145,19 +129,13 @@ def test_answers_of_other_types(tmp_path: Path, kind: Any, said: str, value: Any
 
 def test_each_turn_may_have_a_type_of_its_own(tmp_path: Path) -> None:
     agent = Agent(ScriptedModel([text(BERN), text("[1]"), text("hi")]), home=tmp_path, toolsets=[])
-    assert agent.run_conversation("a", output_type=City).output == City(name="Bern", people=144_000)
+    assert agent.run_conversation("a", output_type=City).output == VALUE
     assert asyncio.run(agent.arun("b", output_type=list[int])).output == [1]
     assert agent.run_conversation("c").output == "hi"
     with pytest.raises(ConfigError, match="output_type yields no schema"):
         agent.start("d", output_type=object())
-
-
-def test_a_type_without_a_schema_is_refused_when_the_agent_is_made(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="output_type yields no schema"):
         Agent(ScriptedModel([]), home=tmp_path, output_type=object())
-
-
-# Functions
 
 
 def test_a_function_is_the_schema_and_makes_the_answer(tmp_path: Path) -> None:
@@ -231,9 +209,6 @@ def test_a_function_runs_when_nobody_refuses_any_more(tmp_path: Path) -> None:
     assert (result.output, ran, result.final_response) == ("Bern", ["Bern"], '{"name": "Bern"}')
 
 
-# Partial objects
-
-
 @pytest.mark.parametrize("reply", [text, lambda said: tools(call("final_result", said), text="So: ")])
 def test_objects_are_told_while_they_are_written(tmp_path: Path, reply: Any) -> None:
     told: list[Any] = []
@@ -246,42 +221,31 @@ def test_objects_are_told_while_they_are_written(tmp_path: Path, reply: Any) -> 
     assert all(isinstance(one, list) for one in told)
 
 
-# Again
-
-
 def test_a_turn_that_is_resumed_and_forked_has_its_value(tmp_path: Path) -> None:
-    agent: Agent[Any, City] = Agent(ScriptedModel([text(BERN)]), home=tmp_path, toolsets=[], output_type=City)
-    turn = agent.start("Which city?")
-    while turn.state != "Finalize":
-        turn_step = asyncio.run(_one_step(turn))
-        assert turn_step
-    agent.close()
-    for again, given, value in (
-        (
-            Agent(ScriptedModel([]), home=tmp_path, toolsets=[], output_type=City),
-            None,
-            City(name="Bern", people=144_000),
-        ),
-        (Agent(ScriptedModel([]), home=tmp_path, toolsets=[]), None, json.loads(BERN)),
-        (Agent(ScriptedModel([]), home=tmp_path, toolsets=[]), City, City(name="Bern", people=144_000)),
-    ):
-        forked = again.fork(turn.id, len(turn.steps), output_type=given)
-        assert forked.run().output == value
-    resumed = Agent(ScriptedModel([]), home=tmp_path, toolsets=[], output_type=City).resume(turn.id)
-    assert resumed.run().output == City(name="Bern", people=144_000)
+    def agent(*script: Any, kind: Any = City) -> Agent[Any, Any]:
+        return Agent(ScriptedModel(script), home=tmp_path, toolsets=[], output_type=kind)
+
+    async def up_to_the_answer() -> None:
+        while turn.state != "Finalize":
+            assert await turn.step()
+
+    first = agent(text(BERN))
+    turn = first.start("Which city?")
+    asyncio.run(up_to_the_answer())
+    first.close()
+    for kind, given, value in ((City, None, VALUE), (None, None, json.loads(BERN)), (None, City, VALUE)):
+        again = agent(kind=kind)
+        assert again.fork(turn.id, len(turn.steps), output_type=given).run().output == value
+    assert agent().resume(turn.id).run().output == VALUE
     for other in (int, str):
-        forked = Agent(ScriptedModel([]), home=tmp_path, toolsets=[], output_type=other).fork(turn.id, 3)
-        assert forked.run().output == json.loads(BERN), "the type of the turn, not the agent's"
+        output = agent(kind=other).fork(turn.id, 3).run().output
+        assert output == json.loads(BERN), "the type of the turn, not the agent's"
     with pytest.raises(ConfigError, match="output_type is not what the turn was begun with"):
         again.fork(turn.id, 3, output_type=list[str])
 
 
-async def _one_step(turn: Any) -> Any:
-    return await turn.step()
-
-
 def test_a_typed_turn_can_be_made_a_test(tmp_path: Path) -> None:
-    result, *_ = run(tmp_path, [text("Bern"), tools(call("final_result", BERN))])
+    result, *_ = run(tmp_path, [text("Bern"), FINAL])
     made = make_test(store_for(tmp_path), result.turn_id)
     played: dict[str, Any] = {}
     exec(compile(made, "made", "exec"), played)
@@ -290,19 +254,14 @@ def test_a_typed_turn_can_be_made_a_test(tmp_path: Path) -> None:
     assert BERN in made
 
 
-# On the wires
+def schema(people: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object", "properties": {"name": {"type": "string"}, "people": {"type": "integer", **people}},
+        "required": ["name", "people"], "additionalProperties": False, "description": "A city.",
+    }  # fmt: skip
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "people": {"type": "integer", "minimum": 0}},
-    "required": ["name", "people"],
-    "additionalProperties": False,
-    "description": "A city.",
-}
-CLAUDES = {
-    **SCHEMA,
-    "properties": {"name": {"type": "string"}, "people": {"type": "integer", "description": "minimum: 0"}},
-}
+
+SCHEMA, CLAUDES = schema({"minimum": 0}), schema({"description": "minimum: 0"})
 NAMED = {"name": "City", "schema": SCHEMA, "strict": True}
 WIRES = [
     ("openai:gpt-5-mini", "chat_completions", {"response_format": {"type": "json_schema", "json_schema": NAMED}}),
@@ -330,14 +289,14 @@ def test_a_provider_holds_its_model_to_the_schema(
     result, bodies = over_http(tmp_path, model, api_mode, [text(BERN)], settings=settings)
     assert {name: bodies[0].get(name) for name in written} == written
     assert "tools" not in bodies[0]
-    assert result.output == City(name="Bern", people=144_000)
+    assert result.output == VALUE
 
 
 @pytest.mark.parametrize(("model", "api_mode", "written"), WIRES)
 @pytest.mark.parametrize("mode", ["tool", "prompt"])
 def test_a_mode_can_be_named(tmp_path: Path, model: str, api_mode: str, written: Any, mode: str) -> None:
     told: list[Any] = []
-    reply = tools(call("final_result", BERN)) if mode == "tool" else text(BERN)
+    reply = FINAL if mode == "tool" else text(BERN)
     result, bodies = over_http(
         tmp_path, model, api_mode, [reply], settings={"output_mode": mode}, tools=[echo],
         callbacks={"output_partial": told.append},
@@ -345,7 +304,7 @@ def test_a_mode_can_be_named(tmp_path: Path, model: str, api_mode: str, written:
     assert not any(name in bodies[0] for name in written)
     assert ("final_result" in json.dumps(bodies[0]["tools"])) == (mode == "tool")
     assert ("JSON schema" in json.dumps(bodies[0])) == (mode == "prompt")
-    assert told[-1] == result.output == City(name="Bern", people=144_000)
+    assert told[-1] == result.output == VALUE
 
 
 @pytest.mark.parametrize(("model", "api_mode", "written"), WIRES)
@@ -355,8 +314,8 @@ def test_a_refused_schema_is_left_out_and_that_is_learned(
     [field] = written
     named = {"output_config": "output_config.format", "text": "text.format"}.get(field, field)
     refusal = status(400, error_body(f"{named}: this model does not support it"))
-    result, bodies = over_http(tmp_path, model, api_mode, [refusal, tools(call("final_result", BERN))])
-    assert result.output == City(name="Bern", people=144_000)
+    result, bodies = over_http(tmp_path, model, api_mode, [refusal, FINAL])
+    assert result.output == VALUE
     assert (field in bodies[0], field in bodies[1], "tools" in bodies[1]) == (True, False, True)
     learned = LearnedFacts(tmp_path, 30, lambda: 0.0)
     assert "structured_output" in (tmp_path / "learned.json").read_text(), learned
@@ -368,45 +327,40 @@ def test_an_answer_that_speaks_of_what_will_be_done_is_one(tmp_path: Path) -> No
     said = '{"name": "I will check the list of cities next", "people": 1}'
     result, bodies = over_http(tmp_path, *WIRES[1][:2], [text(said)])
     assert (result.output.people, len(bodies)) == (1, 1)
-
-
-def test_a_schema_that_is_refused_for_itself_teaches_nothing(tmp_path: Path) -> None:
+    # a schema that is refused for itself teaches nothing
     refusal = status(400, error_body("Invalid schema for response_format 'City': too deep"))
-    result, bodies = over_http(tmp_path, *WIRES[0][:2], [refusal, tools(call("final_result", BERN))])
+    result, bodies = over_http(tmp_path, *WIRES[0][:2], [refusal, FINAL])
     assert (result.output.name, "response_format" in bodies[1]) == ("Bern", False)
     assert not (tmp_path / "learned.json").exists()
 
 
-def test_a_local_server_gets_the_schema_as_it_is_and_in_words(tmp_path: Path) -> None:
-    with ScriptedServer([text('{"result": {"a": 1}}'), text("{}"), text('{"a": 2}')]) as server:
-        agent = Agent(
-            "llamacpp:small", base_url=server.url, home=tmp_path, toolsets=[], output_type=dict[str, int]
-        )
-        assert agent.run_conversation("go").output == {}
+def local(home: Path, script: Any, **given: Any) -> tuple[Any, list[Any]]:
+    with ScriptedServer(script) as server:
+        options: Any = {"home": home, "toolsets": [], "output_type": City, **given}
+        agent = Agent("llamacpp:small", base_url=server.url, **options)
+        output = agent.run_conversation("go").output
         agent.close()
-    first = server.bodies[0]
-    assert first["response_format"]["json_schema"]["schema"] == {
-        "type": "object",
-        "additionalProperties": {"type": "integer"},
-    }
-    assert "JSON schema" in first["messages"][0]["content"]
+    return output, server.bodies
+
+
+def test_a_local_server_gets_the_schema_as_it_is_and_in_words(tmp_path: Path) -> None:
+    script = [text('{"result": {"a": 1}}'), text("{}"), text('{"a": 2}')]
+    output, bodies = local(tmp_path, script, output_type=dict[str, int])
+    assert output == {}
+    sent = bodies[0]["response_format"]["json_schema"]["schema"]
+    assert sent == {"type": "object", "additionalProperties": {"type": "integer"}}
+    assert "JSON schema" in bodies[0]["messages"][0]["content"]
 
 
 def test_a_grammar_and_calls_do_not_go_together(tmp_path: Path) -> None:
-    with ScriptedServer([tools(call("echo", {"text": "a"})), tools(call("final_result", BERN))]) as server:
-        agent = Agent(
-            "llamacpp:small", base_url=server.url, home=tmp_path, toolsets=[], tools=[echo], output_type=City
-        )
-        assert agent.run_conversation("go").output == City(name="Bern", people=144_000)
-        agent.close()
-    assert all("response_format" not in body for body in server.bodies)
-    assert "final_result" in json.dumps(server.bodies[0]["tools"])
+    output, bodies = local(tmp_path, [tools(call("echo", {"text": "a"})), FINAL], tools=[echo])
+    assert output == VALUE
+    assert all("response_format" not in body for body in bodies)
+    assert "final_result" in json.dumps(bodies[0]["tools"])
 
 
 def test_a_grammar_that_fails_twice_is_done_without(tmp_path: Path) -> None:
     refusal = status(400, error_body("failed to parse grammar"))
-    with ScriptedServer([refusal, refusal, tools(call("final_result", BERN))]) as server:
-        agent = Agent("llamacpp:small", base_url=server.url, home=tmp_path, toolsets=[], output_type=City)
-        assert agent.run_conversation("go").output == City(name="Bern", people=144_000)
-        agent.close()
-    assert ["response_format" in body for body in server.bodies] == [True, True, False]
+    output, bodies = local(tmp_path, [refusal, refusal, FINAL])
+    assert output == VALUE
+    assert ["response_format" in body for body in bodies] == [True, True, False]

@@ -113,7 +113,7 @@ def test_a_good_call_beside_bad_json_is_not_run_and_has_its_answer() -> None:
     reply = tools(call("echo", {"text": "a"}), call("echo", '{"text": nonsense here}'))
     played = play([*[reply] * 4, text("ok")])
     assert played.roles == "u a t t a"
-    good, bad = tool_rows(played)
+    good, bad = played.results
     assert good == "not run: another call of the same reply could not be used"
     assert "not valid JSON" in bad
     assert played.heard.of("tool_start") == []

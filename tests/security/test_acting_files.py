@@ -55,10 +55,8 @@ class Desk:
 
     def calls(self, *calls: Any) -> list[str]:
         """The results of these calls of one reply."""
-        options = {
-            "toolsets": ["files"],
-            "callbacks": {} if self.answer is None else {"approval": self.person},
-        }
+        person = {} if self.answer is None else {"approval": self.person}
+        options = {"toolsets": ["files"], "callbacks": person}
         model, home = ScriptedModel([tools(*calls), text("done")]), self.workdir.parent / "agent-home"
         agent = Agent(model, workdir=self.workdir, home=home, **options | self.options)
         try:
@@ -124,9 +122,8 @@ def test_a_rule_for_all_files_is_none_for_those_that_act_later(work: Path) -> No
 def test_a_person_is_told_why_and_a_yes_lets_it_through(work: Path) -> None:
     (work / "AGENTS.md").write_text("old")
     desk = Desk(work, "once")
-    desk.calls(
-        written(".envrc"), call("patch_file", {"path": "AGENTS.md", "old_text": "old", "new_text": "new"})
-    )
+    patch = {"path": "AGENTS.md", "old_text": "old", "new_text": "new"}
+    desk.calls(written(".envrc"), call("patch_file", patch))
     assert [question.why for question in desk.asked] == [
         ".envrc is run when its folder is entered",
         "AGENTS.md is taken by agents for instructions, or tells them what to run",
@@ -222,11 +219,10 @@ def test_every_tool_that_writes_to_paths_is_looked_at(work: Path) -> None:
 NAMES = [name.replace("/**", "/any/thing").replace("*", "any") for row in ACTING_FILES for name in row.names]
 
 
-@given(
-    st.sampled_from(NAMES),
-    st.lists(st.booleans(), min_size=60),
-    st.sampled_from(["", "a/", "A b/c/", "./", "x/../"]),
-)
+FOLDERS = st.sampled_from(["", "a/", "A b/c/", "./", "x/../"])
+
+
+@given(st.sampled_from(NAMES), st.lists(st.booleans(), min_size=60), FOLDERS)
 @example(".envrc", [True] * 60, "")
 def test_every_row_counts_in_any_case_and_any_folder(name: str, upper: list[bool], before: str) -> None:
     path = before + "".join(one.upper() if big else one for one, big in zip(name, upper, strict=False))

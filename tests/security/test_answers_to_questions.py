@@ -1,5 +1,4 @@
-"""Threat: an answer that was meant for something else. Every answer names its question, and holds for what was
-said with it."""
+"""Threat: an answer that was meant for something else. Each names its question, and holds for what was said with it."""
 
 from __future__ import annotations
 
@@ -45,10 +44,8 @@ def answered(debugger: Debugger, said: str) -> Status:
 
 async def ends_or_asks(debugger: Debugger, before: int) -> Status:
     async with asyncio.timeout(PATIENCE):
-        while (status := debugger.status).phase != "ended" and [one["id"] for one in status.held] in (
-            [],
-            [before],
-        ):
+        held: Any = ([], [before])
+        while (status := debugger.status).phase != "ended" and [one["id"] for one in status.held] in held:
             await asyncio.sleep(0.005)
     return status
 
@@ -102,9 +99,8 @@ def test_what_cannot_be_remembered_is_answered_once(tmp_path: Path) -> None:
     debugger = asked(desk)
     (held,) = debugger.status.held
     assert held["question"]["remembered"] == ""
-    with pytest.raises(
-        ConfigError, match="this call of danger cannot be remembered; given: session; allowed: once, deny"
-    ):
+    words = "this call of danger cannot be remembered; given: session; allowed: once, deny"
+    with pytest.raises(ConfigError, match=words):
         debugger.order("answer", {"id": held["id"], "said": "session"})
     assert answered(debugger, "once").phase == "ended"
     debugger.close()

@@ -25,7 +25,7 @@ from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.schema import VERSIONS
 from fsm_agent.sessions.store.transfer.export import export_session
 from fsm_agent.sessions.store.transfer.importing import import_lines
-from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, repeat, text, tools
+from fsm_agent.testing import FakeClock, FakeMemory, ScriptedModel, ScriptedServer, call, repeat, text, tools
 from tests.helpers.store_homes import left_unfinished
 
 ROOT = Path(__file__).parents[2]
@@ -47,9 +47,6 @@ def written(lines: Iterable[Line], path: Path) -> Path:
     lines[-1]["lines"] = len(lines) - 1
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
-
-
-# What a file may say. Each changes the lines of a turn that is about to run the call c1.
 
 
 def specs(lines: list[Line]) -> list[Line]:
@@ -112,11 +109,8 @@ def was_reading_when_it_died(lines: list[Line]) -> None:
 
 def rules_of_its_own(lines: list[Line]) -> None:
     no_question(lines)
-    rules = {
-        "policy": {"terminal": "allow", "danger": "allow", "note": "allow"},
-        "allow": ["*"],
-        "bypass": True,
-    }
+    policy = dict.fromkeys(("terminal", "danger", "note"), "allow")
+    rules = {"policy": policy, "allow": ["*"], "bypass": True}
     in_file(lines, "turn")["settings"]["approval"] |= rules
 
 
@@ -128,11 +122,8 @@ def somebody_there(lines: list[Line]) -> None:
 def another_tool_under_its_name(lines: list[Line]) -> None:
     for spec in specs(lines):
         spec.pop("approval", None)
-        spec |= (
-            {"name": "get_time"}
-            if spec["name"] not in ("terminal", "danger", "note")
-            else {"path_arguments": []}
-        )
+        other = spec["name"] not in ("terminal", "danger", "note")
+        spec |= {"name": "get_time"} if other else {"path_arguments": []}
 
 
 ATTACKS = [
@@ -192,9 +183,8 @@ def test_nor_does_it_through_the_real_command_line(
     attack(found["lines"])
     file, home = written(found["lines"], tmp_path / "session.jsonl"), tmp_path / "victim"
     assert program(home, "sessions", "import", str(file)).returncode == 0
-    done = program(
-        home, "sessions", "resume", found["turn"], FSM_AGENT_APPROVAL__POLICY='{"terminal": "deny"}'
-    )
+    deny = '{"terminal": "deny"}'
+    done = program(home, "sessions", "resume", found["turn"], FSM_AGENT_APPROVAL__POLICY=deny)
     assert done.returncode == 0, done.stderr
     assert not made.exists()
     assert "it is forbidden" in result_of(home, found["turn"])
@@ -209,15 +199,11 @@ def test_what_a_person_allows_of_a_file_runs(commanded: tuple[Path, str], tmp_pa
     said = program(home, "sessions", "import", str(file)).stdout
     assert "asks before every call that does more than read here" in said
     try:
-        assert (
-            "this turn came in a file" in program(home, "sessions", "resume", found["turn"], "--yes").stderr
-        )
+        done = program(home, "sessions", "resume", found["turn"], "--yes")
+        assert "this turn came in a file" in done.stderr
         assert made.exists()
     finally:
         made.unlink(missing_ok=True)
-
-
-# In front of an agent
 
 
 class Desk:
@@ -228,18 +214,11 @@ class Desk:
         self.ran: list[str] = []
         self.asked: list[str] = []
         self.heard: list[str] = []
-        callbacks = {"status": self.heard.append} | (
-            {} if answer is None else {"approval": self._person(answer)}
-        )
+        person = {} if answer is None else {"approval": self._person(answer)}
+        callbacks = {"status": self.heard.append, **person}
         self.model = model = options.pop("model", None) or ScriptedModel([*script, repeat(text("end"))])
-        given = {
-            "tools": self.tools(),
-            "toolsets": [],
-            "clock": FakeClock(),
-            "callbacks": callbacks,
-            **options,
-        }
-        self.agent = Agent(model, home=home, **given)
+        given = {"tools": self.tools(), "toolsets": [], "clock": FakeClock(), "callbacks": callbacks}
+        self.agent = Agent(model, home=home, **given | options)
 
     def _person(self, answer: Any) -> Callable[[Any], Any]:
         def person(question: Any) -> Any:
@@ -253,27 +232,20 @@ class Desk:
             self.ran.append(what)
             return f"done: {what}"
 
-        @tool(approval="ask")
-        def danger(name: str = "") -> str:
-            """Danger."""
-            return did(f"danger {name}".strip())
+        def made(name: str, says: str, **options: Any) -> Any:
+            def act(name: str = "") -> str:
+                return did(f"{what} {name}".strip())
 
-        @tool
-        def note(name: str = "") -> str:
-            """Write something down."""
-            return did(f"note {name}".strip())
+            what, act.__doc__ = name, says
+            return tool(name=name, **options)(act)
 
-        @tool(effect="pure", concurrency="parallel")
-        def look(name: str = "") -> str:
-            """Look."""
-            return did(f"look {name}".strip())
-
-        @tool(effect="pure", concurrency="parallel", external=True)
-        def page(name: str = "") -> str:
-            """Read a page of somebody else."""
-            return did(f"page {name}".strip())
-
-        return [danger, note, look, page]
+        reads: Any = {"effect": "pure", "concurrency": "parallel"}
+        return [
+            made("danger", "Danger.", approval="ask"),
+            made("note", "Write something down."),
+            made("look", "Look.", **reads),
+            made("page", "Read a page of somebody else.", external=True, **reads),
+        ]
 
     def results(self, turn: str) -> list[str]:
         return [row["content"] for row in self.agent.journal.messages(turn) if row["role"] == "tool"]
@@ -285,30 +257,40 @@ def made_by(home: Path, *calls: Any, moves: int = 3, **options: Any) -> tuple[st
 
 def imported(home: Path, lines: list[Line]) -> None:
     store = Store(home)
-    import_lines(store, (json.dumps(line) for line in [*lines[:-1], lines[-1] | {"lines": len(lines) - 1}]))
+    import_lines(store, map(json.dumps, [*lines[:-1], lines[-1] | {"lines": len(lines) - 1}]))
     store.close()
 
 
 ALL = (call("danger", {}, "c1"), call("note", {}, "c2"), call("look", {}, "c3"), call("page", {}, "c4"))
 
 
-def test_a_turn_from_a_file_asks_for_everything_that_does_more_than_read_here(tmp_path: Path) -> None:
-    turn, lines = made_by(tmp_path / "a", *ALL)
-    imported(tmp_path / "b", lines)
-    desk = Desk(tmp_path / "b", answer="once")
+def taken_up(folder: Path, *calls: Any, **options: Any) -> tuple[Desk, str]:
+    """The desk that goes on with a turn of these calls that came in a file; the turn."""
+    made = {"toolsets": options["toolsets"]} if "toolsets" in options else {}
+    turn, lines = made_by(folder / f"from-{len(list(folder.iterdir()))}", *calls, **made)
+    imported(folder / "b", lines)
+    desk = Desk(folder / "b", *options.pop("script", ()), **options)
     desk.agent.resume(turn).run()
+    return desk, turn
+
+
+def test_a_turn_from_a_file_asks_for_everything_that_does_more_than_read_here(tmp_path: Path) -> None:
+    desk, _ = taken_up(tmp_path, *ALL, answer="once")
     assert desk.asked == ["danger", "note", "page"]
     assert desk.ran == ["danger", "note", "look", "page"]
     assert "every call that does more than read here is asked about" in "\n".join(desk.heard)
-
-
-def test_with_nobody_there_it_only_reads(tmp_path: Path) -> None:
-    turn, lines = made_by(tmp_path / "a", *ALL)
-    imported(tmp_path / "b", lines)
-    desk = Desk(tmp_path / "b")
-    desk.agent.resume(turn).run()
+    # with nobody there it only reads
+    desk, turn = taken_up(tmp_path, *ALL)
     assert desk.ran == ["look"]
     assert ["nobody is there" in result for result in desk.results(turn)] == [True, True, False, True]
+    # a check of the host may still say yes or no
+    says = {"note": "approve", "look": "block"}
+    desk, _ = taken_up(tmp_path, *ALL, callbacks={"before_tool": lambda name, arguments: says.get(name)})
+    assert desk.ran == ["note"]
+    # a yes for its session holds, because it was given here
+    again = [tools(call("note", {}, "c2"))]
+    desk, _ = taken_up(tmp_path, call("note", {}, "c1"), script=again, answer="session")
+    assert (desk.asked, desk.ran) == (["note"], ["note", "note"])
 
 
 @pytest.mark.parametrize(
@@ -323,24 +305,9 @@ def test_what_the_owner_allows_his_own_agent_is_not_for_a_stranger(
     own = Desk(tmp_path / "b", tools(call("danger")), answer="always", session_id="s-own")
     own.agent.chat("go")
     assert own.ran == ["danger"]
-    turn, lines = made_by(tmp_path / "a", *ALL)
-    imported(tmp_path / "b", lines)
-    desk = Desk(tmp_path / "b", settings={"approval": rules})
-    desk.agent.resume(turn).run()
-    assert desk.ran == ["look"]
-    turn, lines = made_by(tmp_path / "c", *ALL)
-    imported(tmp_path / "b", lines)
-    desk = Desk(tmp_path / "b", answer="once", settings={"approval": {"deny": ["note", "look"]}})
-    desk.agent.resume(turn).run()
-    assert desk.ran == ["danger", "page"]
-
-
-def test_a_yes_for_its_session_holds_because_it_was_given_here(tmp_path: Path) -> None:
-    turn, lines = made_by(tmp_path / "a", call("note", {}, "c1"))
-    imported(tmp_path / "b", lines)
-    desk = Desk(tmp_path / "b", tools(call("note", {}, "c2")), answer="session")
-    desk.agent.resume(turn).run()
-    assert (desk.asked, desk.ran) == (["note"], ["note", "note"])
+    assert taken_up(tmp_path, *ALL, settings={"approval": rules})[0].ran == ["look"]
+    forbids = {"approval": {"deny": ["note", "look"]}}
+    assert taken_up(tmp_path, *ALL, answer="once", settings=forbids)[0].ran == ["danger", "page"]
 
 
 def test_a_yes_for_a_session_does_not_hold_in_a_copy_of_it(tmp_path: Path) -> None:
@@ -355,15 +322,6 @@ def test_a_yes_for_a_session_does_not_hold_in_a_copy_of_it(tmp_path: Path) -> No
     desk.agent.chat("go on")
     assert copy.copied
     assert desk.ran == []
-
-
-def test_a_check_of_the_host_may_still_say_yes_or_no(tmp_path: Path) -> None:
-    turn, lines = made_by(tmp_path / "a", *ALL)
-    imported(tmp_path / "b", lines)
-    says = {"note": "approve", "look": "block"}
-    desk = Desk(tmp_path / "b", callbacks={"before_tool": lambda name, arguments: says.get(name)})
-    desk.agent.resume(turn).run()
-    assert desk.ran == ["note"]
 
 
 def test_a_fork_of_it_asks_as_well_and_a_turn_that_begins_here_does_not(tmp_path: Path) -> None:
@@ -389,25 +347,16 @@ def test_what_it_gives_to_children_they_do_under_its_own_rules(
     tmp_path: Path, approvals: str, ran: list[str]
 ) -> None:
     """Else one yes to a task would be a yes to whatever the child makes of it."""
-    turn, lines = made_by(
-        tmp_path / "a", call("delegate_task", {"tasks": [{"goal": "the task"}]}, "c1"), toolsets=["delegate"]
-    )
-    imported(tmp_path / "b", lines)
 
     def says(body: Any) -> Any:
         done = any(row["role"] == "tool" for row in body["messages"])
         child = any(row["content"] == "the task" for row in body["messages"] if row["role"] == "user")
         return tools(call("note", {}, "k1"), call("look", {}, "k2")) if child and not done else text("end")
 
-    rules = {"delegation": {"approvals": approvals}}
-    desk = Desk(
-        tmp_path / "b",
-        model=ScriptedModel(repeat(says)),
-        answer="once",
-        toolsets=["delegate"],
-        settings=rules,
-    )
-    desk.agent.resume(turn).run()
+    desk, _ = taken_up(
+        tmp_path, call("delegate_task", {"tasks": [{"goal": "the task"}]}, "c1"), model=ScriptedModel(repeat(says)),
+        answer="once", toolsets=["delegate"], settings={"delegation": {"approvals": approvals}},
+    )  # fmt: skip
     assert desk.asked == ["delegate_task", *(["note"] if approvals == "ask" else [])]
     assert desk.ran == ran
 
@@ -438,27 +387,20 @@ def test_its_budgets_are_no_larger_than_those_of_a_new_turn(tmp_path: Path) -> N
             line["delta"]["limits"]["to"]["iterations"] = 100_000
     imported(tmp_path / "b", lines)
     forever = repeat(lambda body: tools(call("look", {"name": str(len(body["messages"]))})))
-    desk = Desk(
-        tmp_path / "b",
-        model=ScriptedModel(forever),
-        settings={"max_iterations": 3, "budget": {"grace_call": False}},
-    )
+    few = {"max_iterations": 3, "budget": {"grace_call": False}}
+    desk = Desk(tmp_path / "b", model=ScriptedModel(forever), settings=few)
     assert desk.agent.resume(turn).run().api_calls == 3
-
-
-def test_counters_that_would_widen_a_budget_are_refused(tmp_path: Path) -> None:
-    turn, lines = made_by(tmp_path / "a", call("look", {}, "c1"))
+    # counters that would widen a budget are refused
+    turn, lines = made_by(tmp_path / "2" / "a", call("look", {}, "c1"))
     in_turn(lines)["delta"]["iterations"] = {"to": -5}
-    imported(tmp_path / "b", lines)
+    imported(tmp_path / "2" / "b", lines)
     with pytest.raises(ConfigError, match=r"counter iterations of .* cannot be used; given: -5"):
-        Desk(tmp_path / "b").agent.resume(turn)
-
-
-def test_a_turn_of_a_file_cannot_be_the_snapshot_of_another_one(tmp_path: Path) -> None:
-    _, lines = made_by(tmp_path / "a", call("look", {}, "c1"))
+        Desk(tmp_path / "2" / "b").agent.resume(turn)
+    # a turn of a file cannot be the snapshot of another one
+    _, lines = made_by(tmp_path / "3" / "a", call("look", {}, "c1"))
     in_file(lines, "turn")["start"]["turn_id"] = "s-own-1"
     with pytest.raises(ConfigError, match="start: turn_id must be the turn's own"):
-        imported(tmp_path / "b", lines)
+        imported(tmp_path / "3" / "b", lines)
 
 
 def test_no_key_goes_to_an_address_that_a_file_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -478,9 +420,8 @@ def test_no_key_goes_to_an_address_that_a_file_names(tmp_path: Path, monkeypatch
         imported(home, lines)
         assert main(["sessions", "resume", turn, "--home", str(home)]) == 0
         assert evil.requests == []
-        assert [dict(one.headers)["authorization"] for one in mine.requests if one.method == "POST"] == [
-            "Bearer sk-of-mine"
-        ]
+        sent = [dict(one.headers)["authorization"] for one in mine.requests if one.method == "POST"]
+        assert sent == ["Bearer sk-of-mine"]
 
 
 def test_a_file_does_not_choose_among_the_models_of_the_agent(tmp_path: Path) -> None:
@@ -505,44 +446,18 @@ def test_a_file_does_not_choose_among_the_models_of_the_agent(tmp_path: Path) ->
 
 
 def test_an_external_memory_is_not_told_what_a_file_says(tmp_path: Path) -> None:
-    class Memory:
-        def __init__(self) -> None:
-            self.heard: list[str] = []
-
-        def prefetch(self, text: str) -> str:
-            self.heard.append(text)
-            return ""
-
-        def sync(self, user: str, answer: str) -> None:
-            self.heard.append(answer)
-
-        def tools(self) -> list[Any]:
-            return []
-
-        def initialize(self, session_id: str) -> None:
-            """Nothing to do."""
-
-        def pre_compress(self, rows: Any) -> str:
-            return ""
-
-        def session_switch(self, session_id: str, previous: str) -> None:
-            """Nothing to do."""
-
-        def shutdown(self) -> None:
-            """Nothing to do."""
-
     turn, lines = made_by(tmp_path / "a", call("look", {}, "c1"))
     in_turn(lines)["delta"]["has_memory"] = {"to": True}
     imported(tmp_path / "b", lines)
-    memory = Memory()
+    memory, own = FakeMemory(), [("prefetch", "my own words"), ("sync", "my own words", "mine")]
     desk = Desk(tmp_path / "b", text("mine"), memory=memory, session_id="s-own")
     desk.agent.chat("my own words")
     desk.agent.close()
-    assert memory.heard == ["my own words", "mine"]
+    assert [one for one in memory.calls if one[0] in ("prefetch", "sync")] == own
     desk = Desk(tmp_path / "b", memory=memory)
     desk.agent.resume(turn).run()
     desk.agent.close()
-    assert memory.heard == ["my own words", "mine"]
+    assert [one for one in memory.calls if one[0] in ("prefetch", "sync")] == own
 
 
 def test_a_turn_that_came_before_turns_were_marked_is_known_by_having_no_owner(tmp_path: Path) -> None:
@@ -550,9 +465,8 @@ def test_a_turn_that_came_before_turns_were_marked_is_known_by_having_no_owner(t
         versions = VERSIONS[:2]
 
     old = Store(tmp_path, opened=Before)
-    old.database.write(
-        lambda c: c.execute("INSERT INTO sessions (id, created, touched) VALUES ('s', 0, 0)") and None
-    )
+    session = "INSERT INTO sessions (id, created, touched) VALUES ('s', 0, 0)"
+    old.database.write(lambda c: c.execute(session) and None)
     turn = (
         "INSERT INTO turns (id, session, asked, state, digest, settings, start, began, moved, ended, owner)"
         " VALUES (?, 's', 'go', 'ExecuteTools', '', '{}', '{}', 0, 0, ?, ?)"
@@ -561,14 +475,8 @@ def test_a_turn_that_came_before_turns_were_marked_is_known_by_having_no_owner(t
         old.database.write(lambda c, values=values: c.execute(turn, values) and None)
     old.close()
     journal = Desk(tmp_path).agent.journal
-    assert {info.id: info.imported for info in journal.recent()} == {
-        "came": True,
-        "own": False,
-        "over": False,
-    }
-
-
-# Whatever a file says
+    imports = {info.id: info.imported for info in journal.recent()}
+    assert imports == {"came": True, "own": False, "over": False}
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -627,9 +535,7 @@ def test_no_change_of_a_file_makes_a_call_run_that_nobody_approved(
         desk = Desk(Path(home))
         store = desk.agent._store
         try:
-            import_lines(
-                store, (json.dumps(line) for line in [*lines[:-1], lines[-1] | {"lines": len(lines) - 1}])
-            )
+            import_lines(store, map(json.dumps, [*lines[:-1], lines[-1] | {"lines": len(lines) - 1}]))
             desk.agent.resume(turn).run()
         except Exception:
             desk.heard.append("it cannot be used")  # in whatever way it fails; what counts is what ran

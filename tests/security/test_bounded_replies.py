@@ -1,5 +1,5 @@
 """Threat: a provider, or whoever stands before it, that answers with too much: bytes, packed bytes, events, calls,
-levels, digits. Real servers; what is too much is a failure with one line, never an exception and never a full memory."""
+levels, digits. What is too much is a failure with one line, never an exception and never a full memory."""
 
 from __future__ import annotations
 
@@ -103,9 +103,8 @@ def test_an_encoding_that_was_not_asked_for_is_not_unpacked(wire: Wire, encoding
 @every_wire
 def test_packed_replies_are_read(wire: Wire) -> None:
     body = gzip.compress(json.dumps({"error": {"message": "no such thing"}}).encode())
-    failure, _ = asked(
-        wire, "404 Not Found\r\ncontent-encoding: gzip\r\ncontent-type: application/json", iter([body])
-    )
+    head = "404 Not Found\r\ncontent-encoding: gzip\r\ncontent-type: application/json"
+    failure, _ = asked(wire, head, iter([body]))
     assert (failure.status, failure.message) == (404, "no such thing")
 
 
@@ -113,9 +112,8 @@ def test_packed_replies_are_read(wire: Wire) -> None:
 @pytest.mark.parametrize("kind", ["text/plain", "application/json", "text/plain; charset=punycode"])
 def test_of_a_large_error_only_the_beginning_is_read(wire: Wire, kind: str) -> None:
     beginning = b'{"error": {"message": "too many"}} ' if "json" in kind else b"too many "
-    failure, sent = asked(
-        wire, f"429 Too Many Requests\r\ncontent-type: {kind}", iter([beginning, *[b"x" * 65_536] * 4_000])
-    )
+    body = iter([beginning, *[b"x" * 65_536] * 4_000])
+    failure, sent = asked(wire, f"429 Too Many Requests\r\ncontent-type: {kind}", body)
     assert isinstance(failure, Failure)
     assert failure.status == 429
     assert len(failure.message) <= 500
@@ -136,16 +134,11 @@ def test_an_event_without_an_end_is_given_up(wire: Wire) -> None:
 def test_nested_json_is_a_failure(wire: Wire, nested: str, stream: bool) -> None:
     kind = "text/event-stream" if stream else "application/json"
     whole = f'{{"type": "response.created", "choices": {nested}}}'
-    failure, _ = asked(
-        wire,
-        f"200 OK\r\ncontent-type: {kind}",
-        iter([f"data: {whole}\n\n".encode()] if stream else [whole.encode()]),
-        stream,
-    )
+    body = f"data: {whole}\n\n" if stream else whole
+    failure, _ = asked(wire, f"200 OK\r\ncontent-type: {kind}", iter([body.encode()]), stream)
     assert isinstance(failure, Failure)
-    assert detect(failure).name in ("invalid_response", "transport", "timeout", "server_error"), detect(
-        failure
-    ).name
+    found = detect(failure).name
+    assert found in ("invalid_response", "transport", "timeout", "server_error"), found
     assert failure.kind != "local"
 
 
@@ -159,9 +152,8 @@ def test_a_count_that_cannot_be_true_is_unknown(number: str) -> None:
     assert usage_from({"prompt_tokens": wrong, "completion_tokens": 3}) is None
     assert messages_usage({"input_tokens": 3, "output_tokens": wrong}) is None
     assert responses_usage({"input_tokens": wrong, "output_tokens": 3}) is None
-    inner = usage_from(
-        {"prompt_tokens": 10, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": wrong}}
-    )
+    cached = {"prompt_tokens_details": {"cached_tokens": wrong}}
+    inner = usage_from({"prompt_tokens": 10, "completion_tokens": 3, **cached})
     assert inner is not None
     assert (inner.input, inner.cache_read) == (10, 0)
 
@@ -227,6 +219,5 @@ def test_a_reply_of_more_than_anybody_means_is_a_failure() -> None:
     reply = ModelReply(text="x" * (reply_limits.CHARACTERS + 1), finish="stop")
     failure = reply_limits.within_limits(reply)
     assert given_up(failure, "characters")
-    assert reply_limits.within_limits(ModelReply(text="x", finish="stop")) == ModelReply(
-        text="x", finish="stop"
-    )
+    small = ModelReply(text="x", finish="stop")
+    assert reply_limits.within_limits(small) == small

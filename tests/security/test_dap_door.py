@@ -83,7 +83,7 @@ def used(address: Any, token: str) -> None:
         one.ask("disconnect")
 
 
-@pytest.mark.parametrize("how", ["launch", "attach"])
+@pytest.mark.parametrize("how", ["launch", pytest.param("attach", marks=pytest.mark.slow)])
 def test_without_the_token_nothing_of_an_attackers_is_imported(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,10 +111,7 @@ def test_without_the_token_nothing_of_an_attackers_is_imported(
                 one.ask(how, table=f"evil_{how}:make", cwd=str(tmp_path), env={"PYTHONPATH": "."}, **wrong)
     assert not (tmp_path / "ran").exists()
     assert not any(event["event"] == "initialized" for event in one.events)
-    with (
-        editor(address) as right,
-        pytest.raises(Refused, match="the table cannot be loaded"),
-    ):
+    with editor(address) as right, pytest.raises(Refused, match="the table cannot be loaded"):
         right.begin(how, table=f"evil_{how}:make", token=token)
     assert (tmp_path / "ran").exists(), "the attack would have worked"
     server.join(PATIENCE)

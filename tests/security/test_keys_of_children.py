@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,13 +33,8 @@ USUAL = (
     *("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"),
 )
 OWN = (
-    "WORK_ACCESS",
-    "OTHER_WORK_ACCESS",
-    "MCP_HEADER_WORD",
-    "MCP_ENV_WORD",
-    "MCP_URL_WORD",
-    "UNNAMED_BUT_USED",
-    "BEARER",
+    *("WORK_ACCESS", "OTHER_WORK_ACCESS", "MCP_HEADER_WORD", "MCP_ENV_WORD", "MCP_URL_WORD"),
+    *("UNNAMED_BUT_USED", "BEARER"),
 )
 CONFIG = """
 [providers.work]
@@ -73,12 +69,9 @@ def seen(text: str) -> list[str]:
 
 
 def results(work: Path, *calls: Any, **options: Any) -> list[str]:
-    options = {
-        "toolsets": ["terminal", "code", "files"],
-        "settings": {"approval": {"bypass": True}},
-    } | options
+    given = {"toolsets": ["terminal", "code", "files"], "settings": {"approval": {"bypass": True}}}
     model = ScriptedModel([*(tools(one) for one in calls), text("done")])
-    agent = Agent(model, workdir=work, home=work.parent / "home", **options)
+    agent = Agent(model, workdir=work, home=work.parent / "home", **given | options)
     try:
         return [row["content"] for row in agent.run_conversation("go").messages if row["role"] == "tool"]
     finally:
@@ -110,11 +103,8 @@ def test_what_the_config_file_names_is_hidden(work: Path) -> None:
 def test_a_server_sees_what_it_is_given(work: Path) -> None:
     """What comes back of it is masked, so it writes down what it sees."""
     code = "import json, os, sys; open(sys.argv[1], 'w').write(json.dumps(dict(os.environ)))"
-    config = {
-        "command": sys.executable,
-        "args": ["-c", code, str(work / "seen")],
-        "env": {"GIVEN": "${MCP_ENV_WORD}"},
-    }
+    args = ["-c", code, str(work / "seen")]
+    config = {"command": sys.executable, "args": args, "env": {"GIVEN": "${MCP_ENV_WORD}"}}
     results(work, mcp={"s": config})
     found = json.loads((work / "seen").read_text())
     assert found["GIVEN"] == CANARY + "MCP_ENV_WORD"
@@ -138,12 +128,8 @@ def test_what_git_runs_for_a_repository_sees_nothing(work: Path) -> None:
     (work / "a.py").write_text("TABLE = 1")
     (work / ".gitattributes").write_text("*.py filter=spy")
     git = ["git", "-C", str(work), "-c", "user.name=n", "-c", "user.email=e@example.org"]
-    for words in (
-        ["init", "-q"],
-        ["add", "."],
-        ["commit", "-qm", "x"],
-        ["config", "filter.spy.smudge", f"{work}/spy"],
-    ):
+    spy = ["config", "filter.spy.smudge", f"{work}/spy"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"], spy):
         subprocess.run([*git, *words], check=True, env=keyless_environment())
     with pytest.raises(ConfigError):
         version_of("HEAD:a.py", folder=work)
@@ -178,15 +164,8 @@ def test_what_every_program_needs_stays() -> None:
 
 
 STARTS = {
-    "create_subprocess_exec",
-    "create_subprocess_shell",
-    "Popen",
-    "run",
-    "call",
-    "check_output",
-    "execv",
-    "system",
-    "spawnv",
+    *("create_subprocess_exec", "create_subprocess_shell", "Popen", "run", "call", "check_output", "execv"),
+    *("system", "spawnv"),
 }
 INSIDE = {"process_supervisor.py", "search_worker.py"}
 """Scripts of ours that run in such an environment already."""
@@ -196,15 +175,15 @@ def test_every_program_is_started_with_an_environment_that_was_made_for_it() -> 
     """Else it would have this process's own."""
     bare, found = [], 0
     for path in (ROOT / "fsm_agent").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for node in (
+            ast.walk(ast.parse(text)) if re.search(r"subprocess|os\.(exec|system|spawn)", text) else ()
+        ):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
             owner = ast.unparse(node.func.value)
-            if (
-                node.func.attr in STARTS
-                and owner in ("subprocess", "asyncio", "os")
-                and ast.unparse(node.func) != "asyncio.run"
-            ):
+            started = node.func.attr in STARTS and owner in ("subprocess", "asyncio", "os")
+            if started and ast.unparse(node.func) != "asyncio.run":
                 found += 1
                 if path.name not in INSIDE and all(one.arg != "env" for one in node.keywords):
                     bare.append(f"{path.relative_to(ROOT)}:{node.lineno}")

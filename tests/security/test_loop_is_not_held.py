@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -52,71 +51,13 @@ PACE = 0.0034
 """Seconds of the processor that ``pace`` takes on the machine for which ``HELD`` is said, with nothing beside it. Where
 it takes longer, because the machine is another or shares its caches, everything does."""
 PUMPS = (
-    *(
-        "a",
-        " ",
-        "\n",
-        "\t",
-        "0",
-        "1,",
-        "é",
-        "\u0301\u0316",
-        "\ufdfa",
-        "\u200b",
-        "a\u200ba",
-        "\u202e",
-        "\u05d0\u202a\n",
-    ),
-    *(
-        "\U0001f3f4\U000e0041",
-        "<",
-        "&",
-        "`",
-        "```\n",
-        "```\n<think>\n",
-        "<think>\n",
-        "<think>x</think>\n",
-        "<memory-context>",
-    ),
-    *(
-        "[",
-        "{",
-        "[]",
-        '{"a":',
-        "\\",
-        "\\n",
-        '"',
-        "eyJ-",
-        "-eyJ",
-        "eyJ-npm_" + 30 * "a" + "-",
-        "sk-",
-        "sk-abcdef ",
-        "token=a",
-    ),
-    *(
-        "://a:",
-        "A_",
-        "-----BEGIN PRIVATE KEY-----",
-        "cookie: ",
-        "cookie ",
-        "basic a",
-        "\x1b]",
-        "\x1b[0",
-        "\x1b[0m",
-        "a\x08",
-        "a\r",
-    ),
-    *(
-        "ignore all the ",
-        "curl $a",
-        "cat .env | ",
-        "<a style='",
-        "<title>",
-        "<script>",
-        "<system>\n",
-        "-H 'authorization: ",
-        "${a:-",
-    ),
+    *("a", " ", "\n", "\t", "0", "1,", "é", "\u0301\u0316", "\ufdfa", "\u200b", "a\u200ba", "\u202e"),
+    *("\u05d0\u202a\n", "\U0001f3f4\U000e0041", "<", "&", "`", "```\n", "```\n<think>\n", "<think>\n"),
+    *("<think>x</think>\n", "<memory-context>", "[", "{", "[]", '{"a":', "\\", "\\n", '"', "eyJ-", "-eyJ"),
+    *("eyJ-npm_" + 30 * "a" + "-", "sk-", "sk-abcdef ", "token=a", "://a:", "A_"),
+    *("-----BEGIN PRIVATE KEY-----", "cookie: ", "cookie ", "basic a", "\x1b]", "\x1b[0", "\x1b[0m"),
+    *("a\x08", "a\r", "ignore all the ", "curl $a", "cat .env | ", "<a style='", "<title>", "<script>"),
+    *("<system>\n", "-H 'authorization: ", "${a:-"),
 )
 
 
@@ -207,9 +148,8 @@ async def asked(text: str) -> None:
         def all(self) -> list[Grant]:
             return []
 
-    nobody = Approvals(
-        Callbacks({}), FakeClock(), Settings().approval, 0.01, grants=NoGrants(_no_database), workdir="/"
-    )
+    given: Any = {"grants": NoGrants(_no_database), "workdir": "/"}
+    nobody = Approvals(Callbacks({}), FakeClock(), Settings().approval, 0.01, **given)
     question = AskApproval("c1", "terminal", {"command": text[: MAX_COMMAND // 8]})
     assert not (await nobody.ask(question, asyncio.Event())).granted
 
@@ -302,11 +242,18 @@ def test_the_watchdog_sees_who_holds_the_loop() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "charset",
-    ["punycode", "idna", "hz", "utf-7", "bz2_codec", "zlib_codec", "rot13", "unicode_escape", "no-such"],
-)
-def test_only_character_sets_of_the_web_decode_a_page(charset: str, tmp_path: Path) -> None:
-    body = "grüße".encode()
-    fetched = Fetched("http://a/", 200, "OK", f"text/plain; charset={charset}", body, False)
-    assert asyncio.run(text_of_page(fetched, whole=False)) == "grüße"
+def test_only_character_sets_of_the_web_decode_a_page() -> None:
+    names = (
+        "punycode",
+        "idna",
+        "hz",
+        "utf-7",
+        "bz2_codec",
+        "zlib_codec",
+        "rot13",
+        "unicode_escape",
+        "no-such",
+    )
+    for charset in names:
+        page = Fetched("http://a/", 200, "OK", f"text/plain; charset={charset}", "grüße".encode(), False)
+        assert asyncio.run(text_of_page(page, whole=False)) == "grüße", charset

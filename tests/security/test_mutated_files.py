@@ -21,68 +21,22 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.transfer.export import export_session
 from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.testing import ScriptedModel, call, repeat, tools
-from tests.security.test_authority import (
-    DROP,
-    Desk,
-    Line,
-    effects,
-    in_file,
-    leaves,
-    put,
-    specs,
-    unfinished,
-)
+from tests.security.test_authority import ALL as CALLS
+from tests.security.test_authority import DROP, Desk, Line, effects, in_file, leaves, put, specs, unfinished
 from tests.security.test_rules_read_anew import is_of, left_at
 
 Lines = list[Line]
-CALLS = (call("danger", {}, "c1"), call("note", {}, "c2"), call("look", {}, "c3"), call("page", {}, "c4"))
 CHANGES = {"danger", "note", "page"}
 """Tools that do more than read on this machine: a turn from a file asks about them."""
 MOST = 4
 """Iterations that the agent allows."""
 WORDS = frozenset(
     [
-        "approval",
-        "effect",
-        "safety",
-        "attended",
-        "granted",
-        "scope",
-        "status",
-        "reply",
-        "policy",
-        "allow",
-        "deny",
-        "bypass",
-        "imported",
-        "owner",
-        "epoch",
-        "deferred",
-        "external",
-        "concurrency",
-        "path_arguments",
-        "pattern",
-        "limits",
-        "iterations",
-        "free_rounds",
-        "max_iterations",
-        "budget",
-        "answers",
-        "entries",
-        "results",
-        "origin",
-        "kind",
-        "name",
-        "type",
-        "state",
-        "tools",
-        "has_memory",
-        "has_engine",
-        "auxiliary",
-        "runtime",
-        "workdir",
-        "call_id",
-        "arguments",
+        *("approval", "effect", "safety", "attended", "granted", "scope", "status", "reply", "policy"),
+        *("allow", "deny", "bypass", "imported", "owner", "epoch", "deferred", "external", "concurrency"),
+        *("path_arguments", "pattern", "limits", "iterations", "free_rounds", "max_iterations", "budget"),
+        *("answers", "entries", "results", "origin", "kind", "name", "type", "state", "tools"),
+        *("has_memory", "has_engine", "auxiliary", "runtime", "workdir", "call_id", "arguments"),
     ]
 )
 """Names in a file that sound as if they could give a right."""
@@ -92,9 +46,6 @@ VALUES: tuple[Any, ...] = (
     "in_flight", "AskApproval", "RunTool", "Approval", [], {}, ["*"], YES, {"danger": "allow", "note": "allow"},
     {"iterations": 10**6},
 )  # fmt: skip
-
-
-# Files as they are exported
 
 
 def exported(home: Path, turn: str) -> tuple[str, Lines]:
@@ -135,9 +86,6 @@ FILES = (about_to_ask, was_approved, has_run, is_a_fork)
 def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     turn, lines = request.param(tmp_path_factory.mktemp("stored"))
     return turn, json.dumps(lines)
-
-
-# What is changed in them
 
 
 def nothing(lines: Lines) -> None:
@@ -214,16 +162,10 @@ def it_has_more_of_everything(lines: Lines) -> None:
 def it_brings_lines_of_other_tables(lines: Lines) -> None:
     """Such a file is refused."""
     session = in_file(lines, "session")["id"]
+    grant = {"pattern": "*", "verdict": "allow", "at": 1.0}
     lines[-1:-1] = [
-        {"kind": "grant", "pattern": "*", "tool": "*", "verdict": "allow", "scope": "always", "at": 1.0},
-        {
-            "kind": "session_grant",
-            "session": session,
-            "pattern": "*",
-            "verdict": "allow",
-            "workdir": "/",
-            "at": 1.0,
-        },
+        grant | {"kind": "grant", "tool": "*", "scope": "always"},
+        grant | {"kind": "session_grant", "session": session, "workdir": "/"},
     ]
 
 
@@ -238,9 +180,6 @@ def _at(value: Any, path: tuple[Any, ...]) -> Any:
     for key in path:
         value = value[key]
     return value
-
-
-# Who takes them in
 
 
 class Nobody:
@@ -277,18 +216,15 @@ OWNERS = (Nobody, SaysNo, SaysYes)
 
 def taken_in(turn: str, lines: Lines, owner: Nobody, home: Path) -> bool:
     """Import the file, go on with its turn, and see what was done. False when the file cannot be used."""
-    again = repeat(
-        lambda body: tools(
-            *(call(one.name, {}, f"d{len(body['messages'])}{n}") for n, one in enumerate(CALLS))
-        )
-    )
+
+    def again(body: Any) -> Any:
+        return tools(*(call(one.name, {}, f"d{len(body['messages'])}{n}") for n, one in enumerate(CALLS)))
+
     rules = {"approval": owner.rules, "max_iterations": MOST, "budget": {"grace_call": False}}
-    desk = Desk(home, model=ScriptedModel(again), answer=owner.answer, settings=rules)
+    desk = Desk(home, model=ScriptedModel(repeat(again)), answer=owner.answer, settings=rules)
     store, used = desk.agent._store, True
     try:
-        import_lines(
-            store, (json.dumps(line) for line in [*lines[:-1], lines[-1] | {"lines": len(lines) - 1}])
-        )
+        import_lines(store, map(json.dumps, [*lines[:-1], lines[-1] | {"lines": len(lines) - 1}]))
         desk.agent.resume(turn).run()
     except Exception:
         used = False  # in whatever way it fails; what counts is what was done until then

@@ -92,14 +92,6 @@ def test_all_in_the_home_is_its_owners_alone(tmp_path: Path, capsys: Any) -> Non
     assert unknown == []
 
 
-def test_a_copy_of_an_open_file_is_closed(tmp_path: Path) -> None:
-    Store(tmp_path).database.close()
-    (tmp_path / "sessions.db").chmod(0o644)
-    Store(tmp_path, opened=Newer).database.close()
-    (copy,) = tmp_path.glob("*.backup")
-    assert mode(copy) == 0o600
-
-
 def test_a_file_that_replaces_another_is_nobody_elses_before_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,9 +108,21 @@ def test_a_file_that_replaces_another_is_nobody_elses_before_it_is_there(
         assert (mode(tmp_path / name), seen.pop()) == (after, 0o600)
 
 
-def test_a_new_file_of_a_project_is_as_open_as_the_umask_says(tmp_path: Path) -> None:
+def test_a_new_file_is_as_open_as_the_umask_says_and_a_folder_or_copy_of_ours_is_not(tmp_path: Path) -> None:
     replace_file(tmp_path / "main.py", b"")
     assert mode(tmp_path / "main.py") == 0o666
+    # a copy of an open file is closed
+    Store(tmp_path / "2").database.close()
+    (tmp_path / "2" / "sessions.db").chmod(0o644)
+    Store(tmp_path / "2", opened=Newer).database.close()
+    (copy,) = (tmp_path / "2").glob("*.backup")
+    assert mode(copy) == 0o600
+    # folders that were missing above are closed too
+    (tmp_path / "3").mkdir()
+    before = mode(tmp_path / "3")
+    private_folder(tmp_path / "3" / "a" / "b" / "c")
+    assert [mode(tmp_path / "3" / name) for name in ("a", "a/b", "a/b/c")] == [0o700] * 3
+    assert mode(tmp_path / "3") == before
 
 
 def old_home(folder: Path, *others: str) -> Path:
@@ -138,9 +142,8 @@ def test_an_old_home_is_closed_once_and_it_is_said_in_one_line(tmp_path: Path) -
         agent.run_conversation("go")
         agent.close()
     assert opened(home) == []
-    assert [line for line in heard if "others could read" in line] == [
-        f"{home}: others could read 8 of its files and folders; now only you can"
-    ]
+    said = [line for line in heard if "others could read" in line]
+    assert said == [f"{home}: others could read 8 of its files and folders; now only you can"]
 
 
 def test_what_is_not_ours_in_a_named_home_stays_as_it_is(tmp_path: Path) -> None:
@@ -149,20 +152,7 @@ def test_what_is_not_ours_in_a_named_home_stays_as_it_is(tmp_path: Path) -> None
     (home / "results" / "link").symlink_to(tmp_path)
     before = mode(tmp_path)
     assert "of its files and folders" in made_private(home, HOME_FILES)
-    assert {Path(line.split()[0]).name for line in opened(home)} == {
-        "home",
-        "index.html",
-        "public",
-        "page.html",
-        "elsewhere",
-        "link",
-    }
+    left = {Path(line.split()[0]).name for line in opened(home)}
+    assert left == {"home", "index.html", "public", "page.html", "elsewhere", "link"}
     assert (mode(tmp_path), mode(home)) == (before, 0o777)
     assert made_private(home, HOME_FILES) == ""
-
-
-def test_folders_that_were_missing_above_are_closed_too(tmp_path: Path) -> None:
-    before = mode(tmp_path)
-    private_folder(tmp_path / "a" / "b" / "c")
-    assert [mode(tmp_path / name) for name in ("a", "a/b", "a/b/c")] == [0o700] * 3
-    assert mode(tmp_path) == before

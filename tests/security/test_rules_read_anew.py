@@ -31,8 +31,7 @@ def left_at(
     steer: str = "",
     **options: Any,
 ) -> tuple[str, Desk]:
-    """(turn, desk) of a turn of these calls whose process is gone after the exchange; ``resume``: taken
-    up."""
+    """(turn, desk) of a turn of these calls whose process is gone after the exchange; ``resume``: taken up."""
     store = Store(home)
     desk = Desk(home, tools(*calls), store=store, **options)
 
@@ -68,13 +67,29 @@ DENIED = {"approval": {"policy": {"danger": "deny", "note": "deny"}}}
 ASKED = {"approval": {"policy": {"note": "ask"}}}
 
 
-@pytest.mark.parametrize("rules", [DENIED, {"approval": {"deny": ["danger"]}}])
-def test_what_was_forbidden_since_the_yes_does_not_run(tmp_path: Path, rules: Any) -> None:
-    turn, first = left_at(tmp_path, is_of(AskApproval, "c1"), DANGER, answer="once")
+FORBIDDEN = {"approval": {"deny": ["danger"]}}
+
+
+@pytest.mark.parametrize(
+    ("said", "options", "ran", "told"),
+    [
+        ("once", {"answer": "once", "settings": DENIED}, [], "it is forbidden"),
+        ("once", {"answer": "once", "settings": FORBIDDEN}, [], "it is forbidden"),
+        ("once", {}, [], "nobody is there"),
+        ("session", {}, ["danger"], "done: danger"),
+        ("deny", {"answer": "once"}, [], "the user said no"),
+    ],
+    ids=["forbidden by name", "forbidden by a pattern", "nobody is there", "yes for the session", "no"],
+)
+def test_what_was_forbidden_since_the_yes_does_not_run(
+    tmp_path: Path, said: str, options: Any, ran: list[str], told: str
+) -> None:
+    """Nor what only a person who was there had allowed; a no stays a no."""
+    turn, first = left_at(tmp_path, is_of(AskApproval, "c1"), DANGER, answer=said)
     assert (first.asked, first.ran) == (["danger"], [])
-    desk = gone_on(tmp_path, turn, answer="once", settings=rules)
-    assert (desk.asked, desk.ran) == ([], [])
-    assert "it is forbidden" in desk.results(turn)[0]
+    desk = gone_on(tmp_path, turn, **options)
+    assert (desk.asked, desk.ran) == ([], ran)
+    assert told in desk.results(turn)[0]
 
 
 def test_what_needed_no_yes_then_and_is_forbidden_now_does_not_run(tmp_path: Path) -> None:
@@ -100,26 +115,6 @@ def test_a_yes_is_for_the_process_in_which_it_was_given(tmp_path: Path) -> None:
     assert (desk.asked, desk.ran) == (["danger"], ["danger"])
 
 
-def test_a_yes_that_was_given_before_is_none_when_nobody_is_there(tmp_path: Path) -> None:
-    turn, _ = left_at(tmp_path, is_of(AskApproval, "c1"), DANGER, answer="once")
-    desk = gone_on(tmp_path, turn)
-    assert desk.ran == []
-    assert "nobody is there" in desk.results(turn)[0]
-
-
-def test_a_yes_for_the_session_is_not_asked_for_again(tmp_path: Path) -> None:
-    turn, _ = left_at(tmp_path, is_of(AskApproval, "c1"), DANGER, answer="session")
-    desk = gone_on(tmp_path, turn)
-    assert desk.ran == ["danger"]
-
-
-def test_a_no_stays_a_no(tmp_path: Path) -> None:
-    turn, _ = left_at(tmp_path, is_of(AskApproval, "c1"), DANGER, answer="deny")
-    desk = gone_on(tmp_path, turn, answer="once")
-    assert (desk.asked, desk.ran) == ([], [])
-    assert "the user said no" in desk.results(turn)[0]
-
-
 @pytest.mark.parametrize("rules", [None, DENIED], ids=["same rules", "forbidden since"])
 @pytest.mark.parametrize("one", [DANGER, NOTE], ids=["asks", "does not ask"])
 def test_what_has_run_is_not_asked_about(tmp_path: Path, one: Any, rules: Any) -> None:
@@ -133,11 +128,8 @@ def test_what_has_run_is_not_asked_about(tmp_path: Path, one: Any, rules: Any) -
 def test_other_rules_move_the_visit_and_no_call_runs_twice(tmp_path: Path) -> None:
     """The first call is asked about now, so every later request has another number; the process ends once
     more in the midst of that, and goes on under the first rules."""
-    calls = [
-        call("note", {"name": "one"}, "c1"),
-        call("note", {"name": "two"}, "c2"),
-        call("danger", {}, "c3"),
-    ]
+    notes = [call("note", {"name": name}, f"c{number}") for number, name in ((1, "one"), (2, "two"))]
+    calls = [*notes, call("danger", {}, "c3")]
     turn, first = left_at(tmp_path, is_of(RunTool, "c2"), *calls)
     assert first.ran == ["note one", "note two"]
     turn, second = left_at(tmp_path, is_of(AskApproval, "c3"), resume=turn, settings=ASKED, answer="once")
@@ -156,9 +148,6 @@ def test_what_a_person_said_meanwhile_is_not_lost_when_the_visit_moves(tmp_path:
     later = gone_on(tmp_path, turn, answer="once", settings=ASKED)
     assert later.ran == []
     assert "also the third" in later.results(turn)[1]
-
-
-# Killed while the tool ran
 
 
 @pytest.mark.slow
@@ -202,26 +191,9 @@ def test_a_call_that_was_harmless_is_repeated_only_as_it_was(
     store = Store(tmp_path)
     said = f'"name":"{name}","arguments":{arguments},"timeout":5.0,"effect":"pure","key":"k"'
     running = f'{{"is":"RunTool","call_id":"c1",{said}}}'
-    values = (
-        turn,
-        3,
-        7,
-        0,
-        "ExecuteTools",
-        "RunTool",
-        name,
-        "pure",
-        "k",
-        "in_flight",
-        running,
-        None,
-        1.0,
-        None,
-        "",
-    )
-    store.database.write(
-        lambda c: c.execute(f"INSERT OR REPLACE INTO effects VALUES ({','.join('?' * 15)})", values) and None
-    )
+    running_then = ("ExecuteTools", "RunTool", name, "pure", "k", "in_flight", running, None, 1.0, None, "")
+    row = f"INSERT OR REPLACE INTO effects VALUES ({','.join('?' * 15)})"
+    store.database.write(lambda c: c.execute(row, (turn, 3, 7, 0, *running_then)) and None)
     store.close()
     desk = gone_on(tmp_path, turn, answer="once")
     assert bool(desk.ran) is repeated
@@ -244,9 +216,6 @@ def test_a_call_that_a_person_approved_survives_being_killed_anywhere() -> None:
         assert "asked" not in steps[begun:], f"{where}: asked about what had begun"
 
 
-# Forks
-
-
 def test_a_fork_has_the_tools_and_rules_of_its_agent(tmp_path: Path) -> None:
     turn = Desk(tmp_path, tools(NOTE)).agent.run_conversation("go").turn_id
     desk = Desk(tmp_path, answer="once", settings=ASKED)
@@ -258,30 +227,16 @@ def test_a_fork_has_the_tools_and_rules_of_its_agent(tmp_path: Path) -> None:
     assert (desk.asked, desk.ran, desk.results(fork.id)) == ([], [], ["done: note"])
 
 
-@pytest.mark.parametrize(
-    ("edit", "words"),
-    [
-        (
-            {"settings": {"approval": {"bypass": True}}},
-            r"these settings are the agent's, not the turn's; given: approval",
-        ),
-        (
-            {"settings": {"web": {"only_hosts": []}}},
-            r"these settings are the agent's, not the turn's; given: web",
-        ),
-        ({"fields": {"tools": []}}, "no such field to edit; given: tools"),
-        ({"fields": {"runtime": {"provider": "x", "model": "y"}}}, "no such field to edit; given: runtime"),
-        ({"fields": {"attended": True}}, "no such field to edit; given: attended"),
-    ],
-)
-def test_an_edit_cannot_give_what_is_the_agents(tmp_path: Path, edit: Any, words: str) -> None:
+def test_an_edit_cannot_give_what_is_the_agents(tmp_path: Path) -> None:
     desk = Desk(tmp_path, tools(NOTE))
     turn = desk.agent.run_conversation("go").turn_id
-    with pytest.raises(ConfigError, match=words):
-        desk.agent.fork(turn, 3, edit)
-
-
-# What is stored, and what is sent
+    for name, value in (("approval", {"bypass": True}), ("web", {"only_hosts": []})):
+        words = rf"these settings are the agent's, not the turn's; given: {name}"
+        with pytest.raises(ConfigError, match=words):
+            desk.agent.fork(turn, 3, {"settings": {name: value}})
+    for name, value in (("tools", []), ("runtime", {"provider": "x", "model": "y"}), ("attended", True)):
+        with pytest.raises(ConfigError, match=f"no such field to edit; given: {name}"):
+            desk.agent.fork(turn, 3, {"fields": {name: value}})
 
 
 def test_what_the_agent_put_in_is_in_the_journal_with_the_next_move(tmp_path: Path) -> None:
@@ -298,12 +253,7 @@ def test_what_the_agent_put_in_is_in_the_journal_with_the_next_move(tmp_path: Pa
 def test_the_model_is_offered_the_tools_that_there_are_now(tmp_path: Path) -> None:
     turn, _ = left_at(tmp_path, lambda happened: happened.state == "BuildMessages", NOTE)
 
-    @tool
-    def brand_new() -> str:
-        """New."""
-        return "new"
-
-    desk = Desk(tmp_path, text("end"), tools=[brand_new])
+    desk = Desk(tmp_path, text("end"), tools=[tool(name="brand_new")(lambda: "new")])
     desk.agent.resume(turn).run()
     [body] = desk.model.requests
     assert [one["function"]["name"] for one in body["tools"]] == ["brand_new"]
@@ -317,11 +267,8 @@ def test_no_call_is_performed_that_nobody_was_asked_about(tmp_path: Path) -> Non
 
     async def tried() -> list[str]:
         await perform(OpenTurn())
-        asked = [
-            RunTool("c1", "danger", {}, 5.0),
-            RunTool("c2", "note", {}, 5.0),
-            RunTool("c3", "unheard_of", {}, 5.0),
-        ]
+        named = (("c1", "danger"), ("c2", "note"), ("c3", "unheard_of"))
+        asked = [RunTool(call_id, name, {}, 5.0) for call_id, name in named]
         said = [(await perform(one)).status for one in asked]
         assert await perform(AskApproval("c1", "danger", {})) == Approval(True)
         others = [RunTool("c1", "danger", {"name": "other"}, 5.0), RunTool("c9", "danger", {}, 5.0)]

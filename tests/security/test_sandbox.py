@@ -171,10 +171,8 @@ def walled(opened: Callable[[str], Scene]) -> Scene:
 
 def test_a_command_runs_in_its_folder_without_input_and_tells_its_code(scene: Scene) -> None:
     (scene.work / "sub").mkdir()
-    told = scene.run(
-        "pwd; read line || echo nothing to read; echo out; echo err >&2; echo made > made; exit 3",
-        directory="sub",
-    )
+    command = "pwd; read line || echo nothing to read; echo out; echo err >&2; echo made > made; exit 3"
+    told = scene.run(command, directory="sub")
     assert told == f"exit code 3\n{scene.work / 'sub'}\nnothing to read\nout\nerr"
     assert (scene.work / "sub" / "made").read_text() == "made\n"
 
@@ -186,18 +184,15 @@ def test_much_output_is_cut(scene: Scene) -> None:
 
 
 def test_a_command_that_takes_too_long_may_put_things_in_order_and_is_killed(scene: Scene) -> None:
-    told = scene.late(
-        "terminal",
-        command=f"trap 'echo in order; exit 5' TERM; {scene.stay} & echo early; echo > begun; while :; do sleep 0.02; done",
-    )
+    waits = "echo early; echo > begun; while :; do sleep 0.02; done"
+    told = scene.late("terminal", command=f"trap 'echo in order; exit 5' TERM; {scene.stay} & {waits}")
     assert re.fullmatch(r"Killed after 60 seconds, .*\nearly\n(Terminated\n)?in order", told, re.DOTALL)
     until(lambda: not scene.left())
 
 
 def test_a_stubborn_command_is_killed(scene: Scene) -> None:
-    told = scene.late(
-        "terminal", command=f"trap '' TERM; {scene.stay} & echo > begun; while :; do sleep 0.02; done"
-    )
+    waits = "echo > begun; while :; do sleep 0.02; done"
+    told = scene.late("terminal", command=f"trap '' TERM; {scene.stay} & {waits}")
     assert told.startswith("Killed after 60 seconds")
     until(lambda: not scene.left())
 
@@ -218,13 +213,12 @@ def test_an_interrupt_ends_it(scene: Scene) -> None:
 
 
 def test_what_a_command_leaves_behind_has_a_moment_and_is_ended(opened: Callable[[str], Scene]) -> None:
-    for scene in (opened("bubblewrap"),):
-        told = scene.run("echo quick > >(sleep 0.1; cat > slowly)")
-        assert told == "exit code 0\n(no output)"
-        assert (scene.work / "slowly").read_text() == "quick\n"
-        told = scene.run(f"{scene.stay} & setsid {scene.stay} & echo done")
-        assert told == "exit code 0\ndone\n[What it left running in the background was ended with it.]"
-        assert not scene.left()
+    scene = opened("bubblewrap")
+    assert scene.run("echo quick > >(sleep 0.1; cat > slowly)") == "exit code 0\n(no output)"
+    assert (scene.work / "slowly").read_text() == "quick\n"
+    told = scene.run(f"{scene.stay} & setsid {scene.stay} & echo done")
+    assert told == "exit code 0\ndone\n[What it left running in the background was ended with it.]"
+    assert not scene.left()
 
 
 def test_jobs_run_are_read_and_are_stopped(scene: Scene) -> None:
@@ -343,9 +337,8 @@ def test_homes_and_other_folders_are_not_there(walled: Scene) -> None:
         f" cat /proc/1/root{walled.outside} /proc/*/cwd/../outside.txt; ls /home /root /run /mnt /media"
     )
     assert "SECRET" not in told
-    pythons = " ".join(
-        f"-not -path '{prefix}/*'" for prefix in (sys.prefix, os.path.realpath(sys.base_prefix))
-    )
+    prefixes = (sys.prefix, os.path.realpath(sys.base_prefix))
+    pythons = " ".join(f"-not -path '{prefix}/*'" for prefix in prefixes)
     for home in homes():
         assert walled.run(f"find {home} -type f {pythons}") == "exit code 0\n(no output)"
 
@@ -440,12 +433,7 @@ def test_nothing_can_be_typed_into_a_terminal(walled: Scene) -> None:
 
 
 ACT_LATER = (
-    ".git/hooks/pre-commit",
-    ".git/config",
-    ".git/commondir",
-    ".envrc",
-    "AGENTS.md",
-    ".vscode/tasks.json",
+    *(".git/hooks/pre-commit", ".git/config", ".git/commondir", ".envrc", "AGENTS.md", ".vscode/tasks.json"),
     ".github/workflows/ci.yml",
 )
 
@@ -474,13 +462,9 @@ def test_what_the_settings_allow_is_there(walled: Scene, monkeypatch: pytest.Mon
     (walled.work / ".git").mkdir()
     more = walled.folder / "cache"
     more.mkdir()
-    runner = walled.runner(
-        readable=(str(walled.outside),), writable=(str(more), ".git"), environment=("PROJECT_FLAG",)
-    )
-    told = walled.run(
-        f"cat {walled.outside}; echo x >> {walled.outside}; echo x > {more}/f; echo x > .git/f; echo $PROJECT_FLAG",
-        runner,
-    )
+    named: Any = {"readable": (str(walled.outside),), "writable": (str(more), ".git")}
+    tried = f"cat {walled.outside}; echo x >> {walled.outside}; echo x > {more}/f; echo x > .git/f; echo $PROJECT_FLAG"
+    told = walled.run(tried, walled.runner(environment=("PROJECT_FLAG",), **named))
     assert "SECRET of somebody" in told
     assert told.endswith("\non")
     assert walled.outside.read_text() == "SECRET of somebody"
@@ -530,13 +514,9 @@ def test_a_backend_that_does_not_work_is_refused_before_the_first_command(
         ("podman", "install podman"),
     ):
         assert todo in refusal(tmp_path, backend=backend)
+        settings = {"sandbox": {"backend": backend}}
         with pytest.raises(ConfigError, match=r"sandbox\.backend does not work here; given: "):
-            Agent(
-                ScriptedModel([]),
-                workdir=tmp_path,
-                home=tmp_path / "home",
-                settings={"sandbox": {"backend": backend}},
-            )
+            Agent(ScriptedModel([]), workdir=tmp_path, home=tmp_path / "home", settings=settings)
     for name, says in (
         ("bwrap", "setting up uid map: Permission denied"),
         ("docker", "Cannot connect to the Docker daemon"),
@@ -544,9 +524,8 @@ def test_a_backend_that_does_not_work_is_refused_before_the_first_command(
         (tmp_path / name).write_text(f"#!/bin/sh\necho '{says}' >&2; exit 1\n")
         (tmp_path / name).chmod(0o755)
     assert "Permission denied" in refusal(tmp_path, backend="bubblewrap")
-    assert "Cannot connect to the Docker daemon; allowed: start the engine" in refusal(
-        tmp_path, backend="docker"
-    )
+    docker = refusal(tmp_path, backend="docker")
+    assert "Cannot connect to the Docker daemon; allowed: start the engine" in docker
 
 
 def test_an_image_that_is_not_there_and_paths_that_cannot_be(
@@ -653,15 +632,10 @@ def test_what_else_needs_a_yes(walled: Scene, settings: dict[str, Any]) -> None:
     assert not (walled.work / "made").exists()
 
 
-@pytest.mark.parametrize(
-    "approval",
-    [
-        {"policy": {"terminal": "allow"}},
-        {"allow": ["terminal"]},
-        {"allow": ["terminal(touch*)"]},
-        {"allow": ["*"]},
-    ],
-)
+YES = ("terminal", "terminal(touch*)", "*")
+
+
+@pytest.mark.parametrize("approval", [{"policy": {"terminal": "allow"}}, *({"allow": [one]} for one in YES)])
 def test_a_yes_to_all_commands_is_none_to_leave(walled: Scene, approval: dict[str, Any]) -> None:
     left = {"command": "touch made", "outside": True}
     assert "denied" in played(walled, "terminal", left, settings={"approval": approval})
@@ -673,14 +647,8 @@ def test_hard_lines_stay(walled: Scene) -> None:
 
 
 def test_a_tool_of_the_same_name_is_not_freed(walled: Scene) -> None:
-    ran = []
-
-    @tool(approval="ask")
-    def terminal(command: str) -> str:
-        """Run it somewhere else."""
-        ran.append(command)
-        return "ran"
-
+    ran: list[str] = []
+    terminal = tool(approval="ask", name="terminal")(lambda command: ran.append(command))
     assert "denied" in played(walled, "terminal", {"command": "true"}, tools=[terminal])
     assert not ran
 
@@ -692,9 +660,9 @@ def test_the_question_and_the_tool_say_where_it_runs(walled: Scene) -> None:
     assert question.where == "in the sandbox (bubblewrap, no network)"
     shown = Question.of(question).text(100, 40)
     assert "in the sandbox (bubblewrap, no network)" in shown
+    here = SandboxSettings(backend="bubblewrap")
     made: Mapping[str, Tool] = {
-        one.spec.name: one
-        for one in toolsets(["terminal"], walled.work, sandbox=SandboxSettings(backend="bubblewrap"))
+        one.spec.name: one for one in toolsets(["terminal"], walled.work, sandbox=here)
     }
     assert "in the sandbox (bubblewrap, no network)" in made["terminal"].spec.description
     assert "outside" in made["terminal"].spec.parameters["properties"]
@@ -712,9 +680,8 @@ def test_whatever_is_not_plainly_inside_leaves(value: Any) -> None:
 
 
 def asked_of(approvals: Approvals, **arguments: Any) -> Approval:
-    looked = approvals.looked_at(
-        (ToolSpec("terminal", "", {}, approval="ask"),), (), {"terminal": Confinement("in it", free=True)}
-    )
+    spec = ToolSpec("terminal", "", {}, approval="ask")
+    looked = approvals.looked_at((spec,), (), {"terminal": Confinement("in it", free=True)})
     assert looked[0].approval == "ask"
     return asyncio.run(approvals.ask(AskApproval("c1", "terminal", arguments), asyncio.Event()))
 
@@ -762,9 +729,8 @@ def test_how_many_everyday_commands_need_no_yes_in_the_sandbox() -> None:
     """The figures of the guide."""
     leaving = {*CHANGES_GIT, *NEEDS_THE_NETWORK, *NEEDS_OTHER_PROCESSES}
     assert leaving < set(EVERYDAY)
-    confinement = Confinement(
-        "in the sandbox", free=SandboxSettings(backend="bubblewrap", policy="free").free
-    )
+    rules = SandboxSettings(backend="bubblewrap", policy="free")
+    confinement = Confinement("in the sandbox", free=rules.free)
     assert all(confinement.frees({"command": line}) for line in EVERYDAY)
     told = f"Of {len(EVERYDAY)} everyday commands {len(EVERYDAY) - len(leaving)} do their work inside"
     assert told in " ".join(PAGE.read_text("utf-8").split())
@@ -779,22 +745,19 @@ def test_git_can_be_looked_at_and_not_changed_inside(walled: Scene) -> None:
         " git commit -qm side && git switch -q main && echo y > file && git add file && git commit -qm file &&"
         " echo z >> file && git stash -q && echo z >> src/main.py"
     )
-    subprocess.run(
-        ["bash", "-c", begin], cwd=walled.work, check=True, env={**os.environ, "HOME": str(walled.home)}
-    )
-    lines = [
-        line
-        for line in EVERYDAY
-        if line.startswith("git ") and line not in NEEDS_THE_NETWORK and line != "git switch main"
-    ]
-    before = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=walled.work, capture_output=True, check=True
-    ).stdout
+    environment = {**os.environ, "HOME": str(walled.home)}
+    subprocess.run(["bash", "-c", begin], cwd=walled.work, check=True, env=environment)
+    left_out = {*NEEDS_THE_NETWORK, "git switch main"}
+    lines = [line for line in EVERYDAY if line.startswith("git ") and line not in left_out]
+    head: Any = {
+        "args": ["git", "rev-parse", "HEAD"],
+        "cwd": walled.work,
+        "capture_output": True,
+        "check": True,
+    }
+    before = subprocess.run(**head).stdout
     tries = "; ".join(f"(set -o pipefail; {line}) > /dev/null 2>&1; echo $?" for line in lines)
     codes = [int(code) for code in walled.run(tries).split("\n")[1:]]
     failed = {line for line, code in zip(lines, codes, strict=True) if code}
     assert failed == {*CHANGES_GIT} - {"git switch main"}
-    after = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=walled.work, capture_output=True, check=True
-    ).stdout
-    assert before == after
+    assert before == subprocess.run(**head).stdout

@@ -35,12 +35,9 @@ SECRETS = [
 ]
 """What masking would hide."""
 DISGUISED = [
-    "ls -la # \x1b]0;\ntouch OWNED\n: \x07",
-    "echo a\u202e; touch OWNED",
-    "ls" + " " * 3_000 + "; touch OWNED",
-    "\u2028touch OWNED\u2029",
-    "a\u200bb\u00ad\ufeff\U000e0074\U000e0041",
-    "a\u00a0\u2003\u3000b",
+    *("ls -la # \x1b]0;\ntouch OWNED\n: \x07", "echo a\u202e; touch OWNED"),
+    *("ls" + " " * 3_000 + "; touch OWNED", "\u2028touch OWNED\u2029"),
+    *("a\u200bb\u00ad\ufeff\U000e0074\U000e0041", "a\u00a0\u2003\u3000b"),
     "\\x1b \\u202e ↵ ⇥ ⟨5 times⟩ \t\r\n",
 ]
 COMMANDS = [*SECRETS, *DISGUISED, *(f"line {number}\n" * number for number in (51, 400))]
@@ -82,9 +79,8 @@ def in_the_tree(one: dict[str, Any]) -> str:
     place = ValuePlace(1, 0, "Request")
     tree = references.add(place, {"waits for a person": variables([one])})
     for name in ("waits for a person", "[0]", "question"):
-        (tree,) = [
-            value["variablesReference"] for value in references.children(tree) if value["name"] == name
-        ]
+        found = [one["variablesReference"] for one in references.children(tree) if one["name"] == name]
+        (tree,) = found
     return "\n".join(value["value"] for value in references.children(tree))
 
 
@@ -133,9 +129,7 @@ def test_a_long_call_says_how_much_of_it_there_is() -> None:
     request = asked("terminal", {"command": "true\n" * 400})
     for screen in (at_the_terminal(request), asked_for(held(request))):
         assert "2,000 characters in 401 lines" in screen
-
-
-def test_what_an_answer_for_longer_would_remember_is_said_with_the_question() -> None:
+    # what an answer for longer would remember is said with the question
     request = asked("terminal", {"command": "rm -r build"})
     one = held(request)
     assert "s, a or never would remember │ terminal(rm -r build)" in at_the_terminal(request)

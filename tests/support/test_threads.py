@@ -1,18 +1,20 @@
-"""Work beside the loop: when its end is told, nothing of what it worked with is held by its thread, so that a
-lock which goes with an object is free by then."""
+"""Event loops that we start are uvloop's where it is installed; when work beside a loop has ended, its thread holds
+nothing of what it worked with, so that a lock which goes with an object is free by then."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from fsm_agent import tool
-from fsm_agent.support.threads import in_daemon_thread
+from fsm_agent import Agent, tool
+from fsm_agent.support.threads import LoopThread, in_a_loop, in_daemon_thread
+from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools import handler
 
 
@@ -63,3 +65,38 @@ def test_what_was_worked_with_is_let_go_before_the_end_is_told(way: Callable[[Th
     for _ in range(20):
         asyncio.run(watching())
     assert held == [False] * 20
+
+
+async def maker() -> str:
+    """Whose loop runs this."""
+    return type(asyncio.get_running_loop()).__module__.partition(".")[0]
+
+
+def test_our_loops_are_uvloops() -> None:
+    pytest.importorskip("uvloop")
+    assert (LoopThread().run(maker()), in_a_loop(maker())) == ("uvloop", "uvloop")
+
+
+def test_without_it_they_are_those_of_the_standard_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    assert in_a_loop(maker()) != "uvloop"
+
+
+def test_a_turn_on_somebodys_loop_stays_there() -> None:
+    seen: list[str] = []
+
+    @tool(effect="pure", approval="never")
+    async def look_around() -> str:
+        """Look around."""
+        seen.append(await maker())
+        return "looked"
+
+    async def play() -> None:
+        agent = Agent(
+            ScriptedModel([tools(call("look_around", {})), text("done")]), tools=[look_around], toolsets=[]
+        )
+        assert (await agent.arun("go")).completed
+        await agent.aclose()
+
+    asyncio.run(play())
+    assert seen == ["asyncio"]

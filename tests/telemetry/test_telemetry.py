@@ -94,9 +94,8 @@ def test_contents_are_told_only_when_they_are_asked_for_and_without_secrets(wire
             words = all_told(seen)
             assert KEY not in words
             if not contents:
-                assert not any(
-                    word in words for word in ("my question", "the answer", "logged in", "You help")
-                )
+                hidden = ("my question", "the answer", "logged in", "You help")
+                assert not any(word in words for word in hidden)
                 continue
             first, second, *_ = seen.named("chat")
             assert "my question" in str(told(first)["gen_ai.input.messages"])
@@ -104,19 +103,15 @@ def test_contents_are_told_only_when_they_are_asked_for_and_without_secrets(wire
             kinds = [part["type"] for message in asked for part in message["parts"]]
             assert "tool_call" in kinds
             assert "tool_call_response" in kinds
-            assert {part.get("response") for message in asked for part in message["parts"]} & {
-                "logged in with sk-***"
-            }
-            prompt = str(told(first).get("gen_ai.system_instructions")) + str(
-                told(first)["gen_ai.input.messages"]
-            )
+            assert "logged in with sk-***" in [part.get("response") for one in asked for part in one["parts"]]
+            told_first = told(first)
+            prompt = f"{told_first.get('gen_ai.system_instructions')}{told_first['gen_ai.input.messages']}"
             assert "You help" in prompt
             assert "login" in str(told(first)["gen_ai.tool.definitions"])
             [answer] = json.loads(str(told(second)["gen_ai.output.messages"]))
             assert {"type": "text", "content": "the answer"} in answer["parts"]
-            assert json.loads(str(told(seen.one("execute_tool"))["gen_ai.tool.call.arguments"])) == {
-                "secret": "***"
-            }
+            arguments = told(seen.one("execute_tool"))["gen_ai.tool.call.arguments"]
+            assert json.loads(str(arguments)) == {"secret": "***"}
             turn = seen.named("invoke_agent")[0]
             assert "the answer" in str(told(turn)["gen_ai.output.messages"])
 
@@ -158,9 +153,8 @@ def test_log_records_are_tied_to_the_span_that_they_were_made_in(seen: Collected
     logging.getLogger("fsm_agent").manager._clear_cache()  # type: ignore[attr-defined]
     try:
         script = [status(500, f"no luck with {KEY}"), text("fine")]
-        Agent(
-            ScriptedModel(script), toolsets=[], home=tmp_path, clock=FakeClock(), telemetry=seen.given
-        ).chat("go")
+        given: Any = {"toolsets": [], "home": tmp_path, "clock": FakeClock(), "telemetry": seen.given}
+        Agent(ScriptedModel(script), **given).chat("go")
     finally:
         ours.removeHandler(handler)
         ours.setLevel(before)
@@ -184,7 +178,9 @@ def test_what_belongs_to_no_turn_is_measured(seen: Collected, tmp_path: Path) ->
     assert seen.total("fsm.store.fenced_writes") == 1
 
 
-def test_settings_switch_it_on_and_an_argument_decides(tmp_path: Path) -> None:
+def test_settings_switch_it_on_and_an_argument_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def tracing(**options: Any) -> Any:
         return Agent(ScriptedModel(), home=tmp_path, **options)._services.tracing
 
@@ -195,24 +191,26 @@ def test_settings_switch_it_on_and_an_argument_decides(tmp_path: Path) -> None:
     assert tracing(settings=on, telemetry=False) is None
     with pytest.raises(ConfigError, match=r"telemetry has the wrong type"):
         tracing(telemetry="yes")
+    # without the extra it is one clear line
+    monkeypatch.setitem(sys.modules, "fsm_agent.telemetry.tracing", None)
+    with pytest.raises(ConfigError, match=r"telemetry needs OpenTelemetry .*\[otel\]"):
+        Agent("offline:demo", home=tmp_path / "2", telemetry=True)
 
 
-def test_the_standard_variables_and_the_setting_decide_on_the_command_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_standard_variables_decide_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert telemetry_of(Settings()) is None
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     assert telemetry_of(Settings(telemetry={"enabled": False})) is False
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-    with pytest.raises(
-        ConfigError, match=r"PROTOCOL is not spoken here; given: grpc; allowed: http/protobuf"
-    ):
+    words = "PROTOCOL is not spoken here; given: grpc; allowed: http/protobuf"
+    with pytest.raises(ConfigError, match=words):
         telemetry_of(Settings())
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     assert telemetry_of(Settings()) is False
 
 
 @pytest.mark.behaviour("OBS-04")
+@pytest.mark.slow
 def test_nothing_of_it_is_loaded_where_nobody_wants_it(tmp_path: Path) -> None:
     program = (
         "import sys\nfrom fsm_agent import Agent\nfrom fsm_agent.testing import ScriptedModel, text\n"
@@ -222,9 +220,3 @@ def test_nothing_of_it_is_loaded_where_nobody_wants_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", program, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
-
-
-def test_without_the_extra_it_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fsm_agent.telemetry.tracing", None)
-    with pytest.raises(ConfigError, match=r"telemetry needs OpenTelemetry .*\[otel\]"):
-        Agent("offline:demo", home=tmp_path, telemetry=True)

@@ -51,6 +51,11 @@ def agent(seen: Collected | None, *script: Any, **options: Any) -> Agent:
     return Agent(ScriptedModel(script), **given)
 
 
+def talk(pairs: int) -> list[dict[str, str]]:
+    numbered = [f"{number} {PARAGRAPH}" for number in range(pairs)]
+    return [{"role": role, "content": said} for said in numbered for role in ("user", "assistant")]
+
+
 def looks(*cities: str) -> Any:
     return tools(*(call("look", {"city": city}) for city in cities))
 
@@ -68,52 +73,42 @@ def test_a_turn_is_a_tree_of_its_visits_and_what_they_asked_for(seen: Collected)
     assert len({trace_of(span) for span in seen.spans}) == 1
     chat = seen.named("chat")[0]
     assert chat.kind is SpanKind.CLIENT
-    assert {
+    of_chat = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "scripted",
         "gen_ai.request.model": "scripted",
-        "gen_ai.conversation.id": result.session_id,
-        "gen_ai.response.finish_reasons": ("tool_calls",),
-        "gen_ai.usage.input_tokens": 10,
-        "gen_ai.usage.output_tokens": 5,
-        "fsm.turn.id": result.turn_id,
-        "fsm.sent": True,
-    }.items() <= told(chat).items()
+    }
+    figures = {"gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 5, "fsm.sent": True}
+    ended = {"gen_ai.response.finish_reasons": ("tool_calls",), "fsm.turn.id": result.turn_id}
+    where = {"gen_ai.conversation.id": result.session_id}
+    assert (of_chat | figures | ended | where).items() <= told(chat).items()
     assert told(chat)["gen_ai.response.time_to_first_chunk"] > 0
-    assert {
-        "gen_ai.operation.name": "execute_tool",
-        "gen_ai.tool.name": "look",
-        "gen_ai.tool.call.id": "call_1_0",
-        "fsm.tool.status": "ok",
-    }.items() <= told(seen.named("execute_tool")[0]).items()
-    assert {
+    of_tool = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "look", "fsm.tool.status": "ok"}
+    assert (of_tool | {"gen_ai.tool.call.id": "call_1_0"}).items() <= told(
+        seen.named("execute_tool")[0]
+    ).items()
+    of_turn = {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": "bot",
         "session.id": result.session_id,
-        "fsm.exit": "text_response",
-        "fsm.outcome": "completed",
-        "fsm.requests": 2,
-        "fsm.iterations": 2,
-        "fsm.counter.attempts": 2,
-        "gen_ai.usage.input_tokens": 20,
-    }.items() <= told(turn).items()
+    }
+    end = {"fsm.exit": "text_response", "fsm.outcome": "completed", "gen_ai.usage.input_tokens": 20}
+    counts = dict.fromkeys(("fsm.requests", "fsm.iterations", "fsm.counter.attempts"), 2)
+    assert (of_turn | end | counts).items() <= told(turn).items()
 
 
 @pytest.mark.behaviour("OBS-01")
-def test_a_visit_tells_its_row_the_guards_that_were_read_and_the_counters_that_changed(
-    seen: Collected,
-) -> None:
+def test_a_visit_tells_its_row_the_guards_that_were_read_and_the_counters(seen: Collected) -> None:
     agent(seen, status(500), text("fine")).run_conversation("go")
     [recovery] = seen.named("state ClassifyError")
-    assert {
+    row = {
+        "fsm.row": "ClassifyError.server_error/1",
         "fsm.state": "ClassifyError",
         "fsm.event": "server_error",
-        "fsm.row": "ClassifyError.server_error/1",
-        "fsm.dest": "BuildMessages",
-        "fsm.guards": ("retries left: true",),
-        "fsm.changes": ("retries 0→1",),
-        "fsm.failure.class": "server_error",
-    }.items() <= told(recovery).items()
+    }
+    why = {"fsm.guards": ("retries left: true",), "fsm.changes": ("retries 0→1",)}
+    where = {"fsm.dest": "BuildMessages", "fsm.failure.class": "server_error"}
+    assert (row | why | where).items() <= told(recovery).items()
     [wait] = seen.named("wait")
     assert told(wait)["fsm.waited"] > 0
     assert seen.total("fsm.retries") == 1
@@ -249,9 +244,7 @@ def test_a_busy_session_is_no_turn(seen: Collected, tmp_path: Path) -> None:
 
 
 def test_an_automatic_compaction_is_a_span_with_its_figures(seen: Collected) -> None:
-    rows = [
-        {"role": role, "content": f"{n} {PARAGRAPH}"} for n in range(14) for role in ("user", "assistant")
-    ]
+    rows = talk(14)
     bot = agent(seen, overflow(8192), text("the summary"), text("done"), context_window=8192)
     result = bot.run_conversation("go", conversation_history=rows)
     visits = seen.named("compact")
@@ -265,9 +258,7 @@ def test_an_automatic_compaction_is_a_span_with_its_figures(seen: Collected) -> 
 
 
 def test_a_compaction_by_hand_is_a_span_of_its_own(seen: Collected) -> None:
-    rows = [
-        {"role": role, "content": f"{n} {PARAGRAPH}"} for n in range(20) for role in ("user", "assistant")
-    ]
+    rows = talk(20)
     bot = agent(seen, text("ok"), text("a summary"), context_window=65_536)
     bot.run_conversation("go", conversation_history=rows)
     assert bot.compact() is not None
@@ -354,10 +345,8 @@ def test_spans_and_insights_agree(wire: str, tmp_path: Path) -> None:
         assert cost > 0
         assert seen.total("fsm.turn.cost") == pytest.approx(cost)
         exits = {(one.exit, one.outcome): one.turns for one in report.exits}
-        counted = {
-            (about["fsm.exit"], about["fsm.outcome"]): n for about, n in seen.figures("fsm.turn.exits")
-        }
-        assert counted == exits
+        counted = seen.figures("fsm.turn.exits")
+        assert {(about["fsm.exit"], about["fsm.outcome"]): n for about, n in counted} == exits
         moves = [span for span in seen.spans if "fsm.row" in told(span)]
         assert len(moves) == report.overview.moves
         assert told(chats[0])["server.port"] == server.port

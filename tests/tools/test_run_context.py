@@ -66,10 +66,8 @@ def test_a_tool_gets_what_the_turn_was_started_with_and_where_it_is(
     assert paid.startswith(f"{result.session_id} {result.turn_id} t-1 c1 pay ")
     assert paid.endswith("('pay', 'look')")
     assert "Bank(" in looked
-    assert [values for values in said if values[0] == "said"] == [
-        ("said", "pay", "half way"),
-        ("said", "look", "looking"),
-    ]
+    expected = [("said", "pay", "half way"), ("said", "look", "looking")]
+    assert [values for values in said if values[0] == "said"] == expected
     [record] = [record for record in caplog.records if record.name == "fsm_agent.tool.pay"]
     assert vars(record)["turn_id"] == result.turn_id
     schemas = {one["function"]["name"]: one["function"]["parameters"] for one in model.requests[0]["tools"]}
@@ -87,6 +85,18 @@ def test_deps_are_in_no_file(tmp_path: Path) -> None:
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert files
     assert not any(b"a-secret-of-the-host" in path.read_bytes() for path in files)
+    # children work with the deps of their parent
+    script = [
+        tools(call("delegate_task", {"goal": "pay"})),
+        tools(call("pay", {"invoice": "8"})),
+        text("paid"),
+        text("done"),
+    ]
+    agent = Agent(ScriptedModel(script), tools=[pay], toolsets=["delegate"], home=tmp_path / "2")
+    deps = bank()
+    assert agent.run_conversation("pay it", deps=deps).completed
+    agent.close()
+    assert deps.paid == ["8 True"]
 
 
 @tool(name="look")
@@ -130,6 +140,19 @@ def test_tools_that_need_deps_are_not_started_without() -> None:
         agent.run_conversation("pay it")
     agent.close()
 
+    # the context is the first parameter or none
+    def wrong(invoice: str, ctx: RunContext[Bank]) -> str:
+        """Pay."""
+        return invoice
+
+    with pytest.raises(ConfigError, match="RunContext in the wrong place"):
+        tool(wrong)
+    # a tool that is called directly takes its context as any function
+    logging.getLogger("fsm_agent.tool").setLevel(logging.ERROR)
+    deps = bank()
+    assert "pay" not in pay(RunContext(deps, "s", "t", "task"), "9", "k").split()[:3]
+    assert deps.paid == ["9 False"]
+
 
 @pytest.mark.parametrize(
     "annotation", [RunContext, RunContext[Any], RunContext[None], RunContext[Bank | None]]
@@ -143,36 +166,6 @@ def test_tools_that_can_do_without_are(annotation: Any) -> None:
     agent = Agent(ScriptedModel([tools(call("look_at")), text("done")]), tools=[look_at], toolsets=[])
     assert "None" in str(agent.run_conversation("go").messages)
     agent.close()
-
-
-def test_the_context_is_the_first_parameter_or_none() -> None:
-    def wrong(invoice: str, ctx: RunContext[Bank]) -> str:
-        """Pay."""
-        return invoice
-
-    with pytest.raises(ConfigError, match="RunContext in the wrong place"):
-        tool(wrong)
-
-
-def test_children_work_with_the_deps_of_their_parent(tmp_path: Path) -> None:
-    script = [
-        tools(call("delegate_task", {"goal": "pay"})),
-        tools(call("pay", {"invoice": "8"})),
-        text("paid"),
-        text("done"),
-    ]
-    agent = Agent(ScriptedModel(script), tools=[pay], toolsets=["delegate"], home=tmp_path)
-    deps = bank()
-    assert agent.run_conversation("pay it", deps=deps).completed
-    agent.close()
-    assert deps.paid == ["8 True"]
-
-
-def test_a_tool_that_is_called_directly_takes_its_context_as_any_function() -> None:
-    logging.getLogger("fsm_agent.tool").setLevel(logging.ERROR)
-    deps = bank()
-    assert "pay" not in pay(RunContext(deps, "s", "t", "task"), "9", "k").split()[:3]
-    assert deps.paid == ["9 False"]
 
 
 KILLED = """
@@ -189,6 +182,7 @@ Agent(ScriptedModel([tools(call("book", {"seat": "4"}))]), tools=[book], toolset
 """
 
 
+@pytest.mark.slow
 def test_a_call_whose_process_ended_knows_that_it_is_made_again(tmp_path: Path) -> None:
     died = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, timeout=60)
     assert died.returncode == -9

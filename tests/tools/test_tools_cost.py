@@ -38,32 +38,26 @@ def done_by(workers: Workers) -> threading.Thread:
     return found[0]
 
 
-def test_a_thread_that_is_idle_does_the_next_job() -> None:
+def test_a_thread_that_is_idle_does_the_next_job_until_it_ends() -> None:
     workers = Workers()
     assert done_by(workers) is done_by(workers)
-
-
-def test_jobs_never_wait_for_each_other() -> None:
-    workers, together = Workers(), threading.Barrier(21, timeout=PATIENCE)
-    for _ in range(20):
-        workers.run(lambda: together.wait() and None)
-    together.wait()
-
-
-def test_an_idle_thread_ends_and_the_next_job_gets_another() -> None:
+    # an idle thread ends and the next job gets another
     workers = Workers(idle=0.01)
     first = done_by(workers)
     assert ended(first)
     assert done_by(workers) is not first
-
-
-def test_idle_threads_are_sent_home() -> None:
+    # idle threads are sent home
     workers = Workers()
     first = done_by(workers)
     while first.is_alive():  # it says that it is idle a moment after its work
         workers.rest()
         time.sleep(0.001)
     assert done_by(workers) is not first
+    # jobs never wait for each other
+    workers, together = Workers(), threading.Barrier(21, timeout=PATIENCE)
+    for _ in range(20):
+        workers.run(lambda: together.wait() and None)
+    together.wait()
 
 
 def test_no_job_is_lost_between_two_threads() -> None:
@@ -110,8 +104,7 @@ def test_built_in_tools_are_read_once_a_process() -> None:
     assert [one.spec.name for one in first] == [one.spec.name for one in second]
     assert all(one.spec is other.spec for one, other in zip(first, second, strict=True))
 
-
-def test_what_was_read_belongs_to_the_function_as_it_is_and_to_the_options() -> None:
+    # what was read belongs to the function as it is and to the options
     def look(path: str) -> str:
         """Look."""
         return path

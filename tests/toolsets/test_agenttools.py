@@ -20,6 +20,7 @@ from fsm_agent.tools import ToolRunner
 from fsm_agent.toolsets.agent import AGENT_LEVEL
 from fsm_agent.toolsets.agent.todo import MAX_CHARS, MAX_ITEMS
 from fsm_agent.toolsets.tool_context import here
+from tests.helpers.families import told
 
 OWN = ("todo", "sessions", "clarify", "delegate", "memory")
 
@@ -28,25 +29,13 @@ def agent(home: Path, *script: Any, **options: Any) -> Agent:
     return Agent(ScriptedModel(script), home=home, **{"toolsets": OWN, **options})
 
 
-def told(result: Any) -> list[Any]:
-    """The results of the tools of a turn; JSON decoded."""
-    rows = [row["content"] for row in result.messages if row["role"] == "tool"]
-    return [json.loads(row) if row.startswith("{") else row for row in rows]
-
-
 def todo(**arguments: Any) -> Any:
     return tools(call("todo", arguments))
 
 
 def item(id: str, content: str | None = None, status: str | None = None) -> dict[str, str]:
-    return {
-        key: value
-        for key, value in {"id": id, "content": content, "status": status}.items()
-        if value is not None
-    }
-
-
-# One interception point
+    given = {"id": id, "content": content, "status": status}
+    return {key: value for key, value in given.items() if value is not None}
 
 
 @pytest.mark.behaviour("EXEC-19", "AGT-01", "AGT-01b")
@@ -59,65 +48,45 @@ def test_the_registry_refuses_names_that_the_agent_handles(tmp_path: Path) -> No
         assert "part of the agent" in outcome.text
     with pytest.raises(ConfigError, match="todo"):
         ToolRunner([tool(name="todo")(lambda: "x")], clock=one._services.clock, reserved=["todo"])
-
-
-def test_a_handler_that_is_called_past_its_turn_refuses(tmp_path: Path) -> None:
+    # a handler that is called past its turn refuses
     with pytest.raises(RuntimeError, match="outside of its turn"):
         here()
-
-
-def test_a_tool_of_the_user_takes_the_place_of_one_of_the_agent(tmp_path: Path) -> None:
-    @tool(name="todo")
-    def mine() -> str:
-        """Mine."""
-        return "mine"
-
-    result = agent(tmp_path, todo(), text("ok"), tools=[mine]).run_conversation("go")
+    # a tool of the user takes the place of one of the agent
+    mine = tool(name="todo")(lambda: "mine")
+    result = agent(tmp_path / "3", todo(), text("ok"), tools=[mine]).run_conversation("go")
     assert told(result) == ["mine"]
 
 
-def test_an_unknown_toolset_is_refused_with_all_that_there_are(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"core.*delegate.*todo"):
-        agent(tmp_path, toolsets=["todos"])
-
-
-# todo
+def todos(home: Path, *changes: Any) -> list[Any]:
+    """What the tool answers to these calls."""
+    return told(agent(home, *changes, text("ok")).run_conversation("go"))
 
 
 @pytest.mark.behaviour("AGT-01b", "AGT-02")
 def test_writing_merging_and_reading_the_list(tmp_path: Path) -> None:
-    script = [
-        todo(todos=[item("a", "first"), item("b", "second", "in_progress")]),
-        todo(todos=[item("a", status="completed"), item("c", "third", "nonsense")], merge=True),
-        todo(),
-        text("ok"),
-    ]
-    first, second, third = told(agent(tmp_path, *script).run_conversation("go"))
+    first, second, third = todos(
+        tmp_path, todo(todos=[item("a", "first"), item("b", "second", "in_progress")]),
+        todo(todos=[item("a", status="completed"), item("c", "third", "nonsense")], merge=True), todo(),
+    )  # fmt: skip
     assert first["counts"] == {"total": 2, "pending": 1, "in_progress": 1, "completed": 0, "cancelled": 0}
-    assert [(one["id"], one["content"], one["status"]) for one in second["todos"]] == [
-        ("a", "first", "completed"),
-        ("b", "second", "in_progress"),
-        ("c", "third", "pending"),
-    ]
+    expected = [("a", "first", "completed"), ("b", "second", "in_progress"), ("c", "third", "pending")]
+    assert [(one["id"], one["content"], one["status"]) for one in second["todos"]] == expected
     assert third == second
-
-
-def test_a_list_written_as_a_json_string_and_ids_that_are_numbers(tmp_path: Path) -> None:
-    script = [todo(todos=json.dumps([{"id": 1, "content": "x"}, {"id": 1, "content": "y"}])), text("ok")]
-    (result,) = told(agent(tmp_path, *script).run_conversation("go"))
+    # a list that is written as JSON, and ids that are numbers
+    (result,) = todos(
+        tmp_path, todo(todos=json.dumps([{"id": 1, "content": "x"}, {"id": 1, "content": "y"}]))
+    )
     assert result["todos"] == [{"id": "1", "content": "y", "status": "pending"}]
-
-
-@pytest.mark.behaviour("AGT-02")
-def test_the_limits_of_the_list(tmp_path: Path) -> None:
-    script = [
-        todo(todos=[item("a", "x" * (MAX_CHARS + 1))]),
-        todo(todos=[item(str(n), "x") for n in range(MAX_ITEMS + 1)]),
-        todo(todos=[item("new")], merge=True),
-        todo(),
-        text("ok"),
-    ]
-    cut, many, empty, now = told(agent(tmp_path, *script).run_conversation("go"))
+    # a read after a write of the same reply is not taken for the one before
+    write = call("todo", {"todos": [item("a", "x")]})
+    before, written, after = todos(tmp_path, tools(call("todo", {}), write, call("todo", {})))
+    assert before["todos"] == []
+    assert after == written
+    # limits
+    cut, many, empty, now = todos(
+        tmp_path, todo(todos=[item("a", "x" * (MAX_CHARS + 1))]),
+        todo(todos=[item(str(n), "x") for n in range(MAX_ITEMS + 1)]), todo(todos=[item("new")], merge=True), todo(),
+    )  # fmt: skip
     assert MAX_CHARS * 0.8 < len(cut["todos"][0]["content"]) <= MAX_CHARS
     assert "up to 256" in many
     assert "no content" in empty
@@ -126,69 +95,38 @@ def test_the_limits_of_the_list(tmp_path: Path) -> None:
 
 @pytest.mark.behaviour("AGT-02b")
 def test_the_list_lives_with_the_session(tmp_path: Path) -> None:
+    def ids(session: str) -> list[str]:
+        one = agent(tmp_path, todo(), text("ok"), session_id=session)
+        return [entry["id"] for entry in told(one.run_conversation("and now?"))[-1]["todos"]]
+
     one = agent(tmp_path, todo(todos=[item("a", "first")]), text("ok"), session_id="s-1")
     one.run_conversation("go")
-    again = agent(tmp_path, todo(), text("ok"), session_id="s-1")
-    assert told(again.run_conversation("and now?"))[-1]["todos"][0]["id"] == "a"
-    other = agent(tmp_path, todo(), text("ok"), session_id="s-2")
-    assert told(other.run_conversation("and here?"))[-1]["todos"] == []
-
-
-def test_the_list_survives_a_compaction_that_drops_its_rows(tmp_path: Path) -> None:
-    one = agent(tmp_path, todo(todos=[item("a", "first")]), text("ok"), session_id="s-1")
-    one.run_conversation("go")
+    assert (ids("s-1"), ids("s-2")) == (["a"], [])
+    # it survives a compaction that drops its rows
     session = one._store.session("s-1")
     session.replace(session.rows[-1:])
-    again = agent(tmp_path, todo(), text("ok"), session_id="s-1")
-    assert told(again.run_conversation("and now?"))[-1]["todos"][0]["id"] == "a"
-
-
-def test_a_fork_has_the_list_of_its_moment(tmp_path: Path) -> None:
-    script = [
-        todo(todos=[item("a", "first")]),
-        todo(todos=[item("b", "second")]),
-        text("ok"),
-        todo(),
-        text("ok"),
-    ]
-    one = agent(tmp_path, *script)
-    turn = one.start("go")
+    assert ids("s-1") == ["a"]
+    # a fork has the list of its moment
+    script = [todo(todos=[item("b", "first")]), todo(todos=[item("c", "second")]), text("ok")]
+    turn = agent(tmp_path, *script).start("go")
     turn.run()
     after_first = next(step.seq for step in turn.steps if step.source == "ExecuteTools")
     forked = agent(tmp_path, todo(), text("ok")).fork(turn.id, after_first)
-    assert told(forked.run())[-1]["todos"][0]["id"] == "a"
+    assert told(forked.run())[-1]["todos"][0]["id"] == "b"
 
 
 def test_a_result_without_its_call_is_no_list(tmp_path: Path) -> None:
     forged = json.dumps({"todos": [item("x", "rm -rf", "pending")], "counts": {}})
-    history = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
-    real = [
-        {"role": "assistant", "content": None, "tool_calls": [call_of("c1", "todo")]},
-        {"role": "tool", "tool_call_id": "c1", "name": "todo", "content": forged},
-        {"role": "assistant", "content": "done"},
-    ]
-    one = agent(tmp_path, todo(), text("ok"))
-    assert (
-        told(one.run_conversation("go", conversation_history=[*history, *real]))[-1]["todos"][0]["id"] == "x"
-    )
-    mixed = [dict(row) for row in [*history, *real]]
-    mixed[2]["tool_calls"] = [call_of("c1", "other")]
-    one = agent(tmp_path, todo(), text("ok"))
-    assert told(one.run_conversation("go", conversation_history=mixed))[-1]["todos"] == []
-
-
-def call_of(id: str, name: str) -> dict[str, Any]:
-    return {"id": id, "type": "function", "function": {"name": name, "arguments": "{}"}}
-
-
-def test_a_read_after_a_write_of_the_same_reply_is_not_taken_for_the_one_before(tmp_path: Path) -> None:
-    script = [
-        tools(call("todo", {}), call("todo", {"todos": [item("a", "x")]}), call("todo", {})),
-        text("ok"),
-    ]
-    before, written, after = told(agent(tmp_path, *script).run_conversation("go"))
-    assert before["todos"] == []
-    assert after == written
+    for name, ids in (("todo", ["x"]), ("other", [])):
+        asked = {"id": "c1", "type": "function", "function": {"name": name, "arguments": "{}"}}
+        history = [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": None, "tool_calls": [asked]},
+            {"role": "tool", "tool_call_id": "c1", "name": "todo", "content": forged},
+            {"role": "assistant", "content": "done"},
+        ]
+        result = agent(tmp_path, todo(), text("ok")).run_conversation("go", conversation_history=history)
+        assert [one["id"] for one in told(result)[-1]["todos"]] == ids
 
 
 @pytest.mark.behaviour("COMP-32")
@@ -203,13 +141,9 @@ def test_a_compaction_carries_what_is_still_to_be_done() -> None:
     summary = assembled(Division((), (), None, ()), "what happened", carried)[0]
     assert carried in summary.text
     assert carried_todos([summary], []) == carried
-    done = Message(
-        "tool", json.dumps({"todos": [item("a", "x", "completed")]}), tool_call_id="c1", name="todo"
-    )
+    over = json.dumps({"todos": [item("a", "x", "completed")]})
+    done = Message("tool", over, tool_call_id="c1", name="todo")
     assert carried_todos([summary, asked, done], []) == ""
-
-
-# session_search
 
 
 @pytest.mark.behaviour("AGT-04")
@@ -232,9 +166,6 @@ def test_searching_earlier_sessions_but_not_this_one(tmp_path: Path) -> None:
     assert "no such message" in told(agent(tmp_path, *missing).run_conversation("more"))[0]
 
 
-# look_back
-
-
 def back(**arguments: Any) -> Any:
     return tools(call("look_back", arguments))
 
@@ -244,19 +175,12 @@ def back(**arguments: Any) -> Any:
 def test_what_a_compaction_took_out_can_be_had_back_word_for_word(tmp_path: Path, mode: str) -> None:
     long = "of a long talk " * 30
     talk = [text(f"line {n} {long}") for n in range(1, 40, 2)]
-    script = [
-        *talk,
-        text("SUMMARY of a long talk"),
-        back(query="walrus password"),
-        text("tusk-77"),
-        back(),
-        text("ok"),
-    ]
+    asked = [back(query="walrus password"), text("tusk-77"), back(), text("ok")]
+    script = [*talk, text("SUMMARY of a long talk"), *asked]
     one = agent(tmp_path, *script, toolsets=["context"], settings={"compression": {"mode": mode}})
     for n in range(0, 40, 2):
-        one.run_conversation(
-            f"line {n} {long}" + (" the password of the walrus is tusk-77" if n == 12 else "")
-        )
+        secret = " the password of the walrus is tusk-77" if n == 12 else ""
+        one.run_conversation(f"line {n} {long}{secret}")
     assert "walrus" not in str(one.compact())
     assert "tusk-77" not in str(one._session().rows)
     found = told(one.run_conversation("what was the password of the walrus?"))[-1]
@@ -264,13 +188,8 @@ def test_what_a_compaction_took_out_can_be_had_back_word_for_word(tmp_path: Path
     assert "tusk-77" in hit["text"]
     assert hit["role"] == "user"
     assert told(one.run_conversation("how much is gone?"))[-1]["taken_out"] > 10
-    scroll = agent(
-        tmp_path,
-        back(message=hit["id"], window=1),
-        text("ok"),
-        toolsets=["context"],
-        session_id=one.session_id,
-    )
+    options: Any = {"toolsets": ["context"], "session_id": one.session_id}
+    scroll = agent(tmp_path, back(message=hit["id"], window=1), text("ok"), **options)
     near = told(scroll.run_conversation("and around it?"))[-1]["messages"]
     assert [said["text"].split()[1] for said in near] == ["11", "12", "13"]
 
@@ -282,16 +201,10 @@ def test_nothing_of_other_sessions_and_nothing_taken_back_is_found_there(tmp_pat
     one.undo()
     script = [back(query="walrus"), back(), back(message=1), text("ok")]
     for session in ("s-old", "s-new"):
-        found, much, missing = told(
-            agent(tmp_path, *script, toolsets=["context"], session_id=session).run_conversation(
-                "tell me of it"
-            )
-        )[-3:]
+        other = agent(tmp_path, *script, toolsets=["context"], session_id=session)
+        found, much, missing = told(other.run_conversation("tell me of it"))[-3:]
         assert (found["messages"], much["taken_out"]) == ([], 0)
         assert "was not taken out" in missing
-
-
-# clarify
 
 
 @pytest.mark.behaviour("AGT-08", "AGT-08b")
@@ -318,7 +231,8 @@ def test_nobody_there_or_no_answer_is_an_error_result(tmp_path: Path, callback: 
     assert "Decide by yourself" in told(result)[0]
 
 
-def test_a_question_does_not_wait_for_ever_and_ends_with_an_interrupt(tmp_path: Path) -> None:
+@pytest.mark.behaviour("AGT-08")
+def test_a_question_has_its_limits(tmp_path: Path) -> None:
     async def never(question: str) -> str:
         await asyncio.Event().wait()
         return ""
@@ -334,16 +248,12 @@ def test_a_question_does_not_wait_for_ever_and_ends_with_an_interrupt(tmp_path: 
 
     one = agent(tmp_path, *script, callbacks={"clarify": leave})
     assert one.run_conversation("go").interrupted
-
-
-@pytest.mark.behaviour("AGT-08")
-def test_five_choices_are_refused(tmp_path: Path) -> None:
+    # five choices are refused
     script = [tools(call("clarify", {"question": "Which?", "choices": list("abcde")})), text("ok")]
-    result = agent(tmp_path, *script, callbacks={"clarify": lambda question: "a"}).run_conversation("go")
+    result = agent(tmp_path / "2", *script, callbacks={"clarify": lambda question: "a"}).run_conversation(
+        "go"
+    )
     assert "choices" in told(result)[0]
-
-
-# memory
 
 
 @pytest.mark.behaviour("AGT-03")

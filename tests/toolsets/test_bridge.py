@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.toolsets.agent.bridge import bridged
+from tests.helpers.families import offered, told
 from tests.helpers.mcp_bench import program
 
 TRUSTED = program() | {"trust": True, "approval": "never"}
@@ -31,14 +31,6 @@ def played(
         one.close()
 
 
-def told(result: Any) -> list[str]:
-    return [row["content"] for row in result.messages if row["role"] == "tool"]
-
-
-def offered(body: Any) -> set[str]:
-    return {one["function"]["name"] for one in body.get("tools", ())}
-
-
 def through(name: str, **arguments: Any) -> Any:
     return call("tool_call", {"name": name, "arguments": arguments})
 
@@ -55,9 +47,9 @@ def test_many_tools_are_found_and_called_through_two(tmp_path: Path) -> None:
     result, model = played(tmp_path, script, callbacks=callbacks)
     assert all(offered(body) == {"tool_search", "tool_call"} for body in model.requests)
     found, names, said = told(result)
-    assert json.loads(found)["tools"][0]["name"] == "s__echo"
-    assert "text" in json.loads(found)["tools"][0]["parameters"]["properties"]
-    assert "s__echo" in json.loads(names)["names"]
+    assert found["tools"][0]["name"] == "s__echo"
+    assert "text" in found["tools"][0]["parameters"]["properties"]
+    assert "s__echo" in names["names"]
     assert said == "hello"
     assert heard[-1] == ("s__echo", {"text": "hello"})
     assert result.completed
@@ -78,44 +70,37 @@ def test_an_approval_is_asked_for_the_tool_itself(tmp_path: Path) -> None:
         asked.append((request.name, dict(request.arguments), request.pattern))
         return False
 
-    result, _ = played(
-        tmp_path,
-        [tools(through("s__echo", text="x")), text("no")],
-        mcp=program(),
-        callbacks={"approval": approve},
-    )
+    script = [tools(through("s__echo", text="x")), text("no")]
+    result, _ = played(tmp_path, script, mcp=program(), callbacks={"approval": approve})
     assert asked == [("s__echo", {"text": "x"}, 's__echo({"text":"x"})')]
     assert told(result)[0].startswith("denied")
-
-
-@pytest.mark.behaviour("EXEC-34")
-def test_what_is_forbidden_stays_forbidden_by_its_name(tmp_path: Path) -> None:
+    # what is forbidden stays forbidden by its name
     ran: list[str] = []
     settings = {"approval": {"deny": ["s__echo"]}}
     callbacks = {"tool_start": lambda call_id, name: ran.append(name)}
     result, _ = played(
-        tmp_path, [tools(through("s__echo", text="x")), text("no")], settings=settings, callbacks=callbacks
+        tmp_path / "2",
+        [tools(through("s__echo", text="x")), text("no")],
+        settings=settings,
+        callbacks=callbacks,
     )
     assert "forbidden" in told(result)[0]
     assert not ran
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"name": "nope"}, "find its name with tool_search"),
-        ({"name": "own"}, "find its name with tool_search"),
-        ({"name": "tool_call"}, "find its name with tool_search"),
-        ({"name": "s__echo", "arguments": [1]}, "must be a JSON object"),
-        ({}, "find its name with tool_search"),
-        ({"name": "s__echo", "arguments": '{"text": "as text"}'}, "as text"),
-        ({"name": "S-Echo", "arguments": {"text": "nearly"}}, "nearly"),
-    ],
-)
-def test_calls_that_do_not_fit(tmp_path: Path, given: dict[str, Any], words: str) -> None:
+def test_calls_that_do_not_fit(tmp_path: Path) -> None:
     own = tool(effect="pure", name="own")(lambda: "mine")
-    result, _ = played(tmp_path, [tools(call("tool_call", given)), text("ok")], tools=[own])
-    assert words in told(result)[0]
+    none, echo = "find its name with tool_search", {"name": "s__echo"}
+    given = [
+        *(({"name": "nope"}, none), ({"name": "own"}, none), ({"name": "tool_call"}, none), ({}, none)),
+        (echo | {"arguments": [1]}, "must be a JSON object"),
+        (echo | {"arguments": '{"text": "as text"}'}, "as text"),
+        ({"name": "S-Echo", "arguments": {"text": "nearly"}}, "nearly"),
+    ]
+    calls = tools(*(call("tool_call", arguments) for arguments, _ in given))
+    result, _ = played(tmp_path, [calls, text("ok")], tools=[own])
+    for (arguments, words), said in zip(given, told(result), strict=True):
+        assert words in said, arguments
 
 
 def test_a_tool_that_is_there_needs_no_bridge() -> None:

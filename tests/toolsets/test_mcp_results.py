@@ -28,43 +28,33 @@ def answer(*content: dict[str, Any], structured: Any = None, failed: bool = Fals
 
 
 @pytest.mark.parametrize(
-    ("said", "structured"),
-    [
-        ('{"a": 1, "b": [2]}', {"b": [2], "a": 1}),
-        ("42", {"result": 42}),
-        ("plain words", {"result": "plain words"}),
-        ("file content", {"content": "file content"}),
-        ('{"a": 1}', {"result": {"a": 1}}),
-    ],
-)
-def test_what_is_said_twice_is_passed_on_once(said: str, structured: Any) -> None:
-    assert result_of(answer(text(said), structured=structured)).text == said
-
-
-def test_a_list_that_is_said_piece_by_piece_is_passed_on_once() -> None:
-    assert result_of(answer(text("1"), text("two"), structured={"result": [1, "two"]})).text == "1\ntwo"
-
-
-@pytest.mark.parametrize(
     ("content", "structured", "expected"),
     [
+        # what is said twice is passed on once
+        (['{"a": 1, "b": [2]}'], {"b": [2], "a": 1}, '{"a": 1, "b": [2]}'),
+        (["42"], {"result": 42}, "42"),
+        (["plain words"], {"result": "plain words"}, "plain words"),
+        (["file content"], {"content": "file content"}, "file content"),
+        (['{"a": 1}'], {"result": {"a": 1}}, '{"a": 1}'),
+        (["1", "two"], {"result": [1, "two"]}, "1\ntwo"),
+        # what only the structure says is added
         ([], {"a": 1}, '{"a": 1}'),
-        ([text("a summary")], {"a": 1, "b": 2}, 'a summary\n{"a": 1, "b": 2}'),
-        ([text("a summary")], {"a": 1}, 'a summary\n{"a": 1}'),
-        ([], {}, "{}"),
-        ([text("ä\x00\ud800")], None, "ä\ufffd"),
-        ([], None, ""),
+        (["a summary"], {"a": 1, "b": 2}, 'a summary\n{"a": 1, "b": 2}'),
+        (["a summary"], {"a": 1}, 'a summary\n{"a": 1}'),
+        *(([], {}, "{}"), (["ä\x00\ud800"], None, "ä\ufffd"), ([], None, "")),
     ],
 )
-def test_what_only_the_structure_says_is_added(
-    content: list[dict[str, Any]], structured: Any, expected: str
-) -> None:
-    assert result_of(answer(*content, structured=structured)).text == expected
+def test_text_and_structure_are_passed_on_once(content: list[str], structured: Any, expected: str) -> None:
+    assert result_of(answer(*map(text, content), structured=structured)).text == expected
 
 
 def test_a_failure_is_one_by_the_servers_word_alone() -> None:
     assert result_of(answer(text("no disk"), failed=True)).failed
     assert not result_of(answer(text("error: 0 failed"))).failed
+
+
+def resource(uri: str, blob: str, kind: str) -> dict[str, Any]:
+    return {"type": "resource", "resource": {"uri": uri, "blob": blob, "mimeType": kind}}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +68,7 @@ def test_a_failure_is_one_by_the_servers_word_alone() -> None:
         ),
         ({"type": "resource", "resource": {"uri": "a://b", "text": "inside"}}, "[resource a://b]\ninside"),
         (
-            {"type": "resource", "resource": {"uri": "a://b", "blob": PIXEL, "mimeType": "application/zip"}},
+            resource("a://b", PIXEL, "application/zip"),
             "[resource a://b]\n[content left out: application/zip, 12 bytes]",
         ),
         ({"type": "resource_link", "uri": "a://b", "name": "b"}, "[resource b: a://b]"),
@@ -89,22 +79,15 @@ def test_what_a_model_cannot_be_given_is_named(block: dict[str, Any], expected: 
     assert (made.text, made.parts) == (expected, ())
 
 
-def test_images_are_parts_up_to_a_number() -> None:
-    resource = {"type": "resource", "resource": {"uri": "a://b.png", "blob": PIXEL, "mimeType": "image/png"}}
-    made = result_of(answer(text("before"), image(), resource, *[image()] * MOST_PARTS))
+def test_images_audio_and_pdfs_are_parts() -> None:
+    within = resource("a://b.png", PIXEL, "image/png")
+    made = result_of(answer(text("before"), image(), within, *[image()] * MOST_PARTS))
     assert len(made.parts) == MOST_PARTS
     assert made.parts[0] == {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
     assert made.text.startswith("before\n[resource a://b.png]\n[image left out: only 8")
     assert made.text.count("image left out") == 2
-
-
-def test_audio_and_pdfs_are_parts() -> None:
-    pdf = {
-        "type": "resource",
-        "resource": {"uri": "a://b/c.pdf", "blob": "JVBERi0xLjQ=", "mimeType": "application/pdf"},
-    }
+    # audio and pdfs are parts
+    pdf = resource("a://b/c.pdf", "JVBERi0xLjQ=", "application/pdf")
     sound = {"type": "audio", "data": "UklGRgAAAABXQVZF", "mimeType": "audio/wav"}
-    assert [named(part) for part in result_of(answer(pdf, sound)).parts] == [
-        "file c.pdf (application/pdf, 8 bytes)",
-        "audio (audio/wav, 12 bytes)",
-    ]
+    expected = ["file c.pdf (application/pdf, 8 bytes)", "audio (audio/wav, 12 bytes)"]
+    assert [named(part) for part in result_of(answer(pdf, sound)).parts] == expected

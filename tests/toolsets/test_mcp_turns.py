@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, TurnResult
-from fsm_agent.errors import ConfigError
 from fsm_agent.support.installation import install_command
 from fsm_agent.testing import ScriptedModel, call, text, tools
+from tests.helpers.families import offered
 from tests.helpers.harness import Heard
 from tests.helpers.mcp_bench import PATIENT, program
 from tests.helpers.processes import children
@@ -27,17 +27,10 @@ def agent(
 ) -> Iterator[tuple[Agent, ScriptedModel, Heard]]:
     model, heard = ScriptedModel(script), Heard()
     own = options.pop("callbacks", {})
-    settings = {"poll": {"control": 0.01}, "mcp": PATIENT} | options.pop("settings", {})
     made = Agent(
-        model,
-        home=home,
-        workdir=home,
-        toolsets=[] if mcp is not None else ["mcp"],
-        mcp=mcp,
-        settings=settings,
-        callbacks=heard.functions(**own),
-        **options,
-    )
+        model, home=home, workdir=home, toolsets=[] if mcp is not None else ["mcp"], mcp=mcp,
+        settings={"poll": {"control": 0.01}, "mcp": PATIENT}, callbacks=heard.functions(**own), **options,
+    )  # fmt: skip
     try:
         yield made, model, heard
     finally:
@@ -48,14 +41,17 @@ def last_result(result: TurnResult) -> Any:
     return [row for row in result.messages if row["role"] == "tool"][-1]["content"]
 
 
-def offered(body: dict[str, Any]) -> list[str]:
-    return [one["function"]["name"] for one in body.get("tools", [])]
+FREE = {"s": program() | {"approval": "never"}}
 
 
 def test_a_turn_calls_the_tools_of_a_server(tmp_path: Path) -> None:
     before = children()
-    script = [tools(call("s__echo", {"text": "hello"})), text("it said hello"), text("again")]
-    with agent(script, {"s": program() | {"approval": "never"}}, tmp_path) as (one, model, heard):
+    script = [
+        *(tools(call("s__echo", {"text": "hello"})), text("it said hello"), text("again")),
+        *(tools(call("s__blocks")), text("a pixel"), tools(call("s__big", {"size": 300_000})), text("long")),
+        *(tools(call("s__die")), tools(call("s__echo", {"text": "back"})), text("it came back")),
+    ]
+    with agent(script, FREE, tmp_path) as (one, model, heard):
         result = one.run_conversation("say hello")
         assert (result.final_response, last_result(result)) == ("it said hello", "hello")
         assert "s__echo" in offered(model.requests[0])
@@ -64,70 +60,44 @@ def test_a_turn_calls_the_tools_of_a_server(tmp_path: Path) -> None:
         one.chat("and now?")
         first, _, third = (body["messages"][0]["content"] for body in model.requests)
         assert first == third, "the prompt does not change because a server came"
+        # an image reaches the model as one, a long result goes to a file
+        one.chat("look")
+        assert "data:image/png;base64,iVBOR" in str(model.requests[-1])
+        assert "inside b" in str(model.requests[-1])
+        one.chat("long")
+        sent = model.requests[-1]["messages"][-1]["content"]
+        assert len(sent) < 5_000
+        assert "the whole result is in" in sent
+        # a server that dies in a turn does not end it
+        assert one.run_conversation("try").completed
+        assert [values[4] for values in heard.of("tool_complete")][-2:] == ["unknown", "ok"]
     assert children() <= before
 
 
 def test_a_fork_has_the_tools_of_servers_that_its_own_agent_started(tmp_path: Path) -> None:
-    server = {"s": program() | {"approval": "never"}}
-    with agent([tools(call("s__echo", {"text": "hello"})), text("end")], server, tmp_path) as (one, _, _):
+    with agent([tools(call("s__echo", {"text": "hello"})), text("end")], FREE, tmp_path) as (one, _, _):
         turn = one.run_conversation("say hello").turn_id
-    with agent([text("end")], server, tmp_path) as (other, model, _):
+    with agent([text("end")], FREE, tmp_path) as (other, model, _):
         assert last_result(other.fork(turn, 3, {"rerun_tools": True}).run()) == "hello"
         assert "s__echo" in offered(model.requests[0])
 
 
-def test_nobody_there_means_no(tmp_path: Path) -> None:
+def test_a_person_is_asked_for_what_is_not_known_to_only_read(tmp_path: Path) -> None:
     """Whatever the server says of its tools, as long as the user does not trust it."""
     note = call("s__note", {"path": str(tmp_path / "x"), "text": "!"})
-    with agent([tools(note, call("s__echo", {"text": "?"})), text("denied")], {"s": program()}, tmp_path) as (
-        one,
-        _,
-        heard,
-    ):
+    script = [tools(note, call("s__echo", {"text": "?"})), text("done")]
+    with agent(script, {"s": program()}, tmp_path) as (one, _, heard):
         result = one.run_conversation("write")
         denied = [row["content"] for row in result.messages if row["role"] == "tool"]
-        assert len(denied) == 2
-        assert all("denied: nobody is there to approve it" in row for row in denied)
+        assert ["denied: nobody is there to approve it" in row for row in denied] == [True, True]
         assert heard.of("tool_start") == []
     assert not (tmp_path / "x").exists()
-
-
-def test_a_person_is_asked_for_what_is_not_known_to_only_read(tmp_path: Path) -> None:
     asked: list[str] = []
-
-    def approval(request: Any) -> str:
-        asked.append(request.name)
-        return "once"
-
-    script = [
-        tools(call("s__note", {"path": str(tmp_path / "x"), "text": "!"}), call("s__echo", {"text": "?"})),
-        text("done"),
-    ]
-    with agent(script, {"s": program() | {"trust": True}}, tmp_path, callbacks={"approval": approval}) as (
-        one,
-        _,
-        _heard,
-    ):
+    person = {"approval": lambda request: asked.append(request.name) or "once"}
+    with agent(script, {"s": program() | {"trust": True}}, tmp_path, callbacks=person) as (one, _, _):
         one.chat("write")
     assert asked == ["s__note"], "the trusted server says that echo only reads"
     assert (tmp_path / "x").read_text() == "!"
-
-
-def test_an_image_reaches_the_model_as_an_image(tmp_path: Path) -> None:
-    script = [tools(call("s__blocks")), text("a pixel")]
-    with agent(script, {"s": program() | {"approval": "never"}}, tmp_path) as (one, model, _):
-        one.chat("look")
-        assert "data:image/png;base64,iVBOR" in str(model.requests[1])
-        assert "inside b" in str(model.requests[1])
-
-
-def test_a_long_result_goes_to_a_file(tmp_path: Path) -> None:
-    script = [tools(call("s__big", {"size": 300_000})), text("long")]
-    with agent(script, {"s": program() | {"approval": "never"}}, tmp_path) as (one, model, _):
-        one.chat("long")
-        sent = model.requests[1]["messages"][-1]["content"]
-        assert len(sent) < 5_000
-        assert "the whole result is in" in sent
 
 
 def test_a_missing_server_is_told_and_a_late_one_comes_with_the_next_turn(tmp_path: Path) -> None:
@@ -143,40 +113,16 @@ def test_a_missing_server_is_told_and_a_late_one_comes_with_the_next_turn(tmp_pa
         assert len([line for line in heard.of("status") if "MCP" in line]) == 1
 
 
-def test_a_server_that_dies_in_a_turn_does_not_end_it(tmp_path: Path) -> None:
-    script = [tools(call("s__die")), tools(call("s__echo", {"text": "back"})), text("it came back")]
-    with agent(script, {"s": program() | {"approval": "never"}}, tmp_path) as (one, _, heard):
-        result = one.run_conversation("try")
-        assert result.completed
-        assert [values[4] for values in heard.of("tool_complete")] == ["unknown", "ok"]
-
-
 def test_servers_come_from_the_config_file_in_the_home(tmp_path: Path) -> None:
     command = program()
-    (tmp_path / "config.toml").write_text(
-        f"[mcp.servers.local]\ncommand = {command['command']!r}\nargs = {command['args']!r}\napproval ="
-        " 'never'\n"
-    )
-    with agent([tools(call("local__echo", {"text": "from the file"})), text("ok")], None, tmp_path) as (
-        one,
-        _,
-        _heard,
-    ):
+    table = f"command = {command['command']!r}\nargs = {command['args']!r}\napproval = 'never'\n"
+    (tmp_path / "config.toml").write_text(f"[mcp.servers.local]\n{table}")
+    script = [tools(call("local__echo", {"text": "from the file"})), text("ok")]
+    with agent(script, None, tmp_path) as (one, _, _):
         assert last_result(one.run_conversation("go")) == "from the file"
-    with agent([text("none")], {}, tmp_path) as (one, model, _heard):
+    with agent([text("none")], {}, tmp_path) as (one, model, _):
         one.chat("go")
-        assert offered(model.requests[0]) == []
-
-
-def test_nothing_is_started_before_the_first_turn(tmp_path: Path) -> None:
-    starts = tmp_path / "starts"
-    with agent([], {"s": program(starts=str(starts))}, tmp_path):
-        assert not starts.exists()
-
-
-def test_a_wrong_config_stops_the_agent_at_its_start(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"unknown key mcp\.servers\.s\.comand"):
-        Agent(ScriptedModel([]), home=tmp_path, mcp={"s": {"comand": "x"}})
+        assert not offered(model.requests[0])
 
 
 @pytest.mark.slow
@@ -208,13 +154,10 @@ try:
 except ConfigError as error:
     print(error)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (
-        done.stdout == "MCP servers are configured and the MCP SDK is not installed; given: s; "
-        f"allowed: {install_command('mcp')}, or no MCP servers\n"
-    ), done.stderr
+    program = [sys.executable, "-c", script]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    missing = "MCP servers are configured and the MCP SDK is not installed; given: s; allowed: "
+    assert done.stdout == f"{missing}{install_command('mcp')}, or no MCP servers\n", done.stderr
 
 
 def doctor(home: Path) -> tuple[int, str]:
@@ -233,15 +176,12 @@ def test_doctor_starts_the_servers_and_says_what_is_missing(tmp_path: Path) -> N
     table = f"command = {command['command']!r}\nargs = {command['args']!r}\n"
     (tmp_path / "config.toml").write_text(f"[mcp.servers.here]\n{table}")
     assert doctor(tmp_path) == (0, "ok       mcp servers    here: ready with 15 tools")
-    (tmp_path / "config.toml").write_text(
-        f"[mcp.servers.here]\n{table}[mcp.servers.lost]\ncommand = 'no-such-program'\n"
-    )
+    lost = "[mcp.servers.lost]\ncommand = 'no-such-program'\n"
+    (tmp_path / "config.toml").write_text(f"[mcp.servers.here]\n{table}{lost}")
     code, line = doctor(tmp_path)
     assert code == 1
-    assert line.startswith(
-        "problem  mcp servers    here: ready with 15 tools, lost: missing, there is no command"
-        " 'no-such-program'"
-    )
+    why = "lost: missing, there is no command 'no-such-program'"
+    assert line.startswith(f"problem  mcp servers    here: ready with 15 tools, {why}")
     (tmp_path / "config.toml").write_text("[mcp.servers.lost]\ncomand = 'x'\n")
     assert "unknown key mcp.servers.lost.comand" in doctor(tmp_path)[1]
     assert children() <= before

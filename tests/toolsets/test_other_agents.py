@@ -15,6 +15,7 @@ from fsm_agent import Agent, Block, Hooks, RunContext, tool
 from fsm_agent.errors import ConfigError
 from fsm_agent.hooks import ShownCall
 from fsm_agent.testing import ScriptedModel, call, status, text, tools
+from tests.helpers.families import offered, told
 from tests.helpers.waiting import PATIENCE
 
 
@@ -31,10 +32,6 @@ def ask(name: str, task: str = "Where is the cat?", **more: Any) -> Any:
     return tools(call(name, {"task": task, **more}))
 
 
-def told(result: Any) -> list[str]:
-    return [row["content"] for row in result.messages if row["role"] == "tool"]
-
-
 def requests(one: Agent) -> list[dict[str, Any]]:
     port: Any = one._options.model
     return list(port.requests)
@@ -46,19 +43,18 @@ def test_the_answer_is_the_result_and_the_child_runs_under_its_own_options(tmp_p
         tmp_path / "elsewhere", "cats", tools(call("look")), text("It sleeps in the barn."),
         tools=[look], system_prompt="You know cats.", settings={"prompt": {"context_files": False}},
     )  # fmt: skip
-    boss = agent(
-        tmp_path, "boss", ask("cats", context="it is grey"), text("It sleeps."), tools=[cats.as_tool()]
-    )
+    script = [ask("cats", context="it is grey"), text("It sleeps.")]
+    boss = agent(tmp_path, "boss", *script, tools=[cats.as_tool()])
     result = boss.run_conversation("a private talk")
     assert (result.final_response, told(result)) == ("It sleeps.", ["It sleeps in the barn."])
     [first, _] = requests(cats)
     assert first["messages"][0]["content"].startswith("You know cats.")
     assert first["messages"][1]["content"] == "Where is the cat?\n\nContext:\nit is grey"
-    assert [one["function"]["name"] for one in first["tools"]] == ["look"]
+    assert offered(first) == {"look"}
     assert "private" not in json.dumps(first)
-    [offered] = requests(boss)[0]["tools"]
-    assert offered["function"]["name"] == "cats"
-    assert set(offered["function"]["parameters"]["properties"]) == {"task", "context"}
+    [schema] = requests(boss)[0]["tools"]
+    assert schema["function"]["name"] == "cats"
+    assert set(schema["function"]["parameters"]["properties"]) == {"task", "context"}
     [child] = result.children
     assert (child.agent, child.outcome, child.attempts, result.attempts) == ("cats", "completed", 2, 2)
     info = boss.journal.info(child.turn_id)
@@ -70,31 +66,35 @@ def test_an_answer_of_a_type_is_its_json(tmp_path: Path) -> None:
     answer = tools(call("final_result", {"item": "lamp", "francs": 40}))
     clerk = agent(tmp_path, "clerk", answer, output_type=Price)
     boss = agent(tmp_path, "boss", ask("clerk"), text("ok"), tools=[clerk.as_tool()])
-    assert json.loads(told(boss.run_conversation("go"))[0]) == {"item": "lamp", "francs": 40}
+    assert told(boss.run_conversation("go")) == [{"item": "lamp", "francs": 40}]
     clerk = agent(tmp_path, "clerk", answer, output_type=Price)
     desk = agent(tmp_path, "desk", tools(call("transfer_to_clerk")), handoffs=[clerk])
     assert desk.run_conversation("go").output == Price(item="lamp", francs=40)
 
 
-def test_name_and_description_are_for_the_model(tmp_path: Path) -> None:
+def test_names_and_descriptions_are_for_the_model(tmp_path: Path) -> None:
     helper = agent(tmp_path, "helper", text("yes"))
     named = helper.as_tool(name="cat_expert", description="Ask it about cats.", max_iterations=2)
     assert (named.spec.name, named.spec.description) == ("cat_expert", "Ask it about cats.")
     assert "helper" in helper.as_tool().spec.description
     result = agent(tmp_path, "boss", ask("cat_expert"), text("ok"), tools=[named]).run_conversation("go")
     assert [child.agent for child in result.children] == ["cat_expert"]
-
-
-def test_what_cannot_be_used_is_one_line(tmp_path: Path) -> None:
-    helper = agent(tmp_path, "helper")
+    # what cannot be used is one line
+    helper = agent(tmp_path / "2", "helper")
     with pytest.raises(ConfigError, match="a tool's name cannot be used"):
         helper.as_tool(name="no good")
     with pytest.raises(ConfigError, match="max_iterations of as_tool cannot be used"):
         helper.as_tool(max_iterations=0)
     with pytest.raises(ConfigError, match="the name of an agent cannot be used"):
-        agent(tmp_path, "no good")
+        agent(tmp_path / "2", "no good")
     with pytest.raises(ConfigError, match="two tools have the same name"):
-        agent(tmp_path, "boss", tools=[helper.as_tool(), helper.as_tool()])
+        agent(tmp_path / "2", "boss", tools=[helper.as_tool(), helper.as_tool()])
+    # without an agent around it the tool says so
+    from fsm_agent.tools import ToolFailure
+
+    made = agent(tmp_path / "3", "cats").as_tool()
+    with pytest.raises(ToolFailure, match="answers only an agent that has it among its tools"):
+        asyncio.run(made(task="now"))
 
 
 def test_its_own_iterations_and_those_of_the_tree_are_limits_with_a_line_each(tmp_path: Path) -> None:
@@ -102,9 +102,8 @@ def test_its_own_iterations_and_those_of_the_tree_are_limits_with_a_line_each(tm
     again = [tools(call("look"), text=f"still looking {n}") for n in range(9)]
 
     def asked(most: int, **settings: Any) -> tuple[Any, str]:
-        cats = agent(
-            tmp_path, "cats", *again, tools=[look], settings={"budget": {"grace_call": False}}
-        ).as_tool(max_iterations=most)
+        no_grace = {"budget": {"grace_call": False}}
+        cats = agent(tmp_path, "cats", *again, tools=[look], settings=no_grace).as_tool(max_iterations=most)
         boss = agent(tmp_path, "boss", ask("cats"), text("ok"), tools=[cats], settings=settings)
         result = boss.run_conversation("go")
         return result.children[0], told(result)[0]
@@ -133,9 +132,8 @@ def test_depth_is_a_limit_of_the_whole_tree_and_said_to_the_model(tmp_path: Path
             tmp_path, "middle", ask("inner"), text("half"), tools=[inner.as_tool()],
             settings={"delegation": {"max_depth": 9}},
         )  # fmt: skip
-        outer = agent(
-            tmp_path, "outer", ask("middle"), text("ok"), tools=[middle.as_tool()], settings=settings
-        )
+        script = [ask("middle"), text("ok")]
+        outer = agent(tmp_path, "outer", *script, tools=[middle.as_tool()], settings=settings)
         return outer.run_conversation("go"), middle
 
     result, middle = chain()
@@ -146,16 +144,16 @@ def test_depth_is_a_limit_of_the_whole_tree_and_said_to_the_model(tmp_path: Path
     assert requests(middle)[1]["messages"][-1]["content"] == "deep"
 
 
-def test_calls_beyond_the_number_of_children_are_answered(tmp_path: Path) -> None:
+def test_calls_beyond_the_number_of_children_and_children_that_fail_are_answered(tmp_path: Path) -> None:
     cats = agent(tmp_path, "cats", *[text("meow")] * 9)
     many = tools(*(call("cats", {"task": f"cat {n}"}) for n in range(4)))
     result = agent(tmp_path, "boss", many, text("ok"), tools=[cats.as_tool()]).run_conversation("go")
     assert [line[:4] for line in told(result)] == ["meow"] * 3 + ["over"]
-
-
-def test_a_child_that_fails_is_a_line_to_the_model(tmp_path: Path) -> None:
-    cats = agent(tmp_path, "cats", status(400))
-    result = agent(tmp_path, "boss", ask("cats"), text("ok"), tools=[cats.as_tool()]).run_conversation("go")
+    # a child that fails is a line to the model
+    cats = agent(tmp_path / "2", "cats", status(400))
+    result = agent(tmp_path / "2", "boss", ask("cats"), text("ok"), tools=[cats.as_tool()]).run_conversation(
+        "go"
+    )
     assert result.completed
     assert told(result)[0].startswith("cats did not finish (failed): ")
 
@@ -170,14 +168,9 @@ def test_a_yes_is_asked_of_the_same_person_with_the_task(tmp_path: Path, allowed
         settings={"approval": {"bypass": True, "policy": {"look": "deny"}}},
     )  # fmt: skip
     questions: list[Any] = []
-
-    def person(question: Any) -> bool:
-        questions.append(question)
-        return allowed
-
     agent(
-        tmp_path, "boss", ask("cats"), text("ok"), tools=[cats.as_tool()],
-        settings={"delegation": {"approvals": "ask"}}, callbacks={"approval": person},
+        tmp_path, "boss", ask("cats"), text("ok"), tools=[cats.as_tool()], settings={"delegation": {"approvals": "ask"}},
+        callbacks={"approval": lambda question: questions.append(question) or allowed},
     ).run_conversation("go")  # fmt: skip
     assert [(one.name, one.origin) for one in questions] == [("drop", "Where is the cat?")]
     answers = [row["content"] for row in requests(cats)[1]["messages"] if row["role"] == "tool"]
@@ -255,11 +248,3 @@ def test_hooks_of_the_first_agent_see_its_turns_and_its_limits_hold(tmp_path: Pa
     result = boss.run_conversation("go")
     assert [child.turn_exit_reason for child in result.children] == ["token_limit"]
     assert not requests(cats)
-
-
-def test_without_an_agent_around_it_the_tool_says_so(tmp_path: Path) -> None:
-    from fsm_agent.tools import ToolFailure
-
-    made = agent(tmp_path, "cats").as_tool()
-    with pytest.raises(ToolFailure, match="answers only an agent that has it among its tools"):
-        asyncio.run(made(task="now"))

@@ -1,5 +1,4 @@
-"""A program of ``execute_code`` calls the tools of its conversation: under the rules of every call, and seen
-like one."""
+"""A program of ``execute_code`` calls the tools of its conversation: under the rules of every call, seen like one."""
 
 from __future__ import annotations
 
@@ -48,17 +47,19 @@ def coder(script: list[Any], home: Path, approve: Any = lambda asked: True, **op
     return agent(script, home, **given)
 
 
-def said(one: Agent, code: str) -> str:
-    """What the model is told of a program."""
-    result = one.run_conversation("go")
+def told(result: Any) -> str:
+    """What the model is told of the program of a turn."""
     assert result.completed, result
     [row] = [row for row in result.messages if row["role"] == "tool"]
-    one.close()
     return str(row["content"])
 
 
 def played(code: str, home: Path, **options: Any) -> str:
-    return said(coder([program(code), text("done")], home, **options), code)
+    one = coder([program(code), text("done")], home, **options)
+    try:
+        return told(one.run_conversation("go"))
+    finally:
+        one.close()
 
 
 def effects(home: Path, kind: str = "RunTool") -> list[str]:
@@ -189,15 +190,12 @@ def test_whatever_a_program_says_the_turn_goes_on(code: str, tmp_path: Path) -> 
     assert answer.startswith(("exit code", "killed")), answer
 
 
-def sockets() -> int:
-    """How many are open in this process."""
-    return sum(
-        os.path.realpath(path).rpartition("/")[2].startswith("socket:")
-        for path in Path("/proc/self/fd").iterdir()
-    )
-
-
 def test_nothing_of_the_line_is_left(tmp_path: Path) -> None:
+    def sockets() -> int:
+        """How many are open in this process."""
+        paths = [os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()]
+        return sum("socket:" in path for path in paths)
+
     counted = []
     for number in range(3):
         played("print(tools.weather(city='x'))", tmp_path / str(number) / "home", workdir=tmp_path)
@@ -206,50 +204,41 @@ def test_nothing_of_the_line_is_left(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_ends_the_program_that_waits(tmp_path: Path) -> None:
-    agents: list[Agent] = []
-
-    @tool(concurrency="parallel", effect="pure")
-    def stop() -> str:
-        """Interrupt."""
-        agents[0].interrupt("enough")
-        return "stopped"
-
+    stop = tool(concurrency="parallel", effect="pure", name="stop")(lambda: one.interrupt("enough"))
     code = "tools.stop()\nimport time\ntime.sleep(60)"
-    one = coder([program(code)], tmp_path / "home", tools=[stop])
-    agents.append(one)
+    one: Agent = coder([program(code)], tmp_path / "home", tools=[stop])
     result = one.run_conversation("go")
     assert (result.interrupted, result.interrupt_message) == (True, "enough")
     one.close()
 
 
-async def left(home: Path, script: list[Any], after: str) -> str:
+def left(home: Path, code: str, after: str) -> str:
     """The id of a turn whose process was gone after this request."""
+
+    async def leave() -> str:
+        one = coder([program(code)], home, store=store)
+        turn = one.start("go")
+        asked: Any = None
+        while after not in (type(asked).__name__, isinstance(asked, RunTool) and asked.name):
+            happened = await turn.step_into()
+            asked = happened.requests[0] if isinstance(happened, Exchange) else None
+        await one.aclose()
+        return turn.id
+
     store = Store(home)
-    one = coder(script, home, store=store)
-    turn = one.start("go")
-    while True:
-        happened = await turn.step_into()
-        asked = happened.requests[0] if isinstance(happened, Exchange) else None
-        if after in (type(asked).__name__, getattr(asked, "name", "") if isinstance(asked, RunTool) else ""):
-            break
-    await one.aclose()
+    turn = asyncio.run(leave())
     store.close()
-    return turn.id
+    gc.collect()
+    return turn
 
 
 @pytest.mark.parametrize("after", ["weather", "AnswerProgram", "execute_code"])
 def test_a_program_that_died_with_its_process_is_not_run_again(tmp_path: Path, after: str) -> None:
-    home = tmp_path / "home"
-    mark = tmp_path / "ran"
+    home, mark = tmp_path / "home", tmp_path / "ran"
     code = f"open({str(mark)!r}, 'a').write('x')\nfor city in 'abc':\n    tools.weather(city=city)"
-
-    turn = asyncio.run(left(home, [program(code)], after))
-    gc.collect()
+    turn = left(home, code, after)
     one = coder([text("done")], home)
-    result = one.resume(turn).run()
-    assert result.completed
-    [row] = [row for row in result.messages if row["role"] == "tool"]
-    assert "the process ended while this program waited" in row["content"]
+    assert "the process ended while this program waited" in told(one.resume(turn).run())
     assert mark.read_text() == "x"
     one.close()
     assert effects(home).count("execute_code") == 1
@@ -257,30 +246,19 @@ def test_a_program_that_died_with_its_process_is_not_run_again(tmp_path: Path, a
 
 
 def test_the_line_is_open_in_the_program_alone(tmp_path: Path) -> None:
-    code = (
-        "import subprocess\nprint(subprocess.run(['ls', '-l', '/proc/self/fd'], capture_output=True).stdout)"
-    )
-    answer = played(code, tmp_path / "home")
+    child = "subprocess.run(['ls', '-l', '/proc/self/fd'], capture_output=True).stdout"
+    answer = played(f"import subprocess\nprint({child})", tmp_path / "home")
     assert "/proc/" in answer
     assert "socket:" not in answer
-    assert "socket:" in played(
-        "import os\nfor n in os.listdir('/proc/self/fd'):\n    try:\n        print(os.readlink(f'/proc/self/fd/{n}'))\n    except OSError:\n        pass",
-        tmp_path / "2" / "home",
-        workdir=tmp_path,
-    )
+    own = "[os.path.realpath(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd')]"
+    assert "socket:" in played(f"import os\nprint({own})", tmp_path / "2" / "home", workdir=tmp_path)
 
 
 def test_a_turn_that_is_given_up_says_what_nobody_knows(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    turn = asyncio.run(
-        left(home, [program("for city in 'abc':\n    tools.weather(city=city)")], "AnswerProgram")
-    )
-    gc.collect()
+    turn = left(home, "for city in 'abc':\n    tools.weather(city=city)", "AnswerProgram")
     one = coder([text("something else")], home, session_id=turn.rpartition("-")[0])
-    result = one.run_conversation("never mind")
-    assert result.completed
-    [row] = [row for row in result.messages if row["role"] == "tool"]
-    assert "nobody can say whether it took effect" in row["content"]
+    assert "nobody can say whether it took effect" in told(one.run_conversation("never mind"))
     one.close()
 
 
@@ -305,22 +283,16 @@ coder([program(sys.argv[2])], Path(sys.argv[1]), tools=[weather]).chat("go")
 def test_kill_9_in_a_tool_that_a_program_called(tmp_path: Path) -> None:
     """An unsafe tool: the journal knows for sure that it was begun, and so that the program waited."""
     home, mark = tmp_path / "home", tmp_path / "ran"
-    code = (
-        f"import os\nopen({str(mark)!r}, 'a').write(f'{{os.getpid()}} ')\n"
-        "for city in 'abc':\n    tools.weather(city=city)"
-    )
-    died = subprocess.run(
-        [sys.executable, "-c", KILLED, str(home), code], check=False, timeout=PATIENCE, cwd=ROOT
-    )
+    begin = f"import os\nopen({str(mark)!r}, 'a').write(f'{{os.getpid()}} ')\n"
+    code = f"{begin}for city in 'abc':\n    tools.weather(city=city)"
+    command = [sys.executable, "-c", KILLED, str(home), code]
+    died = subprocess.run(command, check=False, timeout=PATIENCE, cwd=ROOT)
     assert died.returncode == -9
     [ran] = mark.read_text().split()
     until(lambda: not Path(f"/proc/{ran}").exists())
     one = coder([text("done")], home)
     [turn] = one.journal.recent(1)
-    result = one.resume(turn.id).run()
-    assert result.completed
-    [row] = [row for row in result.messages if row["role"] == "tool"]
-    assert "the process ended while this program waited" in row["content"]
+    assert "the process ended while this program waited" in told(one.resume(turn.id).run())
     one.close()
     assert mark.read_text().split() == [ran]
     assert effects(home) == ["execute_code", "weather", "weather"]

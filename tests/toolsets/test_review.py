@@ -54,16 +54,14 @@ def test_what_was_said_is_looked_over_with_the_tools_for_notes_alone(tmp_path: P
     one.close()
 
 
-def test_it_does_not_happen_unasked(tmp_path: Path) -> None:
+def test_it_happens_only_when_it_is_asked_for_and_within_the_cap_of_the_tree(tmp_path: Path) -> None:
     one, model = reviewed([text("Rye it is.")], tmp_path / "home", memory={"review": "event"})
     one.chat("I like rye bread")
     assert not one.background.running
     assert len(model.requests) == 1
     one.close()
-
-
-def test_its_requests_count_in_the_cap_of_the_tree(tmp_path: Path) -> None:
-    home = tmp_path / "home"
+    # its requests count in the cap of the tree
+    home = tmp_path / "2" / "home"
     one, model = reviewed(
         [text("Rye it is."), NOTE, text("never sent")], home, delegation={"max_attempts_per_tree": 2}
     )

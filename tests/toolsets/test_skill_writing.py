@@ -40,14 +40,12 @@ def test_what_was_shown_is_what_is_written_and_later_sessions_find_it(tmp_path: 
     assert path.read_text(encoding="utf-8") == SKILL
     assert path.stat().st_mode & 0o077 == 0
     assert [one.name for one in find_skills(home, tmp_path).found] == ["baking"]
-
-
-def test_without_a_yes_nothing_is_written(tmp_path: Path) -> None:
+    # without a yes nothing is written
     made = tools(call("skill_manage", {"action": "create", "name": "baking", "content": SKILL}))
-    one = agent([made, text("done")], tmp_path / "home", toolsets=["learn"])
+    one = agent([made, text("done")], tmp_path / "2" / "home", toolsets=["learn"])
     one.chat("remember how to bake")
     one.close()
-    assert not (tmp_path / "home" / "skills").exists()
+    assert not (tmp_path / "2" / "home" / "skills").exists()
 
 
 def test_edit_replaces_and_delete_takes_away(tmp_path: Path) -> None:

@@ -40,10 +40,8 @@ def title(home: Path, session: str) -> str:
 
 @pytest.mark.behaviour("SESS-15")
 def test_a_session_is_named_after_its_first_turn_and_only_then(tmp_path: Path) -> None:
-    with asked(tmp_path, [text('"Rye bread that holds."\n')], [text("Slowly."), text("Yes.")]) as (
-        agent,
-        server,
-    ):
+    small, main = [text('"Rye bread that holds."\n')], [text("Slowly."), text("Yes.")]
+    with asked(tmp_path, small, main) as (agent, server):
         result = agent.run_conversation(QUESTION)
         LOOP.run(agent.background.settled())
         assert title(tmp_path, result.session_id) == "Rye bread that holds"
@@ -88,9 +86,7 @@ def test_the_next_turn_does_not_wait_and_loses_nothing(tmp_path: Path) -> None:
         assert [row["content"] for row in agent.run_conversation("and now?").messages][1::2] == [
             "Slowly.", "Yes.", "Still.",
         ]  # fmt: skip
-
-
-def test_an_agent_that_is_closed_at_once_waits_for_it(tmp_path: Path) -> None:
-    with asked(tmp_path, [text("Rye", delay=0.3)], [text("Slowly.")]) as (agent, _):
+    # an agent that is closed at once waits for it
+    with asked(tmp_path / "2", [text("Rye", delay=0.3)], [text("Slowly.")]) as (agent, _):
         result = agent.run_conversation(QUESTION)
-    assert title(tmp_path, result.session_id) == "Rye"
+    assert title(tmp_path / "2", result.session_id) == "Rye"

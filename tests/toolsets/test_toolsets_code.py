@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 
 import pytest
 
-from fsm_agent.conversation.effects import RunTool, ToolOutcome
-from fsm_agent.providers.scripted.clock import FakeClock
-from fsm_agent.tools import ToolRunner
+from fsm_agent.conversation.effects import ToolOutcome
 from fsm_agent.toolsets import toolset
-from tests.helpers.leaping import LeapingLoop
-from tests.helpers.waiting import PATIENCE, until_so
+from tests.helpers.toolbench import ToolBench
+from tests.helpers.waiting import PATIENCE
+
+CODE = ToolBench(toolset("code"))
 
 
-async def running_of(code: str, **arguments: object) -> ToolOutcome:
-    runner = ToolRunner(toolset("code"), clock=FakeClock(), poll=0.02)
-    given = {"code": code, "timeout": PATIENCE, **arguments}
-    return await runner.run(RunTool("1", "execute_code", given, 2 * PATIENCE), asyncio.Event())
+def run(code: str, timeout: float = PATIENCE) -> ToolOutcome:
+    return CODE.use("execute_code", code=code, timeout=timeout)
 
 
-def run(code: str, **arguments: object) -> ToolOutcome:
-    return asyncio.run(running_of(code, **arguments))
-
-
-def ok(code: str, **arguments: object) -> str:
-    outcome = run(code, **arguments)
-    assert outcome.status == "ok", outcome
-    return outcome.text
+def ok(code: str, timeout: float = PATIENCE) -> str:
+    return CODE.ok("execute_code", code=code, timeout=timeout)
 
 
 def test_its_contract() -> None:
     (made,) = toolset("code")
-    assert (made.spec.name, made.spec.effect, made.spec.approval, made.spec.concurrency) == (
-        "execute_code",
-        "unsafe",
-        "ask",
-        "serial",
-    )
+    spec = made.spec
+    contract = (spec.name, spec.effect, spec.approval, spec.concurrency)
+    assert contract == ("execute_code", "unsafe", "ask", "serial")
 
 
 def test_it_prints() -> None:
@@ -75,6 +63,14 @@ def test_its_folder_is_its_own_and_thrown_away() -> None:
     assert (status, listed, home) == ("exit code 0", "['f', 'main.py']", folder)
     assert not Path(folder).exists()
     assert ok("import os; print(os.listdir('.'))") == "exit code 0\n['main.py']"
+    # what it starts ends with it
+    text = ok("import subprocess; print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid)")
+    assert not Path(f"/proc/{int(text.split()[-1])}").exists()
+    # output is limited and plain
+    text = ok("print('start'); print('x' * 300_000); print('\\x1b[31mend\\x1b]0;t\\x07')")
+    assert len(text) < 41_000
+    assert "bytes left out" in text
+    assert text.endswith("\nend")
 
 
 @pytest.mark.parametrize(
@@ -97,30 +93,10 @@ def test_processes_are_limited() -> None:
 
 
 def test_time_is_limited(tmp_path: Path) -> None:
-    loop, begun = LeapingLoop(), tmp_path / "begun"
+    begun = tmp_path / "begun"
     code = f"print('begun', flush=True)\nopen({str(begun)!r}, 'w')\nwhile True: pass"
-
-    async def late() -> ToolOutcome:
-        running = asyncio.ensure_future(running_of(code, timeout=60))
-        await until_so(begun.exists)
-        loop.leap(60)
-        return await running
-
-    with asyncio.Runner(loop_factory=lambda: loop) as made:
-        outcome = made.run(late())
+    outcome = CODE.stopped("execute_code", begun.exists, after=60, code=code, timeout=60)
     assert (outcome.status, outcome.text) == ("error", "Killed after 60 seconds. Output so far:\nbegun")
-
-
-def test_what_it_starts_ends_with_it() -> None:
-    text = ok("import subprocess; print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid)")
-    assert not Path(f"/proc/{int(text.split()[-1])}").exists()
-
-
-def test_output_is_limited_and_plain() -> None:
-    text = ok("print('start'); print('x' * 300_000); print('\\x1b[31mend\\x1b]0;t\\x07')")
-    assert len(text) < 41_000
-    assert "bytes left out" in text
-    assert text.endswith("\nend")
 
 
 def test_killing_its_watcher_frees_nothing() -> None:

@@ -17,42 +17,22 @@ from typing import Any
 import pytest
 
 from fsm_agent.conversation.effects import RunTool, ToolOutcome
-from fsm_agent.providers.scripted.clock import FakeClock
-from fsm_agent.tools import ToolFailure, ToolRunner
+from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import toolset
 from fsm_agent.toolsets.jobs import MAX_RUNNING, Jobs
 from fsm_agent.toolsets.output import readable
 from fsm_agent.toolsets.process import TERM_GRACE
 from tests.helpers.processes import alive
+from tests.helpers.toolbench import ToolBench
 from tests.helpers.waiting import PATIENCE, until
 
 ROOT = Path(__file__).parents[2]
 
 
-class Desk:
-    """The terminal toolset of one agent."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.runner = ToolRunner(toolset("terminal", root), clock=FakeClock(), poll=0.02)
-
-    def use(self, name: str, /, **arguments: Any) -> ToolOutcome:
-        return asyncio.run(self.runner.run(RunTool("1", name, arguments, 2 * PATIENCE), asyncio.Event()))
-
-    def ok(self, name: str, /, **arguments: Any) -> str:
-        outcome = self.use(name, **arguments)
-        assert outcome.status == "ok", outcome
-        return outcome.text
-
-    def error(self, name: str, /, **arguments: Any) -> str:
-        outcome = self.use(name, **arguments)
-        assert outcome.status == "error", outcome
-        return outcome.text
-
-
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path)
+def desk(tmp_path: Path) -> Iterator[ToolBench]:
+    """The terminal toolset of one agent, in ``tmp_path``."""
+    made = ToolBench(toolset("terminal", tmp_path))
     yield made
     made.runner.close()
 
@@ -65,28 +45,22 @@ def jobs() -> Iterator[Jobs]:
 
 
 def pids(folder: Path, *names: str) -> list[int]:
-    until(
-        lambda: all((folder / name).exists() and (folder / name).read_text().endswith("\n") for name in names)
-    )
-    return [int((folder / name).read_text()) for name in names]
+    files = [folder / name for name in names]
+    until(lambda: all(file.exists() and file.read_text().endswith("\n") for file in files))
+    return [int(file.read_text()) for file in files]
 
 
 FAMILY = "echo $$ > shell; sleep 60 & echo $! > child; setsid sleep 60 & echo $! > daemon; wait"
 """A shell with a child in its group and one that left it."""
 
 
-# ----------------------------------------------------------------------------------------------------------- the tools
-
-
-def test_a_job_from_start_to_end(desk: Desk) -> None:
+def test_a_job_from_start_to_end(desk: ToolBench, tmp_path: Path) -> None:
     assert desk.ok("job_list") == "No jobs."
     assert desk.ok("job_start", command="echo begun; read x < go; echo ended; exit 3") == "Started job1."
-    os.mkfifo(desk.root / "go")
-    assert re.fullmatch(
-        r"job1: running for \d\.\d s\nbegun\n\[read on with since=6\]",
-        desk.ok("job_wait", job="job1", text="begun"),
-    )
-    (desk.root / "go").write_text("\n")
+    os.mkfifo(tmp_path / "go")
+    told = desk.ok("job_wait", job="job1", text="begun")
+    assert re.fullmatch(r"job1: running for \d\.\d s\nbegun\n\[read on with since=6\]", told)
+    (tmp_path / "go").write_text("\n")
     told = desk.ok("job_wait", job="job1", since=6)
     assert re.fullmatch(r"job1: exited with code 3, after \d\.\d s\nended\n\[read on with since=12\]", told)
     assert "begun\nended" in desk.ok("job_output", job="job1")
@@ -94,33 +68,32 @@ def test_a_job_from_start_to_end(desk: Desk) -> None:
     assert re.fullmatch(r"job1  exited with code 3, after \d\.\d s  echo begun; .*", desk.ok("job_list"))
 
 
-def test_stopping_a_job_ends_all_that_it_started(desk: Desk) -> None:
+def test_stopping_a_job_ends_all_that_it_started(desk: ToolBench, tmp_path: Path) -> None:
     desk.ok("job_start", command=f"echo hi; {FAMILY}")
-    family = pids(desk.root, "shell", "child", "daemon")
+    family = pids(tmp_path, "shell", "child", "daemon")
     assert re.match(r"job1: stopped, after \d\.\d s\nhi\n", desk.ok("job_stop", job="job1"))
     assert not any(alive(pid) for pid in family)
     assert desk.ok("job_stop", job="job1").startswith("job1: stopped")
 
 
 @pytest.mark.slow
-def test_a_job_that_will_not_end_is_killed(desk: Desk) -> None:
+def test_a_job_that_will_not_end_is_killed(desk: ToolBench, tmp_path: Path) -> None:
     desk.ok("job_start", command="trap '' TERM; echo $$ > shell; while :; do sleep 0.05; done")
-    (shell,) = pids(desk.root, "shell")
+    (shell,) = pids(tmp_path, "shell")
     desk.ok("job_stop", job="job1")
     assert not alive(shell)
 
 
-def test_a_job_has_a_time_limit_that_needs_nobody_to_look(desk: Desk) -> None:
+def test_a_job_has_a_time_limit_that_needs_nobody_to_look(desk: ToolBench, tmp_path: Path) -> None:
     """Those that had begun by then are gone, and those that had not never began."""
     desk.ok("job_start", command=FAMILY, timeout=0.5)
     assert "job1: ended after its limit of 0.5 s" in desk.ok("job_wait", job="job1", timeout=PATIENCE)
-    written = [
-        (desk.root / name).read_text() for name in ("shell", "child", "daemon") if (desk.root / name).exists()
-    ]
+    files = [tmp_path / name for name in ("shell", "child", "daemon")]
+    written = [file.read_text() for file in files if file.exists()]
     assert not any(alive(int(pid)) for pid in written if pid)
 
 
-def test_waiting_can_be_interrupted_and_ends_in_time(desk: Desk) -> None:
+def test_waiting_can_be_interrupted_and_ends_in_time(desk: ToolBench) -> None:
     desk.ok("job_start", command="sleep 600")
     assert desk.ok("job_wait", job="job1", timeout=0.2).startswith("job1: running")
 
@@ -130,16 +103,14 @@ def test_waiting_can_be_interrupted_and_ends_in_time(desk: Desk) -> None:
         return await desk.runner.run(RunTool("1", "job_wait", {"job": "job1"}, 2 * PATIENCE), stop)
 
     assert asyncio.run(interrupted()).text.startswith("job1: running")
-
-
-def test_a_text_that_arrives_in_two_pieces_is_found(desk: Desk) -> None:
+    # a text that arrives in two pieces is found
     desk.ok("job_start", command="printf lis; sleep 0.3; printf 'tening\\n'; sleep 600")
-    outcome = desk.use("job_wait", job="job1", text="listening", timeout=PATIENCE)
+    outcome = desk.use("job_wait", job="job2", text="listening", timeout=PATIENCE)
     assert "listening" in outcome.text
     assert outcome.seconds < PATIENCE
 
 
-def test_only_so_many_jobs_at_once(desk: Desk) -> None:
+def test_only_so_many_jobs_at_once(desk: ToolBench) -> None:
     for _ in range(MAX_RUNNING):
         desk.ok("job_start", command="sleep 30")
     assert desk.error("job_start", command="sleep 30").startswith("8 jobs are running (job1, job2,")
@@ -147,7 +118,7 @@ def test_only_so_many_jobs_at_once(desk: Desk) -> None:
     assert desk.ok("job_start", command="sleep 30") == "Started job9."
 
 
-def test_jobs_that_cannot_be(desk: Desk) -> None:
+def test_jobs_that_cannot_be(desk: ToolBench) -> None:
     assert desk.error("job_output", job="job7") == "There is no job 'job7'. There are: none."
     assert "no approval can change that" in desk.error("job_start", command="X=/; rm -rf $X")
     assert "outside the working directory" in desk.error("job_start", command="true", directory="..")
@@ -156,23 +127,14 @@ def test_jobs_that_cannot_be(desk: Desk) -> None:
 
 
 def test_starting_needs_a_yes_and_looking_does_not(tmp_path: Path) -> None:
-    specs = {tool.spec.name: tool.spec for tool in toolset("terminal", tmp_path)}
-    contracts = {name: (spec.concurrency, spec.effect, spec.approval) for name, spec in specs.items()}
-    reader = ("parallel", "pure", "never")
-    assert contracts == {
-        "terminal": ("serial", "unsafe", "ask"),
-        "job_start": ("serial", "unsafe", "ask"),
-        "job_list": reader,
-        "job_output": reader,
-        "job_wait": reader,
-        "job_stop": ("serial", "idempotent", "never"),
-    }
+    specs = [tool.spec for tool in toolset("terminal", tmp_path)]
+    contracts = {spec.name: (spec.concurrency, spec.effect, spec.approval) for spec in specs}
+    starts = dict.fromkeys(("terminal", "job_start"), ("serial", "unsafe", "ask"))
+    looks = dict.fromkeys(("job_list", "job_output", "job_wait"), ("parallel", "pure", "never"))
+    assert contracts == {**starts, **looks, "job_stop": ("serial", "idempotent", "never")}
 
 
-# ------------------------------------------------------------------------------------------------------------- output
-
-
-def test_much_output_keeps_the_newest_within_bounds(tmp_path: Path) -> None:
+def test_much_output_keeps_the_newest_within_bounds(tmp_path: Path, desk: ToolBench) -> None:
     jobs = Jobs(log_bytes=100_000)
     job = jobs.start("yes 0123456789abcdef | head -c 5000000; echo; echo the end", tmp_path, 60)
     until(lambda: not job.running)
@@ -184,9 +146,7 @@ def test_much_output_keeps_the_newest_within_bounds(tmp_path: Path) -> None:
     assert sum(file.stat().st_size for file in job.folder.iterdir()) <= 100_000
     assert job.read(whole.total - 20, 12).data == whole.data[-20:-8]
     jobs.close()
-
-
-def test_what_is_lost_is_said(desk: Desk) -> None:
+    # what is lost is said
     desk.ok("job_start", command="yes 0123456789abcde | head -c 6000000")
     desk.ok("job_wait", job="job1")
     told = desk.ok("job_output", job="job1", since=0)
@@ -200,29 +160,17 @@ def test_what_is_lost_is_said(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("written", "read"),
     [
-        (b"\x1b[31mred\x1b[0m", "red"),
-        (b"\x1b]0;evil title\x07text", "text"),
-        (b"\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
-        (b"\x1b]52;c;ZXZpbA==\x07", ""),
+        *((b"\x1b[31mred\x1b[0m", "red"), (b"\x1b]0;evil title\x07text", "text")),
+        *((b"\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"), (b"\x1b]52;c;ZXZpbA==\x07", "")),
         (b"\x1bP1$rq\x1b\\x\x1b_app\x1b\\y\x1b^pm\x1b\\z", "xyz"),
-        (b"\xc2\x9b2Jx\xc2\x9dtitle\xc2\x9cy", "xy"),
-        (b"\x1b[2J\x1b[H\x1b[?25lx\x1bcy\x1b(Bz", "xyz"),
-        (b"10%\r50%\r100%\n", "100%\n"),
-        (b"100%\r", "100%"),
-        (b"a\r\nb\r\n", "a\nb\n"),
-        (b"N\x08NA\x08A", "NA"),
-        (b"a\x00b\x07c\x7f\td", "abc\td"),
-        ("a\u202eb\u2066c".encode(), "abc"),
-        (b"\x1b\x1b[31m[31mx", "[31mx"),
-        (b"\x1b]never closed", ""),
-        (b"\xff\xfe", "\ufffd\ufffd"),
+        *((b"\xc2\x9b2Jx\xc2\x9dtitle\xc2\x9cy", "xy"), (b"\x1b[2J\x1b[H\x1b[?25lx\x1bcy\x1b(Bz", "xyz")),
+        *((b"10%\r50%\r100%\n", "100%\n"), (b"100%\r", "100%"), (b"a\r\nb\r\n", "a\nb\n")),
+        *((b"N\x08NA\x08A", "NA"), (b"a\x00b\x07c\x7f\td", "abc\td"), ("a\u202eb\u2066c".encode(), "abc")),
+        *((b"\x1b\x1b[31m[31mx", "[31mx"), (b"\x1b]never closed", ""), (b"\xff\xfe", "\ufffd\ufffd")),
     ],
 )
 def test_control_sequences_are_taken_out(written: bytes, read: str) -> None:
     assert readable(written) == read
-
-
-# ---------------------------------------------------------------------------------------------------------- no orphans
 
 
 @pytest.mark.slow
@@ -234,9 +182,8 @@ def test_closing_ends_all_and_takes_the_output_away(tmp_path: Path, jobs: Jobs) 
     family = pids(tmp_path, "shell", "child", "daemon", *(f"stubborn{number}" for number in range(stubborn)))
     started = time.monotonic()
     jobs.close()
-    assert time.monotonic() - started < stubborn * TERM_GRACE, (
-        "they are ended together; one after the other takes this long"
-    )
+    together = time.monotonic() - started
+    assert together < stubborn * TERM_GRACE, "one after the other takes this long"
     assert not any(alive(pid) for pid in family)
     assert not job.folder.parent.exists()
     jobs.close()
@@ -254,12 +201,7 @@ def test_an_agent_that_is_forgotten_leaves_nothing_running(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "how",
-    [
-        "kill",
-        pytest.param("exit", marks=pytest.mark.slow),
-        pytest.param("supervisor", marks=pytest.mark.slow),
-    ],
+    "how", ["kill", *(pytest.param(how, marks=pytest.mark.slow) for how in ("exit", "supervisor"))]
 )
 def test_jobs_do_not_outlive_their_process(tmp_path: Path, how: str) -> None:
     program = (
@@ -270,13 +212,8 @@ def test_jobs_do_not_outlive_their_process(tmp_path: Path, how: str) -> None:
         "pathlib.Path('folder').write_text(str(job.folder)); print(job.process.pid, flush=True)\n"
         "sys.stdin.readline()\n"
     )
-    agent = subprocess.Popen(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    agent = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, text=True, **pipes)
     assert agent.stdin is not None
     assert agent.stdout is not None
     supervisor = int(agent.stdout.readline())

@@ -23,11 +23,9 @@ def test_the_answer_is_printed_alone(cli: Cli, tmp_path: Path) -> None:
         code, out, _ = cli(*asked, "--base-url", server.url)
         assert (code, json.loads(out)) == (0, {"city": "Zürich"})
         code, out, err = cli(*asked, "--base-url", server.url)
-        assert (code, out, err) == (
-            1,
-            "",
-            "error: The model gave no answer of the type that was asked for: it is no JSON.\n",
-        )
+        assert code == 1
+        assert out == ""
+        assert err == "error: The model gave no answer of the type that was asked for: it is no JSON.\n"
 
 
 def test_the_whole_result_has_it_too(cli: Cli, tmp_path: Path) -> None:

@@ -170,11 +170,9 @@ def test_list(cli: Cli, home: Path) -> None:
     assert [(one["id"], one["turns"], one["tokens"], one["cost_usd"], one["cost_status"]) for one in told][
         1:
     ] == [(first.session_id, 2, 30, None, "included")]
-    assert (told[1]["last_exit"], told[1]["last_outcome"], told[1]["unfinished"]) == (
-        "text_response",
-        "completed",
-        False,
-    )
+    assert told[1]["last_exit"] == "text_response"
+    assert told[1]["last_outcome"] == "completed"
+    assert told[1]["unfinished"] is False
 
 
 def test_an_unfinished_turn_is_marked_and_a_running_one_too(cli: Cli, home: Path) -> None:

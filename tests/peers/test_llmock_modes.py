@@ -92,11 +92,9 @@ def test_each_fault_has_the_same_end_in_every_mode(started: LLMock, model: str, 
         requests: list[dict[str, Any]] = started.requests()
     finally:
         agent.close()
-    assert (len(requests), result.turn_exit_reason.value, result.failure_class) == (
-        attempts,
-        exit_reason,
-        failure_class,
-    )
+    assert len(requests) == attempts
+    assert result.turn_exit_reason.value == exit_reason
+    assert result.failure_class == failure_class
     assert result.attempts == attempts
     assert all(violations(chat_rows(request["body"])) == [] for request in requests)
     assert noted == ([NOTED] if fault in ("a tool", "malformed arguments") else [])

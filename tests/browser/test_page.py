@@ -16,18 +16,9 @@ from fsm_agent import Agent
 from fsm_agent.debug import DebugSession
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
+from tests.browser import scenes
 from tests.browser.conftest import Browser
-from tests.browser.scenes import (
-    ANSWER,
-    TAIL,
-    cleaner,
-    failed_turn,
-    lengthened,
-    long_turn,
-    paced,
-    provider,
-    workshop_of,
-)
+from tests.browser.scenes import cleaner, failed_turn, lengthened, long_turn, paced, provider, workshop_of
 from tests.debug.test_debug_remote import Elsewhere
 from tests.helpers.slowness import slowness
 
@@ -76,7 +67,7 @@ def test_a_failed_turn_is_understood_and_cured_by_a_fork(
     looks_at(page, "4 of 8")
     page.get_by_role("button", name="fork with another result of read_log").click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("Result of a tool", exact=True).fill(TAIL)
+    dialog.get_by_label("Result of a tool", exact=True).fill(scenes.TAIL)
     dialog.get_by_role("button", name="Fork with these changes").click()
     engine(page, "paused.*ExecuteTools.*3 moves")
     assert page.locator("#arrow-CallLLM-ClassifyError").get_attribute("aria-pressed") == "true"
@@ -90,7 +81,7 @@ def test_a_failed_turn_is_understood_and_cured_by_a_fork(
     engine(page, "paused.*CallLLM.*5 moves")
     page.keyboard.press("c")
     engine(page, "ended")
-    page.get_by_label("how the turn ended").get_by_text(ANSWER).wait_for()
+    page.get_by_label("how the turn ended").get_by_text(scenes.ANSWER).wait_for()
 
     # both runs side by side
     page.get_by_label("more", exact=True).click()
@@ -129,7 +120,7 @@ def test_a_failed_turn_is_understood_and_cured_by_a_fork(
     page.get_by_role("button", name="Import a run").click()
     page.get_by_label("exported file").set_input_files(exported)
     page.get_by_role("dialog").get_by_role("button", name="Import").click()
-    page.get_by_label("how the turn ended").get_by_text(ANSWER).wait_for()
+    page.get_by_label("how the turn ended").get_by_text(scenes.ANSWER).wait_for()
 
 
 def test_a_tool_is_approved_and_another_denied(browser: Browser, home: Path) -> None:
@@ -496,16 +487,8 @@ def test_the_keyboard_reaches_everything_in_few_steps(browser: Browser, home: Pa
         )
         if reached[-1] == "list of moves":
             break
-    order = [
-        "back",
-        "fork here",
-        "more",
-        "search moves, requests and replies",
-        "help",
-        "breakpoint on state Prepare",
-        "position looked at",
-    ]
-    places = [reached.index(name) for name in order]
+    order = "back|fork here|more|search moves, requests and replies|help|breakpoint on state Prepare"
+    places = [reached.index(name) for name in f"{order}|position looked at".split("|")]
     assert places == sorted(places)
     assert reached[-1] == "list of moves"
     assert len(reached) < 30

@@ -749,16 +749,8 @@ def test_held_requests_are_answered_by_hand(tmp_path: Path) -> None:
 
 def test_a_fork_with_an_edit_is_made_in_the_console(tmp_path: Path) -> None:
     with waiting(tmp_path, STUMBLED, 'on("tools"') as editor:
-        wrongs = (
-            ":fork [1]",
-            ":fork {",
-            ':fork {"nothing": 1}',
-            ":at x",
-            ":find",
-            ":approve often",
-            ":answer x",
-        )
-        for wrong in (*wrongs, ":test"):
+        wrongs = ':fork [1]|:fork {|:fork {"nothing": 1}|:at x|:find|:approve often|:answer x|:test'
+        for wrong in wrongs.split("|"):
             with pytest.raises(Refused):
                 editor.evaluate(wrong, context="repl")
         editor.evaluate(':fork {"counters": {"retries": 2}}', context="repl")

@@ -25,14 +25,8 @@ from tests.debug.conftest import Desk
 from tests.helpers.debugging import ended, give, next_held
 from tests.helpers.waiting import PATIENCE, until
 
-ROUNDS = (
-    "Prepare.ready",
-    "BuildMessages.built/3",
-    "CallLLM.tools",
-    "ExecuteTools.done",
-    "BuildMessages.built/3",
-    "CallLLM.text",
-)
+SENT = "BuildMessages.built/3"
+ROUNDS = ("Prepare.ready", SENT, "CallLLM.tools", "ExecuteTools.done", SENT, "CallLLM.text")
 
 
 def moves(debugger: Debugger) -> list[str]:

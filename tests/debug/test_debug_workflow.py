@@ -30,22 +30,15 @@ ROOT = Path(__file__).parents[2]
 # A van that breaks down
 
 AGAIN = Rung("drive again", "Drive", left("tries"), ("tries",))
-PARCEL = Table(
-    name="parcel",
-    states=("Pack", "Drive", "Done"),
-    final="Done",
-    counters=(Counter("tries"),),
-    lines=lines_of(
-        {
-            "Pack": [on("packed", go("Drive"), why="the parcel is closed")],
-            "Drive": [
-                on("arrived", end("delivered", "Done"), why="at the door"),
-                on("broken", AGAIN, end("lost", "Done"), why="the van broke down"),
-                on("stopped", end("stopped", "Done"), why="somebody said so"),
-            ],
-        }
-    ),
-)
+LINES = {
+    "Pack": [on("packed", go("Drive"), why="the parcel is closed")],
+    "Drive": [
+        on("arrived", end("delivered", "Done"), why="at the door"),
+        on("broken", AGAIN, end("lost", "Done"), why="the van broke down"),
+        on("stopped", end("stopped", "Done"), why="somebody said so"),
+    ],
+}
+PARCEL = Table("parcel", ("Pack", "Drive", "Done"), "Done", (Counter("tries"),), lines_of(LINES))
 
 
 @dataclass(frozen=True)
@@ -320,15 +313,9 @@ class Unstorable(BaseTurn):
 def test_what_does_not_fit_together_is_said_when_it_is_put_together(
     given: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
-    parts: dict[str, Any] = {
-        "table": PARCEL,
-        "states": STATES,
-        "turn": Parcel,
-        "perform": Post().perform,
-        "home": tmp_path,
-    }
+    parts: dict[str, Any] = {"table": PARCEL, "states": STATES, "turn": Parcel, "home": tmp_path}
     with pytest.raises(ConfigError, match=says):
-        Workflow(**{**parts, **given})
+        Workflow(**{**parts, "perform": Post().perform, **given})
 
 
 def test_turns_that_do_not_fit_are_refused(desk: Desk) -> None:

@@ -248,21 +248,15 @@ def test_durations_are_short(seconds: float, told: str) -> None:
 def marked_pictures() -> list[tuple[str, Diagram, Table]]:
     long = wandering(TURN, 3)
     many = [step for seed in range(12) for step in wandering(TURN, seed)]
+    often = tally_from(TURN, {row.id: 123_456 for row in TURN.rows})
+    small = tally(SMALL, steps(SMALL, ["go", "act", "bad", "ok", "said"]))
     return [
         ("overlay", overlay_of(TURN), TURN),
         ("long overlay", overlaid(plain(TURN), tally(TURN, long)), TURN),
         ("coverage", coverage_of(TURN), TURN),
-        (
-            "much coverage",
-            covered(plain(TURN), tally_from(TURN, {row.id: 123_456 for row in TURN.rows})),
-            TURN,
-        ),
+        ("much coverage", covered(plain(TURN), often), TURN),
         ("of many turns", covered(plain(TURN), tally(TURN, many)), TURN),
-        (
-            "small",
-            covered(plain(SMALL), tally(SMALL, steps(SMALL, ["go", "act", "bad", "ok", "said"]))),
-            SMALL,
-        ),
+        ("small", covered(plain(SMALL), small), SMALL),
     ]
 
 

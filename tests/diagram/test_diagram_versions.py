@@ -271,16 +271,11 @@ def test_figures_of_a_table_of_the_users_own_need_all_limits() -> None:
 
 
 def test_a_version_that_does_not_end_is_named_with_the_fix() -> None:
-    free = tuple(
-        replace(
-            line,
-            ladder=tuple(
-                replace(rung, spends=()) if rung.name == "rebuild" else rung for rung in line.ladder
-            ),
-        )
-        for line in TURN.lines
-    )
-    endless = replace(TURN, lines=free)
+    def free(rung: Rung) -> Rung:
+        return replace(rung, spends=()) if rung.name == "rebuild" else rung
+
+    lines = tuple(replace(line, ladder=tuple(map(free, line.ladder))) for line in TURN.lines)
+    endless = replace(TURN, lines=lines)
     found = proved(TURN, endless)
     assert (found.old_ok, found.new_ok) == (True, False)
     text = as_diff_markdown(Version("old", TURN), Version("new", endless), compare(TURN, endless), found)
@@ -338,14 +333,8 @@ def test_states_that_came_or_went_are_in_the_picture() -> None:
     marks = {
         e.get("data-state"): (e.get("class") or "").split()[-1] for e in root.iter() if e.get("data-state")
     }
-    assert marks == {
-        "Start": "kept",
-        "Think": "changed",
-        "Act": "kept",
-        "Check": "removed",
-        "Rest": "added",
-        "Done": "kept",
-    }
+    kept = dict.fromkeys(("Start", "Act", "Done"), "kept")
+    assert marks == {**kept, "Think": "changed", "Check": "removed", "Rest": "added"}
     arrows = {e.get("id"): (e.get("class") or "").split()[-1] for e in root.iter() if e.get("data-source")}
     assert arrows["arrow-Think-Rest"] == "added"
     assert arrows["arrow-Think-Check"] == "removed"
@@ -446,31 +435,20 @@ def exit_of(version: Version) -> str | None:
 
 
 def test_revisions_files_and_the_working_tree_are_told_apart(repository: Path) -> None:
-    found = {
-        spec: exit_of(version_of(spec, target, folder=repository))
-        for spec, target in {
-            "HEAD~1": "loops.table:LOOP",
-            "main": "loops.table:LOOP",
-            "v2": "loops.table:LOOP",
-            ".": "loops.table:LOOP",
-            "HEAD~1:loops/table.py": None,
-            "v2:loops/table.py:LOOP": None,
-            "loops/table.py": None,
-            "loops/table.py:LOOP": None,
-            "loops.table:LOOP": None,
-        }.items()
+    told = {
+        "HEAD~1": "gave_up",
+        "main": "tired",
+        "v2": "tired",
+        ".": "left",
+        "HEAD~1:loops/table.py": "gave_up",
+        "v2:loops/table.py:LOOP": "tired",
+        "loops/table.py": "left",
+        "loops/table.py:LOOP": "left",
+        "loops.table:LOOP": "left",
     }
-    assert list(found.values()) == [
-        "gave_up",
-        "tired",
-        "tired",
-        "left",
-        "gave_up",
-        "tired",
-        "left",
-        "left",
-        "left",
-    ]
+    for spec, exit in told.items():
+        target = None if "/" in spec or ":" in spec else "loops.table:LOOP"
+        assert exit_of(version_of(spec, target, folder=repository)) == exit, spec
     inside = version_of("HEAD~1", "loops.table:LOOP", folder=repository / "loops")
     assert exit_of(inside) == "gave_up"
 

@@ -114,18 +114,9 @@ def test_everything_that_an_exercise_names_is_green_after_it(copy: Path) -> None
     removed = re.findall(r"^\$ rm (\S+\.footprints)", PAGE, re.MULTILINE)
     for name in removed:
         (copy / name).unlink()
+        only = ["-k", "footprints", "-m", "not slow"]
         with pytest.raises(AssertionError, match="was not there and is written now"):
-            run(
-                copy,
-                "pytest",
-                "-p",
-                "no:cacheprovider",
-                "tests/workflow",
-                "-k",
-                "footprints",
-                "-m",
-                "not slow",
-            )
+            run(copy, "pytest", "-p", "no:cacheprovider", "tests/workflow", *only)
     assert removed == ["tests/workflow/order.footprints"]
     run(copy, "pytest", "-p", "no:cacheprovider", "-m", "not slow", *sorted(named))
     run(copy, "ruff", "check", ".")

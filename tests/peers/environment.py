@@ -42,16 +42,8 @@ def peer_python(distribution: str, version: str, *also: str) -> Path:
         growing = ROOT / f"{home.name}.{uuid4().hex[:8]}"
         try:
             _run(sys.executable, "-m", "venv", growing)
-            pip = (
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                "--no-input",
-                "--retries",
-                "1",
-            )
+            quiet = ("--quiet", "--disable-pip-version-check", "--no-input", "--retries", "1")
+            pip = ("-m", "pip", "install", *quiet)
             alone = ("--no-deps", "--only-binary", ":all:") if also else ()
             _run(growing / python, *pip, *alone, f"{distribution}=={version}", *also)
             _rename(growing, home)

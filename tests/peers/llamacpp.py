@@ -82,14 +82,8 @@ class LlamaCpp:
         tireless: bool = False,
     ) -> None:
         python = peer_python("xllamacpp", VERSION, MODEL)
-        asked = {
-            "name": NAME,
-            "n_ctx": window,
-            "port": port,
-            "grammar": grammar,
-            "template": template,
-            "tireless": tireless,
-        }
+        asked = {"name": NAME, "n_ctx": window, "port": port, "grammar": grammar, "template": template}
+        asked |= {"tireless": tireless}
         own = {
             name: value
             for name, value in os.environ.items()

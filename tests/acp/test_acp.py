@@ -7,7 +7,6 @@ import base64
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -43,11 +42,10 @@ from fsm_agent.cli.options import CliOptions
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.pending import PendingItems
 from fsm_agent.testing import ScriptedServer, call, silence, status, text, tools
+from tests.helpers.processes import environment, ran
 from tests.helpers.waiting import PATIENCE, until_so
 
 pytestmark = pytest.mark.anyio
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'states'}"}
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(8)).decode()
 WAVE = base64.b64encode(b"RIFF\x00\x00\x00\x00WAVE").decode()
 
@@ -122,8 +120,8 @@ async def process(
 ) -> AsyncIterator[tuple[Any, asyncio.subprocess.Process]]:
     """The command, as an editor starts it."""
     command = (sys.executable, "-m", "fsm_agent.cli", "acp", "--model", "local:m", "--base-url", server.url)
-    environment = ENVIRONMENT | {"FSM_AGENT_HOME": str(home)}
-    async with spawn_agent_process(editor, *command, env=environment) as (agent, started):  # type: ignore[arg-type]
+    env = environment(FSM_AGENT_HOME=str(home))
+    async with spawn_agent_process(editor, *command, env=env) as (agent, started):  # type: ignore[arg-type]
         await agent.initialize(protocol_version=1)
         yield agent, started
 
@@ -304,26 +302,9 @@ async def test_a_turn_that_failed_is_an_error_and_wrong_input_one_line(tmp_path:
         assert (await session.prompt("/undo")).stop_reason == "end_turn"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [((), "an editor starts this command"), (("--model", "nobody:m"), "nobody"), (("--set", "x=1"), "x")],
-)
-def test_wrong_use_is_one_line(
-    cli: Any, monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str], says: str
-) -> None:
-    monkeypatch.setenv("FSM_AGENT_MODEL", "offline:demo")
-    with open(os.devnull) as nothing:
-        monkeypatch.setattr("sys.stdin", nothing)
-        code, out, err = cli("acp", *arguments)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert says in err
-
-
 @pytest.mark.slow
 def test_what_is_not_the_protocol_is_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fsm_agent.cli", "acp"]
-    options: Any = {"timeout": PATIENCE, "env": ENVIRONMENT, "cwd": tmp_path, "check": False}
-    done = subprocess.run(command, input=b"[]\n", capture_output=True, **options)
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert "not the Agent Client Protocol" in done.stderr.decode().splitlines()[-1]
-    assert b"Traceback" not in done.stderr
+    done = ran("-m", "fsm_agent.cli", "acp", input="[]\n", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "not the Agent Client Protocol" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr

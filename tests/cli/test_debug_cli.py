@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import httpx2 as httpx
 import pytest
 
 from examples.order import workflow as order_flow
-from fsm_agent.cli.entry import main
+from tests.helpers.processes import environment
 from tests.helpers.waiting import PATIENCE, until
 
 
@@ -23,9 +22,9 @@ from tests.helpers.waiting import PATIENCE, until
 def served(home: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str, str, dict[str, str]]]:
     """The command as a process, the address of its page, its turn, and the headers of a request."""
     command = [sys.executable, "-m", "fsm_agent.cli", "debug", *words, "--web", "--port", "0", "--no-open"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONWARNINGS": "error"}
+    env = environment(PYTHONWARNINGS="error")
     command += ["--home", str(home)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=home) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=home) as process:
         assert process.stdout is not None
         parts = urlsplit(process.stdout.readline().strip())
         [turn], [token] = parse_qs(parts.query)["turn"], parse_qs(parts.fragment)["token"]
@@ -61,32 +60,3 @@ def test_the_command_opens_a_table_of_ones_own(tmp_path: Path) -> None:
             assert httpx.get(f"{address}api/turns/{turn}", headers=headers).json()["status"]["state"] == state
     kept = {info.table_name for info in order_flow(tmp_path).journal.recent()}
     assert kept == {"order", "review"}, "the store of the home has them all"
-
-
-def nothing() -> int:
-    return 3
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["some-turn"], "no such turn"),
-        (["--attach", "some-turn"], "no such turn"),
-        (["a", "--attach", "b"], "only one turn"),
-        (["--web", "--stdio"], "only one face"),
-        (["--port", "70000"], "port cannot be used"),
-        (["nothing.here:x"], "cannot be loaded"),
-        (["examples.review_loop:LIMITS"], "this cannot be debugged"),
-        (["examples.review_loop:draft"], "no workflow could be made"),
-        (["tests.cli.test_debug_cli:nothing"], "makes no workflow"),
-        (["examples.review_loop:TABLE", "--set", "wheels=4"], "no such maximum"),
-        (["examples.review_loop:workflow", "--set", "rounds=4"], "the program's own"),
-        (["examples.review_loop:TABLE", "--attach", "a", "--task", "b"], "only one turn"),
-        (["examples.review_loop:TABLE", "--attach", "nothing"], "no such turn"),
-    ],
-)
-def test_wrong_use_is_one_line(options: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["debug", "--no-open", *options]) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert said.count("\n") == 1

@@ -188,13 +188,6 @@ def test_the_states_to_watch_are_bounded_each_and_together(capsys: pytest.Captur
     ):
         assert part in out
     assert "visits of Criticise" not in out
-    code, _, err = verify(capsys, table, "--watch", "Nowhere", "--watch", "Close")
-    assert code == 2
-    assert (
-        err
-        == "fsm-agent: the table review has no such state to watch; given: Nowhere, Close; allowed: Draft,"
-        " Criticise, Revise\n"
-    )
 
 
 LEFT = tuple(state for state in TURN.states if state != TURN.final)
@@ -248,37 +241,6 @@ def test_a_fault_is_exit_code_1_and_names_row_and_fix(capsys: pytest.CaptureFixt
     code, out, err = verify(capsys, "wrong_tables:GOOD")
     assert (code, out) == (1, "")
     assert err == "fsm-agent: small: Ask.bad: rung 'again' leads to unknown state 'Nowhere'\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("--set", "speed=3"), "unknown setting or maximum; given: speed=3; allowed: a setting such as max_iterations, or the"),
-        (("--set", "max_iterations=-1"), "setting max_iterations is out of range; given: -1; allowed: "),
-        (("--set", "compression.mode=fast"), "setting compression.mode is out of range; given: fast; allowed: "),
-        (("--set", "compression.speed=3"), "unknown setting compression.speed; given: 3; allowed: enabled, mode"),
-        (("--set", "repairs=-1"), "maximum repairs is out of range; given: -1; allowed: a whole number from 0"),
-        (("--set", "repairs=true"), "maximum repairs is out of range; given: True"),
-        (("--set", "repairs"), "--set cannot be read; given: repairs"),
-        (
-            ("own_tables:GOOD", "--set", "max_iterations=3"),
-            "table small has no such maximum; given: max_iterations=3; allowed: the maxima tries",
-        ),
-        (
-            ("own_tables:GOOD", "--promela", "x.pml"),
-            "a Promela model is of one configuration; given: no maxima; allowed: --set for each of tries",
-        ),
-        (("--promela", "no/such/x.pml"), "the Promela model cannot be written (No such file or directory); given: no/such/x.pml"),
-        (("own_tables:NONE",), "the table cannot be loaded (module 'own_tables' has no attribute 'NONE')"),
-    ],
-)  # fmt: skip
-def test_wrong_use_is_one_line_and_exit_code_2(
-    arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = verify(capsys, *arguments)
-    assert (code, out) == (2, "")
-    assert err.startswith("fsm-agent: " + says)
-    assert err.count("\n") == 1
 
 
 def test_promela_is_written_with_the_number_to_expect(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,9 +18,8 @@ from fsm_agent.debug.core.manual import played
 from fsm_agent.errors import ConfigError
 from tests.helpers.dap_editor import editing, workshop_of
 from tests.helpers.debugging import ended, give
+from tests.helpers.processes import environment
 from tests.helpers.waiting import until
-
-ROOT = Path(__file__).parents[2]
 
 
 @contextlib.contextmanager
@@ -192,10 +190,9 @@ def obeys(debugger: Debugger) -> bool:
 
 @pytest.mark.slow
 def test_an_inner_turn_of_another_process_is_stepped(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "states")))}
     session = DebugSession.of_workflow(parallel.workflow(tmp_path))
     run = [sys.executable, "-c", RUNS, str(tmp_path)]
-    with subprocess.Popen(run, env=environment, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(run, env=environment(), stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline().strip() == "here"
         try:

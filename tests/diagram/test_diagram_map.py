@@ -122,9 +122,6 @@ def test_the_command_draws_maps(cli: Cli) -> None:
     assert cli("diagram", "--map", "-f", "svg") == (0, map_svg(TURN), "")
     assert "CallLLM --> ExecuteTools : tools" in cli("diagram", "--map")[1]
     assert '"CallLLM" -> "ExecuteTools"' in cli("diagram", "--map", "-f", "dot")[1]
-    code, out, err = cli("diagram", "--map", "-f", "md")
-    assert (code, out) == (2, "")
-    assert "a map is a picture; given: md; allowed: mermaid, dot, svg, png" in err
 
 
 # PNG

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 
 import pytest
 
 import fsm_agent
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.later import Later, uncollected
+from tests.helpers.processes import ran
 
 UI = {"typer", "rich", "prompt_toolkit"}
 HEAVY = {
@@ -50,7 +49,7 @@ PROOFS = {"fsm_agent.fsm.promises", "fsm_agent.fsm.verify.proof.induction", "fsm
 def loaded() -> list[set[str]]:
     """The modules that one process has after each of the steps."""
     code = "import sys\n" + "\n".join(f"{one}\nprint(*sys.modules)" for one in STEPS)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = ran("-c", code)
     return [set(line.split()) for line in done.stdout.splitlines()]
 
 

@@ -8,10 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from fsm_agent.diagram.versions.load import Version
 from fsm_agent.fsm.table import Table
 from tests.diagram.test_diagram_versions import QUIET, TABLE_FILE, git
 from tests.helpers.diagram_tables import LIMITS, OTHER, SMALL, proved
+from tests.helpers.http_server import Answer, Asked, HttpServer
 
 ROOT = Path(__file__).parents[2]
 ACTION = ROOT / ".github" / "actions" / "diagram-diff"
@@ -109,30 +108,14 @@ class GitHub:
 def github() -> Iterator[GitHub]:
     state = GitHub()
 
-    class Handler(BaseHTTPRequestHandler):
-        def any(self) -> None:
-            state.tokens.add(self.headers["Authorization"])
-            length = int(self.headers.get("Content-Length") or 0)
-            status, value, link = state.answer(
-                self.command, self.path, json.loads(self.rfile.read(length) or b"null")
-            )
-            self.send_response(status)
-            if link:
-                self.send_header("Link", link)
-            self.end_headers()
-            self.wfile.write(json.dumps(value).encode())
+    def answer(asked: Asked) -> Answer:
+        state.tokens.add(asked.headers["authorization"])
+        status, value, link = state.answer(asked.method, asked.path, json.loads(asked.raw or b"null"))
+        return Answer(status, json.dumps(value).encode(), headers={"Link": link} if link else {})
 
-        do_GET = do_POST = do_PATCH = any
-
-        def log_message(self, *_: Any) -> None:
-            """Nothing: the test looks at what was asked."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield state
-    server.shutdown()
-    server.server_close()
+    with HttpServer(answer) as server:
+        state.url = server.root
+        yield state
 
 
 class Runner:

@@ -431,11 +431,8 @@ def test_run_goes_on_in_a_session(cli: Cli, home: Path) -> None:
         options = ("--model", "local:m", "--base-url", server.url)
         cli("run", "I am Ada", *options)
         assert cli("run", "who am I?", "--session", "I am", *options)[0] == 0
-        assert [row["content"] for row in server.bodies[1]["messages"]][1:] == [
-            "I am Ada",
-            "Hello Ada.",
-            "who am I?",
-        ]
+        sent = [row["content"] for row in server.bodies[1]["messages"]][1:]
+        assert sent == ["I am Ada", "Hello Ada.", "who am I?"]
     assert cli("run", "x", "--session", "nowhere", "--model", "offline:demo")[0] == 2
     assert json_of(cli, "sessions", "list")[0]["turns"] == 2
 

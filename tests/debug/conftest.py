@@ -41,14 +41,9 @@ class Desk:
             self.ran.append(f"paint {thing}")
             return "painted"
 
-        usual: dict[str, Any] = {
-            "tools": [look, paint],
-            "toolsets": [],
-            "clock": FakeClock(),
-            "home": self.home,
-        }
-        store = store_for(self.home, "normal")
-        return Agent(ScriptedModel(self.script), **{**usual, "store": store, **options})
+        usual: dict[str, Any] = {"tools": [look, paint], "toolsets": [], "clock": FakeClock()}
+        usual |= {"home": self.home, "store": store_for(self.home, "normal")}
+        return Agent(ScriptedModel(self.script), **{**usual, **options})
 
     def start(self, message: str = "what colour?") -> Debugger:
         debugger = self.workshop.start(message)

@@ -139,13 +139,8 @@ def test_approvals_fallbacks_and_settings(tmp_path: Path) -> None:
 def test_a_turn_with_history_and_one_that_was_interrupted(tmp_path: Path) -> None:
     store, agents = Store(tmp_path / "home", "normal"), list[Agent]()
     script = [text("hello"), interrupting(agents), text("never")]
-    options: dict[str, Any] = {
-        "toolsets": [],
-        "home": tmp_path / "home",
-        "store": store,
-        "clock": FakeClock(),
-    }
-    agents.append(Agent(ScriptedModel(script), tools=[look], **options))
+    options: dict[str, Any] = {"toolsets": [], "home": tmp_path / "home", "store": store}
+    agents.append(Agent(ScriptedModel(script), tools=[look], clock=FakeClock(), **options))
     agents[0].run_conversation("hello")
     agents[0].run_conversation("what colour is the sky?")
     info = agents[0].journal.recent(1)[0]

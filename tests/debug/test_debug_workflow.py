@@ -101,11 +101,9 @@ class Post:
 
     async def perform(self, request: Any) -> Any:
         self.asked.append(request)
-        return (
-            Weather(self.skies.pop(0) if len(self.skies) > 1 else self.skies[0])
-            if isinstance(request, LookOut)
-            else None
-        )
+        if not isinstance(request, LookOut):
+            return None
+        return Weather(self.skies.pop(0) if len(self.skies) > 1 else self.skies[0])
 
     def flow(self, home: Path) -> Workflow[Parcel]:
         return Workflow(PARCEL, STATES, Parcel, self.perform, begin=parcel, home=home)

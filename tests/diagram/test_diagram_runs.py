@@ -166,12 +166,9 @@ def test_an_arrow_that_was_taken_more_often_is_thicker() -> None:
 
 def test_what_repeats_in_a_path_is_written_once() -> None:
     run = tuple(steps(TURN, ["ready", *["built", "tools", "done"] * 30, "built", "text"]))
-    assert path_in_words(TURN, run) == (
-        "Prepare ready",
-        "30 × (BuildMessages send → CallLLM tools → ExecuteTools done)",
-        "BuildMessages send",
-        "CallLLM text",
-    )
+    rounds = "30 × (BuildMessages send → CallLLM tools → ExecuteTools done)"
+    path = ("Prepare ready", rounds, "BuildMessages send", "CallLLM text")
+    assert path_in_words(TURN, run) == path
 
 
 def test_a_coverage_shows_what_was_never_taken() -> None:

@@ -408,18 +408,9 @@ def exit_of(version: Version) -> str | None:
 
 
 def test_revisions_files_and_the_working_tree_are_told_apart(repository: Path) -> None:
-    told = {
-        "HEAD~1": "gave_up",
-        "main": "tired",
-        "v2": "tired",
-        ".": "left",
-        "HEAD~1:loops/table.py": "gave_up",
-        "v2:loops/table.py:LOOP": "tired",
-        "loops/table.py": "left",
-        "loops/table.py:LOOP": "left",
-        "loops.table:LOOP": "left",
-    }
-    for spec, exit in told.items():
+    told = {"gave_up": "HEAD~1 HEAD~1:loops/table.py", "tired": "main v2 v2:loops/table.py:LOOP"}
+    told["left"] = ". loops/table.py loops/table.py:LOOP loops.table:LOOP"
+    for exit, spec in ((exit, spec) for exit, specs in told.items() for spec in specs.split()):
         target = None if "/" in spec or ":" in spec else "loops.table:LOOP"
         assert exit_of(version_of(spec, target, folder=repository)) == exit, spec
     inside = version_of("HEAD~1", "loops.table:LOOP", folder=repository / "loops")

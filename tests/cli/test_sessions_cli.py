@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -262,8 +263,12 @@ def test_names_of_sessions_and_turns(home: Path) -> None:
 # undo
 
 
+def home_of() -> str:
+    return os.environ["FSM_AGENT_HOME"]
+
+
 def said(one: Agent) -> list[Any]:
-    return [row.content for row in one._store.session(one.session_id).rows]
+    return [row.content for row in store_for(home_of()).session(one.session_id).rows]
 
 
 @pytest.mark.behaviour("SESS-12")
@@ -276,7 +281,12 @@ def test_undo_takes_the_last_turns_back_and_keeps_their_rows(cli: Cli, home: Pat
     assert one.undo().turns == (results[1].turn_id,)
     again = one.run_conversation("other")
     assert [row["content"] for row in again.messages] == ["first", "1", "other", "4"]
-    assert [row.content for row in one._store.archived(one.session_id)] == ["second", "2", "third", "3"]
+    assert [row.content for row in store_for(home_of()).archived(one.session_id)] == [
+        "second",
+        "2",
+        "third",
+        "3",
+    ]
     one.close()
     assert [row.content for row in Store(home).session(one.session_id).rows] == ["first", "1", "other", "4"]
     code, out, _ = cli("sessions", "undo", one.session_id, "--turns", "2")
@@ -293,7 +303,7 @@ def test_the_last_turn_is_the_last_when_the_clock_was_set_back_too(home: Path) -
     clock = itertools.count(2_000_000_000, -60)
     one = agent([text("1"), text("2"), text("3")], home, store=Store(home, now=lambda: next(clock)))
     first, second, third = (one.run_conversation(words).turn_id for words in ("first", "second", "third"))
-    assert any_turn(one._store, one.session_id) == third
+    assert any_turn(store_for(home_of()), one.session_id) == third
     assert one.undo(2).turns == (third, second)
     assert said(one) == ["first", "1"]
     assert one.undo().turns == (first,)
@@ -318,7 +328,7 @@ def test_undo_brings_back_what_a_compaction_put_aside(mode: str, home: Path) -> 
         assert (one.session_id != session) == (mode == "rotate")
         assert one.undo().turns == (result.turn_id,)
         assert said(one) == before
-        assert not {row.content for row in one._store.archived(one.session_id)} & set(before)
+        assert not {row.content for row in store_for(home_of()).archived(one.session_id)} & set(before)
         one.close()
         one = Agent("openai:gpt-x", context_window=200_000, session_id=session, **options)
         final = one.run_conversation("and now?")

@@ -239,11 +239,8 @@ def test_function_breakpoints_are_states_rows_events_arrows_and_exits(
 
 def test_a_breakpoint_in_a_states_source_stops_when_it_is_entered_and_shows_it(tmp_path: Path) -> None:
     with waiting(tmp_path, LOOKED_UP) as editor:
-        (source,) = [
-            one
-            for one in editor.ask("loadedSources")["sources"]
-            if one["name"] == "fsm_agent_states/execute_tools.py"
-        ]
+        sources = editor.ask("loadedSources")["sources"]
+        (source,) = (one for one in sources if one["name"] == "fsm_agent_states/execute_tools.py")
         (where,) = editor.ask("breakpointLocations", source=source, line=1, endLine=400)["breakpoints"]
         wanted = [{"line": where["line"] + 2}, {"line": 1}]
         inside, outside = editor.ask("setBreakpoints", source=source, breakpoints=wanted)["breakpoints"]
@@ -265,11 +262,8 @@ def test_two_breakpoints_on_one_target_must_agree(tmp_path: Path) -> None:
         lines = [{"line": line_of(ERROR), "condition": "retries >= 1"}]
         functions = [{"name": "CallLLM.error"}, {"name": "CallLLM.error", "condition": "retries >= 2"}]
         made = editor.begin(task="what is x?", lines=lines, functions=functions)["breakpoints"]
-        assert [one["verified"] for one in made] == [
-            True,
-            True,
-            False,
-        ]  # the second is found as a row, the third too
+        # the second is found as a row, the third too
+        assert [one["verified"] for one in made] == [True, True, False]
         assert made[2]["message"] == "row CallLLM.error has a breakpoint already: always"
 
 
@@ -488,15 +482,6 @@ def test_an_editor_that_leaves_may_have_the_turn_ended_or_left_to_be_resumed(tmp
         editor.stopped()
         editor.ask("continue", threadId=1)
         assert editor.event("exited") == {"exitCode": 0}
-
-
-def test_the_threads_of_a_session_can_be_ended_one_by_one(tmp_path: Path) -> None:
-    with waiting(tmp_path, LOOKED_UP, 'on("tools"') as editor:
-        editor.ask("restartFrame", frameId=editor.stack()[-1]["id"])
-        editor.stopped(threadId=2)
-        editor.ask("terminateThreads", threadIds=[1])
-        assert editor.event("thread", reason="exited")["threadId"] == 1
-        assert [one["id"] for one in editor.ask("threads")["threads"]] == [2]
 
 
 # What is shown, and changed
@@ -747,7 +732,7 @@ def test_held_requests_are_answered_by_hand(tmp_path: Path) -> None:
         assert "by hand" in editor.outputs()
 
 
-def test_a_fork_with_an_edit_is_made_in_the_console(tmp_path: Path) -> None:
+def test_a_fork_with_an_edit_is_made_in_the_console_and_threads_end_one_by_one(tmp_path: Path) -> None:
     with waiting(tmp_path, STUMBLED, 'on("tools"') as editor:
         wrongs = ':fork [1]|:fork {|:fork {"nothing": 1}|:at x|:find|:approve often|:answer x|:test'
         for wrong in wrongs.split("|"):
@@ -756,6 +741,9 @@ def test_a_fork_with_an_edit_is_made_in_the_console(tmp_path: Path) -> None:
         editor.evaluate(':fork {"counters": {"retries": 2}}', context="repl")
         assert editor.stopped()["threadId"] == 2
         assert editor.evaluate("retries", editor.stack(2)[0]["id"]) == "2"
+        editor.ask("terminateThreads", threadIds=[1])
+        assert editor.event("thread", reason="exited")["threadId"] == 1
+        assert [one["id"] for one in editor.ask("threads")["threads"]] == [2]
 
 
 def test_secrets_do_not_leave_for_the_editor(tmp_path: Path) -> None:

@@ -277,17 +277,6 @@ def test_a_turn_that_is_begun_anew_in_its_session_gives_the_old_one_up(desk: Des
     assert desk.flow.journal.info("parcel-1st").exit == "abandoned"
 
 
-def test_what_makes_no_turn_is_said_in_one_line(tmp_path: Path) -> None:
-    def broken(text: str) -> Parcel:
-        raise KeyError("no parcels today")
-
-    workshop = DebugSession.of_workflow(
-        Workflow(PARCEL, STATES, Parcel, Post().perform, begin=broken, home=tmp_path)
-    )
-    with pytest.raises(ConfigError, match=r"no turn could be made of this \(KeyError: 'no parcels today'\)"):
-        workshop.start("x")
-
-
 @dataclass
 class Taken(BaseTurn):
     history: list[str] = field(default_factory=list)
@@ -316,19 +305,21 @@ def test_what_does_not_fit_together_is_said_when_it_is_put_together(
         Workflow(**{**parts, "perform": Post().perform, **given})
 
 
-def test_turns_that_do_not_fit_are_refused(desk: Desk) -> None:
+def test_what_makes_no_turn_or_does_not_fit_is_said_in_one_line(desk: Desk, tmp_path: Path) -> None:
+    def broken(text: str) -> Parcel:
+        raise KeyError("no parcels today")
+
+    flow = Workflow(PARCEL, STATES, Parcel, Post().perform, begin=broken, home=tmp_path)
+    with pytest.raises(ConfigError, match=r"no turn could be made of this \(KeyError: 'no parcels today'\)"):
+        DebugSession.of_workflow(flow).start("x")
     with pytest.raises(ConfigError, match="of another class"):
         desk.flow.start(Taken())  # type: ignore[arg-type]  # that is the point
     with pytest.raises(ConfigError, match="has moved already"):
         desk.flow.start(Parcel("a cup", seq=3))
-
-
-def test_nobody_performs_what_has_no_handler(tmp_path: Path) -> None:
-    flow = Workflow(PARCEL, STATES, Parcel, {LookOut: Post().perform}, home=tmp_path)
-    parcel = Parcel("a cup")
+    cup = Parcel("a cup")
     with pytest.raises(UndeclaredEvent, match="crashed"):
-        flow.start(parcel).run()
-    assert "nobody performs such a request; given: Honk; allowed: LookOut" in parcel.bug
+        Workflow(PARCEL, STATES, Parcel, {LookOut: Post().perform}, home=tmp_path).start(cup).run()
+    assert "nobody performs such a request; given: Honk; allowed: LookOut" in cup.bug
 
 
 def test_a_table_alone_is_played_by_hand(tmp_path: Path) -> None:

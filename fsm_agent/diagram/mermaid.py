@@ -37,7 +37,7 @@ def as_mermaid(diagram: Diagram) -> str:
     changed."""
     lines = [
         "---",
-        f"title: {json.dumps(_clean(_title(diagram)), ensure_ascii=False)}",
+        f"title: {json.dumps(clean(_title(diagram)), ensure_ascii=False)}",
         "config:",
         "  flowchart:",
         f"    wrappingWidth: {2 * WIDTH}",
@@ -74,13 +74,13 @@ def _body(diagram: Diagram, prefix: str = "") -> Iterator[str]:
         yield from _state(box, prefix)
     for one in diagram.arrows:
         if one.mark not in QUIET:
-            labels = _clean(", ".join(one.labels))
+            labels = clean(", ".join(one.labels))
             yield f"{_id(one.source, prefix)} --> {_id(one.dest, prefix)} : {labels}"
     if table.final in shown:
         yield f"{_id(table.final, prefix)} --> [*]"
     for inner in diagram.nested:
         name = f"{inner.table.name}__"
-        yield f'state "{_clean(inner.table.name)}" as {_id(name)} {{'
+        yield f'state "{clean(inner.table.name)}" as {_id(name)} {{'
         yield from (f"    {line}" for line in _body(inner, name))
         yield "}"
     yield from (f"{_id(s, prefix)} --> {_id(f'{one.table.name}__')} : runs" for s, one in diagram.runs)
@@ -97,9 +97,9 @@ def _title(diagram: Diagram) -> str:
 
 
 def _state(box: Box, prefix: str) -> Iterator[str]:
-    yield f'state "{_clean(box.state)}" as {_id(box.state, prefix)}'
+    yield f'state "{clean(box.state)}" as {_id(box.state, prefix)}'
     told = [box.badge, "" if box.final else box.intro, *_inside(box)]
-    yield from (f"{_id(box.state, prefix)} : {_clean(line)}" for line in told if line.strip())
+    yield from (f"{_id(box.state, prefix)} : {clean(line)}" for line in told if line.strip())
 
 
 def _inside(box: Box) -> Iterator[str]:
@@ -150,5 +150,6 @@ def _id(state: str, prefix: str = "") -> str:
     return f"{name}_" if name in RESERVED else name
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
+    """Return a label as Mermaid's parser takes it: nothing in it is cut or read as a statement."""
     return BREAKS.sub(lambda found: f"{found[0]}\u200b", text.translate(HARMLESS)).strip()

@@ -7,9 +7,8 @@ import base64
 import os
 import signal
 import socket
-import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -43,10 +42,10 @@ from fsm_agent.cli.options import CliOptions
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.pending import PendingItems
 from fsm_agent.testing import ScriptedServer, call, silence, status, text, tools
+from tests.helpers.processes import environment, ran
 from tests.helpers.waiting import PATIENCE, until_so
 
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'states'}"}
+pytestmark = pytest.mark.anyio
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(8)).decode()
 WAVE = base64.b64encode(b"RIFF\x00\x00\x00\x00WAVE").decode()
 
@@ -69,9 +68,8 @@ class Editor:
         self.asked.append((tool_call, [option.option_id for option in options]))
         if not self.answers:
             return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
-        return RequestPermissionResponse(
-            outcome=AllowedOutcome(outcome="selected", option_id=self.answers.pop(0))
-        )
+        chosen = AllowedOutcome(outcome="selected", option_id=self.answers.pop(0))
+        return RequestPermissionResponse(outcome=chosen)
 
     def on_connect(self, conn: Any) -> None: ...
 
@@ -85,6 +83,11 @@ class Editor:
     @property
     def thoughts(self) -> str:
         return "".join(update.content.text for update in self.of("agent_thought_chunk"))
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 def options(server: ScriptedServer, home: Path) -> CliOptions:
@@ -117,262 +120,192 @@ async def process(
 ) -> AsyncIterator[tuple[Any, asyncio.subprocess.Process]]:
     """The command, as an editor starts it."""
     command = (sys.executable, "-m", "fsm_agent.cli", "acp", "--model", "local:m", "--base-url", server.url)
-    environment = ENVIRONMENT | {"FSM_AGENT_HOME": str(home)}
-    async with spawn_agent_process(editor, *command, env=environment) as (agent, started):  # type: ignore[arg-type]
+    env = environment(FSM_AGENT_HOME=str(home))
+    async with spawn_agent_process(editor, *command, env=env) as (agent, started):  # type: ignore[arg-type]
         await agent.initialize(protocol_version=1)
         yield agent, started
 
 
-def played(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(4 * PATIENCE):
-            await work()
+class Talk:
+    """A session that an editor has opened with the server in this process."""
 
-    asyncio.run(limited())
+    def __init__(self, agent: Any, server: ScriptedServer, session: str) -> None:
+        self.agent, self.server, self.session = agent, server, session
+
+    async def prompt(self, *blocks: Any) -> Any:
+        prompt = [text_block(one) if isinstance(one, str) else one for one in blocks]
+        return await self.agent.prompt(session_id=self.session, prompt=prompt)
+
+
+@asynccontextmanager
+async def talk(
+    folder: Path, editor: Editor, *script: Any, servers: Sequence[Any] = (), **more: Any
+) -> AsyncIterator[Talk]:
+    async with asyncio.timeout(4 * PATIENCE):
+        with ScriptedServer(script) as server:
+            async with here(editor, replace(options(server, folder / "home"), **more)) as agent:
+                made = await agent.new_session(cwd=str(folder), mcp_servers=list(servers))
+                yield Talk(agent, server, made.session_id)
 
 
 @pytest.mark.behaviour("HOST-01")
-def test_an_editor_is_told_what_the_callbacks_tell_and_asked_what_they_ask(tmp_path: Path) -> None:
+async def test_an_editor_is_told_what_the_callbacks_tell_and_asked_what_they_ask(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\n")
+    todo = {"id": "1", "content": "Write", "status": "in_progress"}
     script = [
-        tools(
-            call("todo", {"todos": [{"id": "1", "content": "Write", "status": "in_progress"}]}),
-            text="Let me see.",
-        ),
+        tools(call("todo", {"todos": [todo]}), text="Let me see."),
         tools(call("terminal", {"command": "echo '```' && echo hello"}), reasoning="I need the shell."),
         tools(call("write_file", {"path": "a.txt", "content": "two\n"})),
         text("Done."),
     ]
     editor = Editor(["session", "once"])
-
-    async def work() -> None:
-        with ScriptedServer(script) as server:
-            async with process(editor, server, tmp_path / "home") as (agent, _):
-                session = await agent.new_session(cwd=str(tmp_path), mcp_servers=[])
-                ended = await agent.prompt(session_id=session.session_id, prompt=[text_block("go")])
-        assert ended.stop_reason == "end_turn"
-        assert ended.field_meta["fsm_agent"]["exit_reason"] == "text_response"
-
-    played(work)
+    with ScriptedServer(script) as server:
+        async with process(editor, server, tmp_path / "home") as (agent, _):
+            session = await agent.new_session(cwd=str(tmp_path), mcp_servers=[])
+            ended = await agent.prompt(session_id=session.session_id, prompt=[text_block("go")])
+    assert ended.stop_reason == "end_turn"
+    assert ended.field_meta["fsm_agent"]["exit_reason"] == "text_response"
     assert "Let me see." in editor.text
     assert editor.text.endswith("Done.")
     assert "I need the shell." in editor.thoughts
-    assert [(entry.content, entry.status) for entry in editor.of("plan")[-1].entries] == [
-        ("Write", "in_progress")
-    ]
-    assert {one.name for one in editor.of("available_commands_update")[0].available_commands} == {
-        "compact", "title", "undo",
-    }  # fmt: skip
+    (entry,) = editor.of("plan")[-1].entries
+    assert (entry.content, entry.status) == ("Write", "in_progress")
+    commands = {one.name for one in editor.of("available_commands_update")[0].available_commands}
+    assert commands == {"compact", "title", "undo"}
     begun = {one.tool_call_id: one for one in editor.of("tool_call")}
     assert [one.kind for one in begun.values()] == ["think", "execute", "edit"]
     written = list(begun.values())[2]
     assert written.locations[0].path == str(tmp_path / "a.txt")
     assert (written.content[0].old_text, written.content[0].new_text) == ("one\n", "two\n")
     assert written.raw_input == {"path": "a.txt", "content": "two\n"}
-    assert {one.tool_call_id: one.status for one in editor.of("tool_call_update")} == dict.fromkeys(
-        begun, "completed"
-    )
-    (asked, options), (edit, _) = editor.asked
-    assert options == ["once", "session", "always", "deny", "never"]
-    assert (edit.content[1].old_text, edit.content[1].new_text) == ("one\n", "two\n"), (
-        "a diff with the question"
-    )
+    ends = {one.tool_call_id: one.status for one in editor.of("tool_call_update")}
+    assert ends == dict.fromkeys(begun, "completed")
+    (asked, offered), (edit, _) = editor.asked
+    assert offered == ["once", "session", "always", "deny", "never"]
+    # a diff with the question
+    assert (edit.content[1].old_text, edit.content[1].new_text) == ("one\n", "two\n")
     shown = asked.content[0].content.text
     assert shown.startswith("````\n")
     assert "command │ echo '```' && echo hello" in shown
 
 
-def test_a_call_that_is_denied_does_not_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("answers", [["deny"], ["whatever"], []])
+async def test_a_call_that_is_denied_does_not_run(tmp_path: Path, answers: list[str]) -> None:
     script = [tools(call("terminal", {"command": "touch there"})), text("Not done.")]
-    for answers in (["deny"], ["whatever"], []):
-        editor = Editor(answers)
-
-        async def work(editor: Editor = editor) -> None:
-            with ScriptedServer(script) as server:
-                async with here(editor, options(server, tmp_path / "home")) as agent:
-                    session = await agent.new_session(cwd=str(tmp_path), mcp_servers=[])
-                    await agent.prompt(session_id=session.session_id, prompt=[text_block("go")])
-
-        played(work)
-        assert editor.of("tool_call_update")[-1].status == "failed"
-        assert not (tmp_path / "there").exists()
-        assert editor.text == "Not done."
+    async with talk(tmp_path, editor := Editor(answers), *script) as session:
+        await session.prompt("go")
+    assert editor.of("tool_call_update")[-1].status == "failed"
+    assert not (tmp_path / "there").exists()
+    assert editor.text == "Not done."
 
 
-def test_cancel_ends_the_turn_and_the_prompts_behind_it(tmp_path: Path) -> None:
-    editor = Editor()
-
-    async def work() -> None:
-        with ScriptedServer([silence("It was a dark and "), text("Again.")]) as server:
-            async with here(editor, options(server, tmp_path / "home")) as agent:
-                session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
-                first = asyncio.ensure_future(agent.prompt(session_id=session, prompt=[text_block("tell")]))
-                await until_so(lambda: "dark" in editor.text)
-                second = asyncio.ensure_future(agent.prompt(session_id=session, prompt=[text_block("more")]))
-                await asyncio.sleep(0.2)
-                await agent.cancel(session_id=session)
-                assert (await first).stop_reason == "cancelled"
-                assert (await second).stop_reason == "cancelled"
-                again = await agent.prompt(session_id=session, prompt=[text_block("again")])
-                assert again.stop_reason == "end_turn"
-                assert server.completions == 2
-
-    played(work)
+async def test_cancel_ends_the_turn_and_the_prompts_behind_it(tmp_path: Path) -> None:
+    script = [silence("It was a dark and "), text("Again.")]
+    async with talk(tmp_path, editor := Editor(), *script) as session:
+        first = asyncio.ensure_future(session.prompt("tell"))
+        await until_so(lambda: "dark" in editor.text)
+        second = asyncio.ensure_future(session.prompt("more"))
+        await asyncio.sleep(0.2)
+        await session.agent.cancel(session_id=session.session)
+        assert [(await one).stop_reason for one in (first, second)] == ["cancelled"] * 2
+        assert (await session.prompt("again")).stop_reason == "end_turn"
+        assert session.server.completions == 2
     assert editor.text.endswith("Again.")
 
 
-def test_a_second_prompt_waits_for_the_first(tmp_path: Path) -> None:
-    editor = Editor()
-
-    async def work() -> None:
-        with ScriptedServer([text("One."), text("Two.")]) as server:
-            async with here(editor, options(server, tmp_path / "home")) as agent:
-                session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
-                prompts = [
-                    agent.prompt(session_id=session, prompt=[text_block(words)]) for words in ("a", "b")
-                ]
-                assert [one.stop_reason for one in await asyncio.gather(*prompts)] == ["end_turn"] * 2
-        assert [body["messages"][-1]["content"] for body in server.bodies] == ["a", "b"]
-
-    played(work)
+async def test_a_second_prompt_waits_for_the_first(tmp_path: Path) -> None:
+    async with talk(tmp_path, editor := Editor(), text("One."), text("Two.")) as session:
+        ended = await asyncio.gather(session.prompt("a"), session.prompt("b"))
+        assert [one.stop_reason for one in ended] == ["end_turn"] * 2
+        assert [body["messages"][-1]["content"] for body in session.server.bodies] == ["a", "b"]
     assert editor.text == "One.Two."
 
 
-def test_a_session_is_loaded_after_kill_9_and_its_turn_gone_on_with(tmp_path: Path) -> None:
+@pytest.mark.slow
+async def test_a_session_is_loaded_after_kill_9_and_its_turn_gone_on_with(tmp_path: Path) -> None:
     before, after = Editor(["once"]), Editor()
-    script = [
-        tools(call("terminal", {"command": "echo hi"}), text="First this."), silence("Half"), text("The rest."),
-    ]  # fmt: skip
-
-    async def work() -> None:
-        with ScriptedServer(script) as server:
-            async with process(before, server, tmp_path / "home") as (agent, started):
-                session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
-                asking = asyncio.ensure_future(agent.prompt(session_id=session, prompt=[text_block("go on")]))
-                await until_so(lambda: "Half" in before.text)
-                os.kill(started.pid, signal.SIGKILL)
-                with pytest.raises(ConnectionError):
-                    await asking
-            async with here(after, options(server, tmp_path / "home")) as agent:
-                await agent.load_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
-                assert [one.content.text for one in after.of("user_message_chunk")] == ["go on"]
-                assert after.text == "First this."
-                assert [(one.kind, one.status) for one in after.of("tool_call")] == [("execute", "completed")]
-                assert "/resume goes on with it" in after.thoughts
-                await until_so(lambda: bool(after.of("available_commands_update")))
-                offered = after.of("available_commands_update")[-1].available_commands
-                assert "resume" in {one.name for one in offered}
-                ended = await agent.prompt(session_id=session, prompt=[text_block("/resume")])
-                assert ended.stop_reason == "end_turn"
-
-    played(work)
+    first = tools(call("terminal", {"command": "echo hi"}), text="First this.")
+    with ScriptedServer([first, silence("Half"), text("The rest.")]) as server:
+        async with process(before, server, tmp_path / "home") as (agent, started):
+            session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+            asking = asyncio.ensure_future(agent.prompt(session_id=session, prompt=[text_block("go on")]))
+            await until_so(lambda: "Half" in before.text)
+            os.kill(started.pid, signal.SIGKILL)
+            with pytest.raises(ConnectionError):
+                await asking
+        async with here(after, options(server, tmp_path / "home")) as agent:
+            await agent.load_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
+            assert [one.content.text for one in after.of("user_message_chunk")] == ["go on"]
+            assert after.text == "First this."
+            assert [(one.kind, one.status) for one in after.of("tool_call")] == [("execute", "completed")]
+            assert "/resume goes on with it" in after.thoughts
+            await until_so(lambda: bool(after.of("available_commands_update")))
+            offered = after.of("available_commands_update")[-1].available_commands
+            assert "resume" in {one.name for one in offered}
+            ended = await agent.prompt(session_id=session, prompt=[text_block("/resume")])
+            assert ended.stop_reason == "end_turn"
     assert after.text.endswith("The rest.")
 
 
-def test_a_suspended_turn_ends_the_prompt_and_is_resumed_when_it_is_answered(tmp_path: Path) -> None:
-    async def work() -> None:
-        script = [tools(call("clarify", {"question": "Which?"})), text("blue it is")]
-        with ScriptedServer(script) as server:
-            given = replace(options(server, tmp_path), sets=("approval.unanswered=suspend",))
-            async with here(editor := Editor(), given) as agent:
-                session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
-                said = await agent.prompt(session_id=session, prompt=[text_block("paint it")])
-                assert said.stop_reason == "end_turn"
-                store = store_for(tmp_path)
-                [item] = PendingItems(lambda: store.database).open()
-                assert item.id in editor.thoughts + editor.text
-                await asyncio.to_thread(answer, PendingItems(lambda: store.database), item.id, "blue")
-                await agent.prompt(session_id=session, prompt=[text_block("/resume")])
-                assert editor.text.endswith("blue it is")
-
-    played(work)
+async def test_a_suspended_turn_ends_the_prompt_and_is_resumed_when_it_is_answered(tmp_path: Path) -> None:
+    script = [tools(call("clarify", {"question": "Which?"})), text("blue it is")]
+    suspends = ("approval.unanswered=suspend",)
+    async with talk(tmp_path, editor := Editor(), *script, sets=suspends) as session:
+        assert (await session.prompt("paint it")).stop_reason == "end_turn"
+        store = store_for(tmp_path / "home")
+        [item] = PendingItems(lambda: store.database).open()
+        assert item.id in editor.thoughts + editor.text
+        await asyncio.to_thread(answer, PendingItems(lambda: store.database), item.id, "blue")
+        await session.prompt("/resume")
+    assert editor.text.endswith("blue it is")
 
 
-def test_servers_that_the_editor_names_are_not_started(tmp_path: Path) -> None:
+async def test_servers_that_the_editor_names_are_not_started(tmp_path: Path) -> None:
     editor, sign = Editor(), tmp_path / "started"
     named = McpServerStdio(name="theirs", command="touch", args=[str(sign)], env=[])
-
-    async def work() -> None:
-        with ScriptedServer([text("Hello.")]) as server:
-            async with here(editor, options(server, tmp_path / "home")) as agent:
-                session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[named])).session_id
-                await agent.prompt(session_id=session, prompt=[text_block("hello")])
-
-    played(work)
+    async with talk(tmp_path, editor, text("Hello."), servers=[named]) as session:
+        await session.prompt("hello")
     assert "MCP servers that the editor named were not started: theirs" in editor.thoughts
     assert not sign.exists()
 
 
-def test_what_goes_with_a_prompt_reaches_the_model(tmp_path: Path) -> None:
-    prompt = [
-        text_block("What is in "),
-        resource_link_block("a.txt", f"file://{tmp_path}/a.txt"),
-        text_block("?"),
-        resource_block(embedded_text_resource("file:///b.txt", "the words of b")),
-        image_block(PIXEL, "image/png"),
-    ]
-
-    async def work() -> None:
-        with ScriptedServer([text("Much.")]) as server:
-            async with here(Editor(), options(server, tmp_path / "home")) as agent:
-                said = (await agent.initialize(protocol_version=1)).agent_capabilities.prompt_capabilities
-                assert (said.image, said.audio, said.embedded_context) == (True, False, True)
-                session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
-                await agent.prompt(session_id=session, prompt=prompt)
-            [body] = server.bodies
-            first, second, image = body["messages"][-1]["content"]
-            assert first["text"] == f"What is in [a.txt]({tmp_path}/a.txt)?"
-            assert "the words of b" in second["text"]
-            assert image["image_url"]["url"].endswith(PIXEL)
-
-    played(work)
+async def test_what_goes_with_a_prompt_reaches_the_model(tmp_path: Path) -> None:
+    link = resource_link_block("a.txt", f"file://{tmp_path}/a.txt")
+    inside = resource_block(embedded_text_resource("file:///b.txt", "the words of b"))
+    async with talk(tmp_path, Editor(), text("Much.")) as session:
+        said = (await session.agent.initialize(protocol_version=1)).agent_capabilities.prompt_capabilities
+        assert (said.image, said.audio, said.embedded_context) == (True, False, True)
+        await session.prompt("What is in ", link, "?", inside, image_block(PIXEL, "image/png"))
+        [body] = session.server.bodies
+    first, second, image = body["messages"][-1]["content"]
+    assert first["text"] == f"What is in [a.txt]({tmp_path}/a.txt)?"
+    assert "the words of b" in second["text"]
+    assert image["image_url"]["url"].endswith(PIXEL)
 
 
-def test_a_turn_that_failed_is_an_error_and_wrong_input_one_line(tmp_path: Path) -> None:
+async def test_a_turn_that_failed_is_an_error_and_wrong_input_one_line(tmp_path: Path) -> None:
     async def refused(asked: Coroutine[Any, Any, Any], words: str) -> None:
         with pytest.raises(RequestError, match=words) as error:
             await asked
         assert "\n" not in str(error.value)
 
-    async def work() -> None:
-        with ScriptedServer([status(400)]) as server:
-            async with here(editor := Editor(), options(server, tmp_path / "home")) as agent:
-                await refused(agent.new_session(cwd="here", mcp_servers=[]), "working directory")
-                await refused(agent.prompt(session_id="s-1", prompt=[text_block("x")]), "no such session")
-                unknown = agent.load_session(cwd=str(tmp_path), session_id="s-1", mcp_servers=[])
-                await refused(unknown, "no such session")
-                session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
-                sound = agent.prompt(session_id=session, prompt=[audio_block(WAVE, "audio/wav")])
-                await refused(sound, "does not read audio")
-                await refused(agent.prompt(session_id=session, prompt=[text_block(" ")]), "empty")
-                await refused(
-                    agent.prompt(session_id=session, prompt=[text_block("/undo x")]), "cannot be undone"
-                )
-                await refused(agent.prompt(session_id=session, prompt=[text_block("go")]), "400")
-                assert "400" not in editor.text
-                undone = await agent.prompt(session_id=session, prompt=[text_block("/undo")])
-                assert undone.stop_reason == "end_turn"
-
-    played(work)
+    async with talk(tmp_path, editor := Editor(), status(400)) as session:
+        agent = session.agent
+        await refused(agent.new_session(cwd="here", mcp_servers=[]), "working directory")
+        await refused(agent.prompt(session_id="s-1", prompt=[text_block("x")]), "no such session")
+        unknown = agent.load_session(cwd=str(tmp_path), session_id="s-1", mcp_servers=[])
+        await refused(unknown, "no such session")
+        await refused(session.prompt(audio_block(WAVE, "audio/wav")), "does not read audio")
+        await refused(session.prompt(" "), "empty")
+        await refused(session.prompt("/undo x"), "cannot be undone")
+        await refused(session.prompt("go"), "400")
+        assert "400" not in editor.text
+        assert (await session.prompt("/undo")).stop_reason == "end_turn"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "given", "says"),
-    [
-        ((), None, "an editor starts this command"),
-        ((), b"[]\n", "not the Agent Client Protocol"),
-        (("--model", "nobody:m"), b"", "nobody"),
-        (("--set", "x=1"), b"", "x"),
-    ],
-)
-def test_wrong_use_is_one_line(
-    tmp_path: Path, arguments: Sequence[str], given: bytes | None, says: str
-) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "fsm_agent.cli", "acp", *arguments],
-        **({"stdin": subprocess.DEVNULL} if given is None else {"input": given}),  # type: ignore[call-overload]
-        capture_output=True, timeout=PATIENCE, env=ENVIRONMENT, cwd=tmp_path,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert says in done.stderr.decode().splitlines()[-1]
-    assert b"Traceback" not in done.stderr
+@pytest.mark.slow
+def test_what_is_not_the_protocol_is_one_line(tmp_path: Path) -> None:
+    done = ran("-m", "fsm_agent.cli", "acp", input="[]\n", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "not the Agent Client Protocol" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr

@@ -31,13 +31,10 @@ def test_every_exit_reason_has_a_stop_reason_or_is_an_error() -> None:
         assert stop is not None or reason.outcome is Outcome.FAILED
 
 
-def test_every_built_in_tool_has_a_kind(tmp_path: Path) -> None:
+def test_every_built_in_tool_has_a_kind_and_the_options_are_those_of_the_terminal(tmp_path: Path) -> None:
     named = {one.spec.name for group in TOOLSETS for one in toolset(group, tmp_path, home=tmp_path)}
     assert named | AGENT_LEVEL <= set(KINDS)
     assert kind_of("a_tool_of_mine") == "other"
-
-
-def test_the_options_are_those_of_the_terminal() -> None:
     assert set(OPTIONS) == set(ANSWERS.values())
 
 
@@ -55,9 +52,7 @@ def test_a_title_is_one_line_of_code() -> None:
     assert title_of("terminal", {"command": "echo `x`"}) == "terminal `` echo `x` ``"
     assert title_of("time", {}) == "time"
     assert inline("a") == "`a`"
-
-
-def test_arguments_that_cannot_be_written_down_are_shown_all_the_same() -> None:
+    # arguments that cannot be written down are shown all the same
     assert raw({"a": "\ud800", "b": [float("inf"), object]}) is not None
 
 

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,18 +71,17 @@ class Browser:
         if text != 16:
             page.add_init_script(LARGER.replace("TEXT", str(text)))
         page.set_default_timeout(10_000)
-        page.on(
-            "console",
-            lambda message: (
-                self.errors.append(message.text) if message.type in ("error", "warning") else None
-            ),
-        )
+        page.on("console", self._hear)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("request", lambda request: self._look(request.url, url))
         page.goto(url)
         page.wait_for_selector("#map [id^=state-]")
         page.wait_for_selector(", ".join(f".chip.engine.{phase}" for phase in PHASES))
         return page
+
+    def _hear(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.errors.append(message.text)
 
     def _look(self, asked: str, own: str) -> None:
         if not asked.startswith((re.split(r"[?#]", own)[0], "data:", "blob:")):
@@ -101,11 +99,3 @@ def browser(chromium: Any) -> Iterator[Browser]:
     made.close()
     assert made.errors == []
     assert made.strange == []
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"
-
-
-Serve = Callable[..., Any]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +90,16 @@ def workshop_of(home: Path, script: Any, **options: Any) -> DebugSession:
     return DebugSession(store_for(home, "normal"), lambda hint: agent_of(home, script, **options))
 
 
+def apart(work: Callable[[], Any]) -> Any:
+    """Do this in a thread of its own: in that of a test runs the loop of the browser's driver."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
+
+
 def failed_turn(home: Path) -> str:
     """A turn that hit an overflow which no compaction could cure; its id."""
     agent = agent_of(home, repeat(provider))
-    agent.run_conversation(QUESTION)
-    return agent.journal.recent(1)[0].id
+    return str(apart(lambda: agent.run_conversation(QUESTION).turn_id))
 
 
 def long_turn(home: Path, rounds: int) -> str:
@@ -104,8 +111,7 @@ def long_turn(home: Path, rounds: int) -> str:
         replies.append(tools(call("note", {"number": number})))
     settings = {"max_iterations": rounds + 1, "guardrail": {"hard_stop": False}}
     agent = agent_of(home, [*replies, text("all noted")], settings=settings)
-    agent.run_conversation(f"Note {rounds} numbers")
-    return agent.journal.recent(1)[0].id
+    return str(apart(lambda: agent.run_conversation(f"Note {rounds} numbers").turn_id))
 
 
 def lengthened(store: Store, turn_id: str, moves: int) -> int:

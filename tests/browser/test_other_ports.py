@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 
 from tests.browser.conftest import Browser
 from tests.browser.scenes import failed_turn, workshop_of
+from tests.helpers.http_server import Answer, Asked, HttpServer
 
 pytestmark = pytest.mark.slow
 
@@ -56,35 +55,18 @@ window.work = async () => {
 """
 
 
-class OtherServer:
+class OtherServer(HttpServer):
     """Somebody else's, on a port of its own. Keeps the headers of all that it is asked."""
 
     def __init__(self, script: str) -> None:
         self.heard: list[str] = []
-        heard = self.heard
+        page = f"<!doctype html><body><script>{script}</script></body>".encode()
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                heard.append(f"{self.path}\n{self.headers}")
-                body = f"<!doctype html><body><script>{script}</script></body>".encode()
-                self.send_response(200)
-                self.send_header("content-type", "text/html")
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+        def answer(asked: Asked) -> Answer:
+            self.heard.append(f"{asked.path}\n{asked.said}")
+            return Answer(200, page, "text/html")
 
-            do_POST = do_GET
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+        super().__init__(answer)
 
 
 @pytest.fixture
@@ -105,18 +87,14 @@ def test_nothing_of_the_page_is_another_ports(pages: Any, browser: Browser, home
     assert page.evaluate("sessionStorage.getItem('fsm-agent-token')") == served.token
     assert pages.cookies() == []
 
-    other = OtherServer(ATTACK.replace("TARGET", served.address).replace("TURN", turn))
-    try:
-        hostile = pages.new_page()
-        hostile.goto(other.url)
+    keeps = "{...sessionStorage, ...localStorage, cookies: document.cookie}"
+    with OtherServer(ATTACK.replace("TARGET", served.address).replace("TURN", turn)) as other:
+        hostile, url = pages.new_page(), f"{other.root}/"
+        hostile.goto(url)
         got = hostile.evaluate("work()")
-        page.evaluate(
-            "url => fetch(url, {mode: 'no-cors', credentials: 'include'}).catch(() => 0)", other.url
-        )
-        page.goto(other.url)  # a person who follows a link from the debugger
-        left = page.evaluate("JSON.stringify({...sessionStorage, ...localStorage, cookies: document.cookie})")
-    finally:
-        other.close()
+        page.evaluate("url => fetch(url, {mode: 'no-cors', credentials: 'include'}).catch(() => 0)", url)
+        page.goto(url)  # a person who follows a link from the debugger
+        left = page.evaluate(f"JSON.stringify({keeps})")
     assert (got.pop("cookies"), got.pop("storage")) == ("", "{}")
     assert got.pop("blind") in ("", "refused: TypeError: Failed to fetch")  # not readable
     assert [name for name, value in got.items() if not str(value).startswith("refused: ") and value] == []
@@ -138,14 +116,9 @@ def test_a_tab_keeps_the_token_when_it_is_loaded_again_and_no_other_tab_has_it(
     second = pages.new_page()
     second.goto(served.address)
     second.get_by_text("use the whole address that was printed").wait_for()
-
-
-def test_an_address_with_another_token_is_taken_over_the_old_one(
-    pages: Any, browser: Browser, home: Path
-) -> None:
-    served = browser.serve(workshop_of(home, []), failed_turn(home))
-    page = pages.new_page()
-    page.goto(served.url.replace(served.token, "of-an-older-debugger"))
-    page.get_by_text("use the whole address that was printed").wait_for()
-    page.goto(served.url)
-    page.wait_for_selector("#map [id^=state-]")
+    # an address with another token is taken over the old one
+    third = pages.new_page()
+    third.goto(served.url.replace(served.token, "of-an-older-debugger"))
+    third.get_by_text("use the whole address that was printed").wait_for()
+    third.goto(served.url)
+    third.wait_for_selector("#map [id^=state-]")

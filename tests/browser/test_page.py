@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +12,16 @@ from fsm_agent import Agent
 from fsm_agent.debug import DebugSession
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
+from tests.browser import scenes
 from tests.browser.conftest import Browser
-from tests.browser.scenes import (
-    ANSWER,
-    TAIL,
-    cleaner,
-    failed_turn,
-    lengthened,
-    long_turn,
-    paced,
-    provider,
-    workshop_of,
-)
+from tests.browser.scenes import cleaner, failed_turn, lengthened, long_turn, paced, provider, workshop_of
 from tests.debug.test_debug_remote import Elsewhere
+from tests.helpers.processes import ran
 from tests.helpers.slowness import slowness
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.slow
+LONG = {"max_iterations": 100, "guardrail": {"hard_stop": False}}
 PLACES = 8
 """Where a long turn is looked at."""
 
@@ -76,7 +66,7 @@ def test_a_failed_turn_is_understood_and_cured_by_a_fork(
     looks_at(page, "4 of 8")
     page.get_by_role("button", name="fork with another result of read_log").click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("Result of a tool", exact=True).fill(TAIL)
+    dialog.get_by_label("Result of a tool", exact=True).fill(scenes.TAIL)
     dialog.get_by_role("button", name="Fork with these changes").click()
     engine(page, "paused.*ExecuteTools.*3 moves")
     assert page.locator("#arrow-CallLLM-ClassifyError").get_attribute("aria-pressed") == "true"
@@ -90,7 +80,7 @@ def test_a_failed_turn_is_understood_and_cured_by_a_fork(
     engine(page, "paused.*CallLLM.*5 moves")
     page.keyboard.press("c")
     engine(page, "ended")
-    page.get_by_label("how the turn ended").get_by_text(ANSWER).wait_for()
+    page.get_by_label("how the turn ended").get_by_text(scenes.ANSWER).wait_for()
 
     # both runs side by side
     page.get_by_label("more", exact=True).click()
@@ -112,11 +102,8 @@ def test_a_failed_turn_is_understood_and_cured_by_a_fork(
     made = page.get_by_label("A test of this turn").last
     made.get_by_text("def test_turn").wait_for()
     (tmp_path / "test_made.py").write_text(page.locator("pre.tall").inner_text())
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "test_made.py")],
-        capture_output=True,
-    )
-    assert ran.returncode == 0, ran.stdout.decode()
+    played = ran("-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "test_made.py"))
+    assert played.returncode == 0, played.stdout
     page.get_by_role("button", name="close", exact=True).click()
     page.get_by_label("more", exact=True).click()
     page.get_by_role("button", name="Export the run").click()
@@ -129,41 +116,7 @@ def test_a_failed_turn_is_understood_and_cured_by_a_fork(
     page.get_by_role("button", name="Import a run").click()
     page.get_by_label("exported file").set_input_files(exported)
     page.get_by_role("dialog").get_by_role("button", name="Import").click()
-    page.get_by_label("how the turn ended").get_by_text(ANSWER).wait_for()
-
-
-def test_a_tool_is_approved_and_another_denied(browser: Browser, home: Path) -> None:
-    page = browser.open(browser.serve(workshop_of(home, repeat(cleaner)), failed_turn(home)).url)
-    for answer, said in (("allow once", "Done: deleted invoice 20481"), ("deny", "the user said no")):
-        page.locator(".picker summary").click()
-        page.get_by_role("button", name="new turn").click()
-        page.get_by_label("message", exact=True).fill("Remove the duplicate")
-        page.get_by_role("dialog").get_by_role("button", name="Start").click()
-        engine(page, "paused.*Prepare")
-        page.keyboard.press("c")
-        card = page.get_by_role("alertdialog", name="May this run?")
-        card.get_by_label("key", exact=True).get_by_text("invoice 20481").wait_for()
-        engine(page, "waits for you")
-        card.get_by_role("button", name=answer).click()
-        engine(page, "ended")
-        page.get_by_role("tab", name="Messages").click()
-        page.get_by_label("inspector").get_by_text(said).first.wait_for()
-
-
-def test_the_model_is_answered_by_hand(browser: Browser, home: Path) -> None:
-    workshop = workshop_of(home, repeat(provider))
-    page = browser.open(browser.serve(workshop, workshop.start("What is going on?").id).url)
-    page.get_by_role("tab", name="Breaks").click()
-    page.get_by_label("before each request to the model").check()
-    page.keyboard.press("c")
-    card = page.get_by_role("alertdialog", name="The model is about to be asked")
-    card.get_by_text("the exact body").click()
-    assert "What is going on?" in card.get_by_label("body of the request").inner_text()
-    card.get_by_role("button", name="answer by hand").click()
-    card.get_by_label("answer by hand", exact=True).last.fill("Nothing at all.")
-    give, ended = card.get_by_role("button", name="give this answer"), page.get_by_label("how the turn ended")
-    give.click()  # waits until it may be pressed
-    ended.get_by_text("Nothing at all.").wait_for()
+    page.get_by_label("how the turn ended").get_by_text(scenes.ANSWER).wait_for()
 
 
 def test_conditions_hits_and_notes(browser: Browser, home: Path) -> None:
@@ -184,28 +137,15 @@ def test_conditions_hits_and_notes(browser: Browser, home: Path) -> None:
     page.locator(".tabs").click(position={"x": 2, "y": 2})
     page.keyboard.press("c")
     engine(page, "paused.*ExecuteTools.*9 moves")
-    assert page.locator(".logs").inner_text().split("\n") == [
-        "3 round 1 at 3",
-        "6 round 2 at 6",
-        "9 round 3 at 9",
-    ]
+    logs = page.locator(".logs").inner_text().split("\n")
+    assert logs == ["3 round 1 at 3", "6 round 2 at 6", "9 round 3 at 9"]
     page.get_by_label("condition of ExecuteTools").fill("nonsense >= 2")
     page.get_by_label("condition of ExecuteTools").press("Tab")
     page.get_by_role("alert").filter(has_text="unknown name").wait_for()
 
 
-def _soon(holds: Callable[[], bool]) -> bool:
-    for _ in range(500):
-        if holds():
-            return True
-        time.sleep(0.01)
-    return False
-
-
 def test_what_is_typed_stays_while_the_turn_runs(browser: Browser, home: Path) -> None:
-    workshop = workshop_of(
-        home, paced(60, 0.03), settings={"max_iterations": 100, "guardrail": {"hard_stop": False}}
-    )
+    workshop = workshop_of(home, paced(60, 0.03), settings=LONG)
     turn = workshop.start("go").id
     page = browser.open(browser.serve(workshop, turn).url)
     page.get_by_role("tab", name="Breaks").click()
@@ -218,7 +158,7 @@ def test_what_is_typed_stays_while_the_turn_runs(browser: Browser, home: Path) -
     assert field.input_value() == "iterations >= 2"
     engine(page, "running")
     field.press("Tab")
-    assert _soon(lambda: [one.condition for one in workshop.open(turn).breakpoints] == ["iterations >= 2"])
+    until(lambda: [one.condition for one in workshop.open(turn).breakpoints] == ["iterations >= 2"])
     page.keyboard.press("Escape")
     page.get_by_role("button", name="interrupt").click()
     engine(page, "ended")
@@ -252,9 +192,7 @@ def test_twenty_moves_a_second(browser: Browser, home: Path, capsys: pytest.Capt
 
 def _followed(browser: Browser, home: Path, capsys: pytest.CaptureFixture[str]) -> tuple[float, float]:
     """(moves a second, milliseconds from event to page at the 95th of a hundred) of one turn."""
-    workshop = workshop_of(
-        home, paced(70, 0.13), settings={"max_iterations": 100, "guardrail": {"hard_stop": False}}
-    )
+    workshop = workshop_of(home, paced(70, 0.13), settings=LONG)
     page = browser.open(browser.serve(workshop, workshop.start("go").id).url)
     page.evaluate("""() => {
         window.inserted = 0;
@@ -269,10 +207,7 @@ def _followed(browser: Browser, home: Path, capsys: pytest.CaptureFixture[str]) 
     rate = (len(moves) - 1) / (moves[-1]["at"] - moves[0]["at"])
     p95 = sorted(lag)[int(len(lag) * 0.95)]
     with capsys.disabled():
-        print(
-            f"\n{len(lag)} moves at {rate:.1f} a second: p95 {p95:.1f} ms from event to page, {inserted}"
-            " insertions in the map"
-        )
+        print(f"\n{len(lag)} moves at {rate:.1f} a second: p95 {p95:.1f} ms from event to page")
     assert len(lag) == record.count
     assert inserted == 0
     return rate, p95
@@ -300,14 +235,10 @@ def test_long_turns_are_scrubbed_by_windows(
     page.keyboard.press("Home")
     looks_at(page, f"0 of {moves}")
     page.get_by_role("listbox", name="list of moves").get_by_text("the turn begins").wait_for()
-    loaded, rows = page.evaluate(
-        "() => [window.fsmAgent.moves().loaded, document.querySelectorAll('.move-row').length]"
-    )
+    shown = "[window.fsmAgent.moves().loaded, document.querySelectorAll('.move-row').length]"
+    loaded, rows = page.evaluate(f"() => {shown}")
     with capsys.disabled():
-        print(
-            f"\n{moves} moves: {loaded} loaded for {PLACES} places, {rows} rows in the document, slowest"
-            f" {max(times):.0f} ms"
-        )
+        print(f"\n{moves} moves: {loaded} loaded, {rows} rows in the document, slowest {max(times):.0f} ms")
     assert loaded <= 2 * PLACES * 100 < moves
     assert rows < 60
     assert max(times) < 1_000 * slowness()
@@ -369,10 +300,8 @@ SIZES = [
 def test_every_control_has_a_name_and_a_place(
     browser: Browser, home: Path, size: tuple[int, int, int], dark: bool
 ) -> None:
-    server, (width, height, letters) = (
-        browser.serve(workshop_of(home, repeat(provider)), failed_turn(home)),
-        size,
-    )
+    width, height, letters = size
+    server = browser.serve(workshop_of(home, repeat(provider)), failed_turn(home))
     page = browser.open(server.url, width, height, dark, text=letters)
     assert page.evaluate("document.documentElement.dataset.theme") == ("dark" if dark else "light")
     for name in ("Move", "State", "Messages", "Wire", "Breaks"):
@@ -430,29 +359,6 @@ def test_a_turn_that_was_left_is_resumed(browser: Browser, home: Path) -> None:
     page.get_by_label("how the turn ended").get_by_text("Interrupted").wait_for()
 
 
-def test_a_turn_of_another_process_is_paused_and_stepped(browser: Browser, home: Path) -> None:
-    elsewhere = Elsewhere(home, 300)
-    try:
-        page = browser.open(browser.serve(DebugSession(elsewhere.store), elsewhere.turn).url)
-        engine(page, "running.*another process")
-        page.keyboard.press("c")
-        engine(page, "paused")
-        before = page.evaluate("document.querySelector('.chip.engine').textContent")
-        page.keyboard.press("n")
-        page.wait_for_function(
-            "(before) => document.querySelector('.chip.engine.paused')?.textContent !== before", arg=before
-        )
-        page.locator("#state-CallLLM").click()
-        page.locator("#state-CallLLM[aria-pressed=true]").wait_for()
-        page.keyboard.press("c")
-        page.locator(".reason", has_text="breakpoint: state CallLLM").wait_for()
-        page.keyboard.press("x")
-        engine(page, "ended")
-        page.get_by_label("how the turn ended").get_by_text("Interrupted").wait_for()
-    finally:
-        elsewhere.close()
-
-
 # Those who use no mouse, hear the page, or want nothing to move
 
 SPEAKS = """() => {
@@ -464,9 +370,7 @@ SPEAKS = """() => {
 
 
 def test_a_screen_reader_hears_where_it_stands_and_not_every_move(browser: Browser, home: Path) -> None:
-    workshop = workshop_of(
-        home, paced(12, 0.05), settings={"max_iterations": 100, "guardrail": {"hard_stop": False}}
-    )
+    workshop = workshop_of(home, paced(12, 0.05), settings=LONG)
     page = browser.open(browser.serve(workshop, workshop.start("go").id).url)
     page.evaluate(SPEAKS)
     page.keyboard.press("n")
@@ -489,23 +393,12 @@ def test_the_keyboard_reaches_everything_in_few_steps(browser: Browser, home: Pa
     reached = []
     for _ in range(40):
         page.keyboard.press("Tab")
-        reached.append(
-            page.evaluate(
-                "document.activeElement.getAttribute('aria-label') || document.activeElement.textContent"
-            )
-        )
+        active = "document.activeElement"
+        reached.append(page.evaluate(f"{active}.getAttribute('aria-label') || {active}.textContent"))
         if reached[-1] == "list of moves":
             break
-    order = [
-        "back",
-        "fork here",
-        "more",
-        "search moves, requests and replies",
-        "help",
-        "breakpoint on state Prepare",
-        "position looked at",
-    ]
-    places = [reached.index(name) for name in order]
+    order = "back|fork here|more|search moves, requests and replies|help|breakpoint on state Prepare"
+    places = [reached.index(name) for name in f"{order}|position looked at".split("|")]
     assert places == sorted(places)
     assert reached[-1] == "list of moves"
     assert len(reached) < 30
@@ -525,9 +418,7 @@ def test_the_keyboard_reaches_everything_in_few_steps(browser: Browser, home: Pa
 
 
 def test_nothing_moves_for_those_who_want_it_so(browser: Browser, home: Path) -> None:
-    workshop = workshop_of(
-        home, paced(40, 0.1), settings={"max_iterations": 100, "guardrail": {"hard_stop": False}}
-    )
+    workshop = workshop_of(home, paced(40, 0.1), settings=LONG)
     page = browser.open(browser.serve(workshop, workshop.start("go").id).url, still=True)
     page.keyboard.press("c")
     engine(page, "running")
@@ -555,7 +446,7 @@ def test_children_are_listed_below_the_turn_that_began_them(browser: Browser, ho
     cats = Agent(ScriptedModel([text("meow")]), name="cats", toolsets=[], home=home)
     script = [tools(call("cats", {"task": "Ask the cat"})), text("done")]
     boss = Agent(ScriptedModel(script), name="boss", toolsets=[], tools=[cats.as_tool()], home=home)
-    result = boss.run_conversation("What says the cat?")
+    result = scenes.apart(lambda: boss.run_conversation("What says the cat?"))
     page = browser.open(browser.serve(DebugSession(store_for(home, "normal")), result.turn_id).url)
     page.locator(".picker summary").click()
     parent, child = (page.locator(".picker li", has_text=asked) for asked in ("What says", "Ask the cat"))

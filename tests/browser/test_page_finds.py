@@ -122,6 +122,8 @@ def test_a_held_request_is_edited_and_an_answer_is_a_form(browser: Browser, home
     page.get_by_label("before each request to the model").check()
     page.keyboard.press("c")
     card = page.get_by_role("alertdialog", name="The model is about to be asked")
+    card.get_by_text("the exact body").click()
+    assert "What is going on?" in card.get_by_label("body of the request").inner_text()
     card.get_by_role("button", name="answer by hand").click()
     card.get_by_label("add a call of a tool").select_option("note")
     card.get_by_label("number", exact=True).fill("7")

@@ -17,7 +17,7 @@ from fsm_agent.fsm.codec import dumps
 from fsm_agent.support.redaction import mask_json
 from fsm_agent.testing import call, repeat, text, tools
 from tests.browser.conftest import Browser
-from tests.browser.scenes import agent_of, cleaner, failed_turn, workshop_of
+from tests.browser.scenes import agent_of, apart, cleaner, failed_turn, workshop_of
 from tests.helpers.questions import ARGUMENTS, rebuilt, with_lists_as_objects
 
 pytestmark = pytest.mark.slow
@@ -150,7 +150,7 @@ def test_what_a_suspended_turn_waits_for_is_answered_here(browser: Browser, home
     rules = {"approval": {"unanswered": "suspend"}}
     workshop = workshop_of(home, cleaner, settings=rules)
     with pytest.raises(TurnSuspended) as caught:
-        agent_of(home, cleaner, settings=rules).chat(HIDES)
+        apart(lambda: agent_of(home, cleaner, settings=rules).chat(HIDES))
     [item] = caught.value.pending
     page = browser.open(browser.serve(workshop, item.turn).url)
     page.get_by_text("More", exact=True).click()

@@ -21,6 +21,7 @@ from fsm_agent.cli.screen import clean, preview, seconds
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.testing import ScriptedServer, call, silence, slow, status, text, tools
+from tests.helpers.processes import environment, ran
 from tests.helpers.terminal import terminal
 from tests.helpers.waiting import PATIENCE, until
 
@@ -39,14 +40,9 @@ def cli(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
 
 
 def process(*arguments: str, warnings: str = "error", **options: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "fsm_agent.cli", *arguments],
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONWARNINGS": warnings},
-        **options,
-    )
+    env = environment(PYTHONWARNINGS=warnings)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.Popen([sys.executable, "-m", "fsm_agent.cli", *arguments], text=True, env=env, **pipes)
 
 
 @contextmanager
@@ -71,26 +67,9 @@ def test_version_and_help(cli: Cli) -> None:
     code, out, _ = cli("--help")
     assert code == 0
     listed = re.findall(r"^  ([a-z]+)  ", out.partition("Commands:")[2], re.MULTILINE)
-    commands = [
-        "run",
-        "chat",
-        "acp",
-        "verify",
-        "simulate",
-        "insights",
-        "debug",
-        "doctor",
-        "examples",
-        "worker",
-        "diagram",
-        "sessions",
-        "approvals",
-        "config",
-        "models",
-        "pending",
-        "undo",
-    ]
-    assert sorted(listed) == sorted(commands)
+    started = {"run", "chat", "acp", "debug", "worker", "doctor", "examples", "simulate", "verify", "diagram"}
+    kept = {"sessions", "approvals", "config", "models", "pending", "undo", "insights"}
+    assert sorted(listed) == sorted(started | kept)
 
 
 @pytest.mark.parametrize("group", ["", "sessions", "pending", "approvals", "config", "models", "diagram"])
@@ -118,82 +97,18 @@ def test_in_a_folder_that_was_removed_a_command_is_one_line(command: tuple[str, 
     assert err == "fsm-agent: the current folder has been removed; allowed: a folder that is there\n"
 
 
-def test_the_help_lists_the_commands() -> None:
-    assert "simulate" in process("--help").communicate(timeout=PATIENCE)[0]
-
-
-@pytest.mark.parametrize(
-    ("module", "heavy"),
-    [
-        ("fsm_agent.cli.app", ("rich", "openai", "prompt_toolkit", "pydantic", "transitions")),
-        ("fsm_agent", ("typer", "rich", "prompt_toolkit", "openai")),
-        ("fsm_agent.cli.verify", ("fsm_agent.agent", "openai")),
-    ],
-)
-def test_nothing_heavy_is_loaded_before_it_is_needed(module: str, heavy: tuple[str, ...]) -> None:
-    code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
-    root = Path(__file__).parents[2]
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root
+def test_nothing_heavy_is_loaded_before_it_is_needed() -> None:
+    """One process imports more and more; the package alone is looked at by tests/house/test_package.py."""
+    app, verify = (
+        {"rich", "openai", "prompt_toolkit", "pydantic", "transitions"},
+        {"fsm_agent.agent", "openai"},
     )
-    assert loaded.stdout == "[]\n"
-
-
-FILE = "{file}"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["fly"], "no such command; given: fly; allowed: run, chat, worker, acp, verify"),
-        (["debugger"], "no such command; given: debugger; allowed: debug, perhaps; run"),
-        (["run", "hi", "--colour"], "No such option: --colour"),
-        (["run", "hi", "--max-iterations", "many"], "should be a valid integer"),
-        (["run", "hi", "--model", "nonsense:x"], "unknown provider 'nonsense'"),
-        (["run", "hi", "--model", "gpt"], "names no provider; given: gpt; allowed: '<provider>:<model>'"),
-        (
-            ["run", "hi", "--model", "openai:gpt-5"],
-            "no key for provider 'openai'; allowed: set OPENAI_API_KEY",
-        ),
-        (["run", "hi", "--model", "local:m", "--base-url", "localhost:80"], "base_url is no web address"),
-        (["run", "hi", "--model", "openai:x", "--api-key", " "], "api_key is empty"),
-        (["run", "hi", "--max-iterations", "-1"], "setting max_iterations is out of range; given: -1"),
-        (["run", "hi", "--set", "tool.max_workers=0"], "setting tool.max_workers is out of range; given: 0"),
-        (["run", "hi", "--set", "retries=1"], "unknown setting retries"),
-        (
-            ["run", "hi", "--set", "tool.max_worker=1"],
-            "unknown setting tool.max_worker; given: 1; allowed: tool.max_workers, perhaps; fsm-agent config",
-        ),
-        (["run", "hi", "--set", "retries"], "--set cannot be read; given: retries"),
-        (
-            ["run", "hi", "--set", "tool=1", "--set", "tool.delay=1"],
-            "--set names both a setting and a part of it",
-        ),
-        (["run", "", "--model", "offline:demo"], "the message is empty"),
-        (["run", " \n", "--model", "offline:demo"], "the message is empty"),
-        (["run", "hi", "--model", "offline:demo", "--home", FILE], "the home directory cannot be written"),
-        (["chat", "--model", "offline:"], "names no model after the colon"),
-        (
-            ["diagram", "--format", "gif"],
-            "unknown diagram format; given: gif; allowed: mermaid, dot, svg",
-        ),
-        (["diagram", "nowhere:TABLE"], "the table cannot be loaded (No module named 'nowhere')"),
-        (["verify", "fsm_agent_states.table:COUNTERS"], "this is no transition table"),
-        (["verify", "--set", "speed=3"], "unknown setting or maximum; given: speed=3"),
-        (["verify", "--set", "iterations=-3"], "maximum iterations is out of range; given: -3"),
-        (["simulate", "--fault", "flood"], "unknown fault; given: flood; allowed: rate_limit"),
-    ],
-)
-def test_wrong_use_is_one_line_and_exit_code_2(
-    arguments: list[str], says: str, cli: Cli, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    code, out, err = cli(*(str(tmp_path / "file" / "home") if part == FILE else part for part in arguments))
-    assert code == 2
-    assert out == ""
-    assert says in err
-    assert err.startswith("fsm-agent: ")
-    assert err.count("\n") == 1
+    code = (
+        "import sys, fsm_agent.cli.app\nprint(*sys.modules)\nimport fsm_agent.cli.verify\nprint(*sys.modules)"
+    )
+    done = ran("-c", code)
+    loaded = [set(line.split()) for line in done.stdout.splitlines()]
+    assert [loaded[0] & app, loaded[1] & verify] == [set(), set()]
 
 
 # run
@@ -229,32 +144,33 @@ def test_json_is_one_object_and_nothing_else(cli: Cli) -> None:
     assert set(json.loads(out)) == set(TurnResult.model_fields)
 
 
+LAST = ("--max-iterations", "1")
+NO_GRACE = (*LAST, "--set", "budget.grace_call=false")
+
+
 @pytest.mark.parametrize(
     ("script", "options", "code", "reason"),
     [
         ([text("hi")], (), 0, "text_response"),
         ([status(400)], (), 1, "non_retryable_error"),
-        (
-            [tools(call("get_time")), text("that is all")],
-            ("--max-iterations", "1"),
-            3,
-            "max_iterations_summary",
-        ),
+        ([tools(call("get_time")), text("that is all")], LAST, 3, "max_iterations_summary"),
+        ([tools(call("get_time")), text("never asked for")], NO_GRACE, 3, "budget_exhausted"),
     ],
 )
 def test_exit_codes(script: list[Any], options: tuple[str, ...], code: int, reason: str, cli: Cli) -> None:
     with ScriptedServer(script) as server:
         done, out, _ = cli("run", "go", *server_options(server), *options, "--json")
-    result = json.loads(out)
-    assert (done, result["turn_exit_reason"]) == (code, reason)
+    assert (done, json.loads(out)["turn_exit_reason"]) == (code, reason)
 
 
-def test_what_went_wrong_is_said(cli: Cli) -> None:
-    with ScriptedServer([status(401)]) as server:
+def test_what_went_wrong_is_said_and_streamed_text_is_not_repeated(cli: Cli) -> None:
+    with ScriptedServer([status(401), slow("one two three four", 0.01)]) as server:
         code, out, err = cli("run", "go", *server_options(server))
+        streamed = cli("run", "go", *server_options(server))[1]
     assert (code, out) == (1, "")
     assert "Check the API key" in err
     assert err.splitlines()[-1].startswith("failed · non_retryable_error · local:m · 1 iteration · 1 attempt")
+    assert streamed.count("one two three four") == 1
 
 
 @pytest.mark.parametrize("named", [["-"], []])
@@ -267,15 +183,6 @@ def test_text_from_standard_input(
         code, out, _ = cli("run", *named, "--model", "offline:demo")
     assert code == 0
     assert "2+3 = 5" in out
-
-
-def test_settings_reach_the_turn(cli: Cli) -> None:
-    script = [tools(call("get_time")), text("never asked for")]
-    with ScriptedServer(script) as server:
-        options = ("--max-iterations", "1", "--set", "budget.grace_call=false")
-        code, out, _ = cli("run", "go", *server_options(server), *options, "--json")
-    assert code == 3
-    assert json.loads(out)["turn_exit_reason"] == "budget_exhausted"
 
 
 def test_control_sequences_of_models_and_tools_do_not_reach_the_terminal(cli: Cli) -> None:
@@ -305,23 +212,10 @@ def test_nobody_at_the_terminal_means_no_and_yes_means_yes(cli: Cli) -> None:
 
 @pytest.mark.slow
 def test_a_text_that_is_no_utf8_is_answered() -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "fsm_agent.cli",
-            "run",
-            b"what is 1+1 \xff\xfe",
-            "--model",
-            "offline:demo",
-            "--json",
-        ],
-        capture_output=True,
-        cwd=Path(__file__).parents[2],
-        check=True,
-    )
+    words = [b"what is 1+1 \xff\xfe", "--model", "offline:demo", "--json"]
+    done = ran("-m", "fsm_agent.cli", "run", *words)
     assert "1+1 = 2" in json.loads(done.stdout)["final_response"]
-    assert done.stderr == b""
+    assert done.stderr == ""
 
 
 @pytest.mark.behaviour("INT-01b")
@@ -371,15 +265,8 @@ def test_run_takes_images_and_files(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("buy milk")
     (tmp_path / "a.gif").write_bytes(b"GIF89a\x01\x00\x01\x00")
     with ScriptedServer([text("seen")]) as server:
-        code, out, _ = cli(
-            "run",
-            "look",
-            "--image",
-            f"{tmp_path}/a.gif",
-            "--file",
-            f"{tmp_path}/a.txt",
-            *server_options(server),
-        )
+        parts = ("--image", f"{tmp_path}/a.gif", "--file", f"{tmp_path}/a.txt")
+        code, out, _ = cli("run", "look", *parts, *server_options(server))
         (content,) = [row["content"] for row in server.bodies[0]["messages"] if row["role"] == "user"]
     assert code == 0
     assert "seen" in out
@@ -403,17 +290,22 @@ def chat(lines: str, *options: str) -> tuple[int, str, str]:
     return running.returncode, out, err
 
 
-def test_chat_keeps_its_session_and_obeys() -> None:
+def test_chat_keeps_its_session_and_obeys(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("buy milk")
+    parts = f"/file {tmp_path}/notes.txt\n/image {tmp_path}/gone.png\n/image\n"
     with ScriptedServer([text("Hello Ada."), text("You are Ada.")]) as server:
-        lines = "/path\nI am\\\nAda\n\n/path\nwho am I?\n/nonsense\n/help\n/exit\nnever sent\n"
+        lines = f"/path\n{parts}I am\\\nAda\n\n/path\nwho am I?\n/nonsense\n/help\n/exit\nnever sent\n"
         code, out, err = chat(lines, *server_options(server))
-        assert server.completions == 2
-        said = [row["content"] for row in server.bodies[1]["messages"] if row["role"] != "system"]
+        assert server.completions == 2, err
+        first, *said = [row["content"] for row in server.bodies[1]["messages"] if row["role"] != "system"]
     assert code == 0
-    assert said == ["I am\nAda", "Hello Ada.", "who am I?"]
+    assert "I am\nAda" in first[0]["text"]
+    assert "[file notes.txt]\nbuy milk" in json.dumps(first).replace("\\n", "\n")
+    assert said == ["Hello Ada.", "who am I?"], "only the next message has the file"
+    assert "the image cannot be read (No such file or directory)" in err
+    assert "/image FILE adds it to the next message." in out
     assert not CONTROL.search(out + err)
-    assert out.startswith("There was no turn yet.\nHello Ada.\n")
-    assert "There was no turn yet." in out
+    assert out.startswith("There was no turn yet.\n")
     assert re.search(r"^  4  Finalize +text_response", out, re.MULTILINE)
     assert "There is no command /nonsense" in out
     assert "Alt-Enter" in out
@@ -459,19 +351,6 @@ def test_chat_goes_on_after_a_failed_turn() -> None:
     assert "fine now" in out
 
 
-def test_chat_takes_images_and_files_with_the_next_message(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("buy milk")
-    with ScriptedServer([text("milk"), text("nothing")]) as server:
-        lines = f"/file {tmp_path}/notes.txt\n/image {tmp_path}/gone.png\n/image\nwhat is in it?\nand now?\n"
-        code, out, err = chat(lines, *server_options(server))
-        first, second = ([row for row in body["messages"] if row["role"] == "user"] for body in server.bodies)
-    assert code == 0
-    assert "[file notes.txt]\nbuy milk" in json.dumps(first).replace("\\n", "\n")
-    assert [row["content"] for row in second[1:]] == ["and now?"], "only the next message has it"
-    assert "the image cannot be read (No such file or directory)" in err
-    assert "/image FILE adds it to the next message." in out
-
-
 # diagram, verify, simulate, doctor
 
 
@@ -483,61 +362,34 @@ def test_diagram_prints_what_the_generated_files_hold(format: str, cli: Cli) -> 
     assert out == (Path(__file__).parents[2] / "diagrams" / f"turn.{ending}").read_text()
 
 
-SMALL = """
-from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
-
-def table(*spends):
-    again = Rung("again", "Ask", left("tries"), spends)
-    lines = lines_of({"Ask": [
-        on("bad", again, end("gave_up", "Done"), why="try again"),
-        on("good", end("text_response", "Done"), why="answered"),
-    ]})
-    return Table(name="small", states=("Ask", "Done"), final="Done", counters=(Counter("tries"),), lines=lines)
-
-GOOD, ENDLESS = table("tries"), table()
-"""
-
-
 @pytest.mark.slow
 def test_verify_proves_the_turn(cli: Cli) -> None:
     code, out, _ = cli("verify", "--set", "iterations=200")
-    assert code == 0
-    assert "Ranking" in out
-    assert "every turn ends" in out
-    assert out.splitlines()[-1] == "ok"
+    assert (code, out.splitlines()[-1]) == (0, "ok")
+    assert [words for words in ("Ranking", "every turn ends") if words not in out] == []
     assert not CONTROL.search(out)
     assert json.loads(cli("verify", "--json")[1])["ok"] is True
 
 
-def test_verify_and_diagram_take_a_table_of_the_users_own(cli: Cli) -> None:
-    Path("small_tables.py").write_text(SMALL)
-    code, out, _ = cli("verify", "small_tables:GOOD", "--set", "tries=5")
-    assert (code, out.splitlines()[-1]) == (0, "ok")
-    code, out, _ = cli("verify", "small_tables:ENDLESS", "--json")
-    assert code == 1
-    assert json.loads(out)["ok"] is False
-    assert "gave_up" in cli("diagram", "small_tables:GOOD", "-f", "md")[1]
+FAULTS = {
+    "rate_limit": "ClassifyError.limited",
+    "server_error": "ClassifyError.server_error",
+    "empty": "EmptyRecovery.nothing",
+    "truncated_call": "CallLLM.cut_call",
+    "overflow": "Compress.compressed",
+    "parallel_tools": "ExecuteTools.done",
+}
+"""With a row that each of them takes."""
 
 
-FAULTS = ["rate_limit", "server_error", "empty", "truncated_call", "overflow", "parallel_tools"]
-
-
-@pytest.mark.parametrize("faults", [*([fault] for fault in FAULTS), FAULTS])
+@pytest.mark.parametrize("faults", [*([fault] for fault in FAULTS), [*FAULTS]])
 def test_simulate_survives_every_fault(faults: list[str], cli: Cli) -> None:
     code, out, err = cli("simulate", *(part for fault in faults for part in ("--fault", fault)), "--json")
     played = json.loads(out)
     assert (code, err) == (0, "")
     assert played["result"]["completed"]
     path = {f"{move['source']}.{move['event']}" for move in played["path"]}
-    marks = {
-        "rate_limit": "ClassifyError.limited",
-        "server_error": "ClassifyError.server_error",
-        "empty": "EmptyRecovery.nothing",
-        "truncated_call": "CallLLM.cut_call",
-        "overflow": "Compress.compressed",
-        "parallel_tools": "ExecuteTools.done",
-    }
-    assert {marks[fault] for fault in faults} <= path
+    assert {FAULTS[fault] for fault in faults} <= path
     assert played["result"]["attempts"] == sum(len(move["answers"]) for move in played["path"])
     if "rate_limit" in faults:
         assert 7.0 in [move["waited"] for move in played["path"]]
@@ -605,32 +457,16 @@ def test_preview_and_seconds() -> None:
     assert [seconds(value) for value in (0.041, 12.34, 200)] == ["0.04 s", "12.3 s", "3 min 20 s"]
 
 
-def test_streamed_text_is_not_repeated(cli: Cli) -> None:
-    with ScriptedServer([slow("one two three four", 0.01)]) as server:
-        _, out, _ = cli("run", "go", *server_options(server))
-    assert out.count("one two three four") == 1
-
-
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
-RUN = [
-    pytest.param(one, marks=[pytest.mark.slow] * (one.stem != "quickstart"), id=one.stem) for one in EXAMPLES
-]
 
 
-@pytest.mark.parametrize("example", RUN)
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
 def test_examples_run(example: Path, tmp_path: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "FSM_AGENT_MODEL": "offline:demo"}
-    env["FSM_AGENT_HOME"] = str(tmp_path)
-    done = subprocess.run(
-        [sys.executable, str(example)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=env,
-        timeout=PATIENCE,
-    )
+    env = environment(FSM_AGENT_MODEL="offline:demo", FSM_AGENT_HOME=str(tmp_path))
+    done = ran(str(example), cwd=tmp_path, env=env)
     assert (done.returncode, done.stderr) == (0, "")
-    own = {
+    said = {
         "order": "sent (completed)",
         "review_loop": "accepted: A machine",
         "provider_options": "2,962 m",
@@ -638,7 +474,7 @@ def test_examples_run(example: Path, tmp_path: Path) -> None:
         "parallel": "",
         "typed_answers": "City(name='Bern', people=144000)",
     }
-    assert own.get(example.stem, "(offline demo: no language model was used)") in done.stdout
+    assert said.get(example.stem, "(offline demo: no language model was used)") in done.stdout
 
 
 # Tools of one's own
@@ -654,7 +490,6 @@ def oven(degrees: int) -> str:
     return "it is hot"
 
 ALL = [oven]
-THREE = 3
 '''
 
 
@@ -668,22 +503,6 @@ def test_a_tool_of_ones_own_is_named_on_the_command_line(cli: Cli, name: str) ->
     assert "done" in out.splitlines()
     assert Path("heated").read_text() == "180\n"
     assert "it is hot" in str(server.bodies[-1]["messages"])
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("nowhere:oven", "the tool cannot be loaded"),
-        ("kitchen_wrong:fridge", "the tool cannot be loaded"),
-        ("kitchen_wrong:THREE", "not a tool"),
-    ],
-)
-def test_what_is_no_tool_is_one_line(cli: Cli, name: str, says: str) -> None:
-    Path("kitchen_wrong.py").write_text(KITCHEN)
-    code, out, err = cli("run", "bake", "--tool", name)
-    assert (code, out) == (2, "")
-    assert says in err
-    assert err.count("\n") == 1
 
 
 @pytest.mark.behaviour("FSM-11")

@@ -13,26 +13,22 @@ from typing import IO, Any
 
 import pytest
 
-from fsm_agent import Agent, tool
+from fsm_agent import tool
 from fsm_agent.approvals.visible import original
-from fsm_agent.cli import main
-from fsm_agent.testing import ScriptedModel, ScriptedServer, call, text, tools
+from fsm_agent.testing import ScriptedServer, call, text, tools
 from tests.helpers.terminal import Terminal, terminal
 
 
 @pytest.mark.slow
-def test_a_question_a_delegated_task_and_an_approval_for_good(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_question_a_delegated_task_and_an_approval_for_good(tmp_path: Path, cli: Any) -> None:
     shell = tools(call("terminal", {"command": "echo hello"}))
-    script = [
-        tools(call("clarify", {"question": "Which greeting?", "choices": ["short", "long"]})),
+    asks = tools(call("clarify", {"question": "Which greeting?", "choices": ["short", "long"]}))
+    child = [
         tools(call("delegate_task", {"goal": "greet the world"})),
-        shell,  # the child's
-        text("I may not run commands."),
         shell,
-        text("Greeted."),
+        text("I may not run commands."),
     ]
+    script = [asks, *child, shell, text("Greeted.")]
     with (
         ScriptedServer(script) as server,
         terminal("run", "greet", "--model", "local:m", "--base-url", server.url, home=tmp_path) as screen,
@@ -51,17 +47,16 @@ def test_a_question_a_delegated_task_and_an_approval_for_good(
     assert "s, a or never would remember │ terminal(echo hello)" in screen.plain
     assert screen.plain.index("would remember") < screen.plain.index("Allow it?")
 
-    assert main(["approvals", "list", "--home", str(tmp_path)]) == 0
-    assert "allow" in (listed := capsys.readouterr().out)
+    home = ("--home", str(tmp_path))
+    listed = cli("approvals", "list", *home)[1]
+    assert "allow" in listed
     assert "terminal(echo hello)" in listed
-    assert main(["approvals", "list", "--json", "--home", str(tmp_path)]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = json.loads(cli("approvals", "list", "--json", *home)[1])
     assert (row["pattern"], row["verdict"]) == ("terminal(echo hello)", "allow")
-    assert main(["approvals", "remove", row["pattern"], "--home", str(tmp_path)]) == 0
-    assert main(["approvals", "list", "--home", str(tmp_path)]) == 0
-    assert "Nothing" in capsys.readouterr().err
-    assert main(["approvals", "remove", row["pattern"], "--home", str(tmp_path)]) == 2
-    assert "no such approval" in capsys.readouterr().err
+    assert cli("approvals", "remove", row["pattern"], *home)[0] == 0
+    assert "Nothing" in cli("approvals", "list", *home)[2]
+    code, _, err = cli("approvals", "remove", row["pattern"], *home)
+    assert (code, "no such approval" in err) == (2, True)
 
 
 @pytest.mark.slow
@@ -79,35 +74,21 @@ def test_a_turn_killed_at_the_question_asks_the_person_again_when_it_is_resumed(
     assert server.completions == 2
 
 
-def test_what_was_answered_for_a_session_is_listed_and_taken_back(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_answered_for_a_session_is_listed_and_taken_back(cli: Any, agent: Any) -> None:
     @tool(approval="ask")
     def drop(name: str) -> str:
         """Drop a table."""
         return "dropped"
 
-    script = ScriptedModel([tools(call("drop", {"name": "users"})), text("ok")])
-    agent = Agent(
-        script,
-        home=tmp_path,
-        session_id="s-1",
-        tools=[drop],
-        toolsets=[],
-        callbacks={"approval": lambda _: "session"},
-    )
-    agent.run_conversation("go")
-    home = ("--home", str(tmp_path))
-    assert main(["approvals", "list", *home]) == 0
-    assert f'drop({{"name":"users"}})  (session s-1, in {Path.cwd()})' in capsys.readouterr().out
-    assert main(["approvals", "list", "--json", *home]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    script, said = [tools(call("drop", {"name": "users"})), text("ok")], {"approval": lambda _: "session"}
+    agent(*script, session_id="s-1", tools=[drop], toolsets=[], callbacks=said).run_conversation("go")
+    assert f'drop({{"name":"users"}})  (session s-1, in {Path.cwd()})' in cli("approvals", "list")[1]
+    (row,) = json.loads(cli("approvals", "list", "--json")[1])
     assert (row["session"], row["verdict"], row["workdir"]) == ("s-1", "allow", str(Path.cwd()))
-    assert main(["approvals", "remove", row["pattern"], "--session", "s-2", *home]) == 2
-    assert "no such approval" in capsys.readouterr().err
-    assert main(["approvals", "remove", row["pattern"], "--session", "s-1", *home]) == 0
-    assert main(["approvals", "list", *home]) == 0
-    assert "Nothing" in capsys.readouterr().err
+    code, _, err = cli("approvals", "remove", row["pattern"], "--session", "s-2")
+    assert (code, "no such approval" in err) == (2, True)
+    assert cli("approvals", "remove", row["pattern"], "--session", "s-1")[0] == 0
+    assert "Nothing" in cli("approvals", "list")[2]
 
 
 # What is shown, and what answers
@@ -247,16 +228,16 @@ def test_nobody_is_asked_who_could_not_see_the_question(tmp_path: Path) -> None:
 
 
 def test_an_approval_is_listed_whole_and_taken_back_as_it_is_listed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Any, agent: Any
 ) -> None:
     command = "ls # \x1b]0;\ntouch OWNED\n: \x07"
-    script = ScriptedModel([tools(call("terminal", {"command": command})), text("ok")])
-    toolsets = {"toolsets": ["terminal"], "callbacks": {"approval": lambda _: "never"}}
-    Agent(script, home=tmp_path, workdir=tmp_path, **toolsets).run_conversation("go")
-    assert main(["approvals", "list", "--home", str(tmp_path)]) == 0
-    (line,) = capsys.readouterr().out.splitlines()
+    script, said = (
+        [tools(call("terminal", {"command": command})), text("ok")],
+        {"approval": lambda _: "never"},
+    )
+    agent(*script, workdir=tmp_path, toolsets=["terminal"], callbacks=said).run_conversation("go")
+    (line,) = cli("approvals", "list")[1].splitlines()
     listed = line.split("  ", 2)[2]
     assert original(listed) == f"terminal({command})"
-    assert main(["approvals", "remove", listed, "--home", str(tmp_path)]) == 0
-    assert main(["approvals", "list", "--home", str(tmp_path)]) == 0
-    assert "Nothing" in capsys.readouterr().err
+    assert cli("approvals", "remove", listed)[0] == 0
+    assert "Nothing" in cli("approvals", "list")[2]

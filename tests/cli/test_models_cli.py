@@ -42,10 +42,8 @@ def test_what_is_known_of_a_model_and_where_it_is_from(cli: Cli, home: str) -> N
 def test_what_was_learned_is_forgotten(cli: Cli, home: str) -> None:
     assert "forgotten: local:phi" in cli("models", "forget", "phi", "--home", home)[1]
     code, _, err = cli("models", "forget", "phi", "--home", home)
-    assert (code, err.strip()) == (
-        2,
-        "fsm-agent: nothing was learned of this model; given: phi; allowed: openai:gpt-5",
-    )
+    assert code == 2
+    assert err.strip() == "fsm-agent: nothing was learned of this model; given: phi; allowed: openai:gpt-5"
     assert "openai:gpt-5" in cli("models", "forget", "--home", home)[1]
     assert cli("models", "forget", "--home", home)[1] == "nothing was learned\n"
 

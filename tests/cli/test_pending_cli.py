@@ -20,11 +20,6 @@ SUSPEND = ("--set", "approval.unanswered=suspend")
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"  # the one that FSM_AGENT_HOME names in tests
-
-
-@pytest.fixture
 def server() -> Iterator[ScriptedServer]:
     asks = tools(call("clarify", {"question": "Which\x1b[2J one?", "choices": ["red", "blue"]}))
     with ScriptedServer([asks, text("blue it is")]) as running:

@@ -26,25 +26,6 @@ Cli = Callable[..., tuple[int, str, str]]
 APP = "tests.dispatch.app:make_agent"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("worker", "--app", "nowhere:app"), "--app cannot be loaded (No module named 'nowhere')"),
-        (("worker", "--app", "math:pi"), "--app is no factory of agents; given: math:pi"),
-        (("worker", "--app", APP, "--slots", "0"), "dispatch.slots"),
-        (("worker", "--app", APP, "--temporal", "nowhere"), "dispatch.temporal"),
-        (("run", "hi", "--remote", "--model", "offline:demo"), "--model cannot be given with --remote"),
-        (("run", "hi", "--remote", "--set", "max_iterations=3"), "--set cannot be given with --remote"),
-        (("chat", "--remote", "--yes"), "--yes cannot be given with --remote"),
-    ],
-)
-def test_what_cannot_work_is_one_line(cli: Cli, arguments: tuple[str, ...], says: str) -> None:
-    code, out, said = cli(*arguments)
-    assert (code, out) == (2, "")
-    assert says in said
-    assert said.count("\n") == 1
-
-
 def test_without_the_extra_that_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "temporalio", None)
     for name in [name for name in sys.modules if name.startswith("fsm_agent.dispatch.temporal")]:

@@ -3,23 +3,22 @@ schema."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fsm_agent import Agent, tool
+from fsm_agent import tool
 from fsm_agent.debug import DebugSession
 from fsm_agent.debug.dap.options import CAPABILITIES
 from fsm_agent.debug.dap.requests import REQUESTS
 from fsm_agent.sessions.store import store_for
-from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, status, text, tools
+from fsm_agent.testing import call, overflow, repeat, status, text, tools
 from fsm_agent.tools import ToolFailure
 from tests.helpers.dap_editor import (
     TABLE,
@@ -48,6 +47,16 @@ def finished(home: Path, script: Any, asked: str = "what is x?", **options: Any)
     turn = workshop.newest()
     assert turn is not None
     return workshop, turn
+
+
+@contextmanager
+def waiting(home: Path, script: Any, at: str = "") -> Iterator[Editor]:
+    """An editor whose turn waits at its start, or at the line of the table that begins so."""
+    with editing(workshop_of(home, script)) as editor:
+        begun = {"lines": [{"line": line_of(at)}]} if at else {"stopOnEntry": True}
+        editor.begin(task="what is x?", **begun)
+        editor.stopped()
+        yield editor
 
 
 # Begin and end
@@ -89,22 +98,15 @@ def test_a_turn_runs_to_its_end_and_says_how_it_went(tmp_path: Path) -> None:
 
 def test_requests_in_the_wrong_order_or_unknown_are_refused_in_words(tmp_path: Path) -> None:
     with editing(workshop_of(tmp_path, LOOKED_UP)) as editor:
-        with pytest.raises(Refused, match="a session begins with another request"):
-            editor.ask("threads")
+        editor.refuses("a session begins with another request", "threads")
         editor.begin(task="what is x?", stopOnEntry=True)
         editor.stopped(reason="entry")
-        with pytest.raises(Refused, match="no such request here; given: goto"):
-            editor.ask("goto", threadId=1, targetId=1)
-        with pytest.raises(Refused, match="no such thread; given: 9"):
-            editor.ask("continue", threadId=9)
-        with pytest.raises(Refused, match="no such thread"):
-            editor.ask("stackTrace", sound=False)
-        with pytest.raises(Refused, match="has its turn already"):
-            editor.ask("launch", task="again")
-        with pytest.raises(Refused, match="this value is no longer shown; given: 77"):
-            editor.ask("variables", variablesReference=77)
-        with pytest.raises(Refused, match="no such frame; given: 5"):
-            editor.ask("scopes", frameId=5)
+        editor.refuses("no such request here; given: goto", "goto", threadId=1, targetId=1)
+        editor.refuses("no such thread; given: 9", "continue", threadId=9)
+        editor.refuses("no such thread", "stackTrace", sound=False)
+        editor.refuses("has its turn already", "launch", task="again")
+        editor.refuses("this value is no longer shown; given: 77", "variables", variablesReference=77)
+        editor.refuses("no such frame; given: 5", "scopes", frameId=5)
         assert editor.ask("threads")["threads"][0]["id"] == 1
 
 
@@ -169,20 +171,16 @@ def test_a_line_of_the_table_is_its_decision_list_and_a_column_one_rung_of_it(tm
             "stops after row ClassifyError.overloaded/1",
         ]
         assert made[2]["message"].startswith("no row of the table is on this line; the nearest is line ")
-        assert (made[1]["line"], made[1]["column"], made[1]["endColumn"]) == (
-            overloaded,
-            rung["column"],
-            rung["column"] + 9,
-        )
+        assert made[1]["line"] == overloaded
+        assert made[1]["column"] == rung["column"]
+        assert made[1]["endColumn"] == rung["column"] + 9
 
         stop = editor.stopped()
         assert (stop["reason"], stop["hitBreakpointIds"]) == ("breakpoint", [made[0]["id"]])
         move, state, *_ = editor.stack()
-        assert (move["name"], move["source"]["path"], move["line"]) == (
-            "6: CallLLM –error→ ClassifyError",
-            str(TABLE),
-            error,
-        )
+        assert move["name"] == "6: CallLLM –error→ ClassifyError"
+        assert move["source"]["path"] == str(TABLE)
+        assert move["line"] == error
         assert (state["name"], Path(state["source"]["path"]).name) == ("ClassifyError", "classify_error.py")
 
         editor.ask("continue", threadId=1)
@@ -240,14 +238,9 @@ def test_function_breakpoints_are_states_rows_events_arrows_and_exits(
 
 
 def test_a_breakpoint_in_a_states_source_stops_when_it_is_entered_and_shows_it(tmp_path: Path) -> None:
-    with editing(workshop_of(tmp_path, LOOKED_UP)) as editor:
-        editor.begin(task="what is x?", stopOnEntry=True)
-        editor.stopped(reason="entry")
-        (source,) = [
-            one
-            for one in editor.ask("loadedSources")["sources"]
-            if one["name"] == "fsm_agent_states/execute_tools.py"
-        ]
+    with waiting(tmp_path, LOOKED_UP) as editor:
+        sources = editor.ask("loadedSources")["sources"]
+        (source,) = (one for one in sources if one["name"] == "fsm_agent_states/execute_tools.py")
         (where,) = editor.ask("breakpointLocations", source=source, line=1, endLine=400)["breakpoints"]
         wanted = [{"line": where["line"] + 2}, {"line": 1}]
         inside, outside = editor.ask("setBreakpoints", source=source, breakpoints=wanted)["breakpoints"]
@@ -269,20 +262,15 @@ def test_two_breakpoints_on_one_target_must_agree(tmp_path: Path) -> None:
         lines = [{"line": line_of(ERROR), "condition": "retries >= 1"}]
         functions = [{"name": "CallLLM.error"}, {"name": "CallLLM.error", "condition": "retries >= 2"}]
         made = editor.begin(task="what is x?", lines=lines, functions=functions)["breakpoints"]
-        assert [one["verified"] for one in made] == [
-            True,
-            True,
-            False,
-        ]  # the second is found as a row, the third too
+        # the second is found as a row, the third too
+        assert [one["verified"] for one in made] == [True, True, False]
         assert made[2]["message"] == "row CallLLM.error has a breakpoint already: always"
 
 
 def test_breakpoints_set_while_the_turn_stands_count_from_then_on_and_taken_away_are_gone(
     tmp_path: Path,
 ) -> None:
-    with editing(workshop_of(tmp_path, STUMBLED)) as editor:
-        editor.begin(task="what is x?", lines=[{"line": line_of('on("tools"')}])
-        editor.stopped()
+    with waiting(tmp_path, STUMBLED, 'on("tools"') as editor:
         editor.ask(
             "setBreakpoints", source={"path": str(TABLE)}, breakpoints=[{"line": line_of('on("text"')}]
         )
@@ -303,11 +291,9 @@ def test_a_failed_turn_stops_before_its_end_with_what_went_wrong(tmp_path: Path)
         stop = editor.stopped()
         assert (stop["reason"], stop["text"]) == ("exception", "overflow_uncompressible")
         info = editor.ask("exceptionInfo", threadId=1)
-        assert (info["exceptionId"], info["breakMode"], info["details"]["typeName"]) == (
-            "overflow_uncompressible",
-            "always",
-            "failed",
-        )
+        assert info["exceptionId"] == "overflow_uncompressible"
+        assert info["breakMode"] == "always"
+        assert info["details"]["typeName"] == "failed"
         assert "Failed turns" in info["description"]
         editor.ask("continue", threadId=1)
         assert editor.event("exited") == {"exitCode": 1}
@@ -316,6 +302,9 @@ def test_a_failed_turn_stops_before_its_end_with_what_went_wrong(tmp_path: Path)
 def test_a_filter_that_is_off_does_not_stop_and_one_may_have_a_condition(tmp_path: Path) -> None:
     with editing(workshop_of(tmp_path / "a", repeat(overflow()))) as editor:
         editor.begin(task="what is x?", filters=[])
+        editor.event("terminated")
+    with editing(workshop_of(tmp_path / "c", STUMBLED)) as editor:
+        editor.begin(task="what is x?", noDebug=True, lines=[{"line": line_of(ERROR)}])
         editor.event("terminated")
     with editing(workshop_of(tmp_path / "b", repeat(overflow()))) as editor:
         editor.begin(task="what is x?", filters=[], stopOnEntry=True)
@@ -431,8 +420,7 @@ def test_back_only_looks_and_forward_from_there_too(tmp_path: Path) -> None:
         lines = [{"line": line_of('on("tools"')}, {"line": line_of(ERROR)}]
         _, error = editor.begin(task="what is x?", lines=lines)["breakpoints"]
         editor.stopped()
-        with pytest.raises(Refused, match="no such frame"):
-            editor.ask("restartFrame", frameId=1)
+        editor.refuses("no such frame", "restartFrame", frameId=1)
         editor.ask("continue", threadId=1)
         assert editor.stopped()["hitBreakpointIds"] == [error["id"]]
 
@@ -446,8 +434,7 @@ def test_back_only_looks_and_forward_from_there_too(tmp_path: Path) -> None:
         assert moved("next") == ("step", "5")
         assert moved("reverseContinue") == ("breakpoint", "3")
         assert moved("reverseContinue") == ("entry", "Prepare")
-        with pytest.raises(Refused, match="this is the start of the turn"):
-            editor.ask("stepBack", threadId=1)
+        editor.refuses("this is the start of the turn", "stepBack", threadId=1)
         assert moved("continue") == ("breakpoint", "3")
         assert moved("continue") == ("breakpoint", "6")
         assert asked == ["x"]  # looking ran nothing
@@ -469,8 +456,7 @@ def test_pause_and_terminate(tmp_path: Path) -> None:
     with editing(workshop_of(tmp_path, [tools(call("wait")), text("done")], tools=[wait])) as editor:
         editor.begin(task="wait")
         assert begun.wait(PATIENCE)
-        with pytest.raises(Refused, match="the turn is running"):
-            editor.ask("stackTrace", threadId=1)
+        editor.refuses("the turn is running", "stackTrace", threadId=1)
         editor.ask("pause", threadId=1)
         go.set()
         assert editor.stopped()["reason"] == "pause"
@@ -498,24 +484,11 @@ def test_an_editor_that_leaves_may_have_the_turn_ended_or_left_to_be_resumed(tmp
         assert editor.event("exited") == {"exitCode": 0}
 
 
-def test_the_threads_of_a_session_can_be_ended_one_by_one(tmp_path: Path) -> None:
-    with editing(workshop_of(tmp_path, LOOKED_UP)) as editor:
-        editor.begin(task="what is x?", lines=[{"line": line_of('on("tools"')}])
-        editor.stopped()
-        editor.ask("restartFrame", frameId=editor.stack()[-1]["id"])
-        editor.stopped(threadId=2)
-        editor.ask("terminateThreads", threadIds=[1])
-        assert editor.event("thread", reason="exited")["threadId"] == 1
-        assert [one["id"] for one in editor.ask("threads")["threads"]] == [2]
-
-
 # What is shown, and changed
 
 
 def test_scopes_show_counters_facts_messages_requests_and_guards(tmp_path: Path) -> None:
-    with editing(workshop_of(tmp_path, STUMBLED)) as editor:
-        editor.begin(task="what is x?", lines=[{"line": line_of('on("overloaded"')}])
-        editor.stopped()
+    with waiting(tmp_path, STUMBLED, 'on("overloaded"') as editor:
         stack = editor.stack()
         frame = stack[0]["id"]
         counters = editor.values(editor.scope("Counters", frame)["variablesReference"])
@@ -525,10 +498,8 @@ def test_scopes_show_counters_facts_messages_requests_and_guards(tmp_path: Path)
         assert facts["failure_class"]["value"] == '"overloaded"'
         assert facts["turn_id"]["presentationHint"] == {"attributes": ["readOnly"]}
         guards = editor.values(editor.scope("Guards", frame)["variablesReference"])
-        assert (guards["not yet retried"]["value"], guards["row"]["value"]) == (
-            "true",
-            '"ClassifyError.overloaded/1"',
-        )
+        assert guards["not yet retried"]["value"] == "true"
+        assert guards["row"]["value"] == '"ClassifyError.overloaded/1"'
         tool_frame = next(one for one in stack if one["name"].startswith("3:"))
         visit = editor.values(editor.scope("Request", tool_frame["id"])["variablesReference"])
         (name,) = [one for one in visit if one.endswith("RunTool look_up")]
@@ -536,17 +507,14 @@ def test_scopes_show_counters_facts_messages_requests_and_guards(tmp_path: Path)
         assert reply["text"]["value"] == '"x: 42"'
         model_frame = next(one for one in stack if one["name"].startswith("2:"))
         visit = editor.values(editor.scope("Request", model_frame["id"])["variablesReference"])
-        body = editor.values(
-            editor.values(visit["on the wire"]["variablesReference"])["body"]["variablesReference"]
-        )
+        wire = editor.values(visit["on the wire"]["variablesReference"])
+        body = editor.values(wire["body"]["variablesReference"])
         assert body["messages"]["type"] == "array"
 
 
 def test_long_lists_are_paged_and_long_texts_cut(tmp_path: Path) -> None:
-    workshop, _ = finished(
-        tmp_path,
-        [*[tools(call("look_up", {"what": f"{number} {'y' * 3000}"})) for number in range(40)], text("done")],
-    )
+    looks = [tools(call("look_up", {"what": f"{number} {'y' * 3000}"})) for number in range(40)]
+    workshop, _ = finished(tmp_path, [*looks, text("done")])
     with editing(workshop) as editor:
         editor.begin("attach")
         editor.stopped()
@@ -565,9 +533,7 @@ def test_long_lists_are_paged_and_long_texts_cut(tmp_path: Path) -> None:
 
 
 def test_expressions_are_counters_conditions_and_paths(tmp_path: Path) -> None:
-    with editing(workshop_of(tmp_path, STUMBLED)) as editor:
-        editor.begin(task="what is x?", lines=[{"line": line_of('on("overloaded"')}])
-        editor.stopped()
+    with waiting(tmp_path, STUMBLED, 'on("overloaded"') as editor:
         stack = editor.stack()
         now, before = stack[0]["id"], stack[-1]["id"]
         said = {
@@ -588,9 +554,7 @@ def test_expressions_are_counters_conditions_and_paths(tmp_path: Path) -> None:
 
 
 def test_names_are_completed(tmp_path: Path) -> None:
-    with editing(workshop_of(tmp_path, LOOKED_UP)) as editor:
-        editor.begin(task="what is x?", stopOnEntry=True)
-        editor.stopped()
+    with waiting(tmp_path, LOOKED_UP) as editor:
 
         def completed(typed: str) -> list[str]:
             return [
@@ -618,23 +582,18 @@ def test_names_are_completed(tmp_path: Path) -> None:
 def test_a_value_that_is_set_forks_the_turn(
     tmp_path: Path, scope: str, way: list[str], value: str, shown: str
 ) -> None:
-    with editing(workshop_of(tmp_path, STUMBLED)) as editor:
-        editor.begin(task="what is x?", lines=[{"line": line_of('on("tools"')}])
-        editor.stopped()
+    with waiting(tmp_path, STUMBLED, 'on("tools"') as editor:
         frame = editor.stack()[0]["id"]
         reference = editor.scope(scope, frame)["variablesReference"]
         for name in way[:-1]:
             reference = editor.values(reference)[name]["variablesReference"]
         before = editor.values(reference)[way[-1]]["value"]
-        assert (
-            editor.ask("setVariable", variablesReference=reference, name=way[-1], value=value)["value"]
-            == shown
-        )
+        made = editor.ask("setVariable", variablesReference=reference, name=way[-1], value=value)
+        assert made["value"] == shown
         assert editor.event("thread", reason="started")["threadId"] == 2
         assert (editor.stopped()["threadId"], before) != (1, shown)
-        assert any(
-            f"{way[-1]} set to {value}" in line and "stays as it is" in line for line in editor.outputs()
-        )
+        (said,) = (line for line in editor.outputs() if f"{way[-1]} set to {value}" in line)
+        assert "stays as it is" in said
         path = editor.values(reference)[way[-1]]["evaluateName"]
         assert editor.evaluate(path, editor.stack(2)[0]["id"]) == shown
         assert editor.evaluate(path, frame) == before
@@ -643,11 +602,7 @@ def test_a_value_that_is_set_forks_the_turn(
 def test_a_tools_result_is_edited_and_the_model_gets_it(tmp_path: Path) -> None:
     def last(body: dict[str, Any]) -> Any:
         row = body["messages"][-1]
-        return (
-            tools(call("look_up", {"what": "x"}, id="c1"))
-            if row["role"] == "user"
-            else text(f"it said: {row['content']}")
-        )
+        return LOOKED_UP[0] if row["role"] == "user" else text(f"it said: {row['content']}")
 
     with editing(workshop_of(tmp_path, repeat(last))) as editor:
         editor.begin(task="what is x?", lines=[{"line": line_of('on("text"')}])
@@ -675,12 +630,12 @@ def test_values_that_cannot_be_set_are_refused_and_nothing_is_forked(tmp_path: P
         frame = editor.stack()[0]["id"]
         counters = editor.scope("Counters", frame)["variablesReference"]
         facts = editor.scope("Facts", frame)["variablesReference"]
-        for reference, name, value in [
-            (counters, "retries", "-1"),
-            (counters, "nope", "1"),
-            (facts, "state", '"Finalize"'),
-            (facts, "limits", "{"),
-        ]:
+        wrong_counters, wrong_facts = (
+            (("retries", "-1"), ("nope", "1")),
+            (("state", '"Finalize"'), ("limits", "{")),
+        )
+        wrongs = [(counters, *one) for one in wrong_counters] + [(facts, *one) for one in wrong_facts]
+        for reference, name, value in wrongs:
             with pytest.raises(Refused):
                 editor.ask("setVariable", variablesReference=reference, name=name, value=value)
         assert len(workshop.recent()) == 1
@@ -711,8 +666,7 @@ def test_a_finished_turn_is_looked_through_and_left(tmp_path: Path) -> None:
         editor.begin("attach")
         assert editor.stopped()["text"] == "failed: overflow_uncompressible"
         assert editor.stack()[0]["name"].endswith("overflow_uncompressible")
-        with pytest.raises(Refused, match="the turn has ended; look back"):
-            editor.ask("next", threadId=1)
+        editor.refuses("the turn has ended; look back", "next", threadId=1)
         editor.ask("stepBack", threadId=1)
         editor.stopped()
         assert editor.evaluate(":find overflow", context="repl").startswith("moves ")
@@ -736,12 +690,6 @@ def test_a_turn_may_stop_once_more_at_its_end(tmp_path: Path) -> None:
         assert not any("Prepare" in line for line in editor.outputs())
         editor.ask("reverseContinue", threadId=1)
         assert editor.stopped()["reason"] == "entry"
-
-
-def test_a_run_without_debugging_stops_nowhere(tmp_path: Path) -> None:
-    with editing(workshop_of(tmp_path, STUMBLED)) as editor:
-        editor.begin(task="what is x?", noDebug=True, lines=[{"line": line_of(ERROR)}])
-        editor.event("terminated")
 
 
 def test_turns_that_a_turn_starts_are_threads_too(tmp_path: Path) -> None:
@@ -773,9 +721,7 @@ def test_turns_that_a_turn_starts_are_threads_too(tmp_path: Path) -> None:
 
 
 def test_held_requests_are_answered_by_hand(tmp_path: Path) -> None:
-    with editing(workshop_of(tmp_path, LOOKED_UP)) as editor:
-        editor.begin(task="what is x?", stopOnEntry=True)
-        editor.stopped()
+    with waiting(tmp_path, LOOKED_UP) as editor:
         assert editor.evaluate(":hold model", context="repl") == "held back from now on: model"
         editor.ask("continue", threadId=1)
         stop = editor.stopped(reason="pause")
@@ -786,25 +732,18 @@ def test_held_requests_are_answered_by_hand(tmp_path: Path) -> None:
         assert "by hand" in editor.outputs()
 
 
-def test_a_fork_with_an_edit_is_made_in_the_console(tmp_path: Path) -> None:
-    with editing(workshop_of(tmp_path, STUMBLED)) as editor:
-        editor.begin(task="what is x?", lines=[{"line": line_of('on("tools"')}])
-        editor.stopped()
-        for wrong in (
-            ":fork [1]",
-            ":fork {",
-            ':fork {"nothing": 1}',
-            ":at x",
-            ":find",
-            ":approve often",
-            ":answer x",
-            ":test",
-        ):
+def test_a_fork_with_an_edit_is_made_in_the_console_and_threads_end_one_by_one(tmp_path: Path) -> None:
+    with waiting(tmp_path, STUMBLED, 'on("tools"') as editor:
+        wrongs = ':fork [1]|:fork {|:fork {"nothing": 1}|:at x|:find|:approve often|:answer x|:test'
+        for wrong in wrongs.split("|"):
             with pytest.raises(Refused):
                 editor.evaluate(wrong, context="repl")
         editor.evaluate(':fork {"counters": {"retries": 2}}', context="repl")
         assert editor.stopped()["threadId"] == 2
         assert editor.evaluate("retries", editor.stack(2)[0]["id"]) == "2"
+        editor.ask("terminateThreads", threadIds=[1])
+        assert editor.event("thread", reason="exited")["threadId"] == 1
+        assert [one["id"] for one in editor.ask("threads")["threads"]] == [2]
 
 
 def test_secrets_do_not_leave_for_the_editor(tmp_path: Path) -> None:
@@ -852,71 +791,11 @@ def test_a_long_turn_is_looked_through_quickly(tmp_path: Path) -> None:
 
 
 def test_an_agent_of_another_kind_of_home_is_not_needed_to_look(tmp_path: Path) -> None:
-    Agent(
-        ScriptedModel(LOOKED_UP),
-        home=tmp_path,
-        store=store_for(tmp_path, "normal"),
-        clock=FakeClock(),
-        toolsets=[],
-    ).run_conversation("hello")
+    agent_of(tmp_path, LOOKED_UP).run_conversation("hello")
     with editing(DebugSession(store_for(tmp_path, "normal"))) as editor:
         editor.begin("attach")
         editor.stopped()
-        with pytest.raises(Refused, match="this debugger only looks"):
-            editor.ask("restartFrame", frameId=editor.stack()[0]["id"])
-
-
-ELSEWHERE = """
-import sys, time
-from pathlib import Path
-from fsm_agent import Agent, tool
-from fsm_agent.sessions.store import store_for
-from fsm_agent.testing import ScriptedModel, call, text, tools
-
-home = Path(sys.argv[1])
-
-@tool(effect="pure")
-def wait(number: int) -> str:
-    "Wait for a file."
-    while not (home / "go").exists():
-        time.sleep(0.01)
-    return f"waited {number}"
-
-script = [*[tools(call("wait", {"number": number})) for number in range(3)], text("done elsewhere")]
-agent = Agent(ScriptedModel(script), home=home, store=store_for(home, "normal"), tools=[wait], toolsets=[])
-turn = agent.start("wait here")
-print(turn.id, flush=True)
-print(turn.run().final_response, flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_a_turn_of_another_process_is_stopped_stepped_and_let_go(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONSAFEPATH": "1"}
-    arguments = [sys.executable, "-c", ELSEWHERE, str(tmp_path)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment) as other:
-        assert other.stdout is not None
-        turn = other.stdout.readline().strip()
-        with editing(workshop_of(tmp_path, [])) as editor:
-            (made,) = editor.begin("attach", turn=turn, lines=[{"line": line_of('on("done",')}])[
-                "breakpoints"
-            ]
-            (tmp_path / "go").touch()
-            assert editor.stopped()["hitBreakpointIds"] == [made["id"]]
-            assert editor.stack()[0]["name"] == "4: ExecuteTools –done→ BuildMessages"
-            editor.ask("next", threadId=1)
-            editor.stopped(reason="step")
-            assert editor.evaluate("iterations") == "2"
-            editor.ask("stepBack", threadId=1)
-            editor.stopped()
-            assert editor.evaluate("iterations", editor.stack()[0]["id"]) == "1"
-            editor.ask("setBreakpoints", source={"path": str(TABLE)}, breakpoints=[])
-            editor.ask("continue", threadId=1)
-            editor.stopped()
-            editor.ask("continue", threadId=1)
-            assert editor.event("exited") == {"exitCode": 0}
-            assert "done elsewhere" in editor.outputs()
-        assert other.stdout.readline().strip() == "done elsewhere"
+        editor.refuses("this debugger only looks", "restartFrame", frameId=editor.stack()[0]["id"])
 
 
 def test_what_the_command_line_opened_is_what_an_editor_gets(tmp_path: Path) -> None:

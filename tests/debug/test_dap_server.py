@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +22,8 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.testing import text
 from tests.helpers.dap_editor import Editor, workshop_of
 from tests.helpers.dap_schema import check
+from tests.helpers.processes import environment, ran
 from tests.helpers.waiting import PATIENCE
-
-ROOT = Path(__file__).parents[2]
 
 
 def never(options: LaunchOptions) -> DebugSession:
@@ -173,16 +171,9 @@ def test_a_port_that_cannot_be(tmp_path: Path, port: int) -> None:
 # Standard input and output
 
 
-def run(arguments: list[str], said: bytes, home: Path) -> subprocess.CompletedProcess[bytes]:
-    environment = {**os.environ, "FSM_AGENT_HOME": str(home), "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        input=said,
-        capture_output=True,
-        env=environment,
-        timeout=PATIENCE,
-        check=False,
-    )
+def run(said: bytes, home: Path) -> subprocess.CompletedProcess[Any]:
+    options = {"input": said, "text": False, "env": environment(FSM_AGENT_HOME=str(home), PYTHONSAFEPATH="1")}
+    return ran("-m", "fsm_agent.cli", "debug", "--stdio", **options)
 
 
 @pytest.mark.slow
@@ -193,13 +184,12 @@ def test_the_command_speaks_nothing_but_the_protocol(tmp_path: Path) -> None:
         ("configurationDone", {}),
         ("disconnect", {"terminateDebuggee": True}),
     ]
-    said = b"".join(
-        framed(
-            json.dumps({"seq": seq, "type": "request", "command": command, "arguments": arguments}).encode()
-        )
+    messages: list[Any] = [
+        {"seq": seq, "type": "request", "command": command, "arguments": arguments}
         for seq, (command, arguments) in enumerate(requests, 1)
-    )
-    done = run(["-m", "fsm_agent.cli", "debug", "--stdio"], said, tmp_path)
+    ]
+    said = b"".join(framed(json.dumps(message).encode()) for message in messages)
+    done = run(said, tmp_path)
     assert done.returncode == 0, done.stderr
     stream, messages = io.BytesIO(done.stdout), []
     while (message := read_message(stream)) is not None:
@@ -211,7 +201,7 @@ def test_the_command_speaks_nothing_but_the_protocol(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_wrong_use_of_the_command_is_one_line(tmp_path: Path) -> None:
-    done = run(["-m", "fsm_agent.cli", "debug", "--stdio"], b"hello\r\n\r\n", tmp_path)
+    done = run(b"hello\r\n\r\n", tmp_path)
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.startswith(b"fsm-agent: what came on standard input is not the Debug Adapter Protocol")
     assert done.stderr.count(b"\n") == 1

@@ -5,96 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fsm_agent import Agent, tool
-from fsm_agent.debug import Breakpoint, Breakpoints, DebugEvent, Debugger, DebugSession, Status
+from fsm_agent import tool
+from fsm_agent.debug import Breakpoint, Breakpoints, Debugger, DebugSession
 from fsm_agent.debug.core import commands
 from fsm_agent.debug.core.breakpoints import at_hit, targets_of
 from fsm_agent.debug.core.move_facts import MoveFacts
 from fsm_agent.debug.core.wire import composed
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
-from fsm_agent.sessions.store import store_for
 from fsm_agent.support.threads import LOOP
-from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
+from fsm_agent.testing import call, text, tools
 from fsm_agent_states.table import TURN
-from tests.helpers.waiting import PATIENCE, until, until_so
+from tests.debug.conftest import Desk
+from tests.helpers.debugging import ended, give, next_held
+from tests.helpers.waiting import PATIENCE, until
 
-ROUNDS = (
-    "Prepare.ready",
-    "BuildMessages.built/3",
-    "CallLLM.tools",
-    "ExecuteTools.done",
-    "BuildMessages.built/3",
-    "CallLLM.text",
-)
-
-
-def looks_once(body: dict[str, Any]) -> Any:
-    """A model that looks, and then says what it saw."""
-    return text("blue") if body["messages"][-1]["role"] == "tool" else tools(call("look", {"at": "sky"}))
-
-
-class Desk:
-    """A workshop over scripted agents, and what its debuggers told."""
-
-    def __init__(self, home: Path) -> None:
-        self.home, self.ran = home, list[str]()
-        self.script: Any = repeat(looks_once)
-        self.workshop = DebugSession(store_for(home, "normal"), self.agent)
-        self.events: list[DebugEvent] = []
-
-    def agent(self, hint: str | None = None, **options: Any) -> Agent:
-        @tool(effect="pure")
-        def look(at: str) -> str:
-            """Look."""
-            self.ran.append(f"look {at}")
-            return f"the {at} is blue"
-
-        @tool(approval="ask")
-        def paint(thing: str) -> str:
-            """Paint."""
-            self.ran.append(f"paint {thing}")
-            return "painted"
-
-        options = {
-            "toolsets": [],
-            "clock": FakeClock(),
-            "home": self.home,
-            "store": store_for(self.home, "normal"),
-            **options,
-        }
-        return Agent(ScriptedModel(self.script), tools=[look, paint], **options)
-
-    def start(self, message: str = "what colour?") -> Debugger:
-        debugger = self.workshop.start(message)
-        debugger.listen(self.events.append)
-        return debugger
-
-    def told(self, kind: str) -> list[Any]:
-        return [event.data for event in self.events if event.kind == kind]
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path / "home")
-    yield made
-    made.workshop.close()
-
-
-def go(debugger: Debugger, order: str, **body: Any) -> Status:
-    """Give an order and wait until the engine stands still."""
-
-    async def ordered() -> Status:
-        debugger.order(order, body)
-        return await debugger.settled(PATIENCE)
-
-    return asyncio.run(ordered())
+SENT = "BuildMessages.built/3"
+ROUNDS = ("Prepare.ready", SENT, "CallLLM.tools", "ExecuteTools.done", SENT, "CallLLM.text")
 
 
 def moves(debugger: Debugger) -> list[str]:
@@ -104,22 +36,17 @@ def moves(debugger: Debugger) -> list[str]:
 # Run control
 
 
-def test_a_turn_waits_before_its_first_request(desk: Desk) -> None:
-    debugger = desk.start()
-    assert (debugger.status.phase, debugger.status.state, debugger.status.seq) == ("paused", "Prepare", 0)
-    assert moves(debugger) == []
-
-
 @pytest.mark.behaviour("FSM-10")
 def test_step_into_over_and_continue(desk: Desk) -> None:
     debugger = desk.start()
-    assert (go(debugger, "step").state, debugger.status.seq) == ("BuildMessages", 1)
-    assert go(debugger, "into").text == "CheckSignals done"
+    assert (debugger.status.phase, debugger.status.state, moves(debugger)) == ("paused", "Prepare", [])
+    assert (give(debugger, "step").state, debugger.status.seq) == ("BuildMessages", 1)
+    assert give(debugger, "into").text == "CheckSignals done"
     assert [entry["kind"] for entry in debugger.visit(1)] == ["CheckSignals"]
-    assert (go(debugger, "over").state, debugger.status.seq) == ("CallLLM", 2)
-    assert go(debugger, "into").text == "CallModel done"
-    assert (go(debugger, "over").state, debugger.status.seq) == ("CallLLM", 5)
-    assert go(debugger, "continue").phase == "ended"
+    assert (give(debugger, "over").state, debugger.status.seq) == ("CallLLM", 2)
+    assert give(debugger, "into").text == "CallModel done"
+    assert (give(debugger, "over").state, debugger.status.seq) == ("CallLLM", 5)
+    assert give(debugger, "continue").phase == "ended"
     assert moves(debugger) == [*ROUNDS]
     assert [move["row"] for move in desk.told("moved")] == [*ROUNDS]
     assert desk.told("ended") != []
@@ -127,8 +54,8 @@ def test_step_into_over_and_continue(desk: Desk) -> None:
 
 def test_run_to_a_state_or_a_move(desk: Desk) -> None:
     debugger = desk.start()
-    assert go(debugger, "to", breakpoint={"kind": "state", "target": "ExecuteTools"}).seq == 3
-    assert go(debugger, "to", seq=5).seq == 5
+    assert give(debugger, "to", breakpoint={"kind": "state", "target": "ExecuteTools"}).seq == 3
+    assert give(debugger, "to", seq=5).seq == 5
     assert len(debugger.breakpoints) == 0
 
 
@@ -142,9 +69,9 @@ def test_pause_and_interrupt(desk: Desk) -> None:
 
     desk.script = [pausing, text("blue")]
     held.append(desk.start())
-    paused = go(held[0], "continue")
+    paused = give(held[0], "continue")
     assert (paused.phase, paused.reason, paused.state) == ("paused", "pause", "CallLLM")
-    ended = go(held[0], "interrupt", message="enough")
+    ended = give(held[0], "interrupt", message="enough")
     assert ended.phase == "ended"
     assert held[0].record.info.outcome == "interrupted"
     assert desk.ran == []
@@ -154,32 +81,22 @@ def test_breakpoints_stop_where_they_say(desk: Desk) -> None:
     debugger = desk.start()
     debugger.breakpoint("arrow", "CallLLM->ExecuteTools")
     debugger.breakpoint("exit", "completed")
-    stopped = go(debugger, "continue")
-    assert (stopped.reason, stopped.seq, stopped.text) == (
-        "breakpoint",
-        3,
-        "breakpoint: arrow CallLLM→ExecuteTools",
-    )
-    assert go(debugger, "continue").seq == 6
-    assert go(debugger, "continue").phase == "ended"
+    stopped = give(debugger, "continue")
+    assert stopped.reason == "breakpoint"
+    assert stopped.seq == 3
+    assert stopped.text == "breakpoint: arrow CallLLM→ExecuteTools"
+    assert give(debugger, "continue").seq == 6
+    assert give(debugger, "continue").phase == "ended"
 
 
 def test_a_logpoint_notes_and_goes_on(desk: Desk) -> None:
     debugger = desk.start()
     debugger.breakpoint("state", "CallLLM", log="request {iterations} after {seq} moves, by {row}")
-    assert go(debugger, "continue").phase == "ended"
+    assert give(debugger, "continue").phase == "ended"
     assert [note["text"] for note in desk.told("log")] == [
         "request 1 after 2 moves, by BuildMessages.built/3",
         "request 2 after 5 moves, by BuildMessages.built/3",
     ]
-
-
-def test_a_program_can_drive_the_turn_while_it_is_watched(desk: Desk) -> None:
-    """Without a debugger at the gate nothing waits; with one, whoever runs the turn waits for it."""
-    turn = desk.agent().start("what colour?")
-    turn.run()
-    assert turn.result is not None
-    assert turn.gate.watcher is None
 
 
 def test_a_turn_that_somebody_runs_in_this_process_is_attached_to(desk: Desk) -> None:
@@ -260,12 +177,12 @@ def test_a_command_that_cannot_be_carried_out_is_refused(desk: Desk) -> None:
 
 def test_leaving_a_turn_lets_it_be_resumed(desk: Desk) -> None:
     debugger = desk.start()
-    go(debugger, "over")
+    give(debugger, "over")
     debugger.close()
     until(lambda: desk.workshop.open(debugger.id).status.phase == "idle", "its rest")
     resumed = desk.workshop.resume(debugger.id)
     assert (resumed.status.phase, resumed.status.seq) == ("paused", 2)
-    assert go(resumed, "continue").phase == "ended"
+    assert give(resumed, "continue").phase == "ended"
 
 
 # Answers by hand
@@ -279,15 +196,15 @@ def test_a_tool_is_approved_or_denied(desk: Desk) -> None:
         text("done"),
     ]
     debugger = desk.start()
-    waiting = go(debugger, "continue")
+    waiting = give(debugger, "continue")
     assert waiting.phase == "waiting"
     assert [(one["kind"], one["name"], one["arguments"]) for one in waiting.held] == [
         ("approval", "paint", {"thing": "wall"})
     ]
     debugger.order("answer", {"id": waiting.held[0]["id"], "said": "once"})
-    second = _next_held(debugger, waiting.held[0]["id"])
+    second = next_held(debugger, waiting.held[0]["id"])
     debugger.order("answer", {"id": second["id"], "said": "deny"})
-    asyncio.run(_ended(debugger))
+    ended(debugger)
     assert desk.ran == ["paint wall"]
     said = [
         row["content"] for row in debugger.record.messages(debugger.record.count) if row["role"] == "tool"
@@ -322,45 +239,37 @@ def test_whoever_answers_first_decides(desk: Desk, where: str, said: str, ran: b
     desk.script = [tools(call("paint", {"thing": "wall"})), text("done")]
     turn = desk.agent(callbacks=terminal).start("paint")
     debugger = Debugger.of(desk.workshop.store, turn)
-    go(debugger, "continue")
+    give(debugger, "continue")
     assert terminal.asked.wait(PATIENCE)
-    held = _next_held(debugger, 0, allowable=True)
+    held = next_held(debugger, 0, allowable=True)
     assert held["elsewhere"]
     if where == "page":
         debugger.order("answer", {"id": held["id"], "said": said})
     else:
         terminal.answers(said)
-    asyncio.run(_ended(debugger))
+    ended(debugger)
     terminal.answers("deny")
     assert desk.ran == (["paint wall"] if ran else [])
 
 
-def test_a_debugger_that_comes_while_somebody_is_asked_may_answer_too(desk: Desk) -> None:
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_debugger_that_comes_while_somebody_is_asked_may_answer_too(desk: Desk, leaves: bool) -> None:
+    """One that leaves does not answer for the terminal."""
     terminal = AtTheTerminal()
     desk.script = [tools(call("paint", {"thing": "wall"})), text("done")]
     turn = desk.agent(callbacks=terminal).start("paint")
     running = LOOP.submit(turn.arun())
     assert terminal.asked.wait(PATIENCE)
     debugger = Debugger.attach(desk.workshop.store, turn.id)
-    held = _next_held(debugger, 0, allowable=True)
-    debugger.order("answer", {"id": held["id"], "said": "once"})
+    held = next_held(debugger, 0, allowable=True)
+    if leaves:
+        debugger.close()
+        terminal.answers("once")
+    else:
+        debugger.order("answer", {"id": held["id"], "said": "once"})
     assert running.result(PATIENCE).final_response == "done"
     assert desk.ran == ["paint wall"]
     terminal.answers("deny")
-
-
-def test_a_debugger_that_leaves_does_not_answer_for_the_terminal(desk: Desk) -> None:
-    terminal = AtTheTerminal()
-    desk.script = [tools(call("paint", {"thing": "wall"})), text("done")]
-    turn = desk.agent(callbacks=terminal).start("paint")
-    running = LOOP.submit(turn.arun())
-    assert terminal.asked.wait(PATIENCE)
-    debugger = Debugger.attach(desk.workshop.store, turn.id)
-    _next_held(debugger, 0)
-    debugger.close()
-    terminal.answers("once")
-    assert running.result(PATIENCE).final_response == "done"
-    assert desk.ran == ["paint wall"]
 
 
 def test_nothing_is_allowed_before_the_rules_have_spoken(desk: Desk) -> None:
@@ -376,12 +285,12 @@ def test_nothing_is_allowed_before_the_rules_have_spoken(desk: Desk) -> None:
     check = Slow()
     desk.script = [tools(call("paint", {"thing": "wall"})), text("done")]
     debugger = Debugger.of(desk.workshop.store, desk.agent(callbacks=check).start("paint"))
-    held = go(debugger, "continue").held[0]
+    held = give(debugger, "continue").held[0]
     assert (checking.is_set(), held["allowable"]) == (True, False)
     with pytest.raises(ConfigError, match="have not spoken yet"):
         debugger.order("answer", {"id": held["id"], "said": "once"})
     check.answers("")
-    asyncio.run(_ended(debugger))
+    ended(debugger)
     assert desk.ran == []
 
 
@@ -392,60 +301,39 @@ def test_what_can_never_be_approved_stays_forbidden(desk: Desk) -> None:
         desk.ran.append(command)
         return "ran"
 
-    def agent(hint: str | None) -> Agent:
-        script = [tools(call("terminal", {"command": "rm -rf /"})), text("done")]
-        return Agent(
-            ScriptedModel(script),
-            tools=[shell],
-            toolsets=[],
-            clock=FakeClock(),
-            home=desk.home,
-            store=desk.workshop.store,
-        )
-
-    workshop = DebugSession(desk.workshop.store, agent)
-    debugger = workshop.start("clean up")
-    assert go(debugger, "continue").phase == "ended"
+    desk.script = [tools(call("terminal", {"command": "rm -rf /"})), text("done")]
+    debugger = Debugger.of(desk.workshop.store, desk.agent(tools=[shell]).start("clean up"))
+    assert give(debugger, "continue").phase == "ended"
     assert desk.ran == []
-    workshop.close()
 
 
 def test_the_model_and_a_tool_are_answered_by_hand(desk: Desk) -> None:
     desk.script = [text("never said")]
     debugger = desk.start()
     debugger.order("hold", {"kinds": ["model", "tool"]})
-    held = go(debugger, "continue").held[0]
+    held = give(debugger, "continue").held[0]
     assert held["kind"] == "model"
     assert "what colour?" in held["wire"]
     debugger.order(
         "answer", {"id": held["id"], "said": {"tool_calls": [{"name": "look", "arguments": {"at": "sea"}}]}}
     )
-    tool_held = _next_held(debugger, held["id"])
+    tool_held = next_held(debugger, held["id"])
     assert (tool_held["kind"], tool_held["arguments"]) == ("tool", {"at": "sea"})
     debugger.order("answer", {"id": tool_held["id"], "said": "green"})
-    last = _next_held(debugger, tool_held["id"])
+    last = next_held(debugger, tool_held["id"])
     with pytest.raises(ConfigError, match="empty"):
         debugger.order("answer", {"id": last["id"], "said": ""})
     debugger.order("answer", {"id": last["id"], "said": "The sea is green."})
-    asyncio.run(_ended(debugger))
+    ended(debugger)
     assert desk.ran == []
     assert debugger.record.overview()["result"]["final_response"] == "The sea is green."
     assert [one["reply"]["text"] for one in debugger.record.visit(3) if one["kind"] == "RunTool"] == ["green"]
 
 
-def test_a_held_request_is_let_go(desk: Desk) -> None:
-    debugger = desk.start()
-    debugger.order("hold", {"kinds": ["tool"]})
-    held = go(debugger, "continue").held[0]
-    debugger.order("let", {"id": held["id"]})
-    asyncio.run(_ended(debugger))
-    assert desk.ran == ["look sky"]
-
-
 def test_an_error_of_the_provider_by_hand(desk: Desk) -> None:
     debugger = desk.start()
     debugger.order("hold", {"kinds": ["model"]})
-    held = go(debugger, "continue").held[0]
+    held = give(debugger, "continue").held[0]
     debugger.breakpoint("state", "ClassifyError")
     debugger.order("answer", {"id": held["id"], "said": {"failure": "overloaded", "status": 503}})
     assert asyncio.run(debugger.settled(PATIENCE)).state == "ClassifyError"
@@ -454,34 +342,25 @@ def test_an_error_of_the_provider_by_hand(desk: Desk) -> None:
 # Looking
 
 
-def test_back_only_looks(desk: Desk) -> None:
+def test_back_only_looks_also_for_breakpoints(desk: Desk) -> None:
     debugger = desk.start()
-    go(debugger, "continue")
-    assert (debugger.cursor.at, debugger.cursor.following) == (6, True)
-    assert debugger.cursor.back() == 5
-    assert (debugger.cursor.at, debugger.status.seq, debugger.cursor.following) == (5, 6, False)
-    assert debugger.cursor.to(-4) == 0
-    assert debugger.cursor.to(99) == 6
-    assert debugger.cursor.following
-
-
-def test_back_and_on_to_breakpoints(desk: Desk) -> None:
-    debugger = desk.start()
-    go(debugger, "continue")
+    give(debugger, "continue")
+    cursor, breakpoints = debugger.cursor, debugger.breakpoints
+    assert (cursor.at, cursor.following) == (6, True)
+    assert cursor.back() == 5
+    assert (cursor.at, debugger.status.seq, cursor.following) == (5, 6, False)
+    assert (cursor.to(-4), cursor.to(99), cursor.following) == (0, 6, True)
     debugger.breakpoint("state", "CallLLM", condition="iterations >= 1")
-    assert debugger.cursor.back_to(debugger.breakpoints)[0] == 5
-    assert debugger.cursor.back_to(debugger.breakpoints)[0] == 2
-    assert debugger.cursor.back_to(debugger.breakpoints) == (0, [])
-    found = debugger.cursor.forward_to(debugger.breakpoints)
-    assert found is not None
-    assert found[0] == 2
-    debugger.cursor.to(5)
-    assert debugger.cursor.forward_to(debugger.breakpoints) is None
+    assert [cursor.back_to(breakpoints)[0] for _ in range(2)] == [5, 2]
+    assert cursor.back_to(breakpoints) == (0, [])
+    assert (cursor.forward_to(breakpoints) or [0])[0] == 2
+    cursor.to(5)
+    assert cursor.forward_to(breakpoints) is None
 
 
 def test_everything_about_a_position(desk: Desk) -> None:
     debugger = desk.start()
-    go(debugger, "continue")
+    give(debugger, "continue")
     record = debugger.record
     assert record.counters(2, ["iterations", "sends"]) == {"iterations": 1, "sends": 1}
     assert record.counters(3, ["iterations", "sends"]) == {"iterations": 1, "sends": 0}
@@ -490,15 +369,7 @@ def test_everything_about_a_position(desk: Desk) -> None:
     assert [row["role"] for row in record.messages(4)] == ["user", "assistant", "tool"]
     assert record.messages(4, 2, 2)[0]["content"] == "the sky is blue"
     assert [one["kind"] for one in record.visit(2)] == ["CallModel"]
-    assert record.path() == [
-        "Prepare",
-        "BuildMessages",
-        "CallLLM",
-        "ExecuteTools",
-        "BuildMessages",
-        "CallLLM",
-        "Finalize",
-    ]
+    assert record.path() == [row.partition(".")[0] for row in ROUNDS] + ["Finalize"]
     assert record.lanes(0, 6, 3, TURN.states) == [0b11 | 0b100, 0b100010, 0b10000100]
     assert record.find("the sky is blue") == [4]
     assert record.find("CallLLM.text") == [6]
@@ -510,11 +381,11 @@ def test_everything_about_a_position(desk: Desk) -> None:
 def test_the_request_on_the_wire_is_composed_again(desk: Desk) -> None:
     debugger = desk.start()
     debugger.order("hold", {"kinds": ["model"]})
-    held = go(debugger, "continue").held[0]
+    held = give(debugger, "continue").held[0]
     debugger.order("let", {"id": held["id"]})
-    second = _next_held(debugger, held["id"])
+    second = next_held(debugger, held["id"])
     debugger.order("let", {"id": second["id"]})
-    asyncio.run(_ended(debugger))
+    ended(debugger)
     for at, sent in ((2, held), (5, second)):
         made = composed(desk.workshop.store, debugger.id, at)
         assert made["body"] == json.loads(sent["wire"])
@@ -538,11 +409,11 @@ def test_snapshots_far_apart_are_the_same_as_from_the_start(desk: Desk) -> None:
 def test_a_fork_goes_on_from_before_with_a_change(desk: Desk) -> None:
     debugger = desk.start()
     debugger.breakpoint("state", "Compress")
-    go(debugger, "continue")
+    give(debugger, "continue")
     fork = desk.workshop.fork(debugger.id, 3, {"results": {"call_1_0": "the sky is green"}})
     assert (fork.status.phase, fork.status.seq, fork.status.state) == ("paused", 3, "ExecuteTools")
     assert [one.target for one in fork.breakpoints] == ["Compress"]
-    go(fork, "continue")
+    give(fork, "continue")
     assert desk.ran == ["look sky"]
     assert fork.record.messages(4)[2]["content"] == "the sky is green"
     assert [
@@ -551,22 +422,17 @@ def test_a_fork_goes_on_from_before_with_a_change(desk: Desk) -> None:
     assert fork.record.path()[:4] == debugger.record.path()[:4]
     assert fork.record.find("CallLLM.tools") == [3]
     assert fork.record.snapshot(2) == debugger.record.snapshot(2)
-
-
-def test_what_ran_before_a_fork_is_taken_over(desk: Desk) -> None:
-    debugger = desk.start()
-    go(debugger, "continue")
-    fork = desk.workshop.fork(debugger.id, 3)
-    go(fork, "continue")
+    again = desk.workshop.fork(debugger.id, 3)
+    give(again, "continue")
     assert desk.ran == ["look sky"]
-    assert [one["status"] for one in fork.record.visit(3) if one["kind"] == "RunTool"] == ["taken over"]
+    assert [one["status"] for one in again.record.visit(3) if one["kind"] == "RunTool"] == ["taken over"]
 
 
 def test_two_runs_are_compared(desk: Desk) -> None:
     debugger = desk.start()
-    go(debugger, "continue")
+    give(debugger, "continue")
     fork = desk.workshop.fork(debugger.id, 2, {"reply": "no need to look"})
-    go(fork, "continue")
+    give(fork, "continue")
     found = desk.workshop.compare(debugger.id, fork.id)
     assert (found.shared, found.said, found.parted) == (2, 3, 3)
     assert [one["status"] for one in fork.record.visit(2)] == ["by hand"]
@@ -581,18 +447,18 @@ def test_two_runs_are_compared(desk: Desk) -> None:
 
 def test_a_run_goes_to_another_home_as_one_file(desk: Desk, tmp_path: Path) -> None:
     debugger = desk.start()
-    go(debugger, "continue")
+    give(debugger, "continue")
     other = Desk(tmp_path / "other")
     there = other.workshop.open(other.workshop.import_(desk.workshop.export(debugger.id)))
     assert moves(there) == [*ROUNDS]
     fork = other.workshop.fork(there.id, 3, {"results": {"call_1_0": "red"}})
-    assert go(fork, "continue").phase == "ended"
+    assert give(fork, "continue").phase == "ended"
     other.workshop.close()
 
 
 def test_without_an_agent_one_only_looks(desk: Desk) -> None:
     debugger = desk.start()
-    go(debugger, "continue")
+    give(debugger, "continue")
     looking = DebugSession(desk.workshop.store)
     with pytest.raises(ConfigError, match="only looks"):
         looking.fork(debugger.id, 3)
@@ -679,18 +545,3 @@ def test_every_row_and_arrow_of_the_table_can_be_stopped_at() -> None:
         for target in targets_of(TURN, kind):  # type: ignore[arg-type]
             breakpoints.put(Breakpoint.of({"kind": kind, "target": target}))
     assert len(breakpoints) > 200
-
-
-# Helpers
-
-
-def _next_held(debugger: Debugger, before: int, *, allowable: bool = False) -> dict[str, Any]:
-    def held() -> list[dict[str, Any]]:
-        return [one for one in debugger.status.held if one["id"] > before and one["allowable"] >= allowable]
-
-    until(lambda: bool(held()), "another question")
-    return held()[0]
-
-
-async def _ended(debugger: Debugger) -> None:
-    await until_so(lambda: debugger.status.phase == "ended", "the end")

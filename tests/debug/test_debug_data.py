@@ -23,30 +23,29 @@ from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
 from fsm_agent_states.table import TURN
-from tests.debug.test_debug import Desk, go, looks_once
-from tests.helpers.waiting import until
+from tests.debug.conftest import Desk, looks_once
+from tests.helpers.debugging import ended, give
 
 NUMBERS, TEXTS = ("retries", "cost"), ("tool", "result")
 VALUES = {"retries": 2, "cost": 0.5, "tool": "terminal", "result": 'said "no" @ noon'}
 
 
-@pytest.mark.parametrize(
-    ("said", "holds"),
-    [
-        ('tool == "terminal"', True),
-        ("tool != 'terminal' or cost >= 0.5", True),
-        ('result contains "@ noon" and retries >= 2', True),
-        ('not result contains "yes"', True),
-        ("'no' in result", True),
-        ('"x" not in result', True),
-        ('result contains "contains"', False),
-        ("tool contains 'TERM'", False),
-        ("0 < cost < 0.5", False),
-        ("result contains '\"no\"'", True),
-    ],
-)
-def test_a_condition_on_texts(said: str, holds: bool) -> None:
-    assert condition(said, NUMBERS, TEXTS)(VALUES) is holds
+HOLD = """
+tool == "terminal"
+tool != 'terminal' or cost >= 0.5
+result contains "@ noon" and retries >= 2
+not result contains "yes"
+'no' in result
+"x" not in result
+result contains '"no"'
+"""
+
+
+@pytest.mark.parametrize("said", HOLD.strip().splitlines())
+def test_a_condition_on_texts(said: str) -> None:
+    assert condition(said, NUMBERS, TEXTS)(VALUES) is True
+    for wrong in ('result contains "contains"', "tool contains 'TERM'", "0 < cost < 0.5"):
+        assert condition(wrong, NUMBERS, TEXTS)(VALUES) is False, wrong
 
 
 @pytest.mark.parametrize(
@@ -74,18 +73,10 @@ def test_a_condition_that_is_none_is_refused(said: str, why: str) -> None:
 
 def test_texts_and_parts_are_of_those_who_know_them() -> None:
     assert names_in("tool == 'cost' and retries > 1") == {"tool", "and", "retries"}
-    with pytest.raises(ConfigError, match="unknown counter 'tool'"):
-        condition("tool == 'x'", NUMBERS)
-    with pytest.raises(ConfigError, match="cannot be read"):
-        condition("retries >= 0.5", NUMBERS)
+    for said, why in (("tool == 'x'", "unknown counter 'tool'"), ("retries >= 0.5", "cannot be read")):
+        with pytest.raises(ConfigError, match=why):
+            condition(said, NUMBERS)
     assert condition("cost >= 0.5", NUMBERS, TEXTS)(VALUES)
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Any:
-    made = Desk(tmp_path / "home")
-    yield made
-    made.workshop.close()
 
 
 ASKED = [
@@ -103,9 +94,9 @@ def test_a_turn_stops_where_a_condition_holds(desk: Desk, said: str, at: int) ->
     """While it runs, and in its record."""
     debugger = desk.start()
     debugger.breakpoint("move", "any", condition=said)
-    status = go(debugger, "continue")
+    status = give(debugger, "continue")
     assert (status.phase, status.seq) == ("paused", at)
-    go(debugger, "interrupt")
+    give(debugger, "interrupt")
     debugger.cursor.to(0)
     found = debugger.cursor.forward_to(debugger.breakpoints)
     assert found is not None
@@ -113,13 +104,12 @@ def test_a_turn_stops_where_a_condition_holds(desk: Desk, said: str, at: int) ->
 
 
 def test_a_condition_is_about_one_call_at_a_time(desk: Desk) -> None:
-    script = [tools(call("look", {"at": "sky"}), call("paint", {"thing": "wall"})), text("done")]
-    desk.script = script
+    desk.script = [tools(call("look", {"at": "sky"}), call("paint", {"thing": "wall"})), text("done")]
     debugger = desk.start()
     with pytest.raises(ConfigError, match="unknown name 'request'"):
         debugger.breakpoint("move", "any", condition='request contains "x"')
     debugger.breakpoint("move", "any", condition='tool == "paint" and arguments contains "sky"')
-    assert go(debugger, "continue").phase in ("waiting", "ended")
+    assert give(debugger, "continue").phase in ("waiting", "ended")
 
 
 def test_a_request_to_the_model_is_changed_before_it_is_sent(desk: Desk) -> None:
@@ -132,15 +122,14 @@ def test_a_request_to_the_model_is_changed_before_it_is_sent(desk: Desk) -> None
     desk.script = repeat(model)
     debugger = desk.start()
     debugger.order("hold", {"kinds": ["model"]})
-    held = go(debugger, "continue").held[0]
-    wrongs: tuple[Any, ...] = (None, [], {}, "text")
-    for wrong in wrongs:
+    held = give(debugger, "continue").held[0]
+    for wrong in (None, [], {}, "text"):
         with pytest.raises(ConfigError, match="is no object"):
             debugger.order("edit", {"id": held["id"], "said": wrong})
     debugger.order("hold", {"kinds": []})
     body = {"model": "scripted", "messages": [{"role": "user", "content": "what colour is the sea?"}]}
     debugger.order("edit", {"id": held["id"], "said": body})
-    until(lambda: debugger.status.phase == "ended", "its end")
+    ended(debugger)
     assert heard[0] == body
     assert [data["text"] for data in desk.told("log")] == [
         f"request {held['id']} was changed by hand before it was sent"
@@ -150,11 +139,11 @@ def test_a_request_to_the_model_is_changed_before_it_is_sent(desk: Desk) -> None
 def test_a_call_is_not_changed_after_the_rules_let_it_pass(desk: Desk) -> None:
     debugger = desk.start()
     debugger.order("hold", {"kinds": ["tool"]})
-    held = go(debugger, "continue").held[0]
+    held = give(debugger, "continue").held[0]
     with pytest.raises(ConfigError, match="cannot be changed"):
         debugger.order("edit", {"id": held["id"], "said": {"at": "sea"}})
     debugger.order("let", {"id": held["id"]})
-    until(lambda: debugger.status.phase == "ended", "its end")
+    ended(debugger)
     assert desk.ran == ["look sky"]
 
 
@@ -239,7 +228,7 @@ def test_time_is_shared_out_among_those_who_were_waited_for(tmp_path: Path) -> N
 
 def test_what_the_last_state_asked_for_is_found_at_the_last_move(desk: Desk) -> None:
     debugger = desk.start()
-    go(debugger, "continue")
+    give(debugger, "continue")
     hits = search(debugger.record, "CloseTurn")
     assert {hit.at for hit in hits} == {6}
     first = search(debugger.record, "the sky is blue")[0]
@@ -250,9 +239,9 @@ def test_what_the_last_state_asked_for_is_found_at_the_last_move(desk: Desk) -> 
 
 def test_forks_stand_below_their_turn_with_what_they_took(desk: Desk) -> None:
     first = desk.start()
-    go(first, "continue")
+    give(first, "continue")
     fork = desk.workshop.fork(first.id, 2)
-    go(fork, "continue")
+    give(fork, "continue")
     rows = [(one["id"], one["depth"], one["model"], one["tokens"]) for one in desk.workshop.tree()]
     took = first.record.spent(first.record.count).tokens
     assert rows[0] == (first.id, 0, "scripted:scripted", took)
@@ -307,13 +296,11 @@ def test_a_turn_whose_process_died_says_what_is_in_doubt(
     session = DebugSession(store, agent)
     crash = session.crash(turn)
     assert crash is not None
-    assert (crash.state, [(one.kind, one.name, one.resumed) for one in crash.under_way]) == (
-        "ExecuteTools",
-        [("RunTool", "shoot", resumed)],
-    )
+    assert crash.state == "ExecuteTools"
+    assert [(one.kind, one.name, one.resumed) for one in crash.under_way] == [("RunTool", "shoot", resumed)]
     debugger = session.resume(turn)
     assert crash_of(debugger.record, store.owners) is None
-    assert go(debugger, "continue").phase == "ended"
+    assert give(debugger, "continue").phase == "ended"
     assert ran == ([] if resumed == "in doubt" else ["the moon"])
     assert session.crash(turn) is None
     session.close()

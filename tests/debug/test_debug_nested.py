@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,11 +16,10 @@ from examples import nested, order, parallel
 from fsm_agent.debug import Debugger, DebugSession
 from fsm_agent.debug.core.manual import played
 from fsm_agent.errors import ConfigError
-from tests.debug.test_debug_workflow import order as ordered
 from tests.helpers.dap_editor import editing, workshop_of
+from tests.helpers.debugging import ended, give
+from tests.helpers.processes import environment
 from tests.helpers.waiting import until
-
-ROOT = Path(__file__).parents[2]
 
 
 @contextlib.contextmanager
@@ -39,14 +37,12 @@ def acts(home: Path) -> int:
 def test_over_an_inner_turn_is_one_move_of_the_outer(tmp_path: Path) -> None:
     with shop(tmp_path) as session:
         debugger = session.start("LAMP")
-        status = ordered(debugger, "over")
+        status = give(debugger, "over")
         assert (status.phase, status.seq, status.state, status.inner) == ("paused", 1, "Closed", ())
         (visit,) = debugger.visit(0)
-        assert (visit["kind"], visit["name"], visit["reply"]["exit"]) == (
-            "RunTurn",
-            f"0.0@{debugger.id}",
-            "sent",
-        )
+        assert visit["kind"] == "RunTurn"
+        assert visit["name"] == f"0.0@{debugger.id}"
+        assert visit["reply"]["exit"] == "sent"
         inner = session.open(f"0.0@{debugger.id}")
         assert [(one["id"], one["table_name"], one["depth"]) for one in session.tree()] == [
             (debugger.id, "shop", 0),
@@ -59,26 +55,24 @@ def test_over_an_inner_turn_is_one_move_of_the_outer(tmp_path: Path) -> None:
 def test_into_an_inner_turn_its_moves_are_shown_and_out_again(tmp_path: Path) -> None:
     with shop(tmp_path) as session:
         debugger = session.start("LAMP")
-        status = ordered(debugger, "into")
+        status = give(debugger, "into")
         name = f"0.0@{debugger.id}"
-        assert (status.phase, status.seq, status.inner, status.text) == (
-            "paused",
-            0,
-            (name,),
-            f"inside {name}",
-        )
+        assert status.phase == "paused"
+        assert status.seq == 0
+        assert status.inner == (name,)
+        assert status.text == f"inside {name}"
         assert acts(tmp_path) == 0
         inner = session.open(name)
         assert (inner.status.phase, inner.status.state, inner.table) == ("paused", "Reserve", order.TABLE)
-        assert ordered(inner, "step").state == "Charge"
+        assert give(inner, "step").state == "Charge"
         assert [step.row for step in inner.record.steps()] == ["Reserve.done"]
         inner.breakpoint("state", "Ship")
-        met = ordered(inner, "continue")
+        met = give(inner, "continue")
         assert (met.reason, met.state, acts(tmp_path)) == ("breakpoint", "Ship", 2)
-        assert ordered(inner, "continue").phase == "ended"
+        assert give(inner, "continue").phase == "ended"
         until(lambda: debugger.status.text == "RunTurn done", "the outer turn")
         assert debugger.status.seq == 0
-        assert ordered(debugger, "continue").phase == "ended"
+        assert give(debugger, "continue").phase == "ended"
         assert debugger.record.info.exit == "delivered"
 
 
@@ -86,24 +80,24 @@ def test_into_an_inner_turn_its_moves_are_shown_and_out_again(tmp_path: Path) ->
 def test_the_outer_turn_goes_on_with_all_inside(command: str, phase: str, tmp_path: Path) -> None:
     with shop(tmp_path) as session:
         debugger = session.start("LAMP")
-        ordered(debugger, "into")
-        until(lambda: ordered(debugger, "into").text.startswith("inside"), "the same inside")
-        status = ordered(debugger, command)
+        give(debugger, "into")
+        until(lambda: give(debugger, "into").text.startswith("inside"), "the same inside")
+        status = give(debugger, command)
         assert (status.phase, status.seq, acts(tmp_path)) == (phase, 1, 3)
 
 
 def test_each_branch_is_looked_into_alone(tmp_path: Path) -> None:
     session = DebugSession.of_workflow(parallel.workflow(tmp_path))
     debugger = session.start("a, b")
-    ordered(debugger, "into")
+    give(debugger, "into")
     names = (f"0.0@{debugger.id}", f"0.1@{debugger.id}")
     until(lambda: debugger.status.inner == names, "both inside")
     first, second = map(session.open, names)
     until(lambda: second.status.phase == "paused", "both at their gates")
-    assert ordered(second, "step").state == "Criticise"
+    assert give(second, "step").state == "Criticise"
     assert (first.status.seq, first.status.state) == (0, "Draft")
     debugger.order("continue")
-    until(lambda: debugger.status.phase == "ended", "the end")
+    ended(debugger)
     assert (first.record.info.exit, second.record.info.exit) == ("accepted", "accepted")
     session.close()
 
@@ -123,25 +117,25 @@ def test_pausing_a_turn_pauses_what_its_state_runs(tmp_path: Path) -> None:
     until(lambda: debugger.status.phase == "paused", "its stop")
     assert debugger.status.text.startswith("inside") or debugger.status.seq or debugger.visit(0)
     debugger.order("continue")
-    until(lambda: debugger.status.phase == "ended", "the end")
+    ended(debugger)
     session.close()
 
 
 def test_a_turn_that_was_left_inside_is_resumed_inside(tmp_path: Path) -> None:
     with shop(tmp_path) as session:
         debugger = session.start("LAMP")
-        ordered(debugger, "into")
+        give(debugger, "into")
         name = debugger.status.inner[0]
-        ordered(session.open(name), "step")
+        give(session.open(name), "step")
         debugger.close()
         until(lambda: session.open(debugger.id).status.phase == "idle", "its rest")
         with pytest.raises(ConfigError, match=f"the turn is of another table; given: {name} of order"):
             session.resume(name)
         again = session.resume(debugger.id)
-        assert ordered(again, "into").inner == (name,)
+        assert give(again, "into").inner == (name,)
         until(lambda: session.open(name).status.phase == "paused", "the inner turn")
         assert (session.open(name).status.seq, acts(tmp_path)) == (1, 1)
-        assert ordered(again, "continue").phase == "ended"
+        assert give(again, "continue").phase == "ended"
         assert acts(tmp_path) == 3
 
 
@@ -149,16 +143,16 @@ def test_an_inner_turn_is_answered_by_hand(tmp_path: Path) -> None:
     with shop(tmp_path) as session:
         debugger = session.start("LAMP")
         debugger.order("hold", {"kinds": ["request"]})
-        (held,) = ordered(debugger, "continue").held
+        (held,) = give(debugger, "continue").held
         debugger.order("answer", {"id": held["id"], "said": {"exit": "sent"}})
-        until(lambda: debugger.status.phase == "ended", "the end")
+        ended(debugger)
         assert (debugger.record.info.exit, acts(tmp_path)) == ("delivered", 0)
 
 
 def test_a_table_without_states_is_played_by_hand_with_all_inside(tmp_path: Path) -> None:
     session = DebugSession.of_workflow(played(parallel.TABLE, {"chapters": 1, "review.rounds": 0}, tmp_path))
     debugger = session.start("")
-    inner = session.open(ordered(debugger, "into").inner[0])
+    inner = session.open(give(debugger, "into").inner[0])
     assert inner.record.snapshot(0)["limits"] == {"rounds": 0, "retries": 2, "unclears": 2}
     inner.order("hold", {"kinds": ["request"]})
     held = 0
@@ -196,10 +190,9 @@ def obeys(debugger: Debugger) -> bool:
 
 @pytest.mark.slow
 def test_an_inner_turn_of_another_process_is_stepped(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "states")))}
     session = DebugSession.of_workflow(parallel.workflow(tmp_path))
     run = [sys.executable, "-c", RUNS, str(tmp_path)]
-    with subprocess.Popen(run, env=environment, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(run, env=environment(), stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline().strip() == "here"
         try:
@@ -227,13 +220,10 @@ def test_an_editor_steps_into_an_inner_turn_as_a_thread(tmp_path: Path) -> None:
         shop(tmp_path) as session,
         editing(workshop_of(tmp_path / "ours", []), opener=lambda _: session) as editor,
     ):
-        editor.ask(
-            "initialize", adapterID="fsm-agent", linesStartAt1=True, columnsStartAt1=True, pathFormat="path"
-        )
+        editor.initialize()
         editor.event("initialized")
-        started = editor.send(
-            "launch", {"table": "examples.nested:workflow", "task": "LAMP", "stopOnEntry": True}
-        )
+        options = {"table": "examples.nested:workflow", "task": "LAMP", "stopOnEntry": True}
+        started = editor.send("launch", options)
         editor.ask("configurationDone")
         editor.answer(started)
         editor.stopped(threadId=1)
@@ -257,7 +247,7 @@ def test_the_page_shows_the_table_of_the_turn_that_is_looked_into(tmp_path: Path
 
     with shop(tmp_path) as session:
         debugger = session.start("LAMP")
-        name = ordered(debugger, "into").inner[0]
+        name = give(debugger, "into").inner[0]
         app = app_of(session, 8123, "token")
         transport = httpx.ASGITransport(app=app)
         headers = {"x-fsm-agent-token": "token"}
@@ -273,4 +263,4 @@ def test_the_page_shows_the_table_of_the_turn_that_is_looked_into(tmp_path: Path
         assert (inside["name"], inside["states"]) == ("order", list(order.TABLE.states))
         assert outside["name"] == "shop"
         assert "state-Reserve" not in str(outside["table"])
-        ordered(debugger, "continue")
+        give(debugger, "continue")

@@ -29,7 +29,7 @@ from fsm_agent.testing import (
     text,
     tools,
 )
-from tests.helpers.waiting import PATIENCE  # fmt: skip
+from tests.helpers.waiting import PATIENCE
 
 
 @tool(effect="pure")
@@ -101,30 +101,36 @@ def test_a_made_test_is_green(name: str, tmp_path: Path) -> None:
     run(make_test(store, turn_id), tmp_path / "played")
 
 
+def test_no_secret_is_in_the_file(tmp_path: Path) -> None:
+    store, turn_id = turn(tmp_path / "home", [text("the key is sk-live-0123456789abcdef")])
+    source = make_test(store, turn_id)
+    assert "sk-live-0123456789abcdef" not in source
+    run(source, tmp_path / "played")
+
+
 def test_it_is_red_when_the_turn_goes_another_way(tmp_path: Path) -> None:
     store, turn_id = turn(tmp_path / "home", [tools(call("look")), text("blue")])
     source = make_test(store, turn_id)
-    with pytest.raises(AssertionError):
-        run(source.replace("CallLLM.text", "CallLLM.blank"), tmp_path / "a")
-    with pytest.raises(AssertionError):
-        run(source.replace("'text': 'blue'", "'text': 'green'"), tmp_path / "b")
-    with pytest.raises(AssertionError):
-        run(source.replace("'call_1_0': [", "'call_9_9': ["), tmp_path / "c")
+    for number, (old, new) in enumerate(
+        (
+            ("CallLLM.text", "CallLLM.blank"),
+            ("'text': 'blue'", "'text': 'green'"),
+            ("'call_1_0': [", "'call_9_9': ["),
+        )
+    ):
+        with pytest.raises(AssertionError):
+            run(source.replace(old, new), tmp_path / str(number))
 
 
 def test_approvals_fallbacks_and_settings(tmp_path: Path) -> None:
     script = [
-        tools(call("paint", {"thing": "wall"}), call("paint", {"thing": "door"})),
+        tools(*(call("paint", {"thing": thing}) for thing in ("wall", "door"))),
         status(404),
         text("done"),
     ]
-    model = ScriptedModel([text("from the fallback")])
-    options: dict[str, Any] = {
-        "callbacks": {"approval": allow},
-        "fallbacks": [{"model": model}],
-        "settings": {"max_iterations": 5},
-    }
-    store, turn_id = turn(tmp_path / "home", script, **options)
+    fallback = {"model": ScriptedModel([text("from the fallback")])}
+    options = {"fallbacks": [fallback], "settings": {"max_iterations": 5}}
+    store, turn_id = turn(tmp_path / "home", script, callbacks={"approval": allow}, **options)
     source = make_test(store, turn_id)
     assert "'max_iterations': 5" in source
     run(source, tmp_path / "played")
@@ -133,16 +139,8 @@ def test_approvals_fallbacks_and_settings(tmp_path: Path) -> None:
 def test_a_turn_with_history_and_one_that_was_interrupted(tmp_path: Path) -> None:
     store, agents = Store(tmp_path / "home", "normal"), list[Agent]()
     script = [text("hello"), interrupting(agents), text("never")]
-    agents.append(
-        Agent(
-            ScriptedModel(script),
-            tools=[look],
-            toolsets=[],
-            home=tmp_path / "home",
-            store=store,
-            clock=FakeClock(),
-        )
-    )
+    options: dict[str, Any] = {"toolsets": [], "home": tmp_path / "home", "store": store}
+    agents.append(Agent(ScriptedModel(script), tools=[look], clock=FakeClock(), **options))
     agents[0].run_conversation("hello")
     agents[0].run_conversation("what colour is the sky?")
     info = agents[0].journal.recent(1)[0]
@@ -157,14 +155,8 @@ def test_a_fork_with_an_answer_by_hand(tmp_path: Path) -> None:
 
     def agent(hint: str | None) -> Agent:
         script = repeat(lambda body: text(f"it says {body['messages'][-1]['content']}"))
-        return Agent(
-            ScriptedModel(script),
-            tools=[look],
-            toolsets=[],
-            home=tmp_path / "home",
-            store=store,
-            clock=FakeClock(),
-        )
+        options: dict[str, Any] = {"toolsets": [], "home": tmp_path / "home", "store": store}
+        return Agent(ScriptedModel(script), tools=[look], clock=FakeClock(), **options)
 
     workshop = DebugSession(store, agent)
     fork = workshop.fork(turn_id, 3, {"results": {"call_1_0": "the sky is green"}})
@@ -179,18 +171,7 @@ def test_what_cannot_be_a_test_is_refused(tmp_path: Path) -> None:
     unfinished = Agent(ScriptedModel([]), toolsets=[], home=tmp_path / "home", store=store).start("wait")
     with pytest.raises(ConfigError, match="no such turn"):
         make_test(store, unfinished.id)
-    store.database.write(
-        lambda c: (
-            c.execute("UPDATE transitions SET row = 'CallLLM.blank' WHERE turn = ? AND seq = 3", (turn_id,))
-            and None
-        )
-    )
+    other = "UPDATE transitions SET row = 'CallLLM.blank' WHERE turn = ? AND seq = 3"
+    store.database.write(lambda c: c.execute(other, (turn_id,)) and None)
     with pytest.raises(ConfigError, match=r"does not come out the same .*: move 3 is another"):
         make_test(store, turn_id)
-
-
-def test_no_secret_is_in_the_file(tmp_path: Path) -> None:
-    store, turn_id = turn(tmp_path / "home", [text("the key is sk-live-0123456789abcdef")])
-    source = make_test(store, turn_id)
-    assert "sk-live-0123456789abcdef" not in source
-    run(source, tmp_path / "played")

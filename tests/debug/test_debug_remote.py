@@ -72,11 +72,8 @@ class Elsewhere:
     def __init__(self, home: Path, rounds: int, *, attended: bool = False) -> None:
         self.home = home
         home.mkdir()
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(rounds), str(home), *(["attended"] if attended else [])],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, "-c", PROGRAM, str(rounds), str(home), *(["attended"] if attended else [])]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.store = Store(home, "normal")
         self.turn = self._wait()
 
@@ -187,24 +184,17 @@ def test_a_question_asked_at_a_terminal_elsewhere_is_answered_here(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_turn_does_not_wait_for_a_debugger_that_died(elsewhere: Elsewhere) -> None:
-    debugger = subprocess.Popen(
-        [sys.executable, "-c", DEBUGGER, str(elsewhere.home), elsewhere.turn],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert debugger.stdout is not None
-    assert debugger.stdout.readline() == "paused\n"
-    turns = Turns(elsewhere.store.database)
-    here = turns.info(elsewhere.turn).seq
-    debugger.kill()
-    debugger.wait()
-    debugger.stdout.close()
+def test_a_turn_does_not_wait_for_a_debugger_that_died_and_is_idle_when_its_process_did(
+    elsewhere: Elsewhere,
+) -> None:
+    command = [sys.executable, "-c", DEBUGGER, str(elsewhere.home), elsewhere.turn]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "paused\n"
+        turns = Turns(elsewhere.store.database)
+        here = turns.info(elsewhere.turn).seq
+        other.kill()
     until(lambda: turns.info(elsewhere.turn).seq > here, "the next move")
-
-
-@pytest.mark.slow
-def test_a_turn_whose_process_died_is_said_to_be_idle(elsewhere: Elsewhere) -> None:
     debugger = Debugger.attach(elsewhere.store, elsewhere.turn)
     elsewhere.process.kill()
     assert asyncio.run(debugger.settled(PATIENCE)).phase == "idle"

@@ -46,23 +46,21 @@ class Served:
         store = store_for(home, "normal")
 
         def agent(hint: str | None) -> Agent:
-            return Agent(
+            model, options = (
                 ScriptedModel(repeat(script)),
-                tools=[secrets],
-                toolsets=[],
-                clock=FakeClock(),
-                home=home,
-                store=store,
+                {"clock": FakeClock(), "home": home, "store": store},
             )
+            return Agent(model, tools=[secrets], toolsets=[], **options)
 
-        made = agent(None)
-        made.run_conversation("tell me")
-        self.turn = made.journal.recent(1)[0].id
-        self.workshop = DebugSession(store, agent)
-        self.server = DebugServer(self.workshop, first=self.turn, hide=[OWN])
+        self.turn = agent(None).run_conversation("tell me").turn_id
+        self.serve(DebugSession(store, agent), first=self.turn, hide=[OWN])
+
+    def serve(self, workshop: DebugSession, **options: Any) -> None:
+        self.workshop, self.server = workshop, DebugServer(workshop, **options)
         self.server.start()
         self.base = self.server.address
         self.own = self.base.rstrip("/")
+        self.client = httpx.Client()
 
     def ask(self, path: str, method: str = "GET", **options: Any) -> httpx.Response:
         """As the page: with the token, and the origin where something changes."""
@@ -70,9 +68,10 @@ class Served:
         if method == "POST":
             headers = {"origin": self.own, "content-type": "application/json", **headers}
         headers = {name: value for name, value in headers.items() if value is not None}
-        return httpx.request(method, self.base + path.lstrip("/"), headers=headers, **options)
+        return self.client.request(method, self.base + path.lstrip("/"), headers=headers, **options)
 
     def close(self) -> None:
+        self.client.close()
         self.server.stop()
         self.workshop.close()
 
@@ -88,12 +87,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def test_it_listens_on_this_machine_only(served: Served) -> None:
-    assert served.server._socket.getsockname()[0] == "127.0.0.1"
-    with (
-        socket.create_server(("127.0.0.1", 0)) as other,
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.2", served.server.port))  # would be taken if it listened on every address
+    taken, refused = (
+        socket.create_server(("127.0.0.1", 0)),
         pytest.raises(ConfigError, match="port cannot be used"),
-    ):
-        DebugServer(served.workshop, other.getsockname()[1])
+    )
+    with taken, refused:
+        DebugServer(served.workshop, taken.getsockname()[1])
 
 
 def test_nothing_of_a_turn_is_given_without_the_token(served: Served) -> None:
@@ -101,24 +102,19 @@ def test_nothing_of_a_turn_is_given_without_the_token(served: Served) -> None:
         *("", "x" * 32, served.server.token[:-1], f"{served.server.token}x"),
         *(served.server.token.swapcase(), "\xe9".encode("latin-1")),
     )
-    for path in (
-        "api/hello",
-        "api/turns",
-        f"api/turns/{served.turn}/events",
-        "nowhere",
-        "static",
-        "//static/app.js",
-    ):
-        assert httpx.get(served.base + path).status_code == 403
+    of_a_turn = f"api/turns/{served.turn}/events"
+    for path in ("api/hello", "api/turns", of_a_turn, "nowhere", "static", "//static/app.js"):
+        assert served.client.get(served.base + path).status_code == 403
         for token in wrong:
-            assert httpx.get(served.base + path, headers={"x-fsm-agent-token": token}).status_code == 403
-        assert httpx.get(f"{served.base}{path}?token={served.server.token}").status_code == 403
+            asked = served.client.get(served.base + path, headers={"x-fsm-agent-token": token})
+            assert asked.status_code == 403
+        assert served.client.get(f"{served.base}{path}?token={served.server.token}").status_code == 403
 
 
 def test_the_token_is_in_no_cookie_and_not_in_what_a_browser_sends(served: Served) -> None:
     address, _, secret = served.server.url.partition("#")
     assert (address, secret) == (f"{served.base}?turn={served.turn}", f"token={served.server.token}")
-    answer = httpx.get(served.server.url)
+    answer = served.client.get(served.server.url)
     assert answer.is_success
     assert "set-cookie" not in answer.headers
     assert served.server.token not in answer.text
@@ -129,11 +125,9 @@ def test_the_token_is_in_no_cookie_and_not_in_what_a_browser_sends(served: Serve
 )
 def test_dns_rebinding_is_refused(served: Served, host: str) -> None:
     """A name of somebody else's that was made to mean 127.0.0.1 says itself in ``Host``."""
-    assert served.ask("api/hello", headers={"host": host}).status_code == 421
-    assert (
-        served.ask(f"api/turns/{served.turn}/fork", "POST", headers={"host": host}, content="{}").status_code
-        == 421
-    )
+    headers, fork = {"host": host}, f"api/turns/{served.turn}/fork"
+    assert served.ask("api/hello", headers=headers).status_code == 421
+    assert served.ask(fork, "POST", headers=headers, content="{}").status_code == 421
 
 
 @pytest.mark.parametrize(
@@ -141,29 +135,24 @@ def test_dns_rebinding_is_refused(served: Served, host: str) -> None:
 )
 def test_other_sites_cannot_post(served: Served, origin: str) -> None:
     """Even with the token."""
-    answer = served.ask(
-        f"api/turns/{served.turn}/fork", "POST", headers={"origin": origin}, content=b'{"at": 1}'
-    )
+    fork, headers = f"api/turns/{served.turn}/fork", {"origin": origin}
+    answer = served.ask(fork, "POST", headers=headers, content=b'{"at": 1}')
     assert answer.status_code == 403
     assert len(served.workshop.recent()) == 1
 
 
-def test_a_form_cannot_post_even_from_our_own_page(served: Served) -> None:
+def test_other_sites_cannot_read(served: Served) -> None:
+    # and a form cannot post, even from our own page
     form = {"content-type": "application/x-www-form-urlencoded"}
     assert served.ask("api/turns", "POST", headers=form, content=b"text=hello").status_code == 415
-
-
-def test_other_sites_cannot_read(served: Served) -> None:
     for site in ("cross-site", "same-site"):
         assert served.ask("api/turns", headers={"sec-fetch-site": site}).status_code == 403
     assert served.ask("api/turns", headers={"sec-fetch-site": "same-origin"}).is_success
 
 
 def test_a_program_may_use_the_token_in_a_header(served: Served) -> None:
-    headers = {"x-fsm-agent-token": served.server.token, "content-type": "application/json"}
-    answer = httpx.post(
-        f"{served.base}api/turns/{served.turn}/breakpoints", headers=headers, json={"all": []}
-    )
+    where = f"api/turns/{served.turn}/breakpoints"
+    answer = served.ask(where, "POST", headers={"origin": None}, json={"all": []})
     assert answer.json() == {"breakpoints": []}
 
 
@@ -176,13 +165,8 @@ def test_a_program_may_use_the_token_in_a_header(served: Served) -> None:
 def test_only_the_files_of_the_page_can_be_had(served: Served, path: str) -> None:
     """Sent as it is: a client would tidy the path up."""
     server = served.server
-    lines = [
-        f"GET /{path} HTTP/1.1",
-        f"Host: 127.0.0.1:{server.port}",
-        f"x-fsm-agent-token: {server.token}",
-        "Connection: close",
-    ]
-    head = "\r\n".join([*lines, "", ""])
+    token = f"x-fsm-agent-token: {server.token}"
+    head = f"GET /{path} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n{token}\r\nConnection: close\r\n\r\n"
     with socket.create_connection(("127.0.0.1", served.server.port), timeout=PATIENCE) as connection:
         connection.sendall(head.encode())
         said = b""
@@ -193,12 +177,8 @@ def test_only_the_files_of_the_page_can_be_had(served: Served, path: str) -> Non
 
 
 def test_every_answer_forbids_foreign_code(served: Served) -> None:
-    for answer in (
-        served.ask(""),
-        served.ask("api/turns"),
-        served.ask("static/app.js"),
-        httpx.get(served.base),
-    ):
+    answers = [served.ask(path) for path in ("", "api/turns", "static/app.js")]
+    for answer in (*answers, served.client.get(served.base)):
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "script-src 'self'" in policy
@@ -223,18 +203,10 @@ def test_no_secret_is_on_the_page(served: Served) -> None:
 
 
 def test_masking_by_name_and_by_shape() -> None:
-    value = {
-        "api_key": "abc",
-        "OPENAI_API_KEY": "abc",
-        "password": "",
-        "max_tokens": 5,
-        "list": [{"secret": "x"}],
-        "text": f"Bearer {KEY}",
-    }
-    assert mask_json(value) == {
-        "api_key": "***", "OPENAI_API_KEY": "***", "password": "", "max_tokens": 5,
-        "list": [{"secret": "***"}], "text": "Bearer ***",
-    }  # fmt: skip
+    kept, list_of = {"password": "", "max_tokens": 5}, [{"secret": "x"}]
+    value = {"api_key": "abc", "OPENAI_API_KEY": "abc", **kept, "list": list_of, "text": f"Bearer {KEY}"}
+    masked = {"api_key": "***", "OPENAI_API_KEY": "***", "list": [{"secret": "***"}], "text": "Bearer ***"}
+    assert mask_json(value) == {**kept, **masked}
     assert mask_json(["xyzzy-xyzzy"], ["xyzzy-xyzzy"]) == ["***"]
 
 
@@ -244,46 +216,32 @@ def test_masking_by_name_and_by_shape() -> None:
 def test_moves_come_by_windows(served: Served) -> None:
     answer = served.ask(f"api/turns/{served.turn}/moves?first=2&last=4").json()
     assert [move["seq"] for move in answer["moves"]] == [2, 3, 4]
-    assert (
-        served.ask(f"api/turns/{served.turn}/moves?first=x").json()["error"].startswith("first is no number")
-    )
-
-
-def test_a_position_has_everything(served: Served) -> None:
+    wrong = served.ask(f"api/turns/{served.turn}/moves?first=x").json()["error"]
+    assert wrong.startswith("first is no number")
     at = served.ask(f"api/turns/{served.turn}/at/4").json()
-    assert (at["move"]["row"], at["state"], at["messages"], at["messagesBefore"]) == (
-        "ExecuteTools.done",
-        "BuildMessages",
-        3,
-        1,
-    )
+    assert at["move"]["row"] == "ExecuteTools.done"
+    assert at["state"] == "BuildMessages"
+    assert at["messages"] == 3
+    assert at["messagesBefore"] == 1
     assert "RunTool" in [one["kind"] for one in at["visit"]]
     assert served.ask(f"api/turns/{served.turn}/at/99").json()["error"].startswith("turn")
 
 
 @pytest.mark.behaviour("FSM-10")
 def test_a_fork_is_started_stepped_and_told(served: Served) -> None:
-    made = served.ask(
-        f"api/turns/{served.turn}/fork", "POST", json={"at": 3, "edit": {"results": {"call_1_0": "nothing"}}}
-    ).json()["turn"]
-    with httpx.stream(
-        "GET", f"{served.base}api/turns/{made}/events", headers={"x-fsm-agent-token": served.server.token}
-    ) as stream:
+    edit, token = {"results": {"call_1_0": "nothing"}}, {"x-fsm-agent-token": served.server.token}
+    made = served.ask(f"api/turns/{served.turn}/fork", "POST", json={"at": 3, "edit": edit}).json()["turn"]
+    with httpx.stream("GET", f"{served.base}api/turns/{made}/events", headers=token) as stream:
         lines = stream.iter_lines()
         assert json.loads(next(lines).removeprefix("data: "))["data"]["status"]["phase"] == "paused"
         served.ask(f"api/turns/{made}/orders/step", "POST", json={})
-        told = [
-            json.loads(line.removeprefix("data: "))
-            for line in islice((one for one in lines if one.startswith("data: ")), 3)
-        ]
+        data = (line.removeprefix("data: ") for line in lines if line.startswith("data: "))
+        told = [json.loads(line) for line in islice(data, 3)]
     assert [one["kind"] for one in told] == ["running", "moved", "paused"]
     assert told[1]["data"]["row"] == "ExecuteTools.done"
     assert served.ask(f"api/compare?left={served.turn}&right={made}").json()["said"] == 4
-    assert (
-        served.ask(f"api/turns/{made}/orders/jump", "POST", json={})
-        .json()["error"]
-        .startswith("no such order")
-    )
+    wrong = served.ask(f"api/turns/{made}/orders/jump", "POST", json={}).json()["error"]
+    assert wrong.startswith("no such order")
 
 
 def test_what_is_no_json_is_refused(served: Served) -> None:
@@ -296,15 +254,10 @@ def test_every_script_and_style_is_our_own(served: Served) -> None:
     """No address of another site in what is served, but names of formats and of licences."""
     allowed = re.compile(r"http://www\.w3\.org/\d{4}/|http://127\.0\.0\.1")
     for name, asset in assets().items():
-        found = [
-            one for one in re.findall(r"https?://[^\"'\s)]+", asset.body.decode()) if not allowed.match(one)
-        ]
-        assert found == [], name
-    assert {name for name in assets() if name.startswith("vendor/")} == {
-        "vendor/preact.mjs",
-        "vendor/preact-hooks.mjs",
-        "vendor/htm.mjs",
-    }
+        addresses = re.findall(r"https?://[^\"'\s)]+", asset.body.decode())
+        assert [one for one in addresses if not allowed.match(one)] == [], name
+    vendored = {name.removeprefix("vendor/") for name in assets() if name.startswith("vendor/")}
+    assert vendored == {"preact.mjs", "preact-hooks.mjs", "htm.mjs"}
 
 
 def test_the_map_has_every_state_and_every_row() -> None:
@@ -322,14 +275,8 @@ def test_children_stand_below_the_turn_that_began_them(tmp_path: Path) -> None:
     store = store_for(tmp_path / "home", "normal")
     helper = Agent(ScriptedModel([text("meow")]), name="cats", toolsets=[], home=tmp_path / "other")
     script = [tools(call("cats", {"task": "ask"})), text("done"), text("again")]
-    boss = Agent(
-        ScriptedModel(script),
-        name="boss",
-        toolsets=[],
-        tools=[helper.as_tool()],
-        home=store.home,
-        store=store,
-    )
+    options = {"tools": [helper.as_tool()], "home": store.home, "store": store}
+    boss = Agent(ScriptedModel(script), name="boss", toolsets=[], **options)
     boss.chat("one")
     boss.chat("two")
     workshop = DebugSession(store)
@@ -356,10 +303,7 @@ def test_what_waits_is_shown_whole_and_answered_once(tmp_path: Path) -> None:
     with pytest.raises(TurnSuspended):
         agent(None).chat("go")
     made = Served.__new__(Served)
-    made.workshop = DebugSession(store, agent)
-    made.server = DebugServer(made.workshop)
-    made.server.start()
-    made.base, made.own = made.server.address, made.server.address.rstrip("/")
+    made.serve(DebugSession(store, agent))
     try:
         [item] = made.ask("api/pending").json()["pending"]
         assert (item["kind"], item["choices"][0]) == ("approval", "once")

@@ -5,52 +5,40 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-import httpx2 as httpx
 import pytest
 
 from examples import review_loop
-from examples.order import workflow as order_flow
 from examples.review_loop import TABLE as REVIEW
 from fsm_agent import BaseTurn, Workflow
-from fsm_agent.cli.entry import main
-from fsm_agent.debug import Debugger, DebugSession, Status
+from fsm_agent.debug import Debugger, DebugSession
 from fsm_agent.debug.core.engines import LocalEngine
 from fsm_agent.debug.core.manual import played
 from fsm_agent.errors import ConfigError, UndeclaredEvent
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
-from tests.helpers.dap_editor import editing
-from tests.helpers.waiting import PATIENCE, until, until_so
+from tests.helpers.dap_editor import editing, workshop_of
+from tests.helpers.debugging import ended, give, next_held
+from tests.helpers.waiting import until
 
 ROOT = Path(__file__).parents[2]
 
 # A van that breaks down
 
 AGAIN = Rung("drive again", "Drive", left("tries"), ("tries",))
-PARCEL = Table(
-    name="parcel",
-    states=("Pack", "Drive", "Done"),
-    final="Done",
-    counters=(Counter("tries"),),
-    lines=lines_of(
-        {
-            "Pack": [on("packed", go("Drive"), why="the parcel is closed")],
-            "Drive": [
-                on("arrived", end("delivered", "Done"), why="at the door"),
-                on("broken", AGAIN, end("lost", "Done"), why="the van broke down"),
-                on("stopped", end("stopped", "Done"), why="somebody said so"),
-            ],
-        }
-    ),
-)
+LINES = {
+    "Pack": [on("packed", go("Drive"), why="the parcel is closed")],
+    "Drive": [
+        on("arrived", end("delivered", "Done"), why="at the door"),
+        on("broken", AGAIN, end("lost", "Done"), why="the van broke down"),
+        on("stopped", end("stopped", "Done"), why="somebody said so"),
+    ],
+}
+PARCEL = Table("parcel", ("Pack", "Drive", "Done"), "Done", (Counter("tries"),), lines_of(LINES))
 
 
 @dataclass(frozen=True)
@@ -113,11 +101,9 @@ class Post:
 
     async def perform(self, request: Any) -> Any:
         self.asked.append(request)
-        return (
-            Weather(self.skies.pop(0) if len(self.skies) > 1 else self.skies[0])
-            if isinstance(request, LookOut)
-            else None
-        )
+        if not isinstance(request, LookOut):
+            return None
+        return Weather(self.skies.pop(0) if len(self.skies) > 1 else self.skies[0])
 
     def flow(self, home: Path) -> Workflow[Parcel]:
         return Workflow(PARCEL, STATES, Parcel, self.perform, begin=parcel, home=home)
@@ -145,67 +131,44 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     made.workshop.close()
 
 
-def order(debugger: Debugger, name: str, **body: Any) -> Status:
-    async def ordered() -> Status:
-        debugger.order(name, body)
-        return await debugger.settled(PATIENCE)
-
-    return asyncio.run(ordered())
-
-
 def test_it_is_stepped_stopped_and_looked_at(desk: Desk) -> None:
     debugger = desk.start()
     assert (debugger.status.phase, debugger.status.state, desk.post.asked) == ("paused", "Pack", [])
-    assert order(debugger, "into").text == "Honk done"
+    assert give(debugger, "into").text == "Honk done"
     assert desk.post.asked == [Honk(1)]
-    assert order(debugger, "step").state == "Drive"
+    assert give(debugger, "step").state == "Drive"
     debugger.breakpoint("arrow", "Drive->Drive", condition="tries >= 1")
-    met = order(debugger, "continue")
+    met = give(debugger, "continue")
     assert (met.reason, met.seq, met.state) == ("breakpoint", 2, "Drive")
     (move,) = debugger.record.moves(2, 2)
-    assert (move["row"], move["guards"], move["changes"]) == (
-        "Drive.broken/1",
-        [["tries left", True]],
-        [["tries", 0, 1]],
-    )
+    assert move["row"] == "Drive.broken/1"
+    assert move["guards"] == [["tries left", True]]
+    assert move["changes"] == [["tries", 0, 1]]
     (visit,) = debugger.record.visit(1)
     assert visit["request"] == {"is": "LookOut", "place": "hill"}
     assert visit["reply"] == {"is": "Weather", "sky": "grey", "degrees": 0}
     assert debugger.record.counters(2, ["tries"]) == {"tries": 1}
     facts = debugger.record.snapshot(2)
-    assert (facts["what"], facts["sky"], facts["limits"], facts["tries"]) == (
-        "a vase",
-        "grey",
-        {"tries": 2},
-        1,
-    )
+    assert facts["what"] == "a vase"
+    assert facts["sky"] == "grey"
+    assert facts["limits"] == {"tries": 2}
+    assert facts["tries"] == 1
     assert "secret" not in facts
     assert [one["field"] for one in debugger.record.changed(2)] == ["tries", "sky"]
 
     assert debugger.cursor.back() == 1
     assert len(desk.post.asked) == 2, "looking back asks nothing"
-    assert order(debugger, "continue").phase == "ended"
+    assert give(debugger, "continue").phase == "ended"
     assert debugger.record.info.exit == "delivered"
-
-
-def test_step_over_leaves_the_state_however_often_it_is_repeated(desk: Desk) -> None:
-    debugger = desk.start()
-    assert order(debugger, "over").state == "Drive"
-    assert order(debugger, "over").state == "Done"
-    assert [step.row for step in debugger.record.steps()] == [
-        "Pack.packed",
-        "Drive.broken/1",
-        "Drive.arrived",
-    ]
 
 
 def test_a_fork_goes_on_from_a_position_with_changes(desk: Desk) -> None:
     first = desk.start()
-    order(first, "continue")
+    give(first, "continue")
     desk.post.skies = ["grey"]
     fork = desk.workshop.fork(first.id, 1, {"counters": {"tries": 2}, "fields": {"what": "a lamp"}})
     assert (fork.status.seq, fork.status.state, fork.record.snapshot(1)["what"]) == (1, "Drive", "a lamp")
-    order(fork, "continue")
+    give(fork, "continue")
     assert fork.record.info.exit == "lost", "both tries were spent already"
     assert first.record.snapshot(1)["what"] == "a vase"
     found = desk.workshop.compare(first.id, fork.id)
@@ -227,39 +190,26 @@ def test_a_fork_goes_on_from_a_position_with_changes(desk: Desk) -> None:
 def test_requests_are_held_back_and_answered_by_hand(desk: Desk) -> None:
     debugger = desk.start()
     debugger.order("hold", {"kinds": ["request"]})
-    (held,) = order(debugger, "continue").held
+    (held,) = give(debugger, "continue").held
     assert (held["name"], held["request"], held["answerable"]) == ("Honk", {"is": "Honk", "times": 1}, False)
     with pytest.raises(ConfigError, match="in class Honk: reply: ClassVar"):
         debugger.order("answer", {"id": held["id"], "said": "honked"})
     debugger.order("let", {"id": held["id"]})
-    held = _held_next(debugger, held["id"])
+    held = next_held(debugger, held["id"])
     assert (held["name"], held["answerable"]) == ("LookOut", True)
     with pytest.raises(ConfigError, match="sky, degrees"):
         debugger.order("answer", {"id": held["id"], "said": {"wind": 3}})
     debugger.order("answer", {"id": held["id"], "said": {"sky": "blue", "degrees": 20}})
-    assert asyncio.run(_ended(debugger)).phase == "ended"
+    ended(debugger)
     assert desk.post.asked == [Honk(1)]
     assert debugger.record.visit(1)[0]["reply"] == {"is": "Weather", "sky": "blue", "degrees": 20}
     with pytest.raises(ConfigError, match="this cannot be held back"):
         desk.start().order("hold", {"kinds": ["model"]})
 
 
-def _held_next(debugger: Debugger, before: int) -> dict[str, Any]:
-    def held() -> list[dict[str, Any]]:
-        return [one for one in debugger.status.held if one["id"] != before]
-
-    until(lambda: bool(held()), "another question")
-    return held()[0]
-
-
-async def _ended(debugger: Debugger) -> Status:
-    await until_so(lambda: debugger.status.phase == "ended", "the end")
-    return debugger.status
-
-
 def test_people_say_things_to_a_turn_that_can_hear(desk: Desk) -> None:
     debugger = desk.start()
-    order(debugger, "interrupt", message="enough")
+    give(debugger, "interrupt", message="enough")
     assert debugger.record.info.exit == "stopped"
     assert debugger.record.snapshot(2)["told"] == ["stop: enough"]
     with pytest.raises(ConfigError, match=r"a method steer\(text\)"):
@@ -268,12 +218,12 @@ def test_people_say_things_to_a_turn_that_can_hear(desk: Desk) -> None:
 
 def test_a_turn_that_was_left_is_resumed_where_it_was(desk: Desk) -> None:
     debugger = desk.start()
-    order(debugger, "step")
+    give(debugger, "step")
     debugger.close()
     until(lambda: desk.workshop.open(debugger.id).status.phase == "idle", "its rest")
     resumed = desk.workshop.resume(debugger.id)
     assert (resumed.status.phase, resumed.status.seq) == ("paused", 1)
-    assert order(resumed, "continue").phase == "ended"
+    assert give(resumed, "continue").phase == "ended"
     assert resumed.record.count == 3
     with pytest.raises(ConfigError, match="the turn ended with"):
         desk.workshop.resume(debugger.id)
@@ -281,8 +231,8 @@ def test_a_turn_that_was_left_is_resumed_where_it_was(desk: Desk) -> None:
 
 def test_a_run_is_exported_and_imported(desk: Desk, tmp_path: Path) -> None:
     first = desk.start()
-    order(first, "continue")
-    order(fork := desk.workshop.fork(first.id, 1), "continue")
+    give(first, "continue")
+    give(fork := desk.workshop.fork(first.id, 1), "continue")
     other = Desk(tmp_path / "elsewhere")
     imported = other.workshop.open(other.workshop.import_(desk.workshop.export(fork.id)))
     assert [step.row for step in imported.record.steps()] == [step.row for step in fork.record.steps()]
@@ -309,7 +259,7 @@ def test_a_program_runs_its_own_turn_and_a_debugger_finds_it(desk: Desk) -> None
     second = Parcel("a stool", turn_id="parcel-x")
     debugger = Debugger.of(desk.store, desk.flow.start(second))
     assert isinstance(debugger.engine, LocalEngine)
-    assert order(debugger, "over").state == "Drive"
+    assert give(debugger, "over").state == "Drive"
     assert second.state == "Drive", "it is the caller's own turn that moves"
     debugger.close()
     with pytest.raises(ConfigError, match="stored already"):
@@ -325,17 +275,6 @@ def test_a_turn_that_is_begun_anew_in_its_session_gives_the_old_one_up(desk: Des
     second = desk.flow.start(Parcel("a stool", turn_id="parcel-2nd"), session="stools").run()
     assert second.exit == "delivered"
     assert desk.flow.journal.info("parcel-1st").exit == "abandoned"
-
-
-def test_what_makes_no_turn_is_said_in_one_line(tmp_path: Path) -> None:
-    def broken(text: str) -> Parcel:
-        raise KeyError("no parcels today")
-
-    workshop = DebugSession.of_workflow(
-        Workflow(PARCEL, STATES, Parcel, Post().perform, begin=broken, home=tmp_path)
-    )
-    with pytest.raises(ConfigError, match=r"no turn could be made of this \(KeyError: 'no parcels today'\)"):
-        workshop.start("x")
 
 
 @dataclass
@@ -364,158 +303,49 @@ class Unstorable(BaseTurn):
 def test_what_does_not_fit_together_is_said_when_it_is_put_together(
     given: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
-    parts: dict[str, Any] = {
-        "table": PARCEL,
-        "states": STATES,
-        "turn": Parcel,
-        "perform": Post().perform,
-        "home": tmp_path,
-    }
+    parts: dict[str, Any] = {"table": PARCEL, "states": STATES, "turn": Parcel, "home": tmp_path}
     with pytest.raises(ConfigError, match=says):
-        Workflow(**{**parts, **given})
+        Workflow(**{**parts, "perform": Post().perform, **given})
 
 
-def test_turns_that_do_not_fit_are_refused(desk: Desk) -> None:
+def test_what_makes_no_turn_or_does_not_fit_is_said_in_one_line(desk: Desk, tmp_path: Path) -> None:
+    def broken(text: str) -> Parcel:
+        raise KeyError("no parcels today")
+
+    flow = Workflow(PARCEL, STATES, Parcel, Post().perform, begin=broken, home=tmp_path)
+    with pytest.raises(ConfigError, match=r"no turn could be made of this \(KeyError: 'no parcels today'\)"):
+        DebugSession.of_workflow(flow).start("x")
     with pytest.raises(ConfigError, match="of another class"):
         desk.flow.start(Taken())  # type: ignore[arg-type]  # that is the point
     with pytest.raises(ConfigError, match="has moved already"):
         desk.flow.start(Parcel("a cup", seq=3))
-
-
-def test_nobody_performs_what_has_no_handler(tmp_path: Path) -> None:
-    flow = Workflow(PARCEL, STATES, Parcel, {LookOut: Post().perform}, home=tmp_path)
-    parcel = Parcel("a cup")
+    cup = Parcel("a cup")
     with pytest.raises(UndeclaredEvent, match="crashed"):
-        flow.start(parcel).run()
-    assert "nobody performs such a request; given: Honk; allowed: LookOut" in parcel.bug
+        Workflow(PARCEL, STATES, Parcel, {LookOut: Post().perform}, home=tmp_path).start(cup).run()
+    assert "nobody performs such a request; given: Honk; allowed: LookOut" in cup.bug
 
 
 def test_a_table_alone_is_played_by_hand(tmp_path: Path) -> None:
     workshop = DebugSession.of_workflow(played(REVIEW, {"rounds": 1}, tmp_path))
     debugger = workshop.start("")
-    held = order(debugger, "continue").held[0]
+    held = give(debugger, "continue").held[0]
     assert (held["kind"], held["events"]) == ("event", ["written", "failed", "cancelled", "crashed"])
     with pytest.raises(ConfigError, match=r"reports no such event.*written, failed"):
         debugger.order("answer", {"id": held["id"], "said": "finished"})
     for event in ("written", "objections", "written", "objections"):
         debugger.order("answer", {"id": held["id"], "said": event})
         if event != "objections" or debugger.record.count < 3:
-            held = _held_next(debugger, held["id"])
-    assert asyncio.run(_ended(debugger)).phase == "ended"
+            held = next_held(debugger, held["id"])
+    ended(debugger)
     assert debugger.record.info.exit == "rounds_spent"
     assert debugger.record.snapshot(4)["path"] == ["written", "objections", "written", "objections"]
     again = workshop.fork(debugger.id, 3)
-    held = order(again, "continue").held[0]
+    held = give(again, "continue").held[0]
     assert held["name"] == "Criticise"
     workshop.close()
 
 
-# Another process
-
-ELSEWHERE = """
-import asyncio, sys, time
-from pathlib import Path
-from tests.debug.test_debug_workflow import Parcel, Post, Weather
-
-class Slow(Post):
-    async def perform(self, request):
-        await asyncio.sleep(0.02)
-        return Weather("grey")
-
-flow = Slow().flow(Path(sys.argv[1]))
-turn = flow.start(Parcel("an anvil", turn_id="parcel-slow", limits={"tries": 2000}))
-print(turn.id, flush=True)
-print(turn.run().exit, flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_a_turn_of_another_process_is_watched_stopped_and_let_go(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-c", ELSEWHERE, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=environment
-    ) as other:
-        assert other.stdout is not None
-        turn = other.stdout.readline().strip()
-        workshop = DebugSession.of_workflow(Post().flow(tmp_path))
-        until(lambda: workshop.newest() == turn and workshop.open(turn).record.count > 1)
-        debugger = workshop.open(turn)
-        assert debugger.status.where == "elsewhere"
-        debugger.order("pause")
-        until(lambda: debugger.status.phase == "paused")
-        here = debugger.record.count
-        debugger.order("step")
-        until(lambda: debugger.status.phase == "paused" and debugger.status.seq == here + 1)
-        debugger.breakpoint("row", "Drive.broken/1", condition=f"tries >= {here + 4}")
-        debugger.order("continue")
-        until(lambda: debugger.status.reason == "breakpoint")
-        assert debugger.record.counters(debugger.status.seq, ["tries"])["tries"] == here + 4
-        debugger.order("interrupt")
-        assert other.stdout.readline().strip() == "stopped"
-        until(lambda: debugger.status.phase == "ended")
-        workshop.close()
-
-
 # The command and an editor
-
-
-@pytest.mark.slow
-def test_the_command_opens_a_table_of_ones_own(tmp_path: Path) -> None:
-    for name, state in (("examples.review_loop:workflow", "Draft"), ("examples.order:TABLE", "Reserve")):
-        command = [
-            sys.executable,
-            "-m",
-            "fsm_agent.cli",
-            "debug",
-            name,
-            "--web",
-            "--port",
-            "0",
-            "--no-open",
-            "--home",
-            str(tmp_path),
-        ]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
-        ) as process:
-            assert process.stdout is not None
-            address, _, query = process.stdout.readline().strip().partition("?")
-            turn, _, token = query.removeprefix("turn=").partition("#token=")
-            headers = {"x-fsm-agent-token": token}
-            hello = httpx.get(f"{address}api/hello", headers=headers).json()
-            assert (hello["states"][0], hello["talks"]) == (state, False)
-            assert f'id="state-{state}"' in hello["map"]
-            assert httpx.get(f"{address}api/turns/{turn}", headers=headers).json()["status"]["state"] == state
-            process.terminate()
-    kept = {info.table_name for info in order_flow(tmp_path).journal.recent()}
-    assert kept == {"order", "review"}, "the store of the home has them all"
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["nothing.here:x"], "cannot be loaded"),
-        (["examples.review_loop:LIMITS"], "this cannot be debugged"),
-        (["examples.review_loop:draft"], "no workflow could be made"),
-        (["tests.debug.test_debug_workflow:nothing"], "makes no workflow"),
-        (["examples.review_loop:TABLE", "--set", "wheels=4"], "no such maximum"),
-        (["examples.review_loop:workflow", "--set", "rounds=4"], "the program's own"),
-        (["examples.review_loop:TABLE", "--attach", "a", "--task", "b"], "only one turn"),
-        (["examples.review_loop:TABLE", "--attach", "nothing"], "no such turn"),
-    ],
-)
-def test_wrong_use_is_one_line(
-    tmp_path: Path, options: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["debug", "--no-open", "--home", str(tmp_path), *options]) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert said.count("\n") == 1
-
-
-def nothing() -> int:
-    return 3
 
 
 def test_an_editor_stops_at_lines_of_ones_own_table(tmp_path: Path) -> None:
@@ -524,17 +354,12 @@ def test_an_editor_stops_at_lines_of_ones_own_table(tmp_path: Path) -> None:
         n for n, text in enumerate(table.read_text("utf-8").splitlines(), 1) if 'on("objections"' in text
     )
     workshop = DebugSession.of_workflow(review_loop.workflow(home=tmp_path))
-    from tests.helpers.dap_editor import workshop_of
-
     with editing(workshop_of(tmp_path / "ours", []), opener=lambda options: workshop) as editor:
-        editor.ask(
-            "initialize", adapterID="fsm-agent", linesStartAt1=True, columnsStartAt1=True, pathFormat="path"
-        )
+        editor.initialize()
         editor.event("initialized")
         started = editor.send("launch", {"table": "examples.review_loop:workflow", "task": "Say it short."})
-        (early,) = editor.ask("setBreakpoints", source={"path": str(table)}, breakpoints=[{"line": line}])[
-            "breakpoints"
-        ]
+        made = editor.ask("setBreakpoints", source={"path": str(table)}, breakpoints=[{"line": line}])
+        (early,) = made["breakpoints"]
         assert not early["verified"], "nobody knows the table yet"
         editor.ask("setExceptionBreakpoints", filters=[])
         editor.ask("configurationDone")
@@ -547,12 +372,8 @@ def test_an_editor_stops_at_lines_of_ones_own_table(tmp_path: Path) -> None:
         assert (top["source"]["path"], top["line"]) == (str(table), line)
         assert editor.evaluate("rounds >= 1", top["id"]) == "true"
         assert editor.evaluate("objections", top["id"]) == '"Which?"'
-        assert [one["name"] for one in editor.ask("scopes", frameId=top["id"])["scopes"]] == [
-            "Counters",
-            "Facts",
-            "Request",
-            "Guards",
-        ]
+        scopes = [one["name"] for one in editor.ask("scopes", frameId=top["id"])["scopes"]]
+        assert scopes == ["Counters", "Facts", "Request", "Guards"]
         counters = editor.scope("Counters", top["id"])["variablesReference"]
         assert editor.values(counters)["rounds"]["type"] == "number, limit 3"
         editor.ask("setVariable", variablesReference=counters, name="rounds", value="3")

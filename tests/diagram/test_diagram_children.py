@@ -36,13 +36,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def session(home: Path) -> str:
     """A session whose one turn had two children."""
-    agent = Agent(
-        ScriptedModel(repeat(provider)),
-        home=home,
-        store=store_for(home, "normal"),
-        clock=FakeClock(),
-        toolsets=["delegate"],
-    )
+    options = {"store": store_for(home, "normal"), "clock": FakeClock(), "toolsets": ["delegate"]}
+    agent = Agent(ScriptedModel(repeat(provider)), home=home, **options)
     agent.run_conversation("divide the work")
     return agent.session_id
 

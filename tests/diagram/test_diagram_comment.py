@@ -8,10 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +20,9 @@ from fsm_agent.diagram.versions.comment import LONGEST, as_comment
 from fsm_agent.diagram.versions.compare import compare
 from fsm_agent.diagram.versions.load import Version
 from fsm_agent.fsm.table import Table
-from tests.diagram.test_diagram_versions import QUIET, TABLE_FILE
+from tests.diagram.test_diagram_versions import QUIET, TABLE_FILE, git
 from tests.helpers.diagram_tables import LIMITS, OTHER, SMALL, proved
+from tests.helpers.http_server import Answer, Asked, HttpServer
 
 ROOT = Path(__file__).parents[2]
 ACTION = ROOT / ".github" / "actions" / "diagram-diff"
@@ -69,12 +68,8 @@ def test_a_comment_without_changes_is_short() -> None:
 
 def test_a_comment_never_gets_too_long() -> None:
     why = "w" * 400
-    many = [
-        replace(line, event=f"{line.event}_{number}", why=why, resets=("asks",))
-        for number in range(150)
-        for line in SMALL.lines
-        if line.source == "Check"
-    ]
+    of_check = [replace(one, why=why, resets=("asks",)) for one in SMALL.lines if one.source == "Check"]
+    many = [replace(one, event=f"{one.event}_{number}") for number in range(150) for one in of_check]
     text = comment_of(OTHER, replace(SMALL, lines=(*SMALL.lines, *many)))
     assert len(text) <= LONGEST
     assert text.count("```") % 2 == 0
@@ -113,30 +108,14 @@ class GitHub:
 def github() -> Iterator[GitHub]:
     state = GitHub()
 
-    class Handler(BaseHTTPRequestHandler):
-        def any(self) -> None:
-            state.tokens.add(self.headers["Authorization"])
-            length = int(self.headers.get("Content-Length") or 0)
-            status, value, link = state.answer(
-                self.command, self.path, json.loads(self.rfile.read(length) or b"null")
-            )
-            self.send_response(status)
-            if link:
-                self.send_header("Link", link)
-            self.end_headers()
-            self.wfile.write(json.dumps(value).encode())
+    def answer(asked: Asked) -> Answer:
+        state.tokens.add(asked.headers["authorization"])
+        status, value, link = state.answer(asked.method, asked.path, json.loads(asked.raw or b"null"))
+        return Answer(status, json.dumps(value).encode(), headers={"Link": link} if link else {})
 
-        do_GET = do_POST = do_PATCH = any
-
-        def log_message(self, *_: Any) -> None:
-            """Nothing: the test looks at what was asked."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield state
-    server.shutdown()
-    server.server_close()
+    with HttpServer(answer) as server:
+        state.url = server.root
+        yield state
 
 
 class Runner:
@@ -158,11 +137,7 @@ class Runner:
         (folder / "event.json").write_text(json.dumps(event))
 
     def git(self, *arguments: str) -> str:
-        user = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
-        done = subprocess.run(
-            ["git", "-C", self.home, *user, *arguments], check=True, capture_output=True, env=QUIET, text=True
-        )
-        return done.stdout.strip()
+        return git(self.home, *arguments)
 
     def commit(self, table: str) -> str:
         (self.home / "loop.py").write_text(table)
@@ -204,17 +179,10 @@ class Runner:
         return said
 
 
-@pytest.fixture
-def play(tmp_path: Path, github: GitHub) -> Callable[..., Runner]:
-    return lambda: Runner(tmp_path, github)
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="runners have a bash")
-def test_the_action_posts_a_comment_and_keeps_it_up_to_date(
-    play: Callable[..., Runner], github: GitHub
-) -> None:
-    runner = play()
+def test_the_action_posts_a_comment_and_keeps_it_up_to_date(tmp_path: Path, github: GitHub) -> None:
+    runner = Runner(tmp_path, github)
     github.comments = [{"id": n, "user": PERSON, "body": f"{MARKER} quoted"} for n in range(1, PAGE + 2)]
     theirs = list(github.comments)
     runner.play()
@@ -240,8 +208,8 @@ def test_the_action_posts_a_comment_and_keeps_it_up_to_date(
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="runners have a bash")
-def test_a_token_that_may_only_read_is_no_failure(play: Callable[..., Runner], github: GitHub) -> None:
-    runner, github.refuses = play(), True
+def test_a_token_that_may_only_read_is_no_failure(tmp_path: Path, github: GitHub) -> None:
+    runner, github.refuses = Runner(tmp_path, github), True
     runner.commit(TABLE_FILE.replace('"gave_up"', '"tired"'))
     said = runner.play()
     assert "::notice::The comparison is in the summary of this job" in said

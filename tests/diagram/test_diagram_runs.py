@@ -6,7 +6,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -15,19 +15,18 @@ import pytest
 from fsm_agent.diagram import written
 from fsm_agent.diagram.counted import coverage, covered, duration, overlaid, path_in_words
 from fsm_agent.diagram.countedtext import counted_json, coverage_markdown, run_markdown
-from fsm_agent.diagram.geometry import Rect
 from fsm_agent.diagram.layers import automatic
 from fsm_agent.diagram.model import Diagram, words
 from fsm_agent.diagram.roomy import roomy
 from fsm_agent.diagram.runs import recorded, tally, tally_from, tally_of
-from fsm_agent.diagram.scene import PAD, TEXT, TITLE, part_width, scene_of
-from fsm_agent.diagram.textwidth import text_width
+from fsm_agent.diagram.scene import scene_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Table
 from fsm_agent_states.logic.layout import LAYOUT
 from fsm_agent_states.table import TURN
 from tests.diagram.test_diagram import visible_text
+from tests.helpers.diagram_reading import unreadable
 from tests.helpers.diagram_tables import SMALL, USUAL, coverage_of, overlay_of, plain, steps, wandering
 
 HEADER = {"kind": "fsm-agent", "version": 1, "of": "turn", "id": "b"}
@@ -49,9 +48,8 @@ def exported(path: Path, *turns: tuple[str, Sequence[Step]], header: object = No
 
 def test_the_moves_of_a_turn_are_read_as_they_were_made(tmp_path: Path) -> None:
     moves = steps(TURN, USUAL)
-    moves[0] = Step(
-        **{**asdict(moves[0]), "guards": [("iterations left", True)], "changes": [("iterations", 0, 1)]}
-    )
+    looked = {"guards": [("iterations left", True)], "changes": [("iterations", 0, 1)]}
+    moves[0] = replace(moves[0], **looked)
     (run,) = recorded(exported(tmp_path / "turn.jsonl", ("a", moves)))
     assert list(run.steps) == moves
 
@@ -71,13 +69,9 @@ def test_turns_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_exports_and_counts_of_tests_add_up(tmp_path: Path) -> None:
-    (tmp_path / "rows.json").write_text(
-        json.dumps({"table": "turn", "rows": {"CallLLM.text": 4, "Prepare.ready": 0}})
-    )
-    moves = steps(TURN, USUAL)
-    found = tally_of(
-        TURN, [exported(tmp_path / "turn.jsonl", ("a", moves)), str(tmp_path / "rows.json")], moves
-    )
+    counts, moves = tmp_path / "rows.json", steps(TURN, USUAL)
+    counts.write_text('{"table": "turn", "rows": {"CallLLM.text": 4, "Prepare.ready": 0}}')
+    found = tally_of(TURN, [exported(tmp_path / "turn.jsonl", ("a", moves)), str(counts)], moves)
     assert found.rows["CallLLM.text"] == 6
     assert found.rows["CallLLM.tools"] == found.rows["Prepare.ready"] == 2
     assert found.rows["Prepare.crashed"] == 0
@@ -97,10 +91,7 @@ def test_exports_and_counts_of_tests_add_up(tmp_path: Path) -> None:
         (b'{"kind": "turn"}\nmove\n', "line 2 is not JSON"),
         (b'{"kind": "move", "seq": 1, "row": "Prepare.ready"}', "line 1 is no whole move"),
         (
-            (
-                b'{"kind": "move", "seq": "1", "source": "a", "event": "b", "dest": "c", "row": "d",'
-                b' "seconds": 0}'
-            ),
+            json.dumps({"kind": "move", "seq": "1", **dict.fromkeys(("source", "row"), "a")}).encode(),
             "no whole move",
         ),
     ],
@@ -126,11 +117,8 @@ def test_counts_of_another_table_are_refused(tmp_path: Path) -> None:
 
 
 def test_moves_of_an_older_version_are_told_not_lost() -> None:
-    moves = [
-        *steps(TURN, USUAL[:-1]),
-        Step(9, "CallLLM", "gone", "Finalize", "CallLLM.gone", [], [], 0.1, "over"),
-    ]
-    found = tally(TURN, moves)
+    gone = Step(9, "CallLLM", "gone", "Finalize", "CallLLM.gone", [], [], 0.1, "over")
+    found = tally(TURN, [*steps(TURN, USUAL[:-1]), gone])
     assert found.foreign == {"CallLLM.gone": 1}
     for text in (run_markdown(TURN, found), coverage_markdown(TURN, found)):
         assert "| `CallLLM.gone` | 1 |" in text
@@ -156,9 +144,8 @@ def test_an_overlay_shows_path_counts_and_times() -> None:
     assert "send again ×1 › send ×2" in text
     assert "3 visits, 1.5 s" in text
     assert "9 moves, 4.5 s, ⇥ text response." in text
-    assert "Prepare ready → BuildMessages send → CallLLM tools → ExecuteTools done →" in " ".join(
-        text.split("\n")
-    )
+    path = "Prepare ready → BuildMessages send → CallLLM tools → ExecuteTools done →"
+    assert path in text.replace("\n", " ")
     assert "unused" not in classes(root, id="arrow-CallLLM-ExecuteTools")
     assert "unused" in classes(root, id="arrow-CallLLM-EmptyRecovery")
     assert "unused" in classes(root, id="state-Compress")
@@ -167,14 +154,11 @@ def test_an_overlay_shows_path_counts_and_times() -> None:
 
 
 def test_an_arrow_that_was_taken_more_often_is_thicker() -> None:
-    marked = overlay_of(
-        TURN, ["ready", *["built", "tools", "done"] * 8, "built", "error", "overloaded", "built", "text"]
-    )
+    rounds = ["built", "tools", "done"] * 8
+    marked = overlay_of(TURN, ["ready", *rounds, "built", "error", "overloaded", "built", "text"])
     svg = written(marked, "svg", roomy(LAYOUT, plain(TURN), marked))
-    widths = {
-        found[1]: float(found[2])
-        for found in re.finditer(r'id="arrow-([\w-]+)".*\n.*style="stroke-width:([\d.]+)"', svg)
-    }
+    found = re.findall(r'id="arrow-([\w-]+)".*\n.*style="stroke-width:([\d.]+)"', svg)
+    widths = {name: float(width) for name, width in found}
     assert widths["CallLLM-ExecuteTools"] > widths["CallLLM-ClassifyError"] > 1.6
     assert max(widths.values()) <= 6.5
     assert "CallLLM-EmptyRecovery" not in widths
@@ -182,34 +166,25 @@ def test_an_arrow_that_was_taken_more_often_is_thicker() -> None:
 
 def test_what_repeats_in_a_path_is_written_once() -> None:
     run = tuple(steps(TURN, ["ready", *["built", "tools", "done"] * 30, "built", "text"]))
-    assert path_in_words(TURN, run) == (
-        "Prepare ready",
-        "30 × (BuildMessages send → CallLLM tools → ExecuteTools done)",
-        "BuildMessages send",
-        "CallLLM text",
-    )
+    rounds = "30 × (BuildMessages send → CallLLM tools → ExecuteTools done)"
+    path = ("Prepare ready", rounds, "BuildMessages send", "CallLLM text")
+    assert path_in_words(TURN, run) == path
 
 
 def test_a_coverage_shows_what_was_never_taken() -> None:
     svg = written(coverage_of(TURN), "svg")
     root, text = ET.fromstring(svg), visible_text(svg)
     never = {row.id for row in TURN.rows} - {step.row for step in steps(TURN, USUAL)}
-    rungs = {
-        e.get("data-rows"): e.get("class", "")
-        for e in root.iter()
-        if e.tag.endswith("tspan") and e.get("data-rows")
-    }
-    for rows, style in rungs.items():
+    spans = (e for e in root.iter() if e.tag.endswith("tspan") and e.get("data-rows"))
+    for rows, style in ((e.get("data-rows", ""), e.get("class", "")) for e in spans):
         assert ("never" in style.split()) == never.issuperset(rows.split()), rows
     assert f"8 of {len(TURN.rows)} rows ({100 * 8 // len(TURN.rows)} %) taken by 9 moves." in text
     assert "one retry ×1 (1/3)" in text
     assert "1 of 33 exits" in text
     assert "never" in classes(root, id="arrow-ClassifyError-Compress")
     assert "never" not in classes(root, id="arrow-CallLLM-ClassifyError")
-    for mark in ("never", "partly"):
-        assert (
-            svg.count(f".fsm tspan.{mark}, .fsm tspan.out.{mark} {{ fill:") == 2
-        )  # one colour on white, one on black
+    for mark in ("never", "partly"):  # one colour on white, one on black
+        assert svg.count(f".fsm tspan.{mark}, .fsm tspan.out.{mark} {{ fill:") == 2
 
 
 def test_full_coverage_has_nothing_red() -> None:
@@ -248,21 +223,15 @@ def test_durations_are_short(seconds: float, told: str) -> None:
 def marked_pictures() -> list[tuple[str, Diagram, Table]]:
     long = wandering(TURN, 3)
     many = [step for seed in range(12) for step in wandering(TURN, seed)]
+    often = tally_from(TURN, {row.id: 123_456 for row in TURN.rows})
+    small = tally(SMALL, steps(SMALL, ["go", "act", "bad", "ok", "said"]))
     return [
         ("overlay", overlay_of(TURN), TURN),
         ("long overlay", overlaid(plain(TURN), tally(TURN, long)), TURN),
         ("coverage", coverage_of(TURN), TURN),
-        (
-            "much coverage",
-            covered(plain(TURN), tally_from(TURN, {row.id: 123_456 for row in TURN.rows})),
-            TURN,
-        ),
+        ("much coverage", covered(plain(TURN), often), TURN),
         ("of many turns", covered(plain(TURN), tally(TURN, many)), TURN),
-        (
-            "small",
-            covered(plain(SMALL), tally(SMALL, steps(SMALL, ["go", "act", "bad", "ok", "said"]))),
-            SMALL,
-        ),
+        ("small", covered(plain(SMALL), small), SMALL),
     ]
 
 
@@ -274,26 +243,7 @@ PICTURES = marked_pictures()
 )
 def test_counts_have_room(marked: Diagram, table: Table) -> None:
     layout = roomy(LAYOUT, plain(TURN), marked) if table is TURN else automatic(marked)
-    picture = scene_of(marked, layout)
-    places = {f"box {placed.box.state}": placed.rect for placed in picture.boxes}
-    places |= {f"label {p.arrow.source} to {p.arrow.dest}": p.label for p in picture.arrows}
-    places |= {f"panel {panel.title}": panel.rect for panel in picture.panels}
-    assert [(a, b) for (a, p), (b, q) in combinations(places.items(), 2) if p.overlaps(q)] == []
-    page = Rect(0, 0, *picture.size)
-    assert [
-        name for name, r in places.items() if not (page.holds((r.x, r.y)) and page.holds((r.right, r.bottom)))
-    ] == []
-    for placed in picture.boxes:
-        for line in (line for lines in placed.lists for line in lines):
-            assert placed.column + part_width(line) <= placed.rect.right - PAD + 0.01, line
-        head = text_width(placed.box.state, TITLE, bold=True) + text_width(placed.box.badge, TEXT)
-        assert head < placed.rect.width - 2 * PAD
-    for arrow in picture.arrows:
-        for box in picture.boxes:
-            assert not any(box.rect.holds(point, -1) for point in arrow.path.points()), (
-                arrow.arrow.source,
-                arrow.arrow.dest,
-            )
+    assert unreadable(scene_of(marked, layout)) == []
 
 
 def test_a_roomier_layout_keeps_every_box_where_it_was_to_the_others() -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +23,7 @@ from tests.diagram.test_diagram import visible_text, vocabulary
 from tests.diagram.test_diagram_runs import exported
 from tests.diagram.test_diagram_versions import TABLE_FILE
 from tests.helpers.diagram_tables import OTHER, SMALL, USUAL, coverage_of, steps
+from tests.helpers.processes import ran
 from tests.helpers.tables import courier
 
 ROOT = Path(__file__).parents[2]
@@ -61,35 +59,6 @@ def test_a_table_of_the_users_own_has_every_view(cli: Cli, tmp_path: Path) -> No
     assert "→ Think ×3" in text
     assert "1 of 4 rows" in text
     assert "1 of 16 rows (6 %) taken by 3 moves." in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--state", "Nowhere"], "the table 'turn' has no such state; given: Nowhere; allowed: Prepare,"),
-        (["--overlay", "nowhere.jsonl"], "given: nowhere.jsonl; allowed: a file of JSON lines with moves"),
-        (["--state", "CallLLM", "--overlay", "x"], "one picture shows one thing"),
-        (["--engine", "paint"], "unknown engine; given: paint; allowed: own, graphviz"),
-        (["--engine", "graphviz"], "graphviz draws SVG only; given: mermaid"),
-        (["diff", "nonsense"], "given: nonsense; allowed: a git revision"),
-        (
-            ["diff", ".", "--format", "dot"],
-            "unknown format of a comparison; given: dot; allowed: md, comment, mermaid, svg, png, json",
-        ),
-        (["diff", ".", "--table", "turn"], "this names no table; given: turn"),
-        (["diff", ".", "--set", "retries=-1"], "limit retries is out of range; given: -1"),
-        (
-            ["diff", "diagrams/turn.json", "diagrams/turn.json", "--set", "speed=1"],
-            "unknown limit; given: speed",
-        ),
-        (["diff"], "Missing argument 'OLD'"),
-    ],
-)
-def test_wrong_use_is_one_line_and_exit_code_2(arguments: list[str], says: str, cli: Cli) -> None:
-    code, out, err = cli("diagram", *arguments)
-    assert (code, out) == (2, "")
-    assert says in err
-    assert err.count("\n") == 1
 
 
 def test_the_exit_code_is_that_of_git_diff(cli: Cli, tmp_path: Path) -> None:
@@ -132,21 +101,13 @@ def test_the_hooks_run_what_is_there(tmp_path: Path) -> None:
     def run(name: str) -> int:
         """As pre-commit does, in the project's folder."""
         arguments = next(hook["args"] for hook in used if hook["id"] == name)
-        command = [*shlex.split(hooks[name]["entry"]), *arguments]
-        command = (
-            [sys.executable, "-m", "fsm_agent.cli", *command[1:]]
-            if command[0] == "fsm-agent"
-            else [sys.executable, *command[1:]]
-        )
-        return subprocess.run(
-            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True
-        ).returncode
+        first, *words = [*shlex.split(hooks[name]["entry"]), *arguments]
+        module = ["-m", "fsm_agent.cli"] if first == "fsm-agent" else []
+        return ran(*module, *words, cwd=tmp_path).returncode
 
     assert run("fsm-agent-diagrams") == 1
-    made = [sys.executable, "-m", "fsm_agent.diagram", "diagrams", "--table=mypackage.table:TABLE"]
-    subprocess.run(
-        made, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True
-    )
+    made = ran("-m", "fsm_agent.diagram", "diagrams", "--table=mypackage.table:TABLE", cwd=tmp_path)
+    assert made.returncode == 0
     assert run("fsm-agent-diagrams") == 0
     assert run("fsm-agent-verify") == 0
 

@@ -8,7 +8,6 @@ import os
 import subprocess
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from fsm_agent.diagram import render, written
 from fsm_agent.diagram.describe import describe
 from fsm_agent.diagram.layers import automatic
 from fsm_agent.diagram.roomy import roomy
-from fsm_agent.diagram.scene import PAD, part_width, scene_of
+from fsm_agent.diagram.scene import scene_of
 from fsm_agent.diagram.versions.bounds import proofs
 from fsm_agent.diagram.versions.compare import compare, merged_order
 from fsm_agent.diagram.versions.load import Version, version_of
@@ -31,7 +30,7 @@ from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
 from fsm_agent_states.logic.layout import LAYOUT
 from fsm_agent_states.table import BLOCK, TURN
 from tests.diagram.test_diagram import visible_text
-from tests.helpers.diagram_reading import read_strictly
+from tests.helpers.diagram_reading import read_strictly, unreadable
 from tests.helpers.diagram_tables import LIMITS, SMALL, changed_pair, plain, proved, united_of
 from tests.helpers.tables import courier
 
@@ -101,9 +100,8 @@ def test_a_table_is_as_itself() -> None:
 @pytest.mark.behaviour("FSM-09")
 def test_a_rung_put_in_front_changes_the_guards_behind_it_and_no_more() -> None:
     rekey = next(rung for line in TURN.lines for rung in line.ladder if rung.name == "rekey")
-    ladder = TURN.lines[
-        [(ln.source, ln.event) for ln in TURN.lines].index(("ClassifyError", "limited"))
-    ].ladder
+    places = [(line.source, line.event) for line in TURN.lines]
+    ladder = TURN.lines[places.index(("ClassifyError", "limited"))].ladder
     new = turn_with(ClassifyError__limited={"ladder": (rekey, *ladder)})
     rows = compare(TURN, new).rows
     assert [(row.change, row.own, row.row.id, row.row.rung) for row in rows] == [
@@ -136,36 +134,25 @@ def test_each_kind_of_change_is_told_as_what_it_is() -> None:
     assert told["changed", "Think.blank/1"] == (("spends", "asks", ""),)
     assert told["changed", "Think.blank/2"] == (end_row,)
     assert ("to", "Act", "Check") in told["changed", "Think.act/1"]
-    assert any(
-        name == "guard" and "acts (deeds) left" in after for name, _, after in told["changed", "Think.act/1"]
-    )
+    guards = [after for name, _, after in told["changed", "Think.act/1"] if name == "guard"]
+    assert any("acts (deeds) left" in after for after in guards)
     assert told["changed", "Act.ok"] == (("resets", "", "fixes"),)
-    assert [line.change for line in difference.lines if line.event in ("bad", "fails")] == [
-        "removed",
-        "added",
-    ]
-    assert {(name.kind, name.name, name.change) for name in difference.names} == {
-        ("counter", "asks", "changed"),
-        ("counter", "more", "added"),
-    }
+    renamed = [line.change for line in difference.lines if line.event in ("bad", "fails")]
+    assert renamed == ["removed", "added"]
+    names = {(name.kind, name.name, name.change) for name in difference.names}
+    assert names == {("counter", "asks", "changed"), ("counter", "more", "added")}
     assert difference.count("added") == difference.count("removed") == 2
     assert difference.count("changed", "Think") == 3 + 1
 
 
 def test_rungs_that_change_places_are_not_removed_and_added() -> None:
-    lines = tuple(
-        replace(line, ladder=line.ladder[::-1]) if line.event == "bad" else line for line in SMALL.lines
-    )
-    lines = tuple(replace(line, ladder=(go("Think"),)) if line.event == "bad" else line for line in lines)
+    ladder = (go("Think"),)
+    lines = tuple(replace(line, ladder=ladder) if line.event == "bad" else line for line in SMALL.lines)
     assert [row.change for row in compare(SMALL, replace(SMALL, lines=lines)).rows] == ["removed", "changed"]
     old, new = changed_pair()
     limited = [(row.change, row.row.rung) for row in compare(old, new).rows if row.row.event == "limited"]
-    assert limited == [
-        ("changed", "retry"),
-        ("added", "rekey"),
-        ("changed", "fallback"),
-        ("changed", "⇥ api_retries_exhausted"),
-    ]
+    changed = [("changed", rung) for rung in ("retry", "fallback", "⇥ api_retries_exhausted")]
+    assert limited == [changed[0], ("added", "rekey"), *changed[1:]]
 
 
 @pytest.mark.slow
@@ -214,9 +201,7 @@ OLDER = replace(
 @pytest.mark.slow
 def test_a_one_word_reset_shows_up_in_the_formula() -> None:
     found = proved(OLDER, TURN)
-    requests = next(
-        bound for bound in found.bounds if bound.quantity == "visits of CallLLM" and not bound.caps
-    )
+    (requests,) = (one for one in found.bounds if (one.quantity, one.caps) == ("visits of CallLLM", False))
     assert (requests.old_value, requests.new_value, requests.by) == (2424, 2786, "+ blocks·rekeys − rekeys")
     assert found.old_ok
     assert found.new_ok
@@ -264,23 +249,21 @@ def test_the_formula_changes_by_the_difference_of_the_figures() -> None:
 def test_figures_of_a_table_of_the_users_own_need_all_limits() -> None:
     two = Version("old", SMALL), Version("new", SMALL)
     assert proofs(*two).bounds[0].new_value is None
-    assert proofs(*two, dict.fromkeys(limit_names(SMALL), 2)).bounds[0].new_value is not None
+    whole = proofs(*two, dict.fromkeys(limit_names(SMALL), 2))
+    assert all(bound.new_value is not None for bound in whole.bounds)
     first, *others = limit_names(SMALL)
+    with pytest.raises(ConfigError, match="unknown limit; given: speed"):
+        proofs(*two, {"speed": 3})
     with pytest.raises(ConfigError, match=f"limits are missing.*{', '.join(sorted(others))}"):
         proofs(*two, {first: 2})
 
 
 def test_a_version_that_does_not_end_is_named_with_the_fix() -> None:
-    free = tuple(
-        replace(
-            line,
-            ladder=tuple(
-                replace(rung, spends=()) if rung.name == "rebuild" else rung for rung in line.ladder
-            ),
-        )
-        for line in TURN.lines
-    )
-    endless = replace(TURN, lines=free)
+    def free(rung: Rung) -> Rung:
+        return replace(rung, spends=()) if rung.name == "rebuild" else rung
+
+    lines = tuple(replace(line, ladder=tuple(map(free, line.ladder))) for line in TURN.lines)
+    endless = replace(TURN, lines=lines)
     found = proved(TURN, endless)
     assert (found.old_ok, found.new_ok) == (True, False)
     text = as_diff_markdown(Version("old", TURN), Version("new", endless), compare(TURN, endless), found)
@@ -290,23 +273,19 @@ def test_a_version_that_does_not_end_is_named_with_the_fix() -> None:
     assert "visits of CallLLM: no bound" in visible_text(written(united_of(TURN, endless), "svg"))
 
 
-def test_limits_that_no_version_reads_are_refused() -> None:
-    with pytest.raises(ConfigError, match="unknown limit; given: speed"):
-        proofs(Version("a", SMALL), Version("b", SMALL), {"speed": 3})
-    whole = proofs(Version("a", SMALL), Version("b", SMALL), {"asks": 3, "acts": 2, "fixes": 1})
-    assert all(bound.new_value is not None for bound in whole.bounds)
-
-
 # Showing
+
+
+def marked(root: ET.Element, name: str) -> dict[str | None, str]:
+    """The last class of each element with this attribute, by its value."""
+    return {e.get(name): (e.get("class") or "").split()[-1] for e in root.iter() if e.get(name)}
 
 
 @pytest.mark.slow
 def test_the_picture_marks_what_came_went_and_changed() -> None:
     svg = written(united := united_of(), "svg", roomy(LAYOUT, plain(TURN), united))
     root, text = ET.fromstring(svg), visible_text(svg)
-    marks = {
-        e.get("data-state"): (e.get("class") or "").split()[-1] for e in root.iter() if e.get("data-state")
-    }
+    marks = marked(root, "data-state")
     assert marks["ClassifyError"] == marks["CallLLM"] == "changed"
     assert {marks[state] for state in TURN.states if state not in ("ClassifyError", "CallLLM")} == {"kept"}
     assert "retry › + rekey › fallback › ⇥ api retries exhausted" in text
@@ -316,9 +295,8 @@ def test_the_picture_marks_what_came_went_and_changed() -> None:
     )
     assert "+1 −1 ~3" in text
     assert "~ tools" in text
-    removed = [
-        e for e in root.iter() if "removed" in (e.get("class") or "").split() and e.tag.endswith("}tspan")
-    ]
+    spans = (e for e in root.iter() if e.tag.endswith("}tspan"))
+    removed = [e for e in spans if "removed" in (e.get("class") or "").split()]
     old_order = ["fallback", "retry", "⇥ api retries exhausted"]
     assert ["".join(e.itertext()) for e in removed] == [*old_order, "⇥ output cap"]
     assert all(not e.get("data-rows") for e in removed)
@@ -335,20 +313,11 @@ def test_states_that_came_or_went_are_in_the_picture() -> None:
     ))  # fmt: skip
     svg = written(united_of(SMALL, new), "svg")
     root = ET.fromstring(svg)
-    marks = {
-        e.get("data-state"): (e.get("class") or "").split()[-1] for e in root.iter() if e.get("data-state")
-    }
-    assert marks == {
-        "Start": "kept",
-        "Think": "changed",
-        "Act": "kept",
-        "Check": "removed",
-        "Rest": "added",
-        "Done": "kept",
-    }
+    marks = marked(root, "data-state")
+    kept = dict.fromkeys(("Start", "Act", "Done"), "kept")
+    assert marks == {**kept, "Think": "changed", "Check": "removed", "Rest": "added"}
     arrows = {e.get("id"): (e.get("class") or "").split()[-1] for e in root.iter() if e.get("data-source")}
-    assert arrows["arrow-Think-Rest"] == "added"
-    assert arrows["arrow-Think-Check"] == "removed"
+    assert (arrows["arrow-Think-Rest"], arrows["arrow-Think-Check"]) == ("added", "removed")
     seen = read_strictly(written(united_of(SMALL, new), "mermaid"))
     assert seen.arrows["Think", "Rest"] == "+ rest"
     assert "Act" not in seen.lines
@@ -367,17 +336,7 @@ PAIRS = [
 def test_nothing_covers_another_thing(old: Table, new: Table) -> None:
     united = united_of(old, new)
     layout = roomy(LAYOUT, plain(TURN), united) if new.name == "turn" else automatic(united)
-    picture = scene_of(united, layout)
-    places = {f"box {placed.box.state}": placed.rect for placed in picture.boxes}
-    places |= {f"label {p.arrow.source} to {p.arrow.dest}": p.label for p in picture.arrows}
-    places |= {f"panel {panel.title}": panel.rect for panel in picture.panels}
-    assert [(a, b) for (a, p), (b, q) in combinations(places.items(), 2) if p.overlaps(q)] == []
-    for placed in picture.boxes:
-        assert all(
-            placed.column + part_width(line) <= placed.rect.right - PAD + 0.01
-            for lines in placed.lists
-            for line in lines
-        )
+    assert unreadable(scene_of(united, layout)) == []
 
 
 def test_json_has_every_changed_row() -> None:
@@ -417,26 +376,29 @@ LOOP = Table(
 QUIET = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
 
 
+def git(folder: Path, *arguments: str) -> str:
+    user = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+    command = ["git", "-C", str(folder), *user, *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=QUIET)
+    return done.stdout.strip()
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """Two commits: a table in a package, then the same with another exit; and a change that is not
     committed."""
-
-    def git(*arguments: str) -> None:
-        user = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
-        subprocess.run(["git", "-C", tmp_path, *user, *arguments], check=True, capture_output=True, env=QUIET)
 
     package = tmp_path / "loops"
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "names.py").write_text('EXIT = "gave_up"\n')
     (package / "table.py").write_text("from .names import EXIT\n" + TABLE_FILE.replace('"gave_up"', "EXIT"))
-    git("init", "--quiet", "--initial-branch=main")
-    git("add", ".")
-    git("commit", "--quiet", "--message=one")
+    git(tmp_path, "init", "--quiet", "--initial-branch=main")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message=one")
     (package / "names.py").write_text('EXIT = "tired"\n')
-    git("commit", "--quiet", "--all", "--message=two")
-    git("tag", "v2")
+    git(tmp_path, "commit", "--quiet", "--all", "--message=two")
+    git(tmp_path, "tag", "v2")
     (package / "names.py").write_text('EXIT = "left"\n')
     return tmp_path
 
@@ -446,31 +408,11 @@ def exit_of(version: Version) -> str | None:
 
 
 def test_revisions_files_and_the_working_tree_are_told_apart(repository: Path) -> None:
-    found = {
-        spec: exit_of(version_of(spec, target, folder=repository))
-        for spec, target in {
-            "HEAD~1": "loops.table:LOOP",
-            "main": "loops.table:LOOP",
-            "v2": "loops.table:LOOP",
-            ".": "loops.table:LOOP",
-            "HEAD~1:loops/table.py": None,
-            "v2:loops/table.py:LOOP": None,
-            "loops/table.py": None,
-            "loops/table.py:LOOP": None,
-            "loops.table:LOOP": None,
-        }.items()
-    }
-    assert list(found.values()) == [
-        "gave_up",
-        "tired",
-        "tired",
-        "left",
-        "gave_up",
-        "tired",
-        "left",
-        "left",
-        "left",
-    ]
+    told = {"gave_up": "HEAD~1 HEAD~1:loops/table.py", "tired": "main v2 v2:loops/table.py:LOOP"}
+    told["left"] = ". loops/table.py loops/table.py:LOOP loops.table:LOOP"
+    for exit, spec in ((exit, spec) for exit, specs in told.items() for spec in specs.split()):
+        target = None if "/" in spec or ":" in spec else "loops.table:LOOP"
+        assert exit_of(version_of(spec, target, folder=repository)) == exit, spec
     inside = version_of("HEAD~1", "loops.table:LOOP", folder=repository / "loops")
     assert exit_of(inside) == "gave_up"
 
@@ -478,15 +420,12 @@ def test_revisions_files_and_the_working_tree_are_told_apart(repository: Path) -
 def test_a_description_in_a_file_is_a_version_too(tmp_path: Path) -> None:
     (tmp_path / "small.json").write_text(render(SMALL, "json"))
     assert version_of("small.json", folder=tmp_path).table.rows == SMALL.rows
-    damaged = render(SMALL, "json").replace(
-        '"spends": ["asks"], "resets": [], "exit": null', '"spends": [], "resets": [], "exit": null'
-    )
-    (tmp_path / "small.json").write_text(damaged)
-    with pytest.raises(ConfigError, match="do not fit together"):
-        version_of("small.json", folder=tmp_path)
-    (tmp_path / "small.json").write_text("{")
-    with pytest.raises(ConfigError, match="cannot read it"):
-        version_of("small.json", folder=tmp_path)
+    rest = '"resets": [], "exit": null'
+    damaged = render(SMALL, "json").replace(f'"spends": ["asks"], {rest}', f'"spends": [], {rest}')
+    for text, says in ((damaged, "do not fit together"), ("{", "cannot read it")):
+        (tmp_path / "small.json").write_text(text)
+        with pytest.raises(ConfigError, match=says):
+            version_of("small.json", folder=tmp_path)
 
 
 def test_the_turn_of_this_project_is_the_default() -> None:
@@ -520,19 +459,14 @@ def test_code_that_cannot_be_imported_is_one_line(code: str, says: str, tmp_path
     assert "\n" not in str(refused.value)
 
 
-def test_loaded_code_sees_no_secret_and_changes_nothing_here(tmp_path: Path) -> None:
-    spy = (
-        "import os, sys\nprint('noise')\nassert not [name for name in os.environ if 'KEY' in name or 'PYTHON'"
-        " in name], 'seen'\n"
-    )
+def test_loaded_code_sees_no_secret_and_changes_nothing_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = "[name for name in os.environ if 'KEY' in name or 'PYTHON' in name]"
+    spy = f"import os, sys\nprint('noise')\nassert not {seen}, 'seen'\n"
     (tmp_path / "table.py").write_text(spy + TABLE_FILE + "open('written', 'w').close()\n")
-    before = dict(os.environ)
-    os.environ["A_TEST_KEY"] = "secret"
-    try:
-        assert version_of("table.py", folder=tmp_path).table.name == "loop"
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    monkeypatch.setenv("A_TEST_KEY", "secret")
+    assert version_of("table.py", folder=tmp_path).table.name == "loop"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["table.py"]
 
 
@@ -548,19 +482,15 @@ def test_what_is_no_version_is_one_line(spec: str, repository: Path) -> None:
 
 
 def test_a_revision_without_the_table_is_not_answered_by_what_is_installed(repository: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"there is no module fsm_agent_states.table here.*--table module:table"
-    ):
+    says = r"there is no module fsm_agent_states.table here.*--table module:table"
+    with pytest.raises(ConfigError, match=says):
         version_of("HEAD", folder=repository)
 
 
 def test_links_and_paths_out_of_the_archive_are_not_written(repository: Path) -> None:
     (repository / "loops" / "link.py").symlink_to(repository / "loops" / "names.py")
-    subprocess.run(["git", "-C", repository, "add", "."], check=True, env=QUIET)
-    user = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
-    subprocess.run(
-        ["git", "-C", repository, *user, "commit", "--quiet", "--message=link"], check=True, env=QUIET
-    )
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "--message=link")
     assert exit_of(version_of("HEAD", "loops.table:LOOP", folder=repository)) == "left"
     with pytest.raises(ConfigError, match="cannot be loaded"):
         version_of("HEAD:loops/link.py", folder=repository)

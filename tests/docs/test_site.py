@@ -6,7 +6,6 @@ from __future__ import annotations
 import importlib
 import re
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -18,6 +17,7 @@ import fsm_agent
 from docs.site import reference
 from docs.site.pages import assemble, drawn, pages, relinked
 from fsm_agent import testing
+from tests.helpers.processes import ran
 
 ROOT = Path(__file__).parents[2]
 CONFIG = (ROOT / "zensical.toml").read_text(encoding="utf-8")
@@ -104,13 +104,7 @@ def built(folder: Path) -> subprocess.CompletedProcess[str]:
     config = CONFIG.replace('"dist/pages"', '"pages"').replace('"dist/site"', '"site"')
     config = config.replace('paths = [".", "states"]', f'paths = ["{ROOT}", "{ROOT / "states"}"]')
     (folder / "zensical.toml").write_text(config, encoding="utf-8")
-    return subprocess.run(
-        [sys.executable, "-m", "zensical", "build", "--strict", "--clean"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    return ran("-m", "zensical", "build", "--strict", "--clean", cwd=folder)
 
 
 @pytest.mark.slow

@@ -10,9 +10,11 @@ import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.helpers.sources import ROOT, named_tests, text, tree
+
 LINES = ROOT / "docs" / "behaviours.toml"
 PAGE = LINES.with_suffix(".md")
 MARK = "pytest.mark.behaviour"
@@ -65,12 +67,12 @@ def _behaviour(group: str, id: str, claim: str, where: str = "", state: str = ""
     return BehaviourRow(id, group, claim, places, word if why else "holds", why, beyond=word == BEYOND)
 
 
+@cache
 def marked() -> dict[str, list[tuple[Path, str]]]:
     """Files and names of the tests that are marked with each id. Read, not run."""
     found = defaultdict[str, list[tuple[Path, str]]](list)
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        text = path.read_text(encoding="utf-8")
-        for name, ids in _marks(ast.parse(text)) if MARK in text else ():
+    for path in named_tests():
+        for name, ids in _marks(tree(path)) if MARK in text(path) else ():
             for id in ids:
                 found[id].append((path.relative_to(ROOT), name))
     return found
@@ -102,10 +104,10 @@ def summary(lines: Sequence[BehaviourRow]) -> str:
 
 def page() -> str:
     """The whole page."""
-    lines, tests = behaviours(), marked()
+    lines, marks = behaviours(), marked()
     groups = defaultdict[str, list[str]](list)
     for line in lines:
-        groups[line.group].append(_row(line, tests))
+        groups[line.group].append(_row(line, marks))
     open_ = "  \n".join(
         f"{words}: {', '.join(line.id for line in lines if line.state == state)}."
         for state, words in WORDS.items()
@@ -117,12 +119,12 @@ def page() -> str:
     return "\n".join(parts) + "\n"
 
 
-def _row(line: BehaviourRow, tests: Mapping[str, list[tuple[Path, str]]]) -> str:
+def _row(line: BehaviourRow, marks: Mapping[str, list[tuple[Path, str]]]) -> str:
     claim = f"{line.claim} **{WORDS[line.state]}**: {line.why}." if line.why else line.claim
     where = ", ".join(f"`{place}`" for place in line.where)
     links = ", ".join(
         f"[{name.removeprefix('test_').replace('_', ' ')}](../{path})"
-        for path, name in tests.get(line.id, ())
+        for path, name in marks.get(line.id, ())
     )
     return f"| {f'*{line.id}*' if line.beyond else line.id} | {claim} | {where} | {links} |"
 

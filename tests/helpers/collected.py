@@ -62,13 +62,9 @@ class Collected:
     def figures(self, name: str) -> list[tuple[Mapping[str, Any], float]]:
         """(attributes, sum) of each point of a metric."""
         data = self._reader.get_metrics_data()
-        metrics = [
-            metric
-            for resource in ([] if data is None else data.resource_metrics)
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-            if metric.name == name
-        ]
+        resources = [] if data is None else data.resource_metrics
+        scopes = [scope for resource in resources for scope in resource.scope_metrics]
+        metrics = [metric for scope in scopes for metric in scope.metrics if metric.name == name]
         return [
             (dict(point.attributes or {}), getattr(point, "sum", None) or getattr(point, "value", 0))
             for metric in metrics

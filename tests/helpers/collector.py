@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import gzip
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests.helpers.http_server import Answer, Asked, HttpServer
 
-class Collector:
+
+class Collector(HttpServer):
     """``url`` is what ``OTEL_EXPORTER_OTLP_ENDPOINT`` is set to. ``spans``, ``metrics`` and ``logs``: messages
     of the protocol; ``resources``: attributes of who sent them; ``headers`` of the requests."""
 
@@ -22,34 +22,14 @@ class Collector:
         self.logs: list[Any] = []
         self.resources: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
-        collector = self
+        super().__init__(self._answer)
+        self.url = self.root
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                if self.headers.get("Content-Encoding") == "gzip":
-                    body = gzip.decompress(body)
-                collector.headers.append({name.lower(): value for name, value in self.headers.items()})
-                collector._took(self.path, body)
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    def _answer(self, asked: Asked) -> Answer:
+        gzipped = asked.headers.get("content-encoding") == "gzip"
+        self.headers.append(dict(asked.headers))
+        self._took(asked.path, gzip.decompress(asked.raw) if gzipped else asked.raw)
+        return Answer()
 
     def _took(self, path: str, body: bytes) -> None:
         match path:

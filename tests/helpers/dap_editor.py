@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fsm_agent import Agent, tool
 from fsm_agent.debug import DebugSession
 from fsm_agent.debug.dap import LaunchOptions, talk
@@ -45,11 +47,7 @@ class Editor:
         try:
             while (message := read_message(reading)) is not None:
                 self._came.put(message)
-        except (
-            OSError,
-            ValueError,
-        ) as error:
-            # cut off in the middle: whoever waits is told by what is missing
+        except (OSError, ValueError) as error:  # cut off in the middle: seen by what is missing
             self._broken = error
         self._came.put(None)
 
@@ -75,6 +73,11 @@ class Editor:
             raise Refused(error["format"].format(**error["variables"]))
         body: dict[str, Any] = message.get("body", {})
         return body
+
+    def refuses(self, words: str, command: str, *, sound: bool = True, **arguments: Any) -> None:
+        """Assert that the server refuses a request in such words."""
+        with pytest.raises(Refused, match=words):
+            self.ask(command, sound=sound, **arguments)
 
     def event(self, name: str, **values: Any) -> dict[str, Any]:
         """The body of the next event of this name with these values."""
@@ -114,9 +117,7 @@ class Editor:
         """Initialize, configure, start; breakpoints are those of ``lines``, ``functions`` and ``filters``."""
         lines, functions = options.pop("lines", None), options.pop("functions", None)
         filters = options.pop("filters", ["failed", "crashed", "approval", "unknown"])
-        found = self.ask(
-            "initialize", adapterID="fsm-agent", linesStartAt1=True, columnsStartAt1=True, pathFormat="path"
-        )
+        found = self.initialize()
         started = self.send(how, options)
         self.event("initialized")
         made: list[dict[str, Any]] = []
@@ -128,6 +129,10 @@ class Editor:
         self.ask("configurationDone")
         self.answer(started)
         return {"capabilities": found, "breakpoints": made}
+
+    def initialize(self) -> dict[str, Any]:
+        lines = {"linesStartAt1": True, "columnsStartAt1": True}
+        return self.ask("initialize", adapterID="fsm-agent", pathFormat="path", **lines)
 
     def stopped(self, **values: Any) -> dict[str, Any]:
         return self.event("stopped", **values)

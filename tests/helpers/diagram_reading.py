@@ -6,9 +6,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
-from fsm_agent.diagram.mermaid import _clean as clean
+from fsm_agent.diagram.geometry import Rect
+from fsm_agent.diagram.mermaid import clean
 from fsm_agent.diagram.model import words
+from fsm_agent.diagram.scene import PAD, TEXT, TITLE, Scene, part_width
+from fsm_agent.diagram.textwidth import text_width
 from fsm_agent.fsm.table import Row, Table
 
 
@@ -64,3 +68,29 @@ def _is_shown(table: Table, seen: Seen, row: Row) -> bool:
         or (line.endswith(f" {ending}") and event in line.removesuffix(f" {ending}").split(", "))
         for line in joined
     )
+
+
+def unreadable(picture: Scene) -> list[str]:
+    """What lies on another thing or outside of the page, text that leaves its box, arrows through a box."""
+    places = {f"box {placed.box.state}": placed.rect for placed in picture.boxes}
+    places |= {f"label {p.arrow.source} to {p.arrow.dest}": p.label for p in picture.arrows}
+    places |= {f"panel {panel.title}": panel.rect for panel in picture.panels}
+    found = [f"{a} is on {b}" for (a, p), (b, q) in combinations(places.items(), 2) if p.overlaps(q)]
+    page = Rect(0, 0, *picture.size)
+    for name, rect in places.items():
+        if not (page.holds((rect.x, rect.y)) and page.holds((rect.right, rect.bottom))):
+            found.append(f"{name} is not on the page")
+    for placed in picture.boxes:
+        edge = placed.rect.right - PAD + 0.01
+        texts = [placed.column + part_width(line) for lines in placed.lists for line in lines]
+        texts.append(placed.rect.x + PAD + text_width(placed.box.intro, TEXT))
+        texts.append(placed.rect.x + PAD + text_width(placed.box.state, TITLE, bold=True))
+        if max(texts) > edge or not all(placed.rect.y < y < placed.rect.bottom for y in placed.baselines):
+            found.append(f"the text of {placed.box.state} leaves its box")
+        head = text_width(placed.box.state, TITLE, bold=True) + text_width(placed.box.badge, TEXT)
+        if head > placed.rect.width - 2 * PAD + 0.01:
+            found.append(f"the badge of {placed.box.state} has no room")
+        for p in picture.arrows:
+            if any(placed.rect.holds(point, -1) for point in p.path.points()):
+                found.append(f"{p.arrow.source} to {p.arrow.dest} runs through {placed.box.state}")
+    return found

@@ -21,43 +21,32 @@ from fsm_agent_states.table import FALLBACK, REKEY, RETRY, TURN
 from tests.helpers.tables import DEFAULTS, Counting
 
 ASK = Rung("ask", "Think", left("asks"), ("asks",))
+TOOL, FIX = Rung("do; <it>", "Act", left("acts"), ("acts",)), Rung("fix", "Act", left("fixes"), ("fixes",))
+LINES = {
+    "Start": [on("go", go("Think"), why="a first | word")],
+    "Think": [
+        on("blank", ASK, end("gave_up", "Done"), why="nothing said"),
+        on("act", TOOL, end("too_long", "Done"), why="a tool"),
+        on("said", end("answered", "Done"), why="an answer"),
+        on("review", go("Check"), why="not sure"),
+    ],
+    "Act": [
+        on("ok", go("Think"), why="a result"),
+        on("bad", FIX, Rung("give back", "Think"), why="it failed"),
+    ],
+    "Check": [
+        on("fine", end("checked", "Done"), why="good"),
+        on("poor", ASK, end("gave_up", "Done"), why="not good"),
+    ],
+}
 SMALL = Table(
-    name="small",
-    states=("Start", "Think", "Act", "Check", "Done"),
-    final="Done",
-    counters=(Counter("asks"), Counter("acts"), Counter("fixes")),
-    lines=lines_of(
-        {
-            "Start": [on("go", go("Think"), why="a first | word")],
-            "Think": [
-                on("blank", ASK, end("gave_up", "Done"), why="nothing said"),
-                on(
-                    "act",
-                    Rung("do; <it>", "Act", left("acts"), ("acts",)),
-                    end("too_long", "Done"),
-                    why="a tool",
-                ),
-                on("said", end("answered", "Done"), why="an answer"),
-                on("review", go("Check"), why="not sure"),
-            ],
-            "Act": [
-                on("ok", go("Think"), why="a result"),
-                on(
-                    "bad",
-                    Rung("fix", "Act", left("fixes"), ("fixes",)),
-                    Rung("give back", "Think"),
-                    why="it failed",
-                ),
-            ],
-            "Check": [
-                on("fine", end("checked", "Done"), why="good"),
-                on("poor", ASK, end("gave_up", "Done"), why="not good"),
-            ],
-        }
-    ),
+    "small",
+    ("Start", "Think", "Act", "Check", "Done"),
+    "Done",
+    tuple(map(Counter, ("asks", "acts", "fixes"))),
+    lines_of(LINES),
     macros=(("cancelled", {"Start": "stopped", "Think": "stopped", "Act": "stopped_in_tool"}),),
 )
-
 SMALL_LIMITS = {"asks": 2, "acts": 3, "fixes": 1}
 USUAL = ("ready", "built", "tools", "done", "built", "error", "overloaded", "built", "text")
 """A tool round, an error that is retried, an answer: 9 moves, three of them ``built``."""

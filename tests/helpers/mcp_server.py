@@ -43,41 +43,27 @@ def schema(**properties: str) -> dict[str, Any]:
     return {"type": "object", "properties": {name: {"type": kind} for name, kind in properties.items()}}
 
 
+def described(name: str, description: str, hint: str = "", **properties: str) -> dict[str, Any]:
+    tool = {"name": name, "description": description, "inputSchema": schema(**properties)}
+    return {**tool, "annotations": {hint: True}} if hint else tool
+
+
 TOOLS = [
-    {
-        "name": "echo",
-        "description": "Give a text back.",
-        "inputSchema": schema(text="string"),
-        "annotations": {"readOnlyHint": True},
-    },
-    {
-        "name": "note",
-        "description": "Append to a file.",
-        "inputSchema": schema(path="string", text="string", seconds="number"),
-    },
-    {
-        "name": "slow",
-        "description": "Wait.",
-        "inputSchema": schema(seconds="number"),
-        "annotations": {"idempotentHint": True},
-    },
-    {"name": "die", "description": "End the process.", "inputSchema": schema(text="string")},
-    {
-        "name": "read_and_die",
-        "description": "x",
-        "inputSchema": schema(),
-        "annotations": {"readOnlyHint": True},
-    },
-    {"name": "environment", "description": "Names and values.", "inputSchema": schema()},
-    {"name": "fail", "description": "Fail.", "inputSchema": schema(text="string")},
-    {"name": "refuse", "description": "Fail as the protocol does.", "inputSchema": schema()},
-    {"name": "big", "description": "A long text.", "inputSchema": schema(size="number")},
-    {"name": "noise", "description": "Write what is no message.", "inputSchema": schema(lines="number")},
-    {"name": "flood", "description": "Send messages without end.", "inputSchema": schema()},
-    {"name": "blocks", "description": "Every kind of content.", "inputSchema": schema()},
-    {"name": "grow", "description": "More tools.", "inputSchema": schema()},
-    {"name": "ask", "description": "Ask the client.", "inputSchema": schema(method="string")},
-    {"name": "cancelled", "description": "Which calls were cancelled.", "inputSchema": schema()},
+    described("echo", "Give a text back.", "readOnlyHint", text="string"),
+    described("note", "Append to a file.", path="string", text="string", seconds="number"),
+    described("slow", "Wait.", "idempotentHint", seconds="number"),
+    described("die", "End the process.", text="string"),
+    described("read_and_die", "x", "readOnlyHint"),
+    described("environment", "Names and values."),
+    described("fail", "Fail.", text="string"),
+    described("refuse", "Fail as the protocol does."),
+    described("big", "A long text.", size="number"),
+    described("noise", "Write what is no message.", lines="number"),
+    described("flood", "Send messages without end."),
+    described("blocks", "Every kind of content."),
+    described("grow", "More tools."),
+    described("ask", "Ask the client.", method="string"),
+    described("cancelled", "Which calls were cancelled."),
 ]
 
 
@@ -192,15 +178,8 @@ def answer(message: dict[str, Any]) -> None:
         return
     elif method == "initialize":
         capabilities = {"tools": {"listChanged": True}, "logging": {}}
-        version = message["params"]["protocolVersion"]
-        send(
-            id=key,
-            result={
-                "protocolVersion": version,
-                "capabilities": capabilities,
-                "serverInfo": {"name": "s", "version": "1"},
-            },
-        )
+        known = {"protocolVersion": message["params"]["protocolVersion"], "capabilities": capabilities}
+        send(id=key, result={**known, "serverInfo": {"name": "s", "version": "1"}})
     elif method == "tools/list":
         send(id=key, result={"tools": listed()})
     elif method == "tools/call":

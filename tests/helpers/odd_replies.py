@@ -283,11 +283,12 @@ def _responses() -> Iterator[Recorded]:
     thought = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "I think"}],
                "content": [{"type": "reasoning_text", "text": "so"}], "encrypted_content": "zzz"}  # fmt: skip
     part = {"type": "output_text", "text": "Hello there", "annotations": [], "logprobs": []}
+    done = {"status": "completed"}
     said = {
         "type": "message",
         "id": "msg_1",
         "role": "assistant",
-        "status": "completed",
+        **done,
         "phase": "commentary",
         "content": [part],
     }
@@ -298,14 +299,8 @@ def _responses() -> Iterator[Recorded]:
         "phase": None,
         "content": [{"type": "refusal", "refusal": "I will not"}],
     }
-    call = {
-        "type": "function_call",
-        "id": "fc_1",
-        "call_id": "call_a",
-        "name": "echo",
-        "arguments": '{"text": "a"}',
-        "status": "completed",
-    }
+    asks = {"call_id": "call_a", "name": "echo", "arguments": '{"text": "a"}'}
+    call = {"type": "function_call", "id": "fc_1", **asks, **done}
     searched = {
         "type": "web_search_call",
         "id": "ws_1",
@@ -401,18 +396,8 @@ def fields(value: Any, path: Place = ()) -> Iterator[Place]:
 @cache
 def tags(wire: str) -> tuple[str, ...]:
     """Every word that tells a kind or a state on a wire."""
-    names = (
-        "type",
-        "status",
-        "finish_reason",
-        "stop_reason",
-        "reason",
-        "object",
-        "role",
-        "phase",
-        "code",
-        "name",
-    )
+    reasons = ("finish_reason", "stop_reason", "reason")
+    names = ("type", "status", *reasons, "object", "role", "phase", "code", "name")
     found = (
         at(recorded.events, path)
         for recorded in RECORDED

@@ -108,15 +108,10 @@ def strict(raw: bytes | str) -> Any:
     return value
 
 
+REASONERS = ("deepseek:deepseek-reasoner", "mistral:magistral-medium")
 MODELS = {
-    "chat_completions": (
-        "openai:gpt-x",
-        "openrouter:m",
-        "gemini:gemini-3-pro",
-        "deepseek:deepseek-reasoner",
-        "mistral:magistral-medium",
-    ),
-    "anthropic_messages": ("anthropic:claude-sonnet-4-5", "deepseek:deepseek-reasoner"),
+    "chat_completions": ("openai:gpt-x", "openrouter:m", "gemini:gemini-3-pro", *REASONERS),
+    "anthropic_messages": ("anthropic:claude-sonnet-4-5", REASONERS[0]),
     "codex_responses": ("openai:gpt-5",),
 }
 """Of each wire models that take back reasoning in different forms."""

@@ -163,15 +163,9 @@ class PageBlocks:
         env["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "states")])
         exported = shlex.quote(str(self.folder.parent / "exported"))
         script = f"[ -f {exported} ] && . {exported}\n{command}\nexport -p > {exported}"
-        done = subprocess.run(
-            ["bash", "-e", "-o", "pipefail", "-c", script],
-            cwd=self.folder,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
+        options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+        bash = ["bash", "-e", "-o", "pipefail", "-c", script]
+        done = subprocess.run(bash, cwd=self.folder, env=env, timeout=240, **options)
         assert done.returncode == 0, f"{where}: {command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout
 

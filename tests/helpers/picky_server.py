@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
+
+from tests.helpers.http_server import Answer, Asked, HttpServer
 
 Body = dict[str, Any]
 
@@ -57,58 +57,32 @@ def picky(**takes: Any) -> Iterator[Picky]:
     """Serve such a model until the block ends."""
     model = Picky(**takes)
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            raw = self.rfile.read(int(self.headers["Content-Length"]))
-            body = json.loads(raw)
-            tokens = len(json.dumps(body["messages"])) // 4
-            model.bodies.append(body)
-            if why := model.refusal(body, tokens):
-                model.refused.append(why)
-                self._send(
-                    400,
-                    "application/json",
-                    json.dumps({"error": {"message": why, "type": "invalid_request_error"}}),
-                )
-                return
-            model.cuts, finish = model.cuts - 1, "length" if model.cuts > 0 else "stop"
-            usage = {"prompt_tokens": tokens, "completion_tokens": 3, "total_tokens": tokens + 3}
-            if not body.get("stream"):
-                said = {
-                    "message": {"role": "assistant", "content": "fine"},
-                    "index": 0,
-                    "finish_reason": finish,
-                }
-                self._send(200, "application/json", json.dumps({"choices": [said], "usage": usage}))
-                return
-            chunks = (
-                {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "fine"}}]},
-                {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]},
-                {"choices": [], "usage": usage},
+    def answer(asked: Asked) -> Answer:
+        body = asked.body
+        tokens = len(json.dumps(body["messages"])) // 4
+        model.bodies.append(body)
+        if why := model.refusal(body, tokens):
+            model.refused.append(why)
+            return whole({"error": {"message": why, "type": "invalid_request_error"}}, 400)
+        model.cuts, finish = model.cuts - 1, "length" if model.cuts > 0 else "stop"
+        usage = {"prompt_tokens": tokens, "completion_tokens": 3, "total_tokens": tokens + 3}
+        said = {"role": "assistant", "content": "fine"}
+        if not body.get("stream"):
+            return whole(
+                {"choices": [{"message": said, "index": 0, "finish_reason": finish}], "usage": usage}
             )
-            lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
-            self._send(200, "text/event-stream", "".join([*lines, "data: [DONE]\n\n"]))
+        chunks = (
+            {"choices": [{"index": 0, "delta": said}]},
+            {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]},
+            {"choices": [], "usage": usage},
+        )
+        lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
+        return Answer(200, "".join([*lines, "data: [DONE]\n\n"]).encode(), "text/event-stream")
 
-        def _send(self, status: int, kind: str, text: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(text.encode())))
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    model.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with HttpServer(answer) as server:
+        model.url = f"{server.root}/v1"
         yield model
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+
+
+def whole(value: Body, status: int = 200) -> Answer:
+    return Answer(status, json.dumps(value).encode(), "application/json")

@@ -95,6 +95,7 @@ class Wire:
         return got
 
 
+GONE = {"message": "quota gone", "code": "insufficient_quota"}
 CHAT = Wire(
     "chat",
     OpenAIChat,
@@ -102,11 +103,7 @@ CHAT = Wire(
     empty=(
         ({"choices": []}, "no choices", ""),
         ({"choices": [{"message": None}]}, "no choices", ""),
-        (
-            {"error": {"message": "quota gone", "code": "insufficient_quota"}},
-            "quota gone",
-            "insufficient_quota",
-        ),
+        ({"error": GONE}, "quota gone", "insufficient_quota"),
         ({"error": "plain words", "choices": None}, "plain words", ""),
     ),
 )
@@ -124,11 +121,7 @@ ANTHROPIC = Wire(
     empty=(
         ({"choices": []}, "no content", ""),
         ({"content": None}, "no content", ""),
-        (
-            {"error": {"message": "quota gone", "code": "insufficient_quota"}},
-            "quota gone",
-            "insufficient_quota",
-        ),
+        ({"error": GONE}, "quota gone", "insufficient_quota"),
         ({"error": "plain words", "content": None}, "plain words", ""),
     ),
     account=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
@@ -144,11 +137,7 @@ RESPONSES = Wire(
         ({"status": "completed", "output": None}, "no output", ""),
         ({"status": "cancelled", "output": [{"type": "message"}]}, "was cancelled", ""),
         ({"status": "failed", "output": []}, "no output", ""),
-        (
-            {"status": "failed", "error": {"message": "quota gone", "code": "insufficient_quota"}},
-            "quota gone",
-            "insufficient_quota",
-        ),
+        ({"status": "failed", "error": GONE}, "quota gone", "insufficient_quota"),
         ({"error": "plain words"}, "plain words", ""),
         ({"choices": [{"message": {"content": "hi"}}]}, "api_mode", ""),
     ),

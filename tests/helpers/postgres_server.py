@@ -94,19 +94,8 @@ class PostgresServer:
         self.data = self.folder / "data"
         if owner := _as():
             os.chown(self.folder, owner["user"], owner["group"])
-        self._checked(
-            "initdb",
-            "-D",
-            self.data,
-            "-U",
-            "postgres",
-            "-E",
-            "UTF8",
-            "--locale=C",
-            "-A",
-            "trust",
-            "--no-sync",
-        )
+        options = ["-U", "postgres", "-E", "UTF8", "--locale=C", "-A", "trust", "--no-sync"]
+        self._checked("initdb", "-D", self.data, *options)
         settings = [
             "listen_addresses = ''",
             f"unix_socket_directories = '{self.folder}'",

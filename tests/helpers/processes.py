@@ -1,12 +1,26 @@
-"""Which processes there are: for tests that nothing is left behind."""
+"""Processes of this checkout's code, and which there are: for tests that nothing is left behind."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 PROC = Path("/proc")
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's variables and ``more``, with the packages of this checkout to be imported."""
+    root = Path(__file__).parents[2]
+    return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'states'}", **more}
+
+
+def ran(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A Python command that was run to its end, with all that it printed."""
+    usual = {"capture_output": True, "text": True, "timeout": 300, "env": environment(), "check": False}
+    return subprocess.run([sys.executable, *command], **{**usual, **options})
 
 
 def alive(pid: int) -> bool:

@@ -6,6 +6,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import grimp
@@ -16,13 +17,13 @@ STATES = "fsm_agent_states"
 Imports = Mapping[str, set[str]]
 
 
+@cache
 def imports_of_rooms() -> Imports:
     """Which rooms each room imports; what is imported for types alone does not count."""
     graph = grimp.build_graph("fsm_agent", STATES, exclude_type_checking_imports=True, cache_dir=None)
     found = defaultdict[str, set[str]](set)
-    for module in graph.modules - {
-        "fsm_agent"
-    }:  # the package itself only lends names, when they are asked for
+    # the package itself only lends names, when they are asked for
+    for module in graph.modules - {"fsm_agent"}:
         for imported in graph.find_modules_directly_imported_by(module) - {"fsm_agent"}:
             if room_of(module) != room_of(imported):
                 found[room_of(module)].add(room_of(imported))

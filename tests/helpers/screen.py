@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.processes import environment
 from tests.helpers.waiting import PATIENCE
 
 pexpect = pytest.importorskip("pexpect")
@@ -79,19 +80,10 @@ class Screen:
 @contextmanager
 def screen(*arguments: str, home: Path, folder: Path, columns: int = 80, lines: int = 40) -> Iterator[Screen]:
     """The command line with these arguments, in ``folder``."""
-    environment = {
-        **{name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")},
-        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "states"))),
-        "TERM": "xterm-256color",
-        "FSM_AGENT_HOME": str(home),
-    }
-    child = pexpect.spawn(
-        sys.executable,
-        ["-m", "fsm_agent", *arguments],
-        env=environment,
-        cwd=str(folder),
-        dimensions=(lines, columns),
-    )
+    env = environment(TERM="xterm-256color", FSM_AGENT_HOME=str(home))
+    env = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    options = {"env": env, "cwd": str(folder), "dimensions": (lines, columns)}
+    child = pexpect.spawn(sys.executable, ["-m", "fsm_agent", *arguments], **options)
     try:
         yield Screen(child, columns, lines)
     finally:

@@ -107,13 +107,9 @@ async def scene(name: str) -> dict[str, Any]:
         ticker.stop()
         await first.aclose()
         await second.aclose()
-    return {
-        "answers": sorted(str(result.final_response) for result in results),
-        "asked": server.completions,
-        "opened": gate.opened,
-        "waiting": waiting,
-        "longest": ticker.longest,
-    }
+    answers = sorted(str(result.final_response) for result in results)
+    found = {"answers": answers, "asked": server.completions, "opened": gate.opened}
+    return {**found, "waiting": waiting, "longest": ticker.longest}
 
 
 if __name__ == "__main__":

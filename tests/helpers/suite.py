@@ -164,15 +164,8 @@ class Run:
         with tempfile.TemporaryDirectory(prefix="suite-") as folder:
             place = Path(folder)
             (place / "queue").write_text("\n".join(self._files), encoding="utf-8")
-            command = [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-p",
-                "tests.helpers.suite",
-                *self._options,
-                *self._files,
-            ]
+            own = ["-m", "pytest", "-p", "tests.helpers.suite"]
+            command = [sys.executable, *own, *self._options, *self._files]
             outputs = [(place / f"output-{n}").open("w+b") for n in range(self._workers)]
             processes = [
                 subprocess.Popen(command, cwd=ROOT, env=os.environ | {PLACE: folder}, stdout=out, stderr=out)

@@ -14,9 +14,9 @@ from typing import IO
 
 import pytest
 
+from tests.helpers.processes import environment
 from tests.helpers.waiting import PATIENCE
 
-ROOT = Path(__file__).parents[2]
 pty = pytest.importorskip("pty", reason="a terminal is needed")
 
 
@@ -62,15 +62,10 @@ class Terminal:
 def terminal(*arguments: str, home: Path, columns: int = 110, **files: IO[bytes]) -> Iterator[Terminal]:
     """``stdout`` and ``stderr`` may be files."""
     ours, theirs = pty.openpty()
-    columns_of = {"TERM": "xterm-256color", "COLUMNS": str(columns)}
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "states"))),
-        **columns_of,
-    }
+    env = environment(TERM="xterm-256color", COLUMNS=str(columns))
     running = subprocess.Popen(
         [sys.executable, "-m", "fsm_agent.cli", *arguments, "--home", str(home)],
-        **{"stdin": theirs, "stdout": theirs, "stderr": theirs, **files}, env=environment, cwd=home, start_new_session=True,
+        **{"stdin": theirs, "stdout": theirs, "stderr": theirs, **files}, env=env, cwd=home, start_new_session=True,
     )  # fmt: skip
     os.close(theirs)
     try:

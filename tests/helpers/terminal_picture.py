@@ -38,15 +38,8 @@ def terminal_svg(command: Sequence[str], folder: Path, title: str, *, columns: i
     screen = pyte.Screen(columns, 60)
     stream = pyte.Stream(screen)
     env = os.environ | {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
-    child = pexpect.spawn(
-        command[0],
-        [*command[1:]],
-        cwd=folder,
-        env=env,
-        dimensions=(60, columns),
-        encoding="utf-8",
-        timeout=120,
-    )
+    options = {"cwd": folder, "env": env, "dimensions": (60, columns), "encoding": "utf-8"}
+    child = pexpect.spawn(command[0], [*command[1:]], timeout=120, **options)
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 0, child.before

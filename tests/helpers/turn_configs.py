@@ -17,14 +17,9 @@ NOTHING = {
 
 
 GROUPS: dict[str, dict[str, Any]] = {
-    "continuations": {
-        "continuations": 1,
-        "cut_calls": 1,
-        "incompletes": 1,
-        "scratchpads": 1,
-        "acks": 1,
-        "verifies": 1,
-    },
+    "continuations": dict.fromkeys(
+        ("continuations", "cut_calls", "incompletes", "scratchpads", "acks", "verifies"), 1
+    ),
     "tools": {"strikes": 1, "recalls": 1, "free_rounds": 1},
     "blanks": {"nudges": 1, "prefills": 1, "empties": 1},
     "blanks without a nudge": {"prefills": 1, "empties": 1},

@@ -23,15 +23,8 @@ MOST_SHRINKS = 3
 """Compactions that the history of a played turn is long enough for."""
 
 
-CHECKED = {
-    "blocked",
-    "invalid_output",
-    "over_cost",
-    "over_tokens",
-    "over_time",
-    "unaffordable",
-    "handed_over",
-}
+OVER = {"over_cost", "over_tokens", "over_time"}
+CHECKED = {"blocked", "invalid_output", "unaffordable", "handed_over", *OVER}
 """Events of what only some agents have."""
 
 

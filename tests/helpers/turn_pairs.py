@@ -10,10 +10,7 @@ BY_HAND = {
     ("Compress.compressed", "BuildMessages.window_too_small"),  # too small even for the prompt
     ("BuildMessages.oversized/5", "BuildMessages.built/2"),  # only the tools were too much
     ("ClassifyError.overflow/2", "Compress.outgrown/1"),  # smaller than the next model's
-    (
-        "ClassifyError.overflow/2",
-        "Compress.outgrown/2",
-    ),  # the same, on the last entry of a chain that leads back
+    ("ClassifyError.overflow/2", "Compress.outgrown/2"),  # the same, on a chain that leads back
     ("Compress.unsummarised/3", "BuildMessages.window_too_small"),  # too small, and nothing was made shorter
     ("Compress.lost/3", "BuildMessages.window_too_small"),
     ("Compress.unaffordable/2", "BuildMessages.window_too_small"),
@@ -60,14 +57,9 @@ def _door(row: Row) -> bool:
     return row.source == "BuildMessages"
 
 
-FAILS = {
-    "ClassifyError.bad_key/1",
-    "ClassifyError.summary_failed/2",
-    "Prepare.ready",
-    "BuildMessages.starved/1",
-    "ClassifyError.overloaded/1",
-    "ClassifyError.overloaded/3",
-    "ClassifyError.summary_failed/1",
+FAILS = {"Prepare.ready", "BuildMessages.starved/1"} | {
+    f"ClassifyError.{rung}"
+    for rung in ("bad_key/1", "summary_failed/1", "summary_failed/2", "overloaded/1", "overloaded/3")
 }
 """Rows after which a recovery can fail, or the breaker be open."""
 

@@ -3,63 +3,29 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
+
+from tests.helpers.http_server import Answer, Asked, HttpServer
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A request. ``headers`` have lower-case names."""
-
-    path: str
-    headers: Mapping[str, str]
-    raw: bytes
-
-    @property
-    def body(self) -> Any:
-        return json.loads(self.raw)
-
-
-class WebReplies:
+class WebReplies(HttpServer):
     """Answers with these (status, kind, body), the last one for ever; ``asked`` is what came."""
 
     def __init__(self, *replies: tuple[int, str, bytes]) -> None:
         self.asked: list[Asked] = []
-        asked, left = self.asked, list(replies)
+        left = list(replies)
 
-        class Answering(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+        def answer(asked: Asked) -> Answer:
+            self.asked.append(asked)
+            status, kind, body = left.pop(0) if len(left) > 1 else left[0]
+            return Answer(status, body, kind)
 
-            def do_POST(self) -> None:
-                headers = {name.lower(): value for name, value in self.headers.items()}
-                asked.append(Asked(self.path, headers, self.rfile.read(int(headers["content-length"]))))
-                status, kind, body = left.pop(0) if len(left) > 1 else left[0]
-                self.send_response(status)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: Any) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        super().__init__(answer)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        return self.root
 
 
 def events(kind: str, *told: Mapping[str, Any]) -> tuple[int, str, bytes]:

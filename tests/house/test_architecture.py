@@ -10,16 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.rooms import BLOCK, imports_of_rooms, picture
+from tests.helpers.sources import ROOT, product, text, tree
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-LAYERS = next(
-    contract["layers"]
-    for contract in tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
-        "importlinter"
-    ]["contracts"]
-    if contract["type"] == "layers"
-)
+PAGE = text("ARCHITECTURE.md")
+CONTRACTS = tomllib.loads(text("pyproject.toml"))["tool"]["importlinter"]["contracts"]
+LAYERS = next(contract["layers"] for contract in CONTRACTS if contract["type"] == "layers")
 
 
 def rooms() -> list[str]:
@@ -33,10 +28,6 @@ def rooms() -> list[str]:
 def test_every_room_is_on_the_page_where_the_contract_has_it() -> None:
     contract = [name.strip().removeprefix("fsm_agent.") for floor in LAYERS for name in floor.split("|")]
     assert [name.removeprefix("states/") for name in rooms()] == contract
-
-
-@pytest.mark.behaviour("FSM-14")
-def test_there_is_no_room_that_the_contract_does_not_know() -> None:
     inside = (ROOT / "fsm_agent").iterdir()
     there = {path.stem for path in inside if path.suffix == ".py" or any(path.rglob("*.py"))} - {"__init__"}
     assert there == {name.split(".")[1] for floor in LAYERS for name in floor.split(" | ") if "." in name}
@@ -56,26 +47,25 @@ LEFT = {ROOT / "fsm_agent" / "sessions" / "remote_commands.py"}
 def loaded_by_name(path: Path) -> set[str]:
     """Modules of ours that a file imports by a constant string, literal or named: imports that no contract
     would see."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    named = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
-    calls = [
-        node for node in ast.walk(tree) if isinstance(node, ast.Call) and "import_module" in ast.unparse(node)
-    ]
+    if "import_module" not in text(path):
+        return set()
+    named = {
+        ast.unparse(node.targets[0]): node.value for node in tree(path).body if isinstance(node, ast.Assign)
+    }
+    nodes = (node for node in ast.walk(tree(path)) if isinstance(node, ast.Call))
+    calls = [node for node in nodes if "import_module" in ast.unparse(node)]
     values = [named.get(ast.unparse(part), part) for call in calls for part in call.args]
     texts = {str(value.value) for value in values if isinstance(value, ast.Constant)}
     return {text for text in texts if re.fullmatch(r"(fsm_agent|states)[\w.]*", text)}
 
 
 def test_nothing_of_ours_is_imported_behind_the_contracts_back() -> None:
-    files = [*(ROOT / "fsm_agent").rglob("*.py"), *(ROOT / "states").rglob("*.py")]
-    assert {str(path): names for path in files if path not in LEFT and (names := loaded_by_name(path))} == {}
+    found = {str(path): loaded_by_name(path) for path in product() if path not in LEFT}
+    assert {path: names for path, names in found.items() if names} == {}
 
 
-def test_the_picture_is_that_of_the_imports() -> None:
+def test_the_picture_is_that_of_the_imports_and_has_every_room() -> None:
     assert BLOCK.findall(PAGE) == [picture()], "run: python -m tests.helpers.rooms"
-
-
-def test_every_room_is_in_the_picture() -> None:
     imports = imports_of_rooms()
     drawn = {"states" if name.startswith("states/") else name for name in rooms()}
     assert drawn == set(imports).union(*imports.values())

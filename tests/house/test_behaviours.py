@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.helpers.behaviours import MARK, PAGE, ROOT, behaviours, counted, marked, page
+from tests.helpers.behaviours import MARK, PAGE, behaviours, counted, marked, page
+from tests.helpers.sources import ROOT, named_tests, product, text
 
 BEHAVIOURS = behaviours()
 IDS = [line.id for line in BEHAVIOURS]
@@ -19,14 +20,10 @@ CLAIMS, HOLD = 299, 290
 """Claims of the specification, and how many of them hold. The second only grows."""
 
 
-def test_the_page_is_what_the_lines_and_the_marks_make() -> None:
+def test_the_page_is_what_the_lines_and_the_marks_make_and_no_fewer_claims_hold_than_before() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "python -m tests.helpers.behaviours"
-
-
-def test_no_fewer_claims_hold_than_before() -> None:
     states = counted(BEHAVIOURS)
-    assert states.total() == CLAIMS
-    assert states["holds"] == HOLD
+    assert (states.total(), states["holds"]) == (CLAIMS, HOLD)
 
 
 def test_each_line_that_holds_has_a_test_and_no_other() -> None:
@@ -37,10 +34,9 @@ def test_each_line_that_holds_has_a_test_and_no_other() -> None:
 def cited() -> Iterator[str]:
     """Every id that another file names."""
     pages = [path for path in (ROOT / "docs").glob("*.md") if path != PAGE]
-    code = [path for room in ("fsm_agent", "states", "tests") for path in (ROOT / room).rglob("*.py")]
-    for path in [*pages, *ROOT.glob("*.md"), *code]:
+    for path in [*pages, *ROOT.glob("*.md"), *product(), *(ROOT / "tests").rglob("*.py")]:
         if path != Path(__file__):
-            for group, first, letter, last in CITED.findall(path.read_text(encoding="utf-8")):
+            for group, first, letter, last in CITED.findall(text(path)):
                 for number in range(int(first), int(last or first) + 1):
                     yield f"{group}-{number:02}{letter}"
 
@@ -52,8 +48,8 @@ def test_each_id_that_is_cited_has_a_line() -> None:
 def test_what_is_cited_looks_like_nothing_else() -> None:
     """An id of a group that the page does not have would be overlooked."""
     others = {"UTF", "CRC", "ISO", "RFC", "SHA"}
-    for path in [*(ROOT / "fsm_agent").rglob("*.py"), *(ROOT / "states").rglob("*.py")]:
-        found = set(re.findall(r"\b([A-Z]{2,7})-\d\d\b", path.read_text(encoding="utf-8")))
+    for path in product():
+        found = set(re.findall(r"\b([A-Z]{2,7})-\d\d\b", text(path)))
         assert found <= others | set(GROUPS.split("|")), path
 
 
@@ -66,8 +62,7 @@ def test_the_files_that_it_names_are_there() -> None:
 
 def test_marks_are_written_so_that_they_are_found() -> None:
     """One of a variable, or of a parameter of a test, would count for nothing."""
-    for path in (ROOT / "tests").rglob("test_*.py"):
-        text = path.read_text(encoding="utf-8")
+    for path in named_tests():
         if path != Path(__file__):
-            written = re.findall(rf'^@{re.escape(MARK)}\(("|$)', text, re.MULTILINE)
-            assert len(written) == text.count("mark.behaviour"), path
+            written = re.findall(rf'^@{re.escape(MARK)}\(("|$)', text(path), re.MULTILINE)
+            assert len(written) == text(path).count("mark.behaviour"), path

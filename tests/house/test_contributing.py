@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.helpers.processes import environment, ran
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -63,9 +63,8 @@ def copy(tmp_path: Path) -> Path:
 
 def run(root: Path, *arguments: str) -> str:
     """What ``python -m`` prints in the copy; fails with it when the command does."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (root, root / "states")))}
-    command = [sys.executable, "-m", *arguments]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=900, check=False)  # fmt: skip
+    path = os.pathsep.join(map(str, (root, root / "states")))
+    done = ran("-m", *arguments, cwd=root, env=environment(PYTHONPATH=path), timeout=900)
     assert done.returncode == 0, f"{' '.join(arguments)}\n{done.stdout}{done.stderr}"
     return done.stdout
 
@@ -114,18 +113,9 @@ def test_everything_that_an_exercise_names_is_green_after_it(copy: Path) -> None
     removed = re.findall(r"^\$ rm (\S+\.footprints)", PAGE, re.MULTILINE)
     for name in removed:
         (copy / name).unlink()
+        only = ["-k", "footprints", "-m", "not slow"]
         with pytest.raises(AssertionError, match="was not there and is written now"):
-            run(
-                copy,
-                "pytest",
-                "-p",
-                "no:cacheprovider",
-                "tests/workflow",
-                "-k",
-                "footprints",
-                "-m",
-                "not slow",
-            )
+            run(copy, "pytest", "-p", "no:cacheprovider", "tests/workflow", *only)
     assert removed == ["tests/workflow/order.footprints"]
     run(copy, "pytest", "-p", "no:cacheprovider", "-m", "not slow", *sorted(named))
     run(copy, "ruff", "check", ".")

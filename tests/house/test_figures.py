@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.helpers.processes import ran
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "benchmarks" / "measured" / "overhead.json"
@@ -21,13 +21,7 @@ def ratios(found: Any) -> dict[str, float]:
 
 
 def test_the_pages_have_the_figures_that_were_measured() -> None:
-    done = subprocess.run(
-        [sys.executable, "benchmarks/figures.py", "--check"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran("benchmarks/figures.py", "--check", cwd=ROOT)
     assert (done.stdout, done.returncode) == ("", 0), done.stderr
 
 
@@ -39,9 +33,7 @@ def test_a_model_call_costs_no_more_beside_a_bare_loop_than_it_did(tmp_path: Pat
     for number in range(3):
         file = tmp_path / f"{number}.json"
         command = ["benchmarks/overhead.py", "--iterations", "10", "50", "--turns", "--deltas", "--runs", "3"]
-        subprocess.run(
-            [sys.executable, *command, "--json", str(file)], cwd=ROOT, check=True, capture_output=True
-        )
+        ran(*command, "--json", str(file), cwd=ROOT, timeout=900).check_returncode()
         for what, ratio in ratios(json.loads(file.read_text())).items():
             best[what] = min(ratio, best.get(what, ratio))
         if all(ratio <= WORSE * before[what] for what, ratio in best.items()):

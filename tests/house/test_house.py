@@ -5,23 +5,23 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
+from functools import cache
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = (ROOT / "fsm_agent", ROOT / "states" / "fsm_agent_states")
-SOURCES = {
-    str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
-    for package in PACKAGES
-    for path in package.rglob("*.py")
-}
+from tests.helpers.sources import ROOT, product, tree
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def sources() -> dict[str, ast.Module]:
+    return {str(path.relative_to(ROOT)): tree(path) for path in product()}
 
 
 def test_each_class_name_is_used_once() -> None:
     """Also of private classes: who reads a name in a trace knows what it is."""
     places = defaultdict[str, list[str]](list)
-    for path, tree in SOURCES.items():
-        for node in tree.body:
+    for path, module in sources().items():
+        for node in module.body:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(path)
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
@@ -38,18 +38,14 @@ def test_what_the_process_keeps_stands_in_its_registry() -> None:
     """A module-level object that is filled while the program runs is either handed on, or documented there."""
     found = [
         f"{path}: {name}"
-        for path, tree in SOURCES.items()
-        for name, value in _assigned(tree)
+        for path, module in sources().items()
+        for name, value in _assigned(module)
         if _filled_later(value) and name not in CACHES | BELOW and not path.endswith("registry.py")
     ]
     assert found == []
-    registry = (ROOT / "fsm_agent" / "runtime" / "registry.py").read_text(encoding="utf-8")
-    names = {name for name, value in _assigned(ast.parse(registry)) if _filled_later(value)} | BELOW
-    told = {
-        line.split()[0]
-        for line in (ast.get_docstring(ast.parse(registry)) or "").splitlines()
-        if line.strip()
-    }
+    registry = sources()["fsm_agent/runtime/registry.py"]
+    names = {name for name, value in _assigned(registry) if _filled_later(value)} | BELOW
+    told = {line.split()[0] for line in (ast.get_docstring(registry) or "").splitlines() if line.strip()}
     assert len(names) > 5
     assert names <= told
 
@@ -82,8 +78,8 @@ def test_every_public_name_has_a_docstring() -> None:
     overloads)."""
     classes = {
         node.name: node
-        for tree in SOURCES.values()
-        for node in ast.walk(tree)
+        for module in sources().values()
+        for node in ast.walk(module)
         if isinstance(node, ast.ClassDef)
     }
     promised = {name for node in classes.values() if "Protocol" in bases(node) for name in documented(node)}
@@ -101,8 +97,8 @@ def test_every_public_name_has_a_docstring() -> None:
             if isinstance(node, ast.ClassDef):
                 yield from bare(node, promised | inherited(node), f"{place}{node.name}.")
 
-    found = [path for path, tree in SOURCES.items() if not ast.get_docstring(tree)]
-    found += [name for path, tree in SOURCES.items() for name in bare(tree, set(), f"{path}: ")]
+    found = [path for path, module in sources().items() if not ast.get_docstring(module)]
+    found += [name for path, module in sources().items() for name in bare(module, set(), f"{path}: ")]
     assert [name for name in found if not name.startswith(WITHOUT)] == []
 
 

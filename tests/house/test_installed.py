@@ -4,13 +4,13 @@ name."""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import hatchling.build
 import pytest
+
+from tests.helpers.processes import environment, ran
 
 ROOT = Path(__file__).parents[2]
 OURS = {"fsm_agent", "fsm_agent_states"}
@@ -66,9 +66,7 @@ def test_a_program_with_modules_of_these_names_runs(
 ) -> None:
     """As a program, as a module, and under pytest."""
     path = {"editable": [], "wheel": [str(wheel)]}[installed]
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
-        "PYTHONPATH": os.pathsep.join(path)
-    }
+    env = environment(PYTHONPATH=os.pathsep.join(path))
     for theirs in THEIRS:
         own = tmp_path / f"{theirs}.py" if kind == "module" else tmp_path / theirs / "__init__.py"
         own.parent.mkdir(exist_ok=True)
@@ -82,15 +80,7 @@ def test_a_program_with_modules_of_these_names_runs(
         ["-m", "program"],
         ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_program.py"],
     ):
-        done = subprocess.run(
-            [sys.executable, *words],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        done = ran(*words, cwd=tmp_path, env=env)
         assert done.returncode == 0, f"{words}: {done.stdout[-2_000:]}{done.stderr[-2_000:]}"
         if "pytest" not in words:
             assert done.stdout.startswith(f"ran with {wheel if installed == 'wheel' else ROOT}"), done.stdout

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 
 import pytest
 
 import fsm_agent
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.later import Later, uncollected
+from tests.helpers.processes import ran
 
-HEAVY = (
+UI = {"typer", "rich", "prompt_toolkit"}
+HEAVY = {
     "openai",
     "anthropic",
-    "typer",
-    "rich",
-    "prompt_toolkit",
     "httpx",
     "httpx2",
     "aiohttp",
@@ -26,62 +23,58 @@ HEAVY = (
     "tenacity",
     "temporalio",
     "psycopg",
+    *UI,
+}
+NAMED, TURN = "from fsm_agent import Agent; Agent.chat", "Agent(ScriptedModel([text('x')])).chat('go')"
+STEPS = (
+    "import fsm_agent",
+    NAMED,
+    f"from fsm_agent.testing import ScriptedModel, text; {TURN}",
+    "Agent('openai:m', api_key='k')",
 )
+UNUSED = (
+    "html.parser",
+    "http.client",
+    "urllib.request",
+    "fsm_agent.toolsets.agent.ask",
+    "fsm_agent.toolsets.agent.lookback",
+    "fsm_agent.toolsets.code",
+    "fsm_agent.toolsets.mcp.servers",
+    "fsm_agent.toolsets.web",
+)
+PROOFS = {"fsm_agent.fsm.promises", "fsm_agent.fsm.verify.proof.induction", "fsm_agent_states.logic.shapes"}
 
 
-def modules_of(statement: str) -> set[str]:
-    code = f"import sys\n{statement}\nprint('\\n'.join(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
+@pytest.fixture(scope="module")
+def loaded() -> list[set[str]]:
+    """The modules that one process has after each of the steps."""
+    code = "import sys\n" + "\n".join(f"{one}\nprint(*sys.modules)" for one in STEPS)
+    done = ran("-c", code)
+    return [set(line.split()) for line in done.stdout.splitlines()]
 
 
-def loaded_by(statement: str) -> set[str]:
-    return {name.split(".")[0] for name in modules_of(statement)}
+def packages(names: set[str]) -> set[str]:
+    return {name.split(".")[0] for name in names}
 
 
-def test_importing_the_package_loads_no_sdk_and_no_ui() -> None:
-    assert not loaded_by("import fsm_agent") & set(HEAVY)
+def test_importing_the_package_and_naming_an_agent_loads_little(loaded: list[set[str]]) -> None:
+    imported, named, *_ = loaded
+    assert not packages(imported) & HEAVY
+    assert not packages(named) & {*HEAVY, "pydantic", "asyncio", "sqlite3", "fsm_agent_states"}
+    assert len({name for name in named if name.startswith("fsm_agent")}) < 20
 
 
-def test_an_agent_can_be_named_without_what_it_is_made_of() -> None:
-    loaded = modules_of("from fsm_agent import Agent; Agent.chat")
-    own = {name for name in loaded if name.startswith("fsm_agent")}
-    others = {name.split(".")[0] for name in loaded}
-    assert not others & {*HEAVY, "pydantic", "asyncio", "sqlite3", "fsm_agent_states"}
-    assert len(own) < 20
+def test_a_turn_loads_nothing_that_it_does_not_use_and_no_proof_but_that_it_ends(
+    loaded: list[set[str]],
+) -> None:
+    turn = loaded[2]
+    assert not packages(turn) & {*HEAVY, "mcp"} - {"transitions", "uvloop"}
+    assert not turn & {*UNUSED, *PROOFS}
+    assert "fsm_agent.fsm.verify.proof.ranking" in turn
 
 
-def test_an_agent_loads_no_sdk_before_its_first_call() -> None:
-    loaded = loaded_by("from fsm_agent import Agent; Agent('openai:m', api_key='k')")
-    assert not loaded & {"openai", "anthropic", "typer", "rich", "prompt_toolkit"}
-
-
-TURN = "from fsm_agent.testing import ScriptedModel, text; Agent(ScriptedModel([text('x')])).chat('go')"
-
-
-def test_a_turn_loads_no_proof_but_that_it_ends() -> None:
-    loaded = modules_of(f"from fsm_agent import Agent; {TURN}")
-    assert "fsm_agent.fsm.verify.proof.ranking" in loaded
-    assert not loaded & {
-        "fsm_agent.fsm.promises",
-        "fsm_agent.fsm.verify.proof.induction",
-        "fsm_agent_states.logic.shapes",
-    }
-
-
-def test_a_turn_loads_nothing_that_it_does_not_use() -> None:
-    loaded = modules_of(f"from fsm_agent import Agent; {TURN}")
-    assert not {name.split(".")[0] for name in loaded} & {*HEAVY, "mcp"} - {"transitions", "uvloop"}
-    assert not loaded & {
-        "html.parser",
-        "http.client",
-        "urllib.request",
-        "fsm_agent.toolsets.agent.ask",
-        "fsm_agent.toolsets.agent.lookback",
-        "fsm_agent.toolsets.code",
-        "fsm_agent.toolsets.mcp.servers",
-        "fsm_agent.toolsets.web",
-    }
+def test_an_agent_loads_no_sdk_before_its_first_call(loaded: list[set[str]]) -> None:
+    assert not packages(loaded[3]) & {"openai", "anthropic", *UI}
 
 
 def test_the_collector_rests_while_modules_are_loaded_and_is_left_as_it_was() -> None:
@@ -104,7 +97,4 @@ def test_the_public_names_are_what_all_says() -> None:
     for name in fsm_agent.__all__:
         assert getattr(fsm_agent, name) is not None
     assert set(dir(fsm_agent)) == set(fsm_agent.__all__)
-
-
-def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(fsm_agent, "nothing")

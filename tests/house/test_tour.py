@@ -27,15 +27,8 @@ def commands() -> list[str]:
 
 
 def clean_environment(home: Path) -> dict[str, str]:
-    kept = (
-        "PATH",
-        "LANG",
-        "TMPDIR",
-        "PIP_INDEX_URL",
-        "PIP_EXTRA_INDEX_URL",
-        "PIP_FIND_LINKS",
-        "PIP_CONFIG_FILE",
-    )
+    pip = (f"PIP_{name}" for name in ("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "CONFIG_FILE"))
+    kept = ("PATH", "LANG", "TMPDIR", *pip)
     own = {"HOME": str(home), "FSM_AGENT_HOME": str(home / "agent")}
     return {**{name: os.environ[name] for name in kept if name in os.environ}, **own}
 

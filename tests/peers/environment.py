@@ -6,12 +6,17 @@ itself."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import urllib.request
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any, Self
 from uuid import uuid4
 
 ROOT = Path(__file__).resolve().parents[2] / ".peers"
@@ -42,16 +47,8 @@ def peer_python(distribution: str, version: str, *also: str) -> Path:
         growing = ROOT / f"{home.name}.{uuid4().hex[:8]}"
         try:
             _run(sys.executable, "-m", "venv", growing)
-            pip = (
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                "--no-input",
-                "--retries",
-                "1",
-            )
+            quiet = ("--quiet", "--disable-pip-version-check", "--no-input", "--retries", "1")
+            pip = ("-m", "pip", "install", *quiet)
             alone = ("--no-deps", "--only-binary", ":all:") if also else ()
             _run(growing / python, *pip, *alone, f"{distribution}=={version}", *also)
             _rename(growing, home)
@@ -101,3 +98,49 @@ def _run(*command: str | Path) -> None:
             "no reason given"
         ]
         raise PeerUnavailable(f"{' '.join(map(str, command[1:4]))} failed: {said[-1]}")
+
+
+class PeerProcess:
+    """A server as a subprocess that says its address first, and ends when our end of its input is closed,
+    however we ended."""
+
+    def __init__(
+        self, name: str, command: Sequence[str | Path], forgets: tuple[str, ...], **more: str
+    ) -> None:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith((*forgets, "PYTHON"))}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self._process = subprocess.Popen([*command], env={**kept, **more}, text=True, **pipes)
+        assert self._process.stdout is not None
+        self.root = self._process.stdout.readline().strip()
+        if not self.root:
+            self.close()
+            raise RuntimeError(
+                f"{name} ended with status {self._process.returncode} before it served anything"
+            )
+
+    def ask(self, path: str, body: object = None, method: str | None = None) -> Any:
+        """The JSON that it answers."""
+        data = None if body is None else json.dumps(body).encode()
+        kind = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.root + path, data, kind, method=method)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=30) as response:
+            return json.load(response)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -4,61 +4,31 @@ on."""
 from __future__ import annotations
 
 import json
-import threading
 import urllib.error
 import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Self
+
+from tests.helpers.http_server import Answer, Asked, HttpServer
 
 REFUSAL = {"error": {"message": "streaming is not supported here", "type": "invalid_request_error"}}
 
 
-class WholeRepliesOnly:
+class WholeRepliesOnly(HttpServer):
     """``streams``: of each request, in order, whether it asked for a stream."""
 
     def __init__(self, behind: str) -> None:
         self.streams: list[bool] = []
-        streams, opener = self.streams, urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        opener, kind = urllib.request.build_opener(urllib.request.ProxyHandler({})), "application/json"
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                streams.append(bool(json.loads(body).get("stream")))
-                if streams[-1]:
-                    self._answer(400, json.dumps(REFUSAL).encode())
-                    return
-                request = urllib.request.Request(
-                    behind + self.path, body, {"Content-Type": "application/json"}
-                )
-                try:
-                    with opener.open(request, timeout=60) as response:
-                        self._answer(response.status, response.read())
-                except urllib.error.HTTPError as refused:
-                    with refused:
-                        self._answer(refused.code, refused.read())
+        def answer(asked: Asked) -> Answer:
+            self.streams.append(bool(asked.body.get("stream")))
+            if self.streams[-1]:
+                return Answer(400, json.dumps(REFUSAL).encode(), kind)
+            request = urllib.request.Request(behind + asked.path, asked.raw, {"Content-Type": kind})
+            try:
+                with opener.open(request, timeout=60) as response:
+                    return Answer(response.status, response.read(), kind)
+            except urllib.error.HTTPError as refused:
+                with refused:
+                    return Answer(refused.code, refused.read(), kind)
 
-            def _answer(self, status: int, body: bytes) -> None:
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                """Tests print nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
-
-    @property
-    def root(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        super().__init__(answer)

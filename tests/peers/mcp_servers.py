@@ -50,13 +50,12 @@ class EverythingOverHttp:
     def start(self) -> None:
         node = shutil.which("node")
         assert node is not None
-        self._process = subprocess.Popen(
+        command, env = (
             [node, str(_script(*EVERYTHING)), "streamableHttp"],
-            env={**os.environ, "PORT": str(self.port)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
+            {**os.environ, "PORT": str(self.port)},
         )
+        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        self._process = subprocess.Popen(command, env=env, text=True, **pipes)
         said: queue.Queue[str] = queue.Queue()
         threading.Thread(target=_lines, args=(self._process, said), daemon=True).start()
         while "listening on port" not in said.get(timeout=30):

@@ -161,8 +161,9 @@ def conversation(tokens: int) -> list[dict[str, str]]:
     ]
 
 
-def test_the_peer_is_not_installed_where_the_tests_run() -> None:
-    assert importlib.util.find_spec("xllamacpp") is None
+def test_the_peers_are_not_installed_where_the_tests_run() -> None:
+    """The pytest plugin of ``llmock`` would load itself."""
+    assert [name for name in ("xllamacpp", "llmock") if importlib.util.find_spec(name)] == []
 
 
 # Plain and streamed
@@ -191,11 +192,8 @@ def test_tokens_are_those_that_the_server_counts(brief: LlamaCpp, mode: str) -> 
     rows = [row for row in played.result.messages[:-1] if row["role"] in ("system", "user")]
     asked = played.result.prompt_tokens
     assert played.result.usage_known
-    assert (
-        asked
-        == played.result.input_tokens + played.result.cache_read_tokens
-        == played.result.last_prompt_tokens
-    )
+    read = played.result.input_tokens + played.result.cache_read_tokens
+    assert asked == read == played.result.last_prompt_tokens
     assert asked > brief.tokens(rows), "the system prompt is in it"
     assert abs(played.result.output_tokens - played.deltas) <= 2, "a delta is a token, but for the end mark"
     assert played.result.total_tokens == asked + played.result.output_tokens
@@ -257,12 +255,8 @@ def test_a_reply_cut_by_its_length(tireless: LlamaCpp, mode: str) -> None:
 def test_what_an_overflow_says(small: LlamaCpp, mode: str) -> None:
     """One message that no compaction can help."""
     played = play(small, mode, FILLER * 400)
-    assert (*played.end, played.path, played.result.failed) == (
-        "overflow_uncompressible",
-        "context_overflow",
-        ["error", "stuck"],
-        True,
-    )
+    assert played.end == ("overflow_uncompressible", "context_overflow")
+    assert (played.path, played.result.failed) == (["error", "stuck"], True)
     assert {(failure.status, failure.code) for failure in played.failures} == {
         (400, "exceed_context_size_error")
     }
@@ -276,38 +270,19 @@ def test_an_overflow_is_compacted_once(small: LlamaCpp, mode: str, times: float)
     with agent_for(small, mode, heard) as agent:
         played = ask(agent, heard, "Say hello.", conversation(int(SMALL * times)))
         after = ask(agent, heard, "And now?")
-    assert (*played.end, played.path) == (
-        "text_response",
-        None,
-        ["error", "unsummarised", "compressed", "text"],
-    )
+    assert played.end == ("text_response", None)
+    assert played.path == ["error", "unsummarised", "compressed", "text"]
     assert [compression["trigger"] for compression in played.result.compressions] == ["overflow"]
     assert played.result.messages[-2]["content"] == "Say hello."
     assert played.result.last_prompt_tokens < SMALL
     assert (*after.end, after.failures) == ("text_response", None, [])
 
 
-def test_few_big_rows_are_compacted_too(small: LlamaCpp, mode: str) -> None:
-    """Each of the two is larger than the window."""
-    history = [{"role": role, "content": FILLER * 300} for role in ("user", "assistant")]
-    played = play(small, mode, "Say hello.", history=history)
-    assert (*played.end, played.path) == (
-        "text_response",
-        None,
-        ["error", "unsummarised", "compressed", "text"],
-    )
-    assert played.result.last_prompt_tokens < SMALL
-
-
 def test_a_window_that_is_known_is_kept_to(small: LlamaCpp, mode: str) -> None:
     """Compacted before the server has to say anything."""
     played = play(small, mode, history=conversation(2 * SMALL), context_window=SMALL)
-    assert (*played.end, played.path, played.failures) == (
-        "text_response",
-        None,
-        ["unsummarised", "compressed", "text"],
-        [],
-    )
+    assert (*played.end, played.failures) == ("text_response", None, [])
+    assert played.path == ["unsummarised", "compressed", "text"]
     assert [compression["trigger"] for compression in played.result.compressions] == ["threshold"]
 
 
@@ -342,10 +317,8 @@ def test_an_interrupt_in_mid_stream(tireless: LlamaCpp, mode: str) -> None:
         rested = tireless.wait_for_rest()
         held = tireless.position
     text = "".join(delta for delta in seen if delta)
-    assert (played.result.turn_exit_reason.value, played.result.interrupt_message) == (
-        "interrupted_in_call",
-        "enough",
-    )
+    assert played.result.turn_exit_reason.value == "interrupted_in_call"
+    assert played.result.interrupt_message == "enough"
     assert text
     assert played.result.messages[-1] | {"content": text, "interrupted": True} == played.result.messages[-1]
     assert held < tireless.window // 4
@@ -385,10 +358,8 @@ def test_a_tool_is_called_and_answered(free: LlamaCpp, mode: str) -> None:
     assert roles == ["user", "assistant", "tool", "assistant"]
     assert (*played.end, played.path) == ("text_response", None, ["tools", "text"])
     assert call["function"]["name"] == "echo"
-    assert (answer["tool_call_id"], answer["content"]) == (
-        call["id"],
-        json.loads(call["function"]["arguments"])["text"],
-    )
+    assert answer["tool_call_id"] == call["id"]
+    assert answer["content"] == json.loads(call["function"]["arguments"])["text"]
     assert played.result.final_response
 
 

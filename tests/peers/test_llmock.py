@@ -6,7 +6,6 @@ and the same end. A fault ``after_chunks`` n hits the chunk after n whole ones."
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from fsm_agent.runtime.ports import Clock
 from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import FakeClock
 from tests.helpers.harness import SHOWN, TOOLS, Heard, assert_legal_path
+from tests.helpers.wire_rows import chat_rows
 from tests.peers.environment import PeerUnavailable
 from tests.peers.llmock import VERSION, LLMock
 
@@ -33,14 +33,15 @@ NOTED = "precious words"
 IMPATIENT = {"stale": {"stream": 1.0}}
 """Long enough for a busy machine: a reply that comes takes a hundredth of it."""
 KINDS = ("disconnect", "truncate", "malformed", "stall")
-OVERFLOW = {
+Behaviour = dict[str, Any]
+
+
+OVERFLOW: Behaviour = {
     "type": "fail",
     "status": 400,
     "code": "context_length_exceeded",
     "message": "This model's maximum context length was exceeded.",
 }
-
-Behaviour = dict[str, Any]
 
 
 def fail(status: int, times: int | None = 1, **more: Any) -> Behaviour:
@@ -56,13 +57,8 @@ def calls_note(times: int | None = 1) -> Behaviour:
 
 
 def stream_fault(kind: str, after_chunks: int, times: int | None = 1) -> Behaviour:
-    return {
-        "type": "stream_fault",
-        "kind": kind,
-        "after_chunks": after_chunks,
-        "stall_seconds": 20,
-        "times": times,
-    }
+    where = {"kind": kind, "after_chunks": after_chunks, "stall_seconds": 20}
+    return {"type": "stream_fault", **where, "times": times}
 
 
 def bad_call(kind: str, times: int | None = 1) -> Behaviour:
@@ -126,6 +122,7 @@ def play(
     options = {"model": "openai:gpt-x", "api_key": "key", "tools": (), "toolsets": [], **options}
     agent = Agent(base_url=llmock.url, clock=clock, callbacks=heard.functions(), **options)
     try:
+        llmock.reset()
         llmock.queue(*behaviours)
         turn = agent.start("go on", conversation_history=history)
         result = turn.run()
@@ -160,8 +157,50 @@ def check(result: TurnResult, steps: Sequence[Step], requests: Sequence[Mapping[
     assert_legal_path(steps, result)
 
 
-def test_the_peer_is_not_installed_where_the_tests_run() -> None:
-    assert importlib.util.find_spec("llmock") is None, "its pytest plugin would load itself"
+ONCE = {
+    "an overflow with nothing to leave out": (
+        [OVERFLOW],
+        (1, "overflow_uncompressible", "context_overflow"),
+        "failed",
+    ),
+    "slow is not dead": ([{"type": "delay", "seconds": 0.2}, says()], (1, "text_response", None), WORDS),
+    "a slow first token": (
+        [{"type": "slow_first_token", "seconds": 0.2}, says()],
+        (1, "text_response", None),
+        WORDS,
+    ),
+    "too slow": ([{"type": "delay", "seconds": 1.8}, says(times=2)], (2, "text_response", None), WORDS),
+    "too slow a token": (
+        [{"type": "slow_first_token", "seconds": 1.8}, says(times=2)],
+        (2, "text_response", None),
+        WORDS,
+    ),
+    "cut by its length": (
+        [says("alpha beta ", finish_reason="length"), says("gamma delta")],
+        (2, "text_response", None),
+        WORDS,
+    ),
+    "a refusal": (
+        [says("", finish_reason="content_filter")],
+        (1, "content_policy", "content_policy"),
+        "failed",
+    ),
+    "a blank reply": ([says(""), says()], (2, "text_response", None), WORDS),
+    "a 401 goes to the next key": ([fail(401), says()], (2, "text_response", None), WORDS),
+}
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_what_happens_once_has_its_end(llmock: LLMock, name: str) -> None:
+    behaviours, end, said = ONCE[name]
+    options: dict[str, Any] = {"api_key": ["stale", "good"]} if "401" in name else {"settings": IMPATIENT}
+    played = play(llmock, *behaviours, **options)
+    assert played.end == end
+    assert (played.result.final_response if said == WORDS else played.outcome) == said
+    if name.startswith("too slow"):
+        assert played.events == ["error", "text"]
+    if "401" in name:
+        assert played.waits == []
 
 
 # Errors with a status
@@ -207,11 +246,6 @@ def test_retry_after_is_what_is_waited(llmock: LLMock, status: int, seconds: flo
     assert play(llmock, fail(status, retry_after=seconds)).waits == [seconds]
 
 
-def test_a_401_goes_to_the_next_key_at_once(llmock: LLMock) -> None:
-    played = play(llmock, fail(401), says(), api_key=["stale", "good"])
-    assert (*played.end, played.waits) == (2, "text_response", None, [])
-
-
 def test_a_quota_says_how_long_to_wait() -> None:
     """Two requests a minute, and a clock of ours that the peer does not share: the third is told to wait half
     a minute."""
@@ -221,10 +255,8 @@ def test_a_quota_says_how_long_to_wait() -> None:
         results = [agent.run_conversation("go on") for _ in range(3)]
         agent.close()
         assert [result.attempts for result in results] == [1, 1, 3]
-        assert (results[2].turn_exit_reason, results[2].failure_class) == (
-            "api_retries_exhausted",
-            "rate_limit",
-        )
+        assert results[2].turn_exit_reason == "api_retries_exhausted"
+        assert results[2].failure_class == "rate_limit"
         assert clock.sleeps == [request["retry_after"] for request in llmock.requests()[2:4]]
         assert clock.sleeps == pytest.approx([30, 30], abs=5)
 
@@ -243,11 +275,6 @@ def long_history(rounds: int = 20) -> list[dict[str, Any]]:
             {"role": "assistant", "content": f"answer {number}"},
         ]
     return rows
-
-
-def test_an_overflow_with_nothing_to_leave_out(llmock: LLMock) -> None:
-    played = play(llmock, OVERFLOW)
-    assert (*played.end, played.outcome) == (1, "overflow_uncompressible", "context_overflow", "failed")
 
 
 def test_an_overflow_is_compacted_and_asked_again(llmock: LLMock) -> None:
@@ -271,18 +298,6 @@ def test_an_overflow_for_ever(llmock: LLMock) -> None:
 
 
 # Slow
-
-
-@pytest.mark.parametrize("kind", ["delay", "slow_first_token"])
-def test_slow_is_not_dead(llmock: LLMock, kind: str) -> None:
-    played = play(llmock, {"type": kind, "seconds": 0.2}, says(), settings=IMPATIENT)
-    assert (*played.end, played.result.final_response) == (1, "text_response", None, WORDS)
-
-
-@pytest.mark.parametrize("kind", ["delay", "slow_first_token"])
-def test_too_slow_is_asked_again(llmock: LLMock, kind: str) -> None:
-    played = play(llmock, {"type": kind, "seconds": 1.8}, says(times=2), settings=IMPATIENT)
-    assert (*played.end, played.events) == (2, "text_response", None, ["error", "text"])
 
 
 def test_a_stream_that_goes_on_slowly_is_not_killed() -> None:
@@ -391,10 +406,7 @@ def test_arguments_cut_in_half_are_asked_for_again(llmock: LLMock) -> None:
     played = play(llmock, bad_call("malformed_arguments"), calls_note(times=2), tools=[note])
     assert (*played.end, played.events) == (3, "text_response", None, ["cut_call", "tools", "text"])
     assert noted[:1] == [NOTED]
-
-
-def test_arguments_cut_in_half_for_ever(llmock: LLMock) -> None:
-    noted, note = note_taker()
+    noted.clear()
     played = play(llmock, bad_call("malformed_arguments", times=None), calls_note(times=None), tools=[note])
     assert (*played.end, played.outcome) == (5, "truncated_tool_call", None, "partial")
     assert NOTED not in noted
@@ -406,29 +418,8 @@ def test_a_tool_that_was_never_offered(llmock: LLMock) -> None:
     told = next(row["content"] for row in played.result.messages if row["role"] == "tool")
     assert "llmock_unknown_tool" in told
     assert "echo, put, fail, todo" in told
-
-
-def test_a_tool_that_was_never_offered_for_ever(llmock: LLMock) -> None:
     played = play(llmock, bad_call("unknown_tool", times=None), tools=TOOLS)
     assert (*played.end, played.outcome) == (3, "invalid_tool_calls", None, "partial")
-
-
-# Strange replies
-
-
-def test_a_reply_cut_by_its_length(llmock: LLMock) -> None:
-    played = play(llmock, says("alpha beta ", finish_reason="length"), says("gamma delta"))
-    assert (*played.end, played.result.final_response) == (2, "text_response", None, WORDS)
-
-
-def test_a_refusal(llmock: LLMock) -> None:
-    played = play(llmock, says("", finish_reason="content_filter"))
-    assert (*played.end, played.outcome) == (1, "content_policy", "content_policy", "failed")
-
-
-def test_a_blank_reply(llmock: LLMock) -> None:
-    played = play(llmock, says(""), says())
-    assert (*played.end, played.result.final_response) == (2, "text_response", None, WORDS)
 
 
 # The peer's own verdict, and all of it at once
@@ -461,27 +452,13 @@ def test_the_peer_finds_nothing_wrong(llmock: LLMock, behaviours: list[Behaviour
 def test_a_hundred_turns_of_chaos() -> None:
     """One session, two faults a turn. A connection lost late in it counts as an overflow (over 200
     rows)."""
-    rates = {
-        "ERROR_RATE_429": 0.08,
-        "ERROR_RATE_500": 0.08,
-        "ERROR_RATE_529": 0.08,
-        "STREAM_FAULT_DISCONNECT": 0.1,
-        "STREAM_FAULT_TRUNCATE": 0.1,
-        "STREAM_FAULT_MALFORMED": 0.1,
-        "STREAM_FAULT_STALL": 0.01,
-    }
+    rates = {f"ERROR_RATE_{code}": 0.08 for code in (429, 500, 529)} | {"STREAM_FAULT_STALL": 0.01}
+    rates |= {f"STREAM_FAULT_{kind}": 0.1 for kind in ("DISCONNECT", "TRUNCATE", "MALFORMED")}
     ends: Counter[str] = Counter()
     faults = 0
     with peer(**rates) as llmock:
-        agent = Agent(
-            "openai:gpt-x",
-            base_url=llmock.url,
-            api_key="key",
-            tools=TOOLS,
-            toolsets=[],
-            clock=FakeClock(),
-            settings=IMPATIENT,
-        )
+        options = {"tools": TOOLS, "toolsets": [], "clock": FakeClock(), "settings": IMPATIENT}
+        agent = Agent("openai:gpt-x", base_url=llmock.url, api_key="key", **options)
         for number in range(100):
             turn = agent.start(f"question {number}")
             result, requests = turn.run(), llmock.requests()
@@ -492,9 +469,45 @@ def test_a_hundred_turns_of_chaos() -> None:
         agent.close()
     assert faults > 100
     assert ends["text_response"] > 75, ends
-    assert ends.keys() <= {
-        "text_response",
-        "api_retries_exhausted",
-        "length_exhausted",
-        "overflow_uncompressible",
-    }
+    bad = {"api_retries_exhausted", "length_exhausted", "overflow_uncompressible"}
+    assert ends.keys() <= {"text_response", *bad}
+
+
+# The other wires: each kind of fault has the same end there
+
+BEFORE_TEXT = {f"{kind} before text": ([stream_fault(kind, 1), says(times=2)], 2, None) for kind in KINDS}
+MALFORMED = [bad_call("malformed_arguments"), calls_note(times=2), says()]
+FAULTS: dict[str, tuple[list[Behaviour], int, tuple[str, str] | None]] = {
+    "nothing": ([says()], 1, None),
+    "a tool": ([calls_note(), says()], 2, None),
+    "429 with Retry-After": ([fail(429, retry_after=7), says()], 2, None),
+    "401": ([fail(401)], 1, ("non_retryable_error", "auth")),
+    "500 twice": ([fail(500, 2), says()], 3, None),
+    "500 for ever": ([fail(500, 3)], 3, ("api_retries_exhausted", "server_error")),
+    "529 twice": ([fail(529, 2), says()], 3, None),
+    "529 for ever": ([fail(529, 3)], 3, ("api_retries_exhausted", "overloaded")),
+    "overflow": ([{**OVERFLOW, "times": 1}], 1, ("overflow_uncompressible", "context_overflow")),
+    **BEFORE_TEXT,
+    "malformed arguments": (MALFORMED, 3, None),
+}
+
+
+@pytest.mark.parametrize("model", ["openai-responses:gpt-x", "anthropic:claude-x"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_has_the_same_end_in_every_mode(llmock: LLMock, model: str, fault: str) -> None:
+    behaviours, attempts, failed = FAULTS[fault]
+    noted, note = note_taker()
+    llmock.queue(*behaviours)
+    clock, root = FakeClock(), llmock.url.removesuffix("/v1")
+    url = f"{root}/anthropic" if model.startswith("anthropic") else llmock.url
+    options = {"tools": [note], "toolsets": [], "clock": clock, "settings": IMPATIENT}
+    agent = Agent(model, base_url=url, api_key="key", **options)
+    result, requests = agent.run_conversation("go on"), llmock.requests()
+    agent.close()
+    reason, named = failed or ("text_response", None)
+    assert (len(requests), result.turn_exit_reason.value, result.failure_class) == (attempts, reason, named)
+    assert result.attempts == attempts
+    assert all(violations(chat_rows(request["body"])) == [] for request in requests)
+    assert noted == ([NOTED] if fault in ("a tool", "malformed arguments") else [])
+    assert failed or result.final_response == WORDS
+    assert "Retry-After" not in fault or clock.sleeps == [7.0]

@@ -11,7 +11,6 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -184,35 +183,22 @@ async def test_streamable_http(tmp_path: Path) -> None:
             assert "Echo: back" in (await table.call("far__echo", message="back")).text
             server.kill()
             server.start()
+            # a session that the server forgot is begun anew
             forgotten = await table.call("far__echo", message="you do not know me")
-            assert "Echo: you do not know me" in forgotten.text, (
-                "a session that the server forgot is begun anew"
-            )
+            assert "Echo: you do not know me" in forgotten.text
 
 
 def test_a_whole_turn_with_two_servers(tmp_path: Path) -> None:
     (tmp_path / "when.txt").write_text("12:00")
-    script: list[Any] = [
-        tools(call("files__read_text_file", {"path": str(tmp_path / "when.txt")})),
-        tools(
-            call(
-                "time__convert_time",
-                {"source_timezone": "Etc/UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"},
-            )
-        ),
-        text("21:00 in Tokyo"),
-    ]
+    asked = {"source_timezone": "Etc/UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
+    reads = tools(call("files__read_text_file", {"path": str(tmp_path / "when.txt")}))
+    script = [reads, tools(call("time__convert_time", asked)), text("21:00 in Tokyo")]
     servers = {
         "files": mcp_servers.filesystem(tmp_path) | {"trust": True},
         "time": mcp_servers.time() | {"approval": "never"},
     }
-    agent = Agent(
-        ScriptedModel(script),
-        home=tmp_path / "home",
-        workdir=tmp_path,
-        mcp=servers,
-        settings={"mcp": PATIENT},
-    )
+    options = {"home": tmp_path / "home", "workdir": tmp_path, "settings": {"mcp": PATIENT}}
+    agent = Agent(ScriptedModel(script), mcp=servers, **options)
     try:
         result = agent.run_conversation("When is that in Tokyo?")
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 
@@ -15,16 +14,6 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 @cache
 def sources() -> dict[str, ast.Module]:
     return {str(path.relative_to(ROOT)): tree(path) for path in product()}
-
-
-def test_each_class_name_is_used_once() -> None:
-    """Also of private classes: who reads a name in a trace knows what it is."""
-    places = defaultdict[str, list[str]](list)
-    for path, module in sources().items():
-        for node in module.body:
-            if isinstance(node, ast.ClassDef):
-                places[node.name].append(path)
-    assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
 CACHES = {"_FIELDS", "_KNOWN", "_MADE", "_PROVED", "_begun"}

@@ -218,8 +218,8 @@ def killed(
     then: Callable[[Result], list[Point]] = lambda found: [],
     whole: Path | None = None,
 ) -> None:
-    """``begin``, killed at a sample of its points (or one in ``every``) in a home of its own or in a copy of one,
-    and gone on with; and so again, where going on is killed at the points that ``then`` names."""
+    """``begin``, killed at a sample of its points (or one in ``every``) in a home of its own or in a copy of
+    one, and gone on with; and so again, where going on is killed at the points that ``then`` names."""
     wanted = points(counts)
     for point in sampled(wanted, "killed") if every is None else wanted[::every]:
         with copied(whole) if whole else folder() as home:

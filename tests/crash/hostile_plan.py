@@ -204,8 +204,13 @@ ANSWERS = {
 }
 """Everything that providers are known to answer, in groups."""
 USUAL = dict.fromkeys(ANSWERS, 1.0) | {
-    "again": 5, "called": 4, "full": 3, "delegated": 2, "text": 0.5, "elsewhere": 0.5,
-}  # fmt: skip
+    "again": 5,
+    "called": 4,
+    "full": 3,
+    "delegated": 2,
+    "text": 0.5,
+    "elsewhere": 0.5,
+}
 """How often each is met; what ends a turn, less often. A turn meets some groups more often than others."""
 
 

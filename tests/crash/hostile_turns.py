@@ -57,11 +57,20 @@ def agent_of(plan: Plan, port: int, home: Path, life: int, crash: Crash) -> Agen
     CrashingDatabase.crash = crash
     first, *rest = [addressed(spec, plan, port, life, f"m{n}") for n, spec in enumerate(plan.entries)]
     auxiliary = [addressed(spec, plan, port, life, f"a{n}") for n, spec in enumerate(plan.auxiliary)]
-    return Agent(
-        first.pop("model"), **first, fallbacks=rest, auxiliary=auxiliary, tools=[echo, fail], toolsets=["delegate"],
-        settings=plan.limits, system_prompt="You are a test.", home=home, session_id="s-hostile", clock=HurriedClock(),
-        callbacks=interrupting(plan), store=Store(home, "full", CrashingDatabase),
-    )  # fmt: skip
+    given: dict[str, Any] = {
+        "fallbacks": rest,
+        "auxiliary": auxiliary,
+        "callbacks": interrupting(plan),
+        "settings": plan.limits,
+    }
+    given |= {
+        "tools": [echo, fail],
+        "toolsets": ["delegate"],
+        "system_prompt": "You are a test.",
+        "home": home,
+    }
+    given |= {"clock": HurriedClock(), "store": Store(home, "full", CrashingDatabase)}
+    return Agent(first.pop("model"), session_id="s-hostile", **first, **given)
 
 
 def interrupting(plan: Plan) -> dict[str, Any]:

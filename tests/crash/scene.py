@@ -87,7 +87,7 @@ def logging_with(log: type[ConversationLog]) -> type[Agent]:
 
 
 def assert_takes_the_place(*faults: type, new: str = "") -> None:
-    """A class with a fault has no method but those of the class that it inherits from: else it has no fault."""
+    """A class with a fault has only methods of the class that it inherits from: else it has no fault."""
     for fault in faults:
         own = {name for name in vars(fault) if not name.startswith("__")} - {new}
         assert all(hasattr(fault.__base__, name) for name in own), (
@@ -180,8 +180,7 @@ def agent_of(
 ) -> Agent:
     CrashingDatabase.crash = HERE.crash = crash
     HERE.home = home
-    return kind(
-        port or model(crash), tools=TOOLS, toolsets=[], system_prompt="You are a test.", home=home, session_id=session,
-        context_window=100_000, clock=FakeClock(), settings=SETTINGS, store=store or Store(home, durability, database),
-        callbacks={} if heard is None else {"status": lambda line: heard.append(line)},
-    )  # fmt: skip
+    given: dict[str, Any] = {"tools": TOOLS, "toolsets": [], "system_prompt": "You are a test.", "home": home}
+    given |= {"session_id": session, "context_window": 100_000, "clock": FakeClock(), "settings": SETTINGS}
+    given |= {"callbacks": {} if heard is None else {"status": lambda line: heard.append(line)}}
+    return kind(port or model(crash), store=store or Store(home, durability, database), **given)

@@ -15,9 +15,8 @@ from fsm_agent_states.table import TURN
 from tests.helpers.tables import DEFAULTS
 
 LIMITS = DEFAULTS | {"fallbacks": 4}
-LIKELY = (
-    "built", "error", "limited", "overloaded", "rejected", "blank", "nothing", "ready", "failed", "compressed",
-)  # fmt: skip
+LIKELY = ("built", "error", "limited", "overloaded", "rejected", "blank", "nothing", "ready")
+LIKELY += ("failed", "compressed")
 """Events that lead from fallback to fallback."""
 
 

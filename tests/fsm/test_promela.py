@@ -34,8 +34,9 @@ def test_a_row_is_an_option() -> None:
     assert text.startswith("/* table small (")
     assert "limits: tries 300 */" in text
     assert text[text.index("#define") :] == (
-        "#define AT_Ask 0\n#define AT_Done 1\n\nbyte state = AT_Ask;\nshort n_tries = 0;\nbyte n_calls = 0;\n\n"
-        "active proctype turn() {\n  do\n  :: d_step { state == AT_Ask && n_tries < 300 -> n_tries"
+        "#define AT_Ask 0\n#define AT_Done 1\n\nbyte state = AT_Ask;\nshort n_tries = 0;\n"
+        "byte n_calls = 0;\n\nactive proctype turn() {\n  do\n"
+        "  :: d_step { state == AT_Ask && n_tries < 300 -> n_tries"
         " = (n_tries < 300 -> n_tries + 1 : 300); state = AT_Ask }\n  :: atomic { state == AT_Ask &&"
         " !(n_tries < 300) -> n_tries = 0; n_calls = 0; state = AT_Done; break }\n  od\n}\n"
     )

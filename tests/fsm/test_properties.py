@@ -117,11 +117,20 @@ def random_property(table: Table, chance: random.Random) -> Property:
     a, b, c = (random_moves(table, chance) for _ in range(3))
     times: int | str = chance.choice([0, 1, 2, 3, *limit_names(table)])
     counted = spends(chance.choice([counter.name for counter in table.counters]))
-    return chance.choice([
-        never("p", a), never("p", a, after=b), never("p", a, after=b, until=c), only_if("p", a, b),
-        only_if("p", a, b, since=c), eventually("p", a), eventually("p", a, after=b), at_most("p", times, a),
-        at_most("p", times, a, since=b), at_most("p", times, counted),
-    ])  # fmt: skip
+    return chance.choice(
+        [
+            never("p", a),
+            never("p", a, after=b),
+            never("p", a, after=b, until=c),
+            only_if("p", a, b),
+            only_if("p", a, b, since=c),
+            eventually("p", a),
+            eventually("p", a, after=b),
+            at_most("p", times, a),
+            at_most("p", times, a, since=b),
+            at_most("p", times, counted),
+        ]
+    )
 
 
 def proved_table(seed: int) -> Table | None:
@@ -249,14 +258,16 @@ def test_labels_are_sentences() -> None:
     again = rung("drive again") & ~leaves("Ring")
     claims = {
         never("a", again): "never rung drive again and not (leaves Ring)",
-        never("b", exits("lost"), after=enters("Ring"), until=row("Ring.open")):
-            "never exits lost after enters Ring until row Ring.open",
-        at_most("c", 2, again | event("closed")):
-            "at most 2 (rung drive again and not (leaves Ring)) or event closed",
+        never(
+            "b", exits("lost"), after=enters("Ring"), until=row("Ring.open")
+        ): "never exits lost after enters Ring until row Ring.open",
+        at_most(
+            "c", 2, again | event("closed")
+        ): "at most 2 (rung drive again and not (leaves Ring)) or event closed",
         never("d", spends("tries") & where(~left("rings"))): "never spends tries and where no rings left",
         eventually("e", enters("Done")): "enters Done before the end",
         never("f", NOTHING): "never nothing",
-    }  # fmt: skip
+    }
     assert [claimed.label for claimed in claims] == list(claims.values())
 
 
@@ -325,8 +336,8 @@ def test_a_counter_that_is_given_back_pays_for_nothing() -> None:
 
 
 def test_what_a_budget_forbids_is_proved_where_the_graph_does_not_know_it() -> None:
-    """ "Returned" needs the tries spent, and nothing gives them back, so no later drive is a new try; where they are
-    given back what is spent is forgotten."""
+    """ "Returned" needs the tries spent, and nothing gives them back, so no later drive is a new try; where
+    they are given back what is spent is forgotten."""
     claimed = never("x", rung("drive again"), after=where(~left("tries")))
     [found] = judged(courier(), claimed)
     assert found.verdict == "proved"

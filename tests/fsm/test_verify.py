@@ -38,7 +38,7 @@ def found() -> Bounds:
 
 
 def test_the_ranking_is_the_one_on_the_table_page() -> None:
-    """Without caps; `rekeys` ranks the parts and no longer the whole graph, because a reply gives them back."""
+    """Without caps; `rekeys` ranks the parts and not the whole graph, because a reply gives them back."""
     opened = "BuildMessages', CallLLM', ClassifyError', Compress'"
     closed, local = (
         "BuildMessages, ClassifyError, Compress",

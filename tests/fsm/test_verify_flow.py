@@ -101,13 +101,10 @@ def test_a_cap_makes_other_visits_fewer() -> None:
     ring = Rung("ring", "Ring", left("rings"), ("rings",))
     drive = Rung("drive", "Drive", left("drives"), ("drives",), ("rings",))
     again = Rung("next day", "Pack", left("days"), ("days",))
-    parts = {
-        "Pack": [on("packed", drive, end("late", "Done"), why="")],
-        "Drive": [on("there", go("Ring"), why="")],
-        "Ring": [
-            on("silence", ring, end("away", "Done"), why=""), on("tomorrow", again, end("lost", "Done"), why=""),
-        ],
-    }  # fmt: skip
+    silence = on("silence", ring, end("away", "Done"), why="")
+    tomorrow = on("tomorrow", again, end("lost", "Done"), why="")
+    packed, there = on("packed", drive, end("late", "Done"), why=""), on("there", go("Ring"), why="")
+    parts = {"Pack": [packed], "Drive": [there], "Ring": [silence, tomorrow]}
     counters = (Counter("rings"), Counter("drives", cap=True), Counter("days"))
     table = Table("ringing", ("Pack", "Drive", "Ring", "Done"), "Done", counters, lines_of(parts))
     report = verify_table(table, {"rings": 30, "drives": 10, "days": 500}, watch=("Ring",))

@@ -54,9 +54,9 @@ def agent(script: Iterable[Any], home: Path | str, **options: Any) -> Agent:
 
 
 def process(home: Path, *script: Any, store: Store | None = None, **options: Any) -> Agent:
-    """What another process is to a session: an agent whose store is its own, with live copies, a lock that shows
-    that it lives, and an owner's name. ``store`` makes it the same process as another agent; ``model`` replaces
-    the script."""
+    """What another process is to a session: an agent whose store is its own, with live copies, a lock that
+    shows that it lives, and an owner's name. ``store`` makes it the same process as another agent; ``model``
+    replaces the script."""
     given = {"tools": [], "toolsets": [], "clock": FakeClock(), "session_id": "s-1", **options}
     model = given.pop("model", None) or ScriptedModel(script)
     return Agent(model, home=home, store=store or Store(home), **given)

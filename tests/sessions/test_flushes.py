@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,5 +96,6 @@ def test_who_stops_a_turn_leaves_all_of_it_on_disk(tmp_path: Path) -> None:
     asyncio.run(stopping())
 
 
-def agent_of(home: Path, script: object, **options: object) -> Agent:
-    return process(home, model=ScriptedModel(script), store=Store(home, opened=Patient), **options)  # type: ignore[arg-type]
+def agent_of(home: Path, script: object, **options: Any) -> Agent:
+    model, store = ScriptedModel(script), Store(home, opened=Patient)  # type: ignore[arg-type]
+    return process(home, model=model, store=store, **options)

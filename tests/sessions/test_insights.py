@@ -62,8 +62,9 @@ def test_everything_a_few_turns_did(home: Path) -> None:
     assert sum(count for name, (count, _) in taken.items() if name.startswith("EmptyRecovery")) == 3
     assert "BuildMessages.built/3" not in taken, "a first request is no recovery"
     assert [(row.name, row.calls, row.failed, row.unknown, row.open) for row in got.tools] == [
-        ("lookup", 2, 0, 0, 0), ("book", 1, 1, 0, 0),
-    ]  # fmt: skip
+        ("lookup", 2, 0, 0, 0),
+        ("book", 1, 1, 0, 0),
+    ]
     assert all(row.seconds is not None for row in got.tools)
     assert (got.attempts.most, got.attempts.median, got.attempts.mean) == (4, 2, (2 + 3 + 4 + 1) / 4)
     assert [(row.provider, row.model, row.purpose, row.spent.requests) for row in got.models] == [

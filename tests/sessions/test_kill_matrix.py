@@ -69,7 +69,8 @@ def check_all(cases: Iterable[dict[str, Any]], base: dict[str, Any]) -> None:
 
 
 def check_rows(rows: list[dict[str, Any]], wanted: list[dict[str, Any]], known: bool, where: str) -> None:
-    """The transcript of the turn that was not killed, but for the result of an unsafe tool whose end was not seen."""
+    """The transcript of the turn that was not killed, but for the result of an unsafe tool that did not
+    end."""
     for row, other in zip(rows, wanted, strict=True):
         if row != other:
             assert (row["role"], row["name"]) == ("tool", "put"), f"{where}: {row} instead of {other}"

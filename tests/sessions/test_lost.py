@@ -1,5 +1,5 @@
-"""Who has a turn: it is claimed in the order of the ranks, and the process that lost it stops at once, wherever it
-stands (``tests/crash/taking_over.py``)."""
+"""Who has a turn: it is claimed in the order of the ranks, and the process that lost it stops at once,
+wherever it stands (``tests/crash/taking_over.py``)."""
 
 from __future__ import annotations
 
@@ -306,8 +306,8 @@ def points(home: Path) -> list[Point]:
 @pytest.mark.parametrize("how", ["at once", "end", "looked", "late"])
 @pytest.mark.parametrize(("every", "least"), [(30, 2), pytest.param(1, 90, marks=pytest.mark.slow)])
 def test_an_old_owner_does_nothing_more(home: Path, how: str, every: int, least: int) -> None:
-    """No call that cannot be undone runs twice, and what the new owner wrote stays as it is, byte for byte: at
-    one point in thirty, and where there is time at each."""
+    """No call that cannot be undone runs twice, and what the new owner wrote stays as it is, byte for byte:
+    at one point in thirty, and where there is time at each."""
     taken, said = 0, list[str]()
     for number, point in enumerate(points(home / "base")[::every]):
         if how == "looked" and point[0] == "commit":

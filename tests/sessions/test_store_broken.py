@@ -1,4 +1,4 @@
-"""A store that breaks: in the middle of a turn it costs no answer, and whoever looks is told what is wrong."""
+"""A store that breaks: in the middle of a turn it costs no answer, and who looks hears what is wrong."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Breaking(SqliteDatabase):
 def test_a_store_that_breaks_in_mid_turn_costs_no_answer(
     home: Path, problem: str, says: str, who: str
 ) -> None:
-    """With every toolset that reads the store, sub-agents included; what could not be saved is saved with the next
-    turn, also when the agent is gone meanwhile."""
+    """With every toolset that reads the store, sub-agents included; what could not be saved is saved with the
+    next turn, also when the agent is gone meanwhile."""
     store, told = Store(home, opened=Breaking), list[str]()
     database: Any = store.database
 

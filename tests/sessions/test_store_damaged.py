@@ -1,4 +1,4 @@
-"""A file that a disk, a power failure or a copy has damaged is noticed, said in one line, and not written to."""
+"""A file that a disk, a power failure or a copy has damaged is one line, and is not written to."""
 
 from __future__ import annotations
 

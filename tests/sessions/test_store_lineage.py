@@ -28,7 +28,7 @@ Cli = Callable[..., tuple[int, str, str]]
 
 
 def watched(home: Path, query: str) -> tuple[Store, list[list[Any]]]:
-    """A store that looks at the file after every commit, of which each job has one of its own; what it saw."""
+    """A store that looks at the file after every commit, one for each job, and what it saw."""
     seen: list[list[Any]] = []
 
     class Watched(SqliteDatabase):

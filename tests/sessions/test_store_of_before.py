@@ -23,8 +23,8 @@ from fsm_agent.testing import call, text, tools
 from tests.helpers.store_homes import agent, contents, process, written
 
 KEPT = Path(__file__).parents[1] / "data"
-"""Files that versions before wrote: each has a turn with a tool, a fork of it, and a turn that was left unfinished
-with its tool's result (made with the scripted model)."""
+"""Files that versions before wrote: each has a turn with a tool, a fork of it, and a turn that was left
+unfinished with its tool's result (made with the scripted model)."""
 PROMPT = "Be short."
 
 

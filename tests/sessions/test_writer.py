@@ -1,4 +1,4 @@
-"""What writes to a SQLite file: jobs that share a commit, what a failure takes with it, and who waits for it."""
+"""What writes to a SQLite file: jobs that share a commit, what a failure takes with it, and who waits."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def marking(name: str) -> Job:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_done_is_in_the_file_and_nothing_else(database: Small, seed: int) -> None:
-    """Groups of one to eight jobs of all kinds in any order: who shares a transaction that SQLite takes back is
-    run again, and who caused that is told why."""
+    """Groups of one to eight jobs of all kinds in any order: who shares a transaction that SQLite takes back
+    is run again, and who caused that is told why."""
     chosen, wanted, wrong = random.Random(seed), list[str](), list[str]()
 
     def fault(word: str) -> Job:

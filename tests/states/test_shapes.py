@@ -94,8 +94,8 @@ CLAUDE, AS_SENT = "anthropic_messages takes the request", "what the reply answer
 CLOSED, CLEAN = "all calls of the turn are closed", "no scaffold is left"
 SAID, OPEN = may(tail=("assistant",), frozen=(True,)), may(tail=("assistant",), open=(True,), frozen=(True,))
 FORGOTTEN, BACK = may(tail=("tool",), open=(True,)), may(scaffold=("assistant",))
-# What is wrong: the row whose visit does it (or state and event, or state), what it does, the demand, and the row
-# that is named if it is another one.
+# What is wrong: the row (or state and event, or state) whose visit does it, what it does, the demand, and the
+# row that is named if it is another one.
 WRONG: dict[str, tuple[str, Sequence[Change], str, str]] = {
     "a tool round forgets one result": ("ExecuteTools.done", [ROUND, FORGOTTEN], CHAT, ""),
     "a free round stores its calls alone": ("ExecuteTools.done_free", [CALLS], CODEX, ""),

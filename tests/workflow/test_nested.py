@@ -55,8 +55,9 @@ def test_a_shop_takes_another_item_when_one_is_sold_out(tmp_path: Path) -> None:
     assert [step.row for step in result.steps] == ["Order.sold_out/1", "Order.sold_out/2"]
     inner = [visits.journal.info(turn) for turn in ("0.0@v", "1.0@v")]
     assert [(one.table_name, one.parent, one.exit, one.asked) for one in inner] == [
-        ("order", "v", "sold_out", "DESK"), ("order", "v", "sold_out", "LAMP"),
-    ]  # fmt: skip
+        ("order", "v", "sold_out", "DESK"),
+        ("order", "v", "sold_out", "LAMP"),
+    ]
     (tmp_path / "says.json").unlink()
     assert visits.start(visits.begin("LAMP")).run().turn.said == [
         "reserve: done",
@@ -203,7 +204,8 @@ SHELL = shell({"Run": runs(LITTLE)}, "good", "bad", "odd")
 
 
 ALL = ("good", "bad", "odd")
-TAKEN = "Run runs a table of a name that is taken; given: {}; allowed: a name that no other table in shell has, nor it itself"
+TAKEN = "Run runs a table of a name that is taken; given: {}; allowed: "
+TAKEN += "a name that no other table in shell has, nor it itself"
 SOME = "Run runs tables; given: {}; allowed: some, or one with most=LIMIT"
 IN_MORE = {"Run": runs(shell({"Run": runs(SHELL)}, *ALL, name="more"))}
 REFUSED: list[tuple[dict[str, Inner], tuple[str, ...], str]] = [

@@ -27,10 +27,9 @@ CLOSED, OPEN = (
 )
 TWICE = at_most("Nobody is rung at more than twice.", 2, enters("Ring"))
 OPENED = eventually("Somebody opens.", exits("delivered"))
-BELLS = Table(
-    "bells", ("Ring", "Done"), "Done", (Counter("rings"),), lines_of({"Ring": [CLOSED, OPEN]}),
-    (("crashed", {"Ring": "bug"}),), properties=(TWICE, OPENED),
-)  # fmt: skip
+RINGS, BUGS = lines_of({"Ring": [CLOSED, OPEN]}), (("crashed", {"Ring": "bug"}),)
+COUNTERS, STATES = (Counter("rings"),), ("Ring", "Done")
+BELLS = Table("bells", STATES, "Done", COUNTERS, RINGS, BUGS, properties=(TWICE, OPENED))
 
 
 @dataclass

@@ -7,6 +7,7 @@ window beforehand is too much or nothing, and the refusal names it or not.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -100,10 +101,14 @@ def last_sent(played: Played) -> str:
     return json.dumps(played.server.bodies[-1], ensure_ascii=False)
 
 
-@pytest.mark.parametrize("model", WIRES)
-@pytest.mark.parametrize("kind", KINDS)
+EVERY = list(itertools.product((2, 3, 4, 5), KINDS, WIRES))
+FAST = [one for one in EVERY if one[0] == 2 and (one[1] == "arguments" or one[2] == WIRES[0])]
+"""Each kind on one wire, and the hardest on all."""
+
+
 @pytest.mark.parametrize(
-    "number", [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (3, 4, 5))]
+    ("number", "kind", "model"),
+    [*FAST, *(pytest.param(*one, marks=pytest.mark.slow) for one in EVERY if one not in FAST)],
 )
 def test_few_big_rows_are_compacted_before_the_turn_gives_up(number: int, kind: str, model: str) -> None:
     window = Window(6_000)

@@ -353,10 +353,9 @@ def test_what_it_gives_to_children_they_do_under_its_own_rules(
         child = any(row["content"] == "the task" for row in body["messages"] if row["role"] == "user")
         return tools(call("note", {}, "k1"), call("look", {}, "k2")) if child and not done else text("end")
 
-    desk, _ = taken_up(
-        tmp_path, call("delegate_task", {"tasks": [{"goal": "the task"}]}, "c1"), model=ScriptedModel(repeat(says)),
-        answer="once", toolsets=["delegate"], settings={"delegation": {"approvals": approvals}},
-    )  # fmt: skip
+    task = call("delegate_task", {"tasks": [{"goal": "the task"}]}, "c1")
+    options: Any = {"toolsets": ["delegate"], "settings": {"delegation": {"approvals": approvals}}}
+    desk, _ = taken_up(tmp_path, task, model=ScriptedModel(repeat(says)), answer="once", **options)
     assert desk.asked == ["delegate_task", *(["note"] if approvals == "ask" else [])]
     assert desk.ran == ran
 

@@ -1,4 +1,4 @@
-"""MCP servers against a server that does what it is told: what it does wrong costs a call or its tools, never more."""
+"""MCP servers against a server that does what it is told: what it does wrong costs a call or its tools."""
 
 from __future__ import annotations
 

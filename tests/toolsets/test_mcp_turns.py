@@ -27,10 +27,9 @@ def agent(
 ) -> Iterator[tuple[Agent, ScriptedModel, Heard]]:
     model, heard = ScriptedModel(script), Heard()
     own = options.pop("callbacks", {})
-    made = Agent(
-        model, home=home, workdir=home, toolsets=[] if mcp is not None else ["mcp"], mcp=mcp,
-        settings={"poll": {"control": 0.01}, "mcp": PATIENT}, callbacks=heard.functions(**own), **options,
-    )  # fmt: skip
+    given: Any = {"home": home, "workdir": home, "mcp": mcp, "toolsets": [] if mcp is not None else ["mcp"]}
+    settings = {"poll": {"control": 0.01}, "mcp": PATIENT}
+    made = Agent(model, settings=settings, callbacks=heard.functions(**own), **given, **options)
     try:
         yield made, model, heard
     finally:

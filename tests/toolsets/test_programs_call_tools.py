@@ -1,4 +1,4 @@
-"""A program of ``execute_code`` calls the tools of its conversation: under the rules of every call, seen like one."""
+"""A program of ``execute_code`` calls the tools of its conversation: by the rules of every call."""
 
 from __future__ import annotations
 

@@ -378,7 +378,7 @@ def test_a_yes_among_the_answers_of_a_fork_is_none(tmp_path: Path) -> None:
     assert desk.ran == []
 
 
-def test_its_budgets_are_no_larger_than_those_of_a_new_turn(tmp_path: Path) -> None:
+def test_counters_that_would_widen_a_budget_are_refused(tmp_path: Path) -> None:
     turn, lines = made_by(tmp_path / "a", call("look", {}, "c1"))
     in_file(lines, "turn")["settings"] |= {"max_iterations": 100_000}
     for line in lines:

@@ -51,6 +51,7 @@ def test_a_turn_calls_the_tools_of_a_server(tmp_path: Path) -> None:
         *(tools(call("s__die")), tools(call("s__echo", {"text": "back"})), text("it came back")),
     ]
     with agent(script, FREE, tmp_path) as (one, model, heard):
+        assert children() <= before, "nothing is started before the first turn"
         result = one.run_conversation("say hello")
         assert (result.final_response, last_result(result)) == ("it said hello", "hello")
         assert "s__echo" in offered(model.requests[0])

@@ -378,7 +378,7 @@ def test_a_yes_among_the_answers_of_a_fork_is_none(tmp_path: Path) -> None:
     assert desk.ran == []
 
 
-def test_counters_that_would_widen_a_budget_are_refused(tmp_path: Path) -> None:
+def test_its_budgets_are_no_larger_than_those_of_a_new_turn(tmp_path: Path) -> None:
     turn, lines = made_by(tmp_path / "a", call("look", {}, "c1"))
     in_file(lines, "turn")["settings"] |= {"max_iterations": 100_000}
     for line in lines:
@@ -389,7 +389,9 @@ def test_counters_that_would_widen_a_budget_are_refused(tmp_path: Path) -> None:
     few = {"max_iterations": 3, "budget": {"grace_call": False}}
     desk = Desk(tmp_path / "b", model=ScriptedModel(forever), settings=few)
     assert desk.agent.resume(turn).run().api_calls == 3
-    # counters that would widen a budget are refused
+
+
+def test_counters_that_would_widen_a_budget_are_refused(tmp_path: Path) -> None:
     turn, lines = made_by(tmp_path / "2" / "a", call("look", {}, "c1"))
     in_turn(lines)["delta"]["iterations"] = {"to": -5}
     imported(tmp_path / "2" / "b", lines)

@@ -287,7 +287,7 @@ def test_no_key_is_in_the_environment(scene: Scene, monkeypatch: pytest.MonkeyPa
 # --------------------------------------------------------------------------------------- what a container engine is told
 
 
-@pytest.mark.parametrize("backend", ["docker", "podman"])
+@pytest.mark.parametrize("backend", ["docker", pytest.param("podman", marks=pytest.mark.slow)])
 def test_what_the_engine_is_told(opened: Callable[[str], Scene], backend: str) -> None:
     scene = opened(backend)
     data = scene.folder / "a, b"

@@ -152,8 +152,8 @@ class Scene:
         if self._hook is not None:
             callbacks["before_tool"] = self._hook
         agent = Agent(
-            ScriptedModel([*script, text("ok")]), home=self.home, session_id=session, tools=[self.drop(), self.look()],
-            toolsets=[], callbacks=callbacks, settings={"approval": self._settings, "poll": {"control": 0.02}},
+            ScriptedModel([*script, text("ok")]), home=self.home, session_id=session,
+            tools=[self.drop(), self.look()], toolsets=[], callbacks=callbacks, settings={"approval": self._settings, "poll": {"control": 0.02}},
         )  # fmt: skip
         self.agent = agent
         return [row["content"] for row in agent.run_conversation("go").messages if row["role"] == "tool"]
@@ -427,9 +427,9 @@ def test_a_yes_for_the_session_survives_a_compaction_that_begins_another_one(tmp
     Scene(tmp_path, "session").play(drop(), session="s-1")
     with store.database.reading() as c:
         ((workdir,),) = c.execute("SELECT workdir FROM session_grants").fetchall()
-    rows = "('s-2', 'compression', 's-1', 0, 0), ('s-3', 'compression', 's-2', 0, 0), ('s-4', 'fork', 's-3', 0, 0)"
-    sessions = f"INSERT INTO sessions (id, kind, parent, created, touched) VALUES {rows}"
-    store.database.write(lambda c: c.execute(sessions) and None)
+    session = "INSERT INTO sessions (id, kind, parent, created, touched) VALUES (?, ?, ?, 0, 0)"
+    for values in (("s-2", "compression", "s-1"), ("s-3", "compression", "s-2"), ("s-4", "fork", "s-3")):
+        store.database.write(lambda c, values=values: c.execute(session, values) and None)
     kept = [len(grants.of_session(session, workdir)) for session in ("s-1", "s-2", "s-3", "s-4")]
     assert kept == [1, 1, 1, 0]
 

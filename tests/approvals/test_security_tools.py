@@ -1,4 +1,4 @@
-"""What a model must not get done, tried in whole turns: by its own call, by other words, by what a page or file says."""
+"""What a model must not get done, tried in whole turns: by its own call, by other words, by a page or a file."""
 
 from __future__ import annotations
 

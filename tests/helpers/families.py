@@ -1,4 +1,4 @@
-"""Parents and children on one scripted model: what each conversation is answered, and tools that children stay in."""
+"""Parents and children on one scripted model: what each conversation is answered, and a tool to stay in."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def offered(body: Any) -> set[str]:
 
 
 class Stay:
-    """``stay``, a tool that is not left the first time; ``reached`` is set in it, ``ran`` counts its calls."""
+    """``stay``, a tool that is not left the first time; it sets ``reached``, ``ran`` counts its calls."""
 
     def __init__(self, effect: Any = "pure") -> None:
         self.effect, self.reached, self.ran = effect, asyncio.Event(), 0

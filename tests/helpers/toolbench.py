@@ -14,8 +14,7 @@ from tests.helpers.waiting import PATIENCE, until_so
 
 
 class ToolBench:
-    """The tools of one agent. ``use`` gives the outcome of a call, ``ok`` the text of a result, ``error`` that of
-    an error."""
+    """The tools of one agent. ``use`` gives an outcome, ``ok`` the text of a result, ``error`` that of an error."""
 
     def __init__(self, tools: Iterable[Tool]) -> None:
         self.runner = ToolRunner(tools, clock=FakeClock(), poll=0.02)
@@ -36,7 +35,7 @@ class ToolBench:
     def stopped(
         self, name: str, begun: Callable[[], bool], /, *, after: float = 0.0, **arguments: Any
     ) -> ToolOutcome:
-        """A call that the user interrupts once it has ``begun``, or for which ``after`` so many seconds go by then."""
+        """A call that is interrupted once it has ``begun``, or for which ``after`` seconds go by then."""
         loop, interrupted = LeapingLoop(), asyncio.Event()
 
         async def main() -> ToolOutcome:

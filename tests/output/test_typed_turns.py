@@ -255,10 +255,9 @@ def test_a_typed_turn_can_be_made_a_test(tmp_path: Path) -> None:
 
 
 def schema(people: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object", "properties": {"name": {"type": "string"}, "people": {"type": "integer", **people}},
-        "required": ["name", "people"], "additionalProperties": False, "description": "A city.",
-    }  # fmt: skip
+    members = {"name": {"type": "string"}, "people": {"type": "integer", **people}}
+    closed = {"required": ["name", "people"], "additionalProperties": False, "description": "A city."}
+    return {"type": "object", "properties": members, **closed}
 
 
 SCHEMA, CLAUDES = schema({"minimum": 0}), schema({"description": "minimum: 0"})

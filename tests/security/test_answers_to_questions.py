@@ -1,4 +1,4 @@
-"""Threat: an answer that was meant for something else. Each names its question, and holds for what was said with it."""
+"""Threat: an answer that was meant for something else. Each names its question and holds for that."""
 
 from __future__ import annotations
 

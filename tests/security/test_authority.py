@@ -353,10 +353,9 @@ def test_what_it_gives_to_children_they_do_under_its_own_rules(
         child = any(row["content"] == "the task" for row in body["messages"] if row["role"] == "user")
         return tools(call("note", {}, "k1"), call("look", {}, "k2")) if child and not done else text("end")
 
-    desk, _ = taken_up(
-        tmp_path, call("delegate_task", {"tasks": [{"goal": "the task"}]}, "c1"), model=ScriptedModel(repeat(says)),
-        answer="once", toolsets=["delegate"], settings={"delegation": {"approvals": approvals}},
-    )  # fmt: skip
+    task = call("delegate_task", {"tasks": [{"goal": "the task"}]}, "c1")
+    options: Any = {"toolsets": ["delegate"], "settings": {"delegation": {"approvals": approvals}}}
+    desk, _ = taken_up(tmp_path, task, model=ScriptedModel(repeat(says)), answer="once", **options)
     assert desk.asked == ["delegate_task", *(["note"] if approvals == "ask" else [])]
     assert desk.ran == ran
 
@@ -390,7 +389,9 @@ def test_its_budgets_are_no_larger_than_those_of_a_new_turn(tmp_path: Path) -> N
     few = {"max_iterations": 3, "budget": {"grace_call": False}}
     desk = Desk(tmp_path / "b", model=ScriptedModel(forever), settings=few)
     assert desk.agent.resume(turn).run().api_calls == 3
-    # counters that would widen a budget are refused
+
+
+def test_counters_that_would_widen_a_budget_are_refused(tmp_path: Path) -> None:
     turn, lines = made_by(tmp_path / "2" / "a", call("look", {}, "c1"))
     in_turn(lines)["delta"]["iterations"] = {"to": -5}
     imported(tmp_path / "2" / "b", lines)

@@ -31,7 +31,7 @@ def left_at(
     steer: str = "",
     **options: Any,
 ) -> tuple[str, Desk]:
-    """(turn, desk) of a turn of these calls whose process is gone after the exchange; ``resume``: taken up."""
+    """(turn, desk) of a turn of these calls whose process is gone after the exchange; or of one taken up."""
     store = Store(home)
     desk = Desk(home, tools(*calls), store=store, **options)
 

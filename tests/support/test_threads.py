@@ -1,5 +1,4 @@
-"""Event loops that we start are uvloop's where it is installed; when work beside a loop has ended, its thread holds
-nothing of what it worked with, so that a lock which goes with an object is free by then."""
+"""Loops that we start are uvloop's where it is installed; a thread holds nothing of what it worked with before."""
 
 from __future__ import annotations
 

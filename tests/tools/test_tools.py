@@ -57,10 +57,8 @@ def test_a_plain_function_becomes_a_tool() -> None:
 
 @pytest.mark.behaviour("CONC-01", "EXEC-20")
 def test_options_reach_the_spec() -> None:
-    given: Any = {
-        "name": "save-it", "concurrency": "parallel", "path_arguments": ("path",), "effect": "idempotent", "timeout": 5,
-        "max_result_chars": 10, "approval": "ask",
-    }  # fmt: skip
+    given: Any = {"name": "save-it", "concurrency": "parallel", "path_arguments": ("path",)}
+    given |= {"effect": "idempotent", "timeout": 5, "max_result_chars": 10, "approval": "ask"}
 
     @tool(**given)
     async def save(path: str) -> None: ...

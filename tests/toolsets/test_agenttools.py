@@ -64,10 +64,9 @@ def todos(home: Path, *changes: Any) -> list[Any]:
 
 @pytest.mark.behaviour("AGT-01b", "AGT-02")
 def test_writing_merging_and_reading_the_list(tmp_path: Path) -> None:
-    first, second, third = todos(
-        tmp_path, todo(todos=[item("a", "first"), item("b", "second", "in_progress")]),
-        todo(todos=[item("a", status="completed"), item("c", "third", "nonsense")], merge=True), todo(),
-    )  # fmt: skip
+    write = todo(todos=[item("a", "first"), item("b", "second", "in_progress")])
+    merge = todo(todos=[item("a", status="completed"), item("c", "third", "nonsense")], merge=True)
+    first, second, third = todos(tmp_path, write, merge, todo())
     assert first["counts"] == {"total": 2, "pending": 1, "in_progress": 1, "completed": 0, "cancelled": 0}
     expected = [("a", "first", "completed"), ("b", "second", "in_progress"), ("c", "third", "pending")]
     assert [(one["id"], one["content"], one["status"]) for one in second["todos"]] == expected
@@ -78,15 +77,14 @@ def test_writing_merging_and_reading_the_list(tmp_path: Path) -> None:
     )
     assert result["todos"] == [{"id": "1", "content": "y", "status": "pending"}]
     # a read after a write of the same reply is not taken for the one before
-    write = call("todo", {"todos": [item("a", "x")]})
-    before, written, after = todos(tmp_path, tools(call("todo", {}), write, call("todo", {})))
+    one = call("todo", {"todos": [item("a", "x")]})
+    before, written, after = todos(tmp_path, tools(call("todo", {}), one, call("todo", {})))
     assert before["todos"] == []
     assert after == written
     # limits
-    cut, many, empty, now = todos(
-        tmp_path, todo(todos=[item("a", "x" * (MAX_CHARS + 1))]),
-        todo(todos=[item(str(n), "x") for n in range(MAX_ITEMS + 1)]), todo(todos=[item("new")], merge=True), todo(),
-    )  # fmt: skip
+    long, none = todo(todos=[item("a", "x" * (MAX_CHARS + 1))]), todo(todos=[item("new")], merge=True)
+    too_many = todo(todos=[item(str(n), "x") for n in range(MAX_ITEMS + 1)])
+    cut, many, empty, now = todos(tmp_path, long, too_many, none, todo())
     assert MAX_CHARS * 0.8 < len(cut["todos"][0]["content"]) <= MAX_CHARS
     assert "up to 256" in many
     assert "no content" in empty

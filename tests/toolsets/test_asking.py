@@ -1,4 +1,4 @@
-"""A page of the web or an image is looked at by the model for it, in a child turn, and only the answer comes back."""
+"""The model for pages or images looks at one, in a child turn, and only the answer comes back."""
 
 from __future__ import annotations
 

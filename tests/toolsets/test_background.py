@@ -1,4 +1,4 @@
-"""Tasks in the background: handed out at once, worked on beside everything else, reported once, and never lost."""
+"""Tasks in the background: handed out at once, worked on beside all else, reported once, and never lost."""
 
 from __future__ import annotations
 
@@ -430,11 +430,10 @@ def test_children_and_agents_without_the_setting_have_no_such_choice(tmp_path: P
 def test_they_ask_nobody_because_nobody_may_be_there(tmp_path: Path) -> None:
     asked: list[Any] = []
     drop = tool(approval="ask", name="drop")(lambda: asked.append("ran"))
-    report_of(
-        tmp_path, tools(call("drop")), text("I was not allowed."), tools=[drop],
-        settings={"delegation": {"background": True, "approvals": "ask"}},
-        callbacks={"approval": lambda request: asked.append(request) or True},
-    )  # fmt: skip
+    settings = {"delegation": {"background": True, "approvals": "ask"}}
+    person = {"approval": lambda request: asked.append(request) or True}
+    replies = (tools(call("drop")), text("I was not allowed."))
+    report_of(tmp_path, *replies, tools=[drop], settings=settings, callbacks=person)
     assert not asked
 
 

@@ -1,4 +1,4 @@
-"""Child turns: isolated, at the same time, within their budgets, and never more powerful than their parent."""
+"""Child turns: isolated, at the same time, within their budgets, never more powerful than their parent."""
 
 from __future__ import annotations
 
@@ -239,10 +239,9 @@ def test_a_child_that_does_nothing_is_stopped_and_a_long_one_shows_a_sign_of_lif
         status.append(line)
 
     settings = {"delegation": {"stale_in_tool": 600, "heartbeat": 60}, "poll": {"control": 0.02}}
-    result = played(
-        tmp_path, ONE | {"a": [tools(call("linger")), text("never")]}, tools=[linger], settings=settings,
-        callbacks={"status": sign}, clock=clock,
-    )  # fmt: skip
+    lines = ONE | {"a": [tools(call("linger")), text("never")]}
+    options: Any = {"settings": settings, "callbacks": {"status": sign}, "clock": clock}
+    result = played(tmp_path, lines, tools=[linger], **options)
     (entry,) = entries(result)
     assert (result.completed, entry["status"]) == (True, "interrupted")
     assert "in a tool" in entry["error"]
@@ -261,10 +260,8 @@ def test_each_request_of_a_child_is_a_sign_of_life(tmp_path: Path) -> None:
         clock.advance(170)
         return next(child)
 
-    one = Agent(
-        ScriptedModel(repeat(answer)), home=tmp_path, toolsets=["delegate", "todo"], clock=clock,
-        settings={"poll": {"control": 0.02}},
-    )  # fmt: skip
+    options: Any = {"toolsets": ["delegate", "todo"], "settings": {"poll": {"control": 0.02}}}
+    one = Agent(ScriptedModel(repeat(answer)), home=tmp_path, clock=clock, **options)
     (entry,) = entries(one.run_conversation("go"))
     assert (entry["status"], entry["summary"]) == ("completed", "A")
 

@@ -1,4 +1,4 @@
-"""MCP servers against a server that does what it is told: what it does wrong costs a call or its tools, never more."""
+"""MCP servers against a server that does what it is told: what it does wrong costs a call or its tools."""
 
 from __future__ import annotations
 
@@ -239,8 +239,13 @@ async def test_why_a_server_ended_is_known_although_its_output_ends_first(tmp_pa
     ("config", "name", "status", "advice"),
     [
         ({}, "s__die", "unknown", UNKNOWN_EFFECT),
-        ({"trust": True}, "s__read_and_die", "error", "Nothing was changed"),
-        ({"tools": {"die": {"effect": "idempotent"}}}, "s__die", "unknown", "repeat without harm"),
+        *(
+            pytest.param(*values, marks=pytest.mark.slow)
+            for values in (
+                ({"trust": True}, "s__read_and_die", "error", "Nothing was changed"),
+                ({"tools": {"die": {"effect": "idempotent"}}}, "s__die", "unknown", "repeat without harm"),
+            )
+        ),
     ],
 )
 async def test_a_server_that_dies_in_mid_call_is_started_again(

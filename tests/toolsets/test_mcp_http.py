@@ -37,7 +37,7 @@ WRONG: dict[str, tuple[int, bytes, str, str]] = {
 
 @dataclass
 class Behaviour:
-    """How the server answers, and what it heard. ``sessions``: those that it knows; ``how`` it answers calls."""
+    """How the server answers calls, and what it heard. ``sessions``: those that it knows."""
 
     how: str = "well"
     sessions: set[str] = field(default_factory=set)

@@ -27,10 +27,9 @@ def agent(
 ) -> Iterator[tuple[Agent, ScriptedModel, Heard]]:
     model, heard = ScriptedModel(script), Heard()
     own = options.pop("callbacks", {})
-    made = Agent(
-        model, home=home, workdir=home, toolsets=[] if mcp is not None else ["mcp"], mcp=mcp,
-        settings={"poll": {"control": 0.01}, "mcp": PATIENT}, callbacks=heard.functions(**own), **options,
-    )  # fmt: skip
+    given: Any = {"home": home, "workdir": home, "mcp": mcp, "toolsets": [] if mcp is not None else ["mcp"]}
+    settings = {"poll": {"control": 0.01}, "mcp": PATIENT}
+    made = Agent(model, settings=settings, callbacks=heard.functions(**own), **given, **options)
     try:
         yield made, model, heard
     finally:
@@ -52,6 +51,7 @@ def test_a_turn_calls_the_tools_of_a_server(tmp_path: Path) -> None:
         *(tools(call("s__die")), tools(call("s__echo", {"text": "back"})), text("it came back")),
     ]
     with agent(script, FREE, tmp_path) as (one, model, heard):
+        assert children() <= before, "nothing is started before the first turn"
         result = one.run_conversation("say hello")
         assert (result.final_response, last_result(result)) == ("it said hello", "hello")
         assert "s__echo" in offered(model.requests[0])

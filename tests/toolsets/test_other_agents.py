@@ -169,7 +169,8 @@ def test_a_yes_is_asked_of_the_same_person_with_the_task(tmp_path: Path, allowed
     )  # fmt: skip
     questions: list[Any] = []
     agent(
-        tmp_path, "boss", ask("cats"), text("ok"), tools=[cats.as_tool()], settings={"delegation": {"approvals": "ask"}},
+        tmp_path, "boss", ask("cats"), text("ok"), tools=[cats.as_tool()],
+        settings={"delegation": {"approvals": "ask"}},
         callbacks={"approval": lambda question: questions.append(question) or allowed},
     ).run_conversation("go")  # fmt: skip
     assert [(one.name, one.origin) for one in questions] == [("drop", "Where is the cat?")]

@@ -1,4 +1,4 @@
-"""A program of ``execute_code`` calls the tools of its conversation: under the rules of every call, seen like one."""
+"""A program of ``execute_code`` calls the tools of its conversation: by the rules of every call."""
 
 from __future__ import annotations
 
@@ -232,7 +232,10 @@ def left(home: Path, code: str, after: str) -> str:
     return turn
 
 
-@pytest.mark.parametrize("after", ["weather", "AnswerProgram", "execute_code"])
+SLOW = [pytest.param(after, marks=pytest.mark.slow) for after in ("weather", "execute_code")]
+
+
+@pytest.mark.parametrize("after", ["AnswerProgram", *SLOW])
 def test_a_program_that_died_with_its_process_is_not_run_again(tmp_path: Path, after: str) -> None:
     home, mark = tmp_path / "home", tmp_path / "ran"
     code = f"open({str(mark)!r}, 'a').write('x')\nfor city in 'abc':\n    tools.weather(city=city)"

@@ -22,11 +22,16 @@ RIPGREP = shutil.which(
 )
 
 
-SURE = {
-    "needle": "needle", r"def \w+\(self": "(self", r"^class Name:$": "class Name:", r"foo\.bar": "foo.bar",
-    "colou?rs": "colo", "abc+def": "abc", "abc*def": "def", "abcd{0,3}efgh": "efgh", r"abc[xyz]*def\s+ghij": "ghij",
-    r"[]abc]defg": "defg", r"x\dabc": "abc",
-}  # fmt: skip
+SURE = (
+    *(
+        ("needle", "needle"),
+        (r"def \w+\(self", "(self"),
+        (r"^class Name:$", "class Name:"),
+        ("colou?rs", "colo"),
+    ),
+    *((r"foo\.bar", "foo.bar"), ("abc+def", "abc"), ("abc*def", "def"), ("abcd{0,3}efgh", "efgh")),
+    *((r"abc[xyz]*def\s+ghij", "ghij"), (r"[]abc]defg", "defg"), (r"x\dabc", "abc")),
+)
 NOT_SURE = (
     "ab",
     "a.b.c",
@@ -42,7 +47,7 @@ NOT_SURE = (
 
 
 def test_what_is_surely_in_a_match() -> None:
-    for pattern, literal in (SURE | dict.fromkeys(NOT_SURE)).items():
+    for pattern, literal in (*SURE, *((one, None) for one in NOT_SURE)):
         assert certain_literal(pattern, ignore_case=False) == literal, pattern
 
 

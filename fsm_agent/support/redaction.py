@@ -61,6 +61,9 @@ _SECRET_NAME = re.compile(
 )
 _KEYS = ("_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 """Ends of the names of variables that hold keys."""
+_SCHEME = re.compile(r"^(?:bearer|basic|token|digest|apikey|negotiate)(?:\s+|$)", re.IGNORECASE)
+"""The word before a key in a header. It is no secret: masked by itself, it would hide what shows that a key
+follows."""
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _KEPT = (b"scheme", b"basic")
 """Groups that a blank stands behind; every other one is kept as it is."""
@@ -104,8 +107,7 @@ def secrets_among(
     for name, value in named.items():
         if every or name.upper().endswith(_KEYS) or _SECRET_NAME.search(name):
             whole = _VARIABLE.sub(lambda found: environment.get(found[1], found[2] or ""), str(value))
-            yield whole
-            yield whole.rpartition(" ")[2]  # behind "Bearer"
+            yield _SCHEME.sub("", whole.strip())
 
 
 def masked_traceback(error: BaseException) -> str:

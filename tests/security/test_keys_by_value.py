@@ -134,6 +134,14 @@ def test_secrets_among_names() -> None:
     assert set(secrets_among({"H": "Bearer zz"}, {}, every=True)) == {"Bearer zz", "zz"}
 
 
+def test_the_word_before_a_key_in_a_header_is_no_secret() -> None:
+    """Masked by itself it would hide what shows that a key follows."""
+    headers = {"Authorization": "Bearer ${ZZ_TOKEN}", "X-Two": "Basic", "X-Three": "Bearer zz-of-ours"}
+    keep_secret(secrets_among(headers, {}, every=True))
+    assert KEYS == {"zz-of-ours"}
+    assert mask("Authorization: Bearer zz-of-others") == "Authorization: Bearer ***"
+
+
 def test_the_pages_export_does_not_hold_it(tmp_path: Path) -> None:
     session = turn_with_the_key(tmp_path, text("done"))
     store = store_for(tmp_path)

@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterable, Mapping
 
 from fsm_agent.providers.profiles import PROFILES
-from fsm_agent.runtime.registry import KEY_VARIABLES, KEYS
+from fsm_agent.runtime.registry import KEY_VARIABLES
 from fsm_agent.settings.model import ENV_PREFIX
 from fsm_agent.support.bare_environment import PASSED_ON
-from fsm_agent.support.redaction import keep_secret
+from fsm_agent.support.redaction import KEYS, keep_secret
 
 _KEY = "_API_KEY"
 ACCOUNTS = (

@@ -49,8 +49,6 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fsm_agent.support.redaction import KEYS as KEYS
-
 if TYPE_CHECKING:
     from fsm_agent.fsm.pause_point import PausePoint
     from fsm_agent.fsm.table import Row, Table

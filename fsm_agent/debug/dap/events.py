@@ -93,9 +93,6 @@ class EventTranslator:
             if turn not in self._known and self._context.threads.of_turn(turn) is None:
                 self._known.add(turn)
                 self._child(turn)
-                inner = self._context.threads.of_turn(turn)
-                if inner is not None and inner.debugger.status.phase == "paused":
-                    self._context.stands(inner)
 
     def _child(self, turn: str) -> None:
         focus = self._context.focus
@@ -104,9 +101,13 @@ class EventTranslator:
         except ConfigError as error:
             self._context.outbox.output(f"a turn was started that cannot be debugged: {error}", "important")
             return
-        if debugger.status.phase != "ended":
-            self._context.open(debugger)
-            self._context.focus = focus
+        if debugger.status.phase == "ended":
+            return
+        self._context.open(debugger)
+        self._context.focus = focus
+        child = self._context.threads.of_turn(turn)
+        if child is not None and child.stop is None and debugger.status.phase == "paused":
+            self._context.stands(child)  # it paused before anything listened to it
 
     def _moved(self, thread: TurnThread, event: DebugEvent) -> None:
         data = event.data

@@ -99,5 +99,5 @@ class running:  # noqa: N801 - it is used as a function is; a generator would co
     def __exit__(self, *_: object) -> None:
         try:
             TURN.reset(self._before)
-        except ValueError:
-            pass  # a turn that was left is closed in another context than it ran in: nothing is set there
+        except ValueError:  # a turn that was left is closed in another context than it ran in
+            return

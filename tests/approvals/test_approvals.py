@@ -29,26 +29,23 @@ def asked(tool: str, workdir: str = "/work", paths: tuple[str, ...] = (), **argu
 
 STATUS, PIPE = "terminal(git status*)", "terminal(git log | head)"
 ALLOWED = (
-    *(("terminal", "anything | at all"), ("term*", "ls"), (STATUS, "git status -s")),
-    *((PIPE, "git log | head"), ("terminal(ls [[]a])", "ls [a]")),
+    ("terminal", "anything | at all"),
+    ("term*", "ls"),
+    (STATUS, "git status -s"),
+    (PIPE, "git log | head"),
+    ("terminal(ls [[]a])", "ls [a]"),
 )
 NOT_ALLOWED = (
-    *(
-        ("job_start", "ls"),
-        (STATUS, "git push"),
-        (STATUS, "git status; rm -r src"),
-        (PIPE, "git log | head -3"),
-    ),
-    *(
-        (STATUS, "git status && curl x | sh"),
-        (STATUS, "git status $(rm -r src)"),
-        (STATUS, "git status `rm -r src`"),
-    ),
-    *(
-        (STATUS, "git status\nrm -r src"),
-        (STATUS, "git status > /etc/hosts"),
-        (STATUS, "GIT_DIR=/x git status"),
-    ),
+    ("job_start", "ls"),
+    (STATUS, "git push"),
+    (STATUS, "git status; rm -r src"),
+    (PIPE, "git log | head -3"),
+    (STATUS, "git status && curl x | sh"),
+    (STATUS, "git status $(rm -r src)"),
+    (STATUS, "git status `rm -r src`"),
+    (STATUS, "git status\nrm -r src"),
+    (STATUS, "git status > /etc/hosts"),
+    (STATUS, "GIT_DIR=/x git status"),
     ("terminal(*)", "echo a; echo b"),
 )
 

@@ -101,8 +101,15 @@ def test_a_yes_for_one_command_is_no_yes_for_another(work: Path) -> None:
 
 
 HARD = (
-    *("rm -rf /", "sh -c 'rm -rf /'", "X=/; rm -rf $X", "rm -rf $FSM_TEST_TOP", "find / -delete"),
-    *("timeout 5 nice bash -c 'rm -rf /'", "$(echo rm) -rf /", 'eval "rm -rf ~"', "echo pw | sudo -S ls"),
+    "rm -rf /",
+    "sh -c 'rm -rf /'",
+    "X=/; rm -rf $X",
+    "rm -rf $FSM_TEST_TOP",
+    "find / -delete",
+    "timeout 5 nice bash -c 'rm -rf /'",
+    "$(echo rm) -rf /",
+    'eval "rm -rf ~"',
+    "echo pw | sudo -S ls",
 )
 
 
@@ -178,10 +185,23 @@ def test_a_page_that_leads_into_the_own_network_is_not_followed(work: Path) -> N
 
 
 OUTSIDE = (
-    *("../outside.txt", "door/outside.txt", "sub/../../outside.txt", "~/outside.txt", "/etc/passwd"),
-    *("../PROJECT/x", "note", "door/../outside.txt", "door/project/../outside.txt", "circle/x", "~root/x"),
-    *("//etc/passwd", "/proc/self/root/etc/passwd", "/proc/self/cwd/../etc/passwd", "/dev/fd/0"),
-    *("x\0/../../outside.txt", "sub//..//../outside.txt"),
+    "../outside.txt",
+    "door/outside.txt",
+    "sub/../../outside.txt",
+    "~/outside.txt",
+    "/etc/passwd",
+    "../PROJECT/x",
+    "note",
+    "door/../outside.txt",
+    "door/project/../outside.txt",
+    "circle/x",
+    "~root/x",
+    "//etc/passwd",
+    "/proc/self/root/etc/passwd",
+    "/proc/self/cwd/../etc/passwd",
+    "/dev/fd/0",
+    "x\0/../../outside.txt",
+    "sub//..//../outside.txt",
 )
 
 

@@ -99,8 +99,12 @@ def test_it_listens_on_this_machine_only(served: Served) -> None:
 
 def test_nothing_of_a_turn_is_given_without_the_token(served: Served) -> None:
     wrong = (
-        *("", "x" * 32, served.server.token[:-1], f"{served.server.token}x"),
-        *(served.server.token.swapcase(), "\xe9".encode("latin-1")),
+        "",
+        "x" * 32,
+        served.server.token[:-1],
+        f"{served.server.token}x",
+        served.server.token.swapcase(),
+        "\xe9".encode("latin-1"),
     )
     of_a_turn = f"api/turns/{served.turn}/events"
     for path in ("api/hello", "api/turns", of_a_turn, "nowhere", "static", "//static/app.js"):

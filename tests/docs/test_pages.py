@@ -23,11 +23,27 @@ ROOT = Path(__file__).parents[2]
 TYPED_IN = ("docs/quickstart.md", "docs/tutorial.md", "docs/cookbook.md", "docs/troubleshooting.md")
 """Their commands are run as they stand, in a fresh home."""
 RUN = (
-    *("README.md", "examples/README.md", "docs/acp.md", "docs/agent.md", "docs/agents.md", "docs/budgets.md"),
-    *("docs/concepts.md", "docs/configuration.md", "docs/debugger.md", "docs/debugger-editors.md"),
-    *("docs/diagrams.md", "docs/hooks.md", "docs/mcp.md", "docs/output.md", "docs/people.md"),
+    "README.md",
+    "examples/README.md",
+    "docs/acp.md",
+    "docs/agent.md",
+    "docs/agents.md",
+    "docs/budgets.md",
+    "docs/concepts.md",
+    "docs/configuration.md",
+    "docs/debugger.md",
+    "docs/debugger-editors.md",
+    "docs/diagrams.md",
+    "docs/hooks.md",
+    "docs/mcp.md",
+    "docs/output.md",
+    "docs/people.md",
     "docs/prompt.md",
-    *("docs/properties.md", "docs/sandbox.md", "docs/telemetry.md", "docs/tools.md", "docs/verify.md"),
+    "docs/properties.md",
+    "docs/sandbox.md",
+    "docs/telemetry.md",
+    "docs/tools.md",
+    "docs/verify.md",
     "docs/workers.md",
 )
 """Their Python is run, and their configuration is read."""

@@ -20,8 +20,16 @@ from tests.docs.test_pages import provider, shown_commands, wrong
 from tests.helpers.page_blocks import ROOT, environment
 
 PAGES = (
-    *("README.md", "examples/README.md", "docs/budgets.md", "docs/configuration.md", "docs/diagrams.md"),
-    *("docs/output.md", "docs/people.md", "docs/sessions.md", "docs/testing.md", "docs/tools.md"),
+    "README.md",
+    "examples/README.md",
+    "docs/budgets.md",
+    "docs/configuration.md",
+    "docs/diagrams.md",
+    "docs/output.md",
+    "docs/people.md",
+    "docs/sessions.md",
+    "docs/testing.md",
+    "docs/tools.md",
     "docs/verify.md",
 )
 NOT_HERE = {
@@ -84,7 +92,9 @@ def a_repository(work: Path) -> None:
     )
     (work / "delivery.txt").write_text("it is there")
     for words in (
-        *(["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "one"]),
+        ["init", "-q", "-b", "main"],
+        ["add", "-A"],
+        ["commit", "-qm", "one"],
         *[["commit", "-q", "--allow-empty", "-m", str(number)] for number in range(3)],
     ):
         subprocess.run(

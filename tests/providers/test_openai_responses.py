@@ -129,8 +129,10 @@ def test_a_response_that_has_not_ended_is_incomplete(state: str) -> None:
 @pytest.mark.parametrize(
     ("reason", "finish"),
     [
-        *(("max_output_tokens", "length"), ("content_filter", "content_filter")),
-        *(("steered", "incomplete"), (None, "incomplete")),
+        ("max_output_tokens", "length"),
+        ("content_filter", "content_filter"),
+        ("steered", "incomplete"),
+        (None, "incomplete"),
     ],
 )
 def test_why_a_response_is_incomplete(reason: str | None, finish: str) -> None:

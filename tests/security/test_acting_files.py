@@ -19,26 +19,26 @@ from fsm_agent.testing import ScriptedModel, call, text, tools
 ROOT = Path(__file__).parents[2]
 
 IN_A_PROJECT = (
-    *("FSM_AGENT.md", "AGENTS.md", "CLAUDE.md", "sub/AGENTS.md", ".cursor/rules/x.mdc", ".cursorrules", ".mcp.json"),
-    *(".agents/skills/x/SKILL.md", ".claude/skills/x/run.sh", ".claude/settings.local.json", ".envrc", "sub/.envrc"),
-    *(".vscode/tasks.json", ".vscode/settings.json", ".idea/workspace.xml", ".devcontainer/devcontainer.json"),
-    *(".githooks/pre-commit", ".husky/pre-push", ".pre-commit-config.yaml", ".github/workflows/ci.yml", ".gitlab-ci.yml"),
-    *(".ci/run", "Jenkinsfile", "sitecustomize.py", "venv/lib/python3.11/site-packages/x.pth", ".npmrc", ".pypirc"),
-    *("pip.conf", "x.code-workspace", ".cargo/config.toml", ".gdbinit", "hooks/../.envrc", "./.envrc"),
+    "FSM_AGENT.md", "AGENTS.md", "CLAUDE.md", "sub/AGENTS.md", ".cursor/rules/x.mdc", ".cursorrules", ".mcp.json",
+    ".agents/skills/x/SKILL.md", ".claude/skills/x/run.sh", ".claude/settings.local.json", ".envrc", "sub/.envrc",
+    ".vscode/tasks.json", ".vscode/settings.json", ".idea/workspace.xml", ".devcontainer/devcontainer.json",
+    ".githooks/pre-commit", ".husky/pre-push", ".pre-commit-config.yaml", ".github/workflows/ci.yml", ".gitlab-ci.yml",
+    ".ci/run", "Jenkinsfile", "sitecustomize.py", "venv/lib/python3.11/site-packages/x.pth", ".npmrc", ".pypirc",
+    "pip.conf", "x.code-workspace", ".cargo/config.toml", ".gdbinit", "hooks/../.envrc", "./.envrc",
 )  # fmt: skip
 IN_THE_HOME = (
-    *(".bashrc", ".zshrc", ".profile", ".gitconfig", ".config/git/config", ".config/autostart/x.desktop", ".ssh/config"),
-    *(".ssh/authorized_keys", ".config/systemd/user/x.service", ".netrc", ".tmux.conf", ".local/bin/ls", ".unheard-of"),
-    *(".config/unheard-of/settings", ".vimrc"),
+    ".bashrc", ".zshrc", ".profile", ".gitconfig", ".config/git/config", ".config/autostart/x.desktop", ".ssh/config",
+    ".ssh/authorized_keys", ".config/systemd/user/x.service", ".netrc", ".tmux.conf", ".local/bin/ls", ".unheard-of",
+    ".config/unheard-of/settings", ".vimrc",
 )  # fmt: skip
 OTHER_LETTERS = (
-    *(".ENVRC", "agents.MD", ".vsCode/Tasks.json", "．envrc", ".en\u200bvrc", "AGENTS.md.", "claude.md ", "AGENTS.md::$DATA"),
-    *(".GitHub/Workflows/x.yml", "\ufb01x/../.envrc", "CLAUDE\u2024md", "ＡＧＥＮＴＳ.md"),
+    ".ENVRC", "agents.MD", ".vsCode/Tasks.json", "．envrc", ".en\u200bvrc", "AGENTS.md.", "claude.md ", "AGENTS.md::$DATA",
+    ".GitHub/Workflows/x.yml", "\ufb01x/../.envrc", "CLAUDE\u2024md", "ＡＧＥＮＴＳ.md",
 )  # fmt: skip
 ORDINARY = (
-    *("main.py", "src/agents.py", "docs/claude.markdown", "Makefile", "conftest.py", "package.json", "README.md", "env.rc"),
-    *("tests/vscode/tasks.json", ".gitignore", ".gitattributes", "src/profile.py", "a/b/c/d.txt", "envrc", "x.pth.txt"),
-    *("github/workflows/ci.yml", "ssh/config", "crontab.py", "notes.md", "pyproject.toml", ".env.example"),
+    "main.py", "src/agents.py", "docs/claude.markdown", "Makefile", "conftest.py", "package.json", "README.md", "env.rc",
+    "tests/vscode/tasks.json", ".gitignore", ".gitattributes", "src/profile.py", "a/b/c/d.txt", "envrc", "x.pth.txt",
+    "github/workflows/ci.yml", "ssh/config", "crontab.py", "notes.md", "pyproject.toml", ".env.example",
 )  # fmt: skip
 
 

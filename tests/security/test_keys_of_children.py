@@ -28,13 +28,27 @@ ROOT = Path(__file__).parents[2]
 CANARY = "canary-of-a-key-"
 USUAL = (
     *(profile.key_env for profile in PROFILES.values() if profile.key_env),
-    *("OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "ANTHROPIC_AUTH_TOKEN", "AZURE_OPENAI_AD_TOKEN", "XAI_API_KEY"),
-    *("GOOGLE_API_KEY", "COHERE_APIKEY", "CLAUDE_CODE_OAUTH_TOKEN", "FSM_AGENT_ANYTHING", "mistral_api_key"),
-    *("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"),
+    "OPENAI_ADMIN_KEY",
+    "OPENAI_ORG_ID",
+    "ANTHROPIC_AUTH_TOKEN",
+    "AZURE_OPENAI_AD_TOKEN",
+    "XAI_API_KEY",
+    "GOOGLE_API_KEY",
+    "COHERE_APIKEY",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "FSM_AGENT_ANYTHING",
+    "mistral_api_key",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
 )
 OWN = (
-    *("WORK_ACCESS", "OTHER_WORK_ACCESS", "MCP_HEADER_WORD", "MCP_ENV_WORD", "MCP_URL_WORD"),
-    *("UNNAMED_BUT_USED", "BEARER"),
+    "WORK_ACCESS",
+    "OTHER_WORK_ACCESS",
+    "MCP_HEADER_WORD",
+    "MCP_ENV_WORD",
+    "MCP_URL_WORD",
+    "UNNAMED_BUT_USED",
+    "BEARER",
 )
 CONFIG = """
 [providers.work]
@@ -164,8 +178,15 @@ def test_what_every_program_needs_stays() -> None:
 
 
 STARTS = {
-    *("create_subprocess_exec", "create_subprocess_shell", "Popen", "run", "call", "check_output", "execv"),
-    *("system", "spawnv"),
+    "create_subprocess_exec",
+    "create_subprocess_shell",
+    "Popen",
+    "run",
+    "call",
+    "check_output",
+    "execv",
+    "system",
+    "spawnv",
 }
 INSIDE = {"process_supervisor.py", "search_worker.py"}
 """Scripts of ours that run in such an environment already."""

@@ -21,13 +21,28 @@ from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 
 TOKEN = "the-token-of-this-test"
 KNOWN = (
-    *("text", "at", "edit", "all", "seq", "breakpoint", "id", "said", "kinds", "message", "kind", "target", "condition", "hits"),
-    *("log", "enabled", "counters", "messages", "reply", "outcomes", "settings", "limits", "state", "role", "content", "once"),
-    *("tool_calls", "fields", "append", "replace", "results", "drop", "rerun", "row", "values", "turn", "source"),
+    "text", "at", "edit", "all", "seq", "breakpoint", "id", "said", "kinds", "message", "kind", "target", "condition", "hits",
+    "log", "enabled", "counters", "messages", "reply", "outcomes", "settings", "limits", "state", "role", "content", "once",
+    "tool_calls", "fields", "append", "replace", "results", "drop", "rerun", "row", "values", "turn", "source",
 )  # fmt: skip
 ODD: tuple[Any, ...] = (
-    *(10**400, -1, 1e308, -0.0, True, None, "", "\ud800", "\0", "x" * 5000, "CallLLM", "state", "1", []),
-    *({}, [[]], [{}]),
+    10**400,
+    -1,
+    1e308,
+    -0.0,
+    True,
+    None,
+    "",
+    "\ud800",
+    "\0",
+    "x" * 5000,
+    "CallLLM",
+    "state",
+    "1",
+    [],
+    {},
+    [[]],
+    [{}],
 )
 WORDS = st.one_of(st.sampled_from(KNOWN), st.text(max_size=5))
 VALUES = st.recursive(
@@ -106,8 +121,13 @@ def looked_at(answer: Any, *, sent: Any = None) -> None:
 
 
 POSTS = (
-    *("/api/turns", "/api/import", "/api/markdown", "/api/pending/{item}", "/api/turns/{turn}/breakpoints"),
-    *("/api/turns/{turn}/fork", "/api/turns/{turn}/resume"),
+    "/api/turns",
+    "/api/import",
+    "/api/markdown",
+    "/api/pending/{item}",
+    "/api/turns/{turn}/breakpoints",
+    "/api/turns/{turn}/fork",
+    "/api/turns/{turn}/resume",
 )
 ORDERS = tuple(f"/api/turns/{{turn}}/orders/{name}" for name in (*NAMES, "nothing"))
 LIMITS = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -154,7 +174,7 @@ def test_a_body_of_another_form_is_refused_in_one_line(page: Page, path: str, bo
 
 
 GETS = (
-    *("/api/hello", "/api/turns", "/api/pending", "/api/compare", "/static/{at}", "/static/../x"),
+    "/api/hello", "/api/turns", "/api/pending", "/api/compare", "/static/{at}", "/static/../x",
     *(f"/api/turns/{{turn}}{rest}" for rest in ("", "/moves", "/lanes", "/time", "/find", "/seek", "/test", "/export", "/condition")),
     *(f"/api/turns/{{turn}}/at/{{at}}{rest}" for rest in ("", "/messages", "/wire", "/choices")),
 )  # fmt: skip
@@ -176,5 +196,8 @@ def test_any_address_is_answered(page: Page, path: str, turn: str, at: str, quer
 def test_every_route_is_tried(page: Page) -> None:
     tried = {*GETS, *POSTS}
     assert {path for path, _ in page.paths} - tried == {
-        *("/", "/static/{path:path}", "/api/turns/{turn}/events", "/api/turns/{turn}/orders/{order}")
+        "/",
+        "/static/{path:path}",
+        "/api/turns/{turn}/events",
+        "/api/turns/{turn}/orders/{order}",
     }

@@ -433,7 +433,12 @@ def test_nothing_can_be_typed_into_a_terminal(walled: Scene) -> None:
 
 
 ACT_LATER = (
-    *(".git/hooks/pre-commit", ".git/config", ".git/commondir", ".envrc", "AGENTS.md", ".vscode/tasks.json"),
+    ".git/hooks/pre-commit",
+    ".git/config",
+    ".git/commondir",
+    ".envrc",
+    "AGENTS.md",
+    ".vscode/tasks.json",
     ".github/workflows/ci.yml",
 )
 

@@ -75,8 +75,14 @@ def test_no_text_is_slow(shape: SecretShape, size: int) -> None:
     """Its own beginnings over and over, at any point of which it could begin."""
     before, secret, _ = parts(shape)
     for part in (
-        *(before, before + secret[:1], shape.sign or "SK", f"{before} ", secret, shape.example[:7]),
-        *("curl -a ", "mysql -a "),
+        before,
+        before + secret[:1],
+        shape.sign or "SK",
+        f"{before} ",
+        secret,
+        shape.example[:7],
+        "curl -a ",
+        "mysql -a ",
     ):
         text = part * (size // max(1, len(part)))
         began = time.process_time()

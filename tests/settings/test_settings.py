@@ -25,13 +25,33 @@ from fsm_agent.settings.setting_docs import every_setting
 from fsm_agent.testing import FakeClock
 
 TRIED: tuple[Any, ...] = (
-    *(7, 0.5, 20_000, True, ["one"], ["image"], {"terminal": "ask"}, {"web_search": {"max_uses": 2}}),
-    *(
-        {"a:b": {"input": 1, "output": 2, "cache_read": 1, "cache_write": 1}},
-        [{"role": "user", "content": "hi"}],
-    ),
-    *("low", "child", "ask", "chat", "rotate", "normal", "shared", "steer", "random", "1h", "warn", "docker"),
-    *("free", "suspend", "native", "other words", "127.0.0.1:7233"),
+    7,
+    0.5,
+    20_000,
+    True,
+    ["one"],
+    ["image"],
+    {"terminal": "ask"},
+    {"web_search": {"max_uses": 2}},
+    {"a:b": {"input": 1, "output": 2, "cache_read": 1, "cache_write": 1}},
+    [{"role": "user", "content": "hi"}],
+    "low",
+    "child",
+    "ask",
+    "chat",
+    "rotate",
+    "normal",
+    "shared",
+    "steer",
+    "random",
+    "1h",
+    "warn",
+    "docker",
+    "free",
+    "suspend",
+    "native",
+    "other words",
+    "127.0.0.1:7233",
 )
 """Values for settings whose default is no number; each fits some of them."""
 

@@ -25,11 +25,23 @@ class Lowest(random.Random):
 @pytest.mark.parametrize(
     ("kind", "attempt", "low", "high"),
     [
-        *(("exception", 1, 2, 3), ("exception", 2, 4, 6), ("exception", 3, 8, 12)),
-        *(("exception", 20, 60, 90), ("exception", 5_000, 60, 90), ("invalid", 1, 5, 7.5)),
-        *(("invalid", 2, 10, 15), ("invalid", 3, 20, 30), ("invalid", 9, 120, 180), ("rebuild", 1, 4, 4)),
-        *(("rebuild", 3, 6, 6), ("rebuild", 9, 8, 8), ("overflow", 1, 2, 2), ("overflow", 3, 2, 2)),
-        *(("empty", 1, 0.1, 0.1), ("empty", 2, 0.2, 0.2), ("empty", 8, 1, 1)),
+        ("exception", 1, 2, 3),
+        ("exception", 2, 4, 6),
+        ("exception", 3, 8, 12),
+        ("exception", 20, 60, 90),
+        ("exception", 5_000, 60, 90),
+        ("invalid", 1, 5, 7.5),
+        ("invalid", 2, 10, 15),
+        ("invalid", 3, 20, 30),
+        ("invalid", 9, 120, 180),
+        ("rebuild", 1, 4, 4),
+        ("rebuild", 3, 6, 6),
+        ("rebuild", 9, 8, 8),
+        ("overflow", 1, 2, 2),
+        ("overflow", 3, 2, 2),
+        ("empty", 1, 0.1, 0.1),
+        ("empty", 2, 0.2, 0.2),
+        ("empty", 8, 1, 1),
     ],
 )
 def test_the_figures_of_every_kind(kind: Kind, attempt: int, low: float, high: float) -> None:

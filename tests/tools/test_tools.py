@@ -324,9 +324,17 @@ class Row:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        *(("as is", "as is"), ("", ""), (None, "(no output)"), (b"caf\xc3\xa9 \xff", "café \ufffd")),
-        *((Colour.RED, "red"), (True, "true"), (2.5, "2.5"), ([1, "é"], '[1, "é"]')),
-        *(({"raw": b"\xff"}, '{"raw": "_w=="}'), ("a\ud800b\x00c", "a\ufffdbc"), (["\udfff"], '["\ufffd"]')),
+        ("as is", "as is"),
+        ("", ""),
+        (None, "(no output)"),
+        (b"caf\xc3\xa9 \xff", "café \ufffd"),
+        (Colour.RED, "red"),
+        (True, "true"),
+        (2.5, "2.5"),
+        ([1, "é"], '[1, "é"]'),
+        ({"raw": b"\xff"}, '{"raw": "_w=="}'),
+        ("a\ud800b\x00c", "a\ufffdbc"),
+        (["\udfff"], '["\ufffd"]'),
         ({"failed": 0, "error": None}, '{"failed": 0, "error": null}'),
         (Point(title="t"), '{"title": "t", "kids": []}'),
         (Row(1, datetime.date(2024, 1, 2)), '{"n": 1, "when": "2024-01-02"}'),
@@ -416,9 +424,12 @@ def raising(error: BaseException, asynchronous: bool = False) -> Tool:
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_whatever_a_handler_raises_is_an_error_result(asynchronous: bool) -> None:
     for error, text in (
-        *((ValueError("no such row"), "ValueError: no such row"), (KeyboardInterrupt(), "KeyboardInterrupt")),
-        *((SystemExit(3), "SystemExit: 3"), (ToolFailure("in its own words"), "in its own words")),
-        *((ToolFailure(""), "The tool failed without saying why."), (Odd(), "Odd")),
+        (ValueError("no such row"), "ValueError: no such row"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (SystemExit(3), "SystemExit: 3"),
+        (ToolFailure("in its own words"), "in its own words"),
+        (ToolFailure(""), "The tool failed without saying why."),
+        (Odd(), "Odd"),
     ):
         outcome = run(raising(error, asynchronous))
         assert (outcome.status, outcome.text) == ("error", text)

@@ -92,7 +92,10 @@ def test_calls_that_do_not_fit(tmp_path: Path) -> None:
     own = tool(effect="pure", name="own")(lambda: "mine")
     none, echo = "find its name with tool_search", {"name": "s__echo"}
     given = [
-        *(({"name": "nope"}, none), ({"name": "own"}, none), ({"name": "tool_call"}, none), ({}, none)),
+        ({"name": "nope"}, none),
+        ({"name": "own"}, none),
+        ({"name": "tool_call"}, none),
+        ({}, none),
         (echo | {"arguments": [1]}, "must be a JSON object"),
         (echo | {"arguments": '{"text": "as text"}'}, "as text"),
         ({"name": "S-Echo", "arguments": {"text": "nearly"}}, "nearly"),

@@ -41,7 +41,9 @@ def answer(*content: dict[str, Any], structured: Any = None, failed: bool = Fals
         ([], {"a": 1}, '{"a": 1}'),
         (["a summary"], {"a": 1, "b": 2}, 'a summary\n{"a": 1, "b": 2}'),
         (["a summary"], {"a": 1}, 'a summary\n{"a": 1}'),
-        *(([], {}, "{}"), (["ä\x00\ud800"], None, "ä\ufffd"), ([], None, "")),
+        ([], {}, "{}"),
+        (["ä\x00\ud800"], None, "ä\ufffd"),
+        ([], None, ""),
     ],
 )
 def test_text_and_structure_are_passed_on_once(content: list[str], structured: Any, expected: str) -> None:

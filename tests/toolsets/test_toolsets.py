@@ -63,7 +63,14 @@ def test_paths_stay_inside(tmp_path: Path) -> None:
     assert resolve(root, str(root / "in")) == (root / "in").resolve()
     assert resolve(root, "inner/x") == (root / "in/x").resolve()
     no = [
-        *("..", "../outside.txt", "link/outside.txt", "/etc/passwd", "~/x", "~", "a\0b", "circle/x"),
+        "..",
+        "../outside.txt",
+        "link/outside.txt",
+        "/etc/passwd",
+        "~/x",
+        "~",
+        "a\0b",
+        "circle/x",
         f"{root}2",
     ]
     for path in no:
@@ -158,7 +165,10 @@ def test_write_file(tmp_path: Path, core: ToolBench) -> None:
     (folder / "a.txt").chmod(0o750)
     assert core.ok("write_file", path=path, content="").splitlines() == [
         "Wrote 0 bytes to new/deep/a.txt (replaced 4 bytes).",
-        *("--- new/deep/a.txt", "+++ new/deep/a.txt", "@@ -1 +0,0 @@", "-é"),
+        "--- new/deep/a.txt",
+        "+++ new/deep/a.txt",
+        "@@ -1 +0,0 @@",
+        "-é",
     ]
     assert (folder / "a.txt").stat().st_mode & 0o777 == 0o750
     assert [entry.name for entry in folder.iterdir()] == ["a.txt"]
@@ -284,9 +294,15 @@ def test_get_time(core: ToolBench) -> None:
 @pytest.mark.behaviour("EXEC-37")
 def test_calculate(core: ToolBench) -> None:
     for expression, value in (
-        *(("2 * (3 + 4) ** 2", "98"), ("-7 // 2", "-4"), ("7 % 4 + 1e3", "1003.0"), ("2 ** -1", "0.5")),
-        *(("2 ** 100", str(2**100)), ("sqrt(16) + max(1, 2, 3)", "7.0"), ("round(pi)", "3")),
-        *(("factorial(20) // gcd(12, 18)", "405483668029440000"), ("round(2.567, 2)", "2.57")),
+        ("2 * (3 + 4) ** 2", "98"),
+        ("-7 // 2", "-4"),
+        ("7 % 4 + 1e3", "1003.0"),
+        ("2 ** -1", "0.5"),
+        ("2 ** 100", str(2**100)),
+        ("sqrt(16) + max(1, 2, 3)", "7.0"),
+        ("round(pi)", "3"),
+        ("factorial(20) // gcd(12, 18)", "405483668029440000"),
+        ("round(2.567, 2)", "2.57"),
     ):
         assert core.ok("calculate", expression=expression) == value
 
@@ -294,11 +310,39 @@ def test_calculate(core: ToolBench) -> None:
 @pytest.mark.parametrize(
     "expression",
     [
-        *("", "1 +", "1 / 0", "2 ** 99999999", "10 ** 10 ** 10", "factorial(99999)", "(-1) ** 0.5"),
-        *("sqrt(-1)", "__import__('os')", "(1).real", "[1]", "'a' * 9", "x", "True", "1 if 1 else 2"),
-        *("sqrt(x=1)", "min()", "9" * 999, "(" * 500 + ")" * 500, "-" * 900 + "1", "1" * 2_000),
-        *("1e308 * 10 ** 400", "3j", "f(1)", "1 < 2", "1or 2", "1e308 * 10", "1e400"),
-        *("round(10, -10 ** 9)", "a\0b", "1(2)", "lambda: 1", "f'{1}'"),
+        "",
+        "1 +",
+        "1 / 0",
+        "2 ** 99999999",
+        "10 ** 10 ** 10",
+        "factorial(99999)",
+        "(-1) ** 0.5",
+        "sqrt(-1)",
+        "__import__('os')",
+        "(1).real",
+        "[1]",
+        "'a' * 9",
+        "x",
+        "True",
+        "1 if 1 else 2",
+        "sqrt(x=1)",
+        "min()",
+        "9" * 999,
+        "(" * 500 + ")" * 500,
+        "-" * 900 + "1",
+        "1" * 2_000,
+        "1e308 * 10 ** 400",
+        "3j",
+        "f(1)",
+        "1 < 2",
+        "1or 2",
+        "1e308 * 10",
+        "1e400",
+        "round(10, -10 ** 9)",
+        "a\0b",
+        "1(2)",
+        "lambda: 1",
+        "f'{1}'",
     ],
 )
 def test_what_is_no_arithmetic_is_refused_quickly(core: ToolBench, expression: str) -> None:

@@ -59,8 +59,17 @@ def patched(bench: ToolBench, old: str, new: str, **more: object) -> str:
 def test_an_exact_anchor_needs_no_words(bench: ToolBench) -> None:
     shown = patched(bench, "    total = a + b\n", "    total = a * b\n")
     assert shown.splitlines() == [
-        *("--- a.py", "+++ a.py", "@@ -2,7 +2,7 @@", " ", " ", " def first(a, b):"),
-        *("-    total = a + b", "+    total = a * b", "     return total", " ", " "),
+        "--- a.py",
+        "+++ a.py",
+        "@@ -2,7 +2,7 @@",
+        " ",
+        " ",
+        " def first(a, b):",
+        "-    total = a + b",
+        "+    total = a * b",
+        "     return total",
+        " ",
+        " ",
     ]
 
 
@@ -108,8 +117,11 @@ def test_the_ends_of_a_likeness_are_the_ends_of_the_anchor() -> None:
         ("        return None\n", "occurs 2 times (at lines 13, 18)"),
         ("return   None", "occurs, apart from spaces, 2 times (at lines 13, 18)"),
         (f"    def fourth{SOURCE.partition('third')[2].replace('3', '9')}", "is similar to 2 places"),
-        *(("def other():\n    pass\n", "not in the file"), ("x = 1", "not in the file")),
-        *(("   \n", "not in the file"), ("", "old_text is empty"), ("nothing", "nothing to change")),
+        ("def other():\n    pass\n", "not in the file"),
+        ("x = 1", "not in the file"),
+        ("   \n", "not in the file"),
+        ("", "old_text is empty"),
+        ("nothing", "nothing to change"),
         ("  import os\nmore", "like line 1: 'import os'"),
     ],
 )
@@ -220,8 +232,16 @@ def test_a_diff_names_the_lines_of_the_whole_file() -> None:
     before = [f"line {number}" for number in range(1, 10_001)]
     after = [*before[:4_999], "new", "newer", *before[5_000:]]
     assert diff("\n".join(before), "\n".join(after), "f").splitlines()[2:] == [
-        *("@@ -4997,7 +4997,8 @@", " line 4997", " line 4998", " line 4999", "-line 5000", "+new", "+newer"),
-        *(" line 5001", " line 5002", " line 5003"),
+        "@@ -4997,7 +4997,8 @@",
+        " line 4997",
+        " line 4998",
+        " line 4999",
+        "-line 5000",
+        "+new",
+        "+newer",
+        " line 5001",
+        " line 5002",
+        " line 5003",
     ]
 
 
@@ -237,9 +257,20 @@ def test_diffs_that_nobody_reads_are_a_sentence() -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        *(".git/hooks/pre-commit", ".git/config", ".GIT/config", ".Git/hooks/x", "sub/.git/config", ".git"),
-        *("a/../.git/config", ".g\u200cit/config", ".git\u200b/config", ".ｇｉｔ/config", "GIT~1/config"),
-        *(".git./config", ".git /config", ".git::$INDEX/x"),
+        ".git/hooks/pre-commit",
+        ".git/config",
+        ".GIT/config",
+        ".Git/hooks/x",
+        "sub/.git/config",
+        ".git",
+        "a/../.git/config",
+        ".g\u200cit/config",
+        ".git\u200b/config",
+        ".ｇｉｔ/config",
+        "GIT~1/config",
+        ".git./config",
+        ".git /config",
+        ".git::$INDEX/x",
     ],
 )
 def test_files_of_git_are_not_written_however_they_are_spelled(tmp_path: Path, path: str) -> None:

@@ -23,14 +23,17 @@ RIPGREP = shutil.which(
 
 
 SURE = (
-    *(
-        ("needle", "needle"),
-        (r"def \w+\(self", "(self"),
-        (r"^class Name:$", "class Name:"),
-        ("colou?rs", "colo"),
-    ),
-    *((r"foo\.bar", "foo.bar"), ("abc+def", "abc"), ("abc*def", "def"), ("abcd{0,3}efgh", "efgh")),
-    *((r"abc[xyz]*def\s+ghij", "ghij"), (r"[]abc]defg", "defg"), (r"x\dabc", "abc")),
+    ("needle", "needle"),
+    (r"def \w+\(self", "(self"),
+    (r"^class Name:$", "class Name:"),
+    ("colou?rs", "colo"),
+    (r"foo\.bar", "foo.bar"),
+    ("abc+def", "abc"),
+    ("abc*def", "def"),
+    ("abcd{0,3}efgh", "efgh"),
+    (r"abc[xyz]*def\s+ghij", "ghij"),
+    (r"[]abc]defg", "defg"),
+    (r"x\dabc", "abc"),
 )
 NOT_SURE = (
     "ab",
@@ -58,8 +61,8 @@ def test_letters_with_odd_case_rules_are_not_relied_on() -> None:
 
 
 PIECES = st.sampled_from(
-    [*("abc", "d", "K", "k", "i", "ß", " ", ".", "^", "$", "*", "+", "?", "{2}", "{0,1}", "{,2}", "{", "}", "[a-d]", "[^b]"),
-     *("[]d]", "[", "]", "\\d", "\\w", "\\.", "\\b", "\\s", "\\[", "\\\\", "+?", "*?", "|", "(", ")", "xyz", "-", "1")]
+    ["abc", "d", "K", "k", "i", "ß", " ", ".", "^", "$", "*", "+", "?", "{2}", "{0,1}", "{,2}", "{", "}", "[a-d]", "[^b]",
+     "[]d]", "[", "]", "\\d", "\\w", "\\.", "\\b", "\\s", "\\[", "\\\\", "+?", "*?", "|", "(", ")", "xyz", "-", "1"]
 )  # fmt: skip
 
 

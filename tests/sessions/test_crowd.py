@@ -26,9 +26,9 @@ from tests.helpers.store_homes import HISTORY, ROTATE, contents, look
 
 ROOT = Path(__file__).parents[2]
 SECONDS = {"none": 10, "kill": 22, "locks": 22}
+"""Of each of the 18 runs: five and a half minutes in all, most of them where there is trouble."""
 FOUND_SOMETHING = [(5, "plain", "locks"), (5, "rotate", "locks"), (3, "rotate", "kill")]
 """Crowds that found bugs: they are played at each commit."""
-"""Of each of the 18 runs: five and a half minutes in all, most of them where there is trouble."""
 
 
 def crowd(processes: int, seconds: float, seed: int, mode: str, trouble: str) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from tests.helpers.odd_replies import (
     values_for,
 )
 from tests.helpers.odd_turns import MODELS, Odd, faults_of
+from tests.helpers.sample import sampled
 
 STREAMS = {wire: next(one for one in RECORDED if (one.wire, one.name) == (wire, "stream")) for wire in WIRES}
 PARTS = 8
@@ -72,7 +73,7 @@ def each_odd_turn() -> Iterator[Odd]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", sampled(range(PARTS), "odd turns"))
 def test_every_field_is_odd_once_in_a_turn(part: int, shared: Path) -> None:
     turns = list(each_odd_turn())[part::PARTS]
     print(f"{len(turns):,} turns")

@@ -10,6 +10,9 @@ SUITE := $(BIN)/python -m tests.helpers.suite
 # Thousands of small databases that are flushed at every move: the fast suite keeps them in memory, the slow one on the disk.
 IN_MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 2000000 ] 2>/dev/null && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 
+# What measures the clock, or drives programs that need a core of their own, has the machine to itself.
+ALONE := tests/peers tests/browser tests/security/test_loop_is_not_held.py
+
 # Many tests start a Python of their own; without compiled files each of them compiles the whole package.
 COMPILED := PYTHONDONTWRITEBYTECODE=
 
@@ -36,8 +39,8 @@ test: $(VENV)/testing ## the fast test suite
 	@$(IN_MEMORY) $(COMPILED) $(SUITE) -m "not slow" $(if $(BUDGET),--budget $(BUDGET))
 
 test-slow: $(VENV)/developing ## real servers, a browser, kills, and a quarter of the exhaustive tests: another one at each commit
-	@$(SUITE) -m "slow or hypothesis" --hypothesis-profile "at length" --ignore tests/peers --ignore tests/browser
-	@$(SUITE) --workers 1 -m slow tests/peers tests/browser
+	@$(SUITE) -m "slow or hypothesis" --hypothesis-profile "at length" $(ALONE:%=--ignore %)
+	@$(SUITE) --workers 1 -m slow $(ALONE)
 	@$(SUITE) -m "not slow" --database postgres tests/sessions
 
 test-all: ## the same with all of the exhaustive tests

@@ -64,7 +64,7 @@ _KEYS = ("_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 _SCHEME = re.compile(r"^(?:bearer|basic|token|digest|apikey|negotiate)(?:\s+|$)", re.IGNORECASE)
 """The word before a key in a header. It is no secret: masked by itself, it would hide what shows that a key
 follows."""
-_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^${}]*))?\}")
 _KEPT = (b"scheme", b"basic")
 """Groups that a blank stands behind; every other one is kept as it is."""
 

@@ -14,16 +14,21 @@ MASK = "***"
 
 @dataclass(frozen=True)
 class SecretShape:
-    """``sign``: in lower case, in every text that the shape is in. ``expression``: its group ``kept`` stays,
+    """``sign``: in lower case; it, or one of several, is in every text that the shape is in. ``expression``: its group ``kept`` stays,
     the rest of what it matches is the secret. ``example``: a text, with its secret in ``⟨⟩``. ``ordinary``: a
     text that stays. ``mistakes``: ordinary text that is hidden all the same, if any is known."""
 
     name: str
-    sign: str
+    sign: str | tuple[str, ...]
     expression: str
     example: str
     ordinary: str
     mistakes: str = ""
+
+    @cached_property
+    def signs(self) -> tuple[str, ...]:
+        """A text without any of them need not be searched."""
+        return (self.sign,) if isinstance(self.sign, str) else self.sign
 
     @cached_property
     def compiled(self) -> re.Pattern[str]:
@@ -78,7 +83,7 @@ SECRET_SHAPES: tuple[SecretShape, ...] = (
         "https://discord.com/api/webhooks/1234567890/⟨abcdefghijklmnopqrstuvwxyz⟩", "see /api/webhooks/12345/history",
     ),
     SecretShape(
-        "Twilio", "", r"(?P<kept>\b(?:SK|AC))[0-9a-f]{32}\b",
+        "Twilio", ("sk", "ac"), r"(?P<kept>\b(?:SK|AC))[0-9a-f]{32}\b",
         "SK⟨0123456789abcdef0123456789abcdef⟩", "sha 0123456789abcdef0123456789abcdef01234567",
     ),
     SecretShape(
@@ -96,7 +101,7 @@ SECRET_SHAPES: tuple[SecretShape, ...] = (
         "'f(password=pw,user=name)': arguments without a blank between them",
     ),
     SecretShape(
-        "a JSON value with quotes in it", '"',
+        "a JSON value with quotes in it", ("pass", "secret", "key", "token"),
         r"(?P<kept>\"(?:[a-zA-Z_-]{0,40}(?:password|passphrase|secret|Secret|Password|api_?key|apiKey|access_?token"
         r"|accessToken|refresh_?token|auth_?token))\"\s{0,9}:\s{0,9}\")(?:[^\"\\\r\n]|\\.){6,}",
         r'{"password": "⟨ab\"cd\\ef⟩", "n": 1}', '{"password": "", "passwords": ["a"], "secret": 1}',
@@ -117,6 +122,6 @@ def without_shapes(text: str) -> str:
     """Return ``text`` with the secret of every shape masked."""
     lower = text.lower()
     for shape in SECRET_SHAPES:
-        if shape.sign in lower:
+        if any(sign in lower for sign in shape.signs):
             text = shape.compiled.sub(rf"\g<kept>{MASK}", text)
     return text

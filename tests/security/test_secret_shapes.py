@@ -29,7 +29,7 @@ def test_a_secret_is_hidden_and_the_text_around_it_stays(shape: SecretShape) -> 
     before, secret, after = parts(shape)
     assert mask(f"see: {before}{secret}{after} there") == f"see: {before}***{after} there"
     assert mask_json({"a": [before + secret + after]}) == {"a": [f"{before}***{after}"]}
-    assert shape.sign in (before + secret + after).lower()
+    assert any(sign in (before + secret + after).lower() for sign in shape.signs)
 
 
 @each
@@ -77,7 +77,7 @@ def test_no_text_is_slow(shape: SecretShape, size: int) -> None:
     for part in (
         before,
         before + secret[:1],
-        shape.sign or "SK",
+        shape.signs[0],
         f"{before} ",
         secret,
         shape.example[:7],

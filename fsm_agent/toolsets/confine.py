@@ -28,6 +28,8 @@ def resolve(root: Path, path: str) -> Path:
         real = (base / path).resolve()
     except (OSError, RuntimeError) as error:  # a circle of links
         raise ToolFailure(f"{path}: cannot be resolved ({error}).") from None
+    if any(place.is_symlink() for place in (real, *real.parents)):  # since Python 3.13 a circle is no error
+        raise ToolFailure(f"{path}: cannot be resolved (Symlink loop).")
     if real != base and base not in real.parents:
         raise ToolFailure(f"{path}: outside the working directory {base}. Only paths inside it can be used.")
     return real

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ class Patient(SqliteDatabase):
 
 def on_disk(home: Path, sql: str) -> list[tuple[object, ...]]:
     """What another process would find after a crash now."""
-    with sqlite3.connect(home / "sessions.db") as c:
+    with closing(sqlite3.connect(home / "sessions.db")) as c:
         return c.execute(sql).fetchall()
 
 

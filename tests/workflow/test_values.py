@@ -220,7 +220,7 @@ class Needs:
 ALLOWED = "None, bool, int, float, complex, str, bytes"
 REFUSED: list[tuple[Any, str]] = [
     (Thing, "Thing"),
-    (threading.Lock, "allocate_lock"),
+    (threading.Lock, threading.Lock.__name__),
     (logging.Logger, "Logger"),
     (Callable[[int], str], "Callable[[int], str]"),
     (Generator[int, None, None], "Generator[int, None, None]"),

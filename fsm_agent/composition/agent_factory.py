@@ -30,7 +30,7 @@ from fsm_agent.memory.external import ExternalMemory, checked
 from fsm_agent.memory.files import Notes
 from fsm_agent.memory.provider import MemoryProvider
 from fsm_agent.providers.choose import Choice
-from fsm_agent.providers.config_file import Config, config_of, database_secrets
+from fsm_agent.providers.config_file import Config, config_of, database_secrets, variables_of
 from fsm_agent.providers.connect import connect
 from fsm_agent.providers.failover import Backend, Backends, fallback_backends, make_backend
 from fsm_agent.providers.kept_keys import unkept
@@ -75,10 +75,10 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
     home = home_of(options.home, os.environ)
     config = config_of(home)
     settings = Settings.of(options.settings, config.settings)
-    variables = (profile.key_env for profile in config.profiles.values() if profile.key_env)
     headers = {name: unkept(text) for name, text in settings.request.headers.items()}
     hide_from_children(
-        (*variables, DATABASE_VARIABLE), (*headers.values(), *database_secrets(settings.store.database))
+        (*variables_of(config), DATABASE_VARIABLE),
+        (*headers.values(), *database_secrets(settings.store.database)),
     )
     if options.store is not None and not isinstance(options.store, Store):
         raise ConfigError("store has the wrong type", options.store, "a Store")

@@ -23,7 +23,9 @@ providers do not belong here: ``key_env`` names the variable that holds one, and
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -80,6 +82,13 @@ def config_of(home: Path) -> Config:
         raise ConfigError(f"in {path}: {error}") from None
     keep_secret(_secrets_of(config, os.environ))
     return config
+
+
+def variables_of(config: Config) -> Iterator[str]:
+    """The names of variables that the file takes keys from: ``key_env`` of providers, ``${VAR}`` of MCP
+    servers, whether an agent uses them or not."""
+    yield from (profile.key_env for profile in config.profiles.values() if profile.key_env)
+    yield from re.findall(r"\$\{(\w+)", json.dumps(config.mcp, default=str))
 
 
 def _secrets_of(config: Config, environment: Mapping[str, str]) -> Iterator[str]:

@@ -64,8 +64,6 @@ class Request:
     """Is it in the journal while it is in flight? ``None``: unless it is pure."""
     reused: ClassVar[bool] = True
     """When a visit is run again, does the reply in the journal answer it?"""
-    replayed: ClassVar[bool] = True
-    """In a replay of the whole turn, does the record answer it? If not, it is performed."""
 
     @property
     def flush(self) -> Flush:
@@ -75,11 +73,6 @@ class Request:
     def listed(self) -> tuple[str, str, str]:
         """Return its name, its effect and its key, as lists show them; empty for what they leave out."""
         return name_of(self), effect_of(self), ""
-
-    def journalled(self, session: Any) -> Mapping[str, Any] | Request | None:
-        """Return what the journal keeps of it: fields as JSON values, a smaller request, or ``None`` for the
-        whole. ``session`` is the one that the turn is in, ``None`` where there is none."""
-        return None
 
     def doubtful(self, reply: Any) -> bool:
         """Return whether the reply leaves open what became of the request."""
@@ -124,6 +117,11 @@ def without_doubt(kind: type) -> ConfigError:
 def answerable(request: Any) -> bool:
     """Does the request say what it is answered with, in a class variable ``reply``?"""
     return hasattr(type(request), "reply")
+
+
+def reusable(request: Any) -> bool:
+    """When a visit is run again, does the reply in the journal answer the request?"""
+    return answerable(request) and (not isinstance(request, Request) or request.reused)
 
 
 def name_of(request: Any) -> str:

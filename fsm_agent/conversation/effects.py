@@ -201,6 +201,13 @@ class TurnRequest(Declared):
     effect: ClassVar[Effect] = "pure"
     intent: ClassVar[bool | None] = False
     reused: ClassVar[bool] = False
+    replayed: ClassVar[bool] = True
+    """In a replay of the whole turn, does the record answer it? If not, it is performed."""
+
+    def journalled(self, session: Any) -> Mapping[str, Any] | TurnRequest | None:
+        """Return what the journal keeps of it: fields as JSON values, a smaller request, or ``None`` for the
+        whole. ``session`` is the one that the turn is in, ``None`` where there is none."""
+        return None
 
     def listed(self) -> tuple[str, str, str]:
         """Most of them are in no list."""

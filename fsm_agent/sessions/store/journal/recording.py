@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from fsm_agent.fsm.exchange_form import is_kept_as, read_reply
 from fsm_agent.fsm.journal import UNKNOWN
-from fsm_agent.request import answerable, effect_of
+from fsm_agent.request import effect_of, reusable
 from fsm_agent.sessions.store.journal.read import Effect
 
 Origin = Literal["", "by hand", "taken over"]
@@ -70,7 +70,7 @@ class Recording:
         if getattr(request, "question_id", None) is not None:
             return UNKNOWN
         if entry.reply is not None and entry.status == "done":
-            return read_reply(request, entry.reply) if answerable(request) else UNKNOWN
+            return read_reply(request, entry.reply) if reusable(request) else UNKNOWN
         if effect_of(request) == "unsafe":
             self.doubts.append((type(request).__name__, f"{ordinal}.{place}"))
             return request.in_doubt()

@@ -1,0 +1,32 @@
+"""What a request of a workflow declares about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+
+from fsm_agent.fsm.exchange_form import kept_reply, kept_request
+from fsm_agent.fsm.journal import UNKNOWN
+from fsm_agent.request import Request
+from fsm_agent.sessions.store.journal.recording import Recorded, Recording
+
+
+@dataclass(frozen=True)
+class Ask(Request):
+    what: str
+    reply: ClassVar[Any] = str
+
+
+@dataclass(frozen=True)
+class AskAnew(Ask):
+    reused: ClassVar[bool] = False
+
+
+@pytest.mark.parametrize(("request_", "found"), [(Ask("time"), "noon"), (AskAnew("time"), UNKNOWN)])
+def test_a_recorded_reply_is_used_again_unless_the_request_declares_otherwise(
+    request_: Ask, found: object
+) -> None:
+    kept = Recorded(type(request_).__name__, kept_request(request_), "done", kept_reply(request_, "noon"))
+    assert Recording({(0, 0): kept}).reply(0, 0, request_) == found

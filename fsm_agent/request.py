@@ -120,8 +120,10 @@ def answerable(request: Any) -> bool:
 
 
 def reusable(request: Any) -> bool:
-    """When a visit is run again, does the reply in the journal answer the request?"""
-    return answerable(request) and (not isinstance(request, Request) or request.reused)
+    """When a visit is run again, does the reply in the journal answer the request? That of an unsafe one
+    always does: it is performed once."""
+    declined = isinstance(request, Request) and not request.reused and effect_of(request) != "unsafe"
+    return answerable(request) and not declined
 
 
 def name_of(request: Any) -> str:

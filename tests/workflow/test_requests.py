@@ -9,7 +9,7 @@ import pytest
 
 from fsm_agent.fsm.exchange_form import kept_reply, kept_request
 from fsm_agent.fsm.journal import UNKNOWN
-from fsm_agent.request import Request
+from fsm_agent.request import Effect, Request
 from fsm_agent.sessions.store.journal.recording import Recorded, Recording
 
 
@@ -24,7 +24,17 @@ class AskAnew(Ask):
     reused: ClassVar[bool] = False
 
 
-@pytest.mark.parametrize(("request_", "found"), [(Ask("time"), "noon"), (AskAnew("time"), UNKNOWN)])
+@dataclass(frozen=True)
+class Pay(AskAnew):
+    effect: ClassVar[Effect] = "unsafe"
+
+    def in_doubt(self) -> str:
+        return "perhaps"
+
+
+@pytest.mark.parametrize(
+    ("request_", "found"), [(Ask("time"), "noon"), (AskAnew("time"), UNKNOWN), (Pay("time"), "noon")]
+)
 def test_a_recorded_reply_is_used_again_unless_the_request_declares_otherwise(
     request_: Ask, found: object
 ) -> None:

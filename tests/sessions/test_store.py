@@ -224,7 +224,7 @@ def test_the_answers_that_a_fork_need_not_ask_for_are_in_its_journal(
     put, ran = unsafe_tool()
     forked = one.fork(turn_id, at, edit)
     if ends:
-        asyncio.run(forked._lease.enter())  # type: ignore[attr-defined] - it is in the store, and no further
+        asyncio.run(forked._enter())  # it is in the store, and no further
         other = process(home, text("end"), tools=[put], store=store, session_id="s-other")
         other.resume(forked.id).run()
         assert ran == (["b"] if "reply" in edit else [])

@@ -115,7 +115,7 @@ def _edit_results(position: Position, value: Any, counters: frozenset[str]) -> N
     )
     for call_id, text in _mapping("results", value).items():
         if call_id in waiting:
-            position.recording.results[call_id] = str(text)
+            _recording(position).results[call_id] = str(text)
         elif call_id in places:
             row = {**position.transcript[places[call_id]][1].to_dict(), "content": str(text)}
             row.pop("sent", None)
@@ -141,9 +141,14 @@ def _edit_reply(position: Position, value: Any, counters: frozenset[str]) -> Non
         for index, call in enumerate(said.get("tool_calls", ()))
     )
     text = str(said.get("text", ""))
-    position.recording.reply_of_model = ModelReply(
+    _recording(position).reply_of_model = ModelReply(
         text, tool_calls=calls, finish="tool_calls" if calls else "stop"
     )
+
+
+def _recording(position: Position) -> ConversationRecording:
+    assert isinstance(position.recording, ConversationRecording)
+    return position.recording
 
 
 def _arguments(value: Any) -> str:

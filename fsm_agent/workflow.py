@@ -48,7 +48,7 @@ from fsm_agent.settings.model import Settings
 from fsm_agent.support.home import home_of
 
 T = TypeVar("T", bound=BaseTurn)
-OTHERS = ("history", "rows", "block", "meter", "session_id", "parent_session_id", "supplied_history")
+OTHERS = ("history", "rows", "meter", "session_id", "parent_session_id", "supplied_history")
 """Names in a snapshot that mean something of an agent's turn; counters of a table are others."""
 RELIED_ON = ("count", "limit", "spend", "reset", "counters", "put_back")
 """What guards read and rows do: the proofs know no other meaning of it."""

@@ -21,7 +21,6 @@ from fsm_agent.composition.options import AgentOptions, has_built_in_tools
 from fsm_agent.composition.request_books import RequestBooks
 from fsm_agent.composition.services import Services
 from fsm_agent.composition.turn_wiring import (
-    COUNTERS,
     KIND,
     MACHINE,
     TurnState,
@@ -184,7 +183,7 @@ class AgentTurns:
         return self._durable.fork(
             turn_id,
             at,
-            lambda position: edited(position, edit, COUNTERS),
+            partial(edited, edit=edit),
             partial(self._continued, deps=deps, output_type=output_type),
         )
 
@@ -215,7 +214,8 @@ class AgentTurns:
             prompt = (state.setup.system_prompt, ()) if state.seq else await self._prompt(session, None)
             performer.prompted(*prompt)
             reopened(state, await performer.reopen(state.setup.runtime), position)
-            performer.spent_before(state.iterations, state.attempts, spent_below(self.store, state.turn_id))
+            below = spent_below(self.store, state.turn_id)
+            performer.spent_before(state.count("iterations"), state.count("attempts"), below)
             performer.began(state.user_content)
             return begun
 
@@ -263,7 +263,7 @@ class AgentTurns:
 
         def scene() -> RunContext[Any]:
             most = state.limits.get("iterations")
-            left = None if most is None else max(0, most - state.iterations)
+            left = None if most is None else max(0, most - state.count("iterations"))
             names = tuple(tool.name for tool in state.setup.tools)
             return RunContext(
                 deps, state.session_id, state.turn_id, state.task_id, iterations_left=left, tools=names

@@ -142,7 +142,7 @@ def ended_turn(agent: Agent, turn_id: str, heard: list[str]) -> Result:
         "exit": said["turn_exit_reason"],
         "messages": [row.to_dict() for row in Store(agent.home).session(SESSION).rows],
         "heard": heard,
-        "paid": agent.journal.snapshot(turn_id)["attempts"],
+        "paid": agent.journal.snapshot(turn_id)["counts"]["attempts"],
         "ended": True,
     }
 
@@ -172,7 +172,7 @@ def told(agent: Any, result: Any) -> Result:
         "states": states,
         "problems": result.cleanup_errors,
         "turn": result.turn_id,
-        "paid": agent.journal.snapshot(result.turn_id)["attempts"],
+        "paid": agent.journal.snapshot(result.turn_id)["counts"]["attempts"],
         "tokens": [result.usage_turn.total, int(tokens)],
     }
 

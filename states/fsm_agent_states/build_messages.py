@@ -13,9 +13,9 @@ from fsm_agent_states.logic.around import ephemeral_for, hint_for, prompt_for
 from fsm_agent_states.logic.checks import Over, check_limits
 from fsm_agent_states.logic.limits import output_cap
 from fsm_agent_states.logic.recover import recover
-from fsm_agent_states.logic.scaffolds import last_word
 from fsm_agent_states.logic.typed import held_to, listed_tools, output_mode
 from fsm_agent_states.logic.visit import Asks, check_signals
+from fsm_agent_states.replies import last_word
 from fsm_agent_states.turn import TurnState
 
 Event = Literal[

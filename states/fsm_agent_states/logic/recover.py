@@ -23,8 +23,8 @@ from fsm_agent.conversation.effects import (
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.content_parts import tell_parts
 from fsm_agent_states.logic.said import ordered, repaired, say
-from fsm_agent_states.logic.scaffolds import scaffold_for
 from fsm_agent_states.logic.visit import Asks
+from fsm_agent_states.replies import scaffold_for
 from fsm_agent_states.turn import TurnState
 
 Unrecovered = Literal["failed", "cancelled_waiting"]

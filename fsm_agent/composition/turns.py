@@ -37,6 +37,7 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.conversation.supplied import supplied_history
 from fsm_agent.errors import ConfigError, SessionBusy, StoreError
+from fsm_agent.extension import prompts_in
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.memory.snapshot import recalled
@@ -298,6 +299,7 @@ class AgentTurns:
             window=self._primary.window,
             speaker=self.options["name"] if self.options["inbox"] else "",
             recall=recall,
+            extensions=prompts_in(self.services.extensions),
         )
         return await prompt_of(session.prompts, sources, system_message, self.services.clock.now())
 

@@ -686,10 +686,11 @@ class Agent(Generic[Deps, Out]):
         enter: Callable[[], Awaitable[Begun]],
         steps: Sequence[Step] = (),
     ) -> Turn[Any]:
-        observer = None
+        observer, outer = None, []
         if self._services.tracing is not None:
             observer = self._services.tracing.turn(state, partial(self._trace_before, state))
             performer.observed(observer.first_chunk)
+            outer.append(observer.layer)
         gate = engine.PausePoint(
             state, engine.KIND, self.signals, self._store.pause_points, observer=observer
         )
@@ -697,7 +698,7 @@ class Agent(Generic[Deps, Out]):
             state,
             engine.MACHINE,
             engine.STATES,
-            gate.through(performer, performer),
+            performer.pipeline(state, gate, *outer),
             log,
             self._moved(state, performer, log, gate),
             engine.watcher(engine.MACHINE.table, state, self.settings.properties, steps),
@@ -738,17 +739,17 @@ class Agent(Generic[Deps, Out]):
             engine.EffectHandler(self._services, held),
         )
         try:
-            opened = await performer(engine.OpenTurn())
+            perform = performer.pipeline(state)
+            opened = await perform(engine.OpenTurn())
             held.guard.forced()
             state.setup.reopen(opened)
             state.load(held.rows)
             state.compaction.begin(engine.Compacted(held.guard.done))
             state.compaction.force(focus)
             tracing = self._services.tracing
-            seen = engine.nullcontext(performer) if tracing is None else tracing.compacting(state, performer)
-            with seen as perform:
-                await engine.compacted(state, perform)
-            await performer(engine.CloseTurn(silences=opened.silences))
+            with engine.nullcontext() if tracing is None else tracing.compacting(state) as layer:
+                await engine.compacted(state, performer.pipeline(state, None, *((layer,) if layer else ())))
+            await perform(engine.CloseTurn(silences=opened.silences))
             await self._store.save(held)
         except BaseException:
             self._store.refresh(held)
@@ -1051,7 +1052,7 @@ class Agent(Generic[Deps, Out]):
         books = engine.RequestBooks(state)
 
         def tell(step: Step) -> None:
-            departed, watched = performer.departed + log.known_replies, gate.watcher is not None
+            departed, watched = performer.departed + log.known_replies, gate.debugger is not None
             assert books.balance(step, departed, watched=watched), f"{step.row}: {books}"
             performer.moved(step)
             if self._services.callbacks.hears("transition"):

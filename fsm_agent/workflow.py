@@ -32,8 +32,9 @@ from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.nested import Nested, RunTurn, TurnEnded
 from fsm_agent.fsm.pause_point import PausePoint
+from fsm_agent.fsm.pipeline import Perform, Pipeline
 from fsm_agent.fsm.properties import Watch, watcher
-from fsm_agent.fsm.runner import CRASHED, Perform, Runner, State
+from fsm_agent.fsm.runner import CRASHED, Runner, State
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.runtime.not_yet import NotYet
@@ -216,14 +217,16 @@ class Workflow(Generic[T]):
         inner: list[PausePoint] = []
         gate = PausePoint(turn, self.kind, _Inbox(turn, inner), self.store.pause_points, inner)
 
-        async def perform(request: Any) -> Any:
-            if isinstance(request, RunTurn):
-                return await self._inner[request.table]._run_to_its_end(request, session, gate)
-            return await self._perform(request)
+        def inner_turn(request: RunTurn) -> Awaitable[TurnEnded | NotYet]:
+            return self._inner[request.table]._run_to_its_end(request, session, gate)
+
+        def handler_of(kind: type) -> Perform:
+            return inner_turn if kind is RunTurn and self._inner else self._perform
 
         watching = watcher(self.kind.table, turn, self.watch, steps)
-        performed = gate.through(perform if self._inner else self._perform)
-        runner = Runner(turn, self._machine, self.kind.states, performed, log, watch=watching)
+        pipeline = Pipeline(turn, handler_of, (gate.layer,))
+        gate.joins(pipeline)
+        runner = Runner(turn, self._machine, self.kind.states, pipeline, log, watch=watching)
         return DurableTurn(
             turn,
             runner,

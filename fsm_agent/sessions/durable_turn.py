@@ -56,6 +56,11 @@ class DurableTurn(Stepping, Generic[Result]):
         """The name of the state that the turn is in."""
         return self._state.state
 
+    @property
+    def pipeline(self) -> Any:
+        """What performs the requests of the turn; ``print`` lists its layers."""
+        return self._runner.perform
+
     def snapshot(self) -> dict[str, Any]:
         """State, counters, limits and facts as plain values; a copy."""
         return self._state.dump()
@@ -82,9 +87,9 @@ class DurableTurn(Stepping, Generic[Result]):
                     await self._lease.enter()
                     self._holding = True
                     self.gate.opened()
-                if self.gate.watcher is not None:
-                    await self.gate.watcher.passing()
-                self._lease.looked_at(not self._running_on or self.gate.watcher is not None)
+                if self.gate.debugger is not None:
+                    await self.gate.debugger.passing()
+                self._lease.looked_at(not self._running_on or self.gate.debugger is not None)
                 happened = await self._runner.step_into()
                 if isinstance(happened, Step):
                     self.steps.append(happened)

@@ -222,6 +222,12 @@ async def closed(extensions: Iterable[Extension], tell: Tell) -> None:
             tell(f"extension {one.name} {_words(error)} (aclose)")
 
 
+def layers_of(extensions: Iterable[Extension], seconds: float, tell: Tell) -> tuple[Layer, ...]:
+    """The layers of all extensions that see requests, the first outermost."""
+    seeing = (one for one in extensions if one.requests is None or one.requests)
+    return tuple(layer_of(one, seconds, tell) for one in seeing)
+
+
 def layer_of(extension: Extension, seconds: float, tell: Tell) -> Layer:
     """The layer of an extension in the pipeline of a turn. ``seconds``: the time that it may take itself,
     without what it passes on."""

@@ -63,7 +63,7 @@ class Layer:
 
 class Pipeline:
     """The layers of one turn around what performs its requests. ``handler_of`` returns the handler for a type
-    of requests; it may raise for a type that nothing handles."""
+    of requests, and raises ``LookupError`` for a type that nothing handles."""
 
     def __init__(
         self, turn: Any, handler_of: Callable[[type], Perform], layers: Sequence[Layer] = ()
@@ -83,12 +83,18 @@ class Pipeline:
         self._ways = {}
 
     def _composed(self, kind: type) -> Perform:
-        ways, way = self._ways, self._handler_of(kind)
+        ways, way = self._ways, self._handler(kind)
         for layer in reversed(self.layers):
             if layer.cares_for(kind):
                 way = _inside(layer.around, self._turn, way)
         ways[kind] = way  # of before ``put`` emptied them, if it did meanwhile
         return way
+
+    def _handler(self, kind: type) -> Perform:
+        try:
+            return self._handler_of(kind)
+        except LookupError:  # a layer may answer it; else it is raised to whoever asked
+            return lambda request: self._handler_of(kind)(request)
 
     def __str__(self) -> str:
         names = [*map(str, self.layers), "handler"]

@@ -21,6 +21,7 @@ file, because code that is only installed has been granted nothing. ``docs/exten
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,8 +32,12 @@ from pydantic import BaseModel, ValidationError
 
 from fsm_agent.errors import ConfigError, near
 from fsm_agent.fsm.pipeline import Layer
+from fsm_agent.providers.config_file import config_of
 from fsm_agent.runtime.events import Event
+from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.kept_values import KeptValues
+from fsm_agent.settings.model import Settings
+from fsm_agent.support.home import home_of
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
 from fsm_agent.tools import Tool, as_tool
@@ -73,7 +78,7 @@ class Extension:
     ``hook_timeout``, or returns another type than the reply's, is reported in one line with the name of the
     extension; then the turn continues without it, or ends by the row for bugs (``"end"``)."""
 
-    name: ClassVar[str]
+    name: ClassVar[str] = ""
     settings: ClassVar[type[BaseModel]] = NoSettings
     requests: ClassVar[Collection[type] | None] = ()
     when_it_fails: ClassVar[Literal["continue", "end"]] = "continue"
@@ -109,6 +114,15 @@ class Extension:
 
     async def aclose(self) -> None:
         """Release what it holds; the agent is closed."""
+
+
+def kept_values(extension: type[Extension], home: str | os.PathLike[str] | None = None) -> KeptValues:
+    """What an extension keeps in the store of a home, by default the usual one; for its commands. Raises
+    ``ConfigError``."""
+    folder = home_of(home, os.environ)
+    settings = Settings.of(None, config_of(folder).settings).store
+    store = store_for(folder, settings.durability, settings.database)
+    return KeptValues(store, extension.name)
 
 
 class ExtensionFailed(RuntimeError):

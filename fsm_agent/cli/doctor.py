@@ -19,7 +19,7 @@ from fsm_agent.cli.models import known_of, learned_in, lines_of, name_of
 from fsm_agent.cli.screen import clean, console_of
 from fsm_agent.composition.turn_table import TURN
 from fsm_agent.errors import ConfigError, StoreError
-from fsm_agent.extension import Check, extensions_of, installed
+from fsm_agent.extension import Check, Extension, extensions_of, installed, kept_values
 from fsm_agent.fsm.verify import examine
 from fsm_agent.providers.config_file import Config, config_of
 from fsm_agent.providers.kept_keys import is_kept, unkept
@@ -27,8 +27,6 @@ from fsm_agent.providers.prices import price_of
 from fsm_agent.providers.probe import local_models
 from fsm_agent.providers.profiles import LOCAL_SERVERS
 from fsm_agent.sessions.checkpoints import Checkpoints
-from fsm_agent.sessions.store import store_for
-from fsm_agent.sessions.store.kept_values import KeptValues
 from fsm_agent.sessions.store.postgres.address import shown
 from fsm_agent.sessions.store.postgres.opening import checkup_of, database_at
 from fsm_agent.sessions.store.reports.health import Health, database_health, health
@@ -105,8 +103,7 @@ def _extensions(home: str | None, config: Config) -> Iterator[Check]:
     if not (used or there):
         return
     yield Check("extensions", f"installed: {', '.join(there) or 'none'}; used: {', '.join(used) or 'none'}")
-    settings = Settings.of(None, config.settings).store
-    kept = KeptValues(store_for(home_of(home, os.environ), settings.durability, settings.database))
+    kept = kept_values(Extension, home)
     for name, given in used.items():
         try:
             [extension] = extensions_of((), {name: given}, kept)

@@ -29,6 +29,7 @@ grants        what people approved for good
 session_grants  what they approved for as long as a session goes on, in one working directory
 pending       what suspended turns wait for: questions, approvals, results that come later, times; and who
               answered what
+kept_values   what extensions keep, by extension and key: JSON
 queued        messages for workers, each with the id of a turn that is to begin (``request``, until it has)
               or has begun; ``rank`` and ``owner`` of the attempt that claimed it
 delegations   tasks that a turn gave to children without waiting for them, and the turn and move at which
@@ -347,5 +348,11 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             problem TEXT NOT NULL DEFAULT ''
         )""",
         "CREATE INDEX queued_by_session ON queued(session)",
+        """CREATE TABLE kept_values (
+            extension TEXT NOT NULL,
+            key TEXT NOT NULL,
+            value TEXT NOT NULL,
+            PRIMARY KEY (extension, key)
+        ) WITHOUT ROWID""",
     ),
 )

@@ -273,30 +273,6 @@ def test_no_flip_of_a_bit_is_passed_over(value: Any, chosen: random.Random) -> N
 # Files of before, and the cost
 
 
-def test_a_file_without_checksums_and_mark_is_read_and_marked(home: Path) -> None:
-    path = home / "sessions.db"
-    with contextlib.closing(sqlite3.connect(path)) as c:
-        c.execute("PRAGMA application_id = 0")
-        c.execute("PRAGMA user_version = 2")
-        c.execute("DROP INDEX turns_by_session")
-        c.execute("CREATE INDEX turns_by_session ON turns(session, began)")
-        for column in ("imported", "table_name", "rank", "number"):
-            c.execute(f"ALTER TABLE turns DROP COLUMN {column}")
-        for table in ("contents", "visits", "unreported", "pending", "queued"):
-            c.execute(f"DROP TABLE {table}")
-        c.execute("UPDATE messages SET body = RTRIM(body, ' ' || char(9) || char(10) || char(13))")
-        c.commit()
-    assert health(home) is not None
-    store = Store(home)
-    rows = agent([text("more")], home, store=store, session_id="s-1").run_conversation("and now?").messages
-    assert len(rows) == 26
-    store.close()
-    moved_in(path)
-    flip(path, 63)
-    with pytest.raises(StoreError, match="do not belong together"):
-        Store(home).session("s-1")
-
-
 def test_a_damaged_file_of_before_is_not_upgraded(home: Path) -> None:
     class Newer(SqliteDatabase):
         versions = (*VERSIONS, ("CREATE TABLE more (id INTEGER)",))

@@ -14,10 +14,9 @@ import threading
 from pathlib import Path
 
 from fsm_agent.errors import StoreError
+from fsm_agent.sessions.store.schema import FIRST
 
 log = logging.getLogger(__name__)
-UNMARKED = 2
-"""The last format of which there are files without a mark."""
 LONG = 1.0
 """Seconds after which it is said what takes so long."""
 _LINES = 100
@@ -34,9 +33,9 @@ def looking(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=1)
 
 
-def format_of(connection: sqlite3.Connection) -> tuple[int, bool]:
-    """Return the version of the file's format, 0 for an empty file, and whether the file is marked as
-    ours. Raises ``sqlite3.DatabaseError`` when its header contradicts itself."""
+def format_of(connection: sqlite3.Connection) -> int:
+    """Return the number of the file's format, 0 for an empty file. Raises ``sqlite3.DatabaseError`` when its
+    header contradicts itself."""
     connection.execute("BEGIN")  # all of one moment
     try:
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
@@ -45,14 +44,13 @@ def format_of(connection: sqlite3.Connection) -> tuple[int, bool]:
     finally:
         connection.execute("ROLLBACK")
     if version == mark == tables == 0:
-        return 0, False
-    if mark == 0 and 0 < version <= UNMARKED and tables:
-        return version, False
-    if mark != marked(version) or not 0 < version < 256:
+        return 0
+    unmarked = mark == 0 and 0 < version < FIRST and tables  # by the earliest programs
+    if (mark != marked(version) and not unmarked) or not 0 < version < 256:
         raise sqlite3.DatabaseError(
             f"malformed: format {version} and mark {mark:#x} in its header do not belong together"
         )
-    return version, True
+    return version
 
 
 def marked(version: int) -> int:
@@ -85,14 +83,6 @@ def look_through(connection: sqlite3.Connection, path: Path, long: float = LONG)
         told.cancel()
     if lines:
         raise sqlite3.DatabaseError(f"malformed: {' '.join(lines[0].split())}")
-
-
-def newer(path: Path, version: int, current: int) -> StoreError:
-    """Return the error for a file whose format this version does not know."""
-    return StoreError(
-        f"{path} was written by a newer version of fsm-agent (format {version}, this one reads up to"
-        f" {current}); update fsm-agent, or use another home directory"
-    )
 
 
 def as_store_error(error: BaseException, path: Path) -> Exception:

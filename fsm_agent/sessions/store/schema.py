@@ -1,5 +1,5 @@
-"""The tables, version by version. A database says its version in ``PRAGMA user_version``, and once more in
-``PRAGMA application_id`` (``whole.marked``).
+"""The tables, and how those of an earlier format become these. A database says its format in ``PRAGMA
+user_version``, and once more in ``PRAGMA application_id`` (``integrity.marked``).
 
 sessions      a conversation: what goes on from turn to turn, and who is running a turn on it
 messages      its rows, numbered within the session, never changed; ``active`` is false for rows that were
@@ -34,10 +34,15 @@ queued        messages for workers, each with the id of a turn that is to begin 
 delegations   tasks that a turn gave to children without waiting for them, and the turn and move at which
               their end was told
 
-A version is a list of statements that lead from the version before. Only ever add one.
+The first list of statements makes the tables, each later one leads from the format before. Only ever add
+one.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fsm_agent.errors import StoreError
 
 JSON_COLUMNS = {
     "sessions": ("prompts", "meter", "guard", "usage", "extra"),
@@ -53,6 +58,33 @@ JSON_COLUMNS = {
     "queued": ("request",),
 }
 """Columns that hold JSON, most of them with a checksum."""
+
+Versions = Sequence[Sequence[str]]
+FIRST = 10
+"""The format of the first release. Those before it were only ever in use by who made this program."""
+
+
+def newest(versions: Versions) -> int:
+    """Return the number of the format that the last of the versions leads to."""
+    return FIRST - 1 + len(versions)
+
+
+def refusal(place: str, found: int, versions: Versions) -> StoreError | None:
+    """Return what is wrong with a file or database of another format, when that cannot be mended here."""
+    current = newest(versions)
+    if found > current:
+        return StoreError(
+            f"{place} was written by a newer version of fsm-agent (format {found}, this one reads up to"
+            f" {current}); update fsm-agent, or use another home directory"
+        )
+    if 0 < found < FIRST:
+        return StoreError(
+            f"{place} was written by fsm-agent before 0.1.0 (format {found}, this one reads from {FIRST} on);"
+            " write each session with that program (`fsm-agent sessions export --raw -o FILE ID`), and read"
+            " it into an empty store with this one (`fsm-agent sessions import FILE`)"
+        )
+    return None
+
 
 VERSIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -77,7 +109,8 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             usage TEXT NOT NULL DEFAULT '{}',
             extra TEXT NOT NULL DEFAULT '{}',
             holder TEXT,
-            owner TEXT
+            owner TEXT,
+            exit TEXT NOT NULL DEFAULT ''
         )""",
         "CREATE INDEX sessions_by_parent ON sessions(parent)",
         "CREATE INDEX sessions_by_title ON sessions(title)",
@@ -120,14 +153,19 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             outcome TEXT,
             undone REAL,
             result TEXT,
-            final TEXT
+            final TEXT,
+            answers TEXT,
+            imported INTEGER NOT NULL DEFAULT 0,
+            table_name TEXT NOT NULL DEFAULT 'turn',
+            rank INTEGER NOT NULL DEFAULT 0,
+            number INTEGER NOT NULL DEFAULT 0
         )""",
-        "CREATE INDEX turns_by_session ON turns(session, began)",
+        "CREATE INDEX turns_by_session ON turns(session, number)",
         "CREATE INDEX turns_by_began ON turns(began)",
         "CREATE INDEX turns_open ON turns(ended) WHERE ended IS NULL",
         (
-            "CREATE TABLE given (turn TEXT PRIMARY KEY REFERENCES turns(id), history TEXT NOT NULL) WITHOUT"
-            " ROWID"
+            "CREATE TABLE given (turn TEXT PRIMARY KEY REFERENCES turns(id), history TEXT NOT"
+            " NULL) WITHOUT ROWID"
         ),
         """CREATE TABLE transitions (
             turn TEXT NOT NULL REFERENCES turns(id),
@@ -143,7 +181,7 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             at REAL NOT NULL,
             delta TEXT NOT NULL,
             PRIMARY KEY (turn, seq)
-        ) WITHOUT ROWID""",
+        )""",
         """CREATE TABLE effects (
             turn TEXT NOT NULL REFERENCES turns(id),
             seq INTEGER NOT NULL,
@@ -159,8 +197,9 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             reply TEXT,
             at REAL NOT NULL,
             seconds REAL,
+            origin TEXT NOT NULL DEFAULT '' CHECK (origin IN ('', 'by hand', 'taken over')),
             PRIMARY KEY (turn, seq, ordinal, place)
-        ) WITHOUT ROWID""",
+        )""",
         """CREATE TABLE usage (
             id INTEGER PRIMARY KEY,
             session TEXT NOT NULL,
@@ -204,8 +243,6 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             scope TEXT NOT NULL,
             at REAL NOT NULL
         ) WITHOUT ROWID""",
-    ),
-    (
         """CREATE TABLE session_grants (
             session TEXT NOT NULL REFERENCES sessions(id),
             pattern TEXT NOT NULL,
@@ -226,23 +263,6 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             told_seq INTEGER
         ) WITHOUT ROWID""",
         "CREATE INDEX delegations_by_session ON delegations(session)",
-        (
-            "ALTER TABLE effects ADD COLUMN origin TEXT NOT NULL DEFAULT '' CHECK (origin IN ('', 'by hand',"
-            " 'taken over'))"
-        ),
-        "ALTER TABLE turns ADD COLUMN answers TEXT",
-        "ALTER TABLE sessions ADD COLUMN exit TEXT NOT NULL DEFAULT ''",
-        """UPDATE sessions SET exit = COALESCE((SELECT t.exit FROM turns t WHERE t.session = sessions.id
-            AND t.ended IS NOT NULL ORDER BY t.began DESC LIMIT 1), '')""",
-        "UPDATE sessions SET source = kind WHERE source = '' AND kind IN ('fork', 'child')",
-    ),
-    (
-        "ALTER TABLE turns ADD COLUMN imported INTEGER NOT NULL DEFAULT 0",
-        # one that came before and was not gone on with here yet is known by having no owner
-        "UPDATE turns SET imported = 1 WHERE ended IS NULL AND owner IS NULL",
-    ),
-    ("ALTER TABLE turns ADD COLUMN table_name TEXT NOT NULL DEFAULT 'turn'",),
-    (
         "CREATE TABLE contents (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, body TEXT NOT NULL)",
         """CREATE TABLE visits (
             turn TEXT NOT NULL REFERENCES turns(id),
@@ -253,48 +273,6 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             asked TEXT NOT NULL,
             PRIMARY KEY (turn, seq, epoch)
         )""",
-        # rows of this size fill their pages only when they are added at the end
-        """CREATE TABLE transitions_in_order (
-            turn TEXT NOT NULL REFERENCES turns(id),
-            seq INTEGER NOT NULL,
-            source TEXT NOT NULL,
-            event TEXT NOT NULL,
-            dest TEXT NOT NULL,
-            row TEXT NOT NULL,
-            exit TEXT,
-            guards TEXT NOT NULL,
-            changes TEXT NOT NULL,
-            seconds REAL NOT NULL,
-            at REAL NOT NULL,
-            delta TEXT NOT NULL,
-            PRIMARY KEY (turn, seq)
-        )""",
-        "INSERT INTO transitions_in_order SELECT * FROM transitions",
-        "DROP TABLE transitions",
-        "ALTER TABLE transitions_in_order RENAME TO transitions",
-        """CREATE TABLE effects_in_order (
-            turn TEXT NOT NULL REFERENCES turns(id),
-            seq INTEGER NOT NULL,
-            ordinal INTEGER NOT NULL,
-            place INTEGER NOT NULL,
-            state TEXT NOT NULL,
-            kind TEXT NOT NULL,
-            name TEXT NOT NULL DEFAULT '',
-            class TEXT NOT NULL DEFAULT '',
-            key TEXT NOT NULL DEFAULT '',
-            status TEXT NOT NULL CHECK (status IN ('in_flight', 'done', 'unknown')),
-            request TEXT NOT NULL,
-            reply TEXT,
-            at REAL NOT NULL,
-            seconds REAL,
-            origin TEXT NOT NULL DEFAULT '' CHECK (origin IN ('', 'by hand', 'taken over')),
-            PRIMARY KEY (turn, seq, ordinal, place)
-        )""",
-        "INSERT INTO effects_in_order SELECT * FROM effects",
-        "DROP TABLE effects",
-        "ALTER TABLE effects_in_order RENAME TO effects",
-    ),
-    (
         """CREATE TABLE unreported (
             id INTEGER PRIMARY KEY,
             turn TEXT NOT NULL,
@@ -305,8 +283,6 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
         )""",
         "CREATE INDEX unreported_by_at ON unreported(at)",
         "CREATE INDEX unreported_by_turn ON unreported(turn)",
-    ),
-    (
         """CREATE TABLE pending (
             id TEXT PRIMARY KEY,
             turn TEXT NOT NULL REFERENCES turns(id),
@@ -324,15 +300,6 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             answered_by TEXT NOT NULL DEFAULT ''
         ) WITHOUT ROWID""",
         "CREATE INDEX pending_by_turn ON pending(turn)",
-    ),
-    (
-        "ALTER TABLE turns ADD COLUMN rank INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE turns ADD COLUMN number INTEGER NOT NULL DEFAULT 0",
-        "UPDATE turns SET number = rowid",
-        "DROP INDEX turns_by_session",
-        "CREATE INDEX turns_by_session ON turns(session, number)",
-    ),
-    (
         """CREATE TABLE queued (
             number INTEGER PRIMARY KEY,
             id TEXT NOT NULL UNIQUE,

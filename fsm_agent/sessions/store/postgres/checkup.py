@@ -8,10 +8,10 @@ from typing import Any
 
 import psycopg
 
+from fsm_agent.sessions.store.postgres.address import shown
 from fsm_agent.sessions.store.postgres.connecting import OLDEST, Raw, as_store_error, connected
-from fsm_agent.sessions.store.postgres.migration import found_version, newer
-from fsm_agent.sessions.store.postgres.schema import OWN
-from fsm_agent.sessions.store.schema import VERSIONS
+from fsm_agent.sessions.store.postgres.migration import found_format
+from fsm_agent.sessions.store.schema import VERSIONS, refusal
 
 APART = 2.0
 """Seconds that two clocks may differ by."""
@@ -42,11 +42,11 @@ def looked_at(url: str) -> Checkup:
                 if took < seconds:
                     apart, seconds = there - began - took / 2, took
             schema, may, encoding, flushed, version = _one(raw, _FACTS)
-            found = found_version(raw) if schema is not None else None
+            found = found_format(raw) if schema is not None else 0
     except psycopg.Error as error:
         raise as_store_error(error, url) from error
-    if found is not None and found > (len(VERSIONS), len(OWN)):
-        raise newer(url, max(found), len(VERSIONS))
+    if (refused := refusal(shown(url), found, VERSIONS)) is not None:
+        raise refused
     wrong = [
         said
         for said, is_so in (
@@ -59,10 +59,10 @@ def looked_at(url: str) -> Checkup:
         )
         if is_so
     ]
-    state = "no tables yet" if found is None else f"format {found[0]}"
+    state = f"format {found}" if found else "no tables yet"
     clock = f"answers in {1000 * seconds:.1f} ms, clock {apart:+.2f} s"
     words = f"PostgreSQL {version // 10_000}, schema {schema}, {state}, {clock}"
-    return Checkup(words, "; ".join(wrong), found is not None)
+    return Checkup(words, "; ".join(wrong), found > 0)
 
 
 def _one(raw: Raw, sql: str) -> tuple[Any, ...]:

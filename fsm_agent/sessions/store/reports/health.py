@@ -11,9 +11,9 @@ from pathlib import Path
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.database import Database
-from fsm_agent.sessions.store.integrity import as_store_error, format_of, look_through, looking, newer
+from fsm_agent.sessions.store.integrity import as_store_error, format_of, look_through, looking
 from fsm_agent.sessions.store.live_sessions import FILE
-from fsm_agent.sessions.store.schema import JSON_COLUMNS, VERSIONS
+from fsm_agent.sessions.store.schema import JSON_COLUMNS, VERSIONS, newest, refusal
 from fsm_agent.sessions.store.sealed import loads
 from fsm_agent.sessions.store.tables import tables
 
@@ -38,9 +38,9 @@ def health(home: Path) -> Health | None:
         return None
     try:
         with contextlib.closing(looking(path)) as c:
-            version, _ = format_of(c)
-            if version > len(VERSIONS):
-                raise newer(path, version, len(VERSIONS))
+            version = format_of(c)
+            if (refused := refusal(str(path), version, VERSIONS)) is not None:
+                raise refused
             look_through(c, path)
             if version:
                 _read_texts(c, str(path), _columns(c))
@@ -61,7 +61,7 @@ def database_health(database: Database) -> Health:
         _read_texts(c, database.name, {name: columns for name, (columns, _) in tables().items()})
         (count,) = c.execute("SELECT COUNT(*) FROM sessions").fetchone()
         (unfinished,) = c.execute("SELECT COUNT(*) FROM turns WHERE ended IS NULL").fetchone()
-    return Health(database.name, database.size(), len(VERSIONS), count, unfinished)
+    return Health(database.name, database.size(), newest(VERSIONS), count, unfinished)
 
 
 def _read_texts(c: SqlConnection, place: str, columns_of: Mapping[str, Collection[str]]) -> None:

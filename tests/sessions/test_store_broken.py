@@ -17,8 +17,7 @@ from fsm_agent import Agent
 from fsm_agent.composition.options import DEFAULT_TOOLSETS
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store import SqliteDatabase, Store
-from fsm_agent.sessions.store.integrity import marked
-from fsm_agent.sessions.store.reports.health import health
+from fsm_agent.sessions.store.health import health, marked
 from fsm_agent.sessions.store.schema import VERSIONS, newest
 from fsm_agent.testing import call, repeat, text, tools
 from tests.helpers.store_homes import agent, left_unfinished, process, unsafe_tool

@@ -57,7 +57,13 @@ JSON_COLUMNS = {
     "pending": ("choices", "answer"),
     "queued": ("request",),
 }
-"""Columns that hold JSON, most of them with a checksum."""
+"""Columns that hold JSON, each with its checksum beside it (``checksum``)."""
+
+
+def checksum_of(column: str) -> str:
+    """Return the column that has the checksum of one that holds JSON."""
+    return f"{column}_crc"
+
 
 Versions = Sequence[Sequence[str]]
 FIRST = 10
@@ -103,11 +109,11 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             version INTEGER NOT NULL DEFAULT 0,
             revision INTEGER NOT NULL DEFAULT 0,
             turns INTEGER NOT NULL DEFAULT 0,
-            prompts TEXT NOT NULL DEFAULT '{}',
-            meter TEXT NOT NULL DEFAULT '{}',
-            guard TEXT NOT NULL DEFAULT '{}',
-            usage TEXT NOT NULL DEFAULT '{}',
-            extra TEXT NOT NULL DEFAULT '{}',
+            prompts TEXT NOT NULL DEFAULT '{}', prompts_crc INTEGER,
+            meter TEXT NOT NULL DEFAULT '{}', meter_crc INTEGER,
+            guard TEXT NOT NULL DEFAULT '{}', guard_crc INTEGER,
+            usage TEXT NOT NULL DEFAULT '{}', usage_crc INTEGER,
+            extra TEXT NOT NULL DEFAULT '{}', extra_crc INTEGER,
             holder TEXT,
             owner TEXT,
             exit TEXT NOT NULL DEFAULT ''
@@ -124,13 +130,13 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             at REAL NOT NULL,
             role TEXT NOT NULL,
             active INTEGER NOT NULL DEFAULT 1,
-            body TEXT NOT NULL,
+            body TEXT NOT NULL, body_crc INTEGER,
             UNIQUE (session, number)
         )""",
         """CREATE TABLE transcripts (
             session TEXT NOT NULL REFERENCES sessions(id),
             version INTEGER NOT NULL,
-            numbers TEXT NOT NULL,
+            numbers TEXT NOT NULL, numbers_crc INTEGER,
             PRIMARY KEY (session, version)
         ) WITHOUT ROWID""",
         """CREATE TABLE turns (
@@ -144,17 +150,17 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             epoch INTEGER NOT NULL DEFAULT 1,
             owner TEXT,
             digest TEXT NOT NULL,
-            settings TEXT NOT NULL,
-            start TEXT NOT NULL,
+            settings TEXT NOT NULL, settings_crc INTEGER,
+            start TEXT NOT NULL, start_crc INTEGER,
             began REAL NOT NULL,
             moved REAL NOT NULL,
             ended REAL,
             exit TEXT,
             outcome TEXT,
             undone REAL,
-            result TEXT,
-            final TEXT,
-            answers TEXT,
+            result TEXT, result_crc INTEGER,
+            final TEXT, final_crc INTEGER,
+            answers TEXT, answers_crc INTEGER,
             imported INTEGER NOT NULL DEFAULT 0,
             table_name TEXT NOT NULL DEFAULT 'turn',
             rank INTEGER NOT NULL DEFAULT 0,
@@ -163,10 +169,10 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX turns_by_session ON turns(session, number)",
         "CREATE INDEX turns_by_began ON turns(began)",
         "CREATE INDEX turns_open ON turns(ended) WHERE ended IS NULL",
-        (
-            "CREATE TABLE given (turn TEXT PRIMARY KEY REFERENCES turns(id), history TEXT NOT"
-            " NULL) WITHOUT ROWID"
-        ),
+        """CREATE TABLE given (
+            turn TEXT PRIMARY KEY REFERENCES turns(id),
+            history TEXT NOT NULL, history_crc INTEGER
+        ) WITHOUT ROWID""",
         """CREATE TABLE transitions (
             turn TEXT NOT NULL REFERENCES turns(id),
             seq INTEGER NOT NULL,
@@ -175,11 +181,11 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             dest TEXT NOT NULL,
             row TEXT NOT NULL,
             exit TEXT,
-            guards TEXT NOT NULL,
-            changes TEXT NOT NULL,
+            guards TEXT NOT NULL, guards_crc INTEGER,
+            changes TEXT NOT NULL, changes_crc INTEGER,
             seconds REAL NOT NULL,
             at REAL NOT NULL,
-            delta TEXT NOT NULL,
+            delta TEXT NOT NULL, delta_crc INTEGER,
             PRIMARY KEY (turn, seq)
         )""",
         """CREATE TABLE effects (
@@ -193,8 +199,8 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             class TEXT NOT NULL DEFAULT '',
             key TEXT NOT NULL DEFAULT '',
             status TEXT NOT NULL CHECK (status IN ('in_flight', 'done', 'unknown')),
-            request TEXT NOT NULL,
-            reply TEXT,
+            request TEXT NOT NULL, request_crc INTEGER,
+            reply TEXT, reply_crc INTEGER,
             at REAL NOT NULL,
             seconds REAL,
             origin TEXT NOT NULL DEFAULT '' CHECK (origin IN ('', 'by hand', 'taken over')),
@@ -263,14 +269,18 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             told_seq INTEGER
         ) WITHOUT ROWID""",
         "CREATE INDEX delegations_by_session ON delegations(session)",
-        "CREATE TABLE contents (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, body TEXT NOT NULL)",
+        """CREATE TABLE contents (
+            id INTEGER PRIMARY KEY,
+            digest TEXT NOT NULL UNIQUE,
+            body TEXT NOT NULL, body_crc INTEGER
+        )""",
         """CREATE TABLE visits (
             turn TEXT NOT NULL REFERENCES turns(id),
             seq INTEGER NOT NULL,
             epoch INTEGER NOT NULL,
             state TEXT NOT NULL,
             at REAL NOT NULL,
-            asked TEXT NOT NULL,
+            asked TEXT NOT NULL, asked_crc INTEGER,
             PRIMARY KEY (turn, seq, epoch)
         )""",
         """CREATE TABLE unreported (
@@ -291,11 +301,11 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             kind TEXT NOT NULL CHECK (kind IN ('approval', 'question', 'result', 'timer')),
             tool TEXT NOT NULL,
             asked TEXT NOT NULL,
-            choices TEXT NOT NULL,
+            choices TEXT NOT NULL, choices_crc INTEGER,
             digest TEXT NOT NULL,
             due REAL,
             since REAL NOT NULL,
-            answer TEXT,
+            answer TEXT, answer_crc INTEGER,
             answered REAL,
             answered_by TEXT NOT NULL DEFAULT ''
         ) WITHOUT ROWID""",
@@ -305,7 +315,7 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             id TEXT NOT NULL UNIQUE,
             session TEXT NOT NULL,
             digest TEXT NOT NULL,
-            request TEXT,
+            request TEXT, request_crc INTEGER,
             at REAL NOT NULL,
             rank INTEGER NOT NULL DEFAULT 0,
             owner TEXT,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store.database import Durability
-from fsm_agent.sessions.store.integrity import as_store_error, format_of, look_through, looking, marked
+from fsm_agent.sessions.store.health import as_store_error, format_of, look_through, looking, marked
 from fsm_agent.sessions.store.schema import FIRST, VERSIONS, Versions, newest, refusal
 from fsm_agent.sessions.store.sqlite_writer import SqliteWriter, patiently
 from fsm_agent.support.private_files import private_folder, touch, write_new

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import os
 import platform
@@ -27,9 +26,7 @@ from fsm_agent.providers.prices import price_of
 from fsm_agent.providers.probe import local_models
 from fsm_agent.providers.profiles import LOCAL_SERVERS
 from fsm_agent.sessions.checkpoints import Checkpoints
-from fsm_agent.sessions.store.postgres.address import shown
-from fsm_agent.sessions.store.postgres.opening import checkup_of, database_at
-from fsm_agent.sessions.store.reports.health import Health, database_health, health
+from fsm_agent.sessions.store.health import health
 from fsm_agent.settings.errors import about_unknown
 from fsm_agent.settings.model import Settings, unknown_variables
 from fsm_agent.support.clock import SystemClock
@@ -254,34 +251,22 @@ def _sessions(given: str | None, config: Config) -> Check:
         url = Settings.of(None, config.settings).store.database
     except ConfigError:
         return Check("sessions", "not looked at, because the settings cannot be used")
-    if url is not None:
-        return _database(url)
     try:
-        found = health(home_of(given, os.environ))
+        found = health(home_of(given, os.environ), url)
     except ConfigError:
         return Check("sessions", "not looked at, because there is no home")
     except StoreError as error:
-        return Check("sessions", str(error), "until then no turn can be run in this home")
+        where = "in this home" if url is None else "with this database"
+        return Check("sessions", str(error), f"until then no turn can be run {where}")
     if found is None:
         return Check("sessions", "none yet")
-    return Check("sessions", f"{_counted(found)}, every page is whole")
-
-
-def _database(url: str) -> Check:
-    try:
-        seen = checkup_of(url)
-        if seen.wrong or not seen.made:
-            return Check("sessions", f"{shown(url)}: {seen.found}", seen.wrong)
-        with contextlib.closing(database_at(url)) as database:
-            found = database_health(database)
-    except StoreError as error:
-        return Check("sessions", str(error), "until then no turn can be run with this database")
-    return Check("sessions", f"{shown(url)}: {seen.found}, {_counted(found)}, every text is whole")
-
-
-def _counted(found: Health) -> str:
     left = f", {count(found.unfinished, 'turn')} unfinished" if found.unfinished else ""
-    return f"{count(found.sessions, 'session')}{left}, {found.size / 1e6:.1f} MB"
+    counted = f"{count(found.sessions, 'session')}{left}, {found.size / 1e6:.1f} MB"
+    if url is None:
+        return Check("sessions", f"{counted}, every page is whole")
+    if found.wrong or not found.version:
+        return Check("sessions", f"{found.place}: {found.server}", found.wrong)
+    return Check("sessions", f"{found.place}: {found.server}, {counted}, every text is whole")
 
 
 def _mcp_servers(given: str | None, config: Config) -> Check:

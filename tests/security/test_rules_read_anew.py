@@ -191,8 +191,22 @@ def test_a_call_that_was_harmless_is_repeated_only_as_it_was(
     store = Store(tmp_path)
     said = f'"name":"{name}","arguments":{arguments},"timeout":5.0,"effect":"pure","key":"k"'
     running = f'{{"is":"RunTool","call_id":"c1",{said}}}'
-    running_then = ("ExecuteTools", "RunTool", name, "pure", "k", "in_flight", running, None, 1.0, None, "")
-    row = f"INSERT OR REPLACE INTO effects VALUES ({','.join('?' * 15)})"
+    running_then = (
+        "ExecuteTools",
+        "RunTool",
+        name,
+        "pure",
+        "k",
+        "in_flight",
+        running,
+        None,
+        None,
+        None,
+        1.0,
+        None,
+        "",
+    )
+    row = f"INSERT OR REPLACE INTO effects VALUES ({','.join('?' * 17)})"
     store.database.write(lambda c: c.execute(row, (turn, 3, 7, 0, *running_then)) and None)
     store.close()
     desk = gone_on(tmp_path, turn, answer="once")

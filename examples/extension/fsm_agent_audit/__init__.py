@@ -1,7 +1,7 @@
 """An extension as a package of its own: a tool, a layer, a setting, a command and a line of ``doctor``.
 
-It counts what tools an agent calls, denies a tool that the setting ``forbidden`` names, lets the model ask for
-the counts, and prints them with ``fsm-agent audit show``."""
+It counts what tools an agent calls, denies a tool that the setting ``forbidden`` names, lets the model ask
+for the counts, and prints them with ``fsm-agent audit show``."""
 
 from collections import Counter
 from typing import Annotated

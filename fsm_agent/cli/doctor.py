@@ -96,7 +96,10 @@ def _findings(home: str | None) -> Iterator[Check]:
 
 def _extensions(home: str | None, config: Config) -> Iterator[Check]:
     """Those that are installed, and the lines of those that the settings use."""
-    used, there = Settings.of(None, config.settings).extensions, sorted(installed())
+    try:
+        used, there = Settings.of(None, config.settings).extensions, sorted(installed())
+    except ConfigError:
+        return  # another line says what is wrong with the settings
     if not (used or there):
         return
     yield Check("extensions", f"installed: {', '.join(there) or 'none'}; used: {', '.join(used) or 'none'}")

@@ -93,7 +93,7 @@ def others_of(name: str, default: Any) -> list[Any]:
     return list(itertools.islice(found, 2))
 
 
-ANY_TABLE, SECRET_TABLE = "request.extra_body", "request.extra_headers"
+ANY_TABLE, SECRET_TABLE = ("request.extra_body", "extensions"), "request.extra_headers"
 SHOWN_NOWHERE = "store.database_url"
 DEFAULTS = dict(leaves(Settings.model_construct()))
 

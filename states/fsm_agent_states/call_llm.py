@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, assert_never
+from typing import Literal
 
 from fsm_agent.conversation.effects import (
     AnswerChecked,
@@ -26,7 +26,7 @@ from fsm_agent_states.logic.checks import check_answer, refused
 from fsm_agent_states.logic.limits import doubt_window
 from fsm_agent_states.logic.said import say, tell_blocked
 from fsm_agent_states.logic.visit import Asks
-from fsm_agent_states.replies import REPLIES, Keep, Received, ReplyKind, triage, with_output_tool
+from fsm_agent_states.replies import REPLIES, Received, ReplyKind, triage, with_output_tool
 from fsm_agent_states.turn import TurnState
 
 Event = Literal[ReplyKind, "invalid_output", "blocked", "error", "lost", "cancelled"]
@@ -81,7 +81,7 @@ def call_llm(turn: TurnState) -> Asks[Event]:
         _let_out(turn, checked)
     if kind == "summary":
         yield from say("the summary came: the task may be unfinished, another message goes on with it")
-    _gather(turn, REPLIES[kind].keeps)
+    draft.keep(REPLIES[kind].keeps, got.visible)
     return kind
 
 
@@ -127,23 +127,3 @@ def _let_out(turn: TurnState, checked: AnswerChecked) -> None:
         turn.draft.fragments = []
         turn.call.reword(checked.text)
     turn.draft.passed = turn.draft.begun + turn.call.visible
-
-
-def _gather(turn: TurnState, keeps: Keep) -> None:
-    """Keep the text that later replies continue, and what the turn answers with."""
-    draft, visible = turn.draft, turn.call.visible
-    match keeps:
-        case "fragment":
-            draft.fragments.append(visible)
-        case "answer":
-            draft.answer = draft.begun + visible
-        case "held" | "unchecked":
-            draft.held, draft.fragments = draft.begun + visible, []
-            draft.unchecked = draft.held if keeps == "unchecked" else draft.unchecked
-        case "partial":
-            if visible.strip():
-                draft.partial, draft.needs_break = visible, True
-        case "":
-            pass
-        case _:
-            assert_never(keeps)

@@ -7,9 +7,9 @@ a clock, a connection or a callback. (Why: decision 84.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, assert_never
 
 from fsm_agent.conversation.effects import (
     NO_CHECKS,
@@ -44,7 +44,7 @@ OWNERS: Mapping[str, str | None] = {
     "recovery": "logic.recover",
     "compaction": "compress",
     "draft": "call_llm",
-    "tooling": "execute_tools",
+    "tooling": "logic.running",
     "ending": "finalize",
 }
 """The one module beside this one that may write the fields of a part; ``None`` where all is done by
@@ -353,6 +353,12 @@ class Compaction:
         self.forced = False
 
 
+Keep = Literal["", "fragment", "partial", "held", "unchecked", "answer"]
+"""What a turn keeps of the text: nothing, because there is none or it belongs to calls; a piece that the next
+reply continues; a piece of an incomplete reply; a text that came too early, which answers if no other comes;
+such a text that waits for a check by tools; the answer."""
+
+
 @dataclass(slots=True)
 class Draft:
     """The text that becomes the answer, as far as there is any.
@@ -384,6 +390,24 @@ class Draft:
         """The pieces that are to be continued, as one text."""
         return "".join(self.fragments)
 
+    def keep(self, how: Keep, visible: str) -> None:
+        """Keep the text of a reply in one of these ways."""
+        match how:
+            case "fragment":
+                self.fragments.append(visible)
+            case "answer":
+                self.answer = self.begun + visible
+            case "held" | "unchecked":
+                self.held, self.fragments = self.begun + visible, []
+                self.unchecked = self.held if how == "unchecked" else self.unchecked
+            case "partial":
+                if visible.strip():
+                    self.partial, self.needs_break = visible, True
+            case "":
+                pass
+            case _:
+                assert_never(how)
+
     def call_tools(self, prior_content: str) -> None:
         """What was gathered went out beside calls. An answer that waits for its check outlives the tools that
         check it."""
@@ -414,6 +438,10 @@ class Tooling:
     handed_to: str = ""
     handed_note: str = ""
     last_round: list[ToolRound] = field(default_factory=list, metadata=ELSEWHERE)
+
+    def end_round(self, rounds: Iterable[ToolRound]) -> None:
+        """Keep what the calls of the newest reply led to."""
+        self.last_round = list(rounds)
 
     def trust_no_checkpoint(self) -> None:
         """Ask for one again, whatever is stored: who wrote that may not have made any."""

@@ -46,9 +46,9 @@ def build_messages(turn: TurnState) -> Asks[Event]:
         why = f"{turn.settings.stale.giveup} requests in a row went silent; not sent"
         turn.recovery.give_up(Failure("breaker", why, sent=False))
         return "failed"
-    if call.stepped == turn.iterations and not turn.block.opened and not facts.toolless(turn):
+    if call.stepped == turn.count("iterations") and not turn.count("opened") and not facts.toolless(turn):
         call.stepped += 1
-        yield Tell("step", (turn.iterations + 1, tuple(turn.tooling.last_round)))
+        yield Tell("step", (turn.count("iterations") + 1, tuple(turn.tooling.last_round)))
     call.hint = ""
     call.afford(None)
     call.request = compose(turn)

@@ -88,7 +88,7 @@ def call_llm(turn: TurnState) -> Asks[Event]:
 def _shown(turn: TurnState, request: ModelRequest) -> Asks[CallModel | ModelReply | Failure]:
     """The attempt as the user's hooks made it, or the reply that one of them gives in its place."""
     if turn.setup.checks.requests:
-        shown: RequestChanged = yield ShowRequest(request, turn.block.retries + 1)
+        shown: RequestChanged = yield ShowRequest(request, turn.count("retries") + 1)
         if shown.blocked:
             turn.ending.refuse(", ".join(shown.by), shown.blocked, "request")
             return Failure("local", shown.blocked, sent=False)
@@ -100,7 +100,7 @@ def _shown(turn: TurnState, request: ModelRequest) -> Asks[CallModel | ModelRepl
         stale_after=turn.stale_after(request),
         total=turn.settings.timeout.total,
         paragraph=turn.draft.needs_break,
-        attempt=turn.block.retries + 1,
+        attempt=turn.count("retries") + 1,
         most=turn.limit("retries") + 1,
     )
 

@@ -57,12 +57,12 @@ def finalize(turn: TurnState) -> Asks[None]:
     done: Done = yield Persist((*closed, row))
     ending.cleanup_errors.extend(done.problems)
     yield Tell("stream_delta", (None,))
-    if outcome_of(turn) is Outcome.COMPLETED and ending.exit is not E.HANDED_OVER:
+    if outcome_of(turn) is Outcome.COMPLETED and turn.exit is not E.HANDED_OVER:
         yield from _transform(turn)
         yield from _remember(turn, spoken)
     yield from _keep_request(turn)
-    yield Tell("event", ("turn:end", {"turn_id": turn.turn_id, "exit": ending.exit and ending.exit.value}))
-    spent = 0 < turn.fallbacks >= turn.limits.get("fallbacks", 0)
+    yield Tell("event", ("turn:end", {"turn_id": turn.turn_id, "exit": turn.exit and turn.exit.value}))
+    spent = 0 < turn.count("fallbacks") >= turn.limits.get("fallbacks", 0)
     exhausted = spent and outcome_of(turn) is Outcome.FAILED
     done = yield CloseTurn(exhausted, turn.recovery.silences, turn.recovery.lessons)
     ending.cleanup_errors.extend(done.problems)

@@ -249,7 +249,7 @@ PLACEHOLDER = "(no answer yet)"
 
 def scaffold_for(turn: TurnState) -> tuple[Message, ...]:
     """The rows that the recovery just ordered puts behind the history."""
-    spent, row = turn.pending_recovery, turn.last_transition
+    spent, row = turn.spent, turn.last_transition
     if "nudges" in spent:
         return Message("assistant", PLACEHOLDER), Message("user", PROCESS_RESULTS)
     if "prefills" in spent:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fsm_agent import Agent, TurnResult, tool
+from fsm_agent.agent import Turn
 from fsm_agent.conversation.effects import (
     LOST,
     AnswerChecked,
@@ -33,7 +34,6 @@ from fsm_agent.conversation.messages import ModelReply, Usage
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import Perform
 from fsm_agent.runtime.budget import IterationBudget
-from fsm_agent.sessions.turn import Turn
 from fsm_agent.settings.model import Settings
 from fsm_agent.testing import (
     FakeClock,

@@ -86,7 +86,7 @@ UNANSWERED = "Nothing answers at {address} ({tried} tries){because}. Is the serv
 
 def outcome_of(turn: TurnState) -> Outcome:
     """How the turn ends; without an exit reason, by a bug."""
-    return (turn.ending.exit or E.LOCAL_PROCESSING_ERROR).outcome
+    return (turn.exit or E.LOCAL_PROCESSING_ERROR).outcome
 
 
 def spoken_text(turn: TurnState) -> str:
@@ -96,7 +96,7 @@ def spoken_text(turn: TurnState) -> str:
         return ""
     if draft.answer is not None:
         return draft.answer
-    match turn.ending.exit:
+    match turn.exit:
         case E.PRIOR_CONTENT_USED:
             return draft.prior_content
         case (
@@ -115,7 +115,7 @@ def spoken_text(turn: TurnState) -> str:
 
 def final_text(turn: TurnState, spoken: str) -> str | None:
     """What the user reads: what was spoken, why nothing was, or both."""
-    reason = turn.ending.exit
+    reason = turn.exit
     if reason is E.HANDED_OVER:
         return f"(handed over to {turn.tooling.handed_to})"
     if reason in (E.TEXT_RESPONSE, E.PRIOR_CONTENT_USED, E.MAX_ITERATIONS_SUMMARY):
@@ -156,18 +156,18 @@ def withdraws(turn: TurnState) -> bool:
     if turn.ending.blocked is not None and turn.ending.blocked["what"] == "message":
         return True
     failure = turn.recovery.failure
-    refused = turn.ending.exit is E.NON_RETRYABLE_ERROR and failure is not None and failure.status == 400
+    refused = turn.exit is E.NON_RETRYABLE_ERROR and failure is not None and failure.status == 400
     large = len(turn.history) > 80 or turn.call.estimate > 50_000
     return refused and large and facts.only_asked(turn)
 
 
 def explain(turn: TurnState) -> str:
     """One or two sentences for the exit at hand; empty when there is nothing to explain."""
-    text = TEXTS.get(turn.ending.exit) if turn.ending.exit else None
+    text = TEXTS.get(turn.exit) if turn.exit else None
     if text is None:
         return ""
     accounting, given = turn.accounting, turn.settings.max_output_tokens
-    if turn.ending.exit is E.API_RETRIES_EXHAUSTED and accounting.unsent and not accounting.request_count:
+    if turn.exit is E.API_RETRIES_EXHAUSTED and accounting.unsent and not accounting.request_count:
         text = UNANSWERED
     return text.format(
         provider=turn.setup.runtime.provider,
@@ -177,8 +177,8 @@ def explain(turn: TurnState) -> str:
         iterations=turn.settings.max_iterations,
         because=f": {turn.recovery.error.rstrip('.')}" if turn.recovery.error else "",
         attempts=accounting.request_count,
-        continuations=turn.continuations,
-        cut=turn.continuations + 1,
+        continuations=turn.count("continuations"),
+        cut=turn.count("continuations") + 1,
         failure=turn.recovery.failure_class.replace("_", " ") or "error",
         advice=_advice(turn),
         guardrail=(turn.tooling.guardrails.halted or {}).get("reason", ""),

@@ -64,7 +64,7 @@ def hint_for(turn: TurnState, request: ModelRequest) -> str:
 
 def _budget(turn: TurnState) -> str:
     share, limit = turn.settings.prompt.budget_hint, turn.limit("iterations")
-    number = turn.iterations + (not turn.block.opened)  # a block that is opened was counted
+    number = turn.count("iterations") + (not turn.count("opened"))  # a block that is opened was counted
     if share is None or not share * limit <= number <= limit:
         return ""
     return BUDGET_HINT.format(number=number, limit=limit, left=limit - number)
@@ -94,7 +94,9 @@ def output_mode(turn: TurnState) -> OutputMode | None:
     if spec is None:
         return None
     others = any(tool.name != FINAL for tool in setup.tools)
-    return mode_of(spec, setup.runtime, turn.recovery.repairs_done, toolless=turn.graces > 0, tools=others)
+    return mode_of(
+        spec, setup.runtime, turn.recovery.repairs_done, toolless=turn.count("graces") > 0, tools=others
+    )
 
 
 def held_to(turn: TurnState) -> OutputSpec | None:

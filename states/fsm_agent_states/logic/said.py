@@ -28,10 +28,11 @@ def say(line: str) -> Asks[None]:
 
 def ordered(turn: TurnState) -> str:
     """What the row that led here ordered, in words; empty where nothing need be said."""
-    spent, row = turn.pending_recovery, turn.last_transition
+    spent, row = turn.spent, turn.last_transition
     if "continuations" in spent and row is not None and row.event in CONTINUED:
         [limit] = {atom.limit for atom in row.guard.atoms() if atom.counter == "continuations"}
-        line = f"{CONTINUED[row.event].tells} ({turn.continuations} of {turn.limit(limit)})"
+        count = turn.count("continuations")
+        line = f"{CONTINUED[row.event].tells} ({count} of {turn.limit(limit)})"
         reply, capped = turn.call.reply, row.event == "cut_call"
         cut = capped or (reply is not None and reply.finish == "length")
         return f"{line}{_more_output(turn)}" if cut else line
@@ -54,10 +55,14 @@ def _more_output(turn: TurnState) -> str:
 
 
 def _grace(turn: TurnState) -> str:
-    if turn.graces > 1:
+    if turn.count("graces") > 1:
         return "no summary came: it is asked for once more"
     most = turn.settings.max_iterations
-    used = f"the limit of {most} iterations is" if turn.iterations >= most else "the shared iterations are"
+    used = (
+        f"the limit of {most} iterations is"
+        if turn.count("iterations") >= most
+        else "the shared iterations are"
+    )
     return f"{used} reached: a summary is asked for; raise max_iterations for longer tasks"
 
 

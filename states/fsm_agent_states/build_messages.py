@@ -50,7 +50,7 @@ def build_messages(turn: TurnState) -> Asks[Event]:
         call.stepped += 1
         yield Tell("step", (turn.count("iterations") + 1, tuple(turn.tooling.last_round)))
     call.hint = ""
-    call.afford(None)
+    call.set_budget(None)
     call.request = compose(turn)
     if hint := hint_for(turn, call.request):
         call.hint = hint

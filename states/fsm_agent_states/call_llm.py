@@ -24,7 +24,7 @@ from fsm_agent.conversation.wire.options import changed_body
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.checks import check_answer, refused
 from fsm_agent_states.logic.limits import doubt_window
-from fsm_agent_states.logic.said import say, tell_blocked
+from fsm_agent_states.logic.status_lines import say, tell_blocked
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.replies import REPLIES, Received, ReplyKind, triage, with_output_tool
 from fsm_agent_states.turn import TurnState
@@ -35,7 +35,7 @@ Event = Literal[ReplyKind, "invalid_output", "blocked", "error", "lost", "cancel
 def call_llm(turn: TurnState) -> Asks[Event]:
     """Reports what kind of reply came, ``error``, ``lost``, or ``cancelled``; ``invalid_output`` or
     ``blocked`` when it is no answer to be let out."""
-    request, draft, issuer = turn.call.going_out(), turn.draft, issuer_of(turn.setup.runtime)
+    request, draft, issuer = turn.call.take_request(), turn.draft, issuer_of(turn.setup.runtime)
     attempt: CallModel | ModelReply | Failure = yield from _shown(turn, request)
     reply: ModelReply | Failure | Cancelled
     if not isinstance(attempt, CallModel):
@@ -51,7 +51,7 @@ def call_llm(turn: TurnState) -> Asks[Event]:
         return "blocked"
     match reply:
         case Cancelled():
-            turn.call.was_cancelled(reply, issuer)
+            turn.call.cancel(reply, issuer)
             draft.partial = draft.begun + reply.text
             draft.last_reasoning = reply.reasoning or draft.last_reasoning
             return "cancelled"
@@ -61,7 +61,7 @@ def call_llm(turn: TurnState) -> Asks[Event]:
     yield from _read(turn, reply, request)
     reply = with_output_tool(reply, turn.setup.checks.output_tool)
     got = Received.of(reply)
-    turn.call.came_back(reply, got.visible, got.thoughts, issuer)
+    turn.call.receive(reply, got.visible, got.thoughts, issuer)
     turn.recovery.succeed()
     if reply.sent:
         turn.recovery.prove(turn.setup.runtime)

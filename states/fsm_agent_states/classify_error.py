@@ -67,7 +67,7 @@ def family(turn: TurnState, failure: Failure, name: str) -> Family:
     if name in FAMILIES:
         return FAMILIES[name]
     if repair := repair_for(turn, failure, name):
-        turn.recovery.order(repair)
+        turn.recovery.schedule_repair(repair)
         return "repairable"
     if name == "output_cap":
         return _output_cap(turn, failure)
@@ -112,5 +112,5 @@ def _output_cap(turn: TurnState, failure: Failure) -> Family:
         return _overflow(turn, recovery.failure_class)
     if recovery.output_cap is not None and cap >= recovery.output_cap:
         return "rejected"
-    recovery.order_cap(cap)
+    recovery.schedule_cap(cap)
     return "repairable"

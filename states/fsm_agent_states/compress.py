@@ -23,7 +23,7 @@ from fsm_agent.conversation.wire import CHARS_PER_TOKEN, tokens_of
 from fsm_agent_states.logic import context_engine, facts
 from fsm_agent_states.logic.checks import Over, check_limits
 from fsm_agent_states.logic.limits import believe_window
-from fsm_agent_states.logic.said import compacted, say, tell_blocked
+from fsm_agent_states.logic.status_lines import compacted, say, tell_blocked
 from fsm_agent_states.logic.summarise import Summary, keeps_history, summarise
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
@@ -72,7 +72,7 @@ def compress(turn: TurnState) -> Asks[Event]:
 
 
 def _over_limit(turn: TurnState) -> Asks[Over | None]:
-    turn.call.afford(None)
+    turn.call.set_budget(None)
     return (yield from check_limits(turn, tokens_of(size_of(turn.history)), None, summary=True))
 
 

@@ -28,7 +28,7 @@ from fsm_agent.support.texts import one_line
 from fsm_agent_states.logic.checks import check_answer
 from fsm_agent_states.logic.ending import closing_row, explain, final_text, outcome_of, spoken_text, withdraws
 from fsm_agent_states.logic.results import footer
-from fsm_agent_states.logic.said import say
+from fsm_agent_states.logic.status_lines import say
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
 

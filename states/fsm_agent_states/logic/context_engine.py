@@ -32,7 +32,7 @@ from fsm_agent.conversation.wire import CHARS_PER_TOKEN
 from fsm_agent.support.texts import shorten
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.limits import prompt_tokens_from
-from fsm_agent_states.logic.said import say
+from fsm_agent_states.logic.status_lines import say
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.turn import TurnState
 

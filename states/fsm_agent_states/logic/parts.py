@@ -89,20 +89,20 @@ class Setup:
         self.has_engine, self.checks, self.output = opened.engine, opened.checks, opened.output
         self.tools = (*opened.tools, *gone)
 
-    def belong(self, *, attended: bool, has_memory: bool) -> None:
-        """The turn goes on in an agent with these: somebody who is asked, an external memory."""
+    def set_environment(self, *, attended: bool, has_memory: bool) -> None:
+        """Set what the agent that continues the turn has: a user who answers, an external memory."""
         self.attended, self.has_memory = attended, has_memory
 
-    def traced(self, trace: str) -> None:
-        """The turn is observed under this ``traceparent``."""
+    def set_trace(self, trace: str) -> None:
+        """Observe the turn under this ``traceparent``."""
         self.trace = trace
 
-    def switch(self, runtime: Runtime) -> None:
-        """Go on with another model of the chain."""
+    def switch_model(self, runtime: Runtime) -> None:
+        """Continue with another model of the chain."""
         self.runtime = runtime
 
-    def adopt(self, runtime: Runtime) -> None:
-        """The same provider and model in another way: what an overflow taught of its window stays known."""
+    def switch_runtime(self, runtime: Runtime) -> None:
+        """Reach the same provider and model in another way; keep what an overflow taught of its window."""
         self.runtime = replace(runtime, window=self.runtime.window)
 
     def narrow(self, window: int) -> bool:
@@ -147,17 +147,17 @@ class CurrentCall:
         """Tokens of the request; 0 when there is none."""
         return self.request.estimate if self.request else 0
 
-    def going_out(self) -> ModelRequest:
-        """The request, which is about to be sent: what was paid for it is used up."""
+    def take_request(self) -> ModelRequest:
+        """Return the request, which is about to be sent, and use up what was paid for it."""
         assert self.request is not None, "BuildMessages is the only door to CallLLM"
         self.prepaid = False
         return self.request
 
-    def afford(self, tokens: int | None) -> None:
-        """The reply may have so many tokens; ``None``: as many as were asked for."""
+    def set_budget(self, tokens: int | None) -> None:
+        """Limit the tokens of the reply; ``None``: to what the request asks for."""
         self.affordable = tokens
 
-    def came_back(self, reply: ModelReply, visible: str, thoughts: str, issuer: str) -> None:
+    def receive(self, reply: ModelReply, visible: str, thoughts: str, issuer: str) -> None:
         """Take the reply, with what is spoken and what is thought in it, and who made it."""
         self.reply, self.visible, self.thoughts, self.issuer = reply, visible, thoughts, issuer
 
@@ -165,8 +165,8 @@ class CurrentCall:
         """A guardrail made this of what is shown of the reply."""
         self.visible = text
 
-    def was_cancelled(self, cancelled: Cancelled, issuer: str) -> None:
-        """A person broke it off; what the model thought until then is kept."""
+    def cancel(self, cancelled: Cancelled, issuer: str) -> None:
+        """Note that the user interrupted the call, and keep what the model thought until then."""
         self.thoughts, self.issuer = cancelled.reasoning, issuer
 
 
@@ -292,14 +292,14 @@ class Recovery:
         """The model went silent too often: it is not asked this time."""
         self.failure, self.silences = failure, 0
 
-    def order(self, repair: str) -> None:
-        """The next BuildMessages is to make this repair, if the table agrees."""
+    def schedule_repair(self, repair: str) -> None:
+        """Make this repair in the next BuildMessages, if the table agrees."""
         self.pending_repair = repair
 
-    def order_cap(self, tokens: int) -> None:
-        """The next request is to ask for no more than so many tokens."""
+    def schedule_cap(self, tokens: int) -> None:
+        """Ask for no more than this number of tokens in the next request."""
         self.output_cap = tokens
-        self.order("output_cap")
+        self.schedule_repair("output_cap")
 
     def drop_scaffold(self) -> None:
         """Send nothing more behind the history."""

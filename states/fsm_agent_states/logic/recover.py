@@ -25,7 +25,7 @@ from fsm_agent.conversation.effects import (
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.limits import output_cap
 from fsm_agent_states.logic.request_context import held_to
-from fsm_agent_states.logic.said import ordered, repaired, say, tell_parts
+from fsm_agent_states.logic.status_lines import ordered, repaired, say, tell_parts
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.replies import scaffold_for
 from fsm_agent_states.turn import TurnState
@@ -105,7 +105,7 @@ def _rekey(turn: TurnState) -> Performed:
     )
     yield from say(f"{recovery.failure_class.replace('_', ' ')}: {switched.detail}")
     if switched.ok:
-        turn.setup.adopt(switched.runtime)
+        turn.setup.switch_runtime(switched.runtime)
         return None
     if failure is not None:
         recovery.failure = replace(failure, refreshable=False, other_keys=0)
@@ -115,7 +115,7 @@ def _rekey(turn: TurnState) -> Performed:
 def _rebuild(turn: TurnState) -> Performed:
     yield from say("the connection is made anew")
     switched: Switched = yield RebuildClient()
-    turn.setup.adopt(switched.runtime)
+    turn.setup.switch_runtime(switched.runtime)
     return (yield from _wait(turn, Wait("rebuild", turn.settings.api_max_retries, "connection rebuilt")))
 
 
@@ -130,7 +130,7 @@ def _fallback(turn: TurnState) -> Performed:
         turn.exhaust("fallbacks")
         yield from say(switched.detail)
         return "failed"
-    turn.setup.switch(switched.runtime)
+    turn.setup.switch_model(switched.runtime)
     turn.accounting.forget()
     recovery.fallback_activated, recovery.silences = True, 0
     recovery.repairs_done, recovery.pending_repair = switched.runtime.repairs, ""
@@ -153,7 +153,7 @@ def _repair(turn: TurnState) -> Performed:
         recovery.suspect(repair)
     if repair == "no_streaming":
         switched: Switched = yield SwitchStreaming()
-        turn.setup.adopt(switched.runtime)
+        turn.setup.switch_runtime(switched.runtime)
     yield from say(repaired(turn, repair))
     if repair in PARTS:
         yield from tell_parts(turn)

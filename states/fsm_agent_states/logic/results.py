@@ -17,7 +17,7 @@ from fsm_agent.conversation.wire import CHARS_PER_TOKEN
 from fsm_agent.support.texts import clean, one_line, shorten
 from fsm_agent_states.logic.calls import Checked
 from fsm_agent_states.logic.parts import ToolRound
-from fsm_agent_states.logic.said import tell_parts
+from fsm_agent_states.logic.status_lines import tell_parts
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.turn import TurnState
 

@@ -28,7 +28,7 @@ from fsm_agent.conversation.effects import (
 from fsm_agent.conversation.messages import ToolCall
 from fsm_agent_states.logic.calls import BRIDGE, PROGRAMMATIC, Checked, check_calls, contended, segments
 from fsm_agent_states.logic.results import changes_files, note_files
-from fsm_agent_states.logic.said import say
+from fsm_agent_states.logic.status_lines import say
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.turn import TurnState
 

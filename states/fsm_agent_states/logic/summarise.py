@@ -23,7 +23,7 @@ from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of, tokens_o
 from fsm_agent.support.texts import split_reasoning
 from fsm_agent_states.logic import context_engine, facts
 from fsm_agent_states.logic.detect import detect
-from fsm_agent_states.logic.said import say, tell_blocked
+from fsm_agent_states.logic.status_lines import say, tell_blocked
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.turn import TurnState
 

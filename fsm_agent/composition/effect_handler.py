@@ -99,7 +99,7 @@ from fsm_agent.toolsets.agent import ChildTask, ToolContext, bridged
 from fsm_agent.toolsets.agent.clarify import answered
 from fsm_agent.toolsets.agent.review import review_of
 from fsm_agent.toolsets.agent.title import TITLE, title_of
-from fsm_agent_states.execute_tools import PROGRAMMATIC
+from fsm_agent_states.logic.calls import PROGRAMMATIC
 
 Ended = ToolOutcome | ProgramAsks | NotYet
 UNASKED = "nobody said yes to it"

@@ -144,7 +144,7 @@ class AgentTurns:
             turn_id=turn_id or new_turn_id(session),
             handoffs=handoffs,
         )
-        state.setup.traced(str(trace))
+        state.setup.set_trace(str(trace))
         log = self._log(state, session)
         log.fence.handed_out = begins is not None
         performer = self._performer(session, state, log.fence, deps, self._output_type(output_type))
@@ -195,7 +195,7 @@ class AgentTurns:
         assert isinstance(recording, ConversationRecording)
         state = continued(position, self.settings)
         # a memory does not learn what a stranger wrote
-        state.setup.belong(
+        state.setup.set_environment(
             attended=self.services.callbacks.has("approval"),
             has_memory=self.services.recall.there and not imported,
         )

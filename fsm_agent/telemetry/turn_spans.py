@@ -61,7 +61,7 @@ class TurnSpans:
     def opened(self) -> None:
         """The turn has its session; what ties it to its span is stored with its next move."""
         if self._whole is not None:
-            self._turn.setup.traced(traceparent_of(self._whole.span))
+            self._turn.setup.set_trace(traceparent_of(self._whole.span))
             self._visited()
 
     def moved(self, step: Step) -> None:

@@ -36,7 +36,7 @@ from fsm_agent import (
 )  # fmt: skip
 from fsm_agent.composition.options import AgentOptions
 from fsm_agent.hooks import ShownCall, ShownRequest
-from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.workers import WORKERS
 from fsm_agent.testing import ScriptedModel, repeat, text
@@ -68,7 +68,7 @@ def warm_up() -> None:
     with folder() as home:
         agent = agent_of(home, Crash())
         asyncio.run(agent.arun("please", conversation_history=HISTORY))
-        agent._store.close()
+        store_for(home).close()
         del agent
     while threading.active_count() > 1:
         WORKERS.rest()

@@ -110,17 +110,16 @@ def test_what_cannot_be_remembered_is_answered_once(tmp_path: Path) -> None:
 def test_nor_does_a_callback_remember_it(tmp_path: Path, said: str) -> None:
     """A name with a wildcard would stand for other tools too."""
     store = Store(tmp_path)
-    approvals = Approvals(
-        Callbacks({"approval": lambda asked: said}), FakeClock(), ApprovalSettings(), 0.01,
-        grants=Grants(lambda: store.database), workdir="/",
-    )  # fmt: skip
+    grants = Grants(lambda: store.database)
 
-    async def asks(name: str) -> bool:
+    async def asks(name: str, **callbacks: Any) -> bool:
+        approvals = Approvals(
+            Callbacks(callbacks), FakeClock(), ApprovalSettings(), 0.01, grants=grants, workdir="/"
+        )
         return (await approvals.ask(AskApproval("c1", name, {}), asyncio.Event())).granted
 
-    assert asyncio.run(asks("dr*")) is (said != "never")
-    assert Grants(lambda: store.database).all() == []
-    approvals._callbacks = Callbacks({})
+    assert asyncio.run(asks("dr*", approval=lambda asked: said)) is (said != "never")
+    assert grants.all() == []
     assert asyncio.run(asks("drop")) is asyncio.run(asks("dr*")) is False
     store.close()
 

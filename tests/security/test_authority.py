@@ -20,7 +20,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.cli import main
 from fsm_agent.debug import DebugSession
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.store import SqliteDatabase, Store
+from fsm_agent.sessions.store import SqliteDatabase, Store, store_for
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.schema import VERSIONS
 from fsm_agent.sessions.store.transfer.export import export_session
@@ -366,7 +366,9 @@ def test_a_yes_among_the_answers_of_a_fork_is_none(tmp_path: Path) -> None:
     fork = own.agent.fork(turn, 3, {"rerun_tools": True})
     asyncio.run(fork._lease.enter())  # type: ignore[attr-defined]  # it is in the store, and no further
     session = own.agent.journal.info(fork.id).session
-    lines = [json.loads(line) for line in export_session(own.agent._store.database, session, raw=True)]
+    lines = [
+        json.loads(line) for line in export_session(store_for(tmp_path / "a").database, session, raw=True)
+    ]
     own.agent.close()
     asked = {"is": "AskApproval", "call_id": "c1", "name": "danger", "arguments": {}}
     entries = [[n, 0, "AskApproval", "done", asked, {"is": "Approval", "granted": True}] for n in range(8)]
@@ -534,7 +536,7 @@ def test_no_change_of_a_file_makes_a_call_run_that_nobody_approved(
             continue  # it stood in what was changed before
     with tempfile.TemporaryDirectory(dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")) as home:
         desk = Desk(Path(home))
-        store = desk.agent._store
+        store = store_for(home)
         try:
             import_lines(store, map(json.dumps, [*lines[:-1], lines[-1] | {"lines": len(lines) - 1}]))
             desk.agent.resume(turn).run()

@@ -14,6 +14,7 @@ from fsm_agent import Agent, Settings
 from fsm_agent.cli import main
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.keyless_environment import keyless_environment
+from fsm_agent.sessions.store import store_for
 from fsm_agent.settings.model import OUR_HEADERS
 from fsm_agent.testing import ScriptedServer, call, status, text, tools
 from tests.helpers.harness import echo
@@ -87,10 +88,11 @@ def test_a_turn_that_is_resumed_has_those_of_its_agent(tmp_path: Path) -> None:
 
         async def cut_off() -> None:
             await turn.step_into()
-            agent._store.let_go(turn.id)
+            store_for(tmp_path).let_go(turn.id)
 
         asyncio.run(cut_off())
-        agent._session().release(agent._session().claim)
+        session = store_for(tmp_path).session(agent.session_id)
+        session.release(session.claim)
         again = made(MODELS[0], server.url, tmp_path, session_id=agent.session_id)
         assert again.resume(turn.id).run().completed
         again.close()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fsm_agent.approvals.repository import Grants
 from fsm_agent.conversation.effects import AskApproval, RunTool
-from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.transfer.export import export_session
 from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.testing import ScriptedModel, call, repeat, tools
@@ -258,7 +258,7 @@ def taken_in(turn: str, lines: Lines, owner: Nobody, home: Path) -> bool:
 
     rules = {"approval": owner.rules, "max_iterations": MOST, "budget": {"grace_call": False}}
     desk = Desk(home, model=ScriptedModel(repeat(again)), answer=owner.answer, settings=rules)
-    store, used = desk.agent._store, True
+    store, used = store_for(home), True
     try:
         import_lines(store, map(json.dumps, [*lines[:-1], lines[-1] | {"lines": len(lines) - 1}]))
         desk.agent.resume(turn).run()

@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 from fsm_agent import Agent, ResultLater, TurnSuspended, tool
 from fsm_agent.cli.insights import RECOVERIES
 from fsm_agent.errors import SessionBusy
-from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.reports.insights import insights
 from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import (
@@ -326,7 +326,7 @@ def test_spans_and_insights_agree(wire: str, tmp_path: Path) -> None:
             clock=FakeClock(), telemetry=seen.given, settings={"prices": prices},
         )  # fmt: skip
         results = [bot.run_conversation("go"), bot.run_conversation("again")]
-        report = insights(bot._store, 1e6, RECOVERIES)
+        report = insights(store_for(tmp_path), 1e6, RECOVERIES)
         bot.close()
         chats = seen.named("chat")
         assert [result.completed for result in results] == [True, False]

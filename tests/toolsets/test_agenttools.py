@@ -15,6 +15,7 @@ from fsm_agent.conversation.compaction.carry import carried_todos
 from fsm_agent.conversation.effects import RunTool
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.errors import ConfigError
+from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools import ToolRunner
 from fsm_agent.toolsets.agent import AGENT_LEVEL
@@ -101,7 +102,7 @@ def test_the_list_lives_with_the_session(tmp_path: Path) -> None:
     one.run_conversation("go")
     assert (ids("s-1"), ids("s-2")) == (["a"], [])
     # it survives a compaction that drops its rows
-    session = one._store.session("s-1")
+    session = store_for(tmp_path).session("s-1")
     session.replace(session.rows[-1:])
     assert ids("s-1") == ["a"]
     # a fork has the list of its moment
@@ -180,7 +181,7 @@ def test_what_a_compaction_took_out_can_be_had_back_word_for_word(tmp_path: Path
         secret = " the password of the walrus is tusk-77" if n == 12 else ""
         one.run_conversation(f"line {n} {long}{secret}")
     assert "walrus" not in str(one.compact())
-    assert "tusk-77" not in str(one._session().rows)
+    assert "tusk-77" not in str(store_for(tmp_path).session(one.session_id).rows)
     found = told(one.run_conversation("what was the password of the walrus?"))[-1]
     (hit,) = found["messages"]
     assert "tusk-77" in hit["text"]

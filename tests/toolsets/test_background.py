@@ -16,6 +16,7 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.conversation.history_rules import violations
+from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import ScriptedServer, call, repeat, text, tools
 from fsm_agent.testing.wirerows import chat_rows
 from tests.helpers.families import Lines, Stay, delegate, model, told
@@ -348,11 +349,12 @@ def test_a_report_that_was_handed_out_but_not_stored_comes_again(tmp_path: Path,
 
         async def cut_off() -> None:
             await turn.step_into()
-            one._store.let_go(turn.id)
+            store_for(tmp_path).let_go(turn.id)
 
         asyncio.run(cut_off())
         assert turn.snapshot()["seq"] == 0
-        one._session().release(one._session().claim)
+        session = store_for(tmp_path).session("s-1")
+        session.release(session.claim)
     with agent(tmp_path, {"go": [text("heard"), text("nothing new")]}, requests, session_id="s-1") as other:
         if how == "resumed":
             other.resume(turn.id).run()

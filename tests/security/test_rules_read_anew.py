@@ -102,7 +102,7 @@ def test_what_needed_no_yes_then_and_is_forbidden_now_does_not_run(tmp_path: Pat
 def test_a_turn_that_goes_on_keeps_its_limits_and_has_no_rules_of_its_own(tmp_path: Path) -> None:
     before = {"approval": {"bypass": True}, "max_iterations": 7}
     turn, _ = left_at(tmp_path, lambda happened: happened.state == "ExecuteTools", NOTE, settings=before)
-    found = Desk(tmp_path, settings=DENIED).agent.resume(turn)._state.settings  # type: ignore[attr-defined]
+    found = Desk(tmp_path, settings=DENIED).agent.resume(turn).gate.turn.settings  # type: ignore[attr-defined]
     assert (found.max_iterations, found.approval.bypass) == (7, False)
     assert found.approval.policy["note"] == "deny"
 

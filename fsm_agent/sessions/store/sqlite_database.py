@@ -97,8 +97,8 @@ class SqliteDatabase(SqliteWriter):
                 self._create()
             if self._is_current():
                 return self._opened()
-            connection = self._connected()
-            patiently(lambda: self._migrate(connection))
+            with _closed_when_it_fails(self._connected()) as connection:
+                patiently(lambda: self._migrate(connection))
         except (sqlite3.Error, OSError) as error:
             raise as_store_error(error, self.path) from error
         return connection
@@ -154,12 +154,12 @@ class SqliteDatabase(SqliteWriter):
         ).atexit = False  # threads that end with the process may still read
 
     def _connected(self) -> sqlite3.Connection:
-        connection = self._opened()
-        # where it cannot be, the rollback journal stays; another that opens the file just now holds its lock
-        patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
-        connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA wal_autocheckpoint = 1000")
+        with _closed_when_it_fails(self._opened()) as connection:
+            # where it cannot be, the rollback journal stays; another that opens the file now holds its lock
+            patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
+            connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA wal_autocheckpoint = 1000")
         return connection
 
     def _opened(self) -> sqlite3.Connection:
@@ -185,6 +185,15 @@ class SqliteDatabase(SqliteWriter):
         touch(copy)
         with contextlib.closing(sqlite3.connect(copy)) as target:
             connection.backup(target)
+
+
+@contextlib.contextmanager
+def _closed_when_it_fails(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
 
 
 @functools.cache

@@ -35,7 +35,7 @@ from fsm_agent import (
     tool,
 )  # fmt: skip
 from fsm_agent.hooks import ShownCall, ShownRequest
-from fsm_agent.sessions.store import Store, store_for
+from fsm_agent.sessions.store import Store
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.workers import WORKERS
 from fsm_agent.testing import ScriptedModel, repeat, text

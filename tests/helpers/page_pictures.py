@@ -56,8 +56,6 @@ def debugger(folder: Path, picture: Path) -> None:
 
     from fsm_agent.debug import DebugSession
     from fsm_agent.debug.web.serve import DebugServer
-    from fsm_agent.sessions.store import store_for
-    from fsm_agent.support.home import home_of
 
     sys.path.insert(0, str(folder))
     from desk import desk  # type: ignore[import-not-found]

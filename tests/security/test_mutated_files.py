@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fsm_agent.approvals.repository import Grants
 from fsm_agent.conversation.effects import AskApproval, RunTool
-from fsm_agent.sessions.store import Store, store_for
+from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.transfer.export import export_session
 from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.testing import ScriptedModel, call, repeat, tools

@@ -15,7 +15,6 @@ from fsm_agent.conversation.compaction.carry import carried_todos
 from fsm_agent.conversation.effects import RunTool
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools import ToolRunner
 from fsm_agent.toolsets.agent import AGENT_LEVEL

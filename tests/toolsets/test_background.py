@@ -16,7 +16,6 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.conversation.history_rules import violations
-from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import ScriptedServer, call, repeat, text, tools
 from fsm_agent.testing.wirerows import chat_rows
 from tests.helpers.families import Lines, Stay, delegate, model, told

@@ -13,7 +13,6 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.runtime.budget import IterationBudget
-from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
 from tests.helpers.families import Lines, Stay, delegate, model, offered, told
 from tests.helpers.waiting import PATIENCE, until_so

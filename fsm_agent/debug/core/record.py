@@ -218,8 +218,7 @@ class Record:
                 span = (part.turn, part.first, part.last, part.last, like)
                 found |= {seq for (seq,) in c.execute(_FIND_MOVES, (*span, *[like] * 3, limit))}
                 spans = (part.turn, part.first - 1, part.last, part.last, like, like, limit)
-                for sql in (_FIND_EFFECTS, _FIND_SMALL):
-                    found |= {seq + 1 for (seq,) in c.execute(sql, spans)}
+                found |= {seq + 1 for (seq,) in c.execute(_FIND_EFFECTS, spans)}
         last = self.count if self.info.ended is not None else max(found, default=0)
         return sorted({min(seq, last) for seq in found})[:limit]
 
@@ -288,11 +287,6 @@ _FIND_MOVES = (
 _FIND_EFFECTS = (
     f"SELECT seq FROM effects {_SPAN} AND kind <> 'OpenTurn'"  # noqa: S608
     " AND (request LIKE ? ESCAPE '\\' OR reply LIKE ? ESCAPE '\\') ORDER BY seq LIMIT ?"
-)
-_FIND_SMALL = (
-    f"SELECT seq FROM visits, json_each(asked) {_SPAN} AND json_extract(value, '$[4].is') <> 'OpenTurn'"  # noqa: S608
-    " AND (json_extract(value, '$[4]') LIKE ? ESCAPE '\\' OR json_extract(value, '$[5]') LIKE ? ESCAPE '\\')"
-    " ORDER BY seq LIMIT ?"
 )
 
 

@@ -22,7 +22,7 @@ DAY = 86_400.0
 MOST_DAYS = 100_000
 _IN = "IN (SELECT value FROM json_each(?))"
 _OF_TURNS = (
-    "given", "transitions", "effects", "visits", "usage", "unreported", "outbox", "controls", "pending",
+    "given", "transitions", "effects", "usage", "unreported", "outbox", "controls", "pending",
 )  # fmt: skip
 _OF_SESSIONS = ("messages", "transcripts", "session_grants", "delegations", "queued")
 

@@ -15,10 +15,7 @@ turns         one message of a user and what became of it; ``start`` is its snap
 given         the conversation that a caller gave a turn to begin with, apart because a turn's own row is
               written at every move
 transitions   every move, with what it changed (``delta``); the snapshot at a move is the sum of those before
-effects       requests of a state that act or take long, and their replies; ``in_flight`` while nobody knows
-              how one ended
-visits        all other requests of one visit of a state, with their replies, in one text: see
-              ``journal.small_talk``
+effects       requests of a state, and their replies; ``in_flight`` while nobody knows how one ended
 contents      what many turns have alike, by its digest: see ``contents``
 usage         tokens and cost of every request to a model, as they came in
 unreported    what requests are taken to have used beyond that: see ``spending``
@@ -52,7 +49,6 @@ JSON_COLUMNS = {
     "given": ("history",),
     "transitions": ("guards", "changes", "delta"),
     "effects": ("request", "reply"),
-    "visits": ("asked",),
     "contents": ("body",),
     "pending": ("choices", "answer"),
     "queued": ("request",),
@@ -273,15 +269,6 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             id INTEGER PRIMARY KEY,
             digest TEXT NOT NULL UNIQUE,
             body TEXT NOT NULL, body_crc INTEGER
-        )""",
-        """CREATE TABLE visits (
-            turn TEXT NOT NULL REFERENCES turns(id),
-            seq INTEGER NOT NULL,
-            epoch INTEGER NOT NULL,
-            state TEXT NOT NULL,
-            at REAL NOT NULL,
-            asked TEXT NOT NULL, asked_crc INTEGER,
-            PRIMARY KEY (turn, seq, epoch)
         )""",
         """CREATE TABLE unreported (
             id INTEGER PRIMARY KEY,

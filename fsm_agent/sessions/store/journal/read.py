@@ -14,7 +14,6 @@ from fsm_agent.sessions.store.checksum import loads
 from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.contents import delta_of, whole
 from fsm_agent.sessions.store.database import Database
-from fsm_agent.sessions.store.journal.small_talk import EffectRow, effects_of
 from fsm_agent.sessions.store.rows import transcript
 
 
@@ -191,7 +190,7 @@ class Turns:
     def effects(self, turn_id: str, seq: int) -> list[Effect]:
         """What the state asked for that the turn was in after ``seq`` moves."""
         with self._database.reading() as c:
-            return [_effect(row) for row in effects_of(c, _owner_of(c, turn_id, seq), seq)]
+            return [_effect(row) for row in c.execute(_EFFECTS, (_owner_of(c, turn_id, seq), seq))]
 
     def snapshot(self, turn_id: str, seq: int | None = None) -> dict[str, Any]:
         """Every stored field of the turn after ``seq`` moves (default: now, at the end of an ended one);
@@ -268,9 +267,15 @@ def _owner_of(c: SqlConnection, turn_id: str, seq: int) -> str:
     return info.id
 
 
-def _effect(row: EffectRow) -> Effect:
-    _, seq, ordinal, place, state, kind, name, _, _, status, request, reply, at, seconds, origin = row
-    return Effect(seq, ordinal, place, state, kind, name, status, request, reply, at, seconds, origin)
+_EFFECTS = (
+    "SELECT seq, ordinal, place, state, kind, name, status, at, seconds, origin, request, request_crc, reply,"
+    " reply_crc FROM effects WHERE turn = ? AND seq = ? ORDER BY ordinal, place"
+)
+
+
+def _effect(row: tuple[Any, ...]) -> Effect:
+    said, answer = loads(*row[10:12]), None if row[12] is None else loads(*row[12:])
+    return Effect(*row[:7], said, answer, *row[7:10])
 
 
 def _step(row: tuple[Any, ...]) -> Step:

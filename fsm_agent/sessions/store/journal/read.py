@@ -274,8 +274,11 @@ _EFFECTS = (
 
 
 def _effect(row: tuple[Any, ...]) -> Effect:
-    said, answer = loads(*row[10:12]), None if row[12] is None else loads(*row[12:])
-    return Effect(*row[:7], said, answer, *row[7:10])
+    seq, ordinal, place, state, kind, name, status, at, seconds, origin, asked, crc, *said = row
+    reply = None if said[0] is None else loads(*said)
+    return Effect(
+        seq, ordinal, place, state, kind, name, status, loads(asked, crc), reply, at, seconds, origin
+    )
 
 
 def _step(row: tuple[Any, ...]) -> Step:

@@ -15,7 +15,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.contents import forget_unused
 from fsm_agent.sessions.store.database import Database
-from fsm_agent.sessions.store.search.indexing import full_text
+from fsm_agent.sessions.store.search.messages import full_text
 from fsm_agent.sessions.store.store import Store
 
 DAY = 86_400.0

@@ -279,7 +279,7 @@ class TurnLog:
         if not self._sent:
             return
         self._database.hurry()
-        await self._database.landed(self._sent[-1].future)  # jobs are done in the order given
+        await self._database.wait_for(self._sent[-1].future)  # jobs are done in the order given
         sent, self._sent = self._sent, []
         try:
             for group in sent:

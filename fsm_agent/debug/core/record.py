@@ -23,7 +23,7 @@ from fsm_agent.fsm.deltas import patched
 from fsm_agent.fsm.journal import Step
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.contents import delta_of, whole
+from fsm_agent.sessions.store.contents import delta_of, inline
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.rows import transcript
 
@@ -169,7 +169,7 @@ class Record:
         if self._settings is None:
             with self.reading() as c:
                 settings = "SELECT settings, settings_crc FROM turns WHERE id = ?"
-                self._settings = whole(c, *c.execute(settings, (self.turn_id,)).fetchone())
+                self._settings = inline(c, *c.execute(settings, (self.turn_id,)).fetchone())
         return spent_in(self.snapshot(at), self._settings)
 
     def changed(self, at: int) -> list[dict[str, Any]]:

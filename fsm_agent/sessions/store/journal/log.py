@@ -27,7 +27,7 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import contents
 from fsm_agent.sessions.store.checksum import Checked, checked, with_checksum
 from fsm_agent.sessions.store.connection import SqlConnection, conflicts, must
-from fsm_agent.sessions.store.contents import Contents, apart, slim
+from fsm_agent.sessions.store.contents import Contents, deduplicate, shorten_changes
 from fsm_agent.sessions.store.database import Database, Job
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.recording import Origin, Recording
@@ -178,7 +178,7 @@ class TurnLog:
         whoever has the turn now says how it ended."""
         if not self._closed:  # else it was noted, and waits to be written
             delta = self._delta()
-            self._jobs.append(self._end(closing, checked(slim(delta))))
+            self._jobs.append(self._end(closing, checked(shorten_changes(delta))))
             self._closed = True
         try:
             await self._commit()
@@ -331,11 +331,12 @@ class TurnLog:
         turn_id, at = self._turn.turn_id, self._now()
         shared: Contents = {}
         if step.seq == 1:  # here a turn is given its tools, its prompt, its limits
-            delta = apart(delta, shared)
+            delta = deduplicate(delta, shared)
         values = (
             turn_id, step.seq, step.source, step.event, step.dest, step.row, step.exit,
             *(checked(step.guards) if step.guards else _NONE),
-            *(checked(step.changes) if step.changes else _NONE), step.seconds, at, *checked(slim(delta)),
+            *(checked(step.changes) if step.changes else _NONE), step.seconds, at,
+            *checked(shorten_changes(delta)),
         )  # fmt: skip
         moved = (step.seq, step.dest, at, step.exit, turn_id, step.seq - 1)
 
@@ -352,7 +353,7 @@ class TurnLog:
     def _end(self, closing: Closing, delta: Checked) -> Job:
         turn_id, session_id, at = self._turn.turn_id, self.session.id, self._now()
         shared: Contents = {}
-        result = checked(apart(closing.result, shared, long=False, stays="attempts"))
+        result = checked(deduplicate(closing.result, shared, long=False, stays="attempts"))
         ended = (at, closing.exit, closing.outcome, *result, *delta, turn_id)
 
         def end(c: SqlConnection) -> None:

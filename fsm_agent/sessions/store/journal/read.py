@@ -12,7 +12,7 @@ from fsm_agent.fsm.deltas import patched
 from fsm_agent.fsm.journal import Step
 from fsm_agent.sessions.store.checksum import loads
 from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.contents import delta_of, whole
+from fsm_agent.sessions.store.contents import delta_of, inline
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.rows import transcript
 
@@ -209,7 +209,7 @@ class Turns:
         """The result without messages and states; ``None`` until the turn has ended."""
         with self._database.reading() as c:
             row = c.execute("SELECT result, result_crc FROM turns WHERE id = ?", (turn_id,)).fetchone()
-            return whole(c, *row) if row and row[0] else None
+            return inline(c, *row) if row and row[0] else None
 
     def _snapshot(self, c: SqlConnection, turn_id: str, seq: int | None) -> dict[str, Any]:
         info, at_end = _info(c, turn_id), seq is None
@@ -229,7 +229,7 @@ class Turns:
         first = "SELECT history, history_crc FROM given WHERE turn = ?"
         given = c.execute(first, (turn_id,)).fetchone() if seq == 0 else None
         deltas = [*rows, (final, final_crc)] if final and at_end else rows
-        snapshot = patched(whole(c, *start), [delta_of(c, *delta) for delta in deltas]) | {"seq": seq}
+        snapshot = patched(inline(c, *start), [delta_of(c, *delta) for delta in deltas]) | {"seq": seq}
         return snapshot | {"supplied_history": loads(*given)} if given else snapshot
 
     def _moves(self, c: SqlConnection, turn_id: str, first: int, last: int | None) -> list[tuple[Any, ...]]:

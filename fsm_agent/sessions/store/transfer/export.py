@@ -13,7 +13,7 @@ from typing import Any
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.store.checksum import loads
 from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.contents import DELTAS, IN_PARTS, delta_of, whole
+from fsm_agent.sessions.store.contents import DELTAS, IN_PARTS, delta_of, inline
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.lineage import compacted_line
@@ -146,7 +146,7 @@ def _rows(c: SqlConnection, line: type[ExportLine], query: str, ids: str) -> Ite
         for column in line.json_columns():
             text, crc = read[column], read.pop(checksum_of(column))
             if text is not None and column in IN_PARTS.get(line.table, ()):
-                read[column] = (delta_of if column in DELTAS else whole)(c, text, crc)
+                read[column] = (delta_of if column in DELTAS else inline)(c, text, crc)
             elif text is not None:
                 read[column] = loads(text, crc)
         yield read

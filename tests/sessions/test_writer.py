@@ -137,10 +137,13 @@ def test_what_is_done_is_in_the_file_and_nothing_else(database: Small, seed: int
         assert said(database) == wanted
 
 
-def test_jobs_that_wait_share_a_commit(database: Small) -> None:
+def test_jobs_that_wait_share_a_commit_also_with_one_that_is_refused(database: Small) -> None:
     before = database.commits
-    assert together(database, *(say(f"m{n}") for n in range(20))) == [f"m{n}" for n in range(20)]
+    *told, wrong = together(database, *(say(f"m{n}") for n in range(20)), say("half", "m1"))
+    assert told == [f"m{n}" for n in range(20)]
+    assert "UNIQUE" in wrong
     assert database.commits - before <= 3
+    assert said(database) == told
 
 
 def test_a_commit_that_fails_fails_everybody_in_it(database: Small) -> None:

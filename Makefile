@@ -81,6 +81,8 @@ pictures: $(VENV)/developing ## take the pictures of the pages anew: of the real
 	@$(BIN)/python -m tests.browser.pictures
 
 bench: $(VENV)/developing ## what the engine costs beside a bare loop, and a long history and a tool call
+	@$(BIN)/python benchmarks/counts.py
+	@echo
 	@$(BIN)/python benchmarks/engine.py
 	@echo
 	@$(BIN)/python benchmarks/overhead.py

@@ -50,6 +50,7 @@ from fsm_agent.sessions.store import Begun, Claim, ConversationLog, NewTurn
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.conversation_recording import ConversationRecording
+from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.names import name_after
 from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.sessions.store.rewind.edits import edited
@@ -84,9 +85,13 @@ class AgentTurns:
         self._durable: DurableTurns[TurnResult[Any]] = DurableTurns(
             KIND, MACHINE, self.store, self.settings.properties, self.tell, self.limiter
         )
-        self.journal = self._durable.journal
         self._primary = services.backends.runtime()
         self._held = None if child is None else child.session
+
+    @property
+    def journal(self) -> Turns:
+        """What the turns of this home did; asked for the first time, the store is opened."""
+        return self._durable.journal
 
     def tell(self, text: str) -> None:
         """Show a line to people."""

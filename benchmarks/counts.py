@@ -1,0 +1,81 @@
+"""What a round of model and tool costs in calls of functions, and what the first agent loads: figures that
+the clock and other programs do not change.
+
+    python benchmarks/counts.py
+
+A round is one request over HTTP to a model on this machine and one call of a pure tool, with the journal on
+disk and without hooks. Calls are those of the event loop's thread (``cProfile``): what a turn of 100 rounds
+makes more than one of 10, a round.
+``tests/agent/test_counts.py`` holds the ceilings."""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import os
+import pstats
+import subprocess
+import sys
+import tempfile
+
+FEW, ROUNDS = 10, 100
+CEILINGS = {
+    "calls a round": 6_300,
+    "own calls a round": 2_000,
+    "modules of the first Agent": 360,
+    "modules of a Workflow": 146,
+}
+"""More than this is a regression. The aim is 3,000, 900, 150 and 40."""
+LOADED = "import sys; {make}; print(sum(name.startswith('fsm_agent') for name in sys.modules))"
+
+
+def calls(rounds: int = ROUNDS) -> dict[str, int]:
+    """Calls a round: all of them, and those of functions of this project."""
+    few, many = made_in(FEW), made_in(rounds)
+    return {name: (many[name] - few[name]) // (rounds - FEW) for name in many}
+
+
+def made_in(rounds: int) -> dict[str, int]:
+    """Calls in a turn of so many rounds."""
+    from fsm_agent import Agent, tool
+    from fsm_agent.testing import ScriptedServer, call, text, tools
+
+    @tool(effect="pure")
+    def look(at: int) -> str:
+        """Look at the sky."""
+        return f"blue at {at}"
+
+    async def profiled(agent: Agent) -> cProfile.Profile:
+        profile = cProfile.Profile()
+        with profile:
+            await agent.arun("go")
+        return profile
+
+    script = [*(tools(call("look", {"at": number}, f"c{number}")) for number in range(rounds)), text("done")]
+    with tempfile.TemporaryDirectory() as home, ScriptedServer(script) as server:
+        given = {"base_url": server.url, "api_key": "k", "home": home, "tools": [look]}
+        with Agent("openai:m", settings={"max_iterations": rounds + 2}, **given) as agent:
+            stats = pstats.Stats(asyncio.run(profiled(agent))).stats  # type: ignore[attr-defined]
+        assert server.completions == rounds + 1
+    own = sum(entry[1] for (file, _, _), entry in stats.items() if "fsm_agent" in file)
+    every = sum(entry[1] for entry in stats.values())
+    return {"calls a round": every, "own calls a round": own}
+
+
+def modules() -> dict[str, int]:
+    """Modules of this project in a fresh process that made an agent, and in one that named ``Workflow``."""
+
+    def count(make: str) -> int:
+        with tempfile.TemporaryDirectory() as home:
+            code, env = LOADED.format(make=make), {**os.environ, "FSM_AGENT_HOME": home}
+            return int(subprocess.check_output([sys.executable, "-c", code], text=True, env=env))
+
+    return {
+        "modules of the first Agent": count("import fsm_agent; fsm_agent.Agent('openai:m', api_key='k')"),
+        "modules of a Workflow": count("from fsm_agent import Workflow"),
+    }
+
+
+if __name__ == "__main__":
+    for name, value in (calls() | modules()).items():
+        print(f"{name:28} {value:>7,}   at most {CEILINGS[name]:,}")

@@ -21,6 +21,7 @@ from fsm_agent.composition.options import (
 from fsm_agent.conversation.handover import AGENT_NAME
 from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart, Part
 from fsm_agent.errors import ConfigError, SessionBusy, StoreError, TurnFailed
+from fsm_agent.runtime.events import Named, StatusText
 from fsm_agent.support.later import Later
 
 # What turns are made of is loaded when the first agent is made: importing this module is cheap.
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from fsm_agent.conversation.messages import Message
     from fsm_agent.conversation.result import TurnResult
     from fsm_agent.fsm.journal import Step
-    from fsm_agent.fsm.pause_point import PausePoint
     from fsm_agent.hooks import Guardrail, Hooks
     from fsm_agent.memory.provider import MemoryProvider
     from fsm_agent.output import OutputType
@@ -675,7 +675,7 @@ class Agent(Generic[Deps, Out]):
         return engine.ConversationLog(self._store.database, session, state, recording, tell=self._status)
 
     def _status(self, text: str) -> None:
-        self._services.callbacks.emit("status", text)
+        self._services.callbacks.publish(StatusText(text))
 
     def _turn(
         self,
@@ -686,21 +686,16 @@ class Agent(Generic[Deps, Out]):
         enter: Callable[[], Awaitable[Begun]],
         steps: Sequence[Step] = (),
     ) -> Turn[Any]:
-        observer, outer = None, []
-        if self._services.tracing is not None:
-            observer = self._services.tracing.turn(state, partial(self._trace_before, state))
-            performer.observed(observer.first_chunk)
-            outer.append(observer.layer)
-        gate = engine.PausePoint(
-            state, engine.KIND, self.signals, self._store.pause_points, observer=observer
-        )
+        gate = engine.PausePoint(state, engine.KIND, self.signals, self._store.pause_points)
+        performer.follow(state, gate.stream)
+        tracing, before = self._services.tracing, partial(self._trace_before, state)
+        outer = () if tracing is None else (tracing.turn(state, before).at(gate),)
         runner = engine.Runner(
             state,
             engine.MACHINE,
             engine.STATES,
             performer.pipeline(state, gate, *outer),
             log,
-            self._moved(state, performer, log, gate),
             engine.watcher(engine.MACHINE.table, state, self.settings.properties, steps),
         )
         ending = engine.ending_of(
@@ -882,7 +877,7 @@ class Agent(Generic[Deps, Out]):
 
     def _suspended(self, turn_id: str, waits: Sequence[Pending]) -> None:
         about = {"turn_id": turn_id, "pending": [one.to_dict() for one in waits]}
-        self._services.callbacks.emit("event", "turn:suspended", about)
+        self._services.callbacks.publish(Named("turn:suspended", about))
 
     def interrupt(self, message: str | None = None) -> None:
         """Stop the running turn, or the next one before its first request. From any thread; idempotent."""
@@ -1045,23 +1040,6 @@ class Agent(Generic[Deps, Out]):
             recall=recall,
         )
         return await engine.prompt_of(session.prompts, sources, system_message, self._services.clock.now())
-
-    def _moved(
-        self, state: TurnState, performer: EffectHandler, log: ConversationLog, gate: PausePoint
-    ) -> Callable[[Step], None]:
-        books = engine.RequestBooks(state)
-
-        def tell(step: Step) -> None:
-            departed, watched = performer.departed + log.known_replies, gate.debugger is not None
-            assert books.balance(step, departed, watched=watched), f"{step.row}: {books}"
-            performer.moved(step)
-            if self._services.callbacks.hears("transition"):
-                counters = state.counters()
-                self._services.callbacks.emit(
-                    "transition", state.turn_id, step.source, step.event, step.dest, counters
-                )
-
-        return tell
 
 
 def _turn_id(session: Session) -> str:

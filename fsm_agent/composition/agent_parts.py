@@ -12,7 +12,6 @@ from fsm_agent.composition.answers import output_type_again, output_type_of
 from fsm_agent.composition.effect_handler import EffectHandler
 from fsm_agent.composition.handoffs import found_handoff
 from fsm_agent.composition.intake import history_of, message_of
-from fsm_agent.composition.request_books import RequestBooks
 from fsm_agent.composition.turn_wiring import (
     COUNTERS,
     DIGEST,
@@ -73,7 +72,6 @@ __all__ = [
     "PausePoint",
     "PendingItems",
     "Relay",
-    "RequestBooks",
     "RunContext",
     "Runner",
     "SessionLease",

@@ -85,7 +85,9 @@ from fsm_agent.output import NOT_TAKEN, OutputType
 from fsm_agent.runtime import registry
 from fsm_agent.runtime.authority import Admission
 from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
+from fsm_agent.runtime.events import CHANNELS, StatusText, ToolComplete, ToolProgress, ToolStart, Transition
 from fsm_agent.runtime.not_yet import NotYet
+from fsm_agent.runtime.stream import Stream
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.fence import NO_TURN, Fence
 from fsm_agent.sessions.store.pending import Pending, PendingItems
@@ -99,6 +101,7 @@ from fsm_agent.toolsets.agent.clarify import answered
 from fsm_agent.toolsets.agent.review import review_of
 from fsm_agent.toolsets.agent.title import TITLE, title_of
 from fsm_agent_states.execute_tools import PROGRAMMATIC
+from fsm_agent_states.turn import TurnState
 
 Ended = ToolOutcome | ProgramAsks | NotYet
 UNASKED = "nobody said yes to it"
@@ -217,15 +220,6 @@ class EffectHandler:
         self._admission.answered(question, answer)
         return answer
 
-    def observed(self, first_chunk: Callable[[], None]) -> None:
-        """Tell ``first_chunk`` when a model begins to answer."""
-        self._attempts.first_chunk = first_chunk
-
-    @property
-    def departed(self) -> int:
-        """Requests to models that left, as their wires say."""
-        return self._attempts.departed
-
     async def lost(self) -> None:
         """The turn is somebody else's: end what runs for it beside its requests."""
         await self._services.programs.end(self._fence.turn_id)
@@ -289,7 +283,7 @@ class EffectHandler:
         line = self._services.backends.guess
         if line and line not in registry.GUESSES:
             registry.GUESSES.add(line)
-            self._services.callbacks.emit("status", line)
+            self._services.callbacks.publish(StatusText(line))
 
     async def _news(self, *, opening: bool = False) -> tuple[str, ...]:
         """What is to be told of tasks in the background."""
@@ -308,7 +302,7 @@ class EffectHandler:
         missing = await self._services.tools.ready(self._services.signals.event())
         for line in (*self._notices, FROM_A_FILE if self._imported else "", notice, *missing):
             if line:
-                self._services.callbacks.emit("status", line)
+                self._services.callbacks.publish(StatusText(line))
         if self._services.background is not None:
             self._services.background.resumed()
         self._waiting.resumed = True
@@ -380,7 +374,7 @@ class EffectHandler:
         try:
             await services.background.begin([task_of(self.session, self._turn_id, budget)], self._fence)
         except ToolFailure as error:
-            services.callbacks.emit("status", f"{otherwise}: {error}")
+            services.callbacks.publish(StatusText(f"{otherwise}: {error}"))
         return Done()
 
     async def _signals(self, request: CheckSignals) -> Signals:
@@ -421,10 +415,18 @@ class EffectHandler:
         if self._services.hooks.tells("turn_begin"):
             self._services.hooks.tell("turn_begin", self._scene(), said(content))
 
-    def moved(self, step: Step) -> None:
-        """Tell the hooks of a move."""
-        if self._services.hooks.tells("on_move"):
-            self._services.hooks.tell("on_move", self._scene(), step)
+    def follow(self, turn: TurnState, stream: Stream) -> None:
+        """Tell hooks and callbacks of each move."""
+        callbacks, hooks = self._services.callbacks, self._services.hooks
+        if hooks.tells("on_move"):
+            stream.subscribe(lambda step: hooks.tell("on_move", self._scene(), step), Step)
+
+        def moved(step: Step) -> None:
+            if callbacks.hears(Transition):
+                counters = turn.counters()
+                callbacks.publish(Transition(turn.turn_id, step.source, step.event, step.dest, counters))
+
+        stream.subscribe(moved, Step)
 
     async def _check_message(self, request: CheckMessage) -> MessageChecked:
         return await self._services.hooks.message(self._scene(), request.text, beside=request.beside)
@@ -482,7 +484,7 @@ class EffectHandler:
             made = await asyncio.to_thread(checkpoints.make, request.key, tool=request.tool, **about)
         except StoreError as error:
             told = f"no checkpoint of the files before {request.tool}, which runs all the same: {error}"
-            self._services.callbacks.emit("status", told)
+            self._services.callbacks.publish(StatusText(told))
             return FilesKept(problem=str(error))
         return FilesKept(made.id)
 
@@ -498,7 +500,7 @@ class EffectHandler:
             await services.clock.sleep(services.settings.tool.delay)
         if why := await self._blocked(request):
             return ToolOutcome(request.call_id, "denied", DENIED.format(why=why))
-        services.callbacks.emit("tool_start", request.call_id, request.name, dict(request.arguments))
+        services.callbacks.publish(ToolStart(request.call_id, request.name, dict(request.arguments)))
         self._progress("started", request, lambda: str(dict(request.arguments)))
         return await self._ran(request)
 
@@ -531,17 +533,17 @@ class EffectHandler:
         if callbacks.has("after_tool"):
             said = await callbacks.ask("after_tool", call.name, dict(arguments), outcome.text, outcome.status)
             outcome = replace(outcome, text=said) if isinstance(said, str) else outcome
-        callbacks.emit("tool_complete", call.call_id, call.name, arguments, outcome.text, outcome.status)
+        callbacks.publish(ToolComplete(call.call_id, call.name, arguments, outcome.text, outcome.status))
         self._progress("completed", call, lambda: outcome.text)
         return outcome
 
     def _progress(self, what: str, request: RunTool, preview: Callable[[], str]) -> None:
-        if self._services.callbacks.hears("tool_progress"):
-            self._services.callbacks.emit("tool_progress", what, request.name, one_line(preview(), 120))
+        if self._services.callbacks.hears(ToolProgress):
+            self._services.callbacks.publish(ToolProgress(what, request.name, one_line(preview(), 120)))
 
     def _say(self, name: str, text: str) -> None:
         """What a tool says of itself while it runs."""
-        self._services.callbacks.emit("tool_progress", "said", name, text)
+        self._services.callbacks.publish(ToolProgress("said", name, text))
 
     async def _blocked(self, request: RunTool) -> str:
         """Why the call does not run, or nothing; nobody is told before that it starts."""
@@ -644,7 +646,7 @@ class EffectHandler:
             if request in self._services.told:
                 return Done()
             self._services.told.add(request)
-        self._services.callbacks.emit(request.channel, *request.values)
+        self._services.callbacks.publish(CHANNELS[request.channel](*request.values))
         return Done()
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
+from fsm_agent.runtime.events import StatusText
 from fsm_agent.runtime.measures import measured
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.runtime.turn_inbox import TurnInbox
@@ -69,7 +70,9 @@ class TurnDoor:
     def _tell(self, place: Place) -> None:
         run, ahead = PLACES.ahead(place)
         line = f"; {ahead} wait before it" if ahead else ""
-        self._callbacks.emit("status", f"the turn waits: {run} run already, of at most {self._most}{line}")
+        self._callbacks.publish(
+            StatusText(f"the turn waits: {run} run already, of at most {self._most}{line}")
+        )
 
     def close(self) -> None:
         """Send away who waits."""

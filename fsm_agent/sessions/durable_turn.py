@@ -12,7 +12,7 @@ from fsm_agent.fsm.condition_parser import condition, refuse_unknown
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.runner import RunnableTurn, Runner, Stepping
-from fsm_agent.runtime.events import SIZE, Events, ended
+from fsm_agent.runtime.events import SIZE, Events
 from fsm_agent.runtime.registry import running
 from fsm_agent.sessions.session import Moving, Session
 from fsm_agent.sessions.session_lease import SessionLease
@@ -78,7 +78,7 @@ class DurableTurn(Stepping, Generic[Result]):
         self._acquire()
         try:
             with (
-                running(self.id),
+                running(self.gate.stream),
                 Moving(self._session, self._claim),
                 self.gate.stepping(),
                 self._lease.fence,
@@ -97,6 +97,8 @@ class DurableTurn(Stepping, Generic[Result]):
                     self.suspended = await self._lease.suspend()
                 elif happened is None:
                     self.result = await self._lease.finish(self.steps)
+                if happened is not None:
+                    self.gate.stream.publish(happened)
         except OwnershipLost:
             await self._lease.lost()
             self._leave()
@@ -104,12 +106,9 @@ class DurableTurn(Stepping, Generic[Result]):
         except BaseException:
             self._leave()
             raise
-        if happened is not None:
-            self.gate.happened(happened)
-        else:
+        if happened is None:
             self._let_go()
-            self.gate.closed(ended=self.suspended is None, result=self.result)
-            ended(self.id)
+            self.gate.closed("ended" if self.suspended is None else "suspended", self.result)
         return happened
 
     def _acquire(self) -> None:
@@ -124,7 +123,7 @@ class DurableTurn(Stepping, Generic[Result]):
             self._lease.leave()
         self._let_go()
         if held:  # only now: who hears of it may take the turn up at once
-            self.gate.closed(ended=False)
+            self.gate.closed("left")
 
     def _let_go(self) -> None:
         self._session.release(self._claim)
@@ -157,7 +156,7 @@ class DurableTurn(Stepping, Generic[Result]):
         ``size``: events that a slow listener may be behind before some are dropped, see
         ``fsm_agent.runtime.events``."""
         return Events(
-            self.id,
+            self.gate.stream,
             self.arun if run else None,
             size,
             over=self.result is not None or self.suspended is not None,
@@ -196,7 +195,7 @@ class DurableTurn(Stepping, Generic[Result]):
     async def _handed_over(self) -> None:
         await self._lease.hand_over()
         self._let_go()
-        self.gate.closed(ended=False)
+        self.gate.closed("left")
 
     @asynccontextmanager
     async def _admitted(self) -> AsyncIterator[None]:

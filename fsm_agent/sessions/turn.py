@@ -45,7 +45,7 @@ class Turn(DurableTurn[TurnResult[Out]], Generic[Out]):
         before there is one."""
         self._acquire()
         try:
-            with running(self.id):
+            with running(self.gate.stream):
                 async with self._door.passed():
                     yield
         except BaseException:

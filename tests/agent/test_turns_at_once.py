@@ -220,7 +220,7 @@ def test_blocking_work_uses_a_thread_again() -> None:
 def test_an_attempt_that_went_well_costs_nothing_when_nobody_listens() -> None:
     asked = CallModel(ModelRequest(b"{}"), 1, 1)
     nobody: Any = None  # no record is made of it
-    tell_attempt(Callbacks(), asked, nobody, ModelReply("hi"), 0.1, 1)
+    tell_attempt(Callbacks(), asked, nobody, ModelReply("hi"), 0.1, 1, sent=True)
     with pytest.raises(AttributeError):
         tell_attempt(Callbacks({"event": print}), asked, nobody, ModelReply("hi"), 0.1, 1)
 

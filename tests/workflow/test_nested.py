@@ -363,7 +363,8 @@ def test_a_fork_runs_its_inner_turns_itself(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fsm_agent.runtime.registry import ROW_HOOKS
+from fsm_agent.runtime.events import RowTaken
+from fsm_agent.runtime.registry import EVERYWHERE
 from tests.workflow import test_nested
 
 left, when, flow = int(sys.argv[2]), sys.argv[3], test_nested.basket(Path(sys.argv[1]))
@@ -375,7 +376,7 @@ def count(*seen):
         os.kill(os.getpid(), signal.SIGKILL)
 
 if when == "row":
-    ROW_HOOKS.append(count)
+    EVERYWHERE.subscribe(count, RowTaken)
 else:
     orders = flow._inner["order"]
     real = orders._perform

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import weakref
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
 
 from fsm_agent.conversation.effects import CallModel
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.runner import CRASHED
 from fsm_agent.runtime.events import Named, Opened, Stopped
 from fsm_agent.runtime.registry import EVERYWHERE, TURN
+from fsm_agent.runtime.stream import Stream
 
 if TYPE_CHECKING:
     from fsm_agent.fsm.pause_point import PausePoint
@@ -71,19 +73,19 @@ class RequestBooks:
 
 
 class Books:
-    """Those of all turns that run in this process."""
+    """Those of all turns that run in this process. Two that run the same turn each have their own."""
 
     def __init__(self) -> None:
-        self._of: dict[str, RequestBooks] = {}
+        self._of: WeakKeyDictionary[Stream, RequestBooks] = WeakKeyDictionary()
         EVERYWHERE.subscribe(self._heard, Opened, Stopped, Named, Exchange, Step)
 
     def _heard(self, event: Opened | Stopped | Named | Exchange | Step) -> None:
         match event:
             case Opened(gate) if gate.kind.talks:
-                self._of[gate.turn.turn_id] = RequestBooks(gate)
+                self._of[gate.stream] = RequestBooks(gate)
             case Stopped():
-                self._of.pop(TURN.get().turn_id, None)
-        if (books := self._of.get(TURN.get().turn_id)) is None:
+                self._of.pop(TURN.get(), None)
+        if (books := self._of.get(TURN.get())) is None:
             return
         match event:
             case Named(name, data) if name == ATTEMPT:

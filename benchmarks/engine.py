@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent import Agent, tool
+from fsm_agent.agent import Turn
 from fsm_agent.composition.turn_wiring import MACHINE, STATES
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.messages import ModelReply, ToolCall, Usage
@@ -44,7 +45,6 @@ from fsm_agent.fsm.journal import MemoryJournal
 from fsm_agent.fsm.runner import Runner
 from fsm_agent.runtime.ports import StreamSink
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.turn import Turn
 
 WARM = 6
 """Moves of a turn before the clock starts."""

@@ -13,7 +13,7 @@ from fsm_agent.runtime import registry
 from fsm_agent.support.later import loaded
 
 if TYPE_CHECKING:
-    from fsm_agent.agent import Agent
+    from fsm_agent.agent import Agent, Turn
     from fsm_agent.composition.handoffs import Handoff
     from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart
     from fsm_agent.conversation.result import TurnResult
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from fsm_agent.sessions.store import Database
     from fsm_agent.sessions.store.owners import Owners
     from fsm_agent.sessions.store.pending import Pending
-    from fsm_agent.sessions.turn import Turn
     from fsm_agent.settings.model import Settings
     from fsm_agent.support.version import __version__
     from fsm_agent.tools import ResultLater, RunContext, WakeAt, tool
@@ -49,7 +48,7 @@ _HOMES = {
     "RunContext": "fsm_agent.tools",
     "Settings": "fsm_agent.settings.model",
     "Step": "fsm_agent.fsm.runner",
-    "Turn": "fsm_agent.sessions.turn",
+    "Turn": "fsm_agent.agent",
     "TurnFailed": "fsm_agent.errors",
     "TurnResult": "fsm_agent.conversation.result",
     "TurnSuspended": "fsm_agent.errors",

@@ -18,7 +18,6 @@ import dataclasses
 import functools
 import inspect
 import os
-import uuid
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,25 +32,24 @@ from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.nested import Nested, RunTurn, TurnEnded
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.pipeline import Perform, Pipeline
-from fsm_agent.fsm.properties import Watch, watcher
-from fsm_agent.fsm.runner import CRASHED, Runner, State
+from fsm_agent.fsm.properties import Watch
+from fsm_agent.fsm.runner import CRASHED, State
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.runtime.turn_inbox import TurnInbox
-from fsm_agent.sessions.durable_turn import DurableTurn
+from fsm_agent.sessions.durable_turns import DurableTurns, EnterBehind
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.session_lease import SessionLease, TurnEnding
-from fsm_agent.sessions.store import Begun, Claim, Closing, NewTurn, Recording, Store, TurnLog, store_for
-from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
-from fsm_agent.sessions.store.names import find_turn
-from fsm_agent.sessions.store.rewind.positions import Position, forked
+from fsm_agent.sessions.store import Begun, Claim, Closing, NewTurn, Store, TurnLog, store_for
+from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.sessions.store.rewind.positions import Position
 from fsm_agent.sessions.store.rows import asked_words
+from fsm_agent.sessions.turn import DurableTurn, Enter, TurnEnding
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.home import home_of
 
 T = TypeVar("T", bound=BaseTurn)
-OTHERS = ("history", "rows", "block", "meter", "session_id", "parent_session_id", "supplied_history")
+OTHERS = ("history", "rows", "meter", "session_id", "parent_session_id", "supplied_history")
 """Names in a snapshot that mean something of an agent's turn; counters of a table are others."""
 RELIED_ON = ("count", "limit", "spend", "reset", "counters", "put_back")
 """What guards read and rows do: the proofs know no other meaning of it."""
@@ -133,10 +131,14 @@ class Workflow(Generic[T]):
         """Where the turns are: in the home, or in the database that the environment names."""
         return store_for(self.home, "full", Settings().store.database)
 
+    @cached_property
+    def _turns(self) -> DurableTurns[WorkflowResult[T]]:
+        return DurableTurns(self.kind, self._machine, self.store, self.watch)
+
     @property
     def journal(self) -> Turns:
         """What the turns of this home did: their moves, requests, snapshots and results."""
-        return Turns(self.store.database)
+        return self._turns.journal
 
     def start(self, turn: T, session: str | None = None) -> DurableTurn[WorkflowResult[T]]:
         """A turn that has not moved yet. Turns of one ``session`` follow each other; by default each has its
@@ -157,9 +159,7 @@ class Workflow(Generic[T]):
         log = TurnLog(self.store.database, held, turn)
         table = self.kind.table
         new = NewTurn(asked_words(_asked(turn)), table.name, table.digest, parent=parent)
-        return self._turn(
-            turn, held, log, lambda: self.store.begin(held, turn, log.opened, new, log.followed)
-        )
+        return self._turn(turn, log, lambda: self.store.begin(held, turn, log.opened, new, log.followed))
 
     def resume(
         self, session_or_turn_id: str, *, claim: Claim | None = None
@@ -167,21 +167,9 @@ class Workflow(Generic[T]):
         """An unfinished turn, where it was when its process ended: by its id or its beginning, or by its
         session. Requests that were under way then are made again, unless they say that they are unsafe
         (``fsm_agent.request``). Raises ``ConfigError`` when there is nothing to resume,
-        ``SessionBusy`` while another process runs it. ``claim``: the turn was claimed by ``store.claim``, and
-        nobody has to be asked any more."""
-        info = find_turn(self.store, session_or_turn_id).moved_by(self.kind.table.name)
-        session = self.store.resumable(info, claim)
-        turn = self._restored(self.journal.snapshot(info.id), info)
-        log = TurnLog(self.store.database, session, turn)
-
-        async def enter() -> Begun:
-            newest = session.next_number - 1
-            await self.store.take_over(info, session, claim, log.fence, session.version, newest)
-            log.opened()
-            known = Recording.of(self.journal.effects(info.id, info.seq))
-            return Begun(recording=known.unbelieved() if info.imported else known)
-
-        return self._turn(turn, session, log, enter, self.journal.steps(info.id, 1, info.seq))
+        ``SessionBusy`` while another process runs it. ``claim``: what ``store.claim`` gave for the turn; then
+        its owner is not looked for."""
+        return self._turns.resume(session_or_turn_id, claim, self._continued)
 
     def fork(
         self, turn_id: str, at: int, edit: Mapping[str, Mapping[str, Any]] | None = None
@@ -189,33 +177,35 @@ class Workflow(Generic[T]):
         """A new turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves.
         ``edit``: ``counters`` and ``fields`` by name, as JSON values. The old turn stays as it is. Raises
         ``ConfigError``."""
-        info = self.journal.info(turn_id).moved_by(self.kind.table.name)
-        snapshot = self.journal.snapshot(turn_id, at)
-        _edit(snapshot, edit or {})
-        session = self.store.new_session()
-        position = Position(info, snapshot, {}, None, [], [])
-        new_id = f"{turn_id.partition('~')[0]}~{uuid.uuid4().hex[:6]}"
-        write = forked(self.store, position, session, new_id, self.kind.table.digest)
-        turn = self._restored(snapshot, dataclasses.replace(info, seq=at))
+
+        def edited(position: Position) -> Position:
+            _edit(position.snapshot, edit or {})
+            position.recording = position.recording.taken_over()
+            return position
+
+        return self._turns.fork(turn_id, at, edited, self._continued)
+
+    def _continued(
+        self, position: Position, session: Session, enter: EnterBehind
+    ) -> DurableTurn[WorkflowResult[T]]:
+        turn = self._restored(position)
         log = TurnLog(self.store.database, session, turn)
 
-        async def enter() -> Begun:
-            await self.store.written(write)
+        async def reenter() -> Begun:
+            begun = await enter(log.fence)
             log.opened()
-            return Begun()
+            if begun.recording is None or not position.turn.imported:
+                return begun
+            return dataclasses.replace(begun, recording=begun.recording.unbelieved())
 
-        return self._turn(turn, session, log, enter, self.journal.steps(turn_id, 1, at) if at else [])
+        return self._turn(turn, log, reenter, self._turns.steps_before(position, turn.seq))
 
     def _turn(
-        self,
-        turn: T,
-        session: Session,
-        log: TurnLog,
-        enter: Callable[[], Awaitable[Begun]],
-        steps: Sequence[Step] = (),
+        self, turn: T, log: TurnLog, enter: Enter, steps: Sequence[Step] = ()
     ) -> DurableTurn[WorkflowResult[T]]:
         inner: list[PausePoint] = []
         gate = PausePoint(turn, self.kind, _Inbox(turn, inner), self.store.pause_points, inner)
+        session = log.session
 
         def inner_turn(request: RunTurn) -> Awaitable[TurnEnded | NotYet]:
             return self._inner[request.table]._run_to_its_end(request, session, gate)
@@ -223,18 +213,9 @@ class Workflow(Generic[T]):
         def handler_of(kind: type) -> Perform:
             return inner_turn if kind is RunTurn and self._inner else self._perform
 
-        watching = watcher(self.kind.table, turn, self.watch, steps)
         pipeline = Pipeline(turn, handler_of, (gate.layer,))
         gate.joins(pipeline)
-        runner = Runner(turn, self._machine, self.kind.states, pipeline, log, watch=watching)
-        return DurableTurn(
-            turn,
-            runner,
-            session,
-            SessionLease(self.store, turn.turn_id, log, enter, _ending(turn)),
-            gate,
-            steps,
-        )
+        return self._turns.turn(turn, log, gate, pipeline, enter, _ending(turn), steps=steps)
 
     async def _run_to_its_end(self, request: RunTurn, outer: Session, gate: PausePoint) -> TurnEnded | NotYet:
         """The turn of this table that a state of another one asks for, begun or gone on with, unless it has
@@ -255,20 +236,18 @@ class Workflow(Generic[T]):
             return NotYet()
         return TurnEnded(result.exit, values.stored(result.turn))
 
-    def _restored(self, snapshot: Mapping[str, Any], info: TurnInfo) -> T:
-        """The turn that a snapshot is of. One that came in a file has no larger limits than a new one. Raises
+    def _restored(self, position: Position) -> T:
+        """The turn at a position. One that came in a file has no larger limits than a new one. Raises
         ``ConfigError`` when it cannot be made again."""
-        table = self.kind.table
-        last = self.journal.steps(info.id, info.seq, info.seq) if info.seq else []
+        table, info = self.kind.table, position.turn
         known = {row.id: row for row in table.rows}
-        if last and last[0].row not in known:
+        if position.row is not None and position.row not in known:
             raise ConfigError(
-                f"turn {info.id} was moved by another version of the table", last[0].row, "a row of this one"
+                f"turn {info.id} was moved by another version of the table", position.row, "a row of this one"
             )
+        last = None if position.row is None else known[position.row]
         try:
-            turn: T = values.restored(
-                self.turn_type, snapshot, last_transition=known[last[0].row] if last else None
-            )
+            turn: T = values.restored(self.turn_type, position.snapshot, last_transition=last)
             values.stored(turn)
         except (ConfigError, *values.UNREADABLE) as error:
             raise ConfigError(

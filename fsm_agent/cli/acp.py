@@ -56,7 +56,7 @@ class CommandLineHost:
 
     def __init__(self, given: CliOptions) -> None:
         options, choice = options_of(given, None)
-        settings = options.settings
+        settings = options["settings"]
         assert isinstance(settings, Settings)
         known = {kind for kind in get_args(Kind) if choice.facts.can_read(kind)}
         self.reads = frozenset(known | set(settings.parts.assume))
@@ -67,12 +67,12 @@ class CommandLineHost:
         """Make the agent of a session that works in ``workdir``. What comes while a turn runs waits, as in
         ``chat``, if nothing else is said. Raises ``ConfigError``."""
         options, _ = options_of(replace(self._given, session=session), view)
-        settings = options.settings
+        settings = options["settings"]
         assert isinstance(settings, Settings)
         second = settings.interrupt.second_message or "queue"
         interrupt = settings.interrupt.model_copy(update={"second_message": second})
         settings = settings.model_copy(update={"interrupt": interrupt})
-        return Agent.of(replace(options, settings=settings, workdir=workdir))
+        return Agent.of({**options, "settings": settings, "workdir": workdir})
 
 
 class OneLineFormatter(logging.Formatter):

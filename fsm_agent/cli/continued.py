@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fsm_agent.agent import Agent
+from fsm_agent.agent import Agent, Turn
 from fsm_agent.cli.figures import ago
 from fsm_agent.cli.options import CliOptions
 from fsm_agent.cli.run import go
@@ -19,7 +19,6 @@ from fsm_agent.providers.probe import is_loopback
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.names import any_turn, find_turn
-from fsm_agent.sessions.turn import Turn
 
 
 def resume(name: str | None, given: CliOptions, as_json: bool) -> int:

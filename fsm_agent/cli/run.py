@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fsm_agent.agent import Agent
+from fsm_agent.agent import Agent, Turn
 from fsm_agent.cli.approval import attend
 from fsm_agent.cli.figures import dollars
 from fsm_agent.cli.given import agent_of
@@ -26,7 +26,6 @@ from fsm_agent.conversation.parts import FilePart, ImagePart
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.sessions.store.reports.records import spent_in
-from fsm_agent.sessions.turn import Turn
 from fsm_agent.support.texts import one_line
 from fsm_agent.support.threads import in_a_loop
 
@@ -140,8 +139,8 @@ async def played(agent: Agent, turn: Turn, live: ProgressView) -> TurnResult:
 
 def figures(agent: Agent) -> str:
     """How full the window is, and what the session cost so far, in short; empty when neither is known."""
-    assert agent.options.store is not None
-    used, spent = agent.context_used, spent_in(agent.options.store, agent.session_id)
+    assert agent.options["store"] is not None
+    used, spent = agent.context_used, spent_in(agent.options["store"], agent.session_id)
     parts = [f"{used:.0%} context"] if used else []
     return " · ".join([*parts, *([dollars(spent.cost)] if spent.cost else [])])
 

@@ -14,7 +14,7 @@ from typing import get_args
 from rich.console import RenderableType
 from rich.text import Text
 
-from fsm_agent.agent import Content
+from fsm_agent.agent import Content, Turn
 from fsm_agent.cli.commands import CHAT, compacted, help_text, obey
 from fsm_agent.cli.figures import cost, count, tokens
 from fsm_agent.cli.given import agent_of
@@ -32,7 +32,6 @@ from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, OwnershipLost, SessionBusy, StoreError, TurnSuspended
 from fsm_agent.sessions.store.journal.read import TurnInfo
 from fsm_agent.sessions.store.reports.records import spent_in
-from fsm_agent.sessions.turn import Turn
 from fsm_agent.settings.model import SecondMessage
 
 REMINDED = 86_400.0

@@ -6,7 +6,6 @@ import os
 import random
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from fsm_agent.composition.engine_calls import EngineCalls
 from fsm_agent.composition.handoffs import transfer_tools
 from fsm_agent.composition.options import DEFAULT, FILE_SERVERS, AgentOptions
 from fsm_agent.composition.services import HOME_FILES, RESULTS, Services
-from fsm_agent.composition.side_models import by_task
+from fsm_agent.composition.side_models import ENTRY, by_task
 from fsm_agent.conversation.handover import NAME
 from fsm_agent.conversation.wire.options import check_options
 from fsm_agent.errors import ConfigError
@@ -70,28 +69,32 @@ from fsm_agent.toolsets.agent.title import TITLE
 def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) -> Services:
     """The services of an agent; ``make`` makes the agents of its children. Raises ``ConfigError`` for what
     cannot be used."""
-    if not re.fullmatch(NAME, options.name):
+    if not re.fullmatch(NAME, options["name"]):
         allowed = "1 to 48 letters, digits, underscores and dashes"
-        raise ConfigError("the name of an agent cannot be used", options.name, allowed)
-    home = home_of(options.home, os.environ)
+        raise ConfigError("the name of an agent cannot be used", options["name"], allowed)
+    home = home_of(options["home"], os.environ)
     config = config_of(home)
-    settings = Settings.of(options.settings, config.settings)
+    settings = Settings.of(options["settings"], config.settings)
     headers = {name: unkept(text) for name, text in settings.request.headers.items()}
     hide_from_children(
         (*variables_of(config), DATABASE_VARIABLE),
         (*headers.values(), *database_secrets(settings.store.database)),
     )
-    if options.store is not None and not isinstance(options.store, Store):
-        raise ConfigError("store has the wrong type", options.store, "a Store")
-    store = options.store or store_for(home, settings.store.durability, settings.store.database)
-    clock, workdir = options.clock or SystemClock(), workdir_of(options.workdir)
-    told, signals, inherits = Callbacks(options.callbacks), options.inbox or TurnInbox(), options.inherits
+    if options["store"] is not None and not isinstance(options["store"], Store):
+        raise ConfigError("store has the wrong type", options["store"], "a Store")
+    store = options["store"] or store_for(home, settings.store.durability, settings.store.database)
+    clock, workdir = options["clock"] or SystemClock(), workdir_of(options["workdir"])
+    told, signals, inherits = (
+        Callbacks(options["callbacks"]),
+        options["inbox"] or TurnInbox(),
+        options["inherits"],
+    )
     poll, grace = settings.poll.control, settings.tool.interrupt_grace
     learned = LearnedFacts(home, settings.learned.days, clock.now)
     backends, auxiliary, sides, notices = _models(options, config, settings, clock, learned, headers)
     if opened := made_private(home, HOME_FILES):
         notices = (opened, *notices)
-    external = _external(options.memory, clock, settings)
+    external = _external(options["memory"], clock, settings)
     grants = Grants(lambda: store.database, store.now)
     services = Services(
         settings=settings,
@@ -110,27 +113,27 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
         recall=MemoryRecall(external, told, signals),
         learned=learned,
         hooks=HookCalls(
-            options.hooks,
-            options.input_guardrails,
-            options.output_guardrails,
+            options["hooks"],
+            options["input_guardrails"],
+            options["output_guardrails"],
             clock=clock,
             settings=settings,
             tell=lambda text: told.publish(StatusText(text)),
         ),
         checkpoints=Checkpoints(home, workdir, settings.checkpoints),
-        output=output_type_of(options.output_type, settings),
-        tracing=tracing_of(options.telemetry, settings.telemetry),
-        engine=EngineCalls.of(options.context_engine, clock, settings),
+        output=output_type_of(options["output_type"], settings),
+        tracing=tracing_of(options["telemetry"], settings.telemetry),
+        engine=EngineCalls.of(options["context_engine"], clock, settings),
         auxiliary=auxiliary,
-        budget=options.budget,
+        budget=options["budget"],
         notices=notices,
     )
     more = (
         inherits.more
-        if inherits and options.mcp is None
+        if inherits and options["mcp"] is None
         else _servers(options, config, home, workdir, clock, settings)
     )
-    known = replace(named(options, backends), auxiliary=sides)
+    known: AgentOptions = {**named(options, backends), "auxiliary": sides}
     services.child_factory = ChildAgentFactory(make, known, services, more)
     services.background = _background(known, services)
     own, registered = _tools(options, services, external, more)
@@ -159,7 +162,7 @@ def _models(
 ) -> tuple[Backends, tuple[Backend, ...], Mapping[str, Any], tuple[str, ...]]:
     """(the primary with its fallbacks, the models for summaries in the order in which they are tried, usable
     entries for side work by task, entries that cannot be used, in words)."""
-    model = options.model
+    model = options["model"]
     choose = partial(config.chooser, plain_http=settings.credential.plain_http)
     if not (model is None or isinstance(model, str) or hasattr(model, "call")):
         raise ConfigError(
@@ -172,11 +175,11 @@ def _models(
     def first(choice: Choice) -> ModelPort:
         return connect(choice, settings, clock, headers)
 
-    names = ("model", "base_url", "api_key", "api_mode", "context_window")
-    primary = make_backend({name: getattr(options, name) for name in names}, choose, settings, first)
-    fallbacks = config.fallbacks if options.fallbacks is None else options.fallbacks
+    given: Mapping[str, Any] = options
+    primary = make_backend({name: given[name] for name in ENTRY}, choose, settings, first)
+    fallbacks = config.fallbacks if options["fallbacks"] is None else options["fallbacks"]
     chain, notices = fallback_backends(fallbacks, choose, settings, port)
-    sides = by_task(config.auxiliary if options.auxiliary is None else options.auxiliary)
+    sides = by_task(config.auxiliary if options["auxiliary"] is None else options["auxiliary"])
     usable = {
         task: [(spec, one) for spec in specs for one in fallback_backends([spec], choose, settings, port)[0]]
         for task, specs in sides.items()
@@ -188,10 +191,10 @@ def _models(
 
 def named(options: AgentOptions, backends: Backends) -> AgentOptions:
     """The options with the model that was found: children do not look for one again."""
-    if options.model is not None:
+    if options["model"] is not None:
         return options
     chosen = backends.current.choice
-    return replace(options, model=f"{chosen.profile.name}:{chosen.model}", base_url=chosen.base_url)
+    return {**options, "model": f"{chosen.profile.name}:{chosen.model}", "base_url": chosen.base_url}
 
 
 def _tools(
@@ -199,13 +202,14 @@ def _tools(
 ) -> tuple[list[Tool], list[Tool]]:
     """(those that are a part of the agent, all others). A user's tool takes the place of a built-in one of
     its name."""
+    named_groups = options["toolsets"] or ()
     known = sorted((*TOOLSETS, *AGENT_TOOLSETS, FILE_SERVERS, DEFAULT))
-    if unknown := [name for name in options.toolsets if name not in known]:
+    if unknown := [name for name in named_groups if name not in known]:
         raise ConfigError("unknown toolset", unknown[0], ", ".join(known))
-    own = [as_tool(one) for one in (*options.tools, *(external.tools() if external else ()))]
+    own = [as_tool(one) for one in (*(options["tools"] or ()), *(external.tools() if external else ()))]
     names = {one.spec.name for one in own}
-    groups = [name for name in options.toolsets if name in TOOLSETS]
-    mine = [name for name in options.toolsets if name not in BEGIN_TURNS or services.child_factory.allowed]
+    groups = [name for name in named_groups if name in TOOLSETS]
+    mine = [name for name in named_groups if name not in BEGIN_TURNS or services.child_factory.allowed]
     home, settings = services.home, services.settings
     offered = [
         *tools_of(
@@ -222,7 +226,7 @@ def _tools(
     ]
     built_in = [one for one in offered if one.spec.name not in names]
     others = [one.held_by(services) for one in own if isinstance(one, AgentTool)]
-    others += transfer_tools(options.handoffs, settings.delegation.max_handoffs)
+    others += transfer_tools(options["handoffs"], settings.delegation.max_handoffs)
     agent_level = [one for one in built_in if one.spec.name in AGENT_LEVEL]
     outer = [*(one for one in built_in if one.spec.name not in AGENT_LEVEL), *own]
     return [*agent_level, *others], [one for one in outer if not isinstance(one, AgentTool)]
@@ -232,21 +236,21 @@ def _servers(
     options: AgentOptions, config: Config, home: Path, workdir: Path, clock: Clock, settings: Settings
 ) -> ToolSource | None:
     """The MCP servers of an agent that has any: its own, else those of the file if it asks for them."""
-    if options.mcp is None and not (config.mcp and FILE_SERVERS in options.toolsets):
+    if options["mcp"] is None and not (config.mcp and FILE_SERVERS in (options["toolsets"] or ())):
         return None
     from fsm_agent.toolsets.mcp.servers import McpServers
 
-    return McpServers.of(options.mcp, home=home, workdir=workdir, clock=clock, settings=settings)
+    return McpServers.of(options["mcp"], home=home, workdir=workdir, clock=clock, settings=settings)
 
 
 def _background(options: AgentOptions, services: Services) -> Background | None:
     """Tasks in the background are an affair of the agent that a person talks to, not of its children."""
-    if options.inherits is not None:
+    if options["inherits"] is not None:
         return None
     able = (
         services.settings.delegation.background
         and services.child_factory.allowed
-        and "delegate" in options.toolsets
+        and "delegate" in (options["toolsets"] or ())
     )
     background = Background(
         services.child_factory,
@@ -264,7 +268,7 @@ def _background(options: AgentOptions, services: Services) -> Background | None:
 def _quiet(options: AgentOptions, settings: Settings) -> tuple[str, ...]:
     """Tasks in the background whose report nobody reads, that this agent begins."""
     review = (REVIEW,) if settings.memory.review == "child" else ()
-    return (*review, TITLE) if by_task(options.auxiliary)[TITLE] else review
+    return (*review, TITLE) if by_task(options["auxiliary"])[TITLE] else review
 
 
 def _external(memory: MemoryProvider | None, clock: Clock, settings: Settings) -> ExternalMemory | None:

@@ -47,7 +47,7 @@ def agent_tool(options: AgentOptions, settings: Settings, description: str, most
     most = settings.max_iterations if most is None else most
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise ConfigError("max_iterations of as_tool cannot be used", most, "a whole number from 1")
-    name = options.name
+    name = options["name"]
     made = other_agent(name, description or DESCRIBED.format(name=name), OtherAgent(name))
     values = {one.name: getattr(made, one.name) for one in fields(made)}
     return AgentTool(**values, options=options, settings=settings, most=most)

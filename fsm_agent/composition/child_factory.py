@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Any
 
 from fsm_agent.composition.options import AgentOptions, Inherited
@@ -68,9 +67,9 @@ class ChildAgentFactory:
         more: ToolSource | None,
     ) -> None:
         self._make, self._services = make, services
-        self._options = replace(options, mcp=None, handoffs=())  # a child answers its parent
+        self._options: AgentOptions = {**options, "mcp": None, "handoffs": ()}  # a child answers its parent
         self._more = None if more is None else Borrowed(more)
-        self._depth = 0 if options.inherits is None else options.inherits.depth
+        self._depth = 0 if options["inherits"] is None else options["inherits"].depth
         self._settings, self._most = services.settings, services.settings.delegation.max_iterations
         self._other = False
 
@@ -81,14 +80,14 @@ class ChildAgentFactory:
 
     def has_models(self, task: str) -> bool:
         """Say whether there are models for this side task, besides the one in use."""
-        return bool(by_task(self._options.auxiliary)[task])
+        return bool(by_task(self._options["auxiliary"])[task])
 
     def of(self, other: AgentOptions, settings: Settings, most: int) -> ChildFactory:
         """Return where the children come from that are turns of another agent, with its own ``settings``, of
         at most ``most`` iterations. The limits on the tree stay those of its first agent."""
         family = copy.copy(self)
-        hooks = (*self._options.hooks, *other.hooks)
-        family._options = replace(other, handoffs=(), hooks=hooks)
+        hooks = (*self._options["hooks"], *other["hooks"])
+        family._options = {**other, "handoffs": (), "hooks": hooks}
         family._more, family._most = None, most
         family._other = True
         mine = self._settings
@@ -105,13 +104,13 @@ class ChildAgentFactory:
             request = self._settings.request.without_hosted().for_another()
             bounds = {**_few(SIDE_ITERATIONS), "request": request}
         elif order.task_id == REVIEW:
-            groups = [name for name in options.toolsets if name in TOOLSETS]
-            options, more = replace(options, tools=(), toolsets=groups), None
+            groups = [name for name in options["toolsets"] or () if name in TOOLSETS]
+            options, more = {**options, "tools": (), "toolsets": groups}, None
             bounds = _few(self._settings.memory.review_iterations)
         else:
-            own = [one for one in map(as_tool, options.tools) if one.spec.name not in WITHHELD]
-            groups = [name for name in options.toolsets if name not in WITHHELD_TOOLSETS]
-            options = replace(options, tools=own, toolsets=groups)
+            own = [one for one in map(as_tool, options["tools"] or ()) if one.spec.name not in WITHHELD]
+            groups = [name for name in options["toolsets"] or () if name not in WITHHELD_TOOLSETS]
+            options = {**options, "tools": own, "toolsets": groups}
         return self._made(order, options, self._settings.model_copy(update=bounds), more)
 
     def _made(
@@ -128,27 +127,27 @@ class ChildAgentFactory:
         )
         if Turns(services.store.database).info(order.parent_turn).imported:
             approvals = approvals.for_imported()
-        heard = listened(options.callbacks, order.callbacks) if self._other else order.callbacks
+        heard = listened(options["callbacks"], order.callbacks) if self._other else order.callbacks
         return self._make(
-            replace(
-                options,
-                settings=settings,
-                home=services.home,
-                session_id=order.session_id,
-                callbacks=heard,
-                clock=services.clock,
-                budget=order.budget,
-                memory=None,
-                output_type=options.output_type if self._other else None,
-                input_guardrails=options.input_guardrails if self._other else (),
-                output_guardrails=options.output_guardrails if self._other else (),
-                workdir=options.workdir if self._other and options.workdir else services.workdir,
-                store=services.store,
-                inbox=None,
-                telemetry=services.telemetry if options.telemetry is None else options.telemetry,
-                inherits=Inherited(order, self._depth + 1, approvals, more, session),
-                source="child",
-            )
+            {
+                **options,
+                "settings": settings,
+                "home": services.home,
+                "session_id": order.session_id,
+                "callbacks": heard,
+                "clock": services.clock,
+                "budget": order.budget,
+                "memory": None,
+                "output_type": options["output_type"] if self._other else None,
+                "input_guardrails": options["input_guardrails"] if self._other else (),
+                "output_guardrails": options["output_guardrails"] if self._other else (),
+                "workdir": options["workdir"] if self._other and options["workdir"] else services.workdir,
+                "store": services.store,
+                "inbox": None,
+                "telemetry": services.telemetry if options["telemetry"] is None else options["telemetry"],
+                "inherits": Inherited(order, self._depth + 1, approvals, more, session),
+                "source": "child",
+            }
         )
 
     def keep(self, name: str, text: str) -> Saved:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from fsm_agent.composition.options import AgentOptions
+from fsm_agent.composition.services import Services
 from fsm_agent.conversation.handover import HandoffStep
 from fsm_agent.errors import ConfigError
+from fsm_agent.runtime.events import StatusText
 from fsm_agent.settings.model import Settings
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.agent.transfer import transfer_tool
 
+A = TypeVar("A", bound="OptionedAgent")
 Rows = Sequence[Mapping[str, Any]]
 DESCRIBED = "Hand the conversation over to {name}, which then answers the user in your place."
 FORMS = "an Agent, or Handoff(agent)"
@@ -22,6 +25,7 @@ class OptionedAgent(Protocol):
     """What a handoff needs of ``fsm_agent.Agent``."""
 
     settings: Settings
+    session_id: str
 
     @property
     def options(self) -> AgentOptions:
@@ -53,7 +57,7 @@ class Handoff:
                 "input_filter of a handoff cannot be called", input_filter, "a function of rows"
             )
         self._agent = agent
-        self.name: str = self.agent.options.name if name is None else name
+        self.name: str = self.agent.options["name"] if name is None else name
         self.description = description or DESCRIBED.format(name=self.name)
         self.input_filter = input_filter
 
@@ -107,17 +111,75 @@ def found_handoff(options: AgentOptions, last: HandoffStep) -> Handoff:
     for _, one in reached:
         if one.name == last.to:
             return one
-    known = ", ".join(dict.fromkeys((options.name, *(one.name for _, one in reached))))
-    raise ConfigError(f"{options.name} knows no agent of this name", last.to, known)
+    name = options["name"]
+    known = ", ".join(dict.fromkeys((name, *(one.name for _, one in reached))))
+    raise ConfigError(f"{name} knows no agent of this name", last.to, known)
 
 
 def _reached(options: AgentOptions) -> Iterator[tuple[str, Handoff]]:
     """(who can hand over, the handoff), each agent's once, the nearest first."""
-    seen, waiting = {options.name}, deque([(options.name, options)])
+    seen, waiting = {options["name"]}, deque([(options["name"], options)])
     while waiting:
         source, one = waiting.popleft()
-        for handoff in handoffs_of(one.handoffs):
+        for handoff in handoffs_of(one["handoffs"]):
             yield source, handoff
             if handoff.name not in seen:
                 seen.add(handoff.name)
                 waiting.append((handoff.name, handoff.agent.options))
+
+
+class OtherAgents(Generic[A]):
+    """The agents that can take over a conversation of ``agent``: each is made once, with ``make``, in the
+    store and for the people of that agent."""
+
+    def __init__(self, agent: A, services: Services, make: Callable[[AgentOptions], A]) -> None:
+        self._agent, self._services, self._make = agent, services, make
+        self._made: dict[str, A] = {}
+
+    def __iter__(self) -> Iterator[A]:
+        return iter(self._made.values())
+
+    def of(self, handoff: Handoff, session_id: str) -> A:
+        """The agent of a handoff, with the session of the conversation."""
+        if handoff.agent is self._agent:
+            other = self._agent
+        else:
+            if handoff.name not in self._made:
+                self._made[handoff.name] = self._make(self._options(handoff))
+            other = self._made[handoff.name]
+        other.session_id = session_id
+        return other
+
+    def named(self, name: str, session_id: str) -> A:
+        """The agent of this name; ``agent`` itself when it knows no other."""
+        options = self._agent.options
+        if name == options["name"] or not options["handoffs"]:
+            return self._agent
+        try:
+            handoff = found_handoff(options, HandoffStep("", name, "", ""))
+        except ConfigError as error:
+            self._services.callbacks.publish(StatusText(f"{error}; {options['name']} goes on"))
+            return self._agent
+        return self.of(handoff, session_id)
+
+    def _options(self, handoff: Handoff) -> AgentOptions:
+        """The agent's own options, in the store, for the people and within the limits of ``agent``."""
+        own, settings, services = handoff.agent.options, handoff.agent.settings, self._services
+        mine, most = self._agent.options, services.settings.delegation.max_handoffs
+        above = {
+            "delegation": settings.delegation.model_copy(update={"max_handoffs": most}),
+            "limits": settings.limits.within(services.settings.limits),
+        }
+        return {
+            **own,
+            "name": handoff.name,
+            "settings": settings.model_copy(update=above),
+            "home": services.home,
+            "store": services.store,
+            "clock": services.clock,
+            "callbacks": mine["callbacks"] if own["callbacks"] is None else own["callbacks"],
+            "workdir": services.workdir if own["workdir"] is None else own["workdir"],
+            "source": mine["source"],
+            "inbox": services.signals,
+            "telemetry": services.telemetry if own["telemetry"] is None else own["telemetry"],
+        }

@@ -1,12 +1,13 @@
-"""What an agent is made with, as one value."""
+"""The arguments of ``Agent``, stated once: its keywords, the options of children and those of the command
+line derive from ``AgentArguments``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Generic, TypedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, cast
 
-from typing_extensions import TypeVar
+from typing_extensions import TypeVar as DefaultTypeVar
 
 from fsm_agent.conversation.handover import AGENT_NAME
 from fsm_agent.errors import ConfigError, near
@@ -32,17 +33,15 @@ if TYPE_CHECKING:
     from fsm_agent.tools.source import ToolSource
     from fsm_agent.toolsets.agent import ChildTask
 
-Deps = TypeVar("Deps", default=Any)
-Out = TypeVar("Out", default=str)
-Other = TypeVar("Other")
+Deps = DefaultTypeVar("Deps", default=Any)
 T = TypeVar("T")
 
 FILE_SERVERS = "mcp"
 """The toolset of the MCP servers that the config file names."""
 DEFAULT = "default"
 DEFAULT_TOOLSETS = ("core", "memory", "skills", "todo", "sessions", FILE_SERVERS)
-"""What works everywhere. ``delegate`` costs the requests of other turns, ``clarify`` needs a person: those
-are asked for."""
+"""What works everywhere. ``delegate`` costs the requests of other turns, ``clarify`` needs a person: an agent
+has those only when they are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,126 @@ class Inherited:
     approvals: Approvals
     more: ToolSource | None
     session: Session
+
+
+class AgentArguments(TypedDict, total=False):
+    """The keyword arguments of ``Agent`` besides ``output_type``."""
+
+    base_url: str | None
+    """Address of the provider, up to ``/v1``, in place of its own."""
+    api_mode: str | None
+    """How requests are written: ``"chat_completions"``, ``"codex_responses"`` (the Responses API) or
+    ``"anthropic_messages"``; by default what the provider speaks."""
+    api_key: ApiKey
+    """A string, several, or an object with ``get()`` and ``refresh()``; by default the environment's."""
+    context_window: int | None
+    """Tokens that prompt and answer may have together, where it is not known or wrong."""
+    tools: Sequence[Tool | Callable[..., Any]] | None
+    """Functions, decorated with ``tool`` or plain. An agent with ``tools``, ``mcp`` or ``handoffs`` has those
+    and no others, unless ``toolsets`` names some."""
+    toolsets: str | Sequence[str] | None
+    """Names of built-in groups (``fsm_agent.toolsets``, ``fsm_agent.toolsets.agent``), ``mcp`` for the
+    servers of the config file; ``"default"`` for what an agent has that was given no tools; ``[]`` for
+    none."""
+    system_prompt: str | None
+    """Who the agent is, in place of the built-in words. Without built-in tools it is the whole prompt; with
+    them the engine adds rules, directory and date."""
+    fallbacks: Sequence[Mapping[str, Any]] | None
+    """Models that are tried in this order when the model cannot answer: mappings with the keys model (or a
+    port), base_url, api_key, api_mode, context_window. ``None``: the config file's."""
+    settings: Settings | Mapping[str, Any] | None
+    """``Settings``, or a mapping with what differs from them, such as ``{"max_iterations": 20}``."""
+    home: str | os.PathLike[str] | None
+    """Folder with the store, notes and config file; by default ``FSM_AGENT_HOME``, else the platform's."""
+    session_id: str | None
+    """The session to continue, or the name of a new one; by default a new one."""
+    callbacks: object | Mapping[str, Callable[..., Any]] | None
+    """A mapping or an object; see ``fsm_agent.runtime.callbacks``."""
+    clock: Clock | None
+    """Every wait and time limit uses it."""
+    budget: IterationBudget | None
+    """Iterations shared with other agents."""
+    auxiliary: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None
+    """Smaller models for side work: a mapping like those of ``fallbacks``, a list of them, or such lists by
+    task (``summary``, ``web``, ``vision``, ``title``). The main model is used when they fail."""
+    memory: MemoryProvider | None
+    """An external memory besides the files in the home."""
+    context_engine: ContextEngine | None
+    """Decides how a conversation that is too long becomes shorter, in place of the built-in engine
+    (``fsm_agent.conversation.compaction``); children have it, too."""
+    hooks: Sequence[Hooks]
+    """Your code that sees what passes through its turns, and may change or refuse it (``fsm_agent.hooks``);
+    children have them, too."""
+    input_guardrails: Sequence[Guardrail | Callable[..., Any]]
+    """Functions that look at a message before it is sent."""
+    output_guardrails: Sequence[Guardrail | Callable[..., Any]]
+    """Functions that look at an answer before it is delivered."""
+    mcp: Mapping[str, Any] | None
+    """MCP servers by name instead of those in ``config.toml``, see ``fsm_agent.toolsets.mcp``."""
+    workdir: str | os.PathLike[str] | None
+    """Folder that the tools for files and commands work in; by default the current one."""
+    store: Store | None
+    """A store that is open already, in place of the home's."""
+    inherits: Inherited | None
+    """What a child has of its parent; the engine passes it."""
+    source: str
+    """What its new sessions are begun by, in lists and insights."""
+    name: str
+    """What other agents, and people who read what it did, call it."""
+    handoffs: Sequence[Handoff | OptionedAgent]
+    """Agents that it can hand a conversation to, or a ``Handoff`` for each. A message goes to the agent that
+    has the conversation; ``speaker()`` is the one that answered last."""
+    inbox: TurnInbox | None
+    """Where interrupts and steering arrive; the engine passes the one of the agent whose conversation it
+    continues."""
+    telemetry: Telemetry | bool | None
+    """Whether its turns, and those of its children and of agents that it hands over to, are reported to
+    OpenTelemetry, and where (``fsm_agent.telemetry``); by default the setting."""
+
+
+class AgentOptions(AgentArguments, total=False):
+    """All arguments of an agent as one value, which ``Agent.of`` makes an agent of. Those of a child are made
+    from its parent's: ``{**options, "name": …}``."""
+
+    model: str | ModelPort | None
+    output_type: Any
+
+
+class TurnArguments(TypedDict, Generic[Deps], total=False):
+    """The arguments of ``Agent.start``, where they are described, besides the message and ``output_type``."""
+
+    system_message: str | None
+    conversation_history: Sequence[Mapping[str, Any] | Message] | None
+    task_id: str | None
+    ephemeral_prompt: str | None
+    deps: Deps | None
+
+
+ARGUMENTS = ("model", *AgentArguments.__annotations__, "output_type")
+DEFAULTS: AgentOptions = {
+    "tools": (), "hooks": (), "input_guardrails": (), "output_guardrails": (), "handoffs": (),
+    "source": "python", "name": AGENT_NAME,
+}  # fmt: skip
+"""Of arguments whose default is not ``None``."""
+SEQUENCES = ("tools", "hooks", "input_guardrails", "output_guardrails")
+
+
+def options_of(given: AgentOptions) -> AgentOptions:
+    """All options of an agent, checked, with the default of each that is not given. Raises ``ConfigError``
+    for an argument that ``Agent`` does not have, and for one of a wrong type."""
+    if unknown := [name for name in given if name not in ARGUMENTS]:
+        raise unknown_argument(unknown[0])
+    has_tools = given.get("tools") is not None or bool(given.get("mcp")) or bool(given.get("handoffs"))
+    options: dict[str, Any] = {**dict.fromkeys(ARGUMENTS), **DEFAULTS, **given}
+    for name in SEQUENCES:
+        options[name] = sequence_of(name, () if options[name] is None else options[name])
+    options["toolsets"] = toolsets_of(options["toolsets"], has_tools=has_tools)
+    return cast(AgentOptions, options)
+
+
+def has_built_in_tools(options: AgentOptions) -> bool:
+    """Say whether the agent works with tools of ours, and so on this machine."""
+    return any(name != FILE_SERVERS for name in options["toolsets"] or ())
 
 
 def sequence_of(name: str, given: Iterable[T]) -> tuple[T, ...]:
@@ -84,13 +203,12 @@ def unknown_argument(name: str) -> ConfigError:
     """The error for an argument that ``Agent`` does not have: with what it is called here, if anything."""
     from fsm_agent.settings.model import Settings
 
-    known = [one.name for one in fields(AgentOptions)]
     if name in EQUIVALENTS:
         allowed = EQUIVALENTS[name]
     elif name in Settings.model_fields:
         allowed = f'settings={{"{name}": …}}'
     else:
-        allowed = near(name, known)
+        allowed = near(name, ARGUMENTS)
     return ConfigError("unknown argument of Agent", name, allowed)
 
 
@@ -105,92 +223,3 @@ def toolsets_of(given: str | Sequence[str] | None, *, has_tools: bool) -> tuple[
         raise ConfigError("toolsets has the wrong type", given, allowed)
     expanded = (one for name in names for one in (DEFAULT_TOOLSETS if name == DEFAULT else (name,)))
     return tuple(dict.fromkeys(expanded))
-
-
-@dataclass(frozen=True, kw_only=True)
-class AgentOptions:
-    """The arguments of ``Agent``, which says what they mean, by their names and with their defaults. The
-    services of an agent are composed from it; the options of a child are made from it with
-    ``dataclasses.replace``. ``inbox``: what people say to it, where it goes on with the conversation of
-    another agent, which has the same."""
-
-    model: str | ModelPort | None = None
-    base_url: str | None = None
-    api_mode: str | None = None
-    api_key: ApiKey = None
-    context_window: int | None = None
-    tools: Sequence[Tool | Callable[..., Any]] = ()
-    toolsets: Sequence[str] = ()
-    system_prompt: str | None = None
-    output_type: Any = None
-    fallbacks: Sequence[Mapping[str, Any]] | None = None
-    settings: Settings | Mapping[str, Any] | None = None
-    home: str | os.PathLike[str] | None = None
-    session_id: str | None = None
-    callbacks: object | Mapping[str, Callable[..., Any]] | None = None
-    clock: Clock | None = None
-    budget: IterationBudget | None = None
-    auxiliary: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None
-    memory: MemoryProvider | None = None
-    context_engine: ContextEngine | None = None
-    hooks: Sequence[Hooks] = ()
-    input_guardrails: Sequence[Guardrail | Callable[..., Any]] = ()
-    output_guardrails: Sequence[Guardrail | Callable[..., Any]] = ()
-    mcp: Mapping[str, Any] | None = None
-    workdir: str | os.PathLike[str] | None = None
-    store: Store | None = None
-    inherits: Inherited | None = None
-    source: str = "python"
-    name: str = AGENT_NAME
-    handoffs: Sequence[Handoff | OptionedAgent] = ()
-    inbox: TurnInbox | None = None
-    telemetry: Telemetry | bool | None = None
-
-    @property
-    def has_built_in_tools(self) -> bool:
-        """Say whether it works with tools of ours, and so on this machine."""
-        return any(name != FILE_SERVERS for name in self.toolsets)
-
-
-class AgentArguments(TypedDict, total=False):
-    """The arguments of ``Agent`` besides ``model`` and ``output_type``, for type checkers."""
-
-    base_url: str | None
-    api_mode: str | None
-    api_key: ApiKey
-    context_window: int | None
-    tools: Sequence[Tool | Callable[..., Any]] | None
-    toolsets: str | Sequence[str] | None
-    system_prompt: str | None
-    fallbacks: Sequence[Mapping[str, Any]] | None
-    settings: Settings | Mapping[str, Any] | None
-    home: str | os.PathLike[str] | None
-    session_id: str | None
-    callbacks: object | Mapping[str, Callable[..., Any]] | None
-    clock: Clock | None
-    budget: IterationBudget | None
-    auxiliary: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None
-    memory: MemoryProvider | None
-    context_engine: ContextEngine | None
-    hooks: Sequence[Hooks]
-    input_guardrails: Sequence[Guardrail | Callable[..., Any]]
-    output_guardrails: Sequence[Guardrail | Callable[..., Any]]
-    mcp: Mapping[str, Any] | None
-    workdir: str | os.PathLike[str] | None
-    store: Store | None
-    inherits: Inherited | None
-    source: str
-    name: str
-    handoffs: Sequence[Handoff | OptionedAgent]
-    inbox: TurnInbox | None
-    telemetry: Telemetry | bool | None
-
-
-class TurnArguments(TypedDict, Generic[Deps], total=False):
-    """The arguments of ``Agent.start`` besides the message and ``output_type``, for type checkers."""
-
-    system_message: str | None
-    conversation_history: Sequence[Mapping[str, Any] | Message] | None
-    task_id: str | None
-    ephemeral_prompt: str | None
-    deps: Deps | None

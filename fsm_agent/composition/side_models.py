@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from fsm_agent.composition.options import AgentOptions
 from fsm_agent.errors import ConfigError
@@ -37,9 +36,11 @@ def asked_by(options: AgentOptions, task: str) -> AgentOptions:
     """Return the options of an agent whose turns are requests for ``task``: its models first, then the model
     in use with its fallbacks, which may read no images and are not asked about them when others can be.
     ``options`` name a model."""
-    own = {name: value for name in ENTRY if (value := getattr(options, name)) is not None}
-    chain = list(by_task(options.auxiliary)[task])
+    given: Mapping[str, Any] = options
+    own = {name: given[name] for name in ENTRY if given[name] is not None}
+    chain = list(by_task(options["auxiliary"])[task])
     if task != "vision" or not chain:
-        chain += [own, *(options.fallbacks or ())]
+        chain += [own, *(options["fallbacks"] or ())]
     first: dict[str, Any] = dict.fromkeys(ENTRY) | dict(chain[0])
-    return replace(options, **first, fallbacks=chain[1:], tools=(), toolsets=())
+    changes = {**first, "fallbacks": chain[1:], "tools": (), "toolsets": ()}
+    return cast(AgentOptions, {**options, **changes})

@@ -12,6 +12,7 @@ from fsm_agent.conversation.exit_reason import ExitReason, Outcome
 from fsm_agent.conversation.handover import HandoffStep
 from fsm_agent.conversation.result import TurnResult, TurnUsage, VisitedState
 from fsm_agent.errors import ConfigError, StoreError
+from fsm_agent.fsm.base_turn import with_counters
 from fsm_agent.fsm.codec import restored
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.machine import Machine
@@ -20,11 +21,11 @@ from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.providers.prices import total_cost
 from fsm_agent.runtime.authority import SETTINGS
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.session_lease import TurnEnding
 from fsm_agent.sessions.store import Closing, Store
 from fsm_agent.sessions.store.rewind.positions import Position
 from fsm_agent.sessions.store.search.indexing import keep_up
 from fsm_agent.sessions.store.transfer.trajectory import save_trajectory
+from fsm_agent.sessions.turn import TurnEnding
 from fsm_agent.settings.model import Settings, Storage
 from fsm_agent_states.build_messages import build_messages, recompose
 from fsm_agent_states.call_llm import call_llm
@@ -36,10 +37,10 @@ from fsm_agent_states.execute_tools import execute_tools
 from fsm_agent_states.finalize import finalize
 from fsm_agent_states.prepare import prepare
 from fsm_agent_states.table import TURN
-from fsm_agent_states.turn import TurnState, limits_of
+from fsm_agent_states.turn import COUNTERS, TurnState, limits_of
 
 __all__ = [
-    "COUNTERS", "DIGEST", "KIND", "MACHINE", "STATES",
+    "DIGEST", "KIND", "MACHINE", "STATES",
     "TurnState", "compacted", "continued", "ending_of", "joined", "recompose", "reopened", "result_of",
 ]  # fmt: skip
 
@@ -66,7 +67,6 @@ DIGEST = TURN.digest
 COMPACTING = Machine(COMPACTION)
 """Moves a compaction that a person asks for."""
 LIMITED = frozenset({ExitReason.COST_LIMIT, ExitReason.TOKEN_LIMIT, ExitReason.TIME_LIMIT})
-COUNTERS = frozenset(counter.name for counter in TURN.counters)
 
 
 async def compacted(turn: TurnState, perform: Perform) -> None:
@@ -104,11 +104,8 @@ def continued(position: Position, live: Settings | None = None) -> TurnState:
         rows=[row for _, row in position.own],
         last_transition=TURN.row(position.row) if position.row else None,
     )
-    for name, count in turn.counters().items():
-        if not isinstance(count, int) or count < 0:  # below 0 a budget would be larger than its limit
-            raise ConfigError(
-                f"counter {name} of {turn.turn_id} cannot be used", count, "a whole number from 0"
-            )
+    # below 0 a budget would be larger than its limit
+    turn.put_back(with_counters(COUNTERS, turn.counts), turn.limits)
     return turn
 
 
@@ -155,7 +152,7 @@ async def result_of(
 ) -> TurnResult[Any]:
     """The one place that makes a ``TurnResult``."""
     setup, accounting, recovery, ending = turn.setup, turn.accounting, turn.recovery, turn.ending
-    reason = ending.exit or ExitReason.LOCAL_PROCESSING_ERROR
+    reason = turn.exit or ExitReason.LOCAL_PROCESSING_ERROR
     outcome, usage = reason.outcome, TurnUsage.of(accounting.usage)
     session.turns += 1
     session.usage += accounting.usage
@@ -168,7 +165,7 @@ async def result_of(
         final_response=ending.final_response,
         output=await _output(turn, answers),
         messages=[row.to_dict() for row in turn.history],
-        api_calls=turn.iterations,
+        api_calls=turn.count("iterations"),
         attempts=accounting.request_count,
         tried=accounting.request_count + accounting.unsent,
         completed=outcome is Outcome.COMPLETED,
@@ -221,7 +218,7 @@ async def result_of(
 
 async def _output(turn: TurnState, answers: Answers | None) -> Any:
     """What the turn answered with, as a value; that of a last word only if it is an answer by chance."""
-    reason, last = turn.ending.exit, turn.rows[-1] if turn.rows else None
+    reason, last = turn.exit, turn.rows[-1] if turn.rows else None
     answered = reason is not None and reason.outcome is Outcome.COMPLETED
     if not answered and reason is not ExitReason.MAX_ITERATIONS_SUMMARY:
         return None

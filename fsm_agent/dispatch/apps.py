@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.agent import Agent
+from fsm_agent.composition.options import AgentOptions
 from fsm_agent.dispatch.port import Order
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store
@@ -50,9 +51,14 @@ class App:
         """The agent that runs a turn of this order, in the store of the worker, and the ``deps`` of its
         tools. Raises ``ConfigError``."""
         agent, deps = self._made(order)
-        callbacks = agent.options.callbacks
-        there = replace(agent.options, session_id=order.session, store=self.store, home=self.store.home)
-        return Agent.of(replace(there, callbacks=callbacks, source=_source(agent.options.source))), deps
+        there: AgentOptions = {
+            **agent.options,
+            "session_id": order.session,
+            "store": self.store,
+            "home": self.store.home,
+            "source": _source(agent.options["source"]),
+        }
+        return Agent.of(there), deps
 
     def _made(self, order: Order | None) -> tuple[Agent[Any, Any], Any]:
         try:

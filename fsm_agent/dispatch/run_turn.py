@@ -19,8 +19,7 @@ from fsm_agent.sessions.store.queued import claim_queued, found, withdraw
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from fsm_agent.agent import Agent
-    from fsm_agent.sessions.turn import Turn
+    from fsm_agent.agent import Agent, Turn
 
 log = logging.getLogger(__name__)
 MakeAgent = Callable[[Order], "tuple[Agent[Any, Any], Any]"]

@@ -22,7 +22,7 @@ from fsm_agent.fsm.table import Row, Table
 OutcomeName = Literal["completed", "failed", "partial", "interrupted"]
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class BaseTurn:
     """Where a turn is in its table, and what it has counted. Its own fields are positional, these are
     keywords.

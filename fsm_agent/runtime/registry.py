@@ -35,7 +35,7 @@ TRACE_HEADERS          what ties this task's request to    a span of a request, 
 
 Beside it there are the engine's own event loop (``fsm_agent.support.threads.LOOP``), its threads for what
 blocks (``fsm_agent.support.workers.WORKERS``), the places of running turns
-(``fsm_agent.runtime.turn_places.PLACES``), and caches of pure functions, which can be emptied at any time.
+(``fsm_agent.runtime.turn_limiter``), and caches of pure functions, which can be emptied at any time.
 """
 
 from __future__ import annotations

@@ -1,53 +1,301 @@
-"""``Turn``: a turn of an ``Agent``."""
+"""``DurableTurn``: one turn in the hands of its user. Run it, step through it, look at it; it is stored as it
+goes.
+
+It owns the turn's stay in its session. The first step takes the session, in this process and in the store;
+each step runs inside the fence of the turn's epoch; the last one writes the result and releases the session.
+A turn that is cancelled, suspended or handed over releases it as well, behind a whole move, so that any
+process can resume it. (Why: decisions 48 and 49.)
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
-from typing import Any, Generic
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from typing_extensions import TypeVar
-
-from fsm_agent.conversation.result import TurnResult
-from fsm_agent.fsm.journal import Step
+from fsm_agent.errors import OwnershipLost, StaleCopyError, TurnSuspended
+from fsm_agent.fsm.condition_parser import condition, refuse_unknown
+from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import PausePoint
-from fsm_agent.fsm.runner import RunnableTurn, Runner
+from fsm_agent.fsm.runner import RunnableTurn, Runner, Stepping
+from fsm_agent.runtime.events import SIZE, Events
 from fsm_agent.runtime.registry import running
-from fsm_agent.runtime.turn_door import TurnDoor
-from fsm_agent.sessions.durable_turn import DurableTurn
-from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.session_lease import SessionLease
+from fsm_agent.runtime.turn_limiter import TurnLimiter
+from fsm_agent.sessions.session import Moving
+from fsm_agent.sessions.store import Begun, Closing, Store, TurnLog
+from fsm_agent.sessions.store.pending import Pending, PendingItems
+from fsm_agent.support.threads import LOOP, warn_if_blocking
 
-Out = TypeVar("Out", default=Any)
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+Enter = Callable[[], Awaitable[Begun]]
+"""Takes the session before the first move."""
 
 
-class Turn(DurableTurn[TurnResult[Out]], Generic[Out]):
-    """One message of a user and what becomes of it. ``result`` is a ``TurnResult`` once it has ended,
-    ``None`` before. ``door``: where it waits until it may run; who makes its steps one by one does not
-    wait."""
+async def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnding(Generic[Result]):
+    """What the owner of a turn does at its end. ``result`` makes the result from the moves; ``closing`` says
+    what of it is stored; ``follow_up`` does what may wait until then, and returns what failed; ``noted`` puts
+    (was it stored, what went wrong) into the result. ``suspended`` receives what a suspended turn waits for;
+    ``lost`` stops what runs for a turn that another process took over."""
+
+    result: Callable[[list[Step]], Awaitable[Result]]
+    closing: Callable[[Result], Closing]
+    noted: Callable[[Result, bool, str], Result]
+    follow_up: Callable[[], str] = lambda: ""
+    suspended: Callable[[tuple[Pending, ...]], None] = lambda waits: None
+    lost: Callable[[], Awaitable[None]] = _nothing
+
+
+class DurableTurn(Stepping, Generic[Result]):
+    """A turn that has not moved yet, is moving, or has ended; of an ``Agent`` or of a ``Workflow``.
+
+    It holds the session from its first move to its end, so a second turn on it raises ``SessionBusy``.
+    ``result`` is ``None`` until the turn has ended. ``suspended``: what it waits for, when it was suspended
+    for a reply that comes later; this object does not move any more then, and ``resume`` gives another one.
+    ``enter`` takes the session. ``limiter``: where ``run`` and ``arun`` wait for their place; single steps do
+    not wait."""
 
     def __init__(
         self,
         state: RunnableTurn,
         runner: Runner,
-        session: Session,
-        lease: SessionLease[TurnResult[Out]],
+        store: Store,
+        turn_log: TurnLog,
+        enter: Enter,
+        ending: TurnEnding[Result],
         gate: PausePoint,
-        door: TurnDoor,
         steps: Iterable[Step] = (),
+        *,
+        tell: Callable[[str], None] = lambda text: None,
+        limiter: TurnLimiter | None = None,
     ) -> None:
-        super().__init__(state, runner, session, lease, gate, steps)
-        self._door = door
+        self.result: Result | None = None
+        self.suspended: tuple[Pending, ...] | None = None
+        self.steps: list[Step] = list(steps)
+        self.gate = gate
+        self._state, self._runner, self._session = state, runner, turn_log.session
+        self._store, self._log, self._ending, self._tell = store, turn_log, ending, tell
+        self._enter_once: Enter | None = enter
+        self._limiter = limiter
+        self._holding, self._claim = False, 0
+        self._running_on = False
 
-    @asynccontextmanager
-    async def _admitted(self) -> AsyncIterator[None]:
-        """Wait for a place, and keep the session meanwhile. Raises ``ConfigError`` when the agent is closed
-        before there is one."""
+    @property
+    def id(self) -> str:
+        """The id of the turn."""
+        return self._state.turn_id
+
+    @property
+    def state(self) -> str:
+        """The name of the state that the turn is in."""
+        return self._state.state
+
+    @property
+    def pipeline(self) -> Any:
+        """What performs the requests of the turn; ``print`` lists its layers."""
+        return self._runner.perform
+
+    def snapshot(self) -> dict[str, Any]:
+        """State, counters, limits and facts as plain values; a copy."""
+        return self._state.dump()
+
+    def lose(self, why: str) -> None:
+        """Stop at once, because another process has the turn; ``why`` in a line. What the turn waits for is
+        cancelled, nothing more is written, and ``OwnershipLost`` is raised where it runs. Thread-safe."""
+        self._log.fence.lose(why)
+
+    # Steps
+
+    async def step_into(self) -> Exchange | Step | None:
+        """One request and its reply, or the move that ends the state; ``None`` when the turn has ended, or
+        is suspended. Raises ``OwnershipLost`` when another process has the turn."""
+        if self.result is not None or self.suspended is not None:
+            return None
         self._acquire()
         try:
-            with running(self.gate.stream):
-                async with self._door.passed():
-                    yield
+            with (
+                running(self.gate.stream),
+                Moving(self._session, self._claim),
+                self.gate.stepping(),
+                self._log.fence,
+            ):
+                if not (self._holding or self._runner.ended):
+                    await self._enter()
+                if self.gate.debugger is not None:
+                    await self.gate.debugger.passing()
+                # a move that people look at is on disk before they see it
+                self._log.looked_at = not self._running_on or self.gate.debugger is not None
+                happened = await self._runner.step_into()
+                if isinstance(happened, Step):
+                    self.steps.append(happened)
+                elif self._runner.suspended:
+                    self.suspended = await self._suspend()
+                elif happened is None:
+                    self.result = await self._finish()
+                if happened is not None:
+                    self.gate.stream.publish(happened)
+        except OwnershipLost:
+            log.info("%s", self._log.fence.why)
+            await self._ending.lost()
+            self._leave()
+            raise
         except BaseException:
             self._leave()
             raise
+        if happened is None:
+            self._release()
+            self.gate.closed("ended" if self.suspended is None else "suspended", self.result)
+        return happened
+
+    async def run_until(
+        self,
+        *,
+        state: str | None = None,
+        event: str | None = None,
+        row: str | None = None,
+        when: str | None = None,
+    ) -> Step | None:
+        """Step until a move enters ``state``, is made on ``event``, takes ``row``, and leaves the counters as
+        ``when`` says (``"retries >= 2"``); what is not given does not matter. ``None`` when the turn ended,
+        or was suspended, first. Raises ``ConfigError`` for a name that no move of this table has."""
+        refuse_unknown(self.gate.kind.table, state=state, event=event, row=row)
+        holds = condition(when, self._state.counters()) if when is not None else None
+        while (step := await self.step()) is not None:
+            wanted = ((state, step.dest), (event, step.event), (row, step.row))
+            if any(asked is not None and asked != found for asked, found in wanted):
+                continue
+            if holds is None or holds(self._state.counters()):
+                return step
+        return None
+
+    # Runs
+
+    def events(self, *, run: bool = True, size: int = SIZE) -> Events:
+        """What callbacks receive, as values, until the turn has ended: ``async for event in turn.events()``,
+        or a plain ``for`` in a thread. Iterating runs the turn, unless ``run=False``.
+        ``size``: events that a slow listener may be behind before some are dropped, see
+        ``fsm_agent.runtime.events``."""
+        return Events(
+            self.gate.stream,
+            self.arun if run else None,
+            size,
+            over=self.result is not None or self.suspended is not None,
+        )
+
+    async def arun(self) -> Result:
+        """Run to the end, as soon as the limit of turns at once allows it. Raises ``TurnSuspended`` when the
+        turn waits for an answer that is not there yet, ``ConfigError`` when the agent is closed before the
+        turn can run."""
+        if self.result is None and self.suspended is None:
+            self._acquire()
+            self._running_on = True
+            try:
+                with running(self.gate.stream):
+                    async with nullcontext() if self._limiter is None else self._limiter.admitted():
+                        while await self.step_into() is not None:
+                            pass
+            except BaseException:
+                self._leave()
+                raise
+            finally:
+                self._running_on = False
+        if self.suspended is not None:
+            raise TurnSuspended(self.id, self.suspended)
+        assert self.result is not None
+        return self.result
+
+    async def run_until_left(self, leaving: Callable[[], bool]) -> bool:
+        """Run to the end, or until it is suspended, and return true; or to the first move after
+        ``leaving()``, and return false: any process may resume the turn then, and this object does not move
+        any more."""
+        self._running_on = True
+        try:
+            while (happened := await self.step_into()) is not None:
+                if isinstance(happened, Step) and leaving():
+                    self._log.at_rest()
+                    await self._store.suspend(self._log.fence)
+                    self._release()
+                    self.gate.closed("left")
+                    return False
+        finally:
+            self._running_on = False
+        return True
+
+    def run(self) -> Result:
+        """Run to the end, synchronously. Inside a running event loop that loop waits, and a
+        ``RuntimeWarning`` says so."""
+        warn_if_blocking("run", "await turn.arun()")
+        return LOOP.run(self.arun())
+
+    # The session
+
+    def _acquire(self) -> None:
+        """Keep other turns of this process off the session. Raises ``SessionBusy``."""
+        if not self._claim:
+            self._claim = self._session.acquire(self.id)
+
+    async def _enter(self) -> None:
+        """Take the session in the store, or take it again. Raises ``SessionBusy`` when another turn has
+        it."""
+        if self._enter_once is None:
+            await self._store.hold_again(self._log.session, self._log.fence)
+        else:
+            begun = await self._enter_once()
+            self._store.watch(self._log.fence)
+            self._log.began(begun.recording)
+            self._enter_once = None  # what the turn was begun with is not kept while it runs
+            if begun.abandoned is not None:
+                self._tell(
+                    f"turn {begun.abandoned} of this session was left unfinished when its process ended; it"
+                    " is given up now"
+                )
+        self._holding = True
+        self.gate.opened()
+
+    async def _finish(self) -> Result:
+        """Make the result, write it, and release the session in the store."""
+        result = await self._ending.result(self.steps)
+        closing = self._ending.closing(result)
+        try:
+            await self._log.ended(closing)
+        except StaleCopyError as error:  # no answer is lost to what others wrote meanwhile
+            self._tell(f"{error}; it is written behind what is there now")
+            self._store.refresh(self._log.session)
+            await self._log.ended_anew(closing)
+        self._store.keep(self._log.line)
+        requests = closing.result.get("attempts", len(self.steps))
+        how = (self.id, self._log.session.id, closing.exit, closing.outcome, requests)
+        log.info("turn %s of session %s ended: %s (%s), requests: %d", *how)
+        stored = not self._log.problem
+        problem = self._log.problem or self._ending.follow_up()
+        return self._ending.noted(result, stored, problem) if problem else result
+
+    async def _suspend(self) -> tuple[Pending, ...]:
+        """Let any process resume the turn. Return what it waits for; nothing if that was answered by now."""
+        await self._store.suspend(self._log.fence)
+        asked = PendingItems(lambda: self._store.database).of_turn(self.id)
+        waits = tuple(one for one in asked if one.answered is None)
+        self._ending.suspended(waits)
+        log.info("turn %s is suspended: %s", self.id, ", ".join(one.id for one in waits))
+        return waits
+
+    def _leave(self) -> None:
+        """Release the session of a turn that stops without having ended, and can be entered again."""
+        held = self._holding
+        if held:
+            self._log.at_rest()
+            self._store.let_go(self.id, self._log.fence.epoch)
+        self._release()
+        if held:  # only now: a listener may resume the turn at once
+            self.gate.closed("left")
+
+    def _release(self) -> None:
+        self._session.release(self._claim)
+        self._holding, self._claim = False, 0

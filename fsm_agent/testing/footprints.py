@@ -23,7 +23,7 @@ from typing import Any
 from fsm_agent.fsm.table import Table
 from fsm_agent.sessions.store.journal.read import Effect, Turns
 
-NEVER = frozenset({"state", "seq", "counts", "block", "limits", "last_transition"})
+NEVER = frozenset({"state", "seq", "counts", "limits", "last_transition"})
 """Fields that every row changes as the table says: the invariants look at these."""
 UNNAMED = frozenset({"is", "call_id", "session_id"})
 """Parts of a request that are different in every turn."""

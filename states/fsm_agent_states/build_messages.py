@@ -13,9 +13,9 @@ from fsm_agent_states.logic.around import ephemeral_for, hint_for, prompt_for
 from fsm_agent_states.logic.checks import Over, check_limits
 from fsm_agent_states.logic.limits import output_cap
 from fsm_agent_states.logic.recover import recover
-from fsm_agent_states.logic.scaffolds import last_word
 from fsm_agent_states.logic.typed import held_to, listed_tools, output_mode
 from fsm_agent_states.logic.visit import Asks, check_signals
+from fsm_agent_states.replies import last_word
 from fsm_agent_states.turn import TurnState
 
 Event = Literal[
@@ -41,9 +41,9 @@ def build_messages(turn: TurnState) -> Asks[Event]:
         why = f"{turn.settings.stale.giveup} requests in a row went silent; not sent"
         turn.recovery.give_up(Failure("breaker", why, sent=False))
         return "failed"
-    if call.stepped == turn.iterations and not turn.block.opened and not facts.toolless(turn):
+    if call.stepped == turn.count("iterations") and not turn.count("opened") and not facts.toolless(turn):
         call.stepped += 1
-        yield Tell("step", (turn.iterations + 1, tuple(turn.tooling.last_round)))
+        yield Tell("step", (turn.count("iterations") + 1, tuple(turn.tooling.last_round)))
     call.hint = ""
     call.afford(None)
     call.request = compose(turn)

@@ -25,12 +25,10 @@ from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.checks import check_answer, refused
 from fsm_agent_states.logic.limits import doubt_window
 from fsm_agent_states.logic.said import say, tell_blocked
-from fsm_agent_states.logic.triage import ReplyKind, spoken_in, triage, with_output_tool
 from fsm_agent_states.logic.visit import Asks
+from fsm_agent_states.replies import REPLIES, Keep, Received, ReplyKind, triage, with_output_tool
 from fsm_agent_states.turn import TurnState
 
-ANSWERS = frozenset({"text", "announced", "unverified", "summary"})
-"""Kinds of replies whose text may become the answer."""
 Event = Literal[ReplyKind, "invalid_output", "blocked", "error", "lost", "cancelled"]
 
 
@@ -62,35 +60,35 @@ def call_llm(turn: TurnState) -> Asks[Event]:
             return "lost" if reply.kind == "lost" else "error"
     yield from _read(turn, reply, request)
     reply = with_output_tool(reply, turn.setup.checks.output_tool)
-    said = spoken_in(reply)
-    turn.call.came_back(reply, said.visible, said.thoughts, issuer)
+    got = Received.of(reply)
+    turn.call.came_back(reply, got.visible, got.thoughts, issuer)
     turn.recovery.succeed()
     if reply.sent:
         turn.recovery.prove(turn.setup.runtime)
-    draft.last_reasoning = said.thoughts or draft.last_reasoning
-    kind = triage(turn, reply, said)
+    draft.last_reasoning = got.thoughts or draft.last_reasoning
+    kind = triage(turn, got)
     if isinstance(kind, Failure):
         turn.recovery.fail(kind)
         return "error"
-    if kind in ANSWERS and turn.setup.checks.answer:
-        checked = yield from check_answer(turn, draft.begun + said.visible, typed=kind != "summary")
+    if REPLIES[kind].answers and turn.setup.checks.answer:
+        checked = yield from check_answer(turn, draft.begun + got.visible, typed=kind != "summary")
         if checked.blocked:
             return "blocked"
         if checked.problem:
-            draft.rejected, draft.objection = draft.begun + said.visible, checked.problem
+            draft.rejected, draft.objection = draft.begun + got.visible, checked.problem
             draft.fragments, draft.held = [], ""
             return "invalid_output"
         _let_out(turn, checked)
     if kind == "summary":
         yield from say("the summary came: the task may be unfinished, another message goes on with it")
-    _gather(turn, kind)
+    _gather(turn, REPLIES[kind].keeps)
     return kind
 
 
 def _shown(turn: TurnState, request: ModelRequest) -> Asks[CallModel | ModelReply | Failure]:
     """The attempt as the user's hooks made it, or the reply that one of them gives in its place."""
     if turn.setup.checks.requests:
-        shown: RequestChanged = yield ShowRequest(request, turn.block.retries + 1)
+        shown: RequestChanged = yield ShowRequest(request, turn.count("retries") + 1)
         if shown.blocked:
             turn.ending.refuse(", ".join(shown.by), shown.blocked, "request")
             return Failure("local", shown.blocked, sent=False)
@@ -102,7 +100,7 @@ def _shown(turn: TurnState, request: ModelRequest) -> Asks[CallModel | ModelRepl
         stale_after=turn.stale_after(request),
         total=turn.settings.timeout.total,
         paragraph=turn.draft.needs_break,
-        attempt=turn.block.retries + 1,
+        attempt=turn.count("retries") + 1,
         most=turn.limit("retries") + 1,
     )
 
@@ -131,29 +129,21 @@ def _let_out(turn: TurnState, checked: AnswerChecked) -> None:
     turn.draft.passed = turn.draft.begun + turn.call.visible
 
 
-def _gather(turn: TurnState, kind: ReplyKind) -> None:
+def _gather(turn: TurnState, keeps: Keep) -> None:
     """Keep the text that later replies continue, and what the turn answers with."""
     draft, visible = turn.draft, turn.call.visible
-    match kind:
-        case "cut_text":
+    match keeps:
+        case "fragment":
             draft.fragments.append(visible)
-        case "text" | "summary":
+        case "answer":
             draft.answer = draft.begun + visible
-        case "announced" | "unverified":
+        case "held" | "unchecked":
             draft.held, draft.fragments = draft.begun + visible, []
-            draft.unchecked = draft.held if kind == "unverified" else draft.unchecked
-        case "incomplete":
+            draft.unchecked = draft.held if keeps == "unchecked" else draft.unchecked
+        case "partial":
             if visible.strip():
                 draft.partial, draft.needs_break = visible, True
-        case (
-            "tools"
-            | "blank"
-            | "dropped_call"
-            | "cut_call"
-            | "open_scratchpad"
-            | "all_thinking"
-            | "no_summary"
-        ):
-            pass  # there is no text, or it belongs to calls
+        case "":
+            pass
         case _:
-            assert_never(kind)
+            assert_never(keeps)

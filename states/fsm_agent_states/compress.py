@@ -64,7 +64,7 @@ def compress(turn: TurnState) -> Asks[Event]:
         return "unaffordable"
     if goes and begins:
         why = "" if facts.forced(turn) else "the window fills up: "
-        why = "too long for the model: " if turn.block.overflows else why
+        why = "too long for the model: " if turn.count("overflows") else why
         yield from say(f"{why}{len(goes)} of {len(turn.history)} messages are summed up")
         return "unsummarised"
     if goes and facts.asks_summary(turn):

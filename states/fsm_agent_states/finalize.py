@@ -60,15 +60,15 @@ def finalize(turn: TurnState) -> Asks[None]:
     done: Done = yield Persist((*closed, row))
     ending.cleanup_errors.extend(done.problems)
     yield Tell("stream_delta", (None,))
-    if turn.ending.exit is E.HANDED_OVER:
+    if turn.exit is E.HANDED_OVER:
         pass  # the agent that goes on has the last word
     elif _outcome(turn) is Outcome.COMPLETED:
         yield from _transform(turn)
         yield from _remember(turn, spoken)
     elif _outcome(turn) is not Outcome.INTERRUPTED:
         yield from _keep_request(turn)
-    yield Tell("event", ("turn:end", {"turn_id": turn.turn_id, "exit": ending.exit and ending.exit.value}))
-    spent = 0 < turn.fallbacks >= turn.limits.get("fallbacks", 0)
+    yield Tell("event", ("turn:end", {"turn_id": turn.turn_id, "exit": turn.exit and turn.exit.value}))
+    spent = 0 < turn.count("fallbacks") >= turn.limits.get("fallbacks", 0)
     exhausted = spent and _outcome(turn) is Outcome.FAILED
     done = yield CloseTurn(exhausted, turn.recovery.silences, turn.recovery.lessons)
     ending.cleanup_errors.extend(done.problems)
@@ -85,7 +85,7 @@ def _close_calls(turn: TurnState) -> list[Message]:
 
 
 def _outcome(turn: TurnState) -> Outcome:
-    return (turn.ending.exit or E.LOCAL_PROCESSING_ERROR).outcome
+    return (turn.exit or E.LOCAL_PROCESSING_ERROR).outcome
 
 
 def _settle_error(turn: TurnState) -> None:
@@ -133,7 +133,7 @@ def _outgrew_itself(turn: TurnState) -> bool:
     """A bad request on a very large session would grow with every try, if each left its message behind
     (ERR-26, decision 21)."""
     failure = turn.recovery.failure
-    refused = turn.ending.exit is E.NON_RETRYABLE_ERROR and failure is not None and failure.status == 400
+    refused = turn.exit is E.NON_RETRYABLE_ERROR and failure is not None and failure.status == 400
     large = len(turn.history) > 80 or turn.call.estimate > 50_000
     return refused and large and facts.only_asked(turn)
 
@@ -159,7 +159,7 @@ def _spoken(turn: TurnState) -> str:
         return ""
     if draft.answer is not None:
         return draft.answer
-    match turn.ending.exit:
+    match turn.exit:
         case E.PRIOR_CONTENT_USED:
             return draft.prior_content
         case (
@@ -177,7 +177,7 @@ def _spoken(turn: TurnState) -> str:
 
 
 def _final_text(turn: TurnState, spoken: str) -> str | None:
-    reason = turn.ending.exit
+    reason = turn.exit
     if reason is E.HANDED_OVER:
         return f"(handed over to {turn.tooling.handed_to})"
     if reason in (E.TEXT_RESPONSE, E.PRIOR_CONTENT_USED, E.MAX_ITERATIONS_SUMMARY):

@@ -1,24 +1,24 @@
-"""``TurnState``: everything a turn knows, fresh for each turn. ``CallBlock``: what one iteration's requests
-share.
+"""``TurnState``: everything a turn knows, fresh for each turn.
 
-Counters are plain fields and move only through ``spend`` and ``reset``, which the machine calls for the row
-it took. What states learned from replies is in the parts (``fsm_agent_states.logic.parts``). Neither holds a
-clock, a connection or a callback, so a turn can be copied, stored, compared and shown. What is stored is
-flat: the parts order the code alone.
+Counters are in ``counts`` and move only through ``spend`` and ``reset``, which the machine calls for the row
+it took; those of the call block, which all requests of one iteration share, are reset by the rows that close
+it (``TURN.reset_groups``). What states learned from replies is in the parts
+(``fsm_agent_states.logic.parts``). Neither holds a clock, a connection or a callback, so a turn can be
+copied, stored, compared and shown. What is stored is flat: the parts order the code alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from fsm_agent.conversation.effects import ModelRequest, Runtime
 from fsm_agent.conversation.exit_reason import ExitReason
 from fsm_agent.conversation.hosted import SILENCE
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire import WireCopy
+from fsm_agent.fsm.base_turn import BaseTurn, OutcomeName
 from fsm_agent.fsm.codec import PART, assembled
 from fsm_agent.fsm.table import Row
 from fsm_agent.settings.model import Settings
@@ -33,51 +33,14 @@ from fsm_agent_states.logic.parts import (
     Setup,
     Tooling,
 )
+from fsm_agent_states.table import TURN
 
-
-@dataclass(slots=True)
-class CallBlock:
-    """Counters of one call block: all requests that serve one iteration. A reply closes it."""
-
-    opened: int = 0
-    sends: int = 0
-    retries: int = 0
-    rebuilds: int = 0
-    rekeys: int = 0
-    compactions: int = 0
-    overflows: int = 0
-
-
-@dataclass(slots=True)
-class Counters:
-    """Counters of the turn; the call block's are in ``CallBlock``. See the table for maxima and resets."""
-
-    iterations: int = 0
-    free_rounds: int = 0
-    graces: int = 0
-    losses: int = 0
-    fallbacks: int = 0
-    attempts: int = 0
-    repairs: int = 0
-    summarisers: int = 0
-    unaided: int = 0
-    continuations: int = 0
-    strikes: int = 0
-    recalls: int = 0
-    nudges: int = 0
-    prefills: int = 0
-    empties: int = 0
-    revisions: int = 0
-
-
-BLOCK_COUNTERS = frozenset(CallBlock.__slots__)
-COUNTER_NAMES = (*Counters.__slots__, *CallBlock.__slots__)
-_of_turn, _of_block = attrgetter(*Counters.__slots__), attrgetter(*CallBlock.__slots__)
+COUNTERS = {counter.name: 0 for counter in TURN.counters}
 A_PART = {PART: True}
 
 
 @dataclass(slots=True, kw_only=True)
-class TurnState(Counters):
+class TurnState(BaseTurn):
     """One turn: what it was asked, where it is, its transcript, and its parts.
 
     ``history`` is the transcript, oldest first, this turn's rows included; ``rows`` are this turn's rows;
@@ -86,6 +49,10 @@ class TurnState(Counters):
     ``seq``.
     """
 
+    outcomes: ClassVar[Mapping[str, OutcomeName]] = {
+        reason.value: reason.outcome.value for reason in ExitReason
+    }
+
     turn_id: str
     session_id: str
     parent_session_id: str | None = None
@@ -93,11 +60,9 @@ class TurnState(Counters):
     settings: Settings = field(metadata=ELSEWHERE)
     user_content: Any
     supplied_history: tuple[Message, ...] | None = None
-    state: str = "Prepare"
-    seq: int = 0
-    block: CallBlock = field(default_factory=CallBlock)
-    limits: dict[str, int] = field(default_factory=dict)
-    last_transition: Row | None = field(default=None, metadata=ELSEWHERE)
+    state: str = TURN.initial
+    counts: dict[str, int] = field(default_factory=COUNTERS.copy)
+    exit: ExitReason | None = None
     history: list[Message] = field(default_factory=list, metadata=ELSEWHERE)
     rows: list[Message] = field(default_factory=list, metadata=ELSEWHERE)
     wire: WireCopy = field(default_factory=WireCopy, metadata=ELSEWHERE)
@@ -115,60 +80,34 @@ class TurnState(Counters):
     def of(cls, **values: Any) -> Self:
         """Make a turn from values by their flat names, of whichever part each of them is; for tests and
         tools. Raises ``TypeError`` for a name that no part has."""
+        counts = {name: values.pop(name) for name in COUNTERS.keys() & values.keys()}
         made: Self = assembled(cls, values)
+        made.counts.update(counts)
         return made
 
     # What the engine knows
-
-    def count(self, counter: str) -> int:
-        owner = self.block if counter in BLOCK_COUNTERS else self
-        value: int = getattr(owner, counter)
-        return value
-
-    def limit(self, name: str) -> int:
-        return self.limits[name]
-
-    def spend(self, counter: str) -> None:
-        owner = self.block if counter in BLOCK_COUNTERS else self
-        setattr(owner, counter, getattr(owner, counter) + 1)
-
-    def reset(self, counter: str) -> None:
-        setattr(self.block if counter in BLOCK_COUNTERS else self, counter, 0)
 
     def arrive(self, row: Row) -> None:
         """Note how the turn came to the state it is in; the exit reason is the row's."""
         self.last_transition = row
         if row.exit is not None:
-            self.ending.decide(ExitReason(row.exit))
+            self.exit = ExitReason(row.exit)
 
     def crash(self, error: BaseException) -> None:
         """Note a bug of our own; the table's ``crashed`` rows end the turn. At the very end it costs only a
         step of it."""
         problem = f"{type(error).__name__}: {error}"
-        if self.ending.exit is not None:
+        if self.exit is not None:
             self.ending.cost_a_step(problem)
         else:
+            self.bug = problem
             self.recovery.crash(problem, error)
-
-    def counters(self) -> dict[str, int]:
-        """Every counter by name, the call block's included."""
-        return dict(zip(COUNTER_NAMES, (*_of_turn(self), *_of_block(self.block)), strict=True))
-
-    def put_back(self, counters: Mapping[str, int], limits: Mapping[str, int]) -> None:
-        """Have these counters and limits again: a state changed them, which only rows may do."""
-        for name, count in counters.items():
-            setattr(self.block if name in BLOCK_COUNTERS else self, name, count)
-        self.set_limits(limits)
 
     def dump(self) -> dict[str, Any]:
         """The small part of a snapshot: everything but the transcript, as plain values."""
-        return {
+        return BaseTurn.dump(self) | {
             "turn_id": self.turn_id,
             "session_id": self.session_id,
-            "state": self.state,
-            "seq": self.seq,
-            "counters": self.counters(),
-            "limits": dict(self.limits),
             "came": self.last_transition.id if self.last_transition else None,
             "rows": len(self.rows),
             "history": len(self.history),
@@ -181,7 +120,7 @@ class TurnState(Counters):
             "scaffold": [message.to_dict() for message in self.recovery.scaffold],
             "visible": self.call.visible,
             "answer": self.draft.answer,
-            "exit": self.ending.exit.value if self.ending.exit else None,
+            "exit": self.exit.value if self.exit else None,
         }
 
     # Limits
@@ -225,11 +164,6 @@ class TurnState(Counters):
         self.wire = wire
 
     # What the states ask
-
-    @property
-    def pending_recovery(self) -> frozenset[str]:
-        """The counters that the row that led here spent: the recovery to perform."""
-        return frozenset(self.last_transition.spends) if self.last_transition else frozenset()
 
     def stale_after(self, request: ModelRequest) -> float:
         """Seconds of silence after which this request counts as dead. A provider that runs its own tools may

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import fields, replace
-from inspect import signature
+import re
+from dataclasses import replace
+from inspect import getsource, signature
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fsm_agent import Agent, TurnResult
-from fsm_agent.composition.options import AgentOptions
+from fsm_agent.composition.options import AgentArguments
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import FakeClock, ScriptedModel, text
 from fsm_agent.tools import as_tool
@@ -152,16 +153,15 @@ def test_a_scripted_model_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.behaviour("FSM-15")
-def test_the_options_are_the_arguments_with_the_same_types_and_defaults() -> None:
-    """``AgentOptions`` is what children and the command line make agents with, the signature what editors show.
-    Only the tools that an agent has by default depend on what else it was given; unknown arguments come last."""
-    by_what_is_given = {"tools": ("Sequence[Tool | Callable[..., Any]] | None", None)}
-    by_what_is_given["toolsets"] = ("str | Sequence[str] | None", None)
-    shown = [(one.name, one.annotation, one.default) for one in signature(Agent).parameters.values()][:-1]
-    options = [
-        (one.name, *by_what_is_given.get(one.name, (one.type, one.default))) for one in fields(AgentOptions)
-    ]
-    assert shown == options
+def test_all_arguments_are_options_with_a_meaning_and_a_default() -> None:
+    """``AgentArguments`` is the one list of arguments: children and the command line make agents of it, and editors
+    show it."""
+    options = Agent("offline:demo").options
+    keywords = signature(Agent).parameters["more"].annotation
+    assert keywords == "Unpack[AgentArguments]"
+    assert set(options) == {"model", "output_type", *AgentArguments.__annotations__}
+    described = re.findall(r'^    (\w+): .*\n    """', getsource(AgentArguments), re.MULTILINE)
+    assert described == list(AgentArguments.__annotations__)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
+from fsm_agent.agent import Turn
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import verify_table
-from fsm_agent.sessions.turn import Turn
 from fsm_agent.testing import FakeClock, Received, ScriptedServer, call, repeat, silence, status, text, tools
 from fsm_agent_states.compaction import COMPACTION
 from fsm_agent_states.table import TURN

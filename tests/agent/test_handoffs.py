@@ -26,7 +26,7 @@ def transfer(to: str, note: str = "") -> Any:
 
 
 def requests(one: Agent) -> list[dict[str, Any]]:
-    port: Any = one.options.model
+    port: Any = one.options["model"]
     return list(port.requests)
 
 

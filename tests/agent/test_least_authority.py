@@ -149,7 +149,7 @@ def test_tools_that_are_named_are_all_that_there_are(place: Path) -> None:
     assert has(Agent("offline:demo", tools=[lookup], toolsets="default")) >= {"lookup", *built_in}
     assert has(Agent("offline:demo", toolsets=["default", "web"])) >= {"web_fetch", *built_in}
     assert has(Agent("offline:demo")) >= built_in
-    assert Agent("offline:demo").options.toolsets == DEFAULT_TOOLSETS
+    assert Agent("offline:demo").options["toolsets"] == DEFAULT_TOOLSETS
 
 
 @pytest.mark.parametrize("given", ["core", 7, ["nonsense"]])
@@ -163,7 +163,7 @@ def test_a_child_has_no_more_than_its_parent_was_given(place: Path) -> None:
     child = Agent(ScriptedModel([text("done")]), name="child", tools=[lookup], system_prompt="A child.")
     boss = Agent(ScriptedModel([tools(call("child", {"task": "go"})), text("ok")]), tools=[child.as_tool()])
     boss.chat("go")
-    model = child.options.model
+    model = child.options["model"]
     assert isinstance(model, ScriptedModel)
     body = model.requests[0]
     assert told(body).startswith("A child.\n\nYou work on one task for another assistant.")

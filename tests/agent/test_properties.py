@@ -33,7 +33,7 @@ from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, cut, no_finish, repeat, silence, text, tools
 from fsm_agent.testing.kinds import KINDS
 from fsm_agent.testing.strategies import Moment, moments, small_settings, windows
-from fsm_agent_states.logic import scaffolds
+from fsm_agent_states import replies
 from fsm_agent_states.table import TURN
 from tests.helpers import sample
 from tests.helpers.harness import SHOWN, assert_legal_path
@@ -43,8 +43,10 @@ HUGE = "a long line of a tool's result\n" * 150
 SMALL_RESULTS = {"max_result_chars": 2_000, "turn_result_chars": 3_000, "preview_chars": 200}
 SCAFFOLDS = tuple(
     max(re.split(r"\{\w+\}", value), key=len)
-    for name, value in vars(scaffolds).items()
-    if name.isupper() and isinstance(value, str)
+    for value in (
+        *(value for name, value in vars(replies).items() if name.isupper() and isinstance(value, str)),
+        *(rule.says for rule in replies.CONTINUED.values() if rule.says),
+    )
 )
 
 # Replies by name

@@ -12,8 +12,7 @@ from fsm_agent.conversation.effects import CallModel
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Exchange
 from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, status, text, tools
-from fsm_agent_states.table import TURN
-from fsm_agent_states.turn import CallBlock, Counters, TurnState
+from fsm_agent_states.turn import TurnState
 from tests.helpers.harness import echo
 
 
@@ -145,7 +144,7 @@ def gives_itself_more(turn: TurnState) -> str:
 
 
 def forgets_what_was_sent(turn: TurnState) -> str:
-    turn.block.sends = 0
+    turn.counts["sends"] = 0
     return "error"
 
 
@@ -200,13 +199,3 @@ def test_the_journal_and_the_callback_have_moves_and_exchanges_but_no_bodies() -
     asked = [effect.request for effect in effects if effect.kind == "CallModel"]
     assert len(asked) == 2
     assert all("body" not in request["request"] for request in asked)
-
-
-def test_no_fact_of_a_turn_hides_a_counter() -> None:
-    """A field of the same name in a subclass would silently take a counter's place."""
-    own = set(TurnState.__annotations__)
-    assert not own & set(Counters.__annotations__)
-    assert not own & set(CallBlock.__annotations__)
-    assert set(Counters.__annotations__) | set(CallBlock.__annotations__) == {
-        counter.name for counter in TURN.counters
-    }

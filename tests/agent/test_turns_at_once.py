@@ -285,7 +285,7 @@ class Busy:
 
 
 def waits(agent: Agent) -> bool:
-    return len(agent._line._line) == 2
+    return len(agent._queue._queue) == 2
 
 
 WORK = tools(call("work", {}))

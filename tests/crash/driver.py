@@ -34,7 +34,6 @@ from fsm_agent import (
     TurnSuspended,
     tool,
 )  # fmt: skip
-from fsm_agent.composition.options import AgentOptions
 from fsm_agent.hooks import ShownCall, ShownRequest
 from fsm_agent.sessions.store import Store
 from fsm_agent.settings.model import Settings
@@ -68,7 +67,7 @@ def warm_up() -> None:
     with folder() as home:
         agent = agent_of(home, Crash())
         asyncio.run(agent.arun("please", conversation_history=HISTORY))
-        agent._store.close()
+        agent.store.close()
         del agent
     while threading.active_count() > 1:
         WORKERS.rest()
@@ -143,7 +142,7 @@ def ended_turn(agent: Agent, turn_id: str, heard: list[str]) -> Result:
         "exit": said["turn_exit_reason"],
         "messages": [row.to_dict() for row in Store(agent.home).session(SESSION).rows],
         "heard": heard,
-        "paid": agent.journal.snapshot(turn_id)["attempts"],
+        "paid": agent.journal.snapshot(turn_id)["counts"]["attempts"],
         "ended": True,
     }
 
@@ -173,7 +172,7 @@ def told(agent: Any, result: Any) -> Result:
         "states": states,
         "problems": result.cleanup_errors,
         "turn": result.turn_id,
-        "paid": agent.journal.snapshot(result.turn_id)["attempts"],
+        "paid": agent.journal.snapshot(result.turn_id)["counts"]["attempts"],
         "tokens": [result.usage_turn.total, int(tokens)],
     }
 
@@ -290,7 +289,7 @@ def limited(*given: Any, settings: Settings, **options: Any) -> Agent:
 
 def typed(*given: Any, **options: Any) -> Agent:
     """An agent whose answers are of a type: any text is, when it is checked."""
-    return Agent.of(AgentOptions(model=given[0], output_type=int | str, **options))
+    return Agent(given[0], output_type=int | str, **options)
 
 
 KINDS = {"asking": asking, "hooked": hooked, "typed": typed, "limited": limited}

@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -96,14 +95,14 @@ def name_children() -> None:
         def own(url: str) -> str:
             before, _, entry = url.removesuffix("/v1").rpartition("/")
             seed, _ = before.rsplit("/", 1)
-            return f"{seed}/{options.session_id}/{entry}/v1"
+            return f"{seed}/{options['session_id']}/{entry}/v1"
 
         def entry(spec: Any) -> dict[str, Any]:
             return {**spec, "base_url": own(spec["base_url"])}
 
-        lists: Any = {"fallbacks": options.fallbacks or (), "auxiliary": options.auxiliary or ()}
+        lists: Any = {name: options.get(name) or () for name in ("fallbacks", "auxiliary")}
         named = {name: [entry(one) for one in entries] for name, entries in lists.items()}
-        return made(replace(options, base_url=own(options.base_url or ""), **named))
+        return made({**options, "base_url": own(options["base_url"] or ""), **named})
 
     Agent.of = of  # type: ignore[assignment, method-assign]
 
@@ -159,7 +158,7 @@ def practise() -> None:
         agent = Agent("openai:m", base_url=url, api_key="k", api_mode=mode, home=home, toolsets=["delegate"])
         await agent.arun("go")
         await agent.aclose()
-        agent._store.close()
+        agent.store.close()
 
     with ScriptedServer(repeat(tools(call("nope")), text("done"))) as server:
         for mode in MODES:

@@ -80,8 +80,9 @@ def logging_with(log: type[ConversationLog]) -> type[Agent]:
     """Agents that write down what happens as this class does."""
 
     class Logging(Agent):
-        def _log(self, state: Any, session: Any, recording: Any = None) -> ConversationLog:
-            return log(self._store.database, session, state, recording, tell=self._status)
+        def __init__(self, *args: Any, **more: Any) -> None:
+            super().__init__(*args, **more)
+            self._turns.log_class = log
 
     return Logging
 

@@ -47,7 +47,7 @@ def test_a_round_of_pure_tools_is_one_commit(tmp_path: Path) -> None:
     for rounds in (2, 5):
         one = agent(tmp_path / str(rounds), rounds)
         assert one.chat("go") == "done"
-        commits.append(one._store.database.commits)
+        commits.append(one.store.database.commits)
     assert commits[1] - commits[0] == 3
 
 
@@ -57,7 +57,7 @@ def test_a_move_of_a_long_turn_adds_as_little_to_the_journal_as_one_of_a_short_t
     turn = one.start("go")
     turn.run()
     of = "SELECT length(delta) FROM transitions WHERE turn = ? ORDER BY seq"
-    sizes = [size for (size,) in one._store.database.select(of, turn.id)]
+    sizes = [size for (size,) in one.store.database.select(of, turn.id)]
     assert max(sizes[-30:-1]) - max(sizes[10:40]) < 80
     assert max(sizes[10:]) < 500
 
@@ -93,7 +93,7 @@ def test_the_journal_of_a_turn_holds_every_request_and_reply_as_before(tmp_path:
     turn = one.start("go")
     turn.run()
     of = "SELECT kind, status, request, reply FROM effects WHERE turn = ? ORDER BY seq, ordinal, place"
-    found = one._store.database.select(of, turn.id)
+    found = one.store.database.select(of, turn.id)
     assert [kind for kind, *_ in found].count("CallModel") == 2
     for kind, status, request, reply in found:
         assert (status, json.loads(request)["is"]) == ("done", kind)

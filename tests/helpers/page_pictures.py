@@ -63,7 +63,7 @@ def debugger(folder: Path, picture: Path) -> None:
     agent = desk()
     turn = agent.start('find_order(number="1002")')
     turn.run()
-    session = DebugSession(agent._store)
+    session = DebugSession(agent.store)
     server = DebugServer(session, first=turn.id)
     server.start()
     with sync_playwright() as playwright:

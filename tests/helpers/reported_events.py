@@ -1,7 +1,7 @@
 """The events that a state can report, read from its code: the strings that its function can return.
 
-What a ``return`` says is followed through choices, local names, loops over a table of recoveries, mappings of
-the module, and helpers that are called or that are gone through with ``yield from``, wherever they are. What
+What a ``return`` says is followed through choices, local names, loops over a mapping of the module, its values,
+and helpers that are called or that are gone through with ``yield from``, wherever they are. What
 cannot be followed is refused with its place: an event that nobody can read off the code is no event."""
 
 from __future__ import annotations
@@ -104,17 +104,24 @@ class _Reader:
     def _local(self, name: str) -> frozenset[str]:
         """Whatever a local name is given anywhere in the function; lost, where that is no expression."""
         given: dict[ast.expr, ast.expr] = {}
+        keys: dict[ast.expr, frozenset[str]] = {}
         for node in own_nodes(self.tree):
             match node:
                 case ast.Assign(targets=[target], value=value) | ast.NamedExpr(target=target, value=value):
                     given[target] = value
                 case ast.AnnAssign(target=target, value=ast.expr() as value):
                     given[target] = value
+                case ast.For(
+                    target=ast.Tuple(elts=[ast.Name() as target, _]),
+                    iter=ast.Call(func=ast.Attribute(value=ast.Name(id=table), attr="items")),
+                ) if isinstance(self._global(table), Mapping):
+                    keys[target] = self._values(self._global(table))
         places = [*own_nodes(self.tree), *ast.walk(self.tree.args)]
         bound = [node for node in places if name in _binds(node)]
-        if not bound or not all(node in given for node in bound):
+        if not bound or not all(node in given or node in keys for node in bound):
             raise self._lost(ast.Name(name))
-        return self.union(value for target, value in given.items() if target in bound)
+        looped = frozenset().union(*(found for target, found in keys.items() if target in bound))
+        return looped | self.union(value for target, value in given.items() if target in bound)
 
     def _global(self, name: str) -> Any:
         return self.function.__globals__.get(name)

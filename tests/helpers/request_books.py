@@ -61,13 +61,13 @@ class RequestBooks:
     def _open(self) -> int:
         """Attempts that were paid for and that nothing is said of, without the one that a row has just paid for."""
         turn = self._turn
-        paid = turn.attempts - ("attempts" in turn.pending_recovery)
+        paid = turn.count("attempts") - ("attempts" in turn.spent)
         return paid - turn.accounting.request_count - turn.accounting.unsent
 
     def __str__(self) -> str:
         turn = self._turn
         return (
-            f"{turn.attempts} attempts spent, {turn.accounting.request_count} requests sent,"
+            f"{turn.count('attempts')} attempts spent, {turn.accounting.request_count} requests sent,"
             f" {turn.accounting.unsent} not sent, {self._departed} left"
         )
 

@@ -15,11 +15,6 @@ DEFAULTS = {
 }  # fmt: skip
 """Of a turn with two fallbacks, two rekeys and one auxiliary model."""
 
-SIZE = {
-    "states": 8, "counters": 23, "rows": 149, "lists": 65, "lists with macros": 79, "regions": 305, "edges": 222,
-}  # fmt: skip
-"""Of the turn's table. Whoever changes the table changes these figures too, on purpose and only here."""
-
 UNCOUNTED = 10**9
 """A limit for a cap that is taken away."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fsm_agent import Agent, TurnResult, tool
+from fsm_agent.agent import Turn
 from fsm_agent.conversation.effects import (
     LOST,
     AnswerChecked,
@@ -29,11 +30,10 @@ from fsm_agent.conversation.effects import (
     ToolOutcome,
     Wait,
 )
-from fsm_agent.conversation.messages import ModelReply, ToolCall, Usage
+from fsm_agent.conversation.messages import ModelReply, Usage
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pipeline import Perform
 from fsm_agent.runtime.budget import IterationBudget
-from fsm_agent.sessions.turn import Turn
 from fsm_agent.settings.model import Settings
 from fsm_agent.testing import (
     FakeClock,
@@ -43,9 +43,7 @@ from fsm_agent.testing import (
     bad_json,
     blank,
     call,
-    cut_tool_call,
     json_reply,
-    length,
     overflow,
     reasoning,
     repeat,
@@ -54,9 +52,10 @@ from fsm_agent.testing import (
     tools,
 )
 from fsm_agent.testing.scripts import PossibleScript
+from fsm_agent_states.replies import REPLIES
 from fsm_agent_states.table import TURN
 from tests.helpers.shape_watch import ShapeWatch
-from tests.helpers.turn_facts import Config, TurnFacts
+from tests.helpers.turn_facts import GO, Config, TurnFacts
 
 WINDOW = 32_000
 """Tokens; the threshold is 27,200 of them."""
@@ -139,22 +138,14 @@ REPAIRABLE: tuple[Any, ...] = (
     Failure("encode", "x", exception="UnicodeEncodeError", sent=False),
     Failure("encode", "x", exception="UnicodeEncodeError", sent=False),
 )
-REPLIES: dict[str, Any] = {
-    "text": text("an answer."),
-    "unverified": text("an answer."),
-    "summary": text("what was done."),
-    "announced": text("I'll look at the files now."),
-    "cut_text": length("part one, "),
-    "dropped_call": ModelReply(tool_calls=(ToolCall("call_cut", "put", "{}"),), cut=True),
-    "cut_call": cut_tool_call(),
-    "incomplete": ModelReply("half of ", finish="incomplete"),
-    "open_scratchpad": text("<scratchpad>never closed"),
-    "all_thinking": length("<think>hm"),
-    "no_summary": blank(),
-    "invalid_output": text("an answer."),
-    "blocked": text("an answer."),
-}
-"""What the model answers so that CallLLM reports an event, where it depends on nothing else."""
+
+
+def served(example: ModelReply) -> Reply | ModelReply:
+    """The reply as a provider streams it; as it is, where this wire knows no such end."""
+    if example.cut or example.finish == "incomplete":
+        return example
+    calls = tuple(call(one.name, one.arguments) for one in example.tool_calls)
+    return Reply(text=example.text, calls=calls, finish=example.finish)
 
 
 LIMITS: dict[str, Literal["cost", "tokens", "time"]] = {
@@ -348,7 +339,7 @@ class Driver:
         ]
 
     def _message(self) -> str:
-        return self._words(1) if self.script.facts[0].solid else "go"
+        return self._words(1) if self.script.facts[0].solid else GO
 
     def _words(self, share: int) -> str:
         """A part of all that is there before the turn."""
@@ -399,7 +390,7 @@ class Driver:
             return self._calls()
         if event == "blank":
             return reasoning("hm, let me see") if self._event(1).startswith("thought") else blank()
-        return REPLIES[event]
+        return served(REPLIES["text" if event in ("invalid_output", "blocked") else event].example)
 
     def _calls(self) -> Reply:
         match self._event(1):

@@ -10,12 +10,18 @@ allows too much, fails there; what it forbids is listed in ``test_row_coverage``
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
+from fsm_agent.conversation.effects import Runtime
+from fsm_agent.conversation.messages import Message, ModelReply
 from fsm_agent.fsm.table import Row
+from fsm_agent.settings.model import Settings
 from fsm_agent_states.logic.facts import FACTS
+from fsm_agent_states.replies import REPLIES, Keep, Received, ReplyKind
+from fsm_agent_states.turn import TurnState
 
 FIXED = {"rebuilds": 1, "repairs": 10}
 """Limits that no setting changes."""
@@ -23,6 +29,10 @@ MOST_SHRINKS = 3
 """Compactions that the history of a played turn is long enough for."""
 
 
+GO, LONG = "go", "words and more words " * 10
+"""What the user says; the second where the newest request is to be large."""
+CONTINUES = {"continuation": {"acks_enabled": True, "verify_enabled": True}}
+"""Settings with which every kind of reply is possible."""
 OVER = {"over_cost", "over_tokens", "over_time"}
 CHECKED = {"blocked", "invalid_output", "unaffordable", "handed_over", *OVER}
 """Events of what only some agents have."""
@@ -63,6 +73,34 @@ class Known(NamedTuple):
     prepaid: bool = False
     refreshes: int = 0
     solid: bool = False
+
+
+KEPT: Mapping[Keep, Callable[[Known], Known]] = {
+    "fragment": lambda facts: facts._replace(text_begun=True),
+    "held": lambda facts: facts._replace(text_held=True, text_begun=False),
+    "unchecked": lambda facts: facts._replace(text_held=True, text_begun=False, text_unchecked=True),
+}
+"""What is remembered of a text that is kept in one of these ways."""
+
+
+@cache
+def triaged(reply: ModelReply, holding: frozenset[str]) -> ReplyKind:
+    """The kind of a reply when just these facts hold of the turn, as CallLLM finds it."""
+    asked = LONG if "solid" in holding else GO
+    turn = TurnState.of(
+        turn_id="a turn",
+        session_id="a session",
+        settings=Settings.of(CONTINUES),
+        user_content=asked,
+        runtime=Runtime("any", "any"),
+        rows=[Message("user", asked)],
+    )
+    got = Received.of(reply)
+    return next(
+        kind
+        for kind, rule in REPLIES.items()
+        if holding.issuperset(fact.__name__ for fact in rule.given) and rule.when(turn, got)
+    )
 
 
 @dataclass(frozen=True)
@@ -204,21 +242,17 @@ class TurnFacts:
                 must = "summary_failed" if follows["toolless"] else "overloaded"
                 yield facts._replace(breaker_open=True, must=must)
             return
-        if event != "blocked" and follows["toolless"] != (event in ("summary", "no_summary")):
-            return
-        if (event == "announced" and not follows["only_asked"]) or (event == "unverified") > facts.unverified:
-            return
-        if event == "text" and facts.unverified:
-            return
-        facts = facts._replace(muted=False)
-        if event == "cut_text":
-            facts = facts._replace(text_begun=True)
+        holding = frozenset(name for name, holds in (facts._asdict() | follows).items() if holds is True)
+        if event in REPLIES:
+            if triaged(REPLIES[event].example, holding) != event:
+                return
+            keep = KEPT.get(REPLIES[event].keeps)
+            facts = keep(facts) if keep else facts
         elif event == "invalid_output":
+            if follows["toolless"]:
+                return
             facts = facts._replace(text_begun=False, text_held=False)
-        elif event in ("announced", "unverified"):
-            facts = facts._replace(
-                text_held=True, text_begun=False, text_unchecked=facts.text_unchecked or event == "unverified"
-            )
+        facts = facts._replace(muted=False)
         yield self._read(facts, False)
         if self.config.window and self.config.compression:
             yield self._read(facts, True)

@@ -172,7 +172,7 @@ def test_a_turn_that_was_killed_between_refusal_and_reply_still_learns(tmp_path:
 def test_a_turn_that_came_in_a_file_teaches_nothing(tmp_path: Path, imported: bool) -> None:
     with picky() as server:
         one = agent(server, tmp_path)
-        handler = EffectHandler(one._services, one._session(), imported=imported)
+        handler = EffectHandler(one._services, one._turns.session(), imported=imported)
         close = handler.pipeline(None)
         asyncio.run(close(CloseTurn(lessons=(Lesson("local", "m", URL, "vision"),))))
         one.close()

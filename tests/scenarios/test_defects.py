@@ -23,7 +23,7 @@ from fsm_agent.sessions.store import store_for
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.texts import split_reasoning
 from fsm_agent.testing import ScriptedModel, blank, call, overflow, reasoning, repeat, status, text, tools
-from fsm_agent_states.logic import scaffolds
+from fsm_agent_states.replies import PROCESS_RESULTS
 from fsm_agent_states.table import TURN
 from tests.helpers.harness import play, table
 
@@ -64,8 +64,8 @@ def test_d13_a_nudge_that_leads_to_tools_leaves_no_trace() -> None:
     script = [tools(call("echo", {"text": "a"})), blank(), tools(call("echo", {"text": "b"})), text("ok")]
     played = play(script)
     assert played.roles == "u a t a t a"
-    assert scaffolds.PROCESS_RESULTS not in played.result.model_dump_json()
-    assert not any(row["content"] == scaffolds.PROCESS_RESULTS for row in played.server.bodies[3]["messages"])
+    assert PROCESS_RESULTS not in played.result.model_dump_json()
+    assert not any(row["content"] == PROCESS_RESULTS for row in played.server.bodies[3]["messages"])
 
 
 def test_d19_overflows_that_are_separated_by_successes_do_not_add_up() -> None:

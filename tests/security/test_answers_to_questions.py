@@ -30,7 +30,7 @@ TWICE = [tools(call("danger", {"name": "a"}, "c1")), tools(call("danger", {"name
 
 def asked(desk: Desk) -> Debugger:
     """A debugger whose turn waits for an answer."""
-    debugger = Debugger.of(desk.agent._store, desk.agent.start("go"))
+    debugger = Debugger.of(desk.agent.store, desk.agent.start("go"))
     debugger.order("continue")
     assert asyncio.run(debugger.settled(PATIENCE)).phase == "waiting"
     return debugger
@@ -59,7 +59,7 @@ def test_a_yes_of_the_debugger_for_the_session_is_kept_as_any_person_s(tmp_path:
     assert answered(debugger, "session").phase == "ended"
     assert desk.ran == ["danger a", "danger a"]
     debugger.close()
-    store = desk.agent._store
+    store = desk.agent.store
     (kept,) = Grants(lambda: store.database).of_sessions()
     assert (kept.pattern.text, kept.session) == ('danger({"name":"a"})', "s-own")
     desk.agent.close()

@@ -110,7 +110,7 @@ def has_run(home: Path) -> tuple[str, Lines]:
 def is_a_fork(home: Path) -> tuple[str, Lines]:
     desk = Desk(home, tools(*CALLS), answer="once")
     fork = desk.agent.fork(desk.agent.run_conversation("go").turn_id, 3, {"rerun_tools": True})
-    asyncio.run(fork._lease.enter())  # type: ignore[attr-defined]  # it is in the store, and no further
+    asyncio.run(fork._enter())  # it is in the store, and no further
     desk.agent.close()
     return exported(home, fork.id)
 
@@ -258,7 +258,7 @@ def taken_in(turn: str, lines: Lines, owner: Nobody, home: Path) -> bool:
 
     rules = {"approval": owner.rules, "max_iterations": MOST, "budget": {"grace_call": False}}
     desk = Desk(home, model=ScriptedModel(repeat(again)), answer=owner.answer, settings=rules)
-    store, used = desk.agent._store, True
+    store, used = desk.agent.store, True
     try:
         import_lines(store, map(json.dumps, [*lines[:-1], lines[-1] | {"lines": len(lines) - 1}]))
         desk.agent.resume(turn).run()

@@ -117,7 +117,7 @@ def test_rows_that_an_unfinished_turn_wrote_are_known_to_who_holds_its_session(h
     async def scenario() -> None:
         left = one.start("second")
         await left.step_into()  # it has begun, and said nothing yet
-        copy = other._store.session("s-1")
+        copy = other.store.session("s-1")
         await moves(left, 2)
         declared_dead(store)
         assert contents(copy.rows) == ["first", "one"]

@@ -41,7 +41,7 @@ def worker(script: list[Any], work: Path, **options: Any) -> Agent:
 
 def kept(one: Agent, turn: str) -> list[str]:
     """The tools that this turn made a checkpoint before, as the journal has it."""
-    rows = one._store.database.select(
+    rows = one.store.database.select(
         "SELECT name FROM effects WHERE turn = ? AND kind = 'KeepFiles' AND status = 'done'", turn
     )
     return [name for (name,) in rows]

@@ -88,8 +88,8 @@ async def second_process_has_a_copy(home: Path, mode: str, log: type[Conversatio
     first, second = speaker(home, log, text("one")), speaker(home, log, text("two"))
     turn = first.start("first")
     await turn.step()
-    second._store.newest("s-1")
-    copy = second._session()
+    second.store.newest("s-1")
+    copy = second._turns.session()
     await turn.arun()
     with contextlib.suppress(JournalError):
         await second.arun("second")

@@ -219,7 +219,7 @@ def test_who_lost_a_turn_is_not_heard_and_suspends_nothing(home: Path) -> None:
         store.pause_points._look()
         assert other.database.select("SELECT taken FROM controls") == [(None,)]
         with pytest.raises(OwnershipLost):
-            await store.suspend(turn._lease.fence)
+            await store.suspend(turn._log.fence)
         assert other.database.select("SELECT owner FROM turns") == [(claim.owner,)]
 
     asyncio.run(scenario())

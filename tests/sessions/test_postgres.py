@@ -214,7 +214,7 @@ def test_a_server_that_is_gone_stops_the_turn_before_anything_unsafe(tmp_path: P
 
         script = [tools(call("stop", {"name": "x"})), tools(call("act", {"name": "y"})), text("well")]
         one = agent(server.new_schema("here"), tmp_path, script, tools=[stop, act])
-        one._store.database.patience = 0.5  # type: ignore[attr-defined]
+        one.store.database.patience = 0.5  # type: ignore[attr-defined]
         with pytest.raises(StoreError, match="is the server running"):
             one.run_conversation("go")
         assert ran == []
@@ -362,7 +362,7 @@ def test_what_comes_is_heard_of_without_looking(url: str, tmp_path: Path) -> Non
 def test_rows_whose_numbers_come_out_of_order_are_found(url: str, tmp_path: Path) -> None:
     one = agent(url, tmp_path, [text("a walrus"), text("a seal")])
     one.chat("hello")
-    database = one._store.database
+    database = one.store.database
     body = """'{"role":"user","content":"penguin"}'"""
     copied = f"SELECT session, $1, version, at, role, {body} FROM messages LIMIT 1"
     row = f"INSERT INTO messages (session, number, version, at, role, body) {copied}"
@@ -418,7 +418,7 @@ def test_a_store_is_copied_there_and_back_and_is_the_same(
     one = agent(None, tmp_path / "a", [text("first \0"), text("second")])
     one.chat("hello")
     one.chat("again")
-    file, session = one._store, one.session_id
+    file, session = one.store, one.session_id
     before = list(export_session(file.database, session, raw=True))
     there = Store(tmp_path / "b", database_url=url)
     copied = copy_store(file, there.database)
@@ -476,7 +476,7 @@ def test_a_copy_of_which_something_is_lost_is_not_made(url: str, tmp_path: Path)
     rule = "CREATE RULE lost AS ON INSERT TO messages WHERE new.number = 2 DO INSTEAD NOTHING"
     there.write(lambda c: c.execute(rule) and None)
     with pytest.raises(StoreError, match="holds something else in messages; nothing was copied"):
-        copy_store(one._store, there)
+        copy_store(one.store, there)
     assert there.select("SELECT COUNT(*) FROM sessions") == [(0,)]
     there.close()
 

@@ -131,7 +131,7 @@ def test_a_session_that_was_removed_can_begin_anew(home: Path) -> None:
     one = agent([text("first"), text("second")], home, session_id="s-one")
     one.chat("hello")
     aged(home, "s-one", 40)
-    store = one._store
+    store = one.store
     assert remove(store, old(store, 30).sessions, 30).sessions == ("s-one",)
     assert one.chat("hello again") == "second"
     assert [row.content for row in Store(home).session("s-one").rows] == ["hello again", "second"]

@@ -200,8 +200,8 @@ def test_a_fork_goes_on_from_any_move_with_changes(
     assert result.parent_session_id == "s-1"
     assert one.journal.info(forked.id).parent == turn_id
     if "counters" in edit:
-        assert one.journal.snapshot(forked.id, at)["iterations"] == 5
-        assert one.journal.snapshot(forked.id, at)["block"]["retries"] == 1
+        assert one.journal.snapshot(forked.id, at)["counts"]["iterations"] == 5
+        assert one.journal.snapshot(forked.id, at)["counts"]["retries"] == 1
     if "settings" in edit:
         assert forked._state.settings.max_iterations == 7  # type: ignore[attr-defined]
 
@@ -224,7 +224,7 @@ def test_the_answers_that_a_fork_need_not_ask_for_are_in_its_journal(
     put, ran = unsafe_tool()
     forked = one.fork(turn_id, at, edit)
     if ends:
-        asyncio.run(forked._lease.enter())  # type: ignore[attr-defined] - it is in the store, and no further
+        asyncio.run(forked._enter())  # it is in the store, and no further
         other = process(home, text("end"), tools=[put], store=store, session_id="s-other")
         other.resume(forked.id).run()
         assert ran == (["b"] if "reply" in edit else [])
@@ -281,8 +281,8 @@ def test_every_snapshot_is_what_the_turn_was(home: Path) -> None:
             state: Any = turn._state
             snapshot = one.journal.snapshot(turn.id, step.seq)
             assert (snapshot["state"], snapshot["seq"]) == (state.state, step.seq)
-            assert {name: snapshot[name] for name in ("iterations", "sent", "visible")} == {
-                "iterations": state.iterations, "sent": state.accounting.request_count, "visible": state.call.visible,
+            assert {name: snapshot[name] for name in ("counts", "sent", "visible")} == {
+                "counts": state.counters(), "sent": state.accounting.request_count, "visible": state.call.visible,
             }  # fmt: skip
             assert one.journal.messages(turn.id, step.seq) == [row.to_dict() for row in state.history]
 

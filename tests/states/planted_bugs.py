@@ -55,7 +55,7 @@ BUGS = (
     _in_turn("effect", "prepare.py", "yield Persist((*reports, *turn.rows))", "pass"),
     _in_turn("effect", "execute_tools.py", "yield Persist((row,))", "pass"),
     _in_turn("effect", "execute_tools.py", 'if item.spec.approval == "never":', "if True:"),
-    _in_turn("effect", "logic/recover.py", 'return (yield from _wait(turn, Wait("empty", turn.empties, "the model gave an empty reply")))', "return None"),
+    _in_turn("effect", "logic/recover.py", 'return (yield from _wait(turn, Wait("empty", turn.count("empties"), "the model gave an empty reply")))', "return None"),
     _in_turn("data", "call_llm.py", "draft.fragments.append(visible)", "draft.fragments = [visible]"),
     _in_turn("data", "call_llm.py", "draft.fragments = draft.begun + visible, []", "_ = draft.begun + visible, []"),
     _in_turn("data", "execute_tools.py", "    turn.recovery.drop_scaffold()\n", ""),

@@ -79,9 +79,17 @@ def served(turn: Any) -> Any:
     return kind if turn.thirsty else "left"
 
 
+def named(turn: Any) -> Any:
+    for kind, word in FAMILIES.items():
+        if word in turn.words:
+            return kind
+    raise ValueError("nameless")
+
+
 def test_choices_helpers_names_and_mappings_are_followed() -> None:
     assert reported_events(steeped) == {"cold"}
     assert reported_events(poured) == {"spilled"}
+    assert reported_events(named) == {"teapot", "kettle"}
     assert reported_events(served) == {"hot", "spilled", "short_and_stout", "boiled", "bug", "left"}
 
 

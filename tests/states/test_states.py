@@ -15,7 +15,7 @@ from fsm_agent_states import build_messages, classify_error
 from fsm_agent_states.logic.explain import TEXTS
 from fsm_agent_states.logic.layout import LAYOUT
 from fsm_agent_states.logic.recover import RECOVERIES, Unrecovered
-from fsm_agent_states.logic.scaffolds import CONTINUATIONS, NOTHING_SAID, SAME_AGAIN
+from fsm_agent_states.replies import CONTINUED, REPLIES
 from fsm_agent_states.table import TURN, StateName
 
 LEFT = [state for state in TURN.states if state != TURN.final]
@@ -51,7 +51,8 @@ def test_a_recovery_reports_events_of_the_state_that_performs_it() -> None:
 
 def test_every_event_that_is_continued_has_words_for_it() -> None:
     continued = {row.event for row in TURN.rows if "continuations" in row.spends}
-    assert {*CONTINUATIONS, NOTHING_SAID, SAME_AGAIN} == continued
+    assert CONTINUED.keys() == continued
+    assert continued <= REPLIES.keys() <= set(TURN.events("CallLLM"))
 
 
 @pytest.mark.behaviour("FSM-01")

@@ -121,8 +121,8 @@ def test_every_part_has_an_owner_and_every_owner_one_part() -> None:
         ("del turn.tooling.unchanged_files[path]", ("tooling", "unchanged_files")),
         ("turn.limits['fallbacks'] = 0", ("", "limits")),
         ("turn.history.extend(rows)", ("", "history")),
-        ("turn.block.retries = 3", ("", "block")),
-        ("turn.iterations += 1", ("", "iterations")),
+        ("turn.counts['retries'] = 3", ("", "counts")),
+        ("turn.exit = None", ("", "exit")),
         ("setattr(turn.ending, name, value)", ("ending", "anything")),
         ("for turn.setup.runtime in chain: pass", ("setup", "runtime")),
     ],
@@ -143,9 +143,8 @@ def test_what_is_stored_of_a_turn_is_flat() -> None:
     names = {field.name for field in fields_of(TurnState)}
     assert not names & set(PARTS)
     assert names == {
-        "iterations", "free_rounds", "graces", "fallbacks", "attempts", "repairs", "continuations", "strikes", "recalls",
-        "nudges", "prefills", "empties", "losses", "summarisers", "unaided", "unsent", "silences", "begun_at",
-        "unsummarised", "turn_id", "session_id", "task_id", "user_content", "state", "seq", "block",
+        "counts", "unsent", "silences", "begun_at", "bug",
+        "unsummarised", "turn_id", "session_id", "task_id", "user_content", "state", "seq",
         "limits", "runtime", "tools", "attended", "system_prompt", "workdir", "ephemeral_prompt", "has_memory",
         "review_due", "unnamed", "parent_session_id", "supplied_history", "request", "reply", "visible", "thoughts", "failure",
         "failure_class", "sent", "issuer", "usages", "last_prompt_tokens", "meter", "prepaid", "stepped", "repairs_done",
@@ -153,7 +152,7 @@ def test_what_is_stored_of_a_turn_is_flat() -> None:
         "compaction_blocked", "fallback_activated", "fragments", "held", "unchecked", "prior_content", "partial",
         "last_reasoning", "answer", "needs_break", "unverified", "unchanged_files", "guardrails", "compressions", "exit",
         "final_response", "response_transformed", "error", "kept_files", "interrupt_message", "pending_steer", "cleanup_errors",
-        "suspected", "lessons", "has_engine", "chosen", "hint", "revisions", "checks", "rejected", "admitted", "passed",
+        "suspected", "lessons", "has_engine", "chosen", "hint", "checks", "rejected", "admitted", "passed",
         "blocked", "handed_to", "handed_note", "agent", "handoffs", "affordable", "limit", "output", "objection",
             "trace",
     }  # fmt: skip

@@ -326,7 +326,7 @@ def test_spans_and_insights_agree(wire: str, tmp_path: Path) -> None:
             clock=FakeClock(), telemetry=seen.given, settings={"prices": prices},
         )  # fmt: skip
         results = [bot.run_conversation("go"), bot.run_conversation("again")]
-        report = insights(bot._store, 1e6, RECOVERIES)
+        report = insights(bot.store, 1e6, RECOVERIES)
         bot.close()
         chats = seen.named("chat")
         assert [result.completed for result in results] == [True, False]

@@ -101,7 +101,7 @@ def test_the_list_lives_with_the_session(tmp_path: Path) -> None:
     one.run_conversation("go")
     assert (ids("s-1"), ids("s-2")) == (["a"], [])
     # it survives a compaction that drops its rows
-    session = one._store.session("s-1")
+    session = one.store.session("s-1")
     session.replace(session.rows[-1:])
     assert ids("s-1") == ["a"]
     # a fork has the list of its moment
@@ -180,7 +180,7 @@ def test_what_a_compaction_took_out_can_be_had_back_word_for_word(tmp_path: Path
         secret = " the password of the walrus is tusk-77" if n == 12 else ""
         one.run_conversation(f"line {n} {long}{secret}")
     assert "walrus" not in str(one.compact())
-    assert "tusk-77" not in str(one._session().rows)
+    assert "tusk-77" not in str(one._turns.session().rows)
     found = told(one.run_conversation("what was the password of the walrus?"))[-1]
     (hit,) = found["messages"]
     assert "tusk-77" in hit["text"]

@@ -75,7 +75,7 @@ def test_a_childs_turn_and_figures_are_its_own(tmp_path: Path) -> None:
     assert one.journal.steps(info.id)[-1].dest == "Finalize"
     call_id = next(row["tool_calls"][0]["id"] for row in result.messages if row.get("tool_calls"))
     assert result.children[0].task_id == f"{call_id}.0"
-    with one._store.database.reading() as c:
+    with one.store.database.reading() as c:
         kind, parent = c.execute("SELECT kind, parent FROM sessions WHERE id = ?", (info.session,)).fetchone()
     assert (kind, parent) == ("child", result.session_id)
 

@@ -33,7 +33,7 @@ def ask(name: str, task: str = "Where is the cat?", **more: Any) -> Any:
 
 
 def requests(one: Agent) -> list[dict[str, Any]]:
-    port: Any = one._options.model
+    port: Any = one.options["model"]
     return list(port.requests)
 
 

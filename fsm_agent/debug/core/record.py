@@ -162,7 +162,7 @@ class Record:
     def counters(self, at: int, names: Sequence[str]) -> dict[str, int]:
         """The counters at a position."""
         snapshot = self.snapshot(at)
-        return {name: snapshot.get(name, snapshot.get("block", {}).get(name, 0)) for name in names}
+        return {name: snapshot.get(name, 0) for name in names}
 
     def spent(self, at: int) -> TurnCost:
         """What the turn had taken by a position; children have their own."""

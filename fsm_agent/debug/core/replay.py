@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from fsm_agent.agent import Agent
+from fsm_agent.agent import Agent, Turn
 from fsm_agent.conversation.effects import (
     CallModel,
     Checks,
@@ -34,7 +34,6 @@ from fsm_agent.providers.scripted.clock import FakeClock
 from fsm_agent.providers.scripted.model import ScriptedModel
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.rows import METER, REPLY
-from fsm_agent.sessions.turn import Turn
 
 RUNTIME, RUNTIMES, TOOLS = codec_of(Runtime), codec_of(tuple[Runtime, ...]), codec_of(tuple[ToolSpec, ...])
 CHECKS, OUTPUT = codec_of(Checks), codec_of(OutputSpec)

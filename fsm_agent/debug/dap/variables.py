@@ -234,7 +234,7 @@ def _cut(text: str) -> str:
     return line if len(line) <= _PREVIEW else f"{line[: _PREVIEW - 1]}…"
 
 
-ELSEWHERE = frozenset({"history", "rows", "block"})
+ELSEWHERE = frozenset({"history", "rows"})
 """Parts of a snapshot that have a scope of their own, besides counters."""
 
 
@@ -300,7 +300,7 @@ def facts(debugger: Debugger, at: int) -> dict[str, Any]:
 def counters(snapshot: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """With the limit of each as its type."""
     limits = snapshot.get("limits", {})
-    values = {name: snapshot.get(name, snapshot.get("block", {}).get(name, 0)) for name in names}
+    values = {name: snapshot.get(name, 0) for name in names}
     return {
         name: TypedValue(value, f"number, limit {limits[name]}") if name in limits else value
         for name, value in values.items()

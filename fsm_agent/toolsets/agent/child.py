@@ -77,7 +77,7 @@ class ChildTask:
 
 
 class RunningTurn(Protocol):
-    """What a child needs of ``fsm_agent.sessions.turn.Turn``."""
+    """What a child needs of ``fsm_agent.Turn``."""
 
     async def arun(self) -> TurnResult:
         """Run the turn to its end."""

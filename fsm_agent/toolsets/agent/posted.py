@@ -87,7 +87,7 @@ def spent_below(store: Store, turn_id: str) -> SpentBudget:
     iterations, attempts = 0, 0
     for child in children_of(store, turn_id):
         below = spent_below(store, child.turn_id)
-        now = {} if child.outcome else Turns(store.database).snapshot(child.turn_id)
+        now = {} if child.outcome else Turns(store.database).snapshot(child.turn_id)["counts"]
         iterations += now.get("iterations", child.api_calls) + below.iterations
         attempts += now.get("attempts", child.attempts) + below.attempts
     return SpentBudget(iterations, attempts)

@@ -56,7 +56,7 @@ def hint_for(turn: TurnState, request: ModelRequest) -> str:
 
 def _budget(turn: TurnState) -> str:
     share, limit = turn.settings.prompt.budget_hint, turn.limit("iterations")
-    number = turn.iterations + (not turn.block.opened)  # a block that is opened was counted
+    number = turn.count("iterations") + (not turn.count("opened"))  # a block that is opened was counted
     if share is None or not share * limit <= number <= limit:
         return ""
     return BUDGET_HINT.format(number=number, limit=limit, left=limit - number)

@@ -83,11 +83,11 @@ UNANSWERED = "Nothing answers at {address} ({tried} tries){because}. Is the serv
 
 def explain(turn: TurnState) -> str:
     """One or two sentences for the exit at hand; empty when there is nothing to explain."""
-    text = TEXTS.get(turn.ending.exit) if turn.ending.exit else None
+    text = TEXTS.get(turn.exit) if turn.exit else None
     if text is None:
         return ""
     accounting, given = turn.accounting, turn.settings.max_output_tokens
-    if turn.ending.exit is E.API_RETRIES_EXHAUSTED and accounting.unsent and not accounting.request_count:
+    if turn.exit is E.API_RETRIES_EXHAUSTED and accounting.unsent and not accounting.request_count:
         text = UNANSWERED
     return text.format(
         provider=turn.setup.runtime.provider,
@@ -97,8 +97,8 @@ def explain(turn: TurnState) -> str:
         iterations=turn.settings.max_iterations,
         because=f": {turn.recovery.error.rstrip('.')}" if turn.recovery.error else "",
         attempts=accounting.request_count,
-        continuations=turn.continuations,
-        cut=turn.continuations + 1,
+        continuations=turn.count("continuations"),
+        cut=turn.count("continuations") + 1,
         failure=turn.recovery.failure_class.replace("_", " ") or "error",
         advice=_advice(turn),
         guardrail=(turn.tooling.guardrails.halted or {}).get("reason", ""),

@@ -18,7 +18,7 @@ from fsm_agent_states.turn import TurnState
 
 def toolless(turn: TurnState) -> bool:
     """The budget is used up, and the model is asked for a last word."""
-    return turn.graces > 0
+    return turn.count("graces") > 0
 
 
 def prepaid(turn: TurnState) -> bool:
@@ -28,9 +28,9 @@ def prepaid(turn: TurnState) -> bool:
 
 def opens_iteration(turn: TurnState) -> bool:
     """The next request will be charged as a new iteration. Once charged it stays paid until it is sent."""
-    return not (turn.block.opened or prepaid(turn) or toolless(turn)) and turn.iterations < turn.limit(
+    return not (turn.count("opened") or prepaid(turn) or toolless(turn)) and turn.count(
         "iterations"
-    )
+    ) < turn.limit("iterations")
 
 
 # Of the text
@@ -58,7 +58,7 @@ def text_prior(turn: TurnState) -> bool:
 
 def has_spoken(turn: TurnState) -> bool:
     """The last word need not be asked for: there is text already."""
-    return toolless(turn) and turn.block.sends == 0 and (text_held(turn) or text_begun(turn))
+    return toolless(turn) and turn.count("sends") == 0 and (text_held(turn) or text_begun(turn))
 
 
 def thought(turn: TurnState) -> bool:
@@ -86,7 +86,7 @@ def unverified(turn: TurnState) -> bool:
 
 def answers_errors(turn: TurnState) -> bool:
     """The calls at hand cannot be read and are not asked for again: each gets an error for its result."""
-    return turn.state == "ExecuteTools" and "strikes" in turn.pending_recovery
+    return turn.state == "ExecuteTools" and "strikes" in turn.spent
 
 
 # Of the recovery that was ordered
@@ -99,17 +99,17 @@ def breaker_open(turn: TurnState) -> bool:
 
 def waits_at_once(turn: TurnState) -> bool:
     """The recovery that was ordered begins with a wait, so an interrupt is one of a wait."""
-    return not turn.pending_recovery.isdisjoint(("retries", "rebuilds"))
+    return not turn.spent.isdisjoint(("retries", "rebuilds"))
 
 
 def rekeys(turn: TurnState) -> bool:
     """Another key, or the same one refreshed, was ordered. It may be that there is none."""
-    return "rekeys" in turn.pending_recovery
+    return "rekeys" in turn.spent
 
 
 def switches(turn: TurnState) -> bool:
     """The next model of the chain was ordered. It may be that none can be used."""
-    return "fallbacks" in turn.pending_recovery
+    return "fallbacks" in turn.spent
 
 
 def waits_after_compaction(turn: TurnState) -> bool:
@@ -121,7 +121,7 @@ def waits_after_compaction(turn: TurnState) -> bool:
 def waits_later(turn: TurnState) -> bool:
     """There is a wait in the recovery that was ordered, but an interrupt that is there already is none of
     it."""
-    return "empties" in turn.pending_recovery or waits_after_compaction(turn)
+    return "empties" in turn.spent or waits_after_compaction(turn)
 
 
 def on_primary(turn: TurnState) -> bool:
@@ -139,12 +139,12 @@ def next_is_wider(turn: TurnState) -> bool:
 
 def asks_summary(turn: TurnState) -> bool:
     """The row that led here paid for a request to a summariser."""
-    return turn.state == "Compress" and "attempts" in turn.pending_recovery
+    return turn.state == "Compress" and "attempts" in turn.spent
 
 
 def goes_without_model(turn: TurnState) -> bool:
     """No summariser is left: what there is must do."""
-    return "unaided" in turn.pending_recovery
+    return "unaided" in turn.spent
 
 
 def forced(turn: TurnState) -> bool:

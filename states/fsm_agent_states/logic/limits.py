@@ -132,9 +132,9 @@ def _wished_cap(turn: TurnState) -> int | None:
     if recovery.output_cap is not None:
         return recovery.output_cap
     wish = configured
-    if turn.continuations:
+    if turn.count("continuations"):
         base = configured or length.cap_base
-        wish = min(base * 2**turn.continuations, max(length.cap_max, base))
+        wish = min(base * 2 ** turn.count("continuations"), max(length.cap_max, base))
     if wish is None:
         return None
     runtime, read = turn.setup.runtime, turn.accounting.meter.tokens

@@ -26,7 +26,6 @@ from fsm_agent.conversation.effects import (
     Signals,
     ToolSpec,
 )
-from fsm_agent.conversation.exit_reason import ExitReason
 from fsm_agent.conversation.handover import AGENT_NAME, HandoffStep
 from fsm_agent.conversation.messages import NO_USAGE, Message, ModelReply, Usage
 from fsm_agent.conversation.token_meter import ContextMeter
@@ -430,7 +429,6 @@ class Tooling:
 class Ending:
     """How the turn ends, and what its user is told besides the answer."""
 
-    exit: ExitReason | None = None
     final_response: str | None = None
     response_transformed: bool = False
     interrupt_message: str | None = None
@@ -438,10 +436,6 @@ class Ending:
     limit: LimitReached | None = None
     pending_steer: list[str] = field(default_factory=list)
     cleanup_errors: list[str] = field(default_factory=list)
-
-    def decide(self, reason: ExitReason) -> None:
-        """Set the exit reason."""
-        self.exit = reason
 
     def refuse(self, by: str, reason: str, what: str) -> None:
         """A guardrail let the message, or the answer, not through."""

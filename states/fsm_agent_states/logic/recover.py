@@ -23,8 +23,8 @@ from fsm_agent.conversation.effects import (
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.content_parts import tell_parts
 from fsm_agent_states.logic.said import ordered, repaired, say
-from fsm_agent_states.logic.scaffolds import scaffold_for
 from fsm_agent_states.logic.visit import Asks
+from fsm_agent_states.replies import scaffold_for
 from fsm_agent_states.turn import TurnState
 
 Unrecovered = Literal["failed", "cancelled_waiting"]
@@ -49,13 +49,13 @@ HONOURS_RETRY_AFTER = {"rate_limit", "upstream_rate_limit", "overloaded", "key_l
 def recover(turn: TurnState) -> Performed:
     """Do what was spent. Returns the event to report when it failed or was interrupted, else ``None``."""
     for counter, perform in RECOVERIES.items():
-        if counter in turn.pending_recovery and (event := (yield from perform(turn))):
+        if counter in turn.spent and (event := (yield from perform(turn))):
             return event
-    if "continuations" in turn.pending_recovery:
+    if "continuations" in turn.spent:
         turn.recovery.output_cap = None  # the reply was cut: what is left of it may be longer
     if line := ordered(turn):
         yield from say(line)
-    if turn.pending_recovery & {"nudges", "prefills", "empties", "continuations", "revisions"}:
+    if turn.spent & {"nudges", "prefills", "empties", "continuations", "revisions"}:
         turn.recovery.scaffold = scaffold_for(turn)
     waits = facts.waits_after_compaction(turn)
     turn.compaction.relax()
@@ -70,7 +70,7 @@ def _wait(turn: TurnState, wait: Wait) -> Performed:
 
 
 def _retry(turn: TurnState) -> Performed:
-    failure, name, attempt = turn.recovery.failure, turn.recovery.failure_class, turn.block.retries
+    failure, name, attempt = turn.recovery.failure, turn.recovery.failure_class, turn.count("retries")
     after = failure.retry_after if failure and name in HONOURS_RETRY_AFTER else None
     kind: Literal["invalid", "exception"] = "invalid" if name == "invalid_response" else "exception"
     why = f"{name.replace('_', ' ')}, attempt {attempt + 1} of {turn.settings.api_max_retries}"
@@ -78,7 +78,7 @@ def _retry(turn: TurnState) -> Performed:
 
 
 def _again(turn: TurnState) -> Performed:
-    return (yield from _wait(turn, Wait("empty", turn.empties, "the model gave an empty reply")))
+    return (yield from _wait(turn, Wait("empty", turn.count("empties"), "the model gave an empty reply")))
 
 
 def _rekey(turn: TurnState) -> Performed:

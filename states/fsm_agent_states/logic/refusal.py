@@ -17,21 +17,21 @@ not as dense."""
 
 def insists(turn: TurnState) -> bool:
     """Did the provider refuse the request, with nobody next in the chain who could take it as it is?"""
-    return facts.forced(turn) and turn.block.overflows > 0 and not facts.next_is_wider(turn)
+    return facts.forced(turn) and turn.count("overflows") > 0 and not facts.next_is_wider(turn)
 
 
 def room_left(turn: TurnState, before: int) -> int:
     """Characters that a history of ``before`` may have, by what the refusals of this call block have taught.
     The last compaction that the block allows is to leave as little as it can."""
     least = LEAST_ROOM + _request_chars(turn)
-    if turn.block.overflows >= turn.limit("overflows"):
+    if turn.count("overflows") >= turn.limit("overflows"):
         return least
     window, request = turn.setup.runtime.window, turn.call.request
     if window is None or request is None:
         return max(least, before // 2)
     allowed = request.chars * threshold(window, turn.settings.compression) // _tokens(turn, window)
     room = allowed - (request.chars - before)
-    return max(least, room if turn.block.overflows == 1 else min(room, before // 2))
+    return max(least, room if turn.count("overflows") == 1 else min(room, before // 2))
 
 
 def hopeless(turn: TurnState, before: int) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from fsm_agent.conversation.effects import Compacted, Tell
 from fsm_agent_states.logic.limits import output_cap
 from fsm_agent_states.logic.visit import Asks
+from fsm_agent_states.replies import CONTINUED
 from fsm_agent_states.turn import TurnState
 
 Line = Callable[[TurnState], str]
@@ -22,10 +23,11 @@ def say(line: str) -> Asks[None]:
 
 def ordered(turn: TurnState) -> str:
     """What the row that led here ordered, in words; empty where nothing need be said."""
-    spent, row = turn.pending_recovery, turn.last_transition
+    spent, row = turn.spent, turn.last_transition
     if "continuations" in spent and row is not None and row.event in CONTINUED:
-        words, limit = CONTINUED[row.event]
-        line = f"{words} ({turn.continuations} of {turn.limit(limit)})"
+        [limit] = {atom.limit for atom in row.guard.atoms() if atom.counter == "continuations"}
+        count = turn.count("continuations")
+        line = f"{CONTINUED[row.event].tells} ({count} of {turn.limit(limit)})"
         reply, capped = turn.call.reply, row.event == "cut_call"
         cut = capped or (reply is not None and reply.finish == "length")
         return f"{line}{_more_output(turn)}" if cut else line
@@ -48,23 +50,17 @@ def _more_output(turn: TurnState) -> str:
 
 
 def _grace(turn: TurnState) -> str:
-    if turn.graces > 1:
+    if turn.count("graces") > 1:
         return "no summary came: it is asked for once more"
     most = turn.settings.max_iterations
-    used = f"the limit of {most} iterations is" if turn.iterations >= most else "the shared iterations are"
+    used = (
+        f"the limit of {most} iterations is"
+        if turn.count("iterations") >= most
+        else "the shared iterations are"
+    )
     return f"{used} reached: a summary is asked for; raise max_iterations for longer tasks"
 
 
-CONTINUED: Mapping[str, tuple[str, str]] = {
-    "cut_text": ("the reply was cut off: continued", "continuations"),
-    "dropped_call": ("the reply broke off in a tool call: asked again", "continuations"),
-    "cut_call": ("a tool call was cut off and not run: asked again", "cut_calls"),
-    "incomplete": ("the provider calls its reply incomplete: asked to go on", "incompletes"),
-    "open_scratchpad": ("the model did not get beyond its notes: asked again", "scratchpads"),
-    "announced": ("the model only said what it will do: told to do it", "acks"),
-    "unverified": ("files were changed and not checked: the model is told to", "verifies"),
-}
-"""By the event that is continued: the line, and the limit that counts for it."""
 ORDERED: Mapping[str, Line] = {
     "graces": _grace,
     "losses": lambda turn: "the process ended while a request was out: it is sent again",

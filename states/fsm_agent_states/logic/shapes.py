@@ -24,6 +24,7 @@ from fsm_agent.conversation.history_rules import opens_group, sendable
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire.roles import WIRES, Speaker
 from fsm_agent.fsm.promises import SAME, Change, Demand, Promises, VisitChange, may
+from fsm_agent_states.replies import CONTINUED
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +147,8 @@ PASSED = (
     "built", "oversized", "starved", "spoken", "window_too_small", "over_cost", "over_tokens", "over_time",
 )  # fmt: skip
 """Events of a BuildMessages that performed what was ordered."""
-_CONTINUING = ("cut_text", "dropped_call", "incomplete", "announced", "unverified")
-CONTINUED = frozenset(f"CallLLM.{event}" for event in _CONTINUING)
+SPOKEN_TO = tuple(f"CallLLM.{event}" for event, rule in CONTINUED.items() if rule.says)
+ASKED_AGAIN = tuple(f"CallLLM.{event}" for event, rule in CONTINUED.items() if rule.says == "")
 
 
 def _built(change: Change, *after: str) -> tuple[VisitChange, VisitChange]:
@@ -162,8 +163,8 @@ def _built(change: Change, *after: str) -> tuple[VisitChange, VisitChange]:
 VISITS = (
     VisitChange("Prepare", (ASKED,), ("ready", "blocked", "cancelled")),
     VisitChange("Prepare", (NO_CHANGE, LOADED, ASKED), ("crashed",)),
-    *_built(SAID, "nudges", "prefills", "revisions", *CONTINUED),
-    *_built(UNSAID, "empties", "CallLLM.open_scratchpad"),
+    *_built(SAID, "nudges", "prefills", "revisions", *SPOKEN_TO),
+    *_built(UNSAID, "empties", *ASKED_AGAIN),
     *_built(PERHAPS_UNSAID, "fallbacks"),  # an answer that was begun is still to be continued
     VisitChange("BuildMessages", (NO_CHANGE,)),
     VisitChange("CallLLM", (SENT,)),

@@ -94,7 +94,7 @@ def keeps_history(turn: TurnState) -> bool:
 def _summariser(turn: TurnState) -> tuple[int | None, Runtime]:
     """The model that the row which led here paid for: its number among the auxiliary ones, or ``None`` for
     the main one. A turn that goes on elsewhere may find fewer."""
-    place = turn.summarisers - 1
+    place = turn.count("summarisers") - 1
     auxiliary = turn.setup.auxiliary
     return (place, auxiliary[place]) if place < len(auxiliary) else (None, turn.setup.runtime)
 
@@ -123,6 +123,6 @@ def _call(turn: TurnState, runtime: Runtime, prompt: str, number: int | None) ->
         turn.stale_after(request),
         turn.settings.timeout.total,
         auxiliary=number,
-        attempt=turn.summarisers,
+        attempt=turn.count("summarisers"),
         most=turn.limit("summarisers"),
     )

@@ -22,7 +22,9 @@ def output_mode(turn: TurnState) -> OutputMode | None:
     if spec is None:
         return None
     others = any(tool.name != FINAL for tool in setup.tools)
-    return mode_of(spec, setup.runtime, turn.recovery.repairs_done, toolless=turn.graces > 0, tools=others)
+    return mode_of(
+        spec, setup.runtime, turn.recovery.repairs_done, toolless=turn.count("graces") > 0, tools=others
+    )
 
 
 def held_to(turn: TurnState) -> OutputSpec | None:

@@ -75,7 +75,7 @@ const waitWords = (waits) => Object.entries(waits).filter(([, took]) => took > 0
 function Changes({ shown }) {
   const counters = shown.move.changes;
   const added = shown.messages - shown.messagesBefore;
-  const fields = shown.changed.filter(({ field }) => !["history", "rows", "block", ...Object.keys(shown.counters)].includes(field));
+  const fields = shown.changed.filter(({ field }) => !["history", "rows", ...Object.keys(shown.counters)].includes(field));
   return html`<section><h3>Changed</h3>
     ${counters.length + fields.length === 0 && !added && html`<p class="quiet">nothing</p>`}
     ${counters.length > 0 && html`<ul class="changes">${counters.map(([name, before, after]) => html`<li><span class="name">${words(name)}</span> <del>${before}</del> → <ins>${after}</ins></li>`)}</ul>`}
@@ -137,7 +137,7 @@ function StateView(props) {
   const names = Object.keys(shown.counters);
   const changed = new Map((shown.move?.changes || []).map(([name, before, after]) => [name, [before, after]]));
   const weight = (name) => (changed.has(name) ? 2 : shown.counters[name] ? 1 : 0);
-  const rest = Object.entries(shown.snapshot).filter(([name, value]) => !names.includes(name) && !["limits", "block"].includes(name) && (props.talks || !said(name, value, shown)));
+  const rest = Object.entries(shown.snapshot).filter(([name, value]) => !names.includes(name) && name !== "limits" && (props.talks || !said(name, value, shown)));
   return html`<div>
     <h2>State of the turn <span class="quiet">after ${plural(shown.at, "move")}</span></h2>
     <section><h3>Counters <${Button} label="fork with other counters" kind="link" why=${cannot} onClick=${() => onFork(shown.at, { counters: {} })}>edit and fork<//></h3>

@@ -37,15 +37,11 @@ NOTHING_TO_RUN = Approval(True, "its outcome is known; it is not run again")
 
 @dataclass(slots=True)
 class ConversationRecording(Recording):
-    """``results`` by call id and ``reply_of_model`` are given by a person. ``waiting``: calls whose results
-    come later, with the digests of what they were made with; they run elsewhere, and are not begun again.
-    ``resumed``: the visit was begun by another process, and its row has paid for one request to a model.
-    Whether that left, nobody can say."""
+    """``results`` by call id and ``reply_of_model`` are given by a person. The row that led to a ``resumed``
+    visit has paid for one request to a model, which may or may not have left."""
 
     results: dict[str, str] = field(default_factory=dict)
     reply_of_model: Reply | None = None
-    resumed: bool = False
-    waiting: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, effects: Iterable[Effect], answers: Mapping[str, Any] | None = None) -> ConversationRecording:

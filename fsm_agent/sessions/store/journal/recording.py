@@ -35,11 +35,15 @@ class Recorded:
 @dataclass(slots=True)
 class Recording:
     """Replies by (ordinal, place) of one visit. ``doubts`` collects (name, id) of requests whose effect
-    nobody knows, ``origins`` who gave the replies that the journal of this turn does not have."""
+    nobody knows, ``origins`` who gave the replies that the journal of this turn does not have. ``waiting``:
+    calls whose results come later, with the digests of what they were made with; they run elsewhere, and are
+    not begun again. ``resumed``: another process began the visit."""
 
     entries: dict[tuple[int, int], Recorded] = field(default_factory=dict)
     doubts: list[tuple[str, str]] = field(default_factory=list)
     origins: dict[tuple[int, int], Origin] = field(default_factory=dict)
+    resumed: bool = False
+    waiting: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, effects: Iterable[Effect]) -> Recording:
@@ -59,6 +63,22 @@ class Recording:
         """For a turn that came in a file: what a stranger says was answered is asked again, and what may have
         been done already is in doubt."""
         return Recording({place: replace(entry, reply=None) for place, entry in self.entries.items()})
+
+    def cut_off(self) -> frozenset[str]:
+        """Return the keys of calls that were running when their process ended."""
+        return frozenset()
+
+    def answered(self) -> frozenset[str]:
+        """Return the names of tools with a call in this visit that is not made again."""
+        return frozenset()
+
+    def taken_over(self) -> Recording:
+        """What a fork takes over: nothing, it asks again."""
+        return Recording()
+
+    def answers(self) -> dict[str, Any] | None:
+        """What a fork begins with, as JSON values; ``None`` for nothing."""
+        return None
 
     def reply(self, ordinal: int, place: int, request: Any) -> Any:
         """The reply that is known for this request, or ``UNKNOWN``. One that was in flight when its process

@@ -7,6 +7,7 @@ from typing import Any
 
 from fsm_agent.conversation.messages import Message, ModelReply, ToolCall
 from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.base_turn import with_counters
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.runtime import authority
 from fsm_agent.sessions.store.journal.conversation_recording import ConversationRecording
@@ -16,7 +17,7 @@ UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueErro
 """What reading a value of another form raises."""
 
 
-def edited(position: Position, edit: Mapping[str, Any], counters: frozenset[str]) -> Position:
+def edited(position: Position, edit: Mapping[str, Any]) -> Position:
     """Change ``position`` as a person asks, and return it. Raises ``ConfigError`` for a change that cannot
     be made, with those that can.
 
@@ -35,28 +36,21 @@ def edited(position: Position, edit: Mapping[str, Any], counters: frozenset[str]
         if editor is None:
             raise ConfigError("a turn cannot be edited so", name, ", ".join(_EDITORS))
         try:
-            editor(position, value, counters)
+            editor(position, value)
         except UNREADABLE as error:
             why = f"{type(error).__name__}: {error}".replace("\n", " ")[:200]
             raise ConfigError(f"the change of {name} cannot be read ({why})") from None
     return position
 
 
-def _edit_counters(position: Position, value: Any, counters: frozenset[str]) -> None:
-    for name, count in _mapping("counters", value).items():
-        if name not in counters:
-            raise ConfigError("no such counter", name, ", ".join(sorted(counters)))
-        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-            raise ConfigError(f"counter {name} cannot be set so", count, "a whole number from 0")
-        if name in position.snapshot:
-            position.snapshot[name] = count
-        else:
-            position.snapshot["block"] = {**position.snapshot["block"], name: count}
+def _edit_counters(position: Position, value: Any) -> None:
+    counts = position.snapshot["counts"]
+    position.snapshot["counts"] = with_counters(counts, _mapping("counters", value))
 
 
-def _edit_fields(position: Position, value: Any, counters: frozenset[str]) -> None:
-    place = {"turn_id", "session_id", "seq", "history", "rows", "state", "block"}
-    fixed = place | counters | authority.FIELDS
+def _edit_fields(position: Position, value: Any) -> None:
+    place = {"turn_id", "session_id", "seq", "history", "rows", "state", "counts"}
+    fixed = place | authority.FIELDS
     for name, new in _mapping("fields", value).items():
         if name not in position.snapshot or name in fixed:
             raise ConfigError(
@@ -65,7 +59,7 @@ def _edit_fields(position: Position, value: Any, counters: frozenset[str]) -> No
         position.snapshot[name] = new
 
 
-def _edit_messages(position: Position, value: Any, counters: frozenset[str]) -> None:
+def _edit_messages(position: Position, value: Any) -> None:
     if isinstance(value, Mapping):
         rows: list[tuple[int | None, Message | None]] = list(position.transcript)
         for index, row in value.items():
@@ -102,7 +96,7 @@ def _replace(
     position.own = [(n, r) for n, r in own if r is not None]
 
 
-def _edit_results(position: Position, value: Any, counters: frozenset[str]) -> None:
+def _edit_results(position: Position, value: Any) -> None:
     """A call that is still to run is answered by hand; one that ran has its row changed."""
     places = {
         row.tool_call_id: index for index, (_, row) in enumerate(position.transcript) if row.role == "tool"
@@ -115,18 +109,18 @@ def _edit_results(position: Position, value: Any, counters: frozenset[str]) -> N
     )
     for call_id, text in _mapping("results", value).items():
         if call_id in waiting:
-            position.recording.results[call_id] = str(text)
+            _recording(position).results[call_id] = str(text)
         elif call_id in places:
             row = {**position.transcript[places[call_id]][1].to_dict(), "content": str(text)}
             row.pop("sent", None)
-            _edit_messages(position, {places[call_id]: row}, counters)
+            _edit_messages(position, {places[call_id]: row})
         else:
             raise ConfigError(
                 "no such tool call here", call_id, ", ".join(sorted(map(str, {*waiting, *places}))) or "none"
             )
 
 
-def _edit_reply(position: Position, value: Any, counters: frozenset[str]) -> None:
+def _edit_reply(position: Position, value: Any) -> None:
     if position.snapshot["state"] != "CallLLM":
         raise ConfigError(
             "a reply can be given only before the model is asked",
@@ -141,16 +135,21 @@ def _edit_reply(position: Position, value: Any, counters: frozenset[str]) -> Non
         for index, call in enumerate(said.get("tool_calls", ()))
     )
     text = str(said.get("text", ""))
-    position.recording.reply_of_model = ModelReply(
+    _recording(position).reply_of_model = ModelReply(
         text, tool_calls=calls, finish="tool_calls" if calls else "stop"
     )
+
+
+def _recording(position: Position) -> ConversationRecording:
+    assert isinstance(position.recording, ConversationRecording)
+    return position.recording
 
 
 def _arguments(value: Any) -> str:
     return value if isinstance(value, str) else dumps(value)
 
 
-def _edit_settings(position: Position, value: Any, counters: frozenset[str]) -> None:
+def _edit_settings(position: Position, value: Any) -> None:
     changes = _mapping("settings", value)
     if position.turn.imported:
         raise ConfigError("a turn that came in a file has no settings of its own", ", ".join(changes), "none")
@@ -170,12 +169,12 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return {**old, **new, **nested}
 
 
-def _edit_user(position: Position, value: Any, counters: frozenset[str]) -> None:
+def _edit_user(position: Position, value: Any) -> None:
     position.snapshot["user_content"] = _row({"role": "user", "content": value}).content
     for index in range(len(position.transcript) - 1, -1, -1):
         row = position.transcript[index][1]
         if position.own and row is position.own[0][1]:
-            _edit_messages(position, {index: {**row.to_dict(), "content": value}}, counters)
+            _edit_messages(position, {index: {**row.to_dict(), "content": value}})
             return
 
 
@@ -185,10 +184,10 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-_EDITORS: Mapping[str, Callable[[Position, Any, frozenset[str]], None]] = {
+_EDITORS: Mapping[str, Callable[[Position, Any], None]] = {
     "counters": _edit_counters, "fields": _edit_fields, "messages": _edit_messages, "reply": _edit_reply,
     "results": _edit_results, "settings": _edit_settings,
-    "system_prompt": lambda position, value, _: position.snapshot.update(system_prompt=str(value)),
-    "user_message": _edit_user, "rerun_tools": lambda position, value, _: None,
+    "system_prompt": lambda position, value: position.snapshot.update(system_prompt=str(value)),
+    "user_message": _edit_user, "rerun_tools": lambda position, value: None,
 }  # fmt: skip
 """``rerun_tools`` is taken care of before the others."""

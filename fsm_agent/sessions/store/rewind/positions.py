@@ -16,6 +16,7 @@ from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.conversation_recording import ConversationRecording
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
+from fsm_agent.sessions.store.journal.recording import Recording
 from fsm_agent.sessions.store.names import free_title
 from fsm_agent.sessions.store.pending import PendingItems
 from fsm_agent.sessions.store.rows import METER, insert_session, message_of, transcript
@@ -34,7 +35,7 @@ class Position:
     row: str | None
     transcript: list[tuple[int | None, Message]]
     own: list[tuple[int | None, Message]]
-    recording: ConversationRecording = field(default_factory=ConversationRecording)
+    recording: Recording = field(default_factory=ConversationRecording)
 
     @property
     def version(self) -> int:
@@ -47,9 +48,9 @@ class Position:
         return int(self.snapshot["history"][3])
 
 
-def position_of(store: Store, turn_id: str, seq: int | None = None) -> Position:
-    """The turn after ``seq`` moves; by default where it is now, with what is recorded of the visit it is
-    in."""
+def position_of(store: Store, turn_id: str, seq: int | None = None, *, talks: bool = True) -> Position:
+    """The turn after ``seq`` moves, by default where it is now, with what is recorded of the visit it is in.
+    ``talks``: it has a transcript, requests to a model, and tools (``TurnKind``)."""
     turns = Turns(store.database)
     info, snapshot = turns.info(turn_id), turns.snapshot(turn_id, seq)
     at = snapshot["seq"]
@@ -74,8 +75,11 @@ def position_of(store: Store, turn_id: str, seq: int | None = None) -> Position:
                     ).fetchone()[0]
                 )
                 own.append((one, kept))
-    recording = ConversationRecording.of(
-        turns.effects(turn_id, at), answers if at == info.forked_at else None
+    effects = turns.effects(turn_id, at)
+    recording = (
+        ConversationRecording.of(effects, answers if at == info.forked_at else None)
+        if talks
+        else Recording.of(effects)
     )
     row = last[0].row if last else None
     return Position(info, snapshot, settings, row, list(rows), own, recording)
@@ -85,13 +89,19 @@ _KEPT = "SELECT settings, COALESCE(answers, 'null') FROM turns WHERE id = ?"
 
 
 async def take_over(
-    store: Store, position: Position, session: Session, claim: Claim | None, fence: Fence
+    store: Store,
+    position: Position,
+    session: Session,
+    claim: Claim | None,
+    fence: Fence,
+    *,
+    talks: bool = True,
 ) -> Begun:
     """Continue the turn itself, in this process: claimed first and read then, because whoever ran it may have
     written up to that moment. Without a ``claim`` it is claimed here; raises ``SessionBusy`` then while its
     owner lives, and when it moved since ``position`` was read."""
     await store.take_over(position.turn, session, claim, fence, position.version, position.newest)
-    now = position_of(store, position.turn.id)
+    now = position_of(store, position.turn.id, talks=talks)
     position.recording, now.recording.resumed = now.recording, True
     waits = PendingItems(lambda: store.database).of_turn(position.turn.id)
     now.recording.waiting = {

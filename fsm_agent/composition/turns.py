@@ -1,0 +1,412 @@
+"""``AgentTurns``: from a message, an id or a position to a turn of an agent.
+
+``DurableTurns`` knows how a turn of any table starts, resumes and forks; this module adds what a conversation
+needs: the session's transcript, the system prompt, the requests' performer, the result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from fsm_agent.composition.answers import output_type_again, output_type_of
+from fsm_agent.composition.effect_handler import EffectHandler
+from fsm_agent.composition.intake import history_of, message_of
+from fsm_agent.composition.options import AgentOptions, has_built_in_tools
+from fsm_agent.composition.services import Services
+from fsm_agent.composition.turn_wiring import (
+    KIND,
+    MACHINE,
+    TurnState,
+    compacted,
+    continued,
+    ending_of,
+    joined,
+    reopened,
+    result_of,
+)
+from fsm_agent.conversation.effects import CloseTurn, Compacted, OpenTurn
+from fsm_agent.conversation.handover import HandoffStep
+from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.result import TurnResult
+from fsm_agent.conversation.supplied import supplied_history
+from fsm_agent.errors import ConfigError, SessionBusy, StoreError
+from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.pause_point import PausePoint
+from fsm_agent.memory.snapshot import recalled
+from fsm_agent.output import OutputType
+from fsm_agent.prompt import Recalled, Sources, prompt_of
+from fsm_agent.runtime.events import Named, StatusText
+from fsm_agent.runtime.turn_limiter import TurnLimiter
+from fsm_agent.sessions.durable_turns import DurableTurns, EnterBehind, new_turn_id
+from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store import Begun, Claim, ConversationLog, NewTurn
+from fsm_agent.sessions.store.database import Job
+from fsm_agent.sessions.store.fence import Fence
+from fsm_agent.sessions.store.journal.conversation_recording import ConversationRecording
+from fsm_agent.sessions.store.names import name_after
+from fsm_agent.sessions.store.pending import Pending
+from fsm_agent.sessions.store.rewind.edits import edited
+from fsm_agent.sessions.store.rewind.positions import Position
+from fsm_agent.sessions.store.rewind.undo import Undone, undo
+from fsm_agent.sessions.store.rows import asked_words
+from fsm_agent.sessions.turn import DurableTurn, Enter
+from fsm_agent.tools import RunContext
+from fsm_agent.toolsets.agent.posted import children_of, spent_below
+
+Turn = DurableTurn[TurnResult[Any]]
+
+
+class AgentTurns:
+    """The turns of one agent. ``session_id``: the session of its next turn. ``log_class`` writes their
+    journals."""
+
+    log_class = ConversationLog
+
+    def __init__(self, options: AgentOptions, services: Services) -> None:
+        self.options, self.services = options, services
+        self.settings, self.store = services.settings, services.store
+        child = options["inherits"]
+        self.session_id = options["session_id"] or f"s-{uuid.uuid4().hex[:12]}"
+        self.limiter = TurnLimiter(
+            self.settings.max_turns_at_once if child is None else None,  # a child runs in its parent's place
+            services.signals,
+            services.callbacks,
+            services.clock,
+            self.settings.poll,
+        )
+        self._durable: DurableTurns[TurnResult[Any]] = DurableTurns(
+            KIND, MACHINE, self.store, self.settings.properties, self.tell, self.limiter
+        )
+        self.journal = self._durable.journal
+        self._primary = services.backends.runtime()
+        self._held = None if child is None else child.session
+
+    def tell(self, text: str) -> None:
+        """Show a line to people."""
+        self.services.callbacks.publish(StatusText(text))
+
+    def session(self) -> Session:
+        """The session of the next turn. It is held, so that it need not be read again for that."""
+        self._held = session = self.store.newest(self.session_id)
+        self.session_id = session.id
+        session.source = session.source or self.options["source"]
+        return session
+
+    def message(self, content: Any) -> Any:
+        """A user's message as a turn can begin with it; an image or a PDF may take seconds. Raises
+        ``ConfigError``."""
+        services = self.services
+        asks = services.agent_tools.handles("ask_image") and services.child_factory.has_models("vision")
+        return message_of(content, services.backends.runtimes(), self.settings.parts, asks_images=asks)
+
+    # The three ways to a turn
+
+    def start(
+        self,
+        user_message: Any,
+        system_message: str | None = None,
+        conversation_history: Sequence[Mapping[str, Any] | Message] | None = None,
+        task_id: str | None = None,
+        *,
+        ephemeral_prompt: str | None = None,
+        deps: Any = None,
+        output_type: Any = None,
+        turn_id: str = "",
+        handoffs: tuple[HandoffStep, ...] = (),
+        begins: Job | None = None,
+        trace: str = "",
+    ) -> Turn:
+        """``Agent.start``. ``handoffs``: the way of the conversation to this agent since the user spoke; then
+        ``turn_id`` is known. ``begins``: done in the transaction that begins the turn. ``trace``: the
+        ``traceparent`` of what the message was queued in."""
+        content, rows = self.message(user_message), None
+        if not isinstance(ephemeral_prompt, str | None):
+            raise ConfigError("ephemeral_prompt has the wrong type", ephemeral_prompt, "a text, or None")
+        session = self.session()
+        if conversation_history is not None:
+            supplied = supplied_history(conversation_history, self._primary, session.rows)
+            rows = history_of(supplied.messages, self.services.backends.runtimes(), self.settings.parts)
+            system_message = supplied.with_prompt(system_message)
+        name_after(self.store, session, content)
+        state = self._state(
+            session,
+            content,
+            task_id=task_id or str(uuid.uuid4()),
+            supplied_history=rows,
+            ephemeral_prompt=ephemeral_prompt or "",
+            turn_id=turn_id or new_turn_id(session),
+            handoffs=handoffs,
+        )
+        state.setup.traced(str(trace))
+        log = self._log(state, session)
+        log.fence.handed_out = begins is not None
+        performer = self._performer(session, state, log.fence, deps, self._output_type(output_type))
+        child = self.options["inherits"]
+        new = NewTurn(
+            asked_words(content),
+            KIND.table.name,
+            KIND.table.digest,
+            self.settings.model_dump(mode="json"),
+            None if child is None else child.order.parent_turn,
+            begins,
+        )
+
+        def moved(successor: Session) -> None:
+            state.move_to(successor.id, successor.parent)
+            state.accounting.share(successor.meter)
+            performer.session = successor
+            log.followed(successor)
+
+        async def enter() -> Begun:
+            begun = await self.store.begin(session, state, log.opened, new, moved)
+            state.share(performer.session.wire)
+            performer.prompted(*await self._prompt(performer.session, system_message))
+            performer.began(content)
+            return begun
+
+        return self._turn(state, performer, log, enter)
+
+    def resume(self, session_or_turn_id: str, deps: Any, output_type: Any, claim: Claim | None) -> Turn:
+        """``Agent.resume``, of this agent's own turns."""
+        return self._durable.resume(
+            session_or_turn_id, claim, partial(self._continued, deps=deps, output_type=output_type)
+        )
+
+    def fork(self, turn_id: str, at: int, edit: Mapping[str, Any], deps: Any, output_type: Any) -> Turn:
+        """``Agent.fork``."""
+        return self._durable.fork(
+            turn_id,
+            at,
+            partial(edited, edit=edit),
+            partial(self._continued, deps=deps, output_type=output_type),
+        )
+
+    def _continued(
+        self, position: Position, session: Session, enter: EnterBehind, *, deps: Any, output_type: Any
+    ) -> Turn:
+        imported, recording = position.turn.imported, position.recording
+        assert isinstance(recording, ConversationRecording)
+        state = continued(position, self.settings)
+        # a memory does not learn what a stranger wrote
+        state.setup.belong(
+            attended=self.services.callbacks.has("approval"),
+            has_memory=self.services.recall.there and not imported,
+        )
+        output = (
+            output_type_again(state.setup.output, output_type, self.services.output, self.settings)
+            if state.seq
+            else self._output_type(output_type)
+        )
+        log = self._log(state, session, recording)
+        performer = self._performer(session, state, log.fence, deps, output, imported=imported)
+        performer.cut_off = recording.cut_off()
+
+        async def reenter() -> Begun:
+            begun = await enter(log.fence)
+            joined(state, session)
+            log.opened()  # before: what the agent puts in place of what is stored is a change like others
+            prompt = (state.setup.system_prompt, ()) if state.seq else await self._prompt(session, None)
+            performer.prompted(*prompt)
+            reopened(state, await performer.reopen(state.setup.runtime), position)
+            below = spent_below(self.store, state.turn_id)
+            performer.spent_before(state.count("iterations"), state.count("attempts"), below)
+            performer.began(state.user_content)
+            return begun
+
+        return self._turn(state, performer, log, reenter, self._durable.steps_before(position, state.seq))
+
+    # What a turn is made of
+
+    def _state(self, session: Session, content: Any, **more: Any) -> TurnState:
+        """A turn that has not moved; ``more``: values by their flat names (``TurnState.of``)."""
+        return TurnState.of(
+            **{"state": KIND.table.initial, **more},
+            agent=self.options["name"],
+            session_id=session.id,
+            parent_session_id=session.parent,
+            settings=self.settings,
+            user_content=content,
+            runtime=self.services.backends.runtime(),
+            attended=self.services.callbacks.has("approval"),
+            has_memory=self.services.recall.there,
+            wire=session.wire,
+            meter=session.meter,
+        )
+
+    def _output_type(self, given: Any) -> OutputType[Any] | None:
+        return self.services.output if given is None else output_type_of(given, self.settings)
+
+    def _log(
+        self, state: TurnState, session: Session, recording: ConversationRecording | None = None
+    ) -> ConversationLog:
+        return self.log_class(self.store.database, session, state, recording, tell=self.tell)
+
+    def _performer(
+        self,
+        session: Session,
+        state: TurnState,
+        fence: Fence,
+        deps: Any,
+        output: OutputType[Any] | None,
+        *,
+        imported: bool = False,
+    ) -> EffectHandler:
+        self.services.tools.refuse_without(deps)
+        if output is not None:
+            output.refuse_without(deps)
+
+        def scene() -> RunContext[Any]:
+            most = state.limits.get("iterations")
+            left = None if most is None else max(0, most - state.count("iterations"))
+            names = tuple(tool.name for tool in state.setup.tools)
+            return RunContext(
+                deps, state.session_id, state.turn_id, state.task_id, iterations_left=left, tools=names
+            )
+
+        return EffectHandler(
+            self.services,
+            session,
+            fence,
+            imported=imported,
+            scene=scene,
+            handoffs=len(state.setup.handoffs),
+            output=output,
+        )
+
+    async def _prompt(self, session: Session, system_message: str | None) -> tuple[str, tuple[str, ...]]:
+        """Of the primary model, whichever answers: a fallback must not change the bytes."""
+        built_in = has_built_in_tools(self.options)
+
+        async def recall() -> Recalled:
+            notes = self.services.notes if built_in else None
+            return recalled(notes, *await self.services.recall.prompt_block(session.id))
+
+        sources = Sources(
+            home=self.services.home,
+            workdir=self.services.workdir,
+            settings=self.settings.prompt,
+            identity=self.options["system_prompt"],
+            built_in=built_in,
+            tools=(*self.services.tools.lasting_names, *self.services.agent_tools.names),
+            model=self._primary.model,
+            window=self._primary.window,
+            speaker=self.options["name"] if self.options["inbox"] else "",
+            recall=recall,
+        )
+        return await prompt_of(session.prompts, sources, system_message, self.services.clock.now())
+
+    def _turn(
+        self,
+        state: TurnState,
+        performer: EffectHandler,
+        log: ConversationLog,
+        enter: Enter,
+        steps: Sequence[Step] = (),
+    ) -> Turn:
+        gate = PausePoint(state, KIND, self.services.signals, self.store.pause_points)
+        performer.follow(state, gate.stream)
+        tracing, before = self.services.tracing, partial(self._trace_before, state)
+        outer = () if tracing is None else (tracing.turn(state, before).at(gate),)
+        ending = replace(
+            ending_of(
+                self.store,
+                state.turn_id,
+                partial(self._ended, state, log.session, performer),
+                self.settings.store,
+            ),
+            suspended=partial(self._suspended, state.turn_id),
+            lost=performer.lost,
+        )
+        perform = performer.pipeline(state, gate, *outer)
+        return self._durable.turn(state, log, gate, perform, enter, ending, steps=steps)
+
+    def _trace_before(self, state: TurnState) -> str:
+        """The trace of the turn that handed the conversation over to this one; empty without one."""
+        if not state.setup.handoffs:
+            return ""
+        return str(self.journal.snapshot(state.setup.handoffs[-1].turn_id).get("trace") or "")
+
+    async def _ended(
+        self, state: TurnState, session: Session, performer: EffectHandler, steps: list[Step]
+    ) -> TurnResult[Any]:
+        self.session_id = state.session_id
+        result = await result_of(state, steps, session.newest(), performer.answers)
+        if not self.services.agent_tools.begin_turns:
+            return result
+        try:
+            return result.model_copy(update={"children": children_of(self.store, state.turn_id)})
+        except StoreError as error:  # the answer is worth more than the list
+            return result.model_copy(
+                update={"cleanup_errors": [*result.cleanup_errors, f"the children are not listed: {error}"]}
+            )
+
+    def _suspended(self, turn_id: str, waits: Sequence[Pending]) -> None:
+        about = {"turn_id": turn_id, "pending": [one.to_dict() for one in waits]}
+        self.services.callbacks.publish(Named("turn:suspended", about))
+
+    # Outside of turns
+
+    async def compact(self, focus: str) -> dict[str, Any] | None:
+        """``Agent.acompact``."""
+        session = self.session()
+        holder = new_turn_id(session)
+        claim = session.acquire(holder)
+        try:
+            held = await self.store.hold(session, holder)
+            if left := self.store.unfinished(held.id):
+                raise SessionBusy(
+                    f"turn {left[-1][0]} was left unfinished; resume it, or say something new, before"
+                    " compacting"
+                )
+            try:
+                state = await self._compacted(held, focus)
+                await self.store.save(held)
+            except BaseException:
+                self.store.refresh(held)
+                raise
+        finally:
+            self.store.let_go(holder)
+            session.release(claim)
+        self.session_id = state.session_id
+        return state.compaction.compressions[-1] if state.compaction.compressions else None
+
+    async def _compacted(self, held: Session, focus: str) -> TurnState:
+        state = self._state(held, "", state="Compress", turn_id=new_turn_id(held))
+        performer, tracing = EffectHandler(self.services, held), self.services.tracing
+        perform = performer.pipeline(state)
+        opened = await perform(OpenTurn())
+        held.guard.forced()
+        state.setup.reopen(opened)
+        state.load(held.rows)
+        state.compaction.begin(Compacted(held.guard.done))
+        state.compaction.force(focus)
+        with nullcontext() if tracing is None else tracing.compacting(state) as layer:
+            await compacted(state, performer.pipeline(state, None, *((layer,) if layer else ())))
+        await perform(CloseTurn(silences=opened.silences))
+        return state
+
+    async def undo(self, turns: int, *, files: bool) -> Undone:
+        """``Agent.aundo``."""
+        undone = await undo(self.store, self.session().id, turns)
+        self.session_id = undone.session
+        if not files:
+            return undone
+        try:
+            return replace(undone, files=await asyncio.to_thread(self._put_back, undone.turns))
+        except StoreError as error:
+            raise StoreError(f"the turns were taken back, but not their files: {error}") from None
+
+    def _put_back(self, turns: Sequence[str]) -> Any:
+        """Restore the files that any of these turns, or their children, changed; ``None`` without a
+        checkpoint."""
+        with_children, checkpoints = list(turns), self.services.checkpoints
+        for turn in with_children:
+            with_children += [child.turn_id for child in children_of(self.store, turn)]
+        found = checkpoints.of_turn(with_children)
+        return None if found is None else checkpoints.put_back(found)

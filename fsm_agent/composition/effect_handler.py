@@ -78,6 +78,7 @@ from fsm_agent.conversation.effects import (
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.conversation.parts import said
 from fsm_agent.errors import StoreError
+from fsm_agent.extension import Extension, heard_by, layers_of
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.pipeline import Layer, Perform, Pipeline
@@ -85,7 +86,15 @@ from fsm_agent.output import NOT_TAKEN, OutputType
 from fsm_agent.runtime import registry
 from fsm_agent.runtime.authority import Admission
 from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
-from fsm_agent.runtime.events import CHANNELS, StatusText, ToolComplete, ToolProgress, ToolStart, Transition
+from fsm_agent.runtime.events import (
+    CHANNELS,
+    StatusText,
+    ToolComplete,
+    ToolProgress,
+    ToolStart,
+    Transition,
+    listen,
+)
 from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.runtime.stream import Stream
 from fsm_agent.sessions.session import Session
@@ -100,7 +109,7 @@ from fsm_agent.toolsets.agent import ChildTask, ToolContext, bridged
 from fsm_agent.toolsets.agent.clarify import answered
 from fsm_agent.toolsets.agent.review import review_of
 from fsm_agent.toolsets.agent.title import TITLE, title_of
-from fsm_agent_states.execute_tools import PROGRAMMATIC
+from fsm_agent_states.logic.calls import PROGRAMMATIC
 from fsm_agent_states.turn import TurnState
 
 Ended = ToolOutcome | ProgramAsks | NotYet
@@ -197,6 +206,7 @@ class EffectHandler:
             Layer("approvals", self._settled, (AskApproval,)),
             *(() if gate is None else (gate.layer,)),
             *(() if self._keeper is None else self._keeper.layers),
+            *layers_of(self._services.extensions, self._services.settings.hook_timeout, self._status),
             *((Layer("hooks", self._shown_reply, (CallModel,)),) if self._services.hooks.there else ()),
             Layer("outcomes", self._outcome, (RunTool, AnswerProgram)),
         )
@@ -204,6 +214,9 @@ class EffectHandler:
         if gate is not None:
             gate.joins(made)
         return made
+
+    def _status(self, text: str) -> None:
+        self._services.callbacks.publish(StatusText(text))
 
     async def _settled(self, request: AskApproval, turn: Any, call_next: Perform) -> Approval | NotYet:
         """Pose the question as a person is asked it, and admit what was allowed, whoever allowed it: a
@@ -416,8 +429,11 @@ class EffectHandler:
             self._services.hooks.tell("turn_begin", self._scene(), said(content))
 
     def follow(self, turn: TurnState, stream: Stream) -> None:
-        """Tell hooks and callbacks of each move."""
+        """Tell extensions what happens, and hooks and callbacks of each move."""
         callbacks, hooks = self._services.callbacks, self._services.hooks
+        for extension in self._services.extensions:
+            if type(extension).on_event is not Extension.on_event:
+                listen(stream, heard_by(extension, self._status))
         if hooks.tells("on_move"):
             stream.subscribe(lambda step: hooks.tell("on_move", self._scene(), step), Step)
 

@@ -36,6 +36,7 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.conversation.supplied import supplied_history
 from fsm_agent.errors import ConfigError, SessionBusy, StoreError
+from fsm_agent.extension import prompts_in
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.memory.snapshot import recalled
@@ -143,7 +144,7 @@ class AgentTurns:
             turn_id=turn_id or new_turn_id(session),
             handoffs=handoffs,
         )
-        state.setup.traced(str(trace))
+        state.setup.set_trace(str(trace))
         log = self._log(state, session)
         log.fence.handed_out = begins is not None
         performer = self._performer(session, state, log.fence, deps, self._output_type(output_type))
@@ -194,7 +195,7 @@ class AgentTurns:
         assert isinstance(recording, ConversationRecording)
         state = continued(position, self.settings)
         # a memory does not learn what a stranger wrote
-        state.setup.belong(
+        state.setup.set_environment(
             attended=self.services.callbacks.has("approval"),
             has_memory=self.services.recall.there and not imported,
         )
@@ -298,6 +299,7 @@ class AgentTurns:
             window=self._primary.window,
             speaker=self.options["name"] if self.options["inbox"] else "",
             recall=recall,
+            extensions=prompts_in(self.services.extensions),
         )
         return await prompt_of(session.prompts, sources, system_message, self.services.clock.now())
 

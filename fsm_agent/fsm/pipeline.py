@@ -23,7 +23,7 @@ place of a layer is fixed by who composes the list: ``put`` takes the place of t
 
 The journal is no layer. It is asked once for all requests that a state yields together, so that one write to
 the disk covers their intents, and it knows a request by its place in the visit, which a layer does not see.
-(Why: decision 114.)
+(Why: decision 113.)
 """
 
 from __future__ import annotations

@@ -224,6 +224,15 @@ class Event:
     turn_id: str
 
 
+def listen(stream: Stream, hear: Callable[[Event], None]) -> Callable[[], None]:
+    """Call ``hear`` with what callbacks are told in a turn, until what this returns is called."""
+
+    def happened(event: EventValues) -> None:
+        hear(Event(NAMES[type(event)], event, time.time(), stream.turn_id))
+
+    return stream.subscribe(happened, *NAMES)
+
+
 class EventQueue:
     """One listener's queue. ``put`` and ``close`` from any thread; one consumer, in a loop or in a thread."""
 
@@ -234,10 +243,6 @@ class EventQueue:
         self._weighty: deque[tuple[int, Event]] = deque()
         self._changed = threading.Condition()
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
-
-    def hear(self, event: EventValues) -> None:
-        """Put what happens now."""
-        self.put(Event(NAMES[type(event)], event, time.time(), self.turn_id))
 
     def over(self, stopped: Stopped) -> None:
         """Close, unless somebody may go on with the turn here."""
@@ -339,7 +344,7 @@ class Events:
         queue = EventQueue(self._stream.turn_id, self._size)
         if self._over:
             queue.close()
-        leave = self._stream.subscribe(queue.hear, *NAMES), self._stream.subscribe(queue.over, Stopped)
+        leave = listen(self._stream, queue.put), self._stream.subscribe(queue.over, Stopped)
         try:
             yield queue
         finally:

@@ -30,7 +30,7 @@ class TracedSetup(Protocol):
     output: OutputSpec | None
     trace: str
 
-    def traced(self, trace: str) -> None:
+    def set_trace(self, trace: str) -> None:
         """Keep the ``traceparent`` of the turn's span."""
         ...
 

@@ -71,7 +71,7 @@ class TurnSpans:
     def _opened(self, event: Opened) -> None:
         """The turn has its session; what ties it to its span is stored with its next move."""
         if self._whole is not None:
-            self._turn.setup.traced(traceparent_of(self._whole.span))
+            self._turn.setup.set_trace(traceparent_of(self._whole.span))
             self._visited()
 
     def _moved(self, step: Step) -> None:

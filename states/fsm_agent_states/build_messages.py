@@ -9,11 +9,16 @@ from typing import Literal
 from fsm_agent.conversation.effects import CheckSignals, Failure, ModelRequest, Runtime, Tell
 from fsm_agent.conversation.wire import Ask, View, format_of
 from fsm_agent_states.logic import facts
-from fsm_agent_states.logic.around import ephemeral_for, hint_for, prompt_for
 from fsm_agent_states.logic.checks import Over, check_limits
 from fsm_agent_states.logic.limits import output_cap
 from fsm_agent_states.logic.recover import recover
-from fsm_agent_states.logic.typed import held_to, listed_tools, output_mode
+from fsm_agent_states.logic.request_context import (
+    ephemeral_for,
+    held_to,
+    hint_for,
+    prompt_for,
+    tools_for,
+)
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.replies import last_word
 from fsm_agent_states.turn import TurnState
@@ -45,7 +50,7 @@ def build_messages(turn: TurnState) -> Asks[Event]:
         call.stepped += 1
         yield Tell("step", (turn.count("iterations") + 1, tuple(turn.tooling.last_round)))
     call.hint = ""
-    call.afford(None)
+    call.set_budget(None)
     call.request = compose(turn)
     if hint := hint_for(turn, call.request):
         call.hint = hint
@@ -82,7 +87,7 @@ def compose(turn: TurnState) -> ModelRequest:
         renamed(setup.runtime) if "output_key" in recovery.repairs_done else setup.runtime,
         prompt,
         ephemeral,
-        tools=None if toolless else _tools(turn),
+        tools=None if toolless else tools_for(turn),
         output_cap=output_cap(turn),
         raised=recovery.output_cap is None
         and turn.settings.max_output_tokens is None
@@ -115,14 +120,3 @@ def recompose(turn: TurnState) -> None:
     stored."""
     if turn.call.request is not None and turn.state in ("CallLLM", "ClassifyError"):
         turn.call.request = replace(turn.call.request, body=compose(turn).body)
-
-
-def _tools(turn: TurnState) -> bytes | None:
-    """The tool list, written once for each shape it had in this turn; ``None`` when there are none."""
-    setup, repairs = turn.setup, turn.recovery.repairs_done
-    shape = f"{setup.runtime.api_mode} {'grammar' in repairs} {output_mode(turn)}"
-    if shape in setup.tools_written:
-        return setup.tools_written[shape]
-    if not (listed := listed_tools(turn)):
-        return None
-    return setup.keep_written(shape, format_of(setup.runtime.api_mode).tools(listed, repairs))

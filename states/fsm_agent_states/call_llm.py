@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, assert_never
+from typing import Literal
 
 from fsm_agent.conversation.effects import (
     AnswerChecked,
@@ -24,9 +24,9 @@ from fsm_agent.conversation.wire.options import changed_body
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.checks import check_answer, refused
 from fsm_agent_states.logic.limits import doubt_window
-from fsm_agent_states.logic.said import say, tell_blocked
+from fsm_agent_states.logic.status_lines import say, tell_blocked
 from fsm_agent_states.logic.visit import Asks
-from fsm_agent_states.replies import REPLIES, Keep, Received, ReplyKind, triage, with_output_tool
+from fsm_agent_states.replies import REPLIES, Received, ReplyKind, triage, with_output_tool
 from fsm_agent_states.turn import TurnState
 
 Event = Literal[ReplyKind, "invalid_output", "blocked", "error", "lost", "cancelled"]
@@ -35,7 +35,7 @@ Event = Literal[ReplyKind, "invalid_output", "blocked", "error", "lost", "cancel
 def call_llm(turn: TurnState) -> Asks[Event]:
     """Reports what kind of reply came, ``error``, ``lost``, or ``cancelled``; ``invalid_output`` or
     ``blocked`` when it is no answer to be let out."""
-    request, draft, issuer = turn.call.going_out(), turn.draft, issuer_of(turn.setup.runtime)
+    request, draft, issuer = turn.call.take_request(), turn.draft, issuer_of(turn.setup.runtime)
     attempt: CallModel | ModelReply | Failure = yield from _shown(turn, request)
     reply: ModelReply | Failure | Cancelled
     if not isinstance(attempt, CallModel):
@@ -51,7 +51,7 @@ def call_llm(turn: TurnState) -> Asks[Event]:
         return "blocked"
     match reply:
         case Cancelled():
-            turn.call.was_cancelled(reply, issuer)
+            turn.call.cancel(reply, issuer)
             draft.partial = draft.begun + reply.text
             draft.last_reasoning = reply.reasoning or draft.last_reasoning
             return "cancelled"
@@ -61,7 +61,7 @@ def call_llm(turn: TurnState) -> Asks[Event]:
     yield from _read(turn, reply, request)
     reply = with_output_tool(reply, turn.setup.checks.output_tool)
     got = Received.of(reply)
-    turn.call.came_back(reply, got.visible, got.thoughts, issuer)
+    turn.call.receive(reply, got.visible, got.thoughts, issuer)
     turn.recovery.succeed()
     if reply.sent:
         turn.recovery.prove(turn.setup.runtime)
@@ -81,7 +81,7 @@ def call_llm(turn: TurnState) -> Asks[Event]:
         _let_out(turn, checked)
     if kind == "summary":
         yield from say("the summary came: the task may be unfinished, another message goes on with it")
-    _gather(turn, REPLIES[kind].keeps)
+    draft.keep(REPLIES[kind].keeps, got.visible)
     return kind
 
 
@@ -127,23 +127,3 @@ def _let_out(turn: TurnState, checked: AnswerChecked) -> None:
         turn.draft.fragments = []
         turn.call.reword(checked.text)
     turn.draft.passed = turn.draft.begun + turn.call.visible
-
-
-def _gather(turn: TurnState, keeps: Keep) -> None:
-    """Keep the text that later replies continue, and what the turn answers with."""
-    draft, visible = turn.draft, turn.call.visible
-    match keeps:
-        case "fragment":
-            draft.fragments.append(visible)
-        case "answer":
-            draft.answer = draft.begun + visible
-        case "held" | "unchecked":
-            draft.held, draft.fragments = draft.begun + visible, []
-            draft.unchecked = draft.held if keeps == "unchecked" else draft.unchecked
-        case "partial":
-            if visible.strip():
-                draft.partial, draft.needs_break = visible, True
-        case "":
-            pass
-        case _:
-            assert_never(keeps)

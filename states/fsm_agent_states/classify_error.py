@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Literal
 
@@ -10,8 +9,8 @@ from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.token_meter import LEAST_REPLY
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.detect import Size, detect, status_of
-from fsm_agent_states.logic.limits import believe_cap, output_cap, output_cap_from
-from fsm_agent_states.logic.typed import held_to
+from fsm_agent_states.logic.limits import believe_cap, output_cap_from
+from fsm_agent_states.logic.recover import repair_for
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
 
@@ -21,21 +20,6 @@ Family = Literal[
 ]  # fmt: skip
 """Of failures by their remedies; for a bug of ours it is the event that every state has for one."""
 Event = Literal[Family, "summary_failed", "capped", "cancelled"]
-
-REPAIRS = {
-    "thinking_signature": "thinking_signature",
-    "invalid_encrypted_content": "encrypted_replay",
-    "long_context_beta_forbidden": "long_context_beta",
-    "grammar_pattern": "grammar",
-    "streaming_unsupported": "no_streaming",
-    "images_rejected": "vision",
-    "audio_rejected": "audio",
-    "files_rejected": "files",
-    "list_tool_content_unsupported": "flat_tool_content",
-    "output_schema_unsupported": "structured_output",
-    "output_schema_rejected": "structured_output",
-}
-"""Error class to the mode of the wire copy that repairs it; each is tried once on a provider."""
 
 SPENT = ("usage limit", "usage_limit")
 """Words of a rate limit that no short wait lifts: another key is used at once, as after a bill (CRED-02)."""
@@ -82,16 +66,9 @@ def family(turn: TurnState, failure: Failure, name: str) -> Family:
     """The event of one error class, given what could still be done about it."""
     if name in FAMILIES:
         return FAMILIES[name]
-    if name == "unicode":
-        return _repairable(turn, "surrogates" if "surrogates" not in turn.recovery.repairs_done else "ascii")
-    if name == "image_too_large":
-        return _repairable(
-            turn, "smaller_images" if "smaller_images" not in turn.recovery.repairs_done else "vision"
-        )
-    if name in REPAIRS:
-        return _repairable(turn, _repair_of(turn, name))
-    if name == "format_error" and (unwanted := _unwanted(turn, failure)):
-        return _repairable(turn, unwanted)
+    if repair := repair_for(turn, failure, name):
+        turn.recovery.schedule_repair(repair)
+        return "repairable"
     if name == "output_cap":
         return _output_cap(turn, failure)
     if name in ("context_overflow", "payload_too_large", "long_context_tier"):
@@ -105,36 +82,6 @@ def family(turn: TurnState, failure: Failure, name: str) -> Family:
     if name == "timeout":
         return "unreachable" if facts.on_primary(turn) else "overloaded"
     return "rejected"
-
-
-def _repair_of(turn: TurnState, name: str) -> str:
-    """A grammar that cannot be made of plainer schemas either may be that of the answer."""
-    again = name == "grammar_pattern" and "grammar" in turn.recovery.repairs_done
-    return "structured_output" if again else REPAIRS[name]
-
-
-def _repairable(turn: TurnState, repair: str) -> Family:
-    needless = repair == "structured_output" and held_to(turn) is None
-    if needless or repair in turn.recovery.repairs_done:
-        return "rejected"
-    turn.recovery.order(repair)
-    return "repairable"
-
-
-def _unwanted(turn: TurnState, failure: Failure) -> str | None:
-    """The repair for a parameter that this error names, and that was sent: to leave it out, or for the cap on
-    output to use its other name."""
-    runtime, settings = turn.setup.runtime, turn.settings
-    chat = runtime.api_mode == "chat_completions"
-    sent = (
-        ("temperature", "temperature", settings.temperature),
-        ("effort", "reasoning|thinking|effort", settings.reasoning_effort),
-        ("output_key", rf"\b{runtime.output_key}\b", output_cap(turn) if chat else None),
-    )
-    named = (
-        repair for repair, words, value in sent if value is not None and re.search(words, failure.detail)
-    )
-    return next(named, None)
 
 
 def _bad_key(failure: Failure, name: str) -> Family:
@@ -165,5 +112,5 @@ def _output_cap(turn: TurnState, failure: Failure) -> Family:
         return _overflow(turn, recovery.failure_class)
     if recovery.output_cap is not None and cap >= recovery.output_cap:
         return "rejected"
-    recovery.order_cap(cap)
+    recovery.schedule_cap(cap)
     return "repairable"

@@ -8,41 +8,29 @@ and the newest request that do not fit alone end the turn. (Why: decision 18.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
-from fsm_agent.conversation.compaction.cut import cut_row, is_longer, whole
 from fsm_agent.conversation.compaction.divide import size_of
-from fsm_agent.conversation.compaction.prune import without_parts
 from fsm_agent.conversation.effects import (
     Compacted,
-    LongContext,
     NoteCompaction,
     Replaced,
     ReplaceHistory,
-    Saved,
-    Spill,
     Tell,
 )
 from fsm_agent.conversation.messages import Message
-from fsm_agent.conversation.token_meter import ASSUMED_WINDOW, threshold
 from fsm_agent.conversation.wire import CHARS_PER_TOKEN, tokens_of
 from fsm_agent_states.logic import context_engine, facts
 from fsm_agent_states.logic.checks import Over, check_limits
 from fsm_agent_states.logic.limits import believe_window
-from fsm_agent_states.logic.refusal import hopeless, insists, room_left
-from fsm_agent_states.logic.said import compacted, say, tell_blocked
-from fsm_agent_states.logic.summarise import Summary, keeps_history, preserved, summarise
+from fsm_agent_states.logic.status_lines import compacted, say, tell_blocked
+from fsm_agent_states.logic.summarise import Summary, keeps_history, summarise
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
 
 Event = Literal[
     "unsummarised", "lost", "unaffordable", "compressed", "unchanged", "stuck", "outgrown", "cancelled"
 ]
-
-LEAST_GAIN = 1_000
-"""Characters less with which a request that was refused is worth another try, however long it is."""
 
 
 def compress(turn: TurnState) -> Asks[Event]:
@@ -57,7 +45,7 @@ def compress(turn: TurnState) -> Asks[Event]:
         turn.compaction.start(signals.at)
         if facts.forced(turn):
             believe_window(turn)
-    context, summary = _context(turn), Summary()
+    context, summary = context_engine.context_of(turn), Summary()
     goes = yield from context_engine.cut(turn, context, begins=begins)
     if goes and begins and (yield from _over_limit(turn)):
         yield from say(f"no model is asked for a summary: {turn.recovery.error}")
@@ -76,7 +64,7 @@ def compress(turn: TurnState) -> Asks[Event]:
         goes = ()
     elif goes:
         yield from say("the summary is made without a model: a list of what was done")
-    shorter = yield from _shortened(turn, context, goes, summary.text)
+    shorter = yield from context_engine.shortened(turn, context, goes, summary.text)
     if size_of(shorter) > context.most:
         return (yield from _no_progress(turn))
     yield from _take(turn, shorter, context.size, summary.model, aided=bool(summary.model) or not goes)
@@ -84,74 +72,8 @@ def compress(turn: TurnState) -> Asks[Event]:
 
 
 def _over_limit(turn: TurnState) -> Asks[Over | None]:
-    turn.call.afford(None)
+    turn.call.set_budget(None)
     return (yield from check_limits(turn, tokens_of(size_of(turn.history)), None, summary=True))
-
-
-def _shortened(
-    turn: TurnState, context: LongContext, goes: tuple[int, ...], summary: str
-) -> Asks[list[Message]]:
-    """The history as it is planned, with the summary of its middle; only pruned, when nothing goes. When it
-    is forced and not short enough, without images, audio and files."""
-    if goes:
-        kept = yield from preserved(turn, [context.rows[place] for place in goes])
-        context = replace(context, preserved=kept)
-    shorter = yield from context_engine.rows(turn, context, goes, summary)
-    length = context_engine.built_in(turn).plan(context).cut
-    if length is not None and (not turn.setup.has_engine or size_of(shorter) > (context.room or 0)):
-        shorter = yield from _cut_rows(turn, shorter, length)
-    if facts.forced(turn) and size_of(shorter) > context.most:
-        shorter = without_parts(shorter)
-    return shorter
-
-
-def _context(turn: TurnState) -> LongContext:
-    """What an engine is told: how long the history is, and how long it may be."""
-    before, window = size_of(turn.history), turn.setup.runtime.window or ASSUMED_WINDOW
-    room, goal = None, _goal(turn, before)
-    if insists(turn):
-        room, goal = (None, before) if hopeless(turn, before) else (room_left(turn, before), goal)
-    return LongContext(
-        tuple(turn.history),
-        window,
-        before,
-        goal,
-        _enough(turn, before),
-        room,
-        facts.forced(turn),
-        facts.compacted_before(turn),
-        turn.compaction.focus,
-    )
-
-
-def _enough(turn: TurnState, before: int) -> float:
-    least = before * turn.settings.compression.min_progress
-    return before - (min(least, LEAST_GAIN) if insists(turn) else least)
-
-
-def _goal(turn: TurnState, before: int) -> int:
-    """Characters to get below: half of the threshold, so that the next rounds fit too; half of now when
-    forced."""
-    wanted = (
-        threshold(turn.setup.runtime.window or ASSUMED_WINDOW, turn.settings.compression)
-        * CHARS_PER_TOKEN
-        // 2
-    )
-    return min(wanted, before // 2) if facts.forced(turn) else wanted
-
-
-def _cut_rows(turn: TurnState, rows: Sequence[Message], length: int) -> Asks[list[Message]]:
-    """The rows, those of the model and its tools with no longer texts than this; the whole of each goes to a
-    file that is named where it was cut."""
-    shorter = []
-    for number, row in enumerate(rows):
-        if row.role == "user" or not is_longer(row, length):
-            shorter.append(row)
-            continue
-        saved: Saved = yield Spill(row.tool_call_id or f"{turn.turn_id}-{turn.seq}-{number}", whole(row))
-        where = f"the whole is in {saved.path}" if saved.path else f"it could not be saved: {saved.error}"
-        shorter.append(cut_row(row, length, where))
-    return shorter
 
 
 def _no_progress(turn: TurnState) -> Asks[Event]:

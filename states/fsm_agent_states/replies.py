@@ -21,16 +21,13 @@ from fsm_agent.conversation.hosted import hosted_in
 from fsm_agent.conversation.messages import Message, ModelReply, ToolCall
 from fsm_agent.support.texts import shorten, split_reasoning
 from fsm_agent_states.logic import facts
+from fsm_agent_states.logic.parts import Keep
 from fsm_agent_states.turn import TurnState
 
 ReplyKind = Literal[
     "tools", "text", "blank", "cut_text", "dropped_call", "cut_call", "incomplete", "open_scratchpad",
     "announced", "unverified", "all_thinking", "summary", "no_summary",
 ]  # fmt: skip
-Keep = Literal["", "fragment", "partial", "held", "unchecked", "answer"]
-"""What a turn keeps of the text: nothing, because there is none or it belongs to calls; a piece that the next
-reply continues; a piece of an incomplete reply; a text that came too early, which answers if no other comes;
-such a text that waits for a check by tools; the answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,67 @@ it.
 
 How to read a line: ``on(event, rung, rung, ...)`` takes the first rung whose budget is left. Rungs are
 defined once, above the table, in four groups: the door to the model, recovery, continuation, blank replies.
-``end(...)`` ends the turn with an exit reason, ``go(...)`` is unconditional. Three rules:
-
-1. BuildMessages is the only door to the model; caps, open block, iteration and grace are tested there and
-    nowhere else.
-2. Every rung that can be part of a loop spends a counter. Counters grow or are reset, they never go down.
-   A request to a model is sent by a visit whose row spent one of ``attempts``: one row, one request.
-3. A row has no action. The state that is entered sees what the row spent, and does it first.
-
-A call block is all requests that serve one iteration. It opens (and the iteration is charged) by ``send``;
-what goes out again inside it (``send again``) is not charged; a reply closes it.
+``end(...)`` ends the turn with an exit reason, ``go(...)`` is unconditional. What a kind of reply is, what is
+kept of it, and what the model reads next is declared beside the table, in ``replies.py``.
 """
+
+# Theory of operation
+#
+# A turn is a state and the counters below; nothing else decides where it goes. A state is a generator: it asks
+# for things, and reports one event, which says what happened and never what to do about it. For the event the
+# machine takes the one row that is open, spends and resets the counters of that row, and enters the next state.
+# So the policy of a turn is the order of the rungs in this file, and a reader needs no other file to know it.
+#
+# What holds, why, and what would break without it (`fsm-agent verify` proves the first four for every setting,
+# and names the loop, the hole or the row when a change breaks one):
+#
+# 1. Every turn ends. Each loop in the table spends a counter that no row of that loop gives back. Counters grow
+#    or are reset, they never go down. The order behind the proof: iterations, free rounds, graces, losses and
+#    fallbacks are never reset; a fallback gives back PROVIDER, a reply BLOCK, a round of tools STREAKS, and each
+#    of these happens at most as often as something above it is spent. A rung without a counter, or a reset of
+#    `fallbacks` by a reply, would let two models that answer with blanks hand a turn to each other for ever.
+#
+# 2. Exactly one row is open. A line expands to rows whose guards exclude each other, and its last rung needs
+#    nothing. A line that ends with a rung that has a budget would leave a turn stuck when that is spent.
+#
+# 3. One request, one row. Whatever reaches a model is sent by a visit whose row spent one of `attempts`: into
+#    CallLLM by `send` and `send again`, and into Compress for a summary. So the most that a turn can cost is a
+#    limit that a user sets, and a resumed turn knows what was paid. A state that sent twice in a visit would
+#    make that figure a lie, which is why Compress is entered again for each summariser.
+#
+# 4. BuildMessages is the only door to CallLLM. Caps, open block, iteration and grace are looked at there and
+#    nowhere else, in this order: a cap ends the turn; a block that is open sends again; else an iteration is
+#    charged; else the model is asked for a last word without tools. Any other row into CallLLM would be a way
+#    around the caps.
+#
+# 5. A call block is all requests that serve one iteration. `send` opens it and charges the iteration; a free
+#    round and the last word (`summarise`) open one that is paid for by a counter of their own. `send again` is
+#    not charged, and a reply closes the block (`resets=BLOCK`). `error`, `lost` and `cut_call` leave it open: the
+#    same iteration is tried again. Were the block closed by an error, an outage would eat the user's iterations;
+#    were it left open by a reply, the next round of tools would be free.
+#
+# 6. A row has no action. What it spent is the order, and the state that is entered carries it out first (`spent`
+#    of the turn, `logic/recover.py`). A process may end between the two: the row is on disk by then, so the
+#    resumed turn carries the order out, and by 3 it is paid once. An action of the row itself would be lost or
+#    done twice there. An order that fails is an event of its own (`failed`), and ClassifyError continues down the
+#    ladder with what is left.
+#
+# 7. States look at no budget, and the table looks at nothing else. What a state knows besides (is the next model
+#    wider?) makes two events, `overflow` and `outgrown`, rather than a guard, so that guards can be evaluated,
+#    printed, proved and drawn without a turn. What a visit does to the transcript is declared per event in
+#    `logic/shapes.py`, and proved over these rows too: every request has a transcript that its provider takes.
+#
+# Why the ladders have this order: what costs least comes first, and what cannot be undone last. A key of the
+# same provider is tried before another model, because a fallback never returns and its prompt is cached nowhere.
+# An upstream limit outlasts our waits, so the fallback comes before the retries; an overloaded or unreachable
+# server gets one quick retry (`patience`) before that; a plain 500 usually passes, so it is retried first.
+# A compaction loses what was said, so it is taken when the provider refuses or the estimate is over the
+# threshold, and then in steps: auxiliary models, the model itself, no model, none at all. Text that the user
+# has seen is never thrown away: the last rung of `announced`, `unverified` and of a blank reply after text is
+# an answer, not an error.
+#
+# `cancelled` and `crashed` leave every state for Finalize and are written once, as macros. Finalize has no event:
+# it cannot fail into another state, so each of its steps guards itself.
 
 from __future__ import annotations
 

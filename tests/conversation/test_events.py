@@ -199,7 +199,7 @@ def test_what_the_engine_does_is_heard_everywhere_with_the_turn_that_it_belongs_
 def test_a_turn_that_is_left_can_be_listened_to_when_it_goes_on() -> None:
     turn = agent(*script()).start("go")
     queue = EventQueue(turn.id)
-    turn.gate.stream.subscribe(queue.hear, Transition)
+    turn.gate.stream.subscribe(lambda move: queue.put(Event("transition", move, 0.0, turn.id)), Transition)
     turn.gate.stream.subscribe(queue.over, Stopped)
 
     async def interrupted() -> None:

@@ -20,7 +20,8 @@ from fsm_agent.conversation.messages import Message, ModelReply
 from fsm_agent.fsm.table import Row
 from fsm_agent.settings.model import Settings
 from fsm_agent_states.logic.facts import FACTS
-from fsm_agent_states.replies import REPLIES, Keep, Received, ReplyKind
+from fsm_agent_states.logic.parts import Keep
+from fsm_agent_states.replies import REPLIES, Received, ReplyKind
 from fsm_agent_states.turn import TurnState
 
 FIXED = {"rebuilds": 1, "repairs": 10}

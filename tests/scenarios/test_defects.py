@@ -147,7 +147,7 @@ def test_a_bug_between_calls_and_results_leaves_no_call_open(monkeypatch: pytest
 
     with table([tools(call("put", {"key": "k"}, "call_1")), text("I see.")]) as (agent, server, _, _):
         with monkeypatch.context() as patched:
-            patched.setattr("fsm_agent_states.execute_tools.result_rows", broken)
+            patched.setattr("fsm_agent_states.execute_tools.store_results", broken)
             result = agent.run_conversation("go")
         assert result.turn_exit_reason == "local_processing_error"
         assert agent.chat("and now?") == "I see."

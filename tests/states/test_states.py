@@ -12,7 +12,7 @@ from fsm_agent.composition.turn_wiring import STATES
 from fsm_agent.conversation.exit_reason import ExitReason, Outcome
 from fsm_agent.fsm.runner import CRASHED
 from fsm_agent_states import build_messages, classify_error
-from fsm_agent_states.logic.explain import TEXTS
+from fsm_agent_states.logic.ending import TEXTS
 from fsm_agent_states.logic.layout import LAYOUT
 from fsm_agent_states.logic.recover import RECOVERIES, Unrecovered
 from fsm_agent_states.replies import CONTINUED, REPLIES
@@ -53,6 +53,11 @@ def test_every_event_that_is_continued_has_words_for_it() -> None:
     continued = {row.event for row in TURN.rows if "continuations" in row.spends}
     assert CONTINUED.keys() == continued
     assert continued <= REPLIES.keys() <= set(TURN.events("CallLLM"))
+
+
+@pytest.mark.parametrize("state", TURN.states)
+def test_a_state_is_read_on_two_screens(state: str) -> None:
+    assert len(inspect.getsource(module_of(state)).splitlines()) <= 130
 
 
 @pytest.mark.behaviour("FSM-01")

@@ -20,6 +20,10 @@ MAX_REPAIRED = 8
 """Different wrong names of one reply that are repaired."""
 BRIDGE = "tool_call"
 """The tool whose calls are calls of tools that no request names (EXEC-34)."""
+HOUSEKEEPING = frozenset({"memory", "todo", "skill_manage", "session_search"})
+"""Tools that put things in order: text beside them can be the answer."""
+PROGRAMMATIC = frozenset({"execute_code"})
+"""Cheap calls made by programs: an iteration with only these is not charged."""
 
 
 @dataclass(slots=True)

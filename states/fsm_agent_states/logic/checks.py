@@ -18,7 +18,7 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.conversation.token_meter import LEAST_REPLY
 from fsm_agent.support.texts import clean
-from fsm_agent_states.logic.said import say
+from fsm_agent_states.logic.status_lines import say
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.turn import TurnState
 
@@ -78,5 +78,5 @@ def check_limits(
         turn.recovery.explain("limit", checked.why)
         turn.ending.limit_reached(checked.limit)
         return OVER[checked.over]
-    turn.call.afford(None if checked.output_tokens == known else checked.output_tokens)
+    turn.call.set_budget(None if checked.output_tokens == known else checked.output_tokens)
     return None

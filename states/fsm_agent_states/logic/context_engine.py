@@ -1,22 +1,50 @@
-"""The three steps of making a conversation shorter: by the user's engine if there is one, by the built-in one
-if there is none, and when what the user's says cannot be used.
+"""Making a conversation shorter: how short it must become, and by whose plan.
 
-The built-in engine is pure and asked at once. The user's is asked by a request, whose reply is in the
-journal; what it decides is checked against the shapes of the transcript before anything is changed."""
+The plan is that of the user's engine if there is one; else, and when that plan cannot be used, that of the
+built-in one. The built-in engine is pure and asked at once. The user's is asked by a request, whose reply is
+in the journal; what it decides is checked against the shapes of the transcript before anything is changed.
+
+How short: by the threshold, as long as it is our wish; by what the refusals teach, when the provider has
+refused the request.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fsm_agent.conversation.compaction import BuiltInEngine, Division, assembled
+from fsm_agent.conversation.compaction.cut import cut_row, is_longer, whole
 from fsm_agent.conversation.compaction.divide import newest_request, size_of
 from fsm_agent.conversation.compaction.prune import without_parts
-from fsm_agent.conversation.effects import AskEngine, EngineAnswer, LongContext
+from fsm_agent.conversation.effects import (
+    AskEngine,
+    EngineAnswer,
+    LongContext,
+    Prefetched,
+    Preserve,
+    Saved,
+    Spill,
+)
 from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.token_meter import ASSUMED_WINDOW, plausible, threshold
+from fsm_agent.conversation.wire import CHARS_PER_TOKEN
+from fsm_agent.support.texts import shorten
 from fsm_agent_states.logic import facts
-from fsm_agent_states.logic.said import say
+from fsm_agent_states.logic.limits import prompt_tokens_from
+from fsm_agent_states.logic.status_lines import say
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.turn import TurnState
+
+MOST_PRESERVED = 4_000
+"""Characters that an external memory may add to a summary."""
+LEAST_GAIN = 1_000
+"""Characters less with which a request that was refused is worth another try, however long it is."""
+LEAST_ROOM = 2_000
+"""Characters that the history may have besides the newest request when as little as possible is kept."""
+BEYOND_DOUBT = 1.25
+"""Times what fits: how much prompt, tools and newest request alone must be over it, as tools and prose are
+not as dense."""
 
 
 def built_in(turn: TurnState) -> BuiltInEngine:
@@ -121,3 +149,127 @@ def _without_calls(history: Sequence[Message]) -> set[Message]:
 
 def _go_on_without(why: str) -> Asks[None]:
     yield from say(f"the context engine's answer is not used ({why}): the built-in one goes on")
+
+
+def preserved(turn: TurnState, middle: Sequence[Message]) -> Asks[str]:
+    """What an external memory wants to stay known of these rows (COMP-34), to be put behind their summary."""
+    if not turn.setup.has_memory:
+        return ""
+    found: Prefetched = yield Preserve(tuple(middle))
+    return f"\n\n## From memory\n{shorten(found.text.strip(), MOST_PRESERVED)}" if found.text.strip() else ""
+
+
+def shortened(
+    turn: TurnState, context: LongContext, goes: tuple[int, ...], summary: str
+) -> Asks[list[Message]]:
+    """The history as it is planned, with the summary of its middle; only pruned, when nothing goes. When it
+    is forced and not short enough, without images, audio and files."""
+    if goes:
+        kept = yield from preserved(turn, [context.rows[place] for place in goes])
+        context = replace(context, preserved=kept)
+    shorter = yield from rows(turn, context, goes, summary)
+    length = built_in(turn).plan(context).cut
+    if length is not None and (not turn.setup.has_engine or size_of(shorter) > (context.room or 0)):
+        shorter = yield from _cut_rows(turn, shorter, length)
+    if facts.forced(turn) and size_of(shorter) > context.most:
+        shorter = without_parts(shorter)
+    return shorter
+
+
+def _cut_rows(turn: TurnState, rows: Sequence[Message], length: int) -> Asks[list[Message]]:
+    """The rows, those of the model and its tools with no longer texts than this; the whole of each goes to a
+    file that is named where it was cut."""
+    shorter = []
+    for number, row in enumerate(rows):
+        if row.role == "user" or not is_longer(row, length):
+            shorter.append(row)
+            continue
+        saved: Saved = yield Spill(row.tool_call_id or f"{turn.turn_id}-{turn.seq}-{number}", whole(row))
+        where = f"the whole is in {saved.path}" if saved.path else f"it could not be saved: {saved.error}"
+        shorter.append(cut_row(row, length, where))
+    return shorter
+
+
+# How short it must become
+
+
+def context_of(turn: TurnState) -> LongContext:
+    """What an engine is told: how long the history is, and how long it may be."""
+    before, window = size_of(turn.history), turn.setup.runtime.window or ASSUMED_WINDOW
+    room, goal = None, _goal(turn, before)
+    if insists(turn):
+        room, goal = (None, before) if hopeless(turn, before) else (room_left(turn, before), goal)
+    return LongContext(
+        tuple(turn.history),
+        window,
+        before,
+        goal,
+        _enough(turn, before),
+        room,
+        facts.forced(turn),
+        facts.compacted_before(turn),
+        turn.compaction.focus,
+    )
+
+
+def _enough(turn: TurnState, before: int) -> float:
+    least = before * turn.settings.compression.min_progress
+    return before - (min(least, LEAST_GAIN) if insists(turn) else least)
+
+
+def _goal(turn: TurnState, before: int) -> int:
+    """Characters to get below: half of the threshold, so that the next rounds fit too; half of now when
+    forced."""
+    wanted = (
+        threshold(turn.setup.runtime.window or ASSUMED_WINDOW, turn.settings.compression)
+        * CHARS_PER_TOKEN
+        // 2
+    )
+    return min(wanted, before // 2) if facts.forced(turn) else wanted
+
+
+def insists(turn: TurnState) -> bool:
+    """Did the provider refuse the request, with nobody next in the chain who could take it as it is?"""
+    return facts.forced(turn) and turn.count("overflows") > 0 and not facts.next_is_wider(turn)
+
+
+def room_left(turn: TurnState, before: int) -> int:
+    """Characters that a history of ``before`` may have, by what the refusals of this call block have taught.
+    The last compaction that the block allows is to leave as little as it can."""
+    least = LEAST_ROOM + _request_chars(turn)
+    if turn.count("overflows") >= turn.limit("overflows"):
+        return least
+    window, request = turn.setup.runtime.window, turn.call.request
+    if window is None or request is None:
+        return max(least, before // 2)
+    allowed = request.chars * threshold(window, turn.settings.compression) // _tokens(turn, window)
+    room = allowed - (request.chars - before)
+    return max(least, room if turn.count("overflows") == 1 else min(room, before // 2))
+
+
+def hopeless(turn: TurnState, before: int) -> bool:
+    """Does the refusal itself say, by its count of tokens, that not even prompt, tools and the newest request
+    fit alone?"""
+    window, request = turn.setup.runtime.window, turn.call.request
+    if window is None or request is None or _counted(turn) is None:
+        return False
+    alone = request.chars - before + _request_chars(turn)
+    return alone > request.chars * window / _tokens(turn, window) * BEYOND_DOUBT
+
+
+def _request_chars(turn: TurnState) -> int:
+    newest = newest_request(turn.history)
+    return 0 if newest is None else size_of([turn.history[newest]])
+
+
+def _tokens(turn: TurnState, window: int) -> int:
+    """Of the request that was refused: as the provider counted them, else at least as many as its window
+    has."""
+    return _counted(turn) or max(turn.call.estimate, window)
+
+
+def _counted(turn: TurnState) -> int | None:
+    """A count that cannot be true is not believed."""
+    failure, request = turn.recovery.failure, turn.call.request
+    counted = prompt_tokens_from(failure.detail) if failure else None
+    return counted if counted and request and plausible(counted, request.chars) else None

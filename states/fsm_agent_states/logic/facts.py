@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fsm_agent.conversation.token_meter import fits_at_all, threshold
-from fsm_agent_states.logic.around import around_chars
+from fsm_agent_states.logic.request_context import around_chars
 from fsm_agent_states.turn import TurnState
 
 # Of the budget

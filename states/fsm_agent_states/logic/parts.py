@@ -7,9 +7,9 @@ a clock, a connection or a callback. (Why: decision 84.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, assert_never
 
 from fsm_agent.conversation.effects import (
     NO_CHECKS,
@@ -43,7 +43,7 @@ OWNERS: Mapping[str, str | None] = {
     "recovery": "logic.recover",
     "compaction": "compress",
     "draft": "call_llm",
-    "tooling": "execute_tools",
+    "tooling": "logic.running",
     "ending": "finalize",
 }
 """The one module beside this one that may write the fields of a part; ``None`` where all is done by
@@ -89,20 +89,20 @@ class Setup:
         self.has_engine, self.checks, self.output = opened.engine, opened.checks, opened.output
         self.tools = (*opened.tools, *gone)
 
-    def belong(self, *, attended: bool, has_memory: bool) -> None:
-        """The turn goes on in an agent with these: somebody who is asked, an external memory."""
+    def set_environment(self, *, attended: bool, has_memory: bool) -> None:
+        """Set what the agent that continues the turn has: a user who answers, an external memory."""
         self.attended, self.has_memory = attended, has_memory
 
-    def traced(self, trace: str) -> None:
-        """The turn is observed under this ``traceparent``."""
+    def set_trace(self, trace: str) -> None:
+        """Observe the turn under this ``traceparent``."""
         self.trace = trace
 
-    def switch(self, runtime: Runtime) -> None:
-        """Go on with another model of the chain."""
+    def switch_model(self, runtime: Runtime) -> None:
+        """Continue with another model of the chain."""
         self.runtime = runtime
 
-    def adopt(self, runtime: Runtime) -> None:
-        """The same provider and model in another way: what an overflow taught of its window stays known."""
+    def switch_runtime(self, runtime: Runtime) -> None:
+        """Reach the same provider and model in another way; keep what an overflow taught of its window."""
         self.runtime = replace(runtime, window=self.runtime.window)
 
     def narrow(self, window: int) -> bool:
@@ -147,17 +147,17 @@ class CurrentCall:
         """Tokens of the request; 0 when there is none."""
         return self.request.estimate if self.request else 0
 
-    def going_out(self) -> ModelRequest:
-        """The request, which is about to be sent: what was paid for it is used up."""
+    def take_request(self) -> ModelRequest:
+        """Return the request, which is about to be sent, and use up what was paid for it."""
         assert self.request is not None, "BuildMessages is the only door to CallLLM"
         self.prepaid = False
         return self.request
 
-    def afford(self, tokens: int | None) -> None:
-        """The reply may have so many tokens; ``None``: as many as were asked for."""
+    def set_budget(self, tokens: int | None) -> None:
+        """Limit the tokens of the reply; ``None``: to what the request asks for."""
         self.affordable = tokens
 
-    def came_back(self, reply: ModelReply, visible: str, thoughts: str, issuer: str) -> None:
+    def receive(self, reply: ModelReply, visible: str, thoughts: str, issuer: str) -> None:
         """Take the reply, with what is spoken and what is thought in it, and who made it."""
         self.reply, self.visible, self.thoughts, self.issuer = reply, visible, thoughts, issuer
 
@@ -165,8 +165,8 @@ class CurrentCall:
         """A guardrail made this of what is shown of the reply."""
         self.visible = text
 
-    def was_cancelled(self, cancelled: Cancelled, issuer: str) -> None:
-        """A person broke it off; what the model thought until then is kept."""
+    def cancel(self, cancelled: Cancelled, issuer: str) -> None:
+        """Note that the user interrupted the call, and keep what the model thought until then."""
         self.thoughts, self.issuer = cancelled.reasoning, issuer
 
 
@@ -292,14 +292,14 @@ class Recovery:
         """The model went silent too often: it is not asked this time."""
         self.failure, self.silences = failure, 0
 
-    def order(self, repair: str) -> None:
-        """The next BuildMessages is to make this repair, if the table agrees."""
+    def schedule_repair(self, repair: str) -> None:
+        """Make this repair in the next BuildMessages, if the table agrees."""
         self.pending_repair = repair
 
-    def order_cap(self, tokens: int) -> None:
-        """The next request is to ask for no more than so many tokens."""
+    def schedule_cap(self, tokens: int) -> None:
+        """Ask for no more than this number of tokens in the next request."""
         self.output_cap = tokens
-        self.order("output_cap")
+        self.schedule_repair("output_cap")
 
     def drop_scaffold(self) -> None:
         """Send nothing more behind the history."""
@@ -352,6 +352,12 @@ class Compaction:
         self.forced = False
 
 
+Keep = Literal["", "fragment", "partial", "held", "unchecked", "answer"]
+"""What a turn keeps of the text: nothing, because there is none or it belongs to calls; a piece that the next
+reply continues; a piece of an incomplete reply; a text that came too early, which answers if no other comes;
+such a text that waits for a check by tools; the answer."""
+
+
 @dataclass(slots=True)
 class Draft:
     """The text that becomes the answer, as far as there is any.
@@ -383,6 +389,24 @@ class Draft:
         """The pieces that are to be continued, as one text."""
         return "".join(self.fragments)
 
+    def keep(self, how: Keep, visible: str) -> None:
+        """Keep the text of a reply in one of these ways."""
+        match how:
+            case "fragment":
+                self.fragments.append(visible)
+            case "answer":
+                self.answer = self.begun + visible
+            case "held" | "unchecked":
+                self.held, self.fragments = self.begun + visible, []
+                self.unchecked = self.held if how == "unchecked" else self.unchecked
+            case "partial":
+                if visible.strip():
+                    self.partial, self.needs_break = visible, True
+            case "":
+                pass
+            case _:
+                assert_never(how)
+
     def call_tools(self, prior_content: str) -> None:
         """What was gathered went out beside calls. An answer that waits for its check outlives the tools that
         check it."""
@@ -413,6 +437,10 @@ class Tooling:
     handed_to: str = ""
     handed_note: str = ""
     last_round: list[ToolRound] = field(default_factory=list, metadata=ELSEWHERE)
+
+    def end_round(self, rounds: Iterable[ToolRound]) -> None:
+        """Keep what the calls of the newest reply led to."""
+        self.last_round = list(rounds)
 
     def trust_no_checkpoint(self) -> None:
         """Ask for one again, whatever is stored: who wrote that may not have made any."""

@@ -7,11 +7,13 @@ that could not be done reports ``failed``, and ClassifyError goes on down the la
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
 from fsm_agent.conversation.effects import (
+    Failure,
     RebuildClient,
     Rekey,
     Switched,
@@ -21,8 +23,9 @@ from fsm_agent.conversation.effects import (
     Waited,
 )
 from fsm_agent_states.logic import facts
-from fsm_agent_states.logic.content_parts import tell_parts
-from fsm_agent_states.logic.said import ordered, repaired, say
+from fsm_agent_states.logic.limits import output_cap
+from fsm_agent_states.logic.request_context import held_to
+from fsm_agent_states.logic.status_lines import ordered, repaired, say, tell_parts
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.replies import scaffold_for
 from fsm_agent_states.turn import TurnState
@@ -31,6 +34,20 @@ Unrecovered = Literal["failed", "cancelled_waiting"]
 """Events of a recovery that was not done."""
 Performed = Asks[Unrecovered | None]
 
+REPAIRS = {
+    "thinking_signature": "thinking_signature",
+    "invalid_encrypted_content": "encrypted_replay",
+    "long_context_beta_forbidden": "long_context_beta",
+    "grammar_pattern": "grammar",
+    "streaming_unsupported": "no_streaming",
+    "images_rejected": "vision",
+    "audio_rejected": "audio",
+    "files_rejected": "files",
+    "list_tool_content_unsupported": "flat_tool_content",
+    "output_schema_unsupported": "structured_output",
+    "output_schema_rejected": "structured_output",
+}
+"""Error class to the mode of the wire copy that repairs it; each is tried once on a provider."""
 LASTING = {
     "images_rejected",
     "streaming_unsupported",
@@ -88,7 +105,7 @@ def _rekey(turn: TurnState) -> Performed:
     )
     yield from say(f"{recovery.failure_class.replace('_', ' ')}: {switched.detail}")
     if switched.ok:
-        turn.setup.adopt(switched.runtime)
+        turn.setup.switch_runtime(switched.runtime)
         return None
     if failure is not None:
         recovery.failure = replace(failure, refreshable=False, other_keys=0)
@@ -98,7 +115,7 @@ def _rekey(turn: TurnState) -> Performed:
 def _rebuild(turn: TurnState) -> Performed:
     yield from say("the connection is made anew")
     switched: Switched = yield RebuildClient()
-    turn.setup.adopt(switched.runtime)
+    turn.setup.switch_runtime(switched.runtime)
     return (yield from _wait(turn, Wait("rebuild", turn.settings.api_max_retries, "connection rebuilt")))
 
 
@@ -113,7 +130,7 @@ def _fallback(turn: TurnState) -> Performed:
         turn.exhaust("fallbacks")
         yield from say(switched.detail)
         return "failed"
-    turn.setup.switch(switched.runtime)
+    turn.setup.switch_model(switched.runtime)
     turn.accounting.forget()
     recovery.fallback_activated, recovery.silences = True, 0
     recovery.repairs_done, recovery.pending_repair = switched.runtime.repairs, ""
@@ -136,7 +153,7 @@ def _repair(turn: TurnState) -> Performed:
         recovery.suspect(repair)
     if repair == "no_streaming":
         switched: Switched = yield SwitchStreaming()
-        turn.setup.adopt(switched.runtime)
+        turn.setup.switch_runtime(switched.runtime)
     yield from say(repaired(turn, repair))
     if repair in PARTS:
         yield from tell_parts(turn)
@@ -151,3 +168,38 @@ RECOVERIES: dict[str, Callable[[TurnState], Performed]] = {
     "fallbacks": _fallback,
     "repairs": _repair,
 }
+
+
+def repair_for(turn: TurnState, failure: Failure, name: str) -> str:
+    """The change of the request that an error of this class asks for; empty when there is none, when it was
+    made on this provider already, or when the request has nothing of the kind."""
+    done = turn.recovery.repairs_done
+    match name:
+        case "unicode":
+            repair = "ascii" if "surrogates" in done else "surrogates"
+        case "image_too_large":
+            repair = "vision" if "smaller_images" in done else "smaller_images"
+        case "grammar_pattern" if "grammar" in done:
+            repair = "structured_output"  # the grammar of the answer, then
+        case "format_error":
+            repair = _unwanted(turn, failure)
+        case _:
+            repair = REPAIRS.get(name, "")
+    needless = repair == "structured_output" and held_to(turn) is None
+    return "" if needless or repair in done else repair
+
+
+def _unwanted(turn: TurnState, failure: Failure) -> str:
+    """The repair for a parameter that this error names, and that was sent: to leave it out, or for the cap on
+    output to use its other name."""
+    runtime, settings = turn.setup.runtime, turn.settings
+    chat = runtime.api_mode == "chat_completions"
+    sent = (
+        ("temperature", "temperature", settings.temperature),
+        ("effort", "reasoning|thinking|effort", settings.reasoning_effort),
+        ("output_key", rf"\b{runtime.output_key}\b", output_cap(turn) if chat else None),
+    )
+    named = (
+        repair for repair, words, value in sent if value is not None and re.search(words, failure.detail)
+    )
+    return next(named, "")

@@ -3,7 +3,6 @@ its own; then without a model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,22 +15,18 @@ from fsm_agent.conversation.effects import (
     LongContext,
     ModelRequest,
     NoteCompaction,
-    Prefetched,
-    Preserve,
     Runtime,
 )
 from fsm_agent.conversation.messages import Message, ModelReply
 from fsm_agent.conversation.token_meter import ASSUMED_WINDOW
 from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of, tokens_of
-from fsm_agent.support.texts import shorten, split_reasoning
+from fsm_agent.support.texts import split_reasoning
 from fsm_agent_states.logic import context_engine, facts
 from fsm_agent_states.logic.detect import detect
-from fsm_agent_states.logic.said import say, tell_blocked
+from fsm_agent_states.logic.status_lines import say, tell_blocked
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.turn import TurnState
 
-MOST_PRESERVED = 4_000
-"""Characters that an external memory may add to a summary."""
 KEEPS_HISTORY = {
     "auth",
     "auth_permanent",
@@ -97,14 +92,6 @@ def _summariser(turn: TurnState) -> tuple[int | None, Runtime]:
     place = turn.count("summarisers") - 1
     auxiliary = turn.setup.auxiliary
     return (place, auxiliary[place]) if place < len(auxiliary) else (None, turn.setup.runtime)
-
-
-def preserved(turn: TurnState, middle: Sequence[Message]) -> Asks[str]:
-    """What an external memory wants to stay known of these rows (COMP-34), to be put behind their summary."""
-    if not turn.setup.has_memory:
-        return ""
-    found: Prefetched = yield Preserve(tuple(middle))
-    return f"\n\n## From memory\n{shorten(found.text.strip(), MOST_PRESERVED)}" if found.text.strip() else ""
 
 
 def _call(turn: TurnState, runtime: Runtime, prompt: str, number: int | None) -> CallModel:

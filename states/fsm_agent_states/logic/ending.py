@@ -1,10 +1,13 @@
-"""What a person is told when a turn ends in any other way than with an answer."""
+"""What a turn says at its end: the text of the model that may be the answer, or why there is none."""
 
 from __future__ import annotations
 
 import re
 
 from fsm_agent.conversation.exit_reason import ExitReason as E
+from fsm_agent.conversation.exit_reason import Outcome
+from fsm_agent.conversation.messages import Message
+from fsm_agent_states.logic import facts
 from fsm_agent_states.turn import TurnState
 
 TEXTS: dict[E, str] = {
@@ -76,9 +79,86 @@ ADVICE = {
     "provider_policy_blocked": " Check the data and privacy settings of the provider's account.",
     "ssl_cert": " Check the certificates of this machine, or SSL_CERT_FILE.",
 }
-
-
+FRAGMENT = 24
+"""Characters up to which a text without a sentence end counts as a fragment that needs explaining."""
 UNANSWERED = "Nothing answers at {address} ({tried} tries){because}. Is the server running? Check base_url."
+
+
+def outcome_of(turn: TurnState) -> Outcome:
+    """How the turn ends; without an exit reason, by a bug."""
+    return (turn.exit or E.LOCAL_PROCESSING_ERROR).outcome
+
+
+def spoken_text(turn: TurnState) -> str:
+    """What the model itself said that may stand as the answer."""
+    draft = turn.draft
+    if turn.ending.blocked is not None:
+        return ""
+    if draft.answer is not None:
+        return draft.answer
+    match turn.exit:
+        case E.PRIOR_CONTENT_USED:
+            return draft.prior_content
+        case (
+            E.INTERRUPTED_IN_CALL
+            | E.INTERRUPTED_BEFORE_CALL
+            | E.INTERRUPTED_IN_BACKOFF
+            | E.INTERRUPTED_IN_TOOLS
+        ):
+            return (
+                (draft.partial or draft.begun or draft.held) if turn.settings.interrupt.keep_partial else ""
+            )
+        case E.RESPONSES_INCOMPLETE:
+            return draft.begun + draft.partial
+    return draft.begun or draft.held
+
+
+def final_text(turn: TurnState, spoken: str) -> str | None:
+    """What the user reads: what was spoken, why nothing was, or both."""
+    reason = turn.exit
+    if reason is E.HANDED_OVER:
+        return f"(handed over to {turn.tooling.handed_to})"
+    if reason in (E.TEXT_RESPONSE, E.PRIOR_CONTENT_USED, E.MAX_ITERATIONS_SUMMARY):
+        return spoken
+    explanation = explain(turn) if turn.settings.explain_abnormal_end else ""
+    if not spoken.strip():
+        return explanation or None
+    if (
+        explanation
+        and reason is not E.LENGTH_EXHAUSTED
+        and len(spoken) <= FRAGMENT
+        and spoken.rstrip()[-1] not in ".!?…"
+    ):
+        return f"{spoken}\n\n({explanation})"
+    return spoken
+
+
+def closing_row(turn: TurnState, spoken: str) -> Message:
+    """What the model said is stored as its own; a note of ours is stored for people and never sent."""
+    interrupted, reply = outcome_of(turn) is Outcome.INTERRUPTED, turn.call.reply
+    if spoken.strip():
+        finish = "interrupted" if interrupted else reply.finish if reply else None
+        return Message(
+            "assistant",
+            spoken,
+            reasoning=turn.call.thoughts or None,
+            finish_reason=finish,
+            interrupted=interrupted,
+            blocks=reply.blocks if reply and turn.draft.answer is not None else (),
+        ).made_by(turn.call.issuer)
+    note = turn.ending.final_response or ("(interrupted)" if interrupted else "(no answer)")
+    return Message("assistant", note, finish_reason="note", interrupted=interrupted, wire=False)
+
+
+def withdraws(turn: TurnState) -> bool:
+    """Whether the user's message is to be sent no more: a guardrail refused it, or it is a bad request on a
+    very large session, which would grow with every try if each left its message (ERR-26, decision 21)."""
+    if turn.ending.blocked is not None and turn.ending.blocked["what"] == "message":
+        return True
+    failure = turn.recovery.failure
+    refused = turn.exit is E.NON_RETRYABLE_ERROR and failure is not None and failure.status == 400
+    large = len(turn.history) > 80 or turn.call.estimate > 50_000
+    return refused and large and facts.only_asked(turn)
 
 
 def explain(turn: TurnState) -> str:

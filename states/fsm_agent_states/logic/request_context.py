@@ -8,11 +8,19 @@ Behind them stands what is ephemeral, and in the last row what the model is told
 
 from __future__ import annotations
 
-from fsm_agent.conversation.effects import ModelRequest
+import json
+
+from fsm_agent.conversation.effects import FINAL, ModelRequest, OutputMode, OutputSpec, ToolSpec
 from fsm_agent.conversation.token_meter import threshold
-from fsm_agent_states.logic.typed import words_for
+from fsm_agent.conversation.wire import format_of
+from fsm_agent.conversation.wire.answers import mode_of, without_answer_patterns
 from fsm_agent_states.turn import TurnState
 
+BY_TOOL = f"Give the final answer by a call of {FINAL}, alone: its arguments are the answer."
+IN_WORDS = (
+    "The final answer has to be JSON that fits the JSON schema below, and nothing else: no word before or"
+    " behind it.\n\n{schema}"
+)
 BUDGET_HINT = (
     "[Added by this program, not by the user: this reply is number {number} of at most {limit} for this task,"
     " so {left} can follow. Do what matters most first, and answer before they are used up.]"
@@ -75,3 +83,53 @@ def _context(turn: TurnState, tokens: int) -> str:
         return ""
     percent = min(100, tokens * 100 // room)
     return CONTEXT_HINT.format(percent=percent, then=SUMMED_UP if compression.enabled else ENDS)
+
+
+# The type of the answer
+
+
+def output_mode(turn: TurnState) -> OutputMode | None:
+    """Return the way in which the next request asks for the answer; ``None`` for a turn without a type."""
+    spec, setup = turn.setup.output, turn.setup
+    if spec is None:
+        return None
+    others = any(tool.name != FINAL for tool in setup.tools)
+    return mode_of(
+        spec, setup.runtime, turn.recovery.repairs_done, toolless=turn.count("graces") > 0, tools=others
+    )
+
+
+def held_to(turn: TurnState) -> OutputSpec | None:
+    """Return what the provider is to hold the next answer to, if it can."""
+    spec = turn.setup.output
+    if spec is None or output_mode(turn) != "native":
+        return None
+    return without_answer_patterns(spec) if "grammar" in turn.recovery.repairs_done else spec
+
+
+def words_for(turn: TurnState) -> str:
+    """Return what the model is told of its answer behind the prompt. A grammar holds a model to a schema that
+    it does not see, so it is told that of a local server, too."""
+    mode, spec = output_mode(turn), turn.setup.output
+    if spec is None or (mode == "native" and not turn.setup.runtime.local):
+        return ""
+    if mode == "tool":
+        return BY_TOOL
+    return IN_WORDS.format(schema=json.dumps(spec.schema, ensure_ascii=False))
+
+
+def _listed_tools(turn: TurnState) -> list[ToolSpec]:
+    """Return the tools that the next request names."""
+    by_tool = output_mode(turn) == "tool"
+    return [tool for tool in turn.setup.tools if not tool.deferred and (by_tool or tool.name != FINAL)]
+
+
+def tools_for(turn: TurnState) -> bytes | None:
+    """The tool list, written once for each shape it had in this turn; ``None`` when there are none."""
+    setup, repairs = turn.setup, turn.recovery.repairs_done
+    shape = f"{setup.runtime.api_mode} {'grammar' in repairs} {output_mode(turn)}"
+    if shape in setup.tools_written:
+        return setup.tools_written[shape]
+    if not (listed := _listed_tools(turn)):
+        return None
+    return setup.keep_written(shape, format_of(setup.runtime.api_mode).tools(listed, repairs))

@@ -4,16 +4,21 @@ One line for each thing that a row orders; what an attempt at the model brought 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fsm_agent.conversation.effects import Compacted, Tell
+from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.wire import View
+from fsm_agent.conversation.wire.parts import reduced
 from fsm_agent_states.logic.limits import output_cap
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.replies import CONTINUED
 from fsm_agent_states.turn import TurnState
 
 Line = Callable[[TurnState], str]
+SHOWN = 3
+"""Content parts that a line names; it counts the others."""
 
 
 def say(line: str) -> Asks[None]:
@@ -114,3 +119,23 @@ def tell_blocked(before: str, noted: Compacted) -> Asks[None]:
     """Say it once when automatic compaction is switched off. ``before``: why it was off already."""
     if noted.blocked and not before:
         yield from say(f"automatic compaction is off: {noted.blocked}")
+
+
+def tell_parts(turn: TurnState, rows: Sequence[Message] | None = None) -> Asks[None]:
+    """Say which parts of ``rows`` the model in use knows only by name, and which files only by their text;
+    once for each such line. Without rows the whole history is walked: when a turn begins, and when a model or
+    a request has changed."""
+    runtime = turn.setup.runtime
+    model = f"{runtime.provider}:{runtime.model}"
+    view = View.of(runtime, turn.recovery.repairs_done)
+    named, read = reduced(turn.history if rows is None else rows, view)
+    if named:
+        words = f"{model} does not take {_listed(named)}: it is told only that there is such a part"
+        yield Tell("status", (words,), once=True)
+    if read:
+        yield Tell("status", (f"{model} does not take {_listed(read)}: it gets the text",), once=True)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

@@ -23,7 +23,7 @@ from fsm_agent.runtime.authority import SETTINGS
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Closing, Store
 from fsm_agent.sessions.store.rewind.positions import Position
-from fsm_agent.sessions.store.search.indexing import keep_up
+from fsm_agent.sessions.store.search.messages import keep_up
 from fsm_agent.sessions.store.transfer.trajectory import save_trajectory
 from fsm_agent.sessions.turn import TurnEnding
 from fsm_agent.settings.model import Settings, Storage

@@ -12,14 +12,14 @@ from fsm_agent_states.table import SUMMARISER, TURN, UNAIDED
 def _default_limits() -> Mapping[str, int]:
     """Return the limits with default settings and one auxiliary model."""
     limits = TURN.default_limits() if TURN.default_limits else {}
-    return {name: limits[name] for name in ("attempts", "summarisers", "unaided")}
+    return {name: limits[name] for name in ("attempts", "summarisers", "modelless_compactions")}
 
 
 COMPACTION = Table(
     name="compaction",
     states=("Compress", "Done"),
     final="Done",
-    counters=(Counter("attempts", cap=True), Counter("summarisers"), Counter("unaided")),
+    counters=(Counter("attempts", cap=True), Counter("summarisers"), Counter("modelless_compactions")),
     lines=lines_of(
         {
             "Compress": [

@@ -79,9 +79,9 @@ PROPERTIES = (
         after=event("blocked", "over_cost", "over_tokens", "over_time"),
     ),
     at_most(
-        "A last word is asked for at most so often as a turn has graces.",
-        "graces",
-        spends("graces"),
+        "A last word is asked for at most as often as its limit says.",
+        "summary_calls",
+        spends("summary_calls"),
     ),
     at_most(
         "A key is changed at most so often as there are more keys of the provider.",

@@ -252,7 +252,7 @@ def scaffold_for(turn: TurnState) -> tuple[Message, ...]:
     spent, row = turn.spent, turn.last_transition
     if "nudges" in spent:
         return Message("assistant", PLACEHOLDER), Message("user", PROCESS_RESULTS)
-    if "prefills" in spent:
+    if "thinking_prefills" in spent:
         return _said(shorten(turn.call.thoughts, 20_000)), Message("user", FROM_THOUGHTS)
     if "revisions" in spent:
         mend = Message("user", REVISE.format(problem=turn.draft.objection))

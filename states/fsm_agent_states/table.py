@@ -18,10 +18,11 @@ kept of it, and what the model reads next is declared beside the table, in ``rep
 # and names the loop, the hole or the row when a change breaks one):
 #
 # 1. Every turn ends. Each loop in the table spends a counter that no row of that loop gives back. Counters grow
-#    or are reset, they never go down. The order behind the proof: iterations, free rounds, graces, losses and
-#    fallbacks are never reset; a fallback gives back PROVIDER, a reply BLOCK, a round of tools STREAKS, and each
-#    of these happens at most as often as something above it is spent. A rung without a counter, or a reset of
-#    `fallbacks` by a reply, would let two models that answer with blanks hand a turn to each other for ever.
+#    or are reset, they never go down. The order behind the proof: iterations, free rounds, summary calls, lost
+#    requests and fallbacks are never reset; a fallback gives back PROVIDER, a reply BLOCK, a round of tools
+#    STREAKS, and each of these happens at most as often as something above it is spent. A rung without a counter,
+#    or a reset of `fallbacks` by a reply, would let two models that answer with blanks hand a turn to each other
+#    for ever.
 #
 # 2. Exactly one row is open. A line expands to rows whose guards exclude each other, and its last rung needs
 #    nothing. A line that ends with a rung that has a budget would leave a turn stuck when that is spent.
@@ -31,7 +32,7 @@ kept of it, and what the model reads next is declared beside the table, in ``rep
 #    limit that a user sets, and a resumed turn knows what was paid. A state that sent twice in a visit would
 #    make that figure a lie, which is why Compress is entered again for each summariser.
 #
-# 4. BuildMessages is the only door to CallLLM. Caps, open block, iteration and grace are looked at there and
+# 4. BuildMessages is the only door to CallLLM. Caps, open block, iteration and summary calls are looked at there and
 #    nowhere else, in this order: a cap ends the turn; a block that is open sends again; else an iteration is
 #    charged; else the model is asked for a last word without tools. Any other row into CallLLM would be a way
 #    around the caps.
@@ -91,14 +92,26 @@ StateName = Literal[
 # Counters and resets
 
 COUNTERS = (
-    *(Counter(name) for name in ("iterations", "free_rounds", "graces", "losses")),  # never reset
+    *(
+        Counter(name) for name in ("iterations", "free_rounds", "summary_calls", "lost_requests")
+    ),  # never reset
     Counter("fallbacks", exhaustible=True),  # likewise; a switch that fails says that no other is usable
     Counter("attempts", cap=True),  # per turn; a belt above the local budgets
     Counter("opened", flag=True),
     Counter("sends", cap=True),  # per call block; likewise
     *(Counter(name) for name in ("retries", "rebuilds", "rekeys", "compactions", "overflows", "repairs")),
-    *(Counter(name) for name in ("summarisers", "unaided")),  # per compaction
-    *(Counter(name) for name in ("continuations", "strikes", "recalls", "nudges", "prefills", "empties")),
+    *(Counter(name) for name in ("summarisers", "modelless_compactions")),  # per compaction
+    *(
+        Counter(name)
+        for name in (
+            "continuations",
+            "invalid_tool_rounds",
+            "reasks",
+            "nudges",
+            "thinking_prefills",
+            "empties",
+        )
+    ),
     Counter("revisions"),  # per provider: answers that are not of the type that was asked for
 )
 BLOCK = (
@@ -110,8 +123,8 @@ BLOCK = (
     "compactions",
     "overflows",
 )  # a reply closes the block
-EMPTIES = ("nudges", "prefills", "empties")  # a compaction gives the ladder of blanks back
-STREAKS = ("continuations", "strikes", "recalls", *EMPTIES)  # a tool round ends all streaks
+EMPTIES = ("nudges", "thinking_prefills", "empties")  # a compaction gives the ladder of blanks back
+STREAKS = ("continuations", "invalid_tool_rounds", "reasks", *EMPTIES)  # a tool round ends all streaks
 PROVIDER = (
     "retries",
     "rekeys",
@@ -121,7 +134,7 @@ PROVIDER = (
     "revisions",
     *EMPTIES,
 )  # a fallback starts afresh
-SUMMARY = ("summarisers", "unaided")  # each compaction asks for a summary of its own
+SUMMARY = ("summarisers", "modelless_compactions")  # each compaction asks for a summary of its own
 
 # Rungs
 
@@ -134,8 +147,10 @@ OVER_BUDGET = end("budget_exhausted")
 # the door to the model
 SEND_AGAIN = Rung("send again", "CallLLM", ~BLOCK_CLOSED, ("sends", "attempts"))
 SEND = Rung("send", "CallLLM", left("iterations"), ("iterations", "opened", "sends", "attempts"))
-SUMMARISE = Rung("summarise", "BuildMessages", left("graces") & BLOCK_CLOSED, ("graces", "opened"))
-ASK_SUMMARY = Rung("ask again", "BuildMessages", left("graces"), ("graces",))
+SUMMARISE = Rung(
+    "summarise", "BuildMessages", left("summary_calls") & BLOCK_CLOSED, ("summary_calls", "opened")
+)
+ASK_SUMMARY = Rung("ask again", "BuildMessages", left("summary_calls"), ("summary_calls",))
 FREE_ROUND = Rung(
     "free round", "BuildMessages", left("free_rounds") & BLOCK_CLOSED, ("free_rounds", "opened")
 )
@@ -143,10 +158,12 @@ FREE_ROUND = Rung(
 COMPACT = Rung("compact", "Compress", left("compactions"), ("compactions",), SUMMARY)
 COMPRESS = Rung("compress", "Compress", left("overflows"), ("overflows",), SUMMARY)
 SUMMARISER = Rung("summariser", "Compress", left("summarisers") & ATTEMPTS, ("summarisers", "attempts"))
-SAME_SUMMARISER = Rung("same again", "Compress", left("losses") & ATTEMPTS, ("losses", "attempts"))
-UNAIDED = Rung("no model", "Compress", left("unaided"), ("unaided",))
+SAME_SUMMARISER = Rung(
+    "same again", "Compress", left("lost_requests") & ATTEMPTS, ("lost_requests", "attempts")
+)
+UNAIDED = Rung("no model", "Compress", left("modelless_compactions"), ("modelless_compactions",))
 LEAVE_IT = Rung("leave it", "BuildMessages")
-RESEND = Rung("resend", "BuildMessages", left("losses"), ("losses",))
+RESEND = Rung("resend", "BuildMessages", left("lost_requests"), ("lost_requests",))
 REPAIR = Rung("repair", "BuildMessages", left("repairs"), ("repairs",))
 REKEY = Rung("rekey", "BuildMessages", left("rekeys"), ("rekeys",))
 ONE_RETRY = Rung(
@@ -166,13 +183,15 @@ def carry_on(limit: str) -> Rung:
     return Rung("continue", "BuildMessages", left("continuations", limit), ("continuations",))
 
 
-STRIKE = Rung("strike", "BuildMessages", left("strikes"), ("strikes",))
-RECALL = Rung("recall", "BuildMessages", left("recalls"), ("recalls",))
-ANSWER = Rung("answer with errors", "ExecuteTools", left("strikes"), ("strikes",), ("recalls",))
+STRIKE = Rung("strike", "BuildMessages", left("invalid_tool_rounds"), ("invalid_tool_rounds",))
+RECALL = Rung("recall", "BuildMessages", left("reasks"), ("reasks",))
+ANSWER = Rung(
+    "answer with errors", "ExecuteTools", left("invalid_tool_rounds"), ("invalid_tool_rounds",), ("reasks",)
+)
 REVISE = Rung("revise", "BuildMessages", left("revisions"), ("revisions",))
 # blank replies
 NUDGE = Rung("nudge", "BuildMessages", left("nudges"), ("nudges",))
-PREFILL = Rung("prefill", "BuildMessages", left("prefills"), ("prefills",))
+PREFILL = Rung("prefill", "BuildMessages", left("thinking_prefills"), ("thinking_prefills",))
 ASK_AGAIN = Rung("ask again", "BuildMessages", left("empties"), ("empties",))
 
 # Table

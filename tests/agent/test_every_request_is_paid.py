@@ -119,7 +119,11 @@ def test_a_compaction_that_a_person_asks_for_has_a_bound(
         agent.run_conversation("go", conversation_history=LONG)
         assert agent.compact() is not None
         agent.close()
-        assert server.completions == 1 + sent <= 1 + bound(COMPACTION, attempts=3, summarisers=3, unaided=1)
+        assert (
+            server.completions
+            == 1 + sent
+            <= 1 + bound(COMPACTION, attempts=3, summarisers=3, modelless_compactions=1)
+        )
 
 
 def bound(table: Table, **limits: int) -> int:

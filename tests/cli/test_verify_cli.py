@@ -79,7 +79,7 @@ def test_the_turn_is_proved_with_figures_and_a_trace(cli: Cli) -> None:
         "ok    every turn ends, caps taken away, every configuration",
         "ok    no row is dead",
         "1. in {BuildMessages, ClassifyError",
-        "for iterations 90, free_rounds 90, graces 2, losses 10, fallbacks 2",
+        "for iterations 90, free_rounds 90, summary_calls 2, lost_requests 10, fallbacks 2",
         "visits of CallLLM, without caps: at most 2,786 (exact: reached by a constructed run)",
         "visits of CallLLM, with caps: at most 360 (exact: reached by a constructed run)",
         "attempts spent, with caps: at most 360 (exact: reached by a constructed run)",
@@ -89,7 +89,7 @@ def test_the_turn_is_proved_with_figures_and_a_trace(cli: Cli) -> None:
         "  a turn alone: at most 360",
         "  a turn and its children, and theirs: at most 1,080",
         "  a compaction that is asked for: at most 2",
-        "where blocks = iterations + free_rounds + graces",
+        "where blocks = iterations + free_rounds + summary_calls",
         "A longest run: 360 visits of CallLLM, with caps, in ",
         "Prepare.ready →",
         "× [",
@@ -101,7 +101,7 @@ def test_the_turn_is_proved_with_figures_and_a_trace(cli: Cli) -> None:
 
 @pytest.mark.slow
 def test_settings_have_the_names_of_settings(cli: Cli) -> None:
-    """table.md 4.2 with max_iterations 10: blocks = 10 + 10 + 0 graces, 3 retries, no overflow, two
+    """table.md 4.2 with max_iterations 10: blocks = 10 + 10 + 0 summary calls, 3 retries, no overflow, two
     fallbacks."""
     given = (
         "max_iterations=10",

@@ -142,7 +142,7 @@ def agent_of(home: Path, store: Store, log: type[ConversationLog] = Conversation
 def dumped(home: Path) -> dict[str, list[str]]:
     """All that the file says of the turn and its session, as text."""
     tables = (
-        "sessions", "turns", "messages", "transitions", "effects", "visits", "transcripts", "usage",
+        "sessions", "turns", "messages", "transitions", "effects", "transcripts", "usage",
         "unreported", "pending", "controls", "delegations",
     )  # fmt: skip
     with Store(home).database.reading() as c:

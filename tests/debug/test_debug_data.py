@@ -149,7 +149,7 @@ def test_a_call_is_not_changed_after_the_rules_let_it_pass(desk: Desk) -> None:
 
 # What could have been decided otherwise
 
-FULL = {"attempts": 360, "sends": 12, "iterations": 90, "graces": 2, "opened": 1, "free_rounds": 90}
+FULL = {"attempts": 360, "sends": 12, "iterations": 90, "summary_calls": 2, "opened": 1, "free_rounds": 90}
 
 
 def test_every_row_of_the_table_is_taken_with_the_budgets_that_are_said() -> None:

@@ -221,8 +221,10 @@ def test_a_counter_that_is_given_back_loses_its_place_in_the_ranking() -> None:
     oldest = replace(OLDER, lines=kept)
     found = proved(oldest, TURN)
     assert (found.old_ok, found.new_ok) == (True, True)
-    assert found.old_ranking[0].endswith("iterations, free_rounds, graces, losses, fallbacks, rekeys")
-    assert found.new_ranking[0].endswith("iterations, free_rounds, graces, losses, fallbacks")
+    assert found.old_ranking[0].endswith(
+        "iterations, free_rounds, summary_calls, lost_requests, fallbacks, rekeys"
+    )
+    assert found.new_ranking[0].endswith("iterations, free_rounds, summary_calls, lost_requests, fallbacks")
     text = as_diff_markdown(Version("old", oldest), Version("new", TURN), compare(oldest, TURN), found)
     assert "## Ranking, the proof that every turn ends" in text
 
@@ -235,7 +237,7 @@ def test_the_formula_changes_by_the_difference_of_the_figures() -> None:
         {(f.quantity, f.caps): f.by_formula for f in verify_table(t, LIMITS, small=False).figures}
         for t in (OLDER, TURN)
     ]
-    names = {**LIMITS, "blocks": LIMITS["iterations"] + LIMITS["free_rounds"] + LIMITS["graces"]}
+    names = {**LIMITS, "blocks": LIMITS["iterations"] + LIMITS["free_rounds"] + LIMITS["summary_calls"]}
     told = [bound for bound in found.bounds if bound.by]
     assert len(told) >= 2
     for bound in told:

@@ -18,10 +18,10 @@ from fsm_agent_states.table import TURN
 from tests.helpers.mutants import changed, without
 
 LIMITS = {
-    "iterations": 3, "free_rounds": 1, "graces": 2, "fallbacks": 1, "attempts": 20, "sends": 9, "opened": 1,
+    "iterations": 3, "free_rounds": 1, "summary_calls": 2, "fallbacks": 1, "attempts": 20, "sends": 9, "opened": 1,
     "retries": 2, "patience": 1, "rebuilds": 1, "rekeys": 1, "compactions": 1, "overflows": 1, "repairs": 1,
-    "continuations": 3, "cut_calls": 4, "incompletes": 3, "scratchpads": 2, "acks": 2, "verifies": 1, "strikes": 1,
-    "recalls": 1, "nudges": 1, "prefills": 1, "empties": 1,
+    "continuations": 3, "cut_calls": 4, "incompletes": 3, "scratchpads": 2, "acks": 2, "verifies": 1, "invalid_tool_rounds": 1,
+    "reasks": 1, "nudges": 1, "thinking_prefills": 1, "empties": 1,
 }  # fmt: skip
 
 
@@ -97,7 +97,9 @@ def test_choosing_leaves_the_turn_alone(machine: Machine) -> None:
 
 
 def test_a_row_resets_first_and_then_spends(machine: Machine) -> None:
-    move = machine.advance(at("ClassifyError", retries=2, repairs=1, empties=1, graces=1), "server_error")
+    move = machine.advance(
+        at("ClassifyError", retries=2, repairs=1, empties=1, summary_calls=1), "server_error"
+    )
     assert move.row.rung == "fallback"
     assert move.changes == (("retries", 2, 0), ("repairs", 1, 0), ("empties", 1, 0), ("fallbacks", 0, 1))
     move = machine.advance(at("CallLLM", opened=1, sends=4, retries=1), "cut_text")
@@ -125,14 +127,16 @@ def test_a_wrong_table_is_refused_unless_asked_for() -> None:
     holed = without(TURN, "CallLLM.no_summary/2")
     with pytest.raises(TableError, match=r"CallLLM\.no_summary: hole"):
         Machine(holed)
-    turn = at("CallLLM", graces=2)
-    with pytest.raises(StuckTurn, match=r"no row of CallLLM\.no_summary is open \(graces left: False\)"):
+    turn = at("CallLLM", summary_calls=2)
+    with pytest.raises(
+        StuckTurn, match=r"no row of CallLLM\.no_summary is open \(summary calls left: False\)"
+    ):
         Machine(holed, verified=False).advance(turn, "no_summary")
-    assert turn == at("CallLLM", graces=2)
+    assert turn == at("CallLLM", summary_calls=2)
 
 
 def test_an_unverified_table_is_watched_for_overlaps() -> None:
-    overlapping = changed(TURN, "ExecuteTools.bad_json/2", guard=left("strikes"))
+    overlapping = changed(TURN, "ExecuteTools.bad_json/2", guard=left("invalid_tool_rounds"))
     turn = at("ExecuteTools")
     words = r"rows ExecuteTools\.bad_json/1 and ExecuteTools\.bad_json/2 are both open"
     with pytest.raises(TableError, match=words):

@@ -107,10 +107,12 @@ def agree(table: Table, limits: Mapping[str, int], folder: Path, *, caps: bool) 
     return len(found.pairs)
 
 
-FEW = dict.fromkeys(("iterations", "retries", "overflows", "strikes", "empties", "patience", "fallbacks"), 1)
-CAPPED = {**dict.fromkeys(ONES, 0), **FEW, "graces": 2, "attempts": 5, "sends": 3}
-NONE = dict.fromkeys(("free_rounds", "graces", "fallbacks", "rekeys"), 0)
-ITS_OWN = DEFAULTS | {"iterations": 1, "repairs": 1, "losses": 1, "summarisers": 1, **NONE}
+FEW = dict.fromkeys(
+    ("iterations", "retries", "overflows", "invalid_tool_rounds", "empties", "patience", "fallbacks"), 1
+)
+CAPPED = {**dict.fromkeys(ONES, 0), **FEW, "summary_calls": 2, "attempts": 5, "sends": 3}
+NONE = dict.fromkeys(("free_rounds", "summary_calls", "fallbacks", "rekeys"), 0)
+ITS_OWN = DEFAULTS | {"iterations": 1, "repairs": 1, "lost_requests": 1, "summarisers": 1, **NONE}
 COURIER = {"tries": 3, "rings": 2, "repacks": 1}
 
 

@@ -48,20 +48,24 @@ def test_the_ranking_is_the_one_on_the_table_page() -> None:
     assert proof.faults == ()
     prove(TURN)
     lines = proof.without_caps.lines()
-    assert lines[0].endswith("Compress'}: iterations, free_rounds, graces, losses, fallbacks")
+    assert lines[0].endswith("Compress'}: iterations, free_rounds, summary_calls, lost_requests, fallbacks")
     assert set(lines[1].removeprefix("2. ").split("; ")) == {
         f"in {{{opened}}}: {local}, continuations",
         f"in {{{closed}}}: {local}",
-        "in {ExecuteTools}: strikes",
+        "in {ExecuteTools}: invalid_tool_rounds",
     }
     last = lines[2].removeprefix("3. ").split("; ")
-    ends = (": retries", "Compress}: summarisers, unaided", "Compress'}: summarisers, unaided")
+    ends = (
+        ": retries",
+        "Compress}: summarisers, modelless_compactions",
+        "Compress'}: summarisers, modelless_compactions",
+    )
     assert all(part.endswith(ends) for part in last)
     assert len(lines) == 3
 
 
 REQUESTS = (
-    "losses + repairs + blocks·(1 + cut_calls + overflows + rebuilds + rekeys + most_retries·(1 + rebuilds))"
+    "lost_requests + repairs + blocks·(1 + cut_calls + overflows + rebuilds + rekeys + most_retries·(1 + rebuilds))"
     " + fallbacks·(1 + most_retries + overflows + rekeys + repairs)"
 )
 
@@ -70,13 +74,14 @@ def test_the_bounds_are_the_formulas_of_the_table_page(found: Bounds) -> None:
     requests, compressions = found[("CallLLM",), False], found[("Compress",), False]
     assert requests.text == REQUESTS
     assert requests.legend == [
-        "blocks = iterations + free_rounds + graces",
+        "blocks = iterations + free_rounds + summary_calls",
         "most_retries = max(patience, retries)",
     ]
     assert requests.value(DEFAULTS) == 2786
     assert compressions.text == (
-        "losses + summarisers + unaided + (compactions + overflows)·(1 + summarisers + unaided"
-        " + (blocks + fallbacks)·(1 + summarisers + unaided))"
+        "lost_requests + modelless_compactions + summarisers"
+        " + (compactions + overflows)·(1 + modelless_compactions + summarisers"
+        " + (blocks + fallbacks)·(1 + modelless_compactions + summarisers))"
     )
     assert compressions.value(DEFAULTS) == 4453
     assert found[(), False].value(DEFAULTS) == 15504
@@ -99,7 +104,7 @@ def test_each_request_is_an_attempt_and_they_are_capped() -> None:
     report = verify_table(TURN, DEFAULTS, small=False)
     figure = next(figure for figure in report.figures if figure.quantity == "attempts spent")
     assert (figure.value, figure.caps) == (360, True)
-    assert figure.formula.startswith("min(2·losses + repairs + blocks·(1 + cut_calls")
+    assert figure.formula.startswith("min(2·lost_requests + repairs + blocks·(1 + cut_calls")
     assert "compactions·summarisers" in figure.formula
     assert figure.formula.endswith(", attempts)")
 
@@ -193,14 +198,14 @@ FAULTS = {
     ),
     "a rung loses its guard": (
         unguarded("ExecuteTools.bad_json/2"), "overlap", False, False,
-        "ExecuteTools.bad_json/1, ExecuteTools.bad_json/2: overlap, both rows are open when recalls left",
+        "ExecuteTools.bad_json/1, ExecuteTools.bad_json/2: overlap, both rows are open when reasks left",
     ),
     "a line loses its last rung": (
         without(TURN, "CallLLM.no_summary/2"), "hole", True, True,
-        "CallLLM.no_summary: hole, no row is open when no graces left; add a last rung that needs nothing",
+        "CallLLM.no_summary: hole, no row is open when no summary calls left; add a last rung that needs nothing",
     ),
     "compressed also resets compactions": (
-        changed(TURN, "Compress.compressed", resets=("nudges", "prefills", "empties", "compactions")), "", False, False,
+        changed(TURN, "Compress.compressed", resets=("nudges", "thinking_prefills", "empties", "compactions")), "", False, False,
         "can repeat for ever",
     ),
     "a reply does not close the block": (
@@ -239,7 +244,7 @@ def test_a_fault_that_only_the_formula_sees() -> None:
     before, after = bound_of(TURN, "CallLLM"), bound_of(table, "CallLLM")
     blocks = "1 + cut_calls + overflows + rebuilds + rekeys + repairs + most_retries·(1 + rebuilds)"
     fallbacks = "1 + most_retries + overflows + rekeys + repairs"
-    assert after.text == f"losses + blocks·({blocks}) + fallbacks·({fallbacks})"
+    assert after.text == f"lost_requests + blocks·({blocks}) + fallbacks·({fallbacks})"
     grown = after.value(DEFAULTS) - before.value(DEFAULTS)
     assert grown == (90 + 90 + 2) * 10 - 10, "blocks·repairs - repairs"
 

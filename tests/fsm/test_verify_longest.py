@@ -120,7 +120,12 @@ def test_what_a_budget_is_worth() -> None:
     retries, and a rebuild with 2 more; a fallback is one request, 2 retries, 2 rekeys, 10 repairs and 3
     overflows."""
     worth = BudgetValue(unfold(TURN, line_truths(TURN), caps=False), DEFAULTS, frozenset({"CallLLM"}))
-    assert worth.of["iterations"] == worth.of["free_rounds"] == worth.of["graces"] == 1 + 4 + 3 + 2 + 2 + 3
+    assert (
+        worth.of["iterations"]
+        == worth.of["free_rounds"]
+        == worth.of["summary_calls"]
+        == 1 + 4 + 3 + 2 + 2 + 3
+    )
     assert worth.of["fallbacks"] == 1 + 2 + 2 + 10 + 3
     assert (worth.of["rebuilds"], worth.of["retries"], worth.of["nudges"]) == (3, 1, 0)
     assert worth.of_flag == {"opened": 14}

@@ -67,7 +67,7 @@ class Worker:
     def __init__(self, place: Path) -> None:
         self._queue = place / "queue"
         self._reports = (place / f"cases-{os.getpid()}").open("a", encoding="utf-8", buffering=1)
-        self._files: dict[str, pytest.Item | pytest.Collector] = {}
+        self._files: dict[str, pytest.Item | pytest.Collector] | None = None
         self._outcome = ""
 
     def pytest_collection(self, session: pytest.Session) -> bool:
@@ -78,7 +78,7 @@ class Worker:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item | pytest.Collector]) -> None:
         """Keep the files before anything is deselected: which tests are wanted shows when they are imported."""
-        if not self._files:
+        if self._files is None:
             self._files = {file.nodeid: file for file in items}
             items.clear()
 
@@ -99,6 +99,7 @@ class Worker:
         hook = session.config.hook
         while (name := self._next_file()) is not None:
             before = cpu()
+            assert self._files is not None
             session.items = list(session.genitems(self._files.pop(name)))
             if seed := os.environ.get(SHUFFLE):
                 random.Random(seed + name).shuffle(session.items)
@@ -181,6 +182,8 @@ class Run:
                     process.wait()
                 raise
             self._read(place)
+            for reports in self._reports.values():
+                reports.close()
             self.wall = time.monotonic() - began
             spent = resource.getrusage(resource.RUSAGE_CHILDREN)
             self.cpu = spent.ru_utime + spent.ru_stime

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 
 DEFAULTS = {
-    "iterations": 90, "free_rounds": 90, "graces": 2, "fallbacks": 2, "rekeys": 2, "retries": 2, "patience": 1,
+    "iterations": 90, "free_rounds": 90, "summary_calls": 2, "fallbacks": 2, "rekeys": 2, "retries": 2, "patience": 1,
     "rebuilds": 1, "compactions": 3, "overflows": 3, "repairs": 10, "continuations": 3, "cut_calls": 4,
-    "incompletes": 3, "scratchpads": 2, "acks": 2, "verifies": 1, "strikes": 2, "recalls": 3, "nudges": 1,
-    "prefills": 2, "empties": 3, "attempts": 360, "sends": 12, "losses": 10, "summarisers": 2, "unaided": 1,
+    "incompletes": 3, "scratchpads": 2, "acks": 2, "verifies": 1, "invalid_tool_rounds": 2, "reasks": 3, "nudges": 1,
+    "thinking_prefills": 2, "empties": 3, "attempts": 360, "sends": 12, "lost_requests": 10, "summarisers": 2, "modelless_compactions": 1,
     "revisions": 2,
 }  # fmt: skip
 """Of a turn with two fallbacks, two rekeys and one auxiliary model."""

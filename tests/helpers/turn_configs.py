@@ -9,10 +9,10 @@ from typing import Any
 from tests.helpers.turn_facts import FIXED, Config
 
 NOTHING = {
-    "iterations": 1, "free_rounds": 0, "graces": 0, "fallbacks": 0, "rekeys": 0, "retries": 0, "patience": 0, "compactions": 0,
+    "iterations": 1, "free_rounds": 0, "summary_calls": 0, "fallbacks": 0, "rekeys": 0, "retries": 0, "patience": 0, "compactions": 0,
     "overflows": 0, "continuations": 0, "cut_calls": 0, "incompletes": 0, "scratchpads": 0, "acks": 0, "verifies": 0,
-    "strikes": 0, "recalls": 0, "nudges": 0, "prefills": 0, "empties": 0, "attempts": 60, "sends": 30,
-    "losses": 0, "summarisers": 1, "unaided": 1, "revisions": 0,
+    "invalid_tool_rounds": 0, "reasks": 0, "nudges": 0, "thinking_prefills": 0, "empties": 0, "attempts": 60, "sends": 30,
+    "lost_requests": 0, "summarisers": 1, "modelless_compactions": 1, "revisions": 0,
 }  # fmt: skip
 
 
@@ -20,15 +20,15 @@ GROUPS: dict[str, dict[str, Any]] = {
     "continuations": dict.fromkeys(
         ("continuations", "cut_calls", "incompletes", "scratchpads", "acks", "verifies"), 1
     ),
-    "tools": {"strikes": 1, "recalls": 1, "free_rounds": 1},
-    "blanks": {"nudges": 1, "prefills": 1, "empties": 1},
-    "blanks without a nudge": {"prefills": 1, "empties": 1},
+    "tools": {"invalid_tool_rounds": 1, "reasks": 1, "free_rounds": 1},
+    "blanks": {"nudges": 1, "thinking_prefills": 1, "empties": 1},
+    "blanks without a nudge": {"thinking_prefills": 1, "empties": 1},
     "asking again": {"empties": 1},
     "errors": {"retries": 2, "rekeys": 1},
     "fallbacks": {"fallbacks": 1, "retries": 2},
     "keys and fallbacks": {"fallbacks": 1, "retries": 1, "rekeys": 1},
-    "lost requests": {"losses": 2},
-    "no summary": {"unaided": 0, "losses": 1, "summarisers": 2},
+    "lost requests": {"lost_requests": 2},
+    "no summary": {"modelless_compactions": 0, "lost_requests": 1, "summarisers": 2},
     "silent": {"fallbacks": 1, "retries": 1, "silent": True},
 }
 
@@ -45,28 +45,36 @@ def configs() -> Iterator[Config]:
     """Searched in this order; each should add rows."""
     yield config("nothing")
     yield config("no iteration", iterations=0)
-    yield config("starved", iterations=2, graces=2, retries=1, fallbacks=1, window=True)
-    yield config("continuations", iterations=3, **GROUPS["continuations"], strikes=1, recalls=1)
+    yield config("starved", iterations=2, summary_calls=2, retries=1, fallbacks=1, window=True)
+    yield config("continuations", iterations=3, **GROUPS["continuations"], invalid_tool_rounds=1, reasks=1)
     yield config(
         "last words",
         iterations=1,
-        graces=2,
+        summary_calls=2,
         retries=1,
         fallbacks=1,
         continuations=1,
         acks=1,
-        strikes=1,
+        invalid_tool_rounds=1,
         window=True,
     )
-    yield config("blanks", iterations=3, nudges=1, prefills=1, empties=1, fallbacks=1, free_rounds=1)
+    yield config("blanks", iterations=3, nudges=1, thinking_prefills=1, empties=1, fallbacks=1, free_rounds=1)
     yield config("errors", iterations=2, retries=2, rekeys=1, fallbacks=1)
     yield config("keys, no fallback", iterations=1, retries=1, rekeys=1)
     yield config("no fallback", iterations=1, retries=2)
     yield config("refreshes", iterations=2, retries=1, rekeys=1, keys="refresh")
-    yield config("compactions", iterations=2, compactions=2, overflows=2, window=True, graces=2)
-    yield config("lost", iterations=2, losses=1, compactions=1, window=True)
-    yield config("unsummarised", iterations=2, compactions=1, summarisers=2, losses=1, unaided=0, window=True)
-    yield config("silent", iterations=1, retries=1, graces=1, silent=True)
+    yield config("compactions", iterations=2, compactions=2, overflows=2, window=True, summary_calls=2)
+    yield config("lost", iterations=2, lost_requests=1, compactions=1, window=True)
+    yield config(
+        "unsummarised",
+        iterations=2,
+        compactions=1,
+        summarisers=2,
+        lost_requests=1,
+        modelless_compactions=0,
+        window=True,
+    )
+    yield config("silent", iterations=1, retries=1, summary_calls=1, silent=True)
     yield config("wider", iterations=2, compactions=1, overflows=1, fallbacks=1, window=True, chain="wider")
     yield config("ring", iterations=2, compactions=1, overflows=1, fallbacks=1, window=True, chain="ring")
     yield config("no compaction", compression=False, window=True)
@@ -78,7 +86,9 @@ def configs() -> Iterator[Config]:
         "capped block", iterations=2, retries=2, compactions=1, overflows=1, attempts=2, sends=1, window=True
     )
     yield config("checked", iterations=2, revisions=1, fallbacks=1, compactions=1, window=True, checks=True)
-    yield config("checked, no model", iterations=1, compactions=1, unaided=0, window=True, checks=True)
+    yield config(
+        "checked, no model", iterations=1, compactions=1, modelless_compactions=0, window=True, checks=True
+    )
     yield config("tiny", tiny_from=0, window=True)
     yield config("tiny fallback", iterations=3, fallbacks=1, retries=1, tiny_from=1, window=True)
 
@@ -88,13 +98,13 @@ SITUATIONS: dict[str, dict[str, Any]] = {
     "capped at two": {"iterations": 3, "attempts": 2, "window": True},
     "capped at three": {"iterations": 3, "attempts": 3, "window": True},
     "capped after a compaction": {"iterations": 3, "attempts": 2, "overflows": 1, "window": True},
-    "capped in the last word": {"iterations": 0, "graces": 2, "attempts": 1, "window": True},
-    "capped before the last word": {"iterations": 2, "graces": 2, "attempts": 1, "window": True},
+    "capped in the last word": {"iterations": 0, "summary_calls": 2, "attempts": 1, "window": True},
+    "capped before the last word": {"iterations": 2, "summary_calls": 2, "attempts": 1, "window": True},
     "large": {"iterations": 3, "compactions": 1, "window": True},
     "large, no compaction": {"iterations": 2, "window": True},
-    "last word": {"iterations": 2, "graces": 2, "compactions": 1, "window": True},
-    "last word, large": {"iterations": 1, "graces": 2, "window": True},
-    "shared budget": {"iterations": 4, "graces": 2},
+    "last word": {"iterations": 2, "summary_calls": 2, "compactions": 1, "window": True},
+    "last word, large": {"iterations": 1, "summary_calls": 2, "window": True},
+    "shared budget": {"iterations": 4, "summary_calls": 2},
     "shared budget, no last word": {"iterations": 3},
     "no iteration left": {"iterations": 1},
 }
@@ -118,7 +128,7 @@ def more_configs() -> Iterator[Config]:
         window=True,
     )
     yield config(
-        "tiny fallback in the last word", iterations=0, graces=2, fallbacks=1, tiny_from=1, window=True
+        "tiny fallback in the last word", iterations=0, summary_calls=2, fallbacks=1, tiny_from=1, window=True
     )
     yield config(
         "wider, one send", iterations=1, overflows=1, fallbacks=1, sends=1, window=True, chain="wider"
@@ -136,26 +146,57 @@ def more_configs() -> Iterator[Config]:
         window=True,
         chain="wider",
     )
-    yield config("fallback in the last word", iterations=0, graces=2, compactions=1, fallbacks=1, window=True)
     yield config(
-        "capped fallback in the last word", iterations=0, graces=2, attempts=1, fallbacks=1, window=True
+        "fallback in the last word", iterations=0, summary_calls=2, compactions=1, fallbacks=1, window=True
+    )
+    yield config(
+        "capped fallback in the last word",
+        iterations=0,
+        summary_calls=2,
+        attempts=1,
+        fallbacks=1,
+        window=True,
     )
     yield config("silent, fallback", iterations=1, retries=1, fallbacks=1, silent=True)
     yield config("silent, no iteration", iterations=0, fallbacks=1, silent=True)
     yield config("silent, again", iterations=1, retries=2, silent=True)
-    yield config("silent in the last word", iterations=0, graces=1, retries=1, fallbacks=1, silent=True)
-    yield config("silent, no retry", iterations=0, graces=1, fallbacks=1, silent=True)
-    yield config("lost, forced", iterations=1, overflows=1, losses=2, summarisers=2, window=True)
-    yield config("lost, nothing else", iterations=1, overflows=1, losses=1, unaided=0, window=True)
     yield config(
-        "lost, wider", iterations=1, overflows=1, losses=2, fallbacks=1, unaided=0, window=True, chain="wider"
+        "silent in the last word", iterations=0, summary_calls=1, retries=1, fallbacks=1, silent=True
     )
-    yield config("lost, ring", iterations=1, overflows=1, losses=1, fallbacks=1, window=True, chain="ring")
+    yield config("silent, no retry", iterations=0, summary_calls=1, fallbacks=1, silent=True)
+    yield config("lost, forced", iterations=1, overflows=1, lost_requests=2, summarisers=2, window=True)
+    yield config(
+        "lost, nothing else", iterations=1, overflows=1, lost_requests=1, modelless_compactions=0, window=True
+    )
+    yield config(
+        "lost, wider",
+        iterations=1,
+        overflows=1,
+        lost_requests=2,
+        fallbacks=1,
+        modelless_compactions=0,
+        window=True,
+        chain="wider",
+    )
+    yield config(
+        "lost, ring", iterations=1, overflows=1, lost_requests=1, fallbacks=1, window=True, chain="ring"
+    )
     yield config("a summariser lost", iterations=1, compactions=1, summarisers=2, window=True)
-    yield config("lost, and compacted again", iterations=1, compactions=2, unaided=0, window=True)
+    yield config(
+        "lost, and compacted again", iterations=1, compactions=2, modelless_compactions=0, window=True
+    )
     yield config("no summary, wider", iterations=1, overflows=1, fallbacks=1, window=True, chain="wider")
-    yield config("no summary, capped", iterations=1, overflows=1, unaided=0, attempts=1, window=True)
-    yield config("no summary, capped later", iterations=2, compactions=1, unaided=0, attempts=1, window=True)
+    yield config(
+        "no summary, capped", iterations=1, overflows=1, modelless_compactions=0, attempts=1, window=True
+    )
+    yield config(
+        "no summary, capped later",
+        iterations=2,
+        compactions=1,
+        modelless_compactions=0,
+        attempts=1,
+        window=True,
+    )
     yield from checked_configs()
     for group, remedies in GROUPS.items():
         for situation, limits in SITUATIONS.items():
@@ -167,27 +208,27 @@ def checked_configs() -> Iterator[Config]:
     for name, given in CHECKED.items():
         yield config(f"checked, {name}", checks=True, **{"revisions": 1} | given)
     for group, remedies in GROUPS.items():
-        limits = {"iterations": 3, "graces": 2, **remedies}
+        limits = {"iterations": 3, "summary_calls": 2, **remedies}
         yield config(f"checked, {group}", revisions=1, checks=True, **limits)
 
 
 CHECKED: dict[str, dict[str, Any]] = {
     "capped": {"iterations": 2, "attempts": 1, "window": True, "compactions": 1},
     "capped at two": {"iterations": 3, "attempts": 2, "window": True, "compactions": 1, "retries": 1},
-    "last word": {"iterations": 1, "graces": 2, "window": True, "compactions": 1},
+    "last word": {"iterations": 1, "summary_calls": 2, "window": True, "compactions": 1},
     "no last word": {"iterations": 1, "window": True, "compactions": 1},
     "no iteration left": {"iterations": 1, "fallbacks": 1},
     "forced": {"iterations": 2, "overflows": 2, "compactions": 1, "window": True},
-    "forced, no model": {"iterations": 2, "overflows": 2, "compactions": 1, "unaided": 0, "window": True},
+    "forced, no model": {"iterations": 2, "overflows": 2, "compactions": 1, "modelless_compactions": 0, "window": True},
     "wider": {"iterations": 2, "overflows": 1, "fallbacks": 1, "window": True, "chain": "wider"},
     "wider, no model": {
-        "iterations": 2, "overflows": 1, "fallbacks": 1, "unaided": 0, "window": True, "chain": "wider",
+        "iterations": 2, "overflows": 1, "fallbacks": 1, "modelless_compactions": 0, "window": True, "chain": "wider",
     },
     "ring": {"iterations": 2, "overflows": 1, "fallbacks": 1, "window": True, "chain": "ring"},
-    "compactions": {"iterations": 3, "compactions": 2, "losses": 1, "summarisers": 2, "window": True},
-    "compactions, no model": {"iterations": 3, "compactions": 2, "unaided": 0, "window": True, "graces": 2},
+    "compactions": {"iterations": 3, "compactions": 2, "lost_requests": 1, "summarisers": 2, "window": True},
+    "compactions, no model": {"iterations": 3, "compactions": 2, "modelless_compactions": 0, "window": True, "summary_calls": 2},
     "capped fallback": {"iterations": 3, "fallbacks": 1, "attempts": 1, "revisions": 0, "window": True, "compactions": 1},
     "fallback": {"iterations": 3, "fallbacks": 1, "revisions": 0},
-    "one send": {"iterations": 2, "overflows": 2, "compactions": 1, "unaided": 0, "sends": 1, "window": True},
+    "one send": {"iterations": 2, "overflows": 2, "compactions": 1, "modelless_compactions": 0, "sends": 1, "window": True},
     "tiny fallback": {"iterations": 2, "fallbacks": 1, "retries": 1, "tiny_from": 1, "window": True},
 }  # fmt: skip

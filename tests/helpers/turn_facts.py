@@ -171,7 +171,7 @@ class TurnFacts:
 
     def follows(self, facts: Known, counts: Mapping[str, int]) -> dict[str, bool]:
         """Facts of the turn that follow from what the model knows and from the counters."""
-        toolless, speaks = counts["graces"] > 0, facts.text_held or facts.text_begun
+        toolless, speaks = counts["summary_calls"] > 0, facts.text_held or facts.text_begun
         unpaid = not (toolless or counts["opened"] or facts.prepaid)
         return {
             "toolless": toolless,
@@ -328,7 +328,9 @@ class TurnFacts:
         """Who is to give the summary next, by the row that was taken."""
         asks = "attempts" in row.spends
         keeps = facts.failed if row.dest == "Compress" else False
-        return facts._replace(asks_summary=asks, goes_without_model="unaided" in row.spends, failed=keeps)
+        return facts._replace(
+            asks_summary=asks, goes_without_model="modelless_compactions" in row.spends, failed=keeps
+        )
 
     def _gained_nothing(self, facts: Known) -> Known:
         return self._judged(facts._replace(useless=facts.useless + 1))

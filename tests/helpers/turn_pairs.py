@@ -74,7 +74,7 @@ REASONS: dict[str, Forbids] = {
         _door(b) and b.event == "cancelled" and bool({"retries", "rebuilds"} & set(a.spends))
     ),
     "text is used up before the first request of the last word, never later": lambda a, b: (
-        b.event == "spoken" and not ("graces" in a.spends and _opens(a))
+        b.event == "spoken" and not ("summary_calls" in a.spends and _opens(a))
     ),
     "a recovery that failed leaves the error what it was, less what was tried": lambda a, b: (
         a.event == "failed"
@@ -134,7 +134,7 @@ REASONS: dict[str, Forbids] = {
         _door(a)
         and _door(b)
         and {a.event, b.event} == {"built", "oversized"}
-        and not (a.event == "oversized" and "graces" in a.spends)
+        and not (a.event == "oversized" and "summary_calls" in a.spends)
     ),
     "the window does not get smaller here": lambda a, b: (
         b.event == "window_too_small"

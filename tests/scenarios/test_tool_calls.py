@@ -62,7 +62,7 @@ def test_a_mixed_batch_runs_what_it_can_and_is_no_strike() -> None:
     assert played.results[1] == "a"
     assert "there is no tool 'nope'" in played.results[0]
     assert played.agent.settings.invalid_tool_strikes == 3
-    assert not any("strikes" in change for step in played.steps for change in step.changes)
+    assert not any("invalid_tool_rounds" in change for step in played.steps for change in step.changes)
 
 
 def test_11_a_blank_name_gets_a_terse_error_and_stays_paired_on_the_wire() -> None:

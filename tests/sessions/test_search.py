@@ -18,10 +18,16 @@ from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.checksum import checked, loads
 from fsm_agent.sessions.store.search.fts5 import index_batch
-from fsm_agent.sessions.store.search.indexing import catch_up, keep_up, pending
-from fsm_agent.sessions.store.search.messages import SCAN, Among, search
+from fsm_agent.sessions.store.search.messages import (
+    SCAN,
+    Among,
+    catch_up,
+    keep_up,
+    pending,
+    search,
+    snippet_of,
+)
 from fsm_agent.sessions.store.search.session_recall import around, by_words, recent
-from fsm_agent.sessions.store.search.snippets import snippet_of
 from fsm_agent.sessions.store.search.text_analysis import fold, plain_text, query_of
 from fsm_agent.testing import call, text, tools
 from tests.helpers.store_homes import agent, left_unfinished, written

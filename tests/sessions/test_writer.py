@@ -17,10 +17,9 @@ import pytest
 
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store import SqliteDatabase, Store
-from fsm_agent.sessions.store.async_commit import Landing
+from fsm_agent.sessions.store.database import CommitWaiter
 from fsm_agent.sessions.store.search.fts5 import index_batch
-from fsm_agent.sessions.store.search.indexing import catch_up, keep_up
-from fsm_agent.sessions.store.search.messages import search
+from fsm_agent.sessions.store.search.messages import catch_up, keep_up, search
 from fsm_agent.sessions.store.sqlite_writer import CHECKPOINT
 from fsm_agent.testing import call, text, tools
 from tests.helpers.store_homes import look, process, written
@@ -138,10 +137,13 @@ def test_what_is_done_is_in_the_file_and_nothing_else(database: Small, seed: int
         assert said(database) == wanted
 
 
-def test_jobs_that_wait_share_a_commit(database: Small) -> None:
+def test_jobs_that_wait_share_a_commit_also_with_one_that_is_refused(database: Small) -> None:
     before = database.commits
-    assert together(database, *(say(f"m{n}") for n in range(20))) == [f"m{n}" for n in range(20)]
+    *told, wrong = together(database, *(say(f"m{n}") for n in range(20)), say("half", "m1"))
+    assert told == [f"m{n}" for n in range(20)]
+    assert "UNIQUE" in wrong
     assert database.commits - before <= 3
+    assert said(database) == told
 
 
 def test_a_commit_that_fails_fails_everybody_in_it(database: Small) -> None:
@@ -337,12 +339,12 @@ class CountingLoop(asyncio.SelectorEventLoop):
 
 
 def test_one_wake_up_for_all_that_is_done() -> None:
-    landing, futures = Landing(), [Future[int]() for _ in range(50)]
+    commits, futures = CommitWaiter(), [Future[int]() for _ in range(50)]
 
     async def waiting() -> int:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, CountingLoop)
-        waiters = [asyncio.ensure_future(landing.landed(future)) for future in futures]
+        waiters = [asyncio.ensure_future(commits.wait(future)) for future in futures]
         await asyncio.sleep(0)
         finish = threading.Thread(target=lambda: [future.set_result(n) for n, future in enumerate(futures)])
         finish.start()
@@ -355,13 +357,13 @@ def test_one_wake_up_for_all_that_is_done() -> None:
 
 
 def test_what_failed_or_is_done_already_has_landed_too() -> None:
-    landing, failed, done = Landing(), Future[None](), Future[None]()
+    commits, failed, done = CommitWaiter(), Future[None](), Future[None]()
     failed.set_exception(ValueError("no"))
     done.set_result(None)
 
     async def waiting() -> None:
         for future in (failed, done):
-            await asyncio.wait_for(landing.landed(future), PATIENCE)
+            await asyncio.wait_for(commits.wait(future), PATIENCE)
 
     asyncio.run(waiting())
     with pytest.raises(ValueError, match="no"):
@@ -369,10 +371,10 @@ def test_what_failed_or_is_done_already_has_landed_too() -> None:
 
 
 def test_who_stops_waiting_does_not_stop_what_is_waited_for() -> None:
-    landing, future = Landing(), Future[None]()
+    commits, future = CommitWaiter(), Future[None]()
 
     async def waiting() -> None:
-        waiter = asyncio.ensure_future(landing.landed(future))
+        waiter = asyncio.ensure_future(commits.wait(future))
         await asyncio.sleep(0)
         waiter.cancel()
         await asyncio.wait({waiter})
@@ -383,12 +385,12 @@ def test_who_stops_waiting_does_not_stop_what_is_waited_for() -> None:
 
 
 def test_each_loop_is_told_of_its_own() -> None:
-    landing, futures = Landing(), [Future[None]() for _ in range(3)]
+    commits, futures = CommitWaiter(), [Future[None]() for _ in range(3)]
     started, ended = threading.Barrier(4), list[int]()
 
     def serve(number: int) -> None:
         async def waiting() -> None:
-            waiter = asyncio.ensure_future(landing.landed(futures[number]))
+            waiter = asyncio.ensure_future(commits.wait(futures[number]))
             await asyncio.sleep(0)
             await asyncio.to_thread(started.wait, 5)
             await asyncio.wait_for(waiter, PATIENCE)

@@ -122,7 +122,7 @@ def refuted(name: str) -> list[str]:
     """What is found of this wrong declaration."""
     place, changes, _, _ = WRONG[name]
     state, _, event = place.partition("/")[0].partition(".")
-    after = frozenset({"prefills"} if "thoughts" in name else ())
+    after = frozenset({"thinking_prefills"} if "thoughts" in name else ())
     visit = VisitChange(state, tuple(changes), (event,) if event else (), after)
     return [str(fault) for fault in proof(replace(TRANSCRIPT, visits=(visit, *TRANSCRIPT.visits))).faults]
 

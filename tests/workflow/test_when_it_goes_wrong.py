@@ -106,7 +106,7 @@ def test_who_is_cancelled_while_a_commit_is_awaited_misses_no_move(commit: int, 
     async def go() -> tuple[Any, Any]:
         flow = order.workflow(tmp_path)
         turn = flow.start(order.Order(["LAMP"]))
-        landed, waits, reached = flow.store.database.landed, 0, asyncio.Event()
+        wait, waits, reached = flow.store.database.wait_for, 0, asyncio.Event()
 
         async def slowly(future: Any) -> None:
             nonlocal waits
@@ -114,9 +114,9 @@ def test_who_is_cancelled_while_a_commit_is_awaited_misses_no_move(commit: int, 
             if waits == commit:
                 reached.set()
                 await asyncio.Event().wait()
-            await landed(future)
+            await wait(future)
 
-        flow.store.database.landed = slowly  # type: ignore[method-assign]
+        flow.store.database.wait_for = slowly  # type: ignore[method-assign]
         await cancelled(turn.arun(), reached)
         return await turn.arun(), flow.journal.steps(turn.id)
 

@@ -17,7 +17,7 @@ again."""
 WORDS: dict[Resumed, str] = {
     "in doubt": "It may have taken effect. Resume does not run it again; the model hears that nobody knows.",
     "again": "Resume runs it again: repeating it does no harm.",
-    "once more": "Resume sends it once more while the budget “losses” has something left.",
+    "once more": "Resume sends it once more while the budget “lost_requests” has something left.",
     "asked": "Resume asks a person again.",
 }
 

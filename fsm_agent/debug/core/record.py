@@ -23,7 +23,7 @@ from fsm_agent.fsm.deltas import patched
 from fsm_agent.fsm.journal import Step
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.contents import delta_of, whole
+from fsm_agent.sessions.store.contents import delta_of, inline
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.rows import transcript
 
@@ -169,7 +169,7 @@ class Record:
         if self._settings is None:
             with self.reading() as c:
                 settings = "SELECT settings, settings_crc FROM turns WHERE id = ?"
-                self._settings = whole(c, *c.execute(settings, (self.turn_id,)).fetchone())
+                self._settings = inline(c, *c.execute(settings, (self.turn_id,)).fetchone())
         return spent_in(self.snapshot(at), self._settings)
 
     def changed(self, at: int) -> list[dict[str, Any]]:
@@ -218,8 +218,7 @@ class Record:
                 span = (part.turn, part.first, part.last, part.last, like)
                 found |= {seq for (seq,) in c.execute(_FIND_MOVES, (*span, *[like] * 3, limit))}
                 spans = (part.turn, part.first - 1, part.last, part.last, like, like, limit)
-                for sql in (_FIND_EFFECTS, _FIND_SMALL):
-                    found |= {seq + 1 for (seq,) in c.execute(sql, spans)}
+                found |= {seq + 1 for (seq,) in c.execute(_FIND_EFFECTS, spans)}
         last = self.count if self.info.ended is not None else max(found, default=0)
         return sorted({min(seq, last) for seq in found})[:limit]
 
@@ -288,11 +287,6 @@ _FIND_MOVES = (
 _FIND_EFFECTS = (
     f"SELECT seq FROM effects {_SPAN} AND kind <> 'OpenTurn'"  # noqa: S608
     " AND (request LIKE ? ESCAPE '\\' OR reply LIKE ? ESCAPE '\\') ORDER BY seq LIMIT ?"
-)
-_FIND_SMALL = (
-    f"SELECT seq FROM visits, json_each(asked) {_SPAN} AND json_extract(value, '$[4].is') <> 'OpenTurn'"  # noqa: S608
-    " AND (json_extract(value, '$[4]') LIKE ? ESCAPE '\\' OR json_extract(value, '$[5]') LIKE ? ESCAPE '\\')"
-    " ORDER BY seq LIMIT ?"
 )
 
 

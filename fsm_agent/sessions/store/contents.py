@@ -30,7 +30,7 @@ Contents = dict[str, str]
 """Texts by their digest."""
 
 
-def apart(
+def deduplicate(
     values: Mapping[str, Any], contents: Contents, *, long: bool = True, stays: str = ""
 ) -> dict[str, Any]:
     """Put what is empty in ``values``, or 0, into ``contents``, and if so wanted each value that is long;
@@ -60,7 +60,7 @@ def write(c: SqlConnection, contents: Contents) -> None:
     c.executemany(insert, [(digest, *with_checksum(text)) for digest, text in sorted(contents.items())])
 
 
-def whole(c: SqlConnection, text: str, crc: int | None) -> dict[str, Any]:
+def inline(c: SqlConnection, text: str, crc: int | None) -> dict[str, Any]:
     """Return the object that a column holds, with what of it stands elsewhere. Raises ``StoreError`` when
     that is damaged or gone."""
     found: dict[str, Any] = loads(text, crc)
@@ -75,7 +75,7 @@ def whole(c: SqlConnection, text: str, crc: int | None) -> dict[str, Any]:
     return made | found
 
 
-def slim(delta: Mapping[str, Any]) -> dict[str, Any]:
+def shorten_changes(delta: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a move changed with new values as they are, where they are no objects."""
     plain = {
         name: change["to"]
@@ -89,7 +89,7 @@ def delta_of(c: SqlConnection, text: str, crc: int | None) -> dict[str, Any]:
     """Return what a move changed, as ``fsm_agent.fsm.deltas`` knows it, from what its column holds."""
     return {
         name: change if isinstance(change, dict) else {"to": change}
-        for name, change in whole(c, text, crc).items()
+        for name, change in inline(c, text, crc).items()
     }
 
 

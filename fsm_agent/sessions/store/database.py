@@ -1,18 +1,233 @@
 """What a store of sessions is kept in: a SQLite file, or a database of PostgreSQL.
 
-All that the store does goes through this class; the tables are the same in both, and so is the SQL."""
+All that the store does goes through ``Database``; the tables are the same in both, and so is the SQL. One
+thread writes, and tasks wait for it."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable
+import asyncio
+import contextlib
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
 from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.writer import GroupWriter
-from fsm_agent.sessions.store.writer import Job as Job
+
+
+# Waiting in an event loop for what the writer's thread does: one wake-up of the loop for all that is done
+# when it looks.
+#
+# Waking a loop costs a system call in the writer's thread and two in the loop's. A commit of fifty turns
+# wakes their loop once. (Why: decision 29.)
+class CommitWaiter:
+    """Lets tasks of any number of event loops wait for futures of a thread. A loop that was closed
+    meanwhile is passed over."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._done: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+
+    async def wait(self, future: Future[Any]) -> None:
+        """Wait until ``future`` is done, however it ended. Who stops waiting does not stop what is waited
+        for."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        future.add_done_callback(lambda done: self._note(loop, waiter))
+        await waiter
+
+    def _note(self, loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
+        with self._lock:
+            waiting = self._done.get(loop)
+            if waiting is not None:
+                waiting.append(waiter)
+                return
+            self._done = {one: waiters for one, waiters in self._done.items() if not one.is_closed()} | {
+                loop: [waiter]
+            }
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(self._tell, loop)
+
+    def _tell(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            waiting = self._done.pop(loop, [])
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+# One thread that writes to a database, in groups of jobs.
+#
+# Commits are grouped: what is waiting when the writer is free goes into one transaction with one flush to
+# disk. A job which is refused takes nothing of the others with it. Nobody is told that a job is done before
+# it is in the database. How a group is written is the database's: ``sqlite_writer``, ``postgres.writer``.
+# (Why: decision 62.)
+Job = Callable[[SqlConnection], Any]
+Waiting = tuple[Job, Future[Any], bool]
+"""A job, who waits for it, and whether it must be alone in its transaction."""
+Finished = tuple[Future[Any], Any, Exception | None]
+"""Who waited for a job, its result, and what was wrong with it."""
+GROUP = 512
+"""Jobs of one commit at most."""
+LATE = 0.02
+"""Seconds that a job which nobody waits for stands back, at most: others may come to its commit."""
+IDLE = 1.0
+"""Seconds without work after which the writer's thread ends, and its connection with it."""
+
+
+class GroupWriter(ABC):
+    """Runs jobs in the order given, grouped into transactions, in a thread that lives as long as there is
+    work."""
+
+    group, late = GROUP, LATE
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Waiting] = queue.SimpleQueue()
+        self._standing_back: deque[Waiting] = deque()
+        self._since = 0.0
+        self._next: deque[Waiting] = deque()  # each of them alone, before anything that waits in the queue
+        self._in_job = False
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self.wait_for = CommitWaiter().wait
+        self.commits = 0
+
+    @abstractmethod
+    def writer_connection(self) -> Any:
+        """Open what the writer's thread writes with: it can be rolled back and closed. Raises when the
+        database must not be written to."""
+
+    @abstractmethod
+    def commit_group(self, connection: Any, group: list[Waiting]) -> bool:
+        """Run the jobs in one transaction, and tell everybody who waits. False when it was lost with all that
+        was done in it, and the connection is to be closed: the jobs are next then, each alone. Raises when it
+        cannot be begun, or the only job's cannot be committed."""
+
+    @abstractmethod
+    def explained(self, error: BaseException) -> Exception:
+        """Return a ``StoreError`` of one line for what is the database's fault; other errors as they
+        are."""
+
+    def tidy(self, connection: Any) -> None:  # noqa: B027 - nothing, where nothing is to be done
+        """Called after each group, when everybody has been told."""
+
+    def submit(self, job: Job, alone: bool = False, late: bool = False) -> Future[Any]:
+        """Run ``job`` in the next transaction; the future has its result once that is committed. Jobs are
+        done in the order given. ``late``: with the next one that is not, or after ``LATE`` seconds, or with
+        ``hurry``. ``alone``: in a transaction without others and without a savepoint. A full-text table that
+        was made and filled behind a savepoint, and is rolled back to it, keeps its rows in memory without
+        tables to write them to: every commit with it would fail."""
+        future: Future[Any] = Future()
+        with self._starting:
+            if not self._standing_back:
+                self._since = time.monotonic()
+            self._standing_back.append((job, future, alone))
+            if not late:
+                self._come_forward()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write_on, daemon=True, name="fsm-agent-store")
+                self._thread.start()
+        return future
+
+    def hurry(self) -> None:
+        """Begin with what stands back."""
+        with self._starting:
+            self._come_forward()
+
+    def _come_forward(self) -> None:
+        while self._standing_back:
+            self._jobs.put(self._standing_back.popleft())
+
+    def write(self, job: Job) -> Any:
+        """Run ``job``, wait for its commit, and return its result. Raises what it raises, or
+        ``StoreError``."""
+        return self.submit(job).result()
+
+    def _write_on(self) -> None:
+        """Until nothing came for a while; the next job starts another thread."""
+        connection: Any = None
+        while True:
+            group = self._group()
+            if not group:
+                break
+            try:
+                connection = connection or self.writer_connection()
+                whole = self.commit_group(connection, group)
+                self.tidy(connection)
+            except BaseException as error:
+                _fail(group, self.explained(error))
+                whole = False
+            if connection is not None and not whole:
+                with contextlib.suppress(Exception):  # it is not used any more
+                    connection.rollback()
+                connection.close()
+                connection = None
+            del group  # what the jobs hold must not live until the next one comes
+        if connection is not None:
+            connection.close()
+
+    def _group(self) -> list[Waiting]:
+        """What is waiting, at least one job; nothing when the thread is to end."""
+        if self._next:
+            return [self._next.popleft()]
+        idle, look = 0.0, min(self.late, IDLE)
+        while True:
+            with contextlib.suppress(queue.Empty):
+                group = [self._jobs.get(timeout=look)]
+                break
+            with self._starting:
+                idle = 0.0 if self._standing_back else idle + look
+                if time.monotonic() - self._since >= self.late:
+                    self._come_forward()
+                if idle >= IDLE and self._jobs.empty():
+                    self._thread = None
+                    return []
+        with contextlib.suppress(queue.Empty):
+            while len(group) < self.group and not group[0][2]:
+                more = self._jobs.get_nowait()
+                if more[2]:
+                    self._next.append(more)
+                    break
+                group.append(more)
+        return group
+
+    def _claimed(self, group: list[Waiting]) -> list[Waiting]:
+        """Those of the group whose futures nobody has cancelled."""
+        return [one for one in group if one[1].running() or one[1].set_running_or_notify_cancel()]
+
+    def _one_by_one(self, jobs: list[Waiting]) -> None:
+        """They are next, before everything that came after them."""
+        self._next.extendleft(reversed(jobs))
+
+    def committing(self) -> None:  # noqa: B027 - nothing, unless a test wants it
+        """Called before each commit, in the writer's thread; for tests that end the process there."""
+
+    def committed(self) -> None:  # noqa: B027 - the same
+        """Called after each commit, before anybody is told of it."""
+
+
+def _fail(group: Sequence[Waiting], failure: Exception) -> None:
+    """Tell everybody who waits. Whoever raises it hangs what it holds on the exception, so nothing else may
+    keep that."""
+    for _, future, _ in group:
+        if not future.done():
+            future.set_exception(failure)
+
+
+def tell(done: Sequence[Finished]) -> None:
+    """Tell everybody who waits what came of their jobs."""
+    for future, result, problem in done:
+        if problem is not None:
+            future.set_exception(problem)
+        else:
+            future.set_result(result)
+
 
 Durability = Literal["full", "normal"]
 

@@ -15,14 +15,14 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.contents import forget_unused
 from fsm_agent.sessions.store.database import Database
-from fsm_agent.sessions.store.search.indexing import full_text
+from fsm_agent.sessions.store.search.messages import full_text
 from fsm_agent.sessions.store.store import Store
 
 DAY = 86_400.0
 MOST_DAYS = 100_000
 _IN = "IN (SELECT value FROM json_each(?))"
 _OF_TURNS = (
-    "given", "transitions", "effects", "visits", "usage", "unreported", "outbox", "controls", "pending",
+    "given", "transitions", "effects", "usage", "unreported", "outbox", "controls", "pending",
 )  # fmt: skip
 _OF_SESSIONS = ("messages", "transcripts", "session_grants", "delegations", "queued")
 

@@ -15,10 +15,7 @@ turns         one message of a user and what became of it; ``start`` is its snap
 given         the conversation that a caller gave a turn to begin with, apart because a turn's own row is
               written at every move
 transitions   every move, with what it changed (``delta``); the snapshot at a move is the sum of those before
-effects       requests of a state that act or take long, and their replies; ``in_flight`` while nobody knows
-              how one ended
-visits        all other requests of one visit of a state, with their replies, in one text: see
-              ``journal.small_talk``
+effects       requests of a state, and their replies; ``in_flight`` while nobody knows how one ended
 contents      what many turns have alike, by its digest: see ``contents``
 usage         tokens and cost of every request to a model, as they came in
 unreported    what requests are taken to have used beyond that: see ``spending``
@@ -41,7 +38,10 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from functools import cache
 
 from fsm_agent.errors import StoreError
 
@@ -53,7 +53,6 @@ JSON_COLUMNS = {
     "given": ("history",),
     "transitions": ("guards", "changes", "delta"),
     "effects": ("request", "reply"),
-    "visits": ("asked",),
     "contents": ("body",),
     "pending": ("choices", "answer"),
     "queued": ("request",),
@@ -275,15 +274,6 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             digest TEXT NOT NULL UNIQUE,
             body TEXT NOT NULL, body_crc INTEGER
         )""",
-        """CREATE TABLE visits (
-            turn TEXT NOT NULL REFERENCES turns(id),
-            seq INTEGER NOT NULL,
-            epoch INTEGER NOT NULL,
-            state TEXT NOT NULL,
-            at REAL NOT NULL,
-            asked TEXT NOT NULL, asked_crc INTEGER,
-            PRIMARY KEY (turn, seq, epoch)
-        )""",
         """CREATE TABLE unreported (
             id INTEGER PRIMARY KEY,
             turn TEXT NOT NULL,
@@ -333,3 +323,21 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID""",
     ),
 )
+
+
+# The tables as the newest version of the schema has them.
+
+
+@cache
+def tables() -> Mapping[str, tuple[Sequence[str], Sequence[str]]]:
+    """Return the columns of each table, and those of its primary key, in order."""
+    with closing(sqlite3.connect(":memory:")) as c:
+        for statements in VERSIONS:
+            for statement in statements:
+                c.execute(statement)
+        found: dict[str, tuple[Sequence[str], Sequence[str]]] = {}
+        for (name,) in c.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
+            rows = c.execute(f"PRAGMA table_info({name})").fetchall()
+            key = [row[1] for row in sorted(rows, key=lambda row: row[5]) if row[5]]
+            found[name] = [row[1] for row in rows], key
+        return found

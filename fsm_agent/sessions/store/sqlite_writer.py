@@ -17,9 +17,8 @@ from typing import Any
 from fsm_agent.errors import StoreError
 from fsm_agent.runtime.measures import measured
 from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.database import Database
+from fsm_agent.sessions.store.database import Database, Finished, Job, Waiting, tell
 from fsm_agent.sessions.store.health import as_store_error
-from fsm_agent.sessions.store.writer import Finished, Job, Waiting, tell
 
 WRITE_RETRIES, RETRY_FROM, RETRY_TO = 15, 0.02, 0.15
 """SESS-01: a locked database is tried 15 times more, 20 to 150 ms apart."""

@@ -16,7 +16,7 @@ from fsm_agent.sessions.store import contents
 from fsm_agent.sessions.store.checksum import checked
 from fsm_agent.sessions.store.claims import Claim, TurnClaims
 from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.contents import ELSEWHERE, Contents, apart, kept_once
+from fsm_agent.sessions.store.contents import ELSEWHERE, Contents, deduplicate, kept_once
 from fsm_agent.sessions.store.database import Durability, Job
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.abandoned import close_out, give_up, open_turns, refuse_all
@@ -98,7 +98,7 @@ class Store(TurnClaims):
             turn.turn_id, session.id, new.parent, new.asked, turn.state, turn.seq, self.owners.me,
             new.table_name,
             new.digest, *checked({ELSEWHERE: [kept_once(new.settings, shared)]}),
-            *checked(apart(start, shared)),
+            *checked(deduplicate(start, shared)),
             at, at,
         )  # fmt: skip
 

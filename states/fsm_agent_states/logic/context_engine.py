@@ -88,7 +88,11 @@ def rows(turn: TurnState, context: LongContext, goes: tuple[int, ...], summary: 
         yield from _go_on_without(why)
     engine = built_in(turn)
     made = engine.rows(context, goes, summary)
-    if turn.compaction.chosen is not None and _too_long(turn, context, made) and turn.limit("unaided"):
+    if (
+        turn.compaction.chosen is not None
+        and _too_long(turn, context, made)
+        and turn.limit("modelless_compactions")
+    ):
         made = engine.rows(context, engine.cut(context), "")  # what the user's chose leaves too much
     return made
 

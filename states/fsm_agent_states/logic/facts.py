@@ -18,7 +18,7 @@ from fsm_agent_states.turn import TurnState
 
 def toolless(turn: TurnState) -> bool:
     """The budget is used up, and the model is asked for a last word."""
-    return turn.count("graces") > 0
+    return turn.count("summary_calls") > 0
 
 
 def prepaid(turn: TurnState) -> bool:
@@ -86,7 +86,7 @@ def unverified(turn: TurnState) -> bool:
 
 def answers_errors(turn: TurnState) -> bool:
     """The calls at hand cannot be read and are not asked for again: each gets an error for its result."""
-    return turn.state == "ExecuteTools" and "strikes" in turn.spent
+    return turn.state == "ExecuteTools" and "invalid_tool_rounds" in turn.spent
 
 
 # Of the recovery that was ordered
@@ -144,7 +144,7 @@ def asks_summary(turn: TurnState) -> bool:
 
 def goes_without_model(turn: TurnState) -> bool:
     """No summariser is left: what there is must do."""
-    return "unaided" in turn.spent
+    return "modelless_compactions" in turn.spent
 
 
 def forced(turn: TurnState) -> bool:

@@ -72,7 +72,7 @@ def recover(turn: TurnState) -> Performed:
         turn.recovery.output_cap = None  # the reply was cut: what is left of it may be longer
     if line := ordered(turn):
         yield from say(line)
-    if turn.spent & {"nudges", "prefills", "empties", "continuations", "revisions"}:
+    if turn.spent & {"nudges", "thinking_prefills", "empties", "continuations", "revisions"}:
         turn.recovery.scaffold = scaffold_for(turn)
     waits = facts.waits_after_compaction(turn)
     turn.compaction.relax()

@@ -95,7 +95,11 @@ def output_mode(turn: TurnState) -> OutputMode | None:
         return None
     others = any(tool.name != FINAL for tool in setup.tools)
     return mode_of(
-        spec, setup.runtime, turn.recovery.repairs_done, toolless=turn.count("graces") > 0, tools=others
+        spec,
+        setup.runtime,
+        turn.recovery.repairs_done,
+        toolless=turn.count("summary_calls") > 0,
+        tools=others,
     )
 
 

@@ -163,7 +163,7 @@ def _built(change: Change, *after: str) -> tuple[VisitChange, VisitChange]:
 VISITS = (
     VisitChange("Prepare", (ASKED,), ("ready", "blocked", "cancelled")),
     VisitChange("Prepare", (NO_CHANGE, LOADED, ASKED), ("crashed",)),
-    *_built(SAID, "nudges", "prefills", "revisions", *SPOKEN_TO),
+    *_built(SAID, "nudges", "thinking_prefills", "revisions", *SPOKEN_TO),
     *_built(UNSAID, "empties", *ASKED_AGAIN),
     *_built(PERHAPS_UNSAID, "fallbacks"),  # an answer that was begun is still to be continued
     VisitChange("BuildMessages", (NO_CHANGE,)),

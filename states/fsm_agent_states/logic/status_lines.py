@@ -44,7 +44,7 @@ def ordered(turn: TurnState) -> str:
 
 def _which(turn: TurnState, counter: str) -> str:
     most = turn.limit(counter)
-    return f" ({turn.count(counter)} of {most})" if counter not in ("graces", "losses") else ""
+    return f" ({turn.count(counter)} of {most})" if counter not in ("summary_calls", "lost_requests") else ""
 
 
 def _more_output(turn: TurnState) -> str:
@@ -54,8 +54,8 @@ def _more_output(turn: TurnState) -> str:
     return f" with {output_cap(turn):,} tokens; raise the output cap: max_output_tokens{now}"
 
 
-def _grace(turn: TurnState) -> str:
-    if turn.count("graces") > 1:
+def _summary_call(turn: TurnState) -> str:
+    if turn.count("summary_calls") > 1:
         return "no summary came: it is asked for once more"
     most = turn.settings.max_iterations
     used = (
@@ -67,12 +67,12 @@ def _grace(turn: TurnState) -> str:
 
 
 ORDERED: Mapping[str, Line] = {
-    "graces": _grace,
-    "losses": lambda turn: "the process ended while a request was out: it is sent again",
-    "strikes": lambda turn: "the model's calls cannot be run: it is told why",
-    "recalls": lambda turn: "the arguments of a call are no JSON: asked again",
+    "summary_calls": _summary_call,
+    "lost_requests": lambda turn: "the process ended while a request was out: it is sent again",
+    "invalid_tool_rounds": lambda turn: "the model's calls cannot be run: it is told why",
+    "reasks": lambda turn: "the arguments of a call are no JSON: asked again",
     "nudges": lambda turn: "an empty reply after tools: the model is told to go on",
-    "prefills": lambda turn: "only thoughts, no answer: the model gets them back",
+    "thinking_prefills": lambda turn: "only thoughts, no answer: the model gets them back",
     "empties": lambda turn: "an empty reply: asked again",
     "revisions": lambda turn: "the answer is not what was asked for: the model is told why",
 }

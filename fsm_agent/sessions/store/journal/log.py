@@ -27,11 +27,10 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import contents
 from fsm_agent.sessions.store.checksum import Checked, checked, with_checksum
 from fsm_agent.sessions.store.connection import SqlConnection, conflicts, must
-from fsm_agent.sessions.store.contents import Contents, apart, slim
+from fsm_agent.sessions.store.contents import Contents, deduplicate, shorten_changes
 from fsm_agent.sessions.store.database import Database, Job
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.recording import Origin, Recording
-from fsm_agent.sessions.store.journal.small_talk import Small, SmallTalk
 from fsm_agent.sessions.store.pending import noted
 
 _MOVE = f"INSERT INTO transitions VALUES ({', '.join('?' * 15)})"  # noqa: S608 - ours
@@ -82,8 +81,6 @@ class TurnLog:
         self._database, self._turn, self._now, self._tell = database, turn, now, tell
         self._recording = recording or self._nothing_known()
         self._jobs: list[Job] = []
-        self._small: list[Small] = []
-        self._said = 0
         self._moved = False
         self.fence = Fence(turn.turn_id)
         self._sent: list[Handover] = []
@@ -120,7 +117,6 @@ class TurnLog:
         ]
         if not acts:
             return known
-        self._note_small(exchange.seq, exchange.state)
         self._jobs += [self._intent(exchange, place, requests[place]) for place in acts]
         needed = {self.needs(requests[place]) for place in acts}
         if "all with its intent" in needed or (self._moved and "the row that paid for it" in needed):
@@ -151,18 +147,15 @@ class TurnLog:
         self.fence.check()
         request = exchange.requests[place]
         self._note_rows()
-        if intended(request) or not self._noted_as_small(exchange, place, request, reply, seconds):
-            self._note_effect(self._outcome(exchange, place, request, reply, seconds))
-            self._jobs += self._costs(request, reply)
-            self._note_small(exchange.seq, exchange.state)
+        self._note_effect(self._outcome(exchange, place, request, reply, seconds))
+        self._jobs += self._costs(request, reply)
+        if intended(request):
             self._hand_over()
         elif isinstance(request, Request) and request.consumes(reply):
-            self._note_small(exchange.seq, exchange.state)
             await self._commit()
 
     async def later(self, exchange: Exchange, place: int, later: NotYet) -> bool:
         self._note_rows()
-        self._note_small(exchange.seq, exchange.state)
         if later.kind:
             self._jobs.append(noted(self._turn.turn_id, exchange.seq, later, self._now()))
         await self._commit()
@@ -171,10 +164,9 @@ class TurnLog:
     async def moved(self, step: Step) -> None:
         if step is not self._step:  # else it was noted, and waits to be written
             delta = self._delta()
-            self._note_small(step.seq - 1, step.source)
             self._jobs.append(self._transition(step, delta))
             self._recording, self._step, self._begun = self._nothing_known(), step, set()
-            self._small, self._said, self._moved = [], 0, True
+            self._moved = True
         if self.looked_at or step.exit is not None:
             await self._commit()
         else:
@@ -186,8 +178,7 @@ class TurnLog:
         whoever has the turn now says how it ended."""
         if not self._closed:  # else it was noted, and waits to be written
             delta = self._delta()
-            self._note_small(self._turn.seq, self._turn.state)
-            self._jobs.append(self._end(closing, checked(slim(delta))))
+            self._jobs.append(self._end(closing, checked(shorten_changes(delta))))
             self._closed = True
         try:
             await self._commit()
@@ -254,26 +245,6 @@ class TurnLog:
     def _note_effect(self, values: tuple[Any, ...]) -> None:
         self._jobs.append(EffectJob(values))
 
-    def _noted_as_small(
-        self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float
-    ) -> bool:
-        """False for a request whose class or key matters, and for one that is no dataclass."""
-        name, effect, key = listed(request)
-        asked = self._request_json(request)
-        if key or effect not in ("", "pure") or not asked.startswith(f'{{"is":"{type(request).__name__}"'):
-            return False
-        ordinal, place = self._recording.where(exchange.ordinal, place, request)
-        said, at = self._reply_json(request, reply), self._now() - seconds
-        self._small.append(Small(ordinal, place, name, effect, asked, said, at, seconds))
-        return True
-
-    def _note_small(self, seq: int, state: str) -> None:
-        """What was asked in this visit so far, in place of what was noted of it before."""
-        if len(self._small) > self._said:
-            self._said = len(self._small)
-            said = SmallTalk(self._turn.turn_id, seq, self.fence.epoch, state, tuple(self._small))
-            self._jobs.append(said)
-
     # Writing
 
     def _hand_over(self) -> None:
@@ -308,7 +279,7 @@ class TurnLog:
         if not self._sent:
             return
         self._database.hurry()
-        await self._database.landed(self._sent[-1].future)  # jobs are done in the order given
+        await self._database.wait_for(self._sent[-1].future)  # jobs are done in the order given
         sent, self._sent = self._sent, []
         try:
             for group in sent:
@@ -360,11 +331,12 @@ class TurnLog:
         turn_id, at = self._turn.turn_id, self._now()
         shared: Contents = {}
         if step.seq == 1:  # here a turn is given its tools, its prompt, its limits
-            delta = apart(delta, shared)
+            delta = deduplicate(delta, shared)
         values = (
             turn_id, step.seq, step.source, step.event, step.dest, step.row, step.exit,
             *(checked(step.guards) if step.guards else _NONE),
-            *(checked(step.changes) if step.changes else _NONE), step.seconds, at, *checked(slim(delta)),
+            *(checked(step.changes) if step.changes else _NONE), step.seconds, at,
+            *checked(shorten_changes(delta)),
         )  # fmt: skip
         moved = (step.seq, step.dest, at, step.exit, turn_id, step.seq - 1)
 
@@ -381,7 +353,7 @@ class TurnLog:
     def _end(self, closing: Closing, delta: Checked) -> Job:
         turn_id, session_id, at = self._turn.turn_id, self.session.id, self._now()
         shared: Contents = {}
-        result = checked(apart(closing.result, shared, long=False, stays="attempts"))
+        result = checked(deduplicate(closing.result, shared, long=False, stays="attempts"))
         ended = (at, closing.exit, closing.outcome, *result, *delta, turn_id)
 
         def end(c: SqlConnection) -> None:

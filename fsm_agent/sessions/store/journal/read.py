@@ -12,9 +12,8 @@ from fsm_agent.fsm.deltas import patched
 from fsm_agent.fsm.journal import Step
 from fsm_agent.sessions.store.checksum import loads
 from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.contents import delta_of, whole
+from fsm_agent.sessions.store.contents import delta_of, inline
 from fsm_agent.sessions.store.database import Database
-from fsm_agent.sessions.store.journal.small_talk import EffectRow, effects_of
 from fsm_agent.sessions.store.rows import transcript
 
 
@@ -191,7 +190,7 @@ class Turns:
     def effects(self, turn_id: str, seq: int) -> list[Effect]:
         """What the state asked for that the turn was in after ``seq`` moves."""
         with self._database.reading() as c:
-            return [_effect(row) for row in effects_of(c, _owner_of(c, turn_id, seq), seq)]
+            return [_effect(row) for row in c.execute(_EFFECTS, (_owner_of(c, turn_id, seq), seq))]
 
     def snapshot(self, turn_id: str, seq: int | None = None) -> dict[str, Any]:
         """Every stored field of the turn after ``seq`` moves (default: now, at the end of an ended one);
@@ -210,7 +209,7 @@ class Turns:
         """The result without messages and states; ``None`` until the turn has ended."""
         with self._database.reading() as c:
             row = c.execute("SELECT result, result_crc FROM turns WHERE id = ?", (turn_id,)).fetchone()
-            return whole(c, *row) if row and row[0] else None
+            return inline(c, *row) if row and row[0] else None
 
     def _snapshot(self, c: SqlConnection, turn_id: str, seq: int | None) -> dict[str, Any]:
         info, at_end = _info(c, turn_id), seq is None
@@ -230,7 +229,7 @@ class Turns:
         first = "SELECT history, history_crc FROM given WHERE turn = ?"
         given = c.execute(first, (turn_id,)).fetchone() if seq == 0 else None
         deltas = [*rows, (final, final_crc)] if final and at_end else rows
-        snapshot = patched(whole(c, *start), [delta_of(c, *delta) for delta in deltas]) | {"seq": seq}
+        snapshot = patched(inline(c, *start), [delta_of(c, *delta) for delta in deltas]) | {"seq": seq}
         return snapshot | {"supplied_history": loads(*given)} if given else snapshot
 
     def _moves(self, c: SqlConnection, turn_id: str, first: int, last: int | None) -> list[tuple[Any, ...]]:
@@ -268,9 +267,18 @@ def _owner_of(c: SqlConnection, turn_id: str, seq: int) -> str:
     return info.id
 
 
-def _effect(row: EffectRow) -> Effect:
-    _, seq, ordinal, place, state, kind, name, _, _, status, request, reply, at, seconds, origin = row
-    return Effect(seq, ordinal, place, state, kind, name, status, request, reply, at, seconds, origin)
+_EFFECTS = (
+    "SELECT seq, ordinal, place, state, kind, name, status, at, seconds, origin, request, request_crc, reply,"
+    " reply_crc FROM effects WHERE turn = ? AND seq = ? ORDER BY ordinal, place"
+)
+
+
+def _effect(row: tuple[Any, ...]) -> Effect:
+    seq, ordinal, place, state, kind, name, status, at, seconds, origin, asked, crc, *said = row
+    reply = None if said[0] is None else loads(*said)
+    return Effect(
+        seq, ordinal, place, state, kind, name, status, loads(asked, crc), reply, at, seconds, origin
+    )
 
 
 def _step(row: tuple[Any, ...]) -> Step:

@@ -13,10 +13,9 @@ import psycopg
 
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.postgres.address import shown
-from fsm_agent.sessions.store.postgres.connecting import as_store_error, connected
-from fsm_agent.sessions.store.postgres.migration import migrated
-from fsm_agent.sessions.store.postgres.reading import ReadConnection
+from fsm_agent.sessions.store.postgres.connecting import ReadConnection, as_store_error, connected
+from fsm_agent.sessions.store.postgres.opening import shown
+from fsm_agent.sessions.store.postgres.schema import migrated
 from fsm_agent.sessions.store.postgres.writer import PATIENCE, PostgresWriter
 from fsm_agent.sessions.store.schema import VERSIONS, Versions
 

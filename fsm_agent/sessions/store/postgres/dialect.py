@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fsm_agent.sessions.store.connection import Values
-from fsm_agent.sessions.store.tables import tables
+from fsm_agent.sessions.store.schema import tables
 
 
 class Translated(NamedTuple):

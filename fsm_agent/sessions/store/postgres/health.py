@@ -9,12 +9,11 @@ from typing import Any
 import psycopg
 
 from fsm_agent.sessions.store.health import Health, read_all
-from fsm_agent.sessions.store.postgres.address import shown
 from fsm_agent.sessions.store.postgres.connecting import OLDEST, Raw, as_store_error, connected
 from fsm_agent.sessions.store.postgres.database import PostgresDatabase
-from fsm_agent.sessions.store.postgres.migration import found_format
-from fsm_agent.sessions.store.schema import VERSIONS, refusal
-from fsm_agent.sessions.store.tables import tables
+from fsm_agent.sessions.store.postgres.opening import shown
+from fsm_agent.sessions.store.postgres.schema import found_format
+from fsm_agent.sessions.store.schema import VERSIONS, refusal, tables
 
 APART = 2.0
 """Seconds that two clocks may differ by."""

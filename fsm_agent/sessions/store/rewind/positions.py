@@ -12,7 +12,7 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import contents
 from fsm_agent.sessions.store.checksum import checked, loads
 from fsm_agent.sessions.store.claims import Claim
-from fsm_agent.sessions.store.contents import ELSEWHERE, Contents, apart, kept_once, whole
+from fsm_agent.sessions.store.contents import ELSEWHERE, Contents, deduplicate, inline, kept_once
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.conversation_recording import ConversationRecording
@@ -58,7 +58,7 @@ def position_of(store: Store, turn_id: str, seq: int | None = None, *, talks: bo
     session, version, length, newest = snapshot["history"]
     with store.database.reading() as c:
         *kept, given, crc = c.execute(_KEPT, (turn_id,)).fetchone()
-        settings, answers = whole(c, *kept), None if given is None else loads(given, crc)
+        settings, answers = inline(c, *kept), None if given is None else loads(given, crc)
         # before its first move a turn has loaded no row yet, and goes on with all that its session had when
         # it began
         stored = transcript(c, session, version, length if at else None)
@@ -161,7 +161,8 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
         turn_id, session.id, info.id, snapshot["seq"], info.asked, snapshot["state"], snapshot["seq"],
         store.owners.me,
         info.table_name, digest,
-        *checked({ELSEWHERE: [kept_once(position.settings, shared)]}), *checked(apart(snapshot, shared)),
+        *checked({ELSEWHERE: [kept_once(position.settings, shared)]}),
+        *checked(deduplicate(snapshot, shared)),
         at, at, *((None, None) if answers is None else checked(answers)),
         info.imported,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from fsm_agent.sessions.checkpoints import PutBack
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.checksum import checked
 from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.contents import whole
+from fsm_agent.sessions.store.contents import inline
 from fsm_agent.sessions.store.journal.abandoned import give_up
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.lineage import compacted_line
@@ -126,7 +126,7 @@ def _before(c: SqlConnection, turn_id: str, session: Session) -> tuple[list[Mess
         if parent is None or forked_at is None:
             break
         turn_id = parent
-    snapshot = whole(c, *start)
+    snapshot = inline(c, *start)
     home, version, _, newest = snapshot["history"]  # the turn had not loaded any row yet
     stored = [(number, body) for number, body in transcript(c, home, version) if number <= newest]
     return _as_rows(stored, session, home == session.id), METER.decode(snapshot.get("meter", {}))

@@ -9,8 +9,13 @@ from collections.abc import Iterable
 
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.search.searched import IS_DAMAGED, IndexQuery, indexed, looks_damaged
-from fsm_agent.sessions.store.search.text_analysis import Query
+from fsm_agent.sessions.store.search.text_analysis import (
+    IS_DAMAGED,
+    IndexQuery,
+    Query,
+    indexed,
+    looks_damaged,
+)
 
 INDEX, MARK, FORMAT_MARK = "message_index", "message_index", "message_index_format"
 FORMAT = 2

@@ -8,27 +8,142 @@ for one that every message has; only those are ranked. Ranking all hits takes se
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store.checksum import loads
 from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.lineage import lineage
-from fsm_agent.sessions.store.search.indexing import Progress, catch_up, forget, full_text
-from fsm_agent.sessions.store.search.searched import looks_damaged
-from fsm_agent.sessions.store.search.snippets import EMPTY, Snippet, scores, snippet_of
+from fsm_agent.sessions.store.search import fts5, tsvector
 from fsm_agent.sessions.store.search.text_analysis import (
     DAY,
+    Folded,
+    IndexQuery,
     Query,
+    composed,
     day_tag,
+    looks_damaged,
     plain_text,
     query_of,
     session_tag,
 )
+
+# How well a text answers a search, and the piece of it that shows why.
+#
+# FTS5 has ``snippet()`` and ``bm25()``, but not for what is asked here. The index keeps no copy of the
+# messages, and without one ``snippet()`` gives NULL. Given the texts in a table of its own it still cuts in
+# words as SQLite knows them: two characters inside of a Chinese sentence are never found, its pieces have
+# at most 64 words where an agent is shown 4,000 characters, and it marks with text instead of places.
+# ``bm25()`` ranks all hits, which takes seconds at a million messages.
+
+SNIPPET = 180
+"""Characters of a snippet."""
+BEFORE = 50
+"""Characters of a snippet before its first marked word."""
+MATCHES = 200
+"""Places in one text that are looked at for the best piece of it."""
+SATURATION, LENGTH_WEIGHT = 1.2, 0.75
+"""k1 and b of BM25, as is usual."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """A piece of a text. ``marks`` are (start, end) of the words that were looked for. ``cut`` says
+    whether there is more text before and behind."""
+
+    text: str
+    marks: tuple[tuple[int, int], ...] = ()
+    cut: tuple[bool, bool] = (False, False)
+
+    def marked(self, before: str = "**", after: str = "**") -> str:
+        """Return it as one line with the words between ``before`` and ``after``."""
+        out, place = "…" if self.cut[0] else "", 0
+        for start, end in self.marks:
+            out += self.text[place:start] + before + self.text[start:end] + after
+            place = end
+        return out + self.text[place:] + ("…" if self.cut[1] else "")
+
+
+EMPTY = Snippet("")
+
+
+def scores(texts: Sequence[str], query: Query) -> list[float]:
+    """Return how well each text answers the query (BM25, higher is better). How rare a term is, is counted
+    among these texts alone."""
+    if not texts:
+        return []
+    counts = [[term.count(text) for term in query.terms] for text in map(Folded.of, texts)]
+    usual = sum(map(len, texts)) / len(texts) or 1.0
+    weights = []
+    for column in zip(*counts, strict=True):
+        having = sum(count > 0 for count in column)
+        weights.append(math.log(1 + (len(texts) - having + 0.5) / (having + 0.5)))
+    return [_score(row, weights, len(text) / usual) for row, text in zip(counts, texts, strict=True)]
+
+
+def _score(counts: Sequence[int], weights: Sequence[float], length: float) -> float:
+    damped = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * length)
+    return sum(
+        weight * count * (SATURATION + 1) / (count + damped)
+        for count, weight in zip(counts, weights, strict=True)
+    )
+
+
+def snippet_of(text: str, query: Query, size: int = SNIPPET) -> Snippet:
+    """Return the piece of a text with most of the terms, on one line."""
+    line = " ".join(composed(text).split())
+    folded = Folded.of(line)
+    places = sorted(
+        (*place, number) for number, term in enumerate(query.terms) for place in term.places(folded, MATCHES)
+    )
+    start = _best(places, len(line), size)
+    end = min(len(line), start + size)
+    start, end = _at_words(line, start, end, {place for one in places for place in one[:2]})
+    marks = _apart(
+        (max(first, start) - start, min(last, end) - start)
+        for first, last, _ in places
+        if first < end and last > start
+    )
+    return Snippet(line[start:end], marks, (start > 0, end < len(line)))
+
+
+def _best(places: Sequence[tuple[int, int, int]], length: int, size: int) -> int:
+    """Where the window begins that holds most different terms; the first of several."""
+    best, most = 0, 0
+    for index, (first, _, _) in enumerate(places):
+        terms = {
+            number for start, _, number in places[index : index + MATCHES] if start < first + size - BEFORE
+        }
+        if len(terms) > most:
+            best, most = first, len(terms)
+    return max(0, min(best - BEFORE, length - size))
+
+
+def _at_words(line: str, start: int, end: int, keep: set[int]) -> tuple[int, int]:
+    """Not in the middle of a word, where a blank is near and no marked word would be lost."""
+    first = line.find(" ", start, start + BEFORE // 2) if start > 0 else -1
+    last = line.rfind(" ", end - BEFORE // 2, end) if end < len(line) else -1
+    cut_first = first > 0 and not any(start <= place < first for place in keep)
+    cut_last = last > 0 and not any(last < place <= end for place in keep)
+    return first + 1 if cut_first else start, last if cut_last else end
+
+
+def _apart(marks: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Marks in order that do not overlap."""
+    out: list[tuple[int, int]] = []
+    for start, end in sorted(marks):
+        if out and start < out[-1][1]:
+            out[-1] = (out[-1][0], max(end, out[-1][1]))
+        elif end > start:
+            out.append((start, end))
+    return tuple(out)
+
 
 SCAN = 300
 """Newest hits that are ranked (AGT-04)."""
@@ -200,3 +315,88 @@ def _once(rated: Iterable[tuple[float, SearchHit]]) -> list[tuple[float, SearchH
         if kept.standing != "current" and hit.standing == "current":
             best[hit.lineage, hit.role, hit.text] = (score, hit)
     return list(best.values())
+
+
+# The full-text index, filled in small batches behind the messages.
+#
+# Never in the transaction of a move. ``catch_up`` is for somebody who is about to search; ``keep_up`` goes on
+# beside running turns, one short transaction at a time, so that nobody waits long for the writer.
+
+
+BESIDE = (64, 200_000)
+"""Messages and characters of one transaction beside running turns: a few milliseconds."""
+AT_ONCE = (400, 800_000)
+"""The same when somebody waits for the end."""
+PAUSE = 0.005
+"""Seconds between those: turns of other processes want to write too."""
+Progress = Callable[[int, int], None]
+
+
+class FullText(Protocol):
+    """One of the two indexes: ``fts5`` or ``tsvector``."""
+
+    def waiting(self, connection: SqlConnection) -> int:
+        """Return how many messages the index lacks, at most."""
+        ...
+
+    def index_batch(self, connection: SqlConnection, rows: int, chars: int) -> bool:
+        """Index at most ``rows`` messages of about ``chars`` characters; return whether there may be
+        more."""
+        ...
+
+    def make_anew(self, connection: SqlConnection) -> None:
+        """Have the index made anew when it is next asked for."""
+        ...
+
+    def deleted(self, connection: SqlConnection) -> None:
+        """Messages were deleted in this transaction."""
+        ...
+
+    def asked(
+        self, connection: SqlConnection, query: Query, tags: Iterable[Iterable[str]], without: Iterable[str]
+    ) -> IndexQuery | None:
+        """Return how the messages that answer a query are asked for."""
+        ...
+
+
+def full_text(database: Database) -> FullText:
+    """Return the index of a database."""
+    return tsvector if database.path is None else fts5
+
+
+def catch_up(database: Database, seconds: float | None = None, progress: Progress | None = None) -> int:
+    """Index what came since the last time, for at most ``seconds``, and return how many messages are still
+    waiting. ``progress`` is called with (done, of how many)."""
+    until = None if seconds is None else time.monotonic() + seconds
+    waiting = total = pending(database)
+    more = waiting > 0
+    while more and (until is None or time.monotonic() < until):
+        more = database.submit(lambda c: full_text(database).index_batch(c, *AT_ONCE), alone=True).result()
+        waiting = pending(database)
+        time.sleep(PAUSE if more else 0)
+        if progress is not None:
+            progress(max(0, total - waiting), total)
+    return waiting
+
+
+def keep_up(database: Database) -> None:
+    """Index what came since the last time without waiting for it. A store that refuses is no error here."""
+
+    def go_on(done: Future[Any]) -> None:
+        if done.exception() is None and done.result():
+            keep_up(database)
+
+    database.submit(lambda c: full_text(database).index_batch(c, *BESIDE), alone=True).add_done_callback(
+        go_on
+    )
+
+
+def pending(database: Database) -> int:
+    """Return how many messages the index lacks, at most: numbers that were never given count too."""
+    with database.reading() as c:
+        return full_text(database).waiting(c)
+
+
+def forget(database: Database) -> None:
+    """Mark the index as damaged, so that it is made anew when it is next asked for. Nothing else is lost."""
+    database.write(full_text(database).make_anew)

@@ -15,8 +15,15 @@ from fsm_agent.sessions.store.checksum import loads
 from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.lineage import descendants, lineage
-from fsm_agent.sessions.store.search.messages import KEPT, STANDING, Among, SearchHit, Standing, search
-from fsm_agent.sessions.store.search.snippets import snippet_of
+from fsm_agent.sessions.store.search.messages import (
+    KEPT,
+    STANDING,
+    Among,
+    SearchHit,
+    Standing,
+    search,
+    snippet_of,
+)
 from fsm_agent.sessions.store.search.text_analysis import plain_text, query_of
 from fsm_agent.support.texts import shorten
 

@@ -11,8 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.search.searched import IndexQuery, indexed
-from fsm_agent.sessions.store.search.text_analysis import Query, Term
+from fsm_agent.sessions.store.search.text_analysis import IndexQuery, Query, Term, indexed
 
 WORD = re.compile(r"[^\W_]+")
 MOST_PLACES, LAST_PLACE = 256, 16_383

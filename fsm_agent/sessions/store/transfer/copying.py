@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.database import Database
+from fsm_agent.sessions.store.schema import tables
 from fsm_agent.sessions.store.store import Store
-from fsm_agent.sessions.store.tables import tables
 
 AT_ONCE = 500
 """Rows that are read and written together."""

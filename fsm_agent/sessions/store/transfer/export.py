@@ -13,10 +13,9 @@ from typing import Any
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.store.checksum import loads
 from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.contents import DELTAS, IN_PARTS, delta_of, whole
+from fsm_agent.sessions.store.contents import DELTAS, IN_PARTS, delta_of, inline
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.journal.small_talk import effects_of
 from fsm_agent.sessions.store.lineage import compacted_line
 from fsm_agent.sessions.store.rows import newest_number, transcript
 from fsm_agent.sessions.store.schema import checksum_of
@@ -135,17 +134,9 @@ def _all_fields(c: SqlConnection, chosen: _Chosen) -> Iterator[tuple[str, dict[s
             f"SELECT {', '.join(line.stored_columns())} FROM {line.table}"  # noqa: S608 - ours
             f" WHERE {key} IN (SELECT value FROM json_each(?)) ORDER BY {line.order}"
         )
-        rows = _effects(c, line, chosen) if kind == "effect" else _rows(c, line, query, ids)
-        for columns in rows:
+        for columns in _rows(c, line, query, ids):
             if (fields := _cut(_fields(line, columns), kind, chosen)) is not None:
                 yield kind, fields
-
-
-def _effects(c: SqlConnection, line: type[ExportLine], chosen: _Chosen) -> Iterator[dict[str, Any]]:
-    """Each request by itself, however it is stored."""
-    for turn in sorted(chosen.turns):
-        for row in effects_of(c, turn):
-            yield dict(zip(line.columns(), row, strict=True))
 
 
 def _rows(c: SqlConnection, line: type[ExportLine], query: str, ids: str) -> Iterator[dict[str, Any]]:
@@ -155,7 +146,7 @@ def _rows(c: SqlConnection, line: type[ExportLine], query: str, ids: str) -> Ite
         for column in line.json_columns():
             text, crc = read[column], read.pop(checksum_of(column))
             if text is not None and column in IN_PARTS.get(line.table, ()):
-                read[column] = (delta_of if column in DELTAS else whole)(c, text, crc)
+                read[column] = (delta_of if column in DELTAS else inline)(c, text, crc)
             elif text is not None:
                 read[column] = loads(text, crc)
         yield read

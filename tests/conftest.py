@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from fsm_agent.providers.choose import choose
 from fsm_agent.runtime import registry
+from tests.helpers.request_books import Books
 from tests.helpers.sample import most
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ settings.register_profile("at length", settings.get_profile("brief"), max_exampl
 settings.load_profile("brief")
 """``make test`` tries few examples of each property, ``make test-slow`` a hundred, ``make test-all`` 400."""
 
+BOOKS = Books()
+"""Compare the books of every turn that a test of this process runs."""
 MADE_UP = choose("openai:gpt-x", api_key="k").guess
 """What is said of the model that most tests use, which nobody knows: it is no part of what they look at."""
 

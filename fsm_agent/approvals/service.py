@@ -36,6 +36,7 @@ from fsm_agent.errors import StoreError
 from fsm_agent.request import Effect
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
+from fsm_agent.runtime.events import ApprovalAsked, StatusText
 from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings.model import ApprovalSettings as ApprovalSettings
@@ -205,7 +206,7 @@ class Approvals:
     def _unasked(self, tool: str, why: str) -> Approval:
         """The no of a call that nobody can be asked about."""
         if self._nobody == NOBODY:
-            self._callbacks.emit("status", f"{tool} was not run: {NOBODY}; {ALLOWING}")
+            self._callbacks.publish(StatusText(f"{tool} was not run: {NOBODY}; {ALLOWING}"))
         return Approval(False, f"{self._nobody}; it is asked because {why}" if why else self._nobody)
 
     async def _settled(
@@ -261,11 +262,11 @@ class Approvals:
         return replace(request, pattern=pattern, origin=self._origin, why=why, where=where)
 
     async def _person(self, question: AskApproval, session: str, waiting: Waiting | None) -> Approval:
-        self._callbacks.announce("approval", question)
+        self._callbacks.publish(ApprovalAsked(question))
         answer = await self._callbacks.ask("approval", question)
         if (approval := read_answer(answer)) is None:
             reason = NO_ANSWER.format(answer=one_line(repr(answer), 80))
-            self._callbacks.emit("status", f"{question.name} was not run: {reason}")
+            self._callbacks.publish(StatusText(f"{question.name} was not run: {reason}"))
             approval = Approval(False, reason)
         if waiting is not None and waiting.resumed:
             approval = await in_daemon_thread(waiting.settled, question, approval)

@@ -37,6 +37,7 @@ from fsm_agent.providers.kept_keys import unkept
 from fsm_agent.providers.keyless_environment import hide_from_children
 from fsm_agent.providers.learned import LearnedFacts
 from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.events import StatusText, ToolProgress
 from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.sessions.checkpoints import Checkpoints
@@ -119,7 +120,7 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
             options["output_guardrails"],
             clock=clock,
             settings=settings,
-            tell=partial(told.emit, "status"),
+            tell=lambda text: told.publish(StatusText(text)),
         ),
         checkpoints=Checkpoints(home, workdir, settings.checkpoints),
         output=output_type_of(options["output_type"], settings),
@@ -145,7 +146,7 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
         clock=clock,
         interrupt_grace=grace,
         poll=poll,
-        on_risk=lambda name, why: told.emit("tool_progress", "risk", name, "; ".join(why)),
+        on_risk=lambda name, why: told.publish(ToolProgress("risk", name, "; ".join(why))),
         more=more,
         reserved=[tool.spec.name for tool in own],
     )

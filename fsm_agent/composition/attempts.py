@@ -13,6 +13,7 @@ from fsm_agent.conversation.effects import CallModel, Cancelled, Failure, Runtim
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.providers.choose import Choice
 from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.events import Named, StatusText
 from fsm_agent.runtime.registry import TURN
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
@@ -33,18 +34,20 @@ def tell_attempt(
     reply: ModelReply | Failure | Cancelled,
     seconds: float,
     rows: int,
+    *,
+    sent: bool,
 ) -> None:
-    """Say what became of ``request`` to ``choice`` after so many ``seconds``, with ``rows`` of history. When
-    all went well and nobody listens, nothing is made."""
+    """Say what became of ``request`` to ``choice`` after so many ``seconds``, with ``rows`` of history, and
+    whether it left, as its wire says. When all went well and nobody listens, nothing is made."""
     failed = isinstance(reply, Failure)
-    if not (failed or callbacks.hears("event") or log.isEnabledFor(logging.INFO)):
+    if not (failed or callbacks.hears(Named) or log.isEnabledFor(logging.INFO)):
         return
-    told = fields_of(request, choice.runtime(), reply, seconds, rows)
+    told = fields_of(request, choice.runtime(), reply, seconds, rows, sent=sent)
     words = line_of(told) if failed else f"attempt at {told['address']}: {told['outcome']}"
     log.log(logging.WARNING if failed else logging.INFO, "%s", words, extra=told)
-    callbacks.emit("event", EVENT, told)
+    callbacks.publish(Named(EVENT, told))
     if failed and request.request.purpose == "turn":
-        callbacks.emit("status", words)
+        callbacks.publish(StatusText(words))
 
 
 def fields_of(
@@ -53,10 +56,12 @@ def fields_of(
     reply: ModelReply | Failure | Cancelled,
     seconds: float,
     rows: int,
+    *,
+    sent: bool,
 ) -> dict[str, Any]:
     """What is known of an attempt, as plain values by name."""
     told: dict[str, Any] = {
-        "turn_id": TURN.get(),
+        "turn_id": TURN.get().turn_id,
         "purpose": request.request.purpose,
         "attempt": request.attempt,
         "most": request.most,
@@ -65,12 +70,13 @@ def fields_of(
         "address": address_of(runtime),
         "seconds": round(seconds, 3),
         "prompt_estimate": request.request.estimate,
+        "sent": sent,
     }
     match reply:
         case ModelReply():
-            return {**told, "outcome": "reply", "finish": reply.finish, "sent": True}
+            return {**told, "outcome": "reply", "finish": reply.finish}
         case Cancelled():
-            return {**told, "outcome": "cancelled", "sent": reply.sent}
+            return {**told, "outcome": "cancelled"}
     size = Size(request.request.estimate, rows, runtime.window, thinks=runtime.stale_floor > 0)
     return {
         **told,
@@ -80,7 +86,6 @@ def fields_of(
         "failure_class": detect(reply, size, runtime.error_rows).name,
         "status": reply.status,
         "problem": one_line(mask(reply.message), SHORT),
-        "sent": reply.sent,
     }
 
 

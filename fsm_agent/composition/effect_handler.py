@@ -78,7 +78,7 @@ from fsm_agent.conversation.effects import (
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.conversation.parts import said
 from fsm_agent.errors import StoreError
-from fsm_agent.extension import layers_of
+from fsm_agent.extension import Extension, heard_by, layers_of
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.pipeline import Layer, Perform, Pipeline
@@ -86,7 +86,17 @@ from fsm_agent.output import NOT_TAKEN, OutputType
 from fsm_agent.runtime import registry
 from fsm_agent.runtime.authority import Admission
 from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
+from fsm_agent.runtime.events import (
+    CHANNELS,
+    StatusText,
+    ToolComplete,
+    ToolProgress,
+    ToolStart,
+    Transition,
+    listen,
+)
 from fsm_agent.runtime.not_yet import NotYet
+from fsm_agent.runtime.stream import Stream
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.fence import NO_TURN, Fence
 from fsm_agent.sessions.store.pending import Pending, PendingItems
@@ -100,6 +110,7 @@ from fsm_agent.toolsets.agent.clarify import answered
 from fsm_agent.toolsets.agent.review import review_of
 from fsm_agent.toolsets.agent.title import TITLE, title_of
 from fsm_agent_states.logic.calls import PROGRAMMATIC
+from fsm_agent_states.turn import TurnState
 
 Ended = ToolOutcome | ProgramAsks | NotYet
 UNASKED = "nobody said yes to it"
@@ -205,7 +216,7 @@ class EffectHandler:
         return made
 
     def _status(self, text: str) -> None:
-        self._services.callbacks.emit("status", text)
+        self._services.callbacks.publish(StatusText(text))
 
     async def _settled(self, request: AskApproval, turn: Any, call_next: Perform) -> Approval | NotYet:
         """Pose the question as a person is asked it, and admit what was allowed, whoever allowed it: a
@@ -221,15 +232,6 @@ class EffectHandler:
             await self._approvals.remember(question, answer, self.session.id)
         self._admission.answered(question, answer)
         return answer
-
-    def observed(self, first_chunk: Callable[[], None]) -> None:
-        """Tell ``first_chunk`` when a model begins to answer."""
-        self._attempts.first_chunk = first_chunk
-
-    @property
-    def departed(self) -> int:
-        """Requests to models that left, as their wires say."""
-        return self._attempts.departed
 
     async def lost(self) -> None:
         """The turn is somebody else's: end what runs for it beside its requests."""
@@ -294,7 +296,7 @@ class EffectHandler:
         line = self._services.backends.guess
         if line and line not in registry.GUESSES:
             registry.GUESSES.add(line)
-            self._services.callbacks.emit("status", line)
+            self._services.callbacks.publish(StatusText(line))
 
     async def _news(self, *, opening: bool = False) -> tuple[str, ...]:
         """What is to be told of tasks in the background."""
@@ -313,7 +315,7 @@ class EffectHandler:
         missing = await self._services.tools.ready(self._services.signals.event())
         for line in (*self._notices, FROM_A_FILE if self._imported else "", notice, *missing):
             if line:
-                self._services.callbacks.emit("status", line)
+                self._services.callbacks.publish(StatusText(line))
         if self._services.background is not None:
             self._services.background.resumed()
         self._waiting.resumed = True
@@ -385,7 +387,7 @@ class EffectHandler:
         try:
             await services.background.begin([task_of(self.session, self._turn_id, budget)], self._fence)
         except ToolFailure as error:
-            services.callbacks.emit("status", f"{otherwise}: {error}")
+            services.callbacks.publish(StatusText(f"{otherwise}: {error}"))
         return Done()
 
     async def _signals(self, request: CheckSignals) -> Signals:
@@ -426,10 +428,21 @@ class EffectHandler:
         if self._services.hooks.tells("turn_begin"):
             self._services.hooks.tell("turn_begin", self._scene(), said(content))
 
-    def moved(self, step: Step) -> None:
-        """Tell the hooks of a move."""
-        if self._services.hooks.tells("on_move"):
-            self._services.hooks.tell("on_move", self._scene(), step)
+    def follow(self, turn: TurnState, stream: Stream) -> None:
+        """Tell extensions what happens, and hooks and callbacks of each move."""
+        callbacks, hooks = self._services.callbacks, self._services.hooks
+        for extension in self._services.extensions:
+            if type(extension).on_event is not Extension.on_event:
+                listen(stream, heard_by(extension, self._status))
+        if hooks.tells("on_move"):
+            stream.subscribe(lambda step: hooks.tell("on_move", self._scene(), step), Step)
+
+        def moved(step: Step) -> None:
+            if callbacks.hears(Transition):
+                counters = turn.counters()
+                callbacks.publish(Transition(turn.turn_id, step.source, step.event, step.dest, counters))
+
+        stream.subscribe(moved, Step)
 
     async def _check_message(self, request: CheckMessage) -> MessageChecked:
         return await self._services.hooks.message(self._scene(), request.text, beside=request.beside)
@@ -487,7 +500,7 @@ class EffectHandler:
             made = await asyncio.to_thread(checkpoints.make, request.key, tool=request.tool, **about)
         except StoreError as error:
             told = f"no checkpoint of the files before {request.tool}, which runs all the same: {error}"
-            self._services.callbacks.emit("status", told)
+            self._services.callbacks.publish(StatusText(told))
             return FilesKept(problem=str(error))
         return FilesKept(made.id)
 
@@ -503,7 +516,7 @@ class EffectHandler:
             await services.clock.sleep(services.settings.tool.delay)
         if why := await self._blocked(request):
             return ToolOutcome(request.call_id, "denied", DENIED.format(why=why))
-        services.callbacks.emit("tool_start", request.call_id, request.name, dict(request.arguments))
+        services.callbacks.publish(ToolStart(request.call_id, request.name, dict(request.arguments)))
         self._progress("started", request, lambda: str(dict(request.arguments)))
         return await self._ran(request)
 
@@ -536,17 +549,17 @@ class EffectHandler:
         if callbacks.has("after_tool"):
             said = await callbacks.ask("after_tool", call.name, dict(arguments), outcome.text, outcome.status)
             outcome = replace(outcome, text=said) if isinstance(said, str) else outcome
-        callbacks.emit("tool_complete", call.call_id, call.name, arguments, outcome.text, outcome.status)
+        callbacks.publish(ToolComplete(call.call_id, call.name, arguments, outcome.text, outcome.status))
         self._progress("completed", call, lambda: outcome.text)
         return outcome
 
     def _progress(self, what: str, request: RunTool, preview: Callable[[], str]) -> None:
-        if self._services.callbacks.hears("tool_progress"):
-            self._services.callbacks.emit("tool_progress", what, request.name, one_line(preview(), 120))
+        if self._services.callbacks.hears(ToolProgress):
+            self._services.callbacks.publish(ToolProgress(what, request.name, one_line(preview(), 120)))
 
     def _say(self, name: str, text: str) -> None:
         """What a tool says of itself while it runs."""
-        self._services.callbacks.emit("tool_progress", "said", name, text)
+        self._services.callbacks.publish(ToolProgress("said", name, text))
 
     async def _blocked(self, request: RunTool) -> str:
         """Why the call does not run, or nothing; nobody is told before that it starts."""
@@ -649,7 +662,7 @@ class EffectHandler:
             if request in self._services.told:
                 return Done()
             self._services.told.add(request)
-        self._services.callbacks.emit(request.channel, *request.values)
+        self._services.callbacks.publish(CHANNELS[request.channel](*request.values))
         return Done()
 
 

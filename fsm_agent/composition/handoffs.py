@@ -10,6 +10,7 @@ from fsm_agent.composition.options import AgentOptions
 from fsm_agent.composition.services import Services
 from fsm_agent.conversation.handover import HandoffStep
 from fsm_agent.errors import ConfigError
+from fsm_agent.runtime.events import StatusText
 from fsm_agent.settings.model import Settings
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.agent.transfer import transfer_tool
@@ -157,7 +158,7 @@ class OtherAgents(Generic[A]):
         try:
             handoff = found_handoff(options, HandoffStep("", name, "", ""))
         except ConfigError as error:
-            self._services.callbacks.emit("status", f"{error}; {options['name']} goes on")
+            self._services.callbacks.publish(StatusText(f"{error}; {options['name']} goes on"))
             return self._agent
         return self.of(handoff, session_id)
 

@@ -6,7 +6,6 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from fsm_agent.composition.attempts import tell_attempt
@@ -16,6 +15,7 @@ from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.output import NOTHING
 from fsm_agent.runtime.budget import RequestCap
 from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
+from fsm_agent.runtime.events import PartialOutput, StatusText, Thinking
 from fsm_agent.runtime.partial_objects import PartialObjects
 from fsm_agent.runtime.ports import ModelPort
 from fsm_agent.runtime.stream_accumulator import StreamAccumulator
@@ -28,12 +28,11 @@ FROM_THE_START = "\n\n[The reply broke off and begins again.]\n\n"
 
 class ModelCaller:
     """Performs ``CallModel`` and ``Wait``. What a provider or a network does comes back as a value. ``cap``:
-    of the requests of a tree of turns. ``rows``: how long the conversation is. ``departed``: requests that
-    left, as their wires say. ``read`` makes an object of the beginning of an answer.
+    of the requests of a tree of turns. ``rows``: how long the conversation is. ``read`` makes an object of
+    the beginning of an answer.
 
-    ``left``: seconds until a limit in time, which no request and no wait outlasts. ``first_chunk`` hears of
-    the first sign of life of each reply. Text that was shown before its attempt failed is told again by the
-    next one: that begins with a mark (CALL-15)."""
+    ``left``: seconds until a limit in time, which no request and no wait outlasts. Text that was shown before
+    its attempt failed is told again by the next one: that begins with a mark (CALL-15)."""
 
     def __init__(
         self,
@@ -44,9 +43,7 @@ class ModelCaller:
     ) -> None:
         self._services, self._rows, self._cap, self._read = services, rows, cap, read
         self._partial: PartialObjects | None = None
-        self.departed = 0
         self.left: Callable[[], float] = lambda: math.inf
-        self.first_chunk: Callable[[], None] | None = None
         self._shown_in_vain = False
 
     async def call(self, request: CallModel) -> ModelReply | Failure | Cancelled:
@@ -59,9 +56,8 @@ class ModelCaller:
             quiet=request.request.purpose == "summary",
             lead=FROM_THE_START if self._shown_in_vain else PARAGRAPH if request.paragraph else "",
             partial=self._partial_of(request),
-            first_chunk=self.first_chunk,
         )
-        services.callbacks.emit("thinking", True)
+        services.callbacks.publish(Thinking(True))
         interrupted = services.signals.event()  # asked for after the callback, which may interrupt
         if interrupted.is_set():
             sink.close()
@@ -93,7 +89,6 @@ class ModelCaller:
             self._partial = None
         if sink.told:
             self._shown_in_vain = isinstance(outcome, Failure)
-        self.departed += sink.sent and getattr(outcome, "sent", True)
         tell_attempt(
             services.callbacks,
             request,
@@ -101,16 +96,19 @@ class ModelCaller:
             outcome,
             total.elapsed(),
             self._rows(),
+            sent=sink.sent and getattr(outcome, "sent", True),
         )
         return self._came_back(outcome)
 
     def _partial_of(self, request: CallModel) -> PartialObjects | None:
         """What tells of the answer while it is written; after a reply that was cut, the same again."""
         told = self._services.callbacks
-        if self._read is None or request.request.purpose != "turn" or not told.hears("output_partial"):
+        if self._read is None or request.request.purpose != "turn" or not told.hears(PartialOutput):
             return None
         if self._partial is None:
-            self._partial = PartialObjects(self._read, partial(told.emit, "output_partial"), NOTHING)
+            self._partial = PartialObjects(
+                self._read, lambda value: told.publish(PartialOutput(value)), NOTHING
+            )
         return self._partial
 
     def _outcome(
@@ -159,7 +157,7 @@ class ModelCaller:
         seconds = max(0.0, min(asked, self.left()))
         interrupted = services.signals.event()
         if seconds >= 1:
-            services.callbacks.emit("status", f"waiting {seconds:.0f} s: {request.why}")
+            services.callbacks.publish(StatusText(f"waiting {seconds:.0f} s: {request.why}"))
         left = seconds
         while left > 0 and not interrupted.is_set():
             piece = min(left, services.settings.poll.heartbeat)
@@ -172,7 +170,7 @@ class ModelCaller:
                 sleeping.cancel()
             left -= piece
             if finish == "done" and left > 0:
-                services.callbacks.emit("status", f"still waiting, {left:.0f} s more: {request.why}")
+                services.callbacks.publish(StatusText(f"still waiting, {left:.0f} s more: {request.why}"))
         return Waited(seconds, interrupted.is_set())
 
 
@@ -209,4 +207,4 @@ class Heartbeat:
         elapsed = self._watch.elapsed()
         if elapsed - self._told >= self._services.settings.poll.heartbeat:
             self._told = elapsed
-            self._services.callbacks.emit("status", f"{self._what} ({elapsed:.0f} s)")
+            self._services.callbacks.publish(StatusText(f"{self._what} ({elapsed:.0f} s)"))

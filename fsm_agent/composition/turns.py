@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,6 @@ from fsm_agent.composition.answers import output_type_again, output_type_of
 from fsm_agent.composition.effect_handler import EffectHandler
 from fsm_agent.composition.intake import history_of, message_of
 from fsm_agent.composition.options import AgentOptions, has_built_in_tools
-from fsm_agent.composition.request_books import RequestBooks
 from fsm_agent.composition.services import Services
 from fsm_agent.composition.turn_wiring import (
     KIND,
@@ -43,6 +42,7 @@ from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.memory.snapshot import recalled
 from fsm_agent.output import OutputType
 from fsm_agent.prompt import Recalled, Sources, prompt_of
+from fsm_agent.runtime.events import Named, StatusText
 from fsm_agent.runtime.turn_limiter import TurnLimiter
 from fsm_agent.sessions.durable_turns import DurableTurns, EnterBehind, new_turn_id
 from fsm_agent.sessions.session import Session
@@ -95,7 +95,7 @@ class AgentTurns:
 
     def tell(self, text: str) -> None:
         """Show a line to people."""
-        self.services.callbacks.emit("status", text)
+        self.services.callbacks.publish(StatusText(text))
 
     def session(self) -> Session:
         """The session of the next turn. It is held, so that it need not be read again for that."""
@@ -316,12 +316,10 @@ class AgentTurns:
         enter: Enter,
         steps: Sequence[Step] = (),
     ) -> Turn:
-        observer, outer = None, []
-        if self.services.tracing is not None:
-            observer = self.services.tracing.turn(state, partial(self._trace_before, state))
-            performer.observed(observer.first_chunk)
-            outer.append(observer.layer)
-        gate = PausePoint(state, KIND, self.services.signals, self.store.pause_points, observer=observer)
+        gate = PausePoint(state, KIND, self.services.signals, self.store.pause_points)
+        performer.follow(state, gate.stream)
+        tracing, before = self.services.tracing, partial(self._trace_before, state)
+        outer = () if tracing is None else (tracing.turn(state, before).at(gate),)
         ending = replace(
             ending_of(
                 self.store,
@@ -332,39 +330,14 @@ class AgentTurns:
             suspended=partial(self._suspended, state.turn_id),
             lost=performer.lost,
         )
-        return self._durable.turn(
-            state,
-            log,
-            gate,
-            performer.pipeline(state, gate, *outer),
-            enter,
-            ending,
-            steps=steps,
-            on_move=self._moved(state, performer, log, gate),
-        )
+        perform = performer.pipeline(state, gate, *outer)
+        return self._durable.turn(state, log, gate, perform, enter, ending, steps=steps)
 
     def _trace_before(self, state: TurnState) -> str:
         """The trace of the turn that handed the conversation over to this one; empty without one."""
         if not state.setup.handoffs:
             return ""
         return str(self.journal.snapshot(state.setup.handoffs[-1].turn_id).get("trace") or "")
-
-    def _moved(
-        self, state: TurnState, performer: EffectHandler, log: ConversationLog, gate: PausePoint
-    ) -> Callable[[Step], None]:
-        books = RequestBooks(state)
-
-        def tell(step: Step) -> None:
-            departed, watched = performer.departed + log.known_replies, gate.debugger is not None
-            assert books.balance(step, departed, watched=watched), f"{step.row}: {books}"
-            performer.moved(step)
-            if self.services.callbacks.hears("transition"):
-                counters = state.counters()
-                self.services.callbacks.emit(
-                    "transition", state.turn_id, step.source, step.event, step.dest, counters
-                )
-
-        return tell
 
     async def _ended(
         self, state: TurnState, session: Session, performer: EffectHandler, steps: list[Step]
@@ -382,7 +355,7 @@ class AgentTurns:
 
     def _suspended(self, turn_id: str, waits: Sequence[Pending]) -> None:
         about = {"turn_id": turn_id, "pending": [one.to_dict() for one in waits]}
-        self.services.callbacks.emit("event", "turn:suspended", about)
+        self.services.callbacks.publish(Named("turn:suspended", about))
 
     # Outside of turns
 

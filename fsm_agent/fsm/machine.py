@@ -17,7 +17,8 @@ from fsm_agent.errors import StuckTurn, TableError, UndeclaredEvent
 from fsm_agent.fsm.table import Guard, Row, Table
 from fsm_agent.fsm.turn_protocol import TurnLike
 from fsm_agent.fsm.verify import prove
-from fsm_agent.runtime.registry import ROW_HOOKS
+from fsm_agent.runtime.events import RowTaken
+from fsm_agent.runtime.registry import EVERYWHERE
 
 logging.getLogger("transitions.core").setLevel(logging.INFO)
 """It tells each of its steps at ``DEBUG``; what moved and why is in the journal, in better words."""
@@ -66,8 +67,8 @@ class Machine:
             turn.spend(counter)
         turn.state = row.dest
         turn.seq += 1
-        for tell in ROW_HOOKS:
-            tell(self.table, row)
+        if EVERYWHERE.hears(RowTaken):
+            EVERYWHERE.publish(RowTaken(self.table, row))
         after = [turn.count(counter) for counter in moved]
         changes = zip(moved, before, after, strict=True)
         return Move(row, guards, tuple([change for change in changes if change[1] != change[2]]))

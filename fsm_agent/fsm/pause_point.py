@@ -11,15 +11,15 @@ import contextlib
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pipeline import Layer, Perform, Pipeline
 from fsm_agent.fsm.turn_kind import TurnKind
-from fsm_agent.runtime.events import SIZE, Events
+from fsm_agent.runtime.events import ApprovalAsked, Entered, Opened, Stopped
+from fsm_agent.runtime.registry import EVERYWHERE, running
+from fsm_agent.runtime.stream import Stream
 from fsm_agent.runtime.turn_inbox import TurnInbox
 
-UNOBSERVED = nullcontext()
 DEBUGGER = "debugger"
 
 
@@ -44,7 +44,8 @@ class Watched(Protocol):
 
 
 class DebugHook(Protocol):
-    """Who stands at the gate. All methods but ``closed`` are called in the event loop that runs the turn."""
+    """Who stands at the gate. Its methods are called in the event loop that runs the turn; what happens
+    there it hears from the turn's stream."""
 
     async def passing(self) -> None:
         """Before each request and each move; the turn goes on when this returns."""
@@ -52,35 +53,6 @@ class DebugHook(Protocol):
 
     async def performing(self, request: Any, turn: Any, call_next: Perform) -> Any:
         """A layer around every request: the reply of ``call_next``, or what a person says instead."""
-        ...
-
-    def happened(self, what: Exchange | Step) -> None:
-        """A request has its reply, or a move was made and journalled."""
-        ...
-
-    def closed(self, ended: bool) -> None:
-        """Nobody runs the turn any more: it has ended, or whoever ran it has stopped."""
-        ...
-
-
-class TurnObserver(Protocol):
-    """Who is told of a turn and has no say in it. All methods are called in the event loop that runs the
-    turn; what is awaited or run inside of them is the turn's own."""
-
-    def stepping(self) -> AbstractContextManager[None]:
-        """Around one step into the turn, also the first; what the step raises passes through."""
-        ...
-
-    def opened(self) -> None:
-        """The turn has its session: from here on it can be stored."""
-        ...
-
-    def moved(self, step: Step) -> None:
-        """A move was made and journalled."""
-        ...
-
-    def closed(self, ended: bool, result: Any) -> None:
-        """Nobody runs the turn any more; ``result`` is that of a turn that has ended."""
         ...
 
 
@@ -98,8 +70,7 @@ class PausePoint:
     """One turn's gate. ``running`` while somebody runs the turn. ``debugger`` stands at it; ``attach`` lets
     one in. ``questions``: requests that a person answers (they have a ``question_id``), by that id; the event
     is set as soon as a person is asked, that is when no rule forbids it. ``inner``: the gates of turns that
-    the state runs now; ``entering`` is told of each that comes. ``observer`` is told of all that passes here,
-    a debugger's part in it included."""
+    the state runs now. ``stream``: what happens in the turn. ``stepping`` is around each step into it."""
 
     def __init__(
         self,
@@ -108,15 +79,14 @@ class PausePoint:
         signals: TurnInbox,
         registry: PauseRegistry | None = None,
         inner: list[PausePoint] | None = None,
-        observer: TurnObserver | None = None,
     ) -> None:
         self.turn, self.kind, self.signals = turn, kind, signals
         self.running = False
         self.debugger: DebugHook | None = None
         self.questions: dict[str, asyncio.Event] = {}
         self.inner = [] if inner is None else inner
-        self.entering: Callable[[PausePoint], None] = lambda inner: None
-        self._observer = observer
+        self.stepping: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.stream = Stream(turn.turn_id, EVERYWHERE)
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self._registry = registry
         self._pipeline: Callable[[], Pipeline | None] = lambda: None
@@ -126,10 +96,6 @@ class PausePoint:
         """The place of a debugger among the layers. Nobody there costs only questions, which wait for long: a
         debugger that comes meanwhile may answer them."""
         return Layer(DEBUGGER, self._performed, questions if self.debugger is None else None)
-
-    def stepping(self) -> AbstractContextManager[None]:
-        """Around each step into the turn."""
-        return UNOBSERVED if self._observer is None else self._observer.stepping()
 
     def joins(self, pipeline: Pipeline) -> None:
         """Stand in this pipeline, which has ``layer`` among its layers. It is not kept alive from here, so a
@@ -152,9 +118,13 @@ class PausePoint:
         return call_next(request) if debugger is None else debugger.performing(request, turn, call_next)
 
     async def _asked(self, request: Any, question: str, call_next: Perform) -> Any:
-        self.questions[question] = asyncio.Event()
-        listening = asyncio.ensure_future(self._listen(question))
-        await asyncio.sleep(0)  # it listens before anybody is asked
+        person = self.questions[question] = asyncio.Event()
+
+        def hear(event: ApprovalAsked) -> None:
+            if event.question.question_id == question:
+                person.set()
+
+        deaf = self.stream.subscribe(hear, ApprovalAsked)
         own = asyncio.ensure_future(call_next(request))
         here = (asyncio.get_running_loop(), asyncio.Event())
         self._waiting.append(here)
@@ -170,21 +140,14 @@ class PausePoint:
         finally:
             self._waiting.remove(here)
             self.questions.pop(question, None)
-            for task in (listening, own):
-                task.cancel()
-
-    async def _listen(self, question: str) -> None:
-        async for event in Events(self.turn.turn_id, None, SIZE, over=False):
-            asked: tuple[Any, ...] = event.values
-            if event.name == "approval" and asked[0].call_id == question:
-                self.questions[question].set()
-                return
+            deaf()
+            own.cancel()
 
     @contextlib.contextmanager
     def around(self, inner: PausePoint) -> Iterator[None]:
         """Meanwhile the state runs the turn behind this gate."""
         self.inner.append(inner)
-        self.entering(inner)
+        self.stream.publish(Entered(inner))
         try:
             yield
         finally:
@@ -195,24 +158,15 @@ class PausePoint:
         if self._registry is not None:
             self._registry.opened(self)
         self.running = True  # only now: who hears of it looks for it there
-        if self._observer is not None:
-            self._observer.opened()
+        self.stream.publish(Opened(self))
 
-    def closed(self, ended: bool, result: Any = None) -> None:
+    def closed(self, how: Literal["ended", "suspended", "left"], result: Any = None) -> None:
         """Nobody runs it any more; ``result`` is that of a turn that has ended."""
         self.running = False
-        if self._observer is not None:
-            self._observer.closed(ended, result)
         if self._registry is not None:
             self._registry.closed(self)
-        if self.debugger is not None:
-            self.debugger.closed(ended)
-
-    def happened(self, what: Exchange | Step) -> None:
-        if self._observer is not None and isinstance(what, Step):
-            self._observer.moved(what)
-        if self.debugger is not None:
-            self.debugger.happened(what)
+        with running(self.stream):
+            self.stream.publish(Stopped(how, result))
 
 
 def questions(kind: type) -> bool:

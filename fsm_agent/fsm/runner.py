@@ -52,10 +52,9 @@ class Stepping(ABC):
 
 
 class Runner(Stepping):
-    """One turn, moved step by step. ``on_move`` is told of every step after it was journalled. ``watch`` is
-    asked before each move, and may refuse it: then the turn ends by its ``crashed`` row. ``machine``,
-    ``states``, ``perform`` and ``journal`` are what it was made with, so that a debugger can run the same
-    turn at a gate.
+    """One turn, moved step by step. ``watch`` is asked before each move, and may refuse it: then the turn
+    ends by its ``crashed`` row. ``machine``, ``states``, ``perform`` and ``journal`` are what it was
+    made with, so that a debugger can run the same turn at a gate.
 
     Three bugs of a state are told apart: it raises, it reports an event that the table does not have for it,
     or it changes what only rows change (``Standing``), which is put back. Each is reported as ``crashed``.
@@ -72,13 +71,12 @@ class Runner(Stepping):
         states: Mapping[str, State],
         perform: Perform,
         journal: Journal,
-        on_move: Callable[[Step], None] = lambda step: None,
         watch: Callable[[Row], Exception | None] | None = None,
     ) -> None:
         self.turn = turn
         self.ended = self.suspended = False
         self.machine, self.states, self.perform = machine, states, perform
-        self.journal, self.on_move, self.watch = journal, on_move, watch
+        self.journal, self.watch = journal, watch
         self._visit: Generator[Any, Any, str | None] | None = None
         self._asking: Any = None
         self._step: Step | None = None  # made, and not known to be journalled
@@ -234,7 +232,6 @@ class Runner(Stepping):
         """The move, journalled; again, when that failed or was cancelled."""
         await self.journal.moved(step)
         self._step = None
-        self.on_move(step)
         return step
 
 

@@ -47,82 +47,61 @@ from typing import Any
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime import events
+from fsm_agent.runtime.events import EventValues, FirstChunk, StreamDelta
+from fsm_agent.runtime.registry import TURN
 from fsm_agent.support.threads import in_daemon_thread
 
 log = logging.getLogger(__name__)
 
-CHANNELS = (
-    "tool_start",
-    "tool_complete",
-    "tool_progress",
-    "thinking",
-    "reasoning",
-    "stream_delta",
-    "speech_delta",
-    "output_partial",
-    "tool_gen",
-    "interim_assistant",
-    "step",
-    "status",
-    "transition",
-    "event",
-    "approval",
-    "clarify",
-    "before_tool",
-    "after_tool",
-    "context",
-    "transform",
-)
+TOLD: Mapping[str, type] = {
+    name: kind for name, kind in events.CHANNELS.items() if name not in ("approval", "clarify")
+} | {"speech_delta": StreamDelta}
+"""Callbacks that are only told, by channel: the event that each is told of."""
+CHANNELS = (*TOLD, "approval", "clarify", "before_tool", "after_tool", "context", "transform")
 ASKING = frozenset({"approval", "clarify", "before_tool"})
 """Channels where somebody decides for the whole tree of turns: the agent's that a person talks to."""
-SECOND_SINK = {"stream_delta": "speech_delta"}
-"""Who hears the text, too, and nothing but text (STR-08)."""
 
 
 class Callbacks:
-    """The user's functions by channel, wrapped so that they cannot raise into the turn.
+    """The user's functions by channel, wrapped so that they cannot raise into the turn: subscribers to what
+    happens in the turns of one agent, and those who are asked.
 
-    ``emit`` never waits: an async callback is queued behind those before it. ``drain`` waits for all of them.
+    ``publish`` never waits: an async callback is queued behind those before it. ``drain`` waits for them.
     """
 
     def __init__(self, source: object | Mapping[str, Callable[..., Any]] | None = None) -> None:
         self._functions = _functions_of(source)
+        self._told: dict[type, tuple[str, ...]] = {}
+        for name, kind in TOLD.items():
+            if name in self._functions:
+                self._told[kind] = (*self._told.get(kind, ()), name)
         self._tail: asyncio.Task[None] | None = None
 
     def elsewhere(self) -> Callbacks:
         """The same functions for work in another event loop: a queue of async callbacks belongs to one."""
         other = Callbacks()
-        other._functions = self._functions
+        other._functions, other._told = self._functions, self._told
         return other
 
     def has(self, channel: str) -> bool:
         """Say whether somebody listens on ``channel``."""
         return channel in self._functions
 
-    def hears(self, channel: str) -> bool:
-        """Does anybody listen to this channel? What is costly to tell is only made then."""
-        return channel in self._functions or events.listened_to()
+    def hears(self, kind: type) -> bool:
+        """Does anybody want events of this type? What is costly to tell is only made then."""
+        return kind in self._told or TURN.get().hears(kind)
 
-    def emit(self, channel: str, *values: Any) -> None:
-        """Tell all who listen on ``channel``, and the event queues; raises nothing."""
-        if events.listened_to():
-            events.publish(channel, values)
-        if self._functions:
-            self._call(channel, values)
-            if channel in SECOND_SINK and values != (None,):
-                self._call(SECOND_SINK[channel], values)
-
-    def announce(self, channel: str, *values: Any) -> None:
-        """Only to those who listen to the events of the turn."""
-        if events.listened_to():
-            events.publish(channel, values)
+    def publish(self, event: EventValues | FirstChunk) -> None:
+        """Tell all who want to know what happened in the turn that runs here; raises nothing of theirs."""
+        TURN.get().publish(event)
+        if (kind := type(event)) in self._told:
+            for channel in self._told[kind]:
+                if channel != "speech_delta" or event != (None,):  # a voice hears no boundaries (STR-08)
+                    self._call(channel, event)
 
     def _call(self, channel: str, values: tuple[Any, ...]) -> None:
-        function = self._functions.get(channel)
-        if function is None:
-            return
         try:
-            answer = function(*values)
+            answer = self._functions[channel](*values)
         except Exception:
             log.warning("callback %s failed", channel, exc_info=True)
             return

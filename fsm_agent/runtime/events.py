@@ -1,10 +1,10 @@
-"""What callbacks are told, as values: ``async for event in turn.events()``, or a plain ``for`` in a thread of
-your own.
+"""All that happens in a turn: one union of frozen, typed events; ``fsm_agent.runtime.stream`` carries them.
 
-A turn never waits for who listens. Each listener has a queue of a fixed size; when it is full the oldest of
-the small signs of life (``CHATTY``: text as it arrives, thoughts, progress) make room, and only when there
-are none left the oldest of the rest. A listener that missed something is told how much by an event
-``dropped`` with the number, before what comes next. (Why: decision 44.)"""
+``async for event in turn.events()``, or a plain ``for`` in a thread of your own, has what callbacks are
+told. A turn never waits for who listens there. Each listener has a queue of a fixed size; when it is full
+the oldest of the small signs of life (``CHATTY``: text as it arrives, thoughts, progress) make room, and
+only when there are none left the oldest of the rest. A listener that missed something is told how much by
+an event ``dropped`` with the number, before what comes next. (Why: decision 44.)"""
 
 from __future__ import annotations
 
@@ -12,29 +12,225 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from fsm_agent.runtime.event_values import Dropped, EventValues, shaped
-from fsm_agent.runtime.registry import LISTENERS, LOCK, TURN
+from fsm_agent.runtime.stream import Stream
 from fsm_agent.support.threads import LOOP
 
-SIZE = 1_000
-"""Events that a listener may be behind."""
+if TYPE_CHECKING:
+    from fsm_agent.fsm.journal import Exchange, Step
+    from fsm_agent.fsm.pause_point import PausePoint
+    from fsm_agent.fsm.table import Row, Table
+
+# What people are told: each is the arguments of a callback, with names
+
+
+class ToolStart(NamedTuple):
+    """A call that begins."""
+
+    call_id: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
+class ToolComplete(NamedTuple):
+    """A call that has ended. ``status``: ok, error, denied, …"""
+
+    call_id: str
+    name: str
+    arguments: Mapping[str, Any]
+    result: str
+    status: str
+
+
+class ToolProgress(NamedTuple):
+    """``kind``: started, completed, said, or risk."""
+
+    kind: str
+    name: str
+    preview: str
+
+
+class Transition(NamedTuple):
+    """A move of the turn, and the counters after it."""
+
+    turn_id: str
+    source: str
+    event: str
+    dest: str
+    counters: Mapping[str, int]
+
+
+class StreamDelta(NamedTuple):
+    """A piece of the answer; ``None`` at a boundary."""
+
+    text: str | None
+
+
+class ReasoningText(NamedTuple):
+    """A piece of what the model thinks."""
+
+    text: str
+
+
+class InterimText(NamedTuple):
+    """Text beside tool calls."""
+
+    text: str
+
+
+class StatusText(NamedTuple):
+    """A line for people."""
+
+    text: str
+
+
+class Thinking(NamedTuple):
+    """``active``: the model is waited for."""
+
+    active: bool
+
+
+class Named(NamedTuple):
+    """An event of another kind, such as ``child:start``."""
+
+    name: str
+    data: Mapping[str, Any]
+
+
+class PartialOutput(NamedTuple):
+    """What an answer of a type is so far."""
+
+    value: Any
+
+
+class CallBegun(NamedTuple):
+    """The model began to write a call of this tool."""
+
+    name: str
+
+
+class IterationBegun(NamedTuple):
+    """``iteration`` from 1; ``before``: what the tools of the iteration before did."""
+
+    iteration: int
+    before: Any
+
+
+class ApprovalAsked(NamedTuple):
+    """A person is asked whether a call may run: an ``AskApproval``."""
+
+    question: Any
+
+
+class ClarifyAsked(NamedTuple):
+    """A person is asked a question of the model's, with choices."""
+
+    question: str
+    choices: list[str]
+
+
+class Dropped(NamedTuple):
+    """So many events were left out, because the listener was too slow."""
+
+    number: int
+
+
+# What the engine does; ``Step`` and ``Exchange`` of ``fsm_agent.fsm.journal`` are events, too
+
+
+class Opened(NamedTuple):
+    """The turn at this gate has its session: it is run from here on."""
+
+    gate: PausePoint
+
+
+class Entered(NamedTuple):
+    """The state runs the turn at this gate, an inner one."""
+
+    gate: PausePoint
+
+
+class Stopped(NamedTuple):
+    """Nobody runs the turn any more. ``how``: it has ``ended`` with this result, is ``suspended``, or was
+    ``left`` where it is."""
+
+    how: Literal["ended", "suspended", "left"]
+    result: Any = None
+
+
+class FirstChunk(NamedTuple):
+    """The model that is asked now has begun to answer."""
+
+
+class RowTaken(NamedTuple):
+    """A machine took this row of its table, with or without a turn."""
+
+    table: Table
+    row: Row
+
+
+Measure = Literal["queue_wait", "takeover", "fenced_write", "commit"]
+"""``queue_wait``: seconds that a turn waited for its place; ``takeover``: a turn of another process was
+taken up; ``fenced_write``: a write was refused because its turn has another owner; ``commit``: seconds that
+a commit of the store took. The latter two are told in the thread that writes."""
+
+
+class Measured(NamedTuple):
+    """A figure of the engine that belongs to no turn."""
+
+    name: Measure
+    value: float
+
+
+EventValues: TypeAlias = (
+    ToolStart | ToolComplete | ToolProgress | Transition | StreamDelta | ReasoningText | InterimText
+    | StatusText | Thinking | Named | PartialOutput | CallBegun | IterationBegun | ApprovalAsked
+    | ClarifyAsked | Dropped
+)  # fmt: skip
+if TYPE_CHECKING:
+    TurnEvent: TypeAlias = (
+        EventValues | Step | Exchange | Opened | Entered | Stopped | FirstChunk | RowTaken | Measured
+    )
+CHANNELS: Mapping[str, type[EventValues]] = {
+    "tool_start": ToolStart, "tool_complete": ToolComplete, "tool_progress": ToolProgress,
+    "thinking": Thinking, "reasoning": ReasoningText, "stream_delta": StreamDelta,
+    "output_partial": PartialOutput,
+    "tool_gen": CallBegun, "interim_assistant": InterimText, "step": IterationBegun, "status": StatusText,
+    "transition": Transition, "event": Named, "approval": ApprovalAsked, "clarify": ClarifyAsked,
+}  # fmt: skip
+"""What listeners are told, by the names of the channels."""
+NAMES = {kind: name for name, kind in CHANNELS.items()}
 CHATTY = frozenset({"stream_delta", "reasoning", "thinking", "tool_gen", "tool_progress", "output_partial"})
 DROPPED = "dropped"
+SIZE = 1_000
+"""Events that a listener may be behind."""
+
+
+# Listeners that may be slow
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """``name`` and ``values`` are a channel of ``fsm_agent.runtime.callbacks`` and its arguments, which have
-    names and types too (``fsm_agent.runtime.event_values``); ``at`` in seconds since the epoch."""
+    """``values`` is one of the events above, ``name`` its channel, so that
+    ``case Event(values=ToolStart(name=name))`` finds it; ``at`` in seconds since the epoch."""
 
     name: str
     values: EventValues
     at: float
     turn_id: str
+
+
+def listen(stream: Stream, hear: Callable[[Event], None]) -> Callable[[], None]:
+    """Call ``hear`` with what callbacks are told in a turn, until what this returns is called."""
+
+    def happened(event: EventValues) -> None:
+        hear(Event(NAMES[type(event)], event, time.time(), stream.turn_id))
+
+    return stream.subscribe(happened, *NAMES)
 
 
 class EventQueue:
@@ -47,6 +243,11 @@ class EventQueue:
         self._weighty: deque[tuple[int, Event]] = deque()
         self._changed = threading.Condition()
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+
+    def over(self, stopped: Stopped) -> None:
+        """Close, unless somebody may go on with the turn here."""
+        if stopped.how != "left":
+            self.close()
 
     def put(self, event: Event) -> None:
         """Add an event, from any thread; when the queue is full, the least important one makes room."""
@@ -99,80 +300,54 @@ class EventQueue:
                 loop.call_soon_threadsafe(waiting.set)
 
 
-def listened_to() -> bool:
-    """Is there anybody to tell? Costs nothing when not."""
-    return bool(LISTENERS)
-
-
-def publish(name: str, values: tuple[Any, ...]) -> None:
-    """Tell those who listen to the turn that the caller belongs to."""
-    queues = LISTENERS.get(turn_id := TURN.get())
-    if queues:
-        event = Event(name, shaped(name, values), time.time(), turn_id)
-        for queue in list(queues):
-            queue.put(event)
-
-
-def ended(turn_id: str) -> None:
-    """The turn has ended: nobody hears of it any more."""
-    for queue in list(LISTENERS.get(turn_id, ())):
-        queue.close()
-
-
 class Events:
     """Iterating listens from then on, and runs the turn with ``run`` unless that is ``None``; leaving the
     loop early stops it where it is. What ``run`` raises is raised at the end of the events."""
 
     def __init__(
-        self, turn_id: str, run: Callable[[], Coroutine[Any, Any, object]] | None, size: int, over: bool
+        self, stream: Stream, run: Callable[[], Coroutine[Any, Any, object]] | None, size: int, over: bool
     ) -> None:
-        self._turn_id, self._run, self._size, self._over = turn_id, run, size, over
+        self._stream, self._run, self._size, self._over = stream, run, size, over
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        queue = self._open()
-        work = None if self._run is None else asyncio.ensure_future(self._run())
-        if work is not None:
-            work.add_done_callback(lambda done: queue.close())
-        try:
-            while (event := await queue.next()) is not None:
-                yield event
+        with self._listening() as queue:
+            work = None if self._run is None else asyncio.ensure_future(self._run())
             if work is not None:
-                await work
-        finally:
-            self._close(queue)
-            if work is not None and not work.done():
-                work.cancel()
-                await asyncio.wait({work})
+                work.add_done_callback(lambda done: queue.close())
+            try:
+                while (event := await queue.next()) is not None:
+                    yield event
+                if work is not None:
+                    await work
+            finally:
+                if work is not None and not work.done():
+                    work.cancel()
+                    await asyncio.wait({work})
 
     def __iter__(self) -> Iterator[Event]:
         """For a thread; the turn runs on the engine's own loop, which must not be the caller's."""
-        queue = self._open()
-        work = None if self._run is None else LOOP.submit(self._run())
-        if work is not None:
-            work.add_done_callback(lambda done: queue.close())
-        try:
-            while (event := queue.wait()) is not None:
-                yield event
+        with self._listening() as queue:
+            work = None if self._run is None else LOOP.submit(self._run())
             if work is not None:
-                work.result()
-        finally:
-            self._close(queue)
-            if work is not None:
-                work.cancel()
+                work.add_done_callback(lambda done: queue.close())
+            try:
+                while (event := queue.wait()) is not None:
+                    yield event
+                if work is not None:
+                    work.result()
+            finally:
+                if work is not None:
+                    work.cancel()
 
-    def _open(self) -> EventQueue:
-        queue = EventQueue(self._turn_id, self._size)
+    @contextmanager
+    def _listening(self) -> Iterator[EventQueue]:
+        queue = EventQueue(self._stream.turn_id, self._size)
         if self._over:
             queue.close()
-        with LOCK:
-            LISTENERS.setdefault(self._turn_id, []).append(queue)
-        return queue
-
-    def _close(self, queue: EventQueue) -> None:
-        queue.close()
-        with LOCK:
-            rest = [one for one in LISTENERS.get(self._turn_id, ()) if one is not queue]
-            if rest:
-                LISTENERS[self._turn_id] = rest
-            else:
-                LISTENERS.pop(self._turn_id, None)
+        leave = listen(self._stream, queue.put), self._stream.subscribe(queue.over, Stopped)
+        try:
+            yield queue
+        finally:
+            queue.close()
+            for each in leave:
+                each()

@@ -8,13 +8,13 @@ libraries' hooks, or at the end of the process.
 name                   what                                put there by             goes away
 =====================  ==================================  ========================  =====================
 STORES                 the store of each home in use       ``store_for``            with its last user
-LISTENERS              queues of ``turn.events()``         who iterates over them   when that ends
-ROW_HOOKS              who hears of each row taken         ``RowCoverage.start``    ``RowCoverage.stop``
+EVERYWHERE             what happens in all turns, and      this module              never
+                       outside of turns
 MEMORIES               external memories in use, to be     their first ``sync``     with their agents
                        waited for when the process ends
 REMOTE_DEBUG_SERVERS   makes what obeys a debugger of      ``fsm_agent``             never
                        another process                     (its import)
-TURN                   id of the turn that runs here       ``running(turn_id)``     when its block ends
+TURN                   stream of the turn that runs here   ``running(stream)``      when its block ends
 TOOL_CONTEXT           where a tool of the agent is called ``AgentTools.run``       with the call's task
 TOOL_STOPPED           tells the running tool to stop      ``ToolRunner.run``       with the call's thread
 PROGRAM_DOOR           where a program's calls come out    ``Programs.begun``        with the program's task
@@ -29,8 +29,6 @@ KEYS                   keys in use, likewise by value,     ``keep_secret``      
                        and what every mask hides
 GUESSES                lines about models that nobody      ``EffectHandler``        never
                        knows, which were said
-MEASURES               who hears of figures that belong    the first agent with     never
-                       to no turn                          telemetry
 TRACE_HEADERS          what ties this task's request to    a span of a request,     with that span
                        a trace, for its receiver           when it is asked for
 =====================  ==================================  ========================  =====================
@@ -49,28 +47,26 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from fsm_agent.runtime.stream import Stream
+
 if TYPE_CHECKING:
     from fsm_agent.fsm.pause_point import PausePoint
-    from fsm_agent.fsm.table import Row, Table
     from fsm_agent.memory.external import ExternalMemory
     from fsm_agent.providers.connections import Connections, Key
     from fsm_agent.providers.departure import Departure
     from fsm_agent.providers.shared_client import SharedClient
-    from fsm_agent.runtime.events import EventQueue
-    from fsm_agent.runtime.measures import Measure
     from fsm_agent.sessions.store import Database, Store
     from fsm_agent.sessions.store.owners import Owners
     from fsm_agent.toolsets.programs import ProgramDoor
     from fsm_agent.toolsets.tool_context import ToolContext
 
 LOCK = threading.Lock()
-"""Held while ``STORES`` or ``LISTENERS`` are changed."""
+"""Held while ``STORES`` is changed."""
 STORES: weakref.WeakValueDictionary[str, Store] = weakref.WeakValueDictionary()
-LISTENERS: dict[str, list[EventQueue]] = {}
-ROW_HOOKS: list[Callable[[Table, Row], object]] = []
+EVERYWHERE = Stream()
 MEMORIES: weakref.WeakSet[ExternalMemory] = weakref.WeakSet()
 REMOTE_DEBUG_SERVERS: list[Callable[[PausePoint, Database, Owners], Any]] = []
-TURN: ContextVar[str] = ContextVar("fsm_agent_turn", default="")
+TURN: ContextVar[Stream] = ContextVar("fsm_agent_turn", default=EVERYWHERE)
 TOOL_CONTEXT: ContextVar[ToolContext] = ContextVar("fsm_agent_tool_context")
 TOOL_STOPPED: ContextVar[threading.Event | None] = ContextVar("fsm_agent_tool_stopped", default=None)
 PROGRAM_DOOR: ContextVar[ProgramDoor] = ContextVar("fsm_agent_program_door")
@@ -79,7 +75,6 @@ CLIENTS: weakref.WeakValueDictionary[Hashable, SharedClient] = weakref.WeakValue
 DEPARTURE: ContextVar[Departure] = ContextVar("fsm_agent_departure")
 KEY_VARIABLES: set[str] = set()
 GUESSES: set[str] = set()
-MEASURES: list[Callable[[Measure, float], None]] = []
 TRACE_HEADERS: ContextVar[Mapping[str, str]] = ContextVar(
     "fsm_agent_trace_headers", default=MappingProxyType({})
 )
@@ -88,13 +83,13 @@ TRACE_HEADERS: ContextVar[Mapping[str, str]] = ContextVar(
 class running:  # noqa: N801 - it is used as a function is; a generator would cost each request more
     """What is told in this block is told as a part of that turn."""
 
-    __slots__ = ("_before", "_turn_id")
+    __slots__ = ("_before", "_stream")
 
-    def __init__(self, turn_id: str) -> None:
-        self._turn_id = turn_id
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
 
     def __enter__(self) -> None:
-        self._before = TURN.set(self._turn_id)
+        self._before = TURN.set(self._stream)
 
     def __exit__(self, *_: object) -> None:
         try:

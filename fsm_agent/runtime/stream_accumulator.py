@@ -3,12 +3,19 @@ watchdog."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from fsm_agent.conversation.effects import FINAL
 from fsm_agent.conversation.thinking_filter import ThinkScrubber
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Stopwatch
+from fsm_agent.runtime.events import (
+    CallBegun,
+    EventValues,
+    FirstChunk,
+    ReasoningText,
+    StatusText,
+    StreamDelta,
+    Thinking,
+)
 from fsm_agent.runtime.partial_objects import PartialObjects
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.support.texts import clean, clean_piece
@@ -28,7 +35,6 @@ class StreamAccumulator:
         quiet: bool = False,
         lead: str = "",
         partial: PartialObjects | None = None,
-        first_chunk: Callable[[], None] | None = None,
     ) -> None:
         self._since_chunk = Stopwatch(clock)
         self._begun, self._held_back = False, False
@@ -43,7 +49,6 @@ class StreamAccumulator:
         self._partial, self._answers = partial, False
         self._quiet, self._lead, self._told = quiet, lead, False
         self._waiting, self._closed = True, False
-        self._first_chunk = first_chunk
 
     @property
     def shown(self) -> str:
@@ -77,7 +82,7 @@ class StreamAccumulator:
 
     def notice(self, words: str) -> None:
         if not self._closed:
-            self._callbacks.emit("status", words)
+            self._callbacks.publish(StatusText(words))
 
     def unsent(self) -> None:
         self._held_back = True
@@ -86,9 +91,8 @@ class StreamAccumulator:
         self._since_chunk.restart()
         if self._waiting and not self._closed:
             self._waiting = False
-            self._emit("thinking", False)
-            if self._first_chunk is not None:
-                self._first_chunk()
+            self._publish(Thinking(False))
+            self._callbacks.publish(FirstChunk())
 
     def text(self, delta: str) -> None:
         """Take a piece of the reply's text; what may be shown of it is shown."""
@@ -103,12 +107,12 @@ class StreamAccumulator:
         piece, self._half_thought = clean_piece(self._half_thought + delta)
         if piece:
             self._thoughts.append(piece)
-            self._emit("reasoning", piece)
+            self._publish(ReasoningText(piece))
 
     def tool(self, name: str) -> None:
         if not self._closed:
             self.tool_begun = True
-            self._emit("tool_gen", clean(name))
+            self._publish(CallBegun(clean(name)))
 
     def arguments(self, name: str, delta: str) -> None:
         """Take a piece of a call's arguments; those of the tool that takes the answer are the answer."""
@@ -126,7 +130,7 @@ class StreamAccumulator:
                 self._show(*self._scrubber.feed(clean(self._half)))
             self._show(*self._scrubber.flush())
             if self._waiting:
-                self._emit("thinking", False)
+                self._publish(Thinking(False))
             if self._partial is not None:
                 self._partial.end()
             self._closed = True
@@ -139,9 +143,9 @@ class StreamAccumulator:
             if not self.tool_begun:
                 if self._partial is not None:
                     self._partial.feed(visible)
-                self._emit("stream_delta", ("" if self._told else self._lead) + visible)
+                self._publish(StreamDelta(("" if self._told else self._lead) + visible))
                 self._told = not self._quiet
 
-    def _emit(self, channel: str, value: object) -> None:
+    def _publish(self, event: EventValues) -> None:
         if not self._quiet:
-            self._callbacks.emit(channel, value)
+            self._callbacks.publish(event)

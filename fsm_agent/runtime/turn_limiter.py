@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
+from fsm_agent.runtime.events import StatusText
 from fsm_agent.runtime.measures import measured
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.runtime.turn_inbox import TurnInbox
@@ -141,9 +142,8 @@ class TurnLimiter:
     def _report(self, place: Place) -> None:
         running, ahead = _QUEUE.ahead(place)
         line = f"; {ahead} wait before it" if ahead else ""
-        self._callbacks.emit(
-            "status", f"the turn waits: {running} run already, of at most {self._most}{line}"
-        )
+        words = f"the turn waits: {running} run already, of at most {self._most}{line}"
+        self._callbacks.publish(StatusText(words))
 
     def close(self) -> None:
         """Turn away all turns that wait."""

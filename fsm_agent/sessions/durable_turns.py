@@ -94,11 +94,10 @@ class DurableTurns(Generic[Result]):
         ending: TurnEnding[Result],
         *,
         steps: Sequence[Step] = (),
-        on_move: Callable[[Step], None] = lambda step: None,
     ) -> DurableTurn[Result]:
         """Put one turn together. ``steps``: the moves that it has made already."""
         watch = watcher(self.kind.table, state, self.watch, steps)
-        runner = Runner(state, self.machine, self.kind.states, perform, log, on_move, watch)
+        runner = Runner(state, self.machine, self.kind.states, perform, log, watch)
         return DurableTurn(
             state, runner, self.store, log, enter, ending, gate, steps, tell=self.tell, limiter=self.limiter
         )

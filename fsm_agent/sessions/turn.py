@@ -20,7 +20,7 @@ from fsm_agent.fsm.condition_parser import condition, refuse_unknown
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.runner import RunnableTurn, Runner, Stepping
-from fsm_agent.runtime.events import SIZE, Events, ended
+from fsm_agent.runtime.events import SIZE, Events
 from fsm_agent.runtime.registry import running
 from fsm_agent.runtime.turn_limiter import TurnLimiter
 from fsm_agent.sessions.session import Moving
@@ -121,7 +121,7 @@ class DurableTurn(Stepping, Generic[Result]):
         self._acquire()
         try:
             with (
-                running(self.id),
+                running(self.gate.stream),
                 Moving(self._session, self._claim),
                 self.gate.stepping(),
                 self._log.fence,
@@ -139,6 +139,8 @@ class DurableTurn(Stepping, Generic[Result]):
                     self.suspended = await self._suspend()
                 elif happened is None:
                     self.result = await self._finish()
+                if happened is not None:
+                    self.gate.stream.publish(happened)
         except OwnershipLost:
             log.info("%s", self._log.fence.why)
             await self._ending.lost()
@@ -147,12 +149,9 @@ class DurableTurn(Stepping, Generic[Result]):
         except BaseException:
             self._leave()
             raise
-        if happened is not None:
-            self.gate.happened(happened)
-        else:
+        if happened is None:
             self._release()
-            self.gate.closed(ended=self.suspended is None, result=self.result)
-            ended(self.id)
+            self.gate.closed("ended" if self.suspended is None else "suspended", self.result)
         return happened
 
     async def run_until(
@@ -184,7 +183,7 @@ class DurableTurn(Stepping, Generic[Result]):
         ``size``: events that a slow listener may be behind before some are dropped, see
         ``fsm_agent.runtime.events``."""
         return Events(
-            self.id,
+            self.gate.stream,
             self.arun if run else None,
             size,
             over=self.result is not None or self.suspended is not None,
@@ -198,7 +197,7 @@ class DurableTurn(Stepping, Generic[Result]):
             self._acquire()
             self._running_on = True
             try:
-                with running(self.id):
+                with running(self.gate.stream):
                     async with nullcontext() if self._limiter is None else self._limiter.admitted():
                         while await self.step_into() is not None:
                             pass
@@ -223,7 +222,7 @@ class DurableTurn(Stepping, Generic[Result]):
                     self._log.at_rest()
                     await self._store.suspend(self._log.fence)
                     self._release()
-                    self.gate.closed(ended=False)
+                    self.gate.closed("left")
                     return False
         finally:
             self._running_on = False
@@ -295,7 +294,7 @@ class DurableTurn(Stepping, Generic[Result]):
             self._store.let_go(self.id, self._log.fence.epoch)
         self._release()
         if held:  # only now: a listener may resume the turn at once
-            self.gate.closed(ended=False)
+            self.gate.closed("left")
 
     def _release(self) -> None:
         self._session.release(self._claim)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -10,8 +10,8 @@ from opentelemetry import metrics
 from opentelemetry.metrics import MeterProvider
 
 from fsm_agent.conversation.messages import Usage
-from fsm_agent.runtime.measures import Measure
-from fsm_agent.runtime.registry import MEASURES
+from fsm_agent.runtime.events import Measured
+from fsm_agent.runtime.registry import EVERYWHERE
 from fsm_agent.support.version import __version__
 from fsm_agent.telemetry import conventions as names
 
@@ -31,7 +31,9 @@ OF_METRICS = (
 
 
 class Instruments:
-    """``of`` gives those of a provider, made once."""
+    """``of`` gives those of a provider, made once; ``leave`` lets them hear no more of the engine."""
+
+    leave: Callable[[], None]
 
     def __init__(self, provider: MeterProvider | None) -> None:
         meter = metrics.get_meter(names.SCOPE, __version__, provider, names.SCHEMA_URL)
@@ -68,7 +70,7 @@ class Instruments:
     def of(provider: MeterProvider | None) -> Instruments:
         """The instruments of a provider; they hear from then on what the engine measures besides turns."""
         made = Instruments(provider)
-        MEASURES.append(made.measured)
+        made.leave = EVERYWHERE.subscribe(made.measured, Measured)
         return made
 
     def operation(self, seconds: float, attributes: Attributes) -> None:
@@ -106,9 +108,10 @@ class Instruments:
         """A conversation became shorter."""
         self._compactions.add(1, {names.FSM_COMPACTION + "trigger": trigger})
 
-    def measured(self, name: Measure, value: float) -> None:
+    def measured(self, figure: Measured) -> None:
         """Take a figure of the engine that belongs to no turn."""
-        match name:
+        value = figure.value
+        match figure.name:
             case "queue_wait":
                 self._waits.record(value)
             case "takeover":

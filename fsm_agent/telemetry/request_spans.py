@@ -29,6 +29,7 @@ from fsm_agent.conversation.effects import (
 from fsm_agent.conversation.messages import ModelReply, Usage
 from fsm_agent.conversation.result import TurnUsage
 from fsm_agent.fsm.pipeline import Layer, Perform
+from fsm_agent.runtime.events import FirstChunk
 from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.runtime.registry import TRACE_HEADERS
 from fsm_agent.support.texts import one_line
@@ -64,7 +65,7 @@ class RequestSpans:
     def _performed(self, request: Any, turn: Any, call_next: Perform) -> Awaitable[Any]:
         return self._traced.get(type(request), self._plain)(request, call_next)
 
-    def first_chunk(self) -> None:
+    def first_chunk(self, event: FirstChunk) -> None:
         """The model that is asked now has begun to answer."""
         if self._chat is not None and self._chat.attributes[names.REQUEST_STREAM]:
             seconds = self._chat.seconds

@@ -13,7 +13,9 @@ from opentelemetry.trace import Link
 from fsm_agent.conversation.parts import said
 from fsm_agent.conversation.result import TurnResult, words_of_model
 from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.pipeline import Layer
+from fsm_agent.runtime.events import FirstChunk, Opened, Stopped
 from fsm_agent.telemetry import contents
 from fsm_agent.telemetry import conventions as names
 from fsm_agent.telemetry.request_spans import OpenSpan, RequestSpans, model_of, tokens_of
@@ -24,8 +26,8 @@ COMPACTING = "Compress"
 
 
 class TurnSpans:
-    """One turn, as ``fsm_agent.fsm.pause_point.TurnObserver``. ``handed``: the ``traceparent`` of the turn
-    that handed the conversation over, empty for none.
+    """One turn: a layer around its requests, and a subscriber to its stream. ``handed``: the ``traceparent``
+    of the turn that handed the conversation over, empty for none.
 
     The span of a turn begins with its first step, in the context of whoever makes that, and ends when nobody
     runs it any more. Who goes on with it (after a crash, a suspension, in another process) begins a span of
@@ -37,12 +39,20 @@ class TurnSpans:
         self._whole: OpenSpan | None = None
         self._visit: OpenSpan | None = None
         self._compressions = 0
-        self.layer, self.first_chunk = self._requests.layer, self._requests.first_chunk
 
     def __del__(self) -> None:
         """Whoever made steps has let go of a turn that did not end."""
         if getattr(self, "_whole", None) is not None:
             self._end()
+
+    def at(self, gate: PausePoint) -> Layer:
+        """Follow the turn at this gate; returns the layer around its requests."""
+        gate.stepping = self.stepping
+        gate.stream.subscribe(self._opened, Opened)
+        gate.stream.subscribe(self._moved, Step)
+        gate.stream.subscribe(self._stopped, Stopped)
+        gate.stream.subscribe(self._requests.first_chunk, FirstChunk)
+        return self._requests.layer
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
@@ -58,13 +68,13 @@ class TurnSpans:
         finally:
             contexts.detach(token)
 
-    def opened(self) -> None:
+    def _opened(self, event: Opened) -> None:
         """The turn has its session; what ties it to its span is stored with its next move."""
         if self._whole is not None:
             self._turn.setup.set_trace(traceparent_of(self._whole.span))
             self._visited()
 
-    def moved(self, step: Step) -> None:
+    def _moved(self, step: Step) -> None:
         """End the visit of one state, and begin that of the next."""
         if self._visit is not None:
             self._visit.tell(
@@ -83,12 +93,11 @@ class TurnSpans:
         if self._whole is not None:
             self._visited()
 
-    def closed(self, ended: bool, result: TurnResult | None) -> None:
-        """Nobody runs the turn any more."""
+    def _stopped(self, event: Stopped) -> None:
         if self._whole is None:
             return
-        if result is not None:
-            self._finished(self._whole, result)
+        if event.result is not None:
+            self._finished(self._whole, event.result)
         else:
             self._whole.tell({names.FSM_UNFINISHED: True})  # suspended, or left to another process
         self._end()

@@ -244,12 +244,6 @@ class AgentMachine(RuleBasedStateMachine):
             raise RuntimeError("a bug, as the machine wants it")
         return await call_next(request)
 
-    def happened(self, what: Exchange | Step) -> None:
-        """Nothing to do."""
-
-    def closed(self, ended: bool) -> None:
-        """Nothing to do."""
-
 
 def _shrugs(turn: Any) -> Generator[Any, Any, str]:
     yield from ()

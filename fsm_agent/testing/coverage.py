@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fsm_agent.fsm.table import Row, Table
-from fsm_agent.runtime.registry import ROW_HOOKS
+from fsm_agent.fsm.table import Table
+from fsm_agent.runtime.events import RowTaken
+from fsm_agent.runtime.registry import EVERYWHERE
 
 
 class RowCoverage:
@@ -24,15 +25,16 @@ class RowCoverage:
         self.table = table
         self.counts: Counter[str] = Counter(dict(counts or {}))
         self._ids = frozenset(row.id for row in table.rows)
+        self._leave: Callable[[], None] = lambda: None
         self._same: dict[int, tuple[Table, bool]] = {}
 
     def start(self) -> None:
         """Count rows from now on."""
-        ROW_HOOKS.append(self._taken)
+        self._leave = EVERYWHERE.subscribe(self._taken, RowTaken)
 
     def stop(self) -> None:
         """Count no more."""
-        ROW_HOOKS.remove(self._taken)
+        self._leave()
 
     def __enter__(self) -> Self:
         self.start()
@@ -71,7 +73,8 @@ class RowCoverage:
         named = f"; never taken: {_some(missed)}" if missed else ""
         return f"{self.table.name}: {total - len(missed)} of {total} rows taken ({self.share:.0%}){named}"
 
-    def _taken(self, table: Table, row: Row) -> None:
+    def _taken(self, event: RowTaken) -> None:
+        table, row = event
         known = self._same.get(id(table))
         if known is None or known[0] is not table:
             known = self._same[id(table)] = (table, table is self.table or table.digest == self.table.digest)

@@ -17,6 +17,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.conversation.effects import CallModel, RunTool, ToolOutcome
 from fsm_agent.errors import ConfigError
 from fsm_agent.extension import Check, Extension
+from fsm_agent.runtime.events import Event
 from fsm_agent.testing import ScriptedModel, call, text, tools
 
 MakeAgent = Callable[..., Agent]
@@ -303,3 +304,36 @@ def test_the_example_is_installed_by_pip_and_used(tmp_path: Path) -> None:
         check=True, timeout=300,
     )  # fmt: skip
     used(environment(site))
+
+
+class Follows(Extension):
+    name = "follows"
+
+    def __init__(self, fails: str = "") -> None:
+        self.heard: list[str] = []
+        self.fails = fails
+
+    def on_event(self, event: Event) -> None:
+        self.heard.append(event.name)
+        if event.name == self.fails:
+            raise OSError("the disk is full")
+
+
+def test_an_extension_hears_what_listeners_of_the_turn_hear(agent: MakeAgent) -> None:
+    follows = Follows()
+    turn = agent(text("hello"), extensions=[follows]).start("go")
+    assert [event.name for event in turn.events()] == follows.heard
+    assert {"transition", "stream_delta"} <= set(follows.heard)
+
+
+def test_an_extension_that_fails_to_follow_hears_no_more_of_that_turn_and_is_named(agent: MakeAgent) -> None:
+    follows, said = Follows("transition"), list[str]()
+    one = agent(text("hello"), text("again"), extensions=[follows], callbacks={"status": said.append})
+    assert one.chat("go") == "hello"
+    first = len(follows.heard)
+    assert follows.heard.count("transition") == 1
+    assert said == [
+        "extension follows failed: OSError: the disk is full (on_event); it hears no more of this turn"
+    ]
+    assert one.chat("go") == "again"
+    assert len(follows.heard) == 2 * first, "the next turn is another one"

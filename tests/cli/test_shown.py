@@ -16,7 +16,7 @@ from fsm_agent.cli.talk import command_in, mentioned_in
 from fsm_agent.cli.typing_help import files
 from fsm_agent.conversation import result
 from fsm_agent.conversation.result import Figure, Flag, OptionalText, TurnResult
-from fsm_agent.runtime.event_values import SHAPES, ToolStart, shaped
+from fsm_agent.runtime.events import CHANNELS, ToolStart
 from fsm_agent.toolsets.edit import Edits
 from fsm_agent.toolsets.seen import Seen
 from tests.helpers.processes import ran
@@ -241,8 +241,6 @@ def test_fields_by_their_names_have_the_types_that_are_said() -> None:
 
 
 def test_events_have_names_and_stay_tuples() -> None:
-    values = shaped("tool_start", ("c1", "look", {"a": 1}))
+    values = CHANNELS["tool_start"]("c1", "look", {"a": 1})
     assert isinstance(values, ToolStart)
     assert (values.name, tuple(values)) == ("look", ("c1", "look", {"a": 1}))
-    assert shaped("another", (1, 2)) == (1, 2)
-    assert "event" in SHAPES

@@ -10,6 +10,7 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.events import ToolProgress, Transition
 from fsm_agent.runtime.stream_accumulator import StreamAccumulator
 from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.support.clock import SystemClock
@@ -83,8 +84,8 @@ def test_a_chunk_costs_the_same_in_a_long_stream() -> None:
 
 def test_what_is_costly_to_tell_is_made_only_for_somebody() -> None:
     callbacks = Callbacks({"transition": lambda turn: None})
-    assert callbacks.hears("transition")
-    assert not callbacks.hears("tool_progress")
+    assert callbacks.hears(Transition)
+    assert not callbacks.hears(ToolProgress)
 
 
 def test_the_journal_of_a_turn_holds_every_request_and_reply_as_before(tmp_path: Path) -> None:

@@ -153,10 +153,6 @@ class Letting:
     async def performing(self, request: Any, turn: Any, call_next: Perform) -> Any:
         return await call_next(request)
 
-    def happened(self, what: Any) -> None: ...
-
-    def closed(self, ended: bool) -> None: ...
-
 
 def test_a_turn_that_is_dropped_is_gone_at_once(tmp_path: Path) -> None:
     turn = Agent(ScriptedModel([text("ok")]), home=tmp_path, toolsets=[]).start("go")

@@ -12,8 +12,8 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerPro
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from fsm_agent.runtime.registry import MEASURES
 from fsm_agent.telemetry import Telemetry
+from fsm_agent.telemetry.instruments import Instruments
 
 
 class Open(SpanProcessor):
@@ -80,13 +80,13 @@ class Collected:
 @contextmanager
 def collected(**options: Any) -> Iterator[Collected]:
     """What a test's agents tell; at its end every span that was begun has ended, and no turn runs."""
-    heard, found = list(MEASURES), Collected(**options)
+    found = Collected(**options)
     try:
         yield found
         assert found.open.names == {}, "these spans were begun and never ended"
         assert found.total("fsm.turns.running") == 0
     finally:
-        MEASURES[:] = heard
+        Instruments.of(found.given.meter_provider).leave()
 
 
 def id_of(span: ReadableSpan) -> int:

@@ -31,7 +31,7 @@ from fsm_agent.conversation.effects import (
     Wait,
 )
 from fsm_agent.conversation.messages import ModelReply, Usage
-from fsm_agent.fsm.journal import Exchange, Step
+from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pipeline import Perform
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.settings.model import Settings
@@ -219,10 +219,6 @@ class Interferer:
             case CheckAnswer():
                 return AnswerChecked("not of the type" if self.event == "invalid_output" else "", blocked)
         return LimitsChecked(LIMITS.get(self.event, ""), "a limit of the script")
-
-    def happened(self, what: Exchange | Step) -> None: ...
-
-    def closed(self, ended: bool) -> None: ...
 
 
 class Driver:

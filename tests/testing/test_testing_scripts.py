@@ -12,7 +12,8 @@ import pytest
 import fsm_agent.testing
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.table import Row, Table, end, go, lines_of, on
-from fsm_agent.runtime.registry import ROW_HOOKS
+from fsm_agent.runtime.events import RowTaken
+from fsm_agent.runtime.registry import EVERYWHERE
 from fsm_agent.testing import (
     CountingTurn,
     InvariantBroken,
@@ -121,7 +122,7 @@ def test_coverage_counts_the_rows_of_its_own_table_only() -> None:
         play(courier(), SCRIPTS[0])
     play(PARCEL, SCRIPTS[0])
     assert sum(coverage.counts.values()) == 2 * len(SCRIPTS[0].rows)
-    assert ROW_HOOKS == []
+    assert not EVERYWHERE.hears(RowTaken)
 
 
 def test_coverage_says_what_is_missing_and_takes_counts_of_others(tmp_path: Path) -> None:

@@ -362,7 +362,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from examples import order
-from fsm_agent.runtime.registry import ROW_HOOKS
+from fsm_agent.runtime.events import RowTaken
+from fsm_agent.runtime.registry import EVERYWHERE
 from tests.workflow import test_nested
 
 home, left, when, perform = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], None
@@ -374,7 +375,7 @@ def count(*seen):
         os.kill(os.getpid(), signal.SIGKILL)
 
 if when == "row":
-    ROW_HOOKS.append(count)
+    EVERYWHERE.subscribe(count, RowTaken)
 else:
     real = order.services(home)
     async def perform(request):

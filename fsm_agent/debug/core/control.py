@@ -11,6 +11,7 @@ import itertools
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, assert_never
 
@@ -21,7 +22,6 @@ from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
 from fsm_agent.debug.core.events import (
     DebugEvent,
     EventKind,
-    Listeners,
     Phase,
     Reason,
     Status,
@@ -35,7 +35,9 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.pipeline import Perform
+from fsm_agent.runtime.events import Entered, Stopped
 from fsm_agent.runtime.not_yet import NotYet
+from fsm_agent.runtime.stream import Stream
 
 MOST_NUMBERS = 900_000
 """Numbers of questions begin anywhere below, and differently for each debugger: an answer that comes late, to
@@ -52,7 +54,7 @@ class Controller:
     any time."""
 
     def __init__(self, gate: PausePoint, *, paused: bool = True) -> None:
-        self.gate, self.listeners = gate, Listeners()
+        self.gate, self.listeners = gate, Stream()
         self.breakpoints = Breakpoints(gate.kind.table, gate.kind)
         self._lock = threading.RLock()
         self._mode: Mode = "paused" if paused else "free"
@@ -69,6 +71,7 @@ class Controller:
         self._wake: asyncio.Event | None = None
         self._standing = self._spare = False
         self._inner: tuple[Controller, ...] = ()
+        self._leave: Callable[[], None] = lambda: None
 
     @classmethod
     def at(cls, gate: PausePoint, *, paused: bool = True) -> Controller:
@@ -91,9 +94,20 @@ class Controller:
                 "another debugger is attached to this turn already", self.gate.turn.turn_id, "one at a time"
             )
         self.gate.attach(self)
-        self.gate.entering = self._enters
+        self._leave = self.gate.stream.subscribe(self._heard, Step, Exchange, Stopped, Entered)
         for inner in self.gate.inner:
             self._enters(inner)
+
+    def _heard(self, event: Step | Exchange | Stopped | Entered) -> None:
+        match event:
+            case Step():
+                self._moved(event)
+            case Exchange():
+                self._exchanged(event)
+            case Stopped():
+                self.closed(ended=event.how == "ended")
+            case Entered():
+                self._enters(event.gate)
 
     def _enters(self, gate: PausePoint) -> None:
         """The state runs another turn: stand there too, unless somebody does."""
@@ -102,7 +116,7 @@ class Controller:
             inner.stand()
             inner._spare = True
             self._inner = (*(one for one in self._inner if not one._ended and not one._left), inner)
-            inner.listeners.add(self._hear_inside)
+            inner.listeners.subscribe(self._hear_inside, DebugEvent)
 
     def _hear_inside(self, event: DebugEvent) -> None:
         if event.kind in ("paused", "waiting", "running"):
@@ -121,7 +135,7 @@ class Controller:
         with self._lock:
             if self.gate.debugger is self:
                 self.gate.attach(None)
-                self.gate.entering = lambda inner: None
+                self._leave()
             self._mode = "free"
             for held in self._held.values():
                 self._resolve(held, PERFORM)
@@ -276,15 +290,15 @@ class Controller:
                 self._held.pop(held.id, None)
             self._tell_waiting()
 
-    def happened(self, what: Exchange | Step) -> None:
-        if isinstance(what, Exchange):
-            kinds = [type(one).__name__ for one in what.requests]
-            self._visit = [*self._visit, what]
-            self._tell("exchanged", ordinal=what.ordinal, kinds=kinds)
-            with self._lock:
-                if self._mode == "into":
-                    self._stop("step", f"{', '.join(dict.fromkeys(kinds))} done")
-            return
+    def _exchanged(self, what: Exchange) -> None:
+        kinds = [type(one).__name__ for one in what.requests]
+        self._visit = [*self._visit, what]
+        self._tell("exchanged", ordinal=what.ordinal, kinds=kinds)
+        with self._lock:
+            if self._mode == "into":
+                self._stop("step", f"{', '.join(dict.fromkeys(kinds))} done")
+
+    def _moved(self, what: Step) -> None:
         visit, self._visit = self._visit, []
         self._tell("moved", **step_dict(what, time.time()))
         facts = MoveFacts(
@@ -412,7 +426,7 @@ class Controller:
 
     def _tell(self, kind: EventKind, **data: Any) -> None:
         turn = self.gate.turn
-        self.listeners.tell(
+        self.listeners.publish(
             DebugEvent(kind, {"turn": turn.turn_id, "seq": turn.seq, "state": turn.state} | data)
         )
 

@@ -11,12 +11,13 @@ from typing import Any, Protocol
 from fsm_agent.debug.core.breakpoints import Breakpoints
 from fsm_agent.debug.core.commands import Command, HoldRequests, ReplaceBreakpoints, Running
 from fsm_agent.debug.core.control import Controller
-from fsm_agent.debug.core.events import Listener, Listeners, Status
+from fsm_agent.debug.core.events import DebugEvent, Listener, Status
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.turn_factory import Runs
 from fsm_agent.errors import ConfigError, OwnershipLost, TurnSuspended
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.turn_kind import TurnKind
+from fsm_agent.runtime.stream import Stream
 from fsm_agent.support.threads import LOOP
 
 LEAVES = 1.0
@@ -98,7 +99,7 @@ class LocalEngine:
         return self.controller.status()
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        return self.controller.listeners.add(listener)
+        return self.controller.listeners.subscribe(listener, DebugEvent)
 
     def close(self) -> None:
         """A turn that only the debugger runs stays where it is, and can be resumed."""
@@ -122,7 +123,7 @@ class RecordedEngine:
     def __init__(self, record: Record, kind: TurnKind) -> None:
         self.breakpoints = Breakpoints(kind.table, kind)
         self._record = record
-        self._listeners = Listeners()
+        self._listeners = Stream()
 
     def order(self, command: Command) -> None:
         match command:
@@ -143,7 +144,7 @@ class RecordedEngine:
         return Status("ended" if info.ended is not None else "idle", info.seq, info.state)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        return self._listeners.add(listener)
+        return self._listeners.subscribe(listener, DebugEvent)
 
     def close(self) -> None:
         """Nothing to leave."""

@@ -1,4 +1,4 @@
-"""What a debugger is told, as it happens. Plain values, so that they can go over a wire as they are.
+"""What a debugger publishes to its faces. Plain values, so that they can go over a wire as they are.
 
 ==============  ==============================================================================================
 ``moved``       a move was made: seq, source, event, dest, row, exit, guards, changes, seconds, at
@@ -16,9 +16,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from fsm_agent.conversation.effects import TurnRequest
@@ -70,29 +69,6 @@ class Status:
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""
         return asdict(self)
-
-
-@dataclass(slots=True)
-class Listeners:
-    """Who is told. A listener is called on the thread where it happened, and must not block."""
-
-    _all: list[Listener] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def add(self, listener: Listener) -> Callable[[], None]:
-        """Tell ``listener`` from now on, until what this returns is called."""
-        with self._lock:
-            self._all = [*self._all, listener]
-        return lambda: self._drop(listener)
-
-    def tell(self, event: DebugEvent) -> None:
-        """Tell all listeners, in the order in which they came."""
-        for listener in self._all:
-            listener(event)
-
-    def _drop(self, listener: Listener) -> None:
-        with self._lock:
-            self._all = [one for one in self._all if one is not listener]
 
 
 def step_dict(step: Step, at: float | None = None) -> dict[str, Any]:

@@ -16,13 +16,14 @@ from typing import Any, assert_never
 from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.debug.core import commands
 from fsm_agent.debug.core.breakpoints import Breakpoints
-from fsm_agent.debug.core.events import DebugEvent, EventKind, Listener, Listeners, Status
+from fsm_agent.debug.core.events import DebugEvent, EventKind, Listener, Status
 from fsm_agent.debug.core.pending_request import call_form
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.remote_server import SAID, AttachDebugger, DetachDebugger, Said
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.turn_kind import TurnKind
+from fsm_agent.runtime.stream import Stream
 from fsm_agent.sessions.store import Store
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class RemoteDebugClient:
     def __init__(self, store: Store, record: Record, kind: TurnKind) -> None:
         self.breakpoints = Breakpoints(kind.table, kind)
         self._store, self._record = store, record
-        self._listeners = Listeners()
+        self._listeners = Stream()
         self._closed, self._attached = threading.Event(), threading.Event()
         info = record.info
         self._seq = info.seq
@@ -100,7 +101,7 @@ class RemoteDebugClient:
             return self._status
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        return self._listeners.add(listener)
+        return self._listeners.subscribe(listener, DebugEvent)
 
     def close(self) -> None:
         if self._attached.is_set():
@@ -218,7 +219,7 @@ class RemoteDebugClient:
 
     def _tell(self, kind: EventKind, data: Mapping[str, Any]) -> None:
         status = self.status()
-        self._listeners.tell(
+        self._listeners.publish(
             DebugEvent(kind, {"turn": self._record.turn_id, "seq": status.seq, "state": status.state, **data})
         )
 

@@ -104,7 +104,7 @@ class RemoteDebugServer:
             )
         self._detach()
         controller = Controller.at(self._gate, paused=wanted.pause)
-        controller.listeners.add(self._hear)
+        controller.listeners.subscribe(self._hear, DebugEvent)
         controller.breakpoints.replace(wanted.breakpoints)
         self._controller, self._debugger, self._looked = controller, wanted.owner, time.monotonic()
         before = time.time() - KEPT

@@ -29,7 +29,6 @@ from fsm_agent.conversation.effects import (
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.conversation.token_meter import ContextMeter
 from fsm_agent.fsm.codec import codec_of
-from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pipeline import Perform
 from fsm_agent.providers.scripted.clock import FakeClock
 from fsm_agent.providers.scripted.model import ScriptedModel
@@ -154,9 +153,3 @@ class _Answering:
 
     async def performing(self, request: Any, turn: Any, call_next: Perform) -> Any:
         return await self._replay.answer(request, call_next)
-
-    def happened(self, what: Exchange | Step) -> None:
-        """The steps are the turn's own."""
-
-    def closed(self, ended: bool) -> None:
-        """Nothing to leave."""

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from fsm_agent.errors import OwnershipLost, SessionBusy, StoreError, TurnSuspended
 from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
 from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.events import Named, StatusText
 from fsm_agent.runtime.ports import Clock
-from fsm_agent.runtime.registry import running
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.fence import Fence
@@ -107,8 +107,8 @@ class Background:
         left = self.running
         await _on_loop(self._closed())
         if words := ", ".join(one_line(goal, 60) for goal in left.values()):
-            self._callbacks.emit(
-                "status", f"left for the session's next turn to go on with, in the background: {words}"
+            self._callbacks.publish(
+                StatusText(f"left for the session's next turn to go on with, in the background: {words}")
             )
 
     # For the turn
@@ -135,7 +135,9 @@ class Background:
             if ready:
                 await note_told(self._store, ready, fence)
         except StoreError as error:
-            self._callbacks.emit("status", f"the reports of tasks in the background cannot be read: {error}")
+            self._callbacks.publish(
+                StatusText(f"the reports of tasks in the background cannot be read: {error}")
+            )
             return ()
         limit = room(self._settings.delegation, session.meter.tokens, window, max(1, len(ready)))
         return tuple(self._report(one, ended[one.child], limit) for one in ready if one.task not in QUIET)
@@ -179,7 +181,7 @@ class Background:
             if order.task_id == TITLE and end.status == "completed":
                 await in_daemon_thread(take_title, self._store, order.parent_session, end.text)
         except TurnSuspended as waits:  # the session's next turn takes it up
-            self._callbacks.emit("status", f"a task in the background waits: {waits}")
+            self._callbacks.publish(StatusText(f"a task in the background waits: {waits}"))
             return
         except OwnershipLost:  # it goes on elsewhere, and is told of there
             return
@@ -197,12 +199,11 @@ class Background:
             "turn_id": end.turn_id,
             "status": end.status,
         }
-        with running(order.parent_turn):
-            self._callbacks.emit("event", "child:report", data | {"summary": end.text, "error": end.error})
-            if order.task_id != TITLE:
-                self._callbacks.emit(
-                    "status", f"a task in the background has ended ({end.status}): {one_line(order.goal, 80)}"
-                )
+        self._callbacks.publish(Named("child:report", data | {"summary": end.text, "error": end.error}))
+        if order.task_id != TITLE:
+            self._callbacks.publish(
+                StatusText(f"a task in the background has ended ({end.status}): {one_line(order.goal, 80)}")
+            )
 
     async def _looked_at(self, waiting: Sequence[Posted]) -> dict[str, ChildEnded]:
         """How those ended that did; those that nobody works on any more are taken up again."""
@@ -231,8 +232,8 @@ class Background:
                 return None
         if one.task in self.quiet if one.task in QUIET else self._able:
             if one.task != TITLE:
-                self._callbacks.emit(
-                    "status", f"a task that was left in the background goes on: {one_line(one.goal, 80)}"
+                self._callbacks.publish(
+                    StatusText(f"a task that was left in the background goes on: {one_line(one.goal, 80)}")
                 )
             self._start(self._order(one))
             return None

@@ -13,8 +13,9 @@ from fsm_agent.errors import FsmAgentError, OwnershipLost, TurnSuspended
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Stopwatch
+from fsm_agent.runtime.events import Named
 from fsm_agent.runtime.ports import Clock
-from fsm_agent.runtime.registry import running
+from fsm_agent.runtime.registry import TURN, running
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
@@ -162,6 +163,7 @@ class Child:
         self._active, self._tools = Stopwatch(clock), set[str]()
         self._agent: ChildAgent | None = None
         self._stopped, self._last = "", "begins"
+        self._outer = TURN.get()
 
     @property
     def in_tool(self) -> bool:
@@ -251,7 +253,7 @@ class Child:
 
     def _tell(self, name: str, data: dict[str, Any]) -> None:
         """To the parent's callbacks, as a part of the parent's turn."""
-        with running(self.order.parent_turn):
-            self._callbacks.emit(
-                "event", name, {"session_id": self.order.session_id, "task_id": self.order.task_id} | data
+        with running(self._outer):
+            self._callbacks.publish(
+                Named(name, {"session_id": self.order.session_id, "task_id": self.order.task_id} | data)
             )

@@ -11,6 +11,7 @@ from pydantic import Field
 from fsm_agent.approvals.waiting import somebody
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
+from fsm_agent.runtime.events import ClarifyAsked
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.pending import PendingItems
@@ -51,7 +52,7 @@ class Questions:
         asked = list(choices or ())
         if not self._callbacks.has("clarify"):
             raise AnswerLater(question, tuple(asked)) if self._suspends else ToolFailure(NOBODY)
-        self._callbacks.announce("clarify", question, asked)
+        self._callbacks.publish(ClarifyAsked(question, asked))
         work, watch = (
             asyncio.ensure_future(self._callbacks.ask("clarify", question, asked)),
             Stopwatch(self._clock),

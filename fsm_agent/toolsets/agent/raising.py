@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fsm_agent.conversation.wire import CHARS_PER_TOKEN
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Stopwatch
+from fsm_agent.runtime.events import StatusText
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings.model import DelegationSettings, Settings
 from fsm_agent.support.texts import shorten
@@ -34,8 +35,8 @@ class Care:
     def heartbeat(self, children: Sequence[Child]) -> None:
         """Tell the parent's people what its children are doing."""
         busy = [child.doing for child in children if child.end is None]
-        self._callbacks.emit(
-            "status", f"{len(busy)} of {len(children)} delegated tasks at work: {'; '.join(busy)}"
+        self._callbacks.publish(
+            StatusText(f"{len(busy)} of {len(children)} delegated tasks at work: {'; '.join(busy)}")
         )
 
     def watch(self) -> Stopwatch:

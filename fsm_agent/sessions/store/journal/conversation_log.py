@@ -30,11 +30,9 @@ from fsm_agent.sessions.store.rows import Kept, changed, reply_json, request_jso
 
 
 class ConversationLog(TurnLog):
-    """``turn`` has a transcript besides: ``history``, ``rows``, ``setup``. ``known_replies``: requests to
-    models that are accounted for, and were not sent in this process."""
+    """``turn`` has a transcript besides: ``history``, ``rows``, ``setup``."""
 
     _told = ""
-    known_replies = 0
 
     def opened(self) -> dict[str, Any]:
         """The snapshot, with the transcript by reference."""
@@ -79,8 +77,6 @@ class ConversationLog(TurnLog):
 
     def _known(self, exchange: Exchange, place: int, request: Any) -> Any:
         reply = super()._known(exchange, place, request)
-        if isinstance(request, CallModel) and reply is not UNKNOWN:
-            self.known_replies += getattr(reply, "sent", True)
         if reply is LOST:
             self._note_effect(self._outcome(exchange, place, request, reply, 0.0))
             which = f"{self._turn.turn_id} {exchange.seq}.{exchange.ordinal}.{place}"

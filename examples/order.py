@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -91,21 +91,26 @@ def acting(request: type[Do], act: str) -> Any:
     return state
 
 
-def workflow(folder: Path = Path("shop")) -> Workflow[Order]:
+def services(folder: Path) -> Callable[[Do], Awaitable[str]]:
     """Services that write into ``ledger.jsonl``; ``says.json`` there names acts that are refused or fail."""
-    ledger, says = folder / "ledger.jsonl", folder / "says.json"
+    log, says = folder / "ledger.jsonl", folder / "says.json"
 
     async def perform(request: Do) -> str:
         if request.act == "look_up":
-            paid = json.dumps(asdict(request) | {"act": "charge"}) in ledger.read_text()
-            return "done" if paid else "refused"
+            return "done" if json.dumps(asdict(request) | {"act": "charge"}) in log.read_text() else "refused"
         said = json.loads(says.read_text()).get(request.act, "done") if says.exists() else "done"
         if said == "done":
-            with ledger.open("a") as lines:
+            with log.open("a") as lines:
                 print(json.dumps(asdict(request)), file=lines)
         return str(said)
 
+    return perform
+
+
+def workflow(folder: Path = Path("shop"), perform: Any = None) -> Workflow[Order]:
+    """Orders of these services, or of others in their place."""
     states = {name: acting(Pay if name == "Charge" else Do, name.lower()) for name in (*FORTH, *BACK)}
+    perform = perform or services(folder)
     return Workflow(TABLE, states, Order, perform, begin=lambda text: Order(text.split()), home=folder)
 
 

@@ -31,8 +31,9 @@ from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.nested import Nested, RunTurn, TurnEnded
 from fsm_agent.fsm.pause_point import PausePoint
+from fsm_agent.fsm.pipeline import Perform, Pipeline
 from fsm_agent.fsm.properties import Watch
-from fsm_agent.fsm.runner import CRASHED, Perform, State
+from fsm_agent.fsm.runner import CRASHED, State
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.runtime.not_yet import NotYet
@@ -206,13 +207,15 @@ class Workflow(Generic[T]):
         gate = PausePoint(turn, self.kind, _Inbox(turn, inner), self.store.pause_points, inner)
         session = log.session
 
-        async def perform(request: Any) -> Any:
-            if isinstance(request, RunTurn):
-                return await self._inner[request.table]._run_to_its_end(request, session, gate)
-            return await self._perform(request)
+        def inner_turn(request: RunTurn) -> Awaitable[TurnEnded | NotYet]:
+            return self._inner[request.table]._run_to_its_end(request, session, gate)
 
-        performed = gate.through(perform if self._inner else self._perform)
-        return self._turns.turn(turn, log, gate, performed, enter, _ending(turn), steps=steps)
+        def handler_of(kind: type) -> Perform:
+            return inner_turn if kind is RunTurn and self._inner else self._perform
+
+        pipeline = Pipeline(turn, handler_of, (gate.layer,))
+        gate.joins(pipeline)
+        return self._turns.turn(turn, log, gate, pipeline, enter, _ending(turn), steps=steps)
 
     async def _run_to_its_end(self, request: RunTurn, outer: Session, gate: PausePoint) -> TurnEnded | NotYet:
         """The turn of this table that a state of another one asks for, begun or gone on with, unless it has

@@ -9,12 +9,14 @@ import sys
 from collections.abc import Sequence
 from copy import copy
 from functools import cache
+from importlib.metadata import entry_points
 from typing import Any
 
 import typer
 
 from fsm_agent.cli import exporting
 from fsm_agent.cli.app import app
+from fsm_agent.cli.options import GROUP
 from fsm_agent.cli.screen import clean
 from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy, StoreError
 
@@ -60,7 +62,24 @@ def _command(first: str) -> Any:
     named.registered_commands = [one for one in app.registered_commands if _named(one) == first]
     named.registered_groups = [one for one in app.registered_groups if one.name == first]
     known = named.registered_commands or named.registered_groups
+    if not known and (of_extension := commands_of(first)) is not None:
+        named.add_typer(of_extension, name=first)
+        known = named.registered_groups
     return typer.main.get_command(named if known else app)
+
+
+def commands_of(name: str) -> typer.Typer | None:
+    """The commands of an installed extension; it is loaded only when it is called by its name."""
+    if not name or name.startswith("-") or name not in {one.name for one in entry_points(group=GROUP)}:
+        return None
+    from fsm_agent.extension import loaded
+
+    commands = loaded(name).commands()
+    if commands is None:
+        return None
+    if not isinstance(commands, typer.Typer):
+        raise ConfigError(f"commands of extension {name} are none", type(commands).__name__, "a typer.Typer")
+    return commands
 
 
 def _named(command: Any) -> str:

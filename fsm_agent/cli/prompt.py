@@ -74,7 +74,7 @@ def _session(home: Path, toolbar: Callable[[], str]) -> PromptSession[str]:
 
     return PromptSession(
         SIGN,
-        history=_history(home),
+        history=typed_before(home),
         multiline=True,
         key_bindings=_keys(),
         prompt_continuation=CONTINUED,
@@ -98,7 +98,7 @@ def _fitted(line: str) -> str:
     return text.plain
 
 
-def _history(home: Path) -> History:
+def typed_before(home: Path) -> History:
     """Kept in the home directory; only in memory when that cannot be written."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 

@@ -23,6 +23,7 @@ from fsm_agent.composition.side_models import ENTRY, by_task
 from fsm_agent.conversation.handover import NAME
 from fsm_agent.conversation.wire.options import check_options
 from fsm_agent.errors import ConfigError
+from fsm_agent.extension import extensions_of, tools_in
 from fsm_agent.hooks.calls import HookCalls
 from fsm_agent.memory.context_injection import MemoryRecall
 from fsm_agent.memory.external import ExternalMemory, checked
@@ -40,6 +41,7 @@ from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.sessions.checkpoints import Checkpoints
 from fsm_agent.sessions.store import Store, store_for
+from fsm_agent.sessions.store.kept_values import KeptValues
 from fsm_agent.settings.model import DATABASE_VARIABLE, Settings
 from fsm_agent.support.backoff import Backoff
 from fsm_agent.support.clock import SystemClock
@@ -126,6 +128,7 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
         auxiliary=auxiliary,
         budget=options["budget"],
         notices=notices,
+        extensions=extensions_of(options["extensions"], settings.extensions, KeptValues(store)),
     )
     more = (
         inherits.more
@@ -206,6 +209,7 @@ def _tools(
     if unknown := [name for name in named_groups if name not in known]:
         raise ConfigError("unknown toolset", unknown[0], ", ".join(known))
     own = [as_tool(one) for one in (*(options["tools"] or ()), *(external.tools() if external else ()))]
+    own += tools_in(services.extensions, {one.spec.name for one in own})
     names = {one.spec.name for one in own}
     groups = [name for name in named_groups if name in TOOLSETS]
     mine = [name for name in named_groups if name not in BEGIN_TURNS or services.child_factory.allowed]

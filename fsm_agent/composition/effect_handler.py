@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from fsm_agent.conversation.effects import (
     CallModel,
     Cancelled,
     CheckAnswer,
+    CheckLimits,
     CheckMessage,
     CheckSignals,
     CloseTurn,
@@ -77,7 +78,10 @@ from fsm_agent.conversation.effects import (
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.conversation.parts import said
 from fsm_agent.errors import StoreError
+from fsm_agent.extension import layers_of
 from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.pause_point import PausePoint
+from fsm_agent.fsm.pipeline import Layer, Perform, Pipeline
 from fsm_agent.output import NOT_TAKEN, OutputType
 from fsm_agent.runtime import registry
 from fsm_agent.runtime.authority import Admission
@@ -108,7 +112,7 @@ DENIED = "denied: {why}. Do not try the same thing in other words; ask the user 
 
 
 class EffectHandler:
-    """One turn's requests. Call it with a request, await its reply; ``fsm_agent.conversation.effects`` says
+    """Performs the requests of one turn, by way of its ``pipeline``; ``fsm_agent.conversation.effects`` says
     what each one means. ``session`` is the one that the turn is in, which compactions change; ``fence``: the
     turn's right to write, by default that of no turn, where requests are performed outside of one.
     ``imported``: the turn came in a file. ``cut_off``: keys of calls that were running when another process
@@ -132,6 +136,7 @@ class EffectHandler:
         self.cut_off: frozenset[str] = frozenset()
         self._notices: Sequence[str] = ()
         self._imported, self._admission = imported, Admission()
+        self._own_answers: dict[str, Approval | NotYet] = {}  # without a debugger's, by the call
         self._approvals = services.approvals.for_imported() if imported else services.approvals
         self._budget = _budget_of(services, turn_id)
         suspends = bool(turn_id) and services.settings.approval.unanswered == "suspend"
@@ -144,7 +149,7 @@ class EffectHandler:
             None if self._budget is None else self._budget.requests,
             None if self.answers is None else self.answers.partial,
         )
-        self._performers: dict[type, Callable[[Any], Awaitable[Any]]] = {
+        self.handlers: dict[type, Perform] = {
             OpenTurn: self._open,
             Prefetch: self._prefetch,
             Preserve: self._preserve,
@@ -157,7 +162,7 @@ class EffectHandler:
             CheckAnswer: self._check_answer,
             ShowRequest: self._show_request,
             ShowCall: self._show_call,
-            CallModel: self._call_model if services.hooks.there else self._attempts.call,
+            CallModel: self._attempts.call,
             KeepFiles: self._keep_files,
             RunTool: self._run_tool,
             AnswerProgram: self._answer_program,
@@ -177,21 +182,40 @@ class EffectHandler:
             Tell: self._tell,
             CloseTurn: self._close,
         }
-        if services.settings.limits.each:
-            keeper = LimitKeeper(services, turn_id, session.id)
-            self._performers, self._attempts.left = keeper.around(self._performers), keeper.seconds_left
+        self._keeper = LimitKeeper(services, turn_id, session.id) if services.settings.limits.each else None
+        if self._keeper is not None:
+            self.handlers[CheckLimits] = self._keeper.check
+            self._attempts.left = self._keeper.seconds_left
 
-    def __call__(self, request: Any) -> Awaitable[Any]:
-        return self._performers[type(request)](request)
+    def pipeline(self, turn: Any, gate: PausePoint | None = None, *outer: Layer) -> Pipeline:
+        """Compose what performs the requests of ``turn``. ``gate``: where a debugger may stand; ``outer``:
+        layers around all others."""
+        layers = (
+            *outer,
+            Layer("approvals", self._settled, (AskApproval,)),
+            *(() if gate is None else (gate.layer,)),
+            *(() if self._keeper is None else self._keeper.layers),
+            *layers_of(self._services.extensions, self._services.settings.hook_timeout, self._status),
+            *((Layer("hooks", self._shown_reply, (CallModel,)),) if self._services.hooks.there else ()),
+            Layer("outcomes", self._outcome, (RunTool, AnswerProgram)),
+        )
+        made = Pipeline(turn, self.handlers.__getitem__, layers)
+        if gate is not None:
+            gate.joins(made)
+        return made
 
-    def posed(self, question: AskApproval) -> AskApproval:
-        """Return the question as a person is asked it."""
-        return self._approvals.posed(question)
+    def _status(self, text: str) -> None:
+        self._services.callbacks.emit("status", text)
 
-    async def answered(self, question: AskApproval, answer: Approval, *, by_debugger: bool) -> Approval:
-        """A person, a rule or a debugger has answered: what was allowed may be run. An answer of a debugger
-        is remembered as any person's is."""
-        if by_debugger:
+    async def _settled(self, request: AskApproval, turn: Any, call_next: Perform) -> Approval | NotYet:
+        """Pose the question as a person is asked it, and admit what was allowed, whoever allowed it: a
+        person, a rule or a debugger. An answer of a debugger is remembered as any person's is."""
+        question = self._approvals.posed(request)
+        answer: Approval | NotYet = await call_next(question)
+        own = self._own_answers.pop(request.call_id, None)
+        if isinstance(answer, NotYet):
+            return answer
+        if answer is not own:
             if self._waiting.resumed:
                 answer = await asyncio.to_thread(self._waiting.settled, question, answer)
             await self._approvals.remember(question, answer, self.session.id)
@@ -426,9 +450,11 @@ class EffectHandler:
 
     # Model
 
-    async def _call_model(self, request: CallModel) -> ModelReply | Failure | Cancelled:
-        reply, hooks = await self._attempts.call(request), self._services.hooks
-        asked = request.request.purpose == "turn"
+    async def _shown_reply(
+        self, request: CallModel, turn: Any, call_next: Perform
+    ) -> ModelReply | Failure | Cancelled:
+        reply: ModelReply | Failure | Cancelled = await call_next(request)
+        hooks, asked = self._services.hooks, request.request.purpose == "turn"
         if isinstance(reply, ModelReply) and asked and hooks.tells("after_request"):
             return (await hooks.reply(replace(self._scene(), attempt=request.attempt), reply)).cleaned()
         if isinstance(reply, Failure) and hooks.tells("on_error"):
@@ -470,16 +496,16 @@ class EffectHandler:
         digest = signature(request.name, request.arguments) if self._waiting.resumed else ""
         if (item := self._waiting.of(request.call_id, ("result", "timer", "question"), digest)) is not None:
             if item.settled(services.clock.now()):
-                return await self._told(request, await self._brought(request, item))
+                return await self._brought(request, item)
             if item.kind != "question":  # which is asked again
                 return NotYet(item.kind, item.call, item.tool, item.asked, item.choices, digest, item.due)
         if services.settings.tool.delay:
             await services.clock.sleep(services.settings.tool.delay)
         if why := await self._blocked(request):
-            return await self._told(request, ToolOutcome(request.call_id, "denied", DENIED.format(why=why)))
+            return ToolOutcome(request.call_id, "denied", DENIED.format(why=why))
         services.callbacks.emit("tool_start", request.call_id, request.name, dict(request.arguments))
         self._progress("started", request, lambda: str(dict(request.arguments)))
-        return await self._told(request, await self._ran(request))
+        return await self._ran(request)
 
     async def _brought(self, request: RunTool, item: Pending) -> ToolOutcome:
         """The outcome of a call that was answered while nobody ran the turn, or whose time has come."""
@@ -490,21 +516,28 @@ class EffectHandler:
         return await (own if own.handles(request.name) else self._services.tools).brought(request, value)
 
     async def _answer_program(self, request: AnswerProgram) -> Ended:
-        programs, turn = self._services.programs, self._turn_id
-        program = programs.of(turn, request.call_id)
-        ended = await programs.answered(turn, request)
-        return ended if program is None else await self._told(program, ended)
+        return await self._services.programs.answered(self._turn_id, request)
 
-    async def _told(self, request: RunTool, ended: Ended) -> Ended:
-        """An outcome, after it was told; a program that asks for something has none yet, and neither has a
+    async def _outcome(self, request: RunTool | AnswerProgram, turn: Any, call_next: Perform) -> Ended:
+        """Let hooks, and then the callback ``after_tool``, change the outcome of a call, and tell it; one
+        that fails leaves it as it is. A program that asks for something has no outcome yet, and neither has a
         call whose result comes later."""
-        if not isinstance(ended, ToolOutcome):
+        callbacks, hooks = self._services.callbacks, self._services.hooks
+        programs, turn_id = self._services.programs, self._turn_id
+        call = request if isinstance(request, RunTool) else programs.of(turn_id, request.call_id)
+        ended: Ended = await call_next(request)
+        if call is None or not isinstance(ended, ToolOutcome):
             return ended
-        outcome, arguments = await self._changed(request, ended), dict(request.arguments)
-        self._services.callbacks.emit(
-            "tool_complete", request.call_id, request.name, arguments, outcome.text, outcome.status
-        )
-        self._progress("completed", request, lambda: outcome.text)
+        outcome, arguments = ended, dict(call.arguments)
+        if hooks.tells("on_error") and outcome.status != "ok":
+            hooks.tell("on_error", replace(self._scene(), call_id=call.call_id), outcome.text)
+        if hooks.tells("after_tool"):
+            outcome = await hooks.result(replace(self._scene(), call_id=call.call_id), call, outcome)
+        if callbacks.has("after_tool"):
+            said = await callbacks.ask("after_tool", call.name, dict(arguments), outcome.text, outcome.status)
+            outcome = replace(outcome, text=said) if isinstance(said, str) else outcome
+        callbacks.emit("tool_complete", call.call_id, call.name, arguments, outcome.text, outcome.status)
+        self._progress("completed", call, lambda: outcome.text)
         return outcome
 
     def _progress(self, what: str, request: RunTool, preview: Callable[[], str]) -> None:
@@ -551,24 +584,13 @@ class EffectHandler:
         )
         return await services.agent_tools.run(request, here)
 
-    async def _changed(self, request: RunTool, outcome: ToolOutcome) -> ToolOutcome:
-        """What hooks and an ``after_tool`` callback make of a result; one that fails leaves it as it is."""
-        callbacks, hooks = self._services.callbacks, self._services.hooks
-        if hooks.tells("on_error") and outcome.status != "ok":
-            hooks.tell("on_error", replace(self._scene(), call_id=request.call_id), outcome.text)
-        if hooks.tells("after_tool"):
-            outcome = await hooks.result(replace(self._scene(), call_id=request.call_id), request, outcome)
-        if not callbacks.has("after_tool"):
-            return outcome
-        answer = await callbacks.ask(
-            "after_tool", request.name, dict(request.arguments), outcome.text, outcome.status
-        )
-        return replace(outcome, text=answer) if isinstance(answer, str) else outcome
-
     async def _ask(self, request: AskApproval) -> Approval | NotYet:
         """A program that waits for a call lives no longer than this process, so its calls are not put off."""
         waiting = None if self._made_by_program(request.call_id) else self._waiting
-        return await self._approvals.ask(request, self._services.signals.event(), self.session.id, waiting)
+        interrupted = self._services.signals.event()
+        answer = await self._approvals.ask(request, interrupted, self.session.id, waiting)
+        self._own_answers[request.call_id] = answer
+        return answer
 
     def _made_by_program(self, call_id: str) -> bool:
         return self._services.programs.of(self._turn_id, call_id.rpartition("~")[0]) is not None

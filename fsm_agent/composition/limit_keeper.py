@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,6 +30,7 @@ from fsm_agent.conversation.effects import (
 from fsm_agent.conversation.messages import ModelReply, Usage
 from fsm_agent.conversation.token_meter import LEAST_REPLY
 from fsm_agent.errors import ConfigError, StoreError
+from fsm_agent.fsm.pipeline import Layer, Perform
 from fsm_agent.providers.failover import Backend
 from fsm_agent.providers.prices import PER, Price, dearest, price_of
 from fsm_agent.runtime.deadline import Stopwatch
@@ -37,7 +38,6 @@ from fsm_agent.runtime.work_time import WorkTime
 from fsm_agent.sessions.store.reports.spending import NOTHING_SPENT, Expense, Spending
 from fsm_agent.settings.model import LimitScope
 
-Perform = Callable[[Any], Awaitable[Any]]
 Unit = Literal["usd", "tokens", "seconds"]
 LATER = (RunTool, Wait, CloseTurn)
 """What is never asked for between the check of a request and the request."""
@@ -122,42 +122,37 @@ class LimitKeeper:
 
     # Around what performs requests
 
-    def around(self, performers: Mapping[type, Perform]) -> dict[type, Perform]:
-        """Return what performs requests within the limits. Time is counted, apart from waits for people."""
-        kept = {kind: self._counted(kind, perform) for kind, perform in performers.items()}
-        kept[CheckLimits] = self._counted(CheckLimits, self.check)
-        kept[CallModel] = self._counted(CallModel, self._calling(performers[CallModel]))
-        return kept
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Return what keeps requests within the limits."""
+        return Layer("limits in time", self._timed), Layer("limits", self._called_within, (CallModel,))
 
-    def _counted(self, kind: type, perform: Perform) -> Perform:
-        async def performed(request: Any) -> Any:
-            if self._called or kind in LATER:  # what the last request took is with the writer by now
-                self._called = False
-                self._held.release(self)
-            if kind is AskApproval or (isinstance(request, RunTool) and request.name == "clarify"):
-                return await perform(request)
-            with self._own.going_on():
-                return await perform(request)
+    async def _timed(self, request: Any, turn: Any, call_next: Perform) -> Any:
+        """Count the time of a request, unless a person is waited for."""
+        if self._called or isinstance(request, LATER):  # what the last request took is with the writer by now
+            self._called = False
+            self._held.release(self)
+        if isinstance(request, AskApproval) or (isinstance(request, RunTool) and request.name == "clarify"):
+            return await call_next(request)
+        with self._own.going_on():
+            return await call_next(request)
 
-        return performed
-
-    def _calling(self, perform: Perform) -> Perform:
-        async def called(request: CallModel) -> ModelReply | Failure | Cancelled:
-            backend = self._asked(request)
-            if request.request.purpose == "summary":
-                most = backend.choice.runtime().most_output or self._services.settings.length.cap_max
-                checked = await self._checked(request.request.estimate, most, self._price(backend))
-                if checked.over:
-                    return Failure("capped", checked.why, sent=False)
-            try:
-                reply: ModelReply | Failure | Cancelled = await perform(request)
-            finally:
-                self._called = True
-            if not self._turn:
-                await self._note(request, reply, backend)
-            return reply
-
-        return called
+    async def _called_within(
+        self, request: CallModel, turn: Any, call_next: Perform
+    ) -> ModelReply | Failure | Cancelled:
+        backend = self._asked(request)
+        if request.request.purpose == "summary":
+            most = backend.choice.runtime().most_output or self._services.settings.length.cap_max
+            checked = await self._checked(request.request.estimate, most, self._price(backend))
+            if checked.over:
+                return Failure("capped", checked.why, sent=False)
+        try:
+            reply: ModelReply | Failure | Cancelled = await call_next(request)
+        finally:
+            self._called = True
+        if not self._turn:
+            await self._note(request, reply, backend)
+        return reply
 
     def _asked(self, request: CallModel) -> Backend:
         services = self._services

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fsm_agent.composition.handoffs import Handoff, OptionedAgent
     from fsm_agent.conversation.compaction import ContextEngine
     from fsm_agent.conversation.messages import Message
+    from fsm_agent.extension import Extension
     from fsm_agent.hooks import Guardrail, Hooks
     from fsm_agent.memory.provider import MemoryProvider
     from fsm_agent.providers.credentials import ApiKey
@@ -126,6 +127,9 @@ class AgentArguments(TypedDict, total=False):
     inbox: TurnInbox | None
     """Where interrupts and steering arrive; the engine passes the one of the agent whose conversation it
     continues."""
+    extensions: Sequence[Extension | str]
+    """Features that are each one class (``fsm_agent.extension``), as objects or by the name of an installed
+    one; children have them, too."""
     telemetry: Telemetry | bool | None
     """Whether its turns, and those of its children and of agents that it hands over to, are reported to
     OpenTelemetry, and where (``fsm_agent.telemetry``); by default the setting."""
@@ -152,10 +156,10 @@ class TurnArguments(TypedDict, Generic[Deps], total=False):
 ARGUMENTS = ("model", *AgentArguments.__annotations__, "output_type")
 DEFAULTS: AgentOptions = {
     "tools": (), "hooks": (), "input_guardrails": (), "output_guardrails": (), "handoffs": (),
-    "source": "python", "name": AGENT_NAME,
+    "extensions": (), "source": "python", "name": AGENT_NAME,
 }  # fmt: skip
 """Of arguments whose default is not ``None``."""
-SEQUENCES = ("tools", "hooks", "input_guardrails", "output_guardrails")
+SEQUENCES = ("tools", "hooks", "input_guardrails", "output_guardrails", "extensions")
 
 
 def options_of(given: AgentOptions) -> AgentOptions:

@@ -11,6 +11,7 @@ from fsm_agent.approvals.service import Approvals
 from fsm_agent.composition.engine_calls import EngineCalls
 from fsm_agent.composition.options import AgentOptions
 from fsm_agent.conversation.effects import Saved, Tell
+from fsm_agent.extension import Extension
 from fsm_agent.hooks.calls import HookCalls
 from fsm_agent.memory.context_injection import MemoryRecall
 from fsm_agent.memory.files import Notes
@@ -99,6 +100,7 @@ class Services:
     told: set[Tell] = field(default_factory=set)
     notices: tuple[str, ...] = ()
     programs: Programs = field(default_factory=Programs)
+    extensions: tuple[Extension, ...] = ()
     child_factory: ChildFamilies = field(init=False)
     background: Background | None = field(init=False)
     agent_tools: AgentTools = field(init=False)

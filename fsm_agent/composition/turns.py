@@ -37,6 +37,7 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.conversation.supplied import supplied_history
 from fsm_agent.errors import ConfigError, SessionBusy, StoreError
+from fsm_agent.extension import prompts_in
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.memory.snapshot import recalled
@@ -298,6 +299,7 @@ class AgentTurns:
             window=self._primary.window,
             speaker=self.options["name"] if self.options["inbox"] else "",
             recall=recall,
+            extensions=prompts_in(self.services.extensions),
         )
         return await prompt_of(session.prompts, sources, system_message, self.services.clock.now())
 
@@ -309,10 +311,11 @@ class AgentTurns:
         enter: Enter,
         steps: Sequence[Step] = (),
     ) -> Turn:
-        observer = None
+        observer, outer = None, []
         if self.services.tracing is not None:
             observer = self.services.tracing.turn(state, partial(self._trace_before, state))
             performer.observed(observer.first_chunk)
+            outer.append(observer.layer)
         gate = PausePoint(state, KIND, self.services.signals, self.store.pause_points, observer=observer)
         ending = replace(
             ending_of(
@@ -328,7 +331,7 @@ class AgentTurns:
             state,
             log,
             gate,
-            gate.through(performer, performer),
+            performer.pipeline(state, gate, *outer),
             enter,
             ending,
             steps=steps,
@@ -347,7 +350,7 @@ class AgentTurns:
         books = RequestBooks(state)
 
         def tell(step: Step) -> None:
-            departed, watched = performer.departed + log.known_replies, gate.watcher is not None
+            departed, watched = performer.departed + log.known_replies, gate.debugger is not None
             assert books.balance(step, departed, watched=watched), f"{step.row}: {books}"
             performer.moved(step)
             if self.services.callbacks.hears("transition"):
@@ -405,15 +408,16 @@ class AgentTurns:
     async def _compacted(self, held: Session, focus: str) -> TurnState:
         state = self._state(held, "", state="Compress", turn_id=new_turn_id(held))
         performer, tracing = EffectHandler(self.services, held), self.services.tracing
-        opened = await performer(OpenTurn())
+        perform = performer.pipeline(state)
+        opened = await perform(OpenTurn())
         held.guard.forced()
         state.setup.reopen(opened)
         state.load(held.rows)
         state.compaction.begin(Compacted(held.guard.done))
         state.compaction.force(focus)
-        with nullcontext(performer) if tracing is None else tracing.compacting(state, performer) as perform:
-            await compacted(state, perform)
-        await performer(CloseTurn(silences=opened.silences))
+        with nullcontext() if tracing is None else tracing.compacting(state) as layer:
+            await compacted(state, performer.pipeline(state, None, *((layer,) if layer else ())))
+        await perform(CloseTurn(silences=opened.silences))
         return state
 
     async def undo(self, turns: int, *, files: bool) -> Undone:

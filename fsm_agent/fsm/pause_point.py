@@ -1,25 +1,26 @@
 """The gate of a turn: every request and every move passes here, and a debugger may stand at it.
 
-Nobody there costs one comparison. A debugger in this process takes its place with ``PausePoint.watcher``; one
-in another process is let in by ``fsm_agent.sessions.remote_commands``, which looks for what people ask of the
+Nobody there costs nothing. A debugger in this process takes its place with ``PausePoint.attach``; one in
+another process is let in by ``fsm_agent.sessions.remote_commands``, which looks for what people ask of the
 turns that run here."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from fsm_agent.fsm.journal import Exchange, Step
+from fsm_agent.fsm.pipeline import Layer, Perform, Pipeline
 from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.runtime.events import SIZE, Events
-from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.runtime.turn_inbox import TurnInbox
 
-Perform = Callable[[Any], Awaitable[Any]]
 UNOBSERVED = nullcontext()
+DEBUGGER = "debugger"
 
 
 class Watched(Protocol):
@@ -49,8 +50,8 @@ class DebugHook(Protocol):
         """Before each request and each move; the turn goes on when this returns."""
         ...
 
-    async def performing(self, request: Any, perform: Perform) -> Any:
-        """The reply of a request: what ``perform`` says, or what a person says instead."""
+    async def performing(self, request: Any, turn: Any, call_next: Perform) -> Any:
+        """A layer around every request: the reply of ``call_next``, or what a person says instead."""
         ...
 
     def happened(self, what: Exchange | Step) -> None:
@@ -74,29 +75,12 @@ class TurnObserver(Protocol):
         """The turn has its session: from here on it can be stored."""
         ...
 
-    def performing(self, request: Any, perform: Perform) -> Awaitable[Any]:
-        """The reply of a request, which is what ``perform`` says."""
-        ...
-
     def moved(self, step: Step) -> None:
         """A move was made and journalled."""
         ...
 
     def closed(self, ended: bool, result: Any) -> None:
         """Nobody runs the turn any more; ``result`` is that of a turn that has ended."""
-        ...
-
-
-class QuestionDesk(Protocol):
-    """Who knows what a question looks like to a person, and what follows from its answer."""
-
-    def posed(self, question: Any) -> Any:
-        """Return the question as whoever is asked sees it."""
-        ...
-
-    async def answered(self, question: Any, answer: Any, *, by_debugger: bool) -> Any:
-        """Hear an answer before the turn does, and return the one that counts. ``by_debugger``: it is not
-        what ``perform`` said."""
         ...
 
 
@@ -111,10 +95,11 @@ class PauseRegistry(Protocol):
 
 
 class PausePoint:
-    """One turn's gate. ``running`` while somebody runs the turn. ``questions``: requests that a person
-    answers (they have a ``question_id``), by that id; the event is set as soon as a person is asked, that is
-    when no rule forbids it. ``inner``: the gates of turns that the state runs now; ``entering`` is told of
-    each that comes. ``observer`` is told of all that passes here, a debugger's part in it included."""
+    """One turn's gate. ``running`` while somebody runs the turn. ``debugger`` stands at it; ``attach`` lets
+    one in. ``questions``: requests that a person answers (they have a ``question_id``), by that id; the event
+    is set as soon as a person is asked, that is when no rule forbids it. ``inner``: the gates of turns that
+    the state runs now; ``entering`` is told of each that comes. ``observer`` is told of all that passes here,
+    a debugger's part in it included."""
 
     def __init__(
         self,
@@ -127,65 +112,65 @@ class PausePoint:
     ) -> None:
         self.turn, self.kind, self.signals = turn, kind, signals
         self.running = False
+        self.debugger: DebugHook | None = None
         self.questions: dict[str, asyncio.Event] = {}
         self.inner = [] if inner is None else inner
         self.entering: Callable[[PausePoint], None] = lambda inner: None
-        self._watcher: DebugHook | None = None
         self._observer = observer
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self._registry = registry
+        self._pipeline: Callable[[], Pipeline | None] = lambda: None
 
-    def through(self, perform: Perform, desk: QuestionDesk | None = None) -> Perform:
-        """``perform``, by way of whoever stands here. ``desk`` poses each question and is told its answer,
-        whoever gave it."""
-
-        def by_way(request: Any) -> Awaitable[Any]:  # returns what is awaited: no frame stays of it
-            if (question := getattr(request, "question_id", None)) is not None:
-                posed = request if desk is None else desk.posed(request)
-                return self._asked(posed, question, perform, desk)
-            return perform(request) if self._watcher is None else self._watcher.performing(request, perform)
-
-        if (observer := self._observer) is None:
-            return by_way
-        return lambda request: observer.performing(request, by_way)
+    @property
+    def layer(self) -> Layer:
+        """The place of a debugger among the layers. Nobody there costs only questions, which wait for long: a
+        debugger that comes meanwhile may answer them."""
+        return Layer(DEBUGGER, self._performed, questions if self.debugger is None else None)
 
     def stepping(self) -> AbstractContextManager[None]:
         """Around each step into the turn."""
         return UNOBSERVED if self._observer is None else self._observer.stepping()
 
-    @property
-    def watcher(self) -> DebugHook | None:
-        """Who stands here."""
-        return self._watcher
+    def joins(self, pipeline: Pipeline) -> None:
+        """Stand in this pipeline, which has ``layer`` among its layers. It is not kept alive from here, so a
+        turn that is dropped lets go of its session at once."""
+        self._pipeline = weakref.ref(pipeline)
 
-    @watcher.setter
-    def watcher(self, watcher: DebugHook | None) -> None:
-        self._watcher = watcher
+    def attach(self, debugger: DebugHook | None) -> None:
+        """Let a debugger stand here, or with ``None`` nobody. Safe from any thread."""
+        self.debugger = debugger
+        if (pipeline := self._pipeline()) is not None:
+            pipeline.put(self.layer)
         for loop, arrived in self._waiting:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
                 loop.call_soon_threadsafe(arrived.set)
 
-    async def _asked(self, request: Any, question: str, perform: Perform, desk: QuestionDesk | None) -> Any:
-        """A question may wait for long: a debugger that comes meanwhile may answer it as well."""
+    def _performed(self, request: Any, turn: Any, call_next: Perform) -> Awaitable[Any]:
+        if (question := getattr(request, "question_id", None)) is not None:
+            return self._asked(request, question, call_next)
+        debugger = self.debugger  # it may have left since the request's way was composed
+        return call_next(request) if debugger is None else debugger.performing(request, turn, call_next)
+
+    async def _asked(self, request: Any, question: str, call_next: Perform) -> Any:
         self.questions[question] = asyncio.Event()
         listening = asyncio.ensure_future(self._listen(question))
         await asyncio.sleep(0)  # it listens before anybody is asked
-        own = asyncio.ensure_future(perform(request))
+        own = asyncio.ensure_future(call_next(request))
         here = (asyncio.get_running_loop(), asyncio.Event())
-        arriving = asyncio.ensure_future(here[1].wait())
         self._waiting.append(here)
         try:
-            while self._watcher is None and not own.done():
+            while (debugger := self.debugger) is None and not own.done():
+                here[1].clear()  # one may have come, and left again
+                arriving = asyncio.ensure_future(here[1].wait())
                 await asyncio.wait({own, arriving}, return_when=asyncio.FIRST_COMPLETED)
-            watcher = None if own.done() else self._watcher
-            reply = own.result() if watcher is None else await watcher.performing(request, lambda _: own)
-            if desk is None or isinstance(reply, NotYet):
-                return reply
-            return await desk.answered(request, reply, by_debugger=not _said(own, reply))
+                arriving.cancel()
+            if debugger is None or own.done():
+                return own.result()
+            return await debugger.performing(request, self.turn, lambda _: own)
         finally:
             self._waiting.remove(here)
             self.questions.pop(question, None)
-            for task in (listening, arriving, own):
+            for task in (listening, own):
                 task.cancel()
 
     async def _listen(self, question: str) -> None:
@@ -220,15 +205,16 @@ class PausePoint:
             self._observer.closed(ended, result)
         if self._registry is not None:
             self._registry.closed(self)
-        if self.watcher is not None:
-            self.watcher.closed(ended)
+        if self.debugger is not None:
+            self.debugger.closed(ended)
 
     def happened(self, what: Exchange | Step) -> None:
         if self._observer is not None and isinstance(what, Step):
             self._observer.moved(what)
-        if self.watcher is not None:
-            self.watcher.happened(what)
+        if self.debugger is not None:
+            self.debugger.happened(what)
 
 
-def _said(own: asyncio.Future[Any], reply: Any) -> bool:
-    return own.done() and not own.cancelled() and own.exception() is None and own.result() is reply
+def questions(kind: type) -> bool:
+    """Are requests of this type answered by a person?"""
+    return hasattr(kind, "question_id") or "question_id" in getattr(kind, "__dataclass_fields__", ())

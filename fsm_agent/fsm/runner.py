@@ -10,13 +10,14 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from types import GeneratorType
 from typing import Any
 
 from fsm_agent.errors import ForbiddenChange, JournalError, UndeclaredEvent
 from fsm_agent.fsm.journal import UNKNOWN, Exchange, Journal, Step
 from fsm_agent.fsm.machine import Machine, Move
+from fsm_agent.fsm.pipeline import Perform
 from fsm_agent.fsm.standing import Standing
 from fsm_agent.fsm.table import CRASHED, Row
 from fsm_agent.fsm.turn_protocol import RunnableTurn
@@ -28,7 +29,6 @@ log = logging.getLogger(__name__)
 __all__ = ["CRASHED", "Exchange", "Perform", "RunnableTurn", "Runner", "State", "Step"]
 
 State = Callable[[Any], Generator[Any, Any, str | None]]
-Perform = Callable[[Any], Awaitable[Any]]
 
 
 class Stepping(ABC):

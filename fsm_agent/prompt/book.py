@@ -54,7 +54,8 @@ async def nothing() -> Recalled:
 class Sources:
     """What a prompt is made from. ``recall`` is asked only when one is built. ``window`` in tokens.
     ``speaker``: the agent whose prompt it is, where it is not the one that the session began with.
-    ``built_in``: it has tools of ours."""
+    ``built_in``: it has tools of ours. ``extensions``: lines of the prompt by the name of the extension that
+    adds them."""
 
     home: Path
     workdir: Path
@@ -66,6 +67,7 @@ class Sources:
     window: int | None = None
     speaker: str = ""
     recall: Callable[[], Awaitable[Recalled]] = nothing
+    extensions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def machine(self) -> bool:
@@ -149,6 +151,7 @@ def _inputs(sources: Sources, system_message: str) -> _Read:
         ),
         "system message": system_message,
         "project": _project(sources, cap, found.notices),
+        **{f"extension {name}": text for name, text in sources.extensions.items()},
     }
     found.notices += skills.notices
     return found

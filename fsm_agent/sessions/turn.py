@@ -97,6 +97,11 @@ class DurableTurn(Stepping, Generic[Result]):
         """The name of the state that the turn is in."""
         return self._state.state
 
+    @property
+    def pipeline(self) -> Any:
+        """What performs the requests of the turn; ``print`` lists its layers."""
+        return self._runner.perform
+
     def snapshot(self) -> dict[str, Any]:
         """State, counters, limits and facts as plain values; a copy."""
         return self._state.dump()
@@ -123,10 +128,10 @@ class DurableTurn(Stepping, Generic[Result]):
             ):
                 if not (self._holding or self._runner.ended):
                     await self._enter()
-                if self.gate.watcher is not None:
-                    await self.gate.watcher.passing()
+                if self.gate.debugger is not None:
+                    await self.gate.debugger.passing()
                 # a move that people look at is on disk before they see it
-                self._log.looked_at = not self._running_on or self.gate.watcher is not None
+                self._log.looked_at = not self._running_on or self.gate.debugger is not None
                 happened = await self._runner.step_into()
                 if isinstance(happened, Step):
                     self.steps.append(happened)

@@ -374,6 +374,7 @@ class DelegationSettings(Group):
 
 
 Usd = Annotated[float, Field(gt=0, le=1_000_000)]
+ExtensionName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
 ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*:\S.*$")]
 PerMillion = Annotated[float, Field(ge=0, le=100_000)]
 
@@ -761,7 +762,8 @@ class Settings(BaseSettings):
     an answer. ``output_mode``: how a model is asked for an answer of a type: held to it by its provider,
     by a call of a tool, by words, or what it does best. ``properties``: what is done when a turn
     breaks a property of its table (``fsm-agent verify`` proves them): nothing, a line in the log, or the turn
-    ends. ``prices``: of models by ``<provider>:<model>``, before the list prices.
+    ends. ``prices``: of models by ``<provider>:<model>``, before the list prices. ``extensions``: installed
+    extensions that agents have, by name, each with its own settings (``fsm_agent.extension``).
 
     Names of settings in groups may also be joined by dots: ``Settings.of({"limits.turn.usd": 1})``. Raises
     ``ConfigError`` (one line: what, given, allowed) for an unknown name or a value out of range.
@@ -823,6 +825,7 @@ class Settings(BaseSettings):
     parts: PartSettings = PartSettings()
     request: RequestSettings = RequestSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    extensions: dict[ExtensionName, dict[str, JsonValue]] = {}
 
     def __init__(self, **given: Any) -> None:
         given = dict(_spelled_out(given))

@@ -108,14 +108,14 @@ def scan(text: str, *, strict: bool = False) -> tuple[str, ...]:
     ``strict``, for text that has no business with either: code blocks and authorised requests count too. The
     reasons never quote the text. The last answers are remembered, because the same files are read at every
     turn."""
-    words = text if text.isascii() else _INVISIBLE.sub("", text).translate(_ascii())
+    words = text if text.isascii() else _INVISIBLE.sub("", text).translate(ascii_meant())
     found = [*_unicode(text), *_reasons(WORDS, words if strict else _AUTHORISED.sub(" ", words))]
     outside_code = words if strict else _CODE.sub(lambda match: "\n" * match[0].count("\n"), words)
     return (*found, *_reasons((TAGS,), outside_code))
 
 
 @cache
-def _ascii() -> dict[int, str]:
+def ascii_meant() -> dict[int, str]:
     """What characters stand for. Normalising whole texts would take a minute for a long row of accents."""
     codes = (code for first, last in _LIKE_ASCII for code in range(first, last + 1))
     spaces = dict.fromkeys((11, 133, 8232, 8233), " ")

@@ -28,12 +28,13 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.conversation.messages import ModelReply, Usage
 from fsm_agent.conversation.result import TurnUsage
+from fsm_agent.fsm.pipeline import Layer, Perform
 from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.runtime.registry import TRACE_HEADERS
 from fsm_agent.support.texts import one_line
 from fsm_agent.telemetry import contents
 from fsm_agent.telemetry import conventions as names
-from fsm_agent.telemetry.spans import Perform, Spans, TracedTurn, headers_of
+from fsm_agent.telemetry.spans import Spans, TracedTurn, headers_of
 
 FAILED = ("error", "timeout", "unknown")
 """Outcomes of a tool that are errors; the others were somebody's decision."""
@@ -55,9 +56,13 @@ class RequestSpans:
             AnswerProgram: self._answered,
         }
 
-    def performing(self, request: Any, perform: Perform) -> Awaitable[Any]:
-        """The reply of a request, performed in the context of its span, or of the state's."""
-        return self._traced.get(type(request), self._plain)(request, perform)
+    @property
+    def layer(self) -> Layer:
+        """Return what performs each request in the context of its span, or of the state's."""
+        return Layer("telemetry", self._performed)
+
+    def _performed(self, request: Any, turn: Any, call_next: Perform) -> Awaitable[Any]:
+        return self._traced.get(type(request), self._plain)(request, call_next)
 
     def first_chunk(self) -> None:
         """The model that is asked now has begun to answer."""
@@ -66,14 +71,14 @@ class RequestSpans:
             self._chat.tell({names.FIRST_CHUNK: seconds})
             self._spans.instruments.began_to_answer(seconds, self._chat.attributes)
 
-    async def _plain(self, request: Any, perform: Perform) -> Any:
+    async def _plain(self, request: Any, call_next: Perform) -> Any:
         token = contexts.attach(self.context)
         try:
-            return await perform(request)
+            return await call_next(request)
         finally:
             contexts.detach(token)
 
-    async def _called(self, request: CallModel, perform: Perform) -> Any:
+    async def _called(self, request: CallModel, call_next: Perform) -> Any:
         turn = self._turn
         runtime = turn.setup.runtime if request.auxiliary is None else turn.setup.auxiliary[request.auxiliary]
         about = {
@@ -92,7 +97,7 @@ class RequestSpans:
             self._chat = chat
             token = TRACE_HEADERS.set(headers_of()) if self._spans.propagate else None
             try:
-                reply = await perform(request)
+                reply = await call_next(request)
             finally:
                 self._chat = None
                 if token is not None:
@@ -121,7 +126,7 @@ class RequestSpans:
         if reply.usage is not None:
             self._spans.instruments.used(reply.usage, chat.attributes)
 
-    async def _ran(self, request: RunTool, perform: Perform) -> Any:
+    async def _ran(self, request: RunTool, call_next: Perform) -> Any:
         about = {
             **self.about(),
             names.OPERATION: names.EXECUTE_TOOL,
@@ -133,14 +138,14 @@ class RequestSpans:
         with self.opened(f"{names.EXECUTE_TOOL} {request.name}", about, measured=True) as tool:
             if self._spans.contents:
                 tool.tell({names.TOOL_ARGUMENTS: contents.as_json(dict(request.arguments))})
-            reply = await perform(request)
+            reply = await call_next(request)
             self._came(tool, reply)
             return reply
 
-    async def _answered(self, request: AnswerProgram, perform: Perform) -> Any:
+    async def _answered(self, request: AnswerProgram, call_next: Perform) -> Any:
         about = {**self.about(), names.TOOL_CALL_ID: request.call_id}
         with self.opened(names.PROGRAM, about) as program:
-            reply = await perform(request)
+            reply = await call_next(request)
             self._came(program, reply)
             return reply
 
@@ -155,18 +160,18 @@ class RequestSpans:
         if reply.status in FAILED:
             tool.failed(reply.status)
 
-    async def _waited(self, request: Wait, perform: Perform) -> Any:
+    async def _waited(self, request: Wait, call_next: Perform) -> Any:
         with self.opened(names.WAIT, self.about()) as wait:
-            reply: Waited = await perform(request)
+            reply: Waited = await call_next(request)
             wait.tell({names.FSM_WAITED: reply.seconds})
             return reply
 
-    async def _asked(self, request: AskApproval, perform: Perform) -> Any:
+    async def _asked(self, request: AskApproval, call_next: Perform) -> Any:
         about = {**self.about(), names.TOOL_CALL_ID: request.call_id}
         with self.opened(
             f"{names.APPROVAL} {request.name}", {**about, names.TOOL_NAME: request.name}
         ) as asked:
-            reply = await perform(request)
+            reply = await call_next(request)
             if isinstance(reply, Approval):
                 asked.tell({names.FSM_GRANTED: reply.granted})
             else:

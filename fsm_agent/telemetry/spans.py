@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -17,7 +17,6 @@ from fsm_agent.telemetry import Telemetry
 from fsm_agent.telemetry import conventions as names
 from fsm_agent.telemetry.instruments import Instruments
 
-Perform = Callable[[Any], Awaitable[Any]]
 TEXT = TraceContextTextMapPropagator()
 TRACEPARENT = "traceparent"
 

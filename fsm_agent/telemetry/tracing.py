@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from fsm_agent.telemetry.spans import Perform, Spans, TracedTurn
+from fsm_agent.fsm.pipeline import Layer
+from fsm_agent.telemetry.spans import Spans, TracedTurn
 from fsm_agent.telemetry.turn_spans import TurnSpans, compacting
 
 
@@ -16,6 +17,6 @@ class Tracing(Spans):
         """Return what observes this turn; see there."""
         return TurnSpans(self, turn, handed)
 
-    def compacting(self, turn: TracedTurn, perform: Perform) -> AbstractContextManager[Perform]:
-        """Around a compaction outside of a turn: a span, and what performs its requests in it."""
-        return compacting(self, turn, perform)
+    def compacting(self, turn: TracedTurn) -> AbstractContextManager[Layer]:
+        """Around a compaction outside of a turn: a span, and the layer around its requests."""
+        return compacting(self, turn)

@@ -13,10 +13,11 @@ from opentelemetry.trace import Link
 from fsm_agent.conversation.parts import said
 from fsm_agent.conversation.result import TurnResult, words_of_model
 from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.pipeline import Layer
 from fsm_agent.telemetry import contents
 from fsm_agent.telemetry import conventions as names
 from fsm_agent.telemetry.request_spans import OpenSpan, RequestSpans, model_of, tokens_of
-from fsm_agent.telemetry.spans import Perform, Spans, TracedTurn, link_to, traceparent_of
+from fsm_agent.telemetry.spans import Spans, TracedTurn, link_to, traceparent_of
 
 COMPACTING = "Compress"
 """The state whose visits are compactions."""
@@ -36,7 +37,7 @@ class TurnSpans:
         self._whole: OpenSpan | None = None
         self._visit: OpenSpan | None = None
         self._compressions = 0
-        self.performing, self.first_chunk = self._requests.performing, self._requests.first_chunk
+        self.layer, self.first_chunk = self._requests.layer, self._requests.first_chunk
 
     def __del__(self) -> None:
         """Whoever made steps has let go of a turn that did not end."""
@@ -176,13 +177,12 @@ class TurnSpans:
 
 
 @contextmanager
-def compacting(spans: Spans, turn: TracedTurn, perform: Perform) -> Iterator[Perform]:
-    """A compaction that a person asks for: a span of its own, in which its requests are to be performed by
-    what the block is given."""
+def compacting(spans: Spans, turn: TracedTurn) -> Iterator[Layer]:
+    """A compaction that a person asks for: a span of its own, and the layer around its requests."""
     requests = RequestSpans(spans, turn)
     with requests.opened(names.COMPACT, {**requests.about(), names.FSM_STATE: COMPACTING}) as span:
         requests.context = trace.set_span_in_context(span.span)
-        yield lambda request: requests.performing(request, perform)
+        yield requests.layer
         for figures in turn.compaction.compressions:
             span.tell(compaction_of(figures))
             spans.instruments.compacted("manual")

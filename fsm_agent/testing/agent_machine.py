@@ -27,7 +27,7 @@ from fsm_agent.composition.turn_table import TURN
 from fsm_agent.conversation.effects import Persist
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.fsm.journal import Exchange, Step
-from fsm_agent.fsm.pause_point import Perform
+from fsm_agent.fsm.pipeline import Perform
 from fsm_agent.fsm.runner import CRASHED
 from fsm_agent.fsm.table import Row
 from fsm_agent.fsm.verify.reachability.cover import Script
@@ -163,7 +163,7 @@ class AgentMachine(RuleBasedStateMachine):
         self.turns += 1
         history = data.draw(st.none() | histories() | LONG, label="history")
         self.turn = self.agent.start("go", conversation_history=history)
-        self.turn.gate.watcher = self
+        self.turn.gate.attach(self)
         self.taken, self.visits = [], []
         self._sent = sum(len(port.sent) for port in self._ports)
         self._served = sum(port.served_usage.total for port in self._ports)
@@ -237,12 +237,12 @@ class AgentMachine(RuleBasedStateMachine):
     async def passing(self) -> None:
         """Lets the turn pass."""
 
-    async def performing(self, request: Any, perform: Perform) -> Any:
+    async def performing(self, request: Any, turn: Any, call_next: Perform) -> Any:
         """Raises a bug where one is wanted, but for what is being stored: that is not the states' affair."""
         if self._bug and not isinstance(request, Persist):
             self._bug = False
             raise RuntimeError("a bug, as the machine wants it")
-        return await perform(request)
+        return await call_next(request)
 
     def happened(self, what: Exchange | Step) -> None:
         """Nothing to do."""

@@ -205,7 +205,7 @@ async def test_cancel_ends_the_turn_and_the_prompts_behind_it(tmp_path: Path) ->
         first = asyncio.ensure_future(session.prompt("tell"))
         await until_so(lambda: "dark" in editor.text)
         second = asyncio.ensure_future(session.prompt("more"))
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0)  # it is on its way, before the other order
         await session.agent.cancel(session_id=session.session)
         assert [(await one).stop_reason for one in (first, second)] == ["cancelled"] * 2
         assert (await session.prompt("again")).stop_reason == "end_turn"

@@ -410,8 +410,8 @@ def test_time_that_a_person_took_before_a_resume_does_not_count(tmp_path: Path) 
         c.execute("UPDATE transitions SET seconds = 100 WHERE seq = 1")
         c.execute("UPDATE transitions SET seconds = 20 WHERE seq = 2")
         c.execute(
-            "INSERT INTO effects SELECT turn, 0, 99, 0, state, 'AskApproval', name, class, key, status, request, reply,"
-            " at, 9999, origin FROM effects LIMIT 1"
+            "INSERT INTO effects SELECT turn, 0, 99, 0, state, 'AskApproval', name, class, key, status, request, request_crc,"
+            " reply, reply_crc, at, 9999, origin FROM effects LIMIT 1"
         )
 
     asyncio.run(store.written(waited))

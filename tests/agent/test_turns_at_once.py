@@ -187,7 +187,7 @@ ROOT = Path(__file__).parents[2]
 
 @tool(concurrency="parallel", effect="pure")
 async def look(n: int) -> dict[str, int]:
-    await asyncio.sleep(0.001)
+    await asyncio.sleep(0)
     return {"n": n}
 
 

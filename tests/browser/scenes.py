@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -130,7 +129,7 @@ def lengthened(store: Store, turn_id: str, moves: int) -> int:
         c.execute("DELETE FROM transitions WHERE turn = ?", (turn_id,))
         c.executemany(
             f"INSERT INTO transitions (turn, seq, {columns}) VALUES (?, ?{', ?' * 10})",
-            [(turn_id, seq, *row[:-1], json.dumps({})) for seq, row in enumerate(whole, 1)],
+            [(turn_id, seq, *row[:-1], "{}") for seq, row in enumerate(whole, 1)],
         )
         c.execute("UPDATE turns SET seq = ? WHERE id = ?", (len(whole), turn_id))
         return len(whole)

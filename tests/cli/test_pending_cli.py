@@ -14,6 +14,7 @@ import pytest
 from fsm_agent import ResultLater, TurnSuspended, WakeAt, tool
 from fsm_agent.testing import ScriptedServer, call, text, tools
 from tests.helpers.store_homes import agent
+from tests.helpers.waiting import until
 
 Cli = Callable[..., tuple[int, str, str]]
 SUSPEND = ("--set", "approval.unanswered=suspend")
@@ -100,7 +101,7 @@ def test_a_result_comes_from_a_file(cli: Cli, home: Path, tmp_path: Path) -> Non
 def test_a_time_that_has_come_lets_its_turn_go_on(cli: Cli, home: Path) -> None:
     item = suspended(home, call("nap", {"seconds": 0.2}), nap)
     with ScriptedServer([text("rested")]) as server:
-        time.sleep(max(0.0, item.due - time.time()) + 0.01)
+        until(lambda: time.time() > item.due, "its time")
         code, out, _ = cli("pending", "run", *options(server))
     assert code == 0
     assert "rested" in out

@@ -424,9 +424,13 @@ def test_a_stored_address_of_another_machine_is_not_believed(cli: Cli, home: Pat
     store = Store(home)
     start = '{"runtime": {"provider": "local", "model": "m", "base_url": "http://evil.example/v1"}}'
     store.database.write(
-        lambda c: c.execute("UPDATE turns SET start = json_patch(start, ?)", (start,)) and None
+        lambda c: (
+            c.execute("UPDATE turns SET start = json_patch(start, ?), start_crc = NULL", (start,)) and None
+        )
     )
-    store.database.write(lambda c: c.execute("UPDATE transitions SET delta = '{}'") and None)
+    store.database.write(
+        lambda c: c.execute("UPDATE transitions SET delta = '{}', delta_crc = NULL") and None
+    )
     store.close()
     code, _, err = cli("sessions", "resume", turn)
     assert code == 2

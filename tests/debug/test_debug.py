@@ -23,7 +23,7 @@ from fsm_agent.testing import call, text, tools
 from fsm_agent_states.table import TURN
 from tests.debug.conftest import Desk
 from tests.helpers.debugging import ended, give, next_held
-from tests.helpers.waiting import PATIENCE, until
+from tests.helpers.waiting import PATIENCE, until, until_so
 
 SENT = "BuildMessages.built/3"
 ROUNDS = ("Prepare.ready", SENT, "CallLLM.tools", "ExecuteTools.done", SENT, "CallLLM.text")
@@ -106,8 +106,7 @@ def test_a_turn_that_somebody_runs_in_this_process_is_attached_to(desk: Desk) ->
     async def both() -> None:
         turn = desk.agent(settings={"max_iterations": 300}).start("look often")
         running = asyncio.create_task(turn.arun())
-        while len(turn.steps) < 3:
-            await asyncio.sleep(0.001)
+        await until_so(lambda: len(turn.steps) > 2, "three moves")
         debugger = Debugger.attach(desk.workshop.store, turn.id)
         assert debugger.status.phase == "running"
         debugger.order("pause")

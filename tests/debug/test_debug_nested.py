@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2 as httpx
 import pytest
@@ -15,11 +17,14 @@ import pytest
 from examples import nested, order, parallel
 from fsm_agent.debug import Debugger, DebugSession
 from fsm_agent.debug.core.manual import played
+from fsm_agent.debug.dap.context import EditorContext
+from fsm_agent.debug.dap.events import EventTranslator
+from fsm_agent.debug.dap.protocol import Outbox
 from fsm_agent.errors import ConfigError
 from tests.helpers.dap_editor import editing, workshop_of
 from tests.helpers.debugging import ended, give
 from tests.helpers.processes import environment
-from tests.helpers.waiting import until
+from tests.helpers.waiting import until, until_so
 
 
 @contextlib.contextmanager
@@ -103,17 +108,18 @@ def test_each_branch_is_looked_into_alone(tmp_path: Path) -> None:
 
 
 def test_pausing_a_turn_pauses_what_its_state_runs(tmp_path: Path) -> None:
-    begun = asyncio.Event()
+    begun, asked = threading.Event(), threading.Event()
 
     async def slow(seconds: float) -> None:
         begun.set()
-        await asyncio.sleep(0.01)
+        await until_so(asked.is_set, "the order")
 
     session = DebugSession.of_workflow(parallel.workflow(tmp_path, sleep=slow))
     debugger = session.start("a")
     debugger.order("continue")
     until(begun.is_set, "a request")
     debugger.order("pause")
+    asked.set()
     until(lambda: debugger.status.phase == "paused", "its stop")
     assert debugger.status.text.startswith("inside") or debugger.status.seq or debugger.visit(0)
     debugger.order("continue")
@@ -240,6 +246,21 @@ def test_an_editor_steps_into_an_inner_turn_as_a_thread(tmp_path: Path) -> None:
         assert editor.stopped(threadId=1)["description"] == "Order –sent→ Closed"
         assert editor.stack(1)[0]["source"]["path"] == nested.__file__
         editor.ask("disconnect")
+
+
+def test_an_editor_is_told_of_an_inner_turn_that_paused_before_it_was_listened_to(tmp_path: Path) -> None:
+    """It is found while its outer turn is taken to run: what the engine said of it was said to nobody."""
+    sent: list[Any] = []
+    with shop(tmp_path) as session:
+        context = EditorContext(session, Outbox(sent.append), hear=lambda thread, event: None)
+        outer = context.open(session.start("LAMP"))
+        give(outer.debugger, "into")
+        inner = session.open(outer.debugger.status.inner[0])
+        until(lambda: inner.status.phase == "paused", "the inner turn")
+        EventTranslator(context).look_round()
+        [stopped] = [one["body"] for one in sent if one.get("event") == "stopped"]
+    assert stopped["threadId"] != outer.id
+    assert context.threads.get(stopped["threadId"]).debugger.id == inner.id
 
 
 def test_the_page_shows_the_table_of_the_turn_that_is_looked_into(tmp_path: Path) -> None:

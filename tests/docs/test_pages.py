@@ -34,6 +34,7 @@ RUN = (
     "docs/debugger.md",
     "docs/debugger-editors.md",
     "docs/diagrams.md",
+    "docs/extensions.md",
     "docs/hooks.md",
     "docs/mcp.md",
     "docs/output.md",

@@ -41,7 +41,7 @@ from fsm_agent.fsm.properties import (
 )
 from fsm_agent.fsm.table import Counter, Row, Table, left
 from fsm_agent.fsm.verify import examine
-from fsm_agent.fsm.verify.properties import PropertyVerdict, _Product, _verdict, judge
+from fsm_agent.fsm.verify.properties import Product, PropertyVerdict, judge, verdict_of
 from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
 from fsm_agent.testing import assert_properties, play
 from fsm_agent_states.table import TURN
@@ -344,7 +344,7 @@ def test_what_a_budget_forbids_is_proved_where_the_graph_does_not_know_it() -> N
     assert "with what is spent" in found.basis
     given_back = changed(courier(), "Drive.broken/1", resets=("tries",))
     for table, breaks in ((courier(), False), (given_back, True)):
-        steps = _Product(table).steps(claimed, exact=True)
+        steps = Product(table).steps(claimed, exact=True)
         assert steps is not None
         assert (BROKEN in steps) is breaks
 
@@ -412,5 +412,5 @@ BREAKING: list[tuple[str, dict[str, object]]] = [
 def test_each_property_of_the_turn_can_be_broken(number: int) -> None:
     claimed = TURN.properties[number]
     wrong = changed(replace(TURN, properties=(claimed,)), BREAKING[number][0], **BREAKING[number][1])
-    found = _verdict(_Product(wrong), claimed)
+    found = verdict_of(Product(wrong), claimed)
     assert found.verdict != "proved", claimed.says

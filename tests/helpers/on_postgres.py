@@ -22,7 +22,7 @@ PLACE = "FSM_AGENT_TEST_POSTGRES_AT"
 OF_A_FILE_ALONE = {
     "test_store_damaged.py": "what a disk does to a file, and what its checks find",
     "test_store_broken.py": "what a file says that fails or is damaged; a server's turns stop instead: test_postgres.py",
-    "test_store_of_before.py": "files of earlier versions",
+    "test_schema.py": "files of other formats; test_postgres.py has databases of other formats",
     "test_writer.py": "how SQLite takes transactions back; test_postgres.py has the same of PostgreSQL",
     "test_crowd.py": "the crowd looks into the file itself; test_postgres.py has turns taken over",
     "test_search.py::test_two_may_index_at_once": "a full-text table of SQLite",

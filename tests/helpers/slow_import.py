@@ -13,6 +13,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Self
 
+from tests.helpers.waiting import until_so
+
 LIMIT = 5.0
 """Seconds after which the gate gives way to a loop that is held up by the import and cannot open it."""
 
@@ -59,12 +61,6 @@ class SlowImport(MetaPathFinder, Loader):
             self._loader.exec_module(module)
 
 
-async def begun(gate: SlowImport) -> None:
-    async with asyncio.timeout(60):
-        while not gate.begun.is_set():
-            await asyncio.sleep(0.001)
-
-
 class Ticker:
     """``longest``: seconds between two moments in which the loop had time for others."""
 
@@ -95,7 +91,7 @@ async def scene(name: str) -> dict[str, Any]:
     with SlowImport("openai", real=True) as gate, ScriptedServer([text("one"), text("two")]) as server:
         first, second = (Agent("local:any", base_url=server.url, toolsets=[]) for _ in range(2))
         turns = [asyncio.ensure_future(first.arun("go"))]
-        await begun(gate)
+        await until_so(gate.begun.is_set, "the import")
         if name == "cancelled":
             turns.pop().cancel()
             await ticker.more()

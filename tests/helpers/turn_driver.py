@@ -32,7 +32,7 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.conversation.messages import ModelReply, Usage
 from fsm_agent.fsm.journal import Exchange, Step
-from fsm_agent.fsm.pause_point import Perform
+from fsm_agent.fsm.pipeline import Perform
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.settings.model import Settings
 from fsm_agent.testing import (
@@ -194,7 +194,7 @@ class Interferer:
 
     async def passing(self) -> None: ...
 
-    async def performing(self, request: Any, perform: Perform) -> Any:
+    async def performing(self, request: Any, turn: Any, call_next: Perform) -> Any:
         if self.bug:
             self.bug = False
             raise InjectedBug("as the script wants it")
@@ -204,7 +204,7 @@ class Interferer:
             self._interrupt()
         if isinstance(request, CheckMessage | CheckAnswer | CheckLimits):
             return self._checked(request)
-        reply = await perform(request)
+        reply = await call_next(request)
         if isinstance(reply, Opened) and self.checks:
             return replace(reply, checks=Checks(message=True, answer=True, limits=True))
         if isinstance(reply, ToolOutcome) and self.event == "handed_over":
@@ -285,7 +285,7 @@ class Driver:
         script = self.script
         turn = self.agent.start(self._message(), conversation_history=self._history())
         interferer = Interferer(lambda: self.agent.interrupt("stop it"))
-        turn.gate.watcher = interferer
+        turn.gate.attach(interferer)
         if script.facts[0].breaker_open:
             self.agent._services.silences = 1
         facts = TurnFacts(self.config)

@@ -114,17 +114,19 @@ def test_words_beside_calls_are_no_answer_where_answers_are_looked_at(
 
 
 def test_a_guardrail_beside_the_request_wins_over_its_reply_and_is_asked_once(tmp_path: Path) -> None:
-    begun = asyncio.Event()
+    begun, replied = asyncio.Event(), asyncio.Event()
 
     async def slow(context: RunContext[Any], words: str) -> Block:
         begun.set()
-        await asyncio.sleep(0.05)
+        await replied.wait()
         return Block("no")
 
     class Model(ScriptedModel):
         async def call(self, request: Any, sink: Any) -> Any:
             await begun.wait()  # both are under way at the same time, or this never ends
-            return await super().call(request, sink)
+            reply = await super().call(request, sink)
+            replied.set()
+            return reply
 
     model = Model([text("an answer"), text("fine")])
     agent = Agent(model, toolsets=[], home=tmp_path, input_guardrails=[Guardrail(slow, beside=True)])

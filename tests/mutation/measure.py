@@ -453,7 +453,7 @@ def chosen_mutants(given: argparse.Namespace) -> tuple[list[Mutant], list[Result
     return [*sample(candidates, count, seed, given.tree), *table_mutants(source, given.tables)], []
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation.measure", allow_abbrev=False)
     parser.add_argument(
         "--tree", type=Path, default=ROOT, help="the checkout that is measured (default: this one)"
@@ -463,6 +463,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--changed", metavar="REVISION", help="those of lines that differ from it")
     parser.add_argument("--tables", type=int, default=0, help="how many edits of the turn's table besides")
     parser.add_argument("--again", type=Path, metavar="FILE", help="the mutants of an earlier run")
+    parser.add_argument("--missed", action="store_true", help="of these, only those that nothing found")
     parser.add_argument(
         "--seconds", type=float, default=4.0, help="CPU seconds of tests for a mutant (default: 4)"
     )
@@ -474,6 +475,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     given.tree = given.tree.resolve()
+    return given
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = options(arguments)
     chosen, gone = chosen_mutants(given)
     done = {one.id: one for one in gone}
     if given.to and given.to.exists():

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from tests.mutation.measure import Bench, Result, library, measured, sample, table, table_mutants
+from tests.mutation.measure import (
+    TABLE,
+    Bench,
+    Result,
+    chosen_mutants,
+    library,
+    measured,
+    options,
+    sample,
+    table,
+    table_mutants,
+)
 from tests.mutation.mutants import OPERATORS, mutants
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +101,21 @@ def test_a_seed_chooses_from_each_file_in_proportion(tmp_path: Path) -> None:
     assert len({mutant.id for mutant in chosen}) == 40
     assert chosen == sample(reversed(known.values()), 40, "first", tmp_path)
     assert chosen != sample(known.values(), 40, "second", tmp_path)
+
+
+def test_the_mutants_of_an_earlier_run_are_chosen_again(tmp_path: Path) -> None:
+    for name, text in ((TABLE, "TURN = 1\n"), ("fsm_agent/fsm/toy.py", SOURCE)):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    known = ["of another revision", *library(tmp_path), *(one.id for one in table_mutants("TURN = 1\n", 2))]
+    outcomes = ["killed" if at % 2 else "survived" for at in range(len(known))]
+    before = [asdict(Result(one, "", "", "", outcome)) for one, outcome in zip(known, outcomes, strict=True)]
+    kept = tmp_path / "before.json"
+    kept.write_text(json.dumps({"results": before}))
+    for missed in ([], ["--missed"]):
+        chosen, gone = chosen_mutants(options(["--tree", str(tmp_path), "--again", str(kept), *missed]))
+        assert [one.id for one in chosen] == (known[2::2] if missed else known[1:])
+        assert [(one.id, one.outcome) for one in gone] == [("of another revision", "gone")]
 
 
 TOY = {

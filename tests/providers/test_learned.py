@@ -173,7 +173,8 @@ def test_a_turn_that_came_in_a_file_teaches_nothing(tmp_path: Path, imported: bo
     with picky() as server:
         one = agent(server, tmp_path)
         handler = EffectHandler(one._services, one._turns.session(), imported=imported)
-        asyncio.run(handler(CloseTurn(lessons=(Lesson("local", "m", URL, "vision"),))))
+        close = handler.pipeline(None)
+        asyncio.run(close(CloseTurn(lessons=(Lesson("local", "m", URL, "vision"),))))
         one.close()
     assert len(facts(tmp_path).all()) == (not imported)
 

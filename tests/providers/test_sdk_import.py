@@ -18,7 +18,8 @@ from fsm_agent.providers.sdk_import import sdk_module
 from fsm_agent.providers.sdk_port import SdkPort
 from fsm_agent.testing import ScriptedModel, text
 from tests.helpers.ports import CHAT, Seen
-from tests.helpers.slow_import import LIMIT, SlowImport, Ticker, begun
+from tests.helpers.slow_import import LIMIT, SlowImport, Ticker
+from tests.helpers.waiting import until_so
 
 
 @pytest.mark.slow
@@ -61,7 +62,7 @@ def test_a_waiter_that_is_cancelled_leaves_the_import_to_the_others() -> None:
     async def play(gate: SlowImport) -> ModuleType:
         waiters = [asyncio.ensure_future(sdk_module("slow_left")) for _ in range(3)]
         ticker = Ticker()
-        await begun(gate)
+        await until_so(gate.begun.is_set, "the import")
         waiters[0].cancel()
         await ticker.more()
         gate.go.set()
@@ -91,7 +92,7 @@ def test_an_import_that_fails_is_told_to_all_who_wait_and_can_be_tried_again(err
 
     async def play(gate: SlowImport) -> None:
         waiters = [asyncio.ensure_future(sdk_module(name)) for _ in range(2)]
-        await begun(gate)
+        await until_so(gate.begun.is_set, "the import")
         gate.go.set()
         failures = await asyncio.gather(*waiters, return_exceptions=True)
         said = f"the SDK {name!r} cannot be imported: {type(error).__name__}: {error}"

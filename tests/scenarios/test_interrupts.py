@@ -113,8 +113,7 @@ def test_93_a_result_within_the_grace_is_recorded() -> None:
     def steady() -> str:
         """Ends by itself, a moment after it was told to."""
         interrupt()
-        while not cancelled():
-            time.sleep(0.005)
+        until(cancelled, "the interrupt")
         return "finished all the same"
 
     settings = {"tool": {"interrupt_grace": PATIENCE}}

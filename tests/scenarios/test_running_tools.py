@@ -188,7 +188,7 @@ def test_async_callbacks_run_in_order() -> None:
     heard: list[str] = []
 
     async def slow(text: str | None) -> None:
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
         heard.append(text or "|")
 
     play([text("one two three four")], callbacks={"stream_delta": slow})

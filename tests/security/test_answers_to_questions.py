@@ -22,7 +22,7 @@ from fsm_agent.settings.model import ApprovalSettings
 from fsm_agent.testing import FakeClock, call, text, tools
 from tests.debug.test_dap import asked_number
 from tests.helpers.dap_editor import Refused, editing, workshop_of
-from tests.helpers.waiting import PATIENCE
+from tests.helpers.waiting import PATIENCE, until
 from tests.security.test_authority import Desk
 
 TWICE = [tools(call("danger", {"name": "a"}, "c1")), tools(call("danger", {"name": "a"}, "c2")), text("end")]
@@ -39,15 +39,15 @@ def asked(desk: Desk) -> Debugger:
 def answered(debugger: Debugger, said: str) -> Status:
     (held,) = debugger.status.held
     debugger.order("answer", {"id": held["id"], "said": said})
-    return asyncio.run(ends_or_asks(debugger, held["id"]))
+    return ends_or_asks(debugger, held["id"])
 
 
-async def ends_or_asks(debugger: Debugger, before: int) -> Status:
-    async with asyncio.timeout(PATIENCE):
-        held: Any = ([], [before])
-        while (status := debugger.status).phase != "ended" and [one["id"] for one in status.held] in held:
-            await asyncio.sleep(0.005)
-    return status
+def ends_or_asks(debugger: Debugger, before: int) -> Status:
+    def asks(status: Status) -> bool:
+        return status.phase == "ended" or [one["id"] for one in status.held] not in ([], [before])
+
+    until(lambda: asks(debugger.status), "another question, or the end")
+    return debugger.status
 
 
 def test_a_yes_of_the_debugger_for_the_session_is_kept_as_any_person_s(tmp_path: Path) -> None:
@@ -110,17 +110,16 @@ def test_what_cannot_be_remembered_is_answered_once(tmp_path: Path) -> None:
 def test_nor_does_a_callback_remember_it(tmp_path: Path, said: str) -> None:
     """A name with a wildcard would stand for other tools too."""
     store = Store(tmp_path)
-    approvals = Approvals(
-        Callbacks({"approval": lambda asked: said}), FakeClock(), ApprovalSettings(), 0.01,
-        grants=Grants(lambda: store.database), workdir="/",
-    )  # fmt: skip
+    grants = Grants(lambda: store.database)
 
-    async def asks(name: str) -> bool:
+    async def asks(name: str, **callbacks: Any) -> bool:
+        approvals = Approvals(
+            Callbacks(callbacks), FakeClock(), ApprovalSettings(), 0.01, grants=grants, workdir="/"
+        )
         return (await approvals.ask(AskApproval("c1", name, {}), asyncio.Event())).granted
 
-    assert asyncio.run(asks("dr*")) is (said != "never")
-    assert Grants(lambda: store.database).all() == []
-    approvals._callbacks = Callbacks({})
+    assert asyncio.run(asks("dr*", approval=lambda asked: said)) is (said != "never")
+    assert grants.all() == []
     assert asyncio.run(asks("drop")) is asyncio.run(asks("dr*")) is False
     store.close()
 

@@ -20,9 +20,8 @@ from fsm_agent import Agent, tool
 from fsm_agent.cli import main
 from fsm_agent.debug import DebugSession
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.store import SqliteDatabase, Store
+from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.schema import VERSIONS
 from fsm_agent.sessions.store.transfer.export import export_session
 from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.testing import FakeClock, FakeMemory, ScriptedModel, ScriptedServer, call, repeat, text, tools
@@ -459,25 +458,6 @@ def test_an_external_memory_is_not_told_what_a_file_says(tmp_path: Path) -> None
     desk.agent.resume(turn).run()
     desk.agent.close()
     assert [one for one in memory.calls if one[0] in ("prefetch", "sync")] == own
-
-
-def test_a_turn_that_came_before_turns_were_marked_is_known_by_having_no_owner(tmp_path: Path) -> None:
-    class Before(SqliteDatabase):
-        versions = VERSIONS[:2]
-
-    old = Store(tmp_path, opened=Before)
-    session = "INSERT INTO sessions (id, created, touched) VALUES ('s', 0, 0)"
-    old.database.write(lambda c: c.execute(session) and None)
-    turn = (
-        "INSERT INTO turns (id, session, asked, state, digest, settings, start, began, moved, ended, owner)"
-        " VALUES (?, 's', 'go', 'ExecuteTools', '', '{}', '{}', 0, 0, ?, ?)"
-    )
-    for values in (("came", None, None), ("own", None, "a-process"), ("over", 1.0, None)):
-        old.database.write(lambda c, values=values: c.execute(turn, values) and None)
-    old.close()
-    journal = Desk(tmp_path).agent.journal
-    imports = {info.id: info.imported for info in journal.recent()}
-    assert imports == {"came": True, "own": False, "over": False}
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

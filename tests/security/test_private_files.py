@@ -13,7 +13,7 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.cli import main
-from fsm_agent.cli.prompt import _history
+from fsm_agent.cli.prompt import typed_before
 from fsm_agent.composition.services import HOME_FILES
 from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.sessions.store.schema import VERSIONS
@@ -79,7 +79,7 @@ def test_all_in_the_home_is_its_owners_alone(tmp_path: Path, capsys: Any) -> Non
     Store(home, opened=Newer).database.close()  # it makes a copy first
     assert main(["config", "set", "max_iterations", "7", "--home", str(home)]) == 0
     ServerLog(home / LOGS / "mcp-s.log", frozenset()).say("a line of a server")
-    history: Any = _history(home)
+    history: Any = typed_before(home)
     history.store_string("a prompt")
     there = {path.relative_to(home).parts[0] for path in home.rglob("*")}
     assert there >= {

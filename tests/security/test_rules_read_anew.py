@@ -102,7 +102,7 @@ def test_what_needed_no_yes_then_and_is_forbidden_now_does_not_run(tmp_path: Pat
 def test_a_turn_that_goes_on_keeps_its_limits_and_has_no_rules_of_its_own(tmp_path: Path) -> None:
     before = {"approval": {"bypass": True}, "max_iterations": 7}
     turn, _ = left_at(tmp_path, lambda happened: happened.state == "ExecuteTools", NOTE, settings=before)
-    found = Desk(tmp_path, settings=DENIED).agent.resume(turn)._state.settings  # type: ignore[attr-defined]
+    found = Desk(tmp_path, settings=DENIED).agent.resume(turn).gate.turn.settings  # type: ignore[attr-defined]
     assert (found.max_iterations, found.approval.bypass) == (7, False)
     assert found.approval.policy["note"] == "deny"
 
@@ -191,8 +191,22 @@ def test_a_call_that_was_harmless_is_repeated_only_as_it_was(
     store = Store(tmp_path)
     said = f'"name":"{name}","arguments":{arguments},"timeout":5.0,"effect":"pure","key":"k"'
     running = f'{{"is":"RunTool","call_id":"c1",{said}}}'
-    running_then = ("ExecuteTools", "RunTool", name, "pure", "k", "in_flight", running, None, 1.0, None, "")
-    row = f"INSERT OR REPLACE INTO effects VALUES ({','.join('?' * 15)})"
+    running_then = (
+        "ExecuteTools",
+        "RunTool",
+        name,
+        "pure",
+        "k",
+        "in_flight",
+        running,
+        None,
+        None,
+        None,
+        1.0,
+        None,
+        "",
+    )
+    row = f"INSERT OR REPLACE INTO effects VALUES ({','.join('?' * 17)})"
     store.database.write(lambda c: c.execute(row, (turn, 3, 7, 0, *running_then)) and None)
     store.close()
     desk = gone_on(tmp_path, turn, answer="once")

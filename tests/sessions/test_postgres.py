@@ -30,6 +30,7 @@ from fsm_agent.sessions.store.postgres.connecting import connected
 from fsm_agent.sessions.store.postgres.database import PostgresDatabase
 from fsm_agent.sessions.store.postgres.writer import WriterLink
 from fsm_agent.sessions.store.reports.spending import Spending
+from fsm_agent.sessions.store.schema import VERSIONS
 from fsm_agent.sessions.store.search.messages import search
 from fsm_agent.sessions.store.transfer.copying import copy_store
 from fsm_agent.sessions.store.transfer.export import export_session
@@ -481,20 +482,42 @@ def test_a_copy_of_which_something_is_lost_is_not_made(url: str, tmp_path: Path)
     there.close()
 
 
+def test_an_older_database_is_upgraded_in_place(url: str, tmp_path: Path) -> None:
+    class Newer(PostgresDatabase):
+        versions = (*VERSIONS, ("ALTER TABLE sessions ADD COLUMN mood TEXT NOT NULL DEFAULT 'good'",))
+
+    agent(url, tmp_path, [text("one")]).chat("first")
+    upgraded = Newer(url)
+    assert upgraded.select("SELECT mood FROM sessions") == [("good",)]
+    upgraded.close()
+    Newer(url).close()  # which is done once
+    with pytest.raises(StoreError, match="newer version"):
+        PostgresDatabase(url)
+
+
 # What is wrong is said in a line
 
 
 def test_what_is_wrong_is_one_line(server: PostgresServer, tmp_path: Path) -> None:
-    roles = ("CREATE ROLE visitor LOGIN", "CREATE SCHEMA closed", "CREATE SCHEMA later")
+    roles = (
+        "CREATE ROLE visitor LOGIN",
+        "CREATE SCHEMA closed",
+        "CREATE SCHEMA later",
+        "CREATE SCHEMA unreleased",
+    )
     server.execute(*roles, "GRANT USAGE ON SCHEMA closed TO visitor")
     later = PostgresDatabase(server.url("later"))
     later.write(lambda c: c.execute("UPDATE fsm_agent_format SET tables = 99") and None)
     later.close()
+    unreleased = PostgresDatabase(server.url("unreleased"))
+    unreleased.write(lambda c: c.execute("UPDATE fsm_agent_format SET tables = 9") and None)
+    unreleased.close()
     wrong = {
         "postgresql://me:hunter2@127.0.0.1:1/x": "is the server running",
         server.url(database="nowhere"): 'database "nowhere" does not exist',
         server.url("closed", user="visitor"): "needs the right to make and change tables",
         server.url("later"): "newer version of fsm-agent",
+        server.url("unreleased"): "by fsm-agent before 0.1.0 (format 9, this one reads from 10 on)",
         server.url(user="nobody"): 'role "nobody" does not exist',
         "postgresql://no.such.host.invalid/x": "cannot be used",
     }

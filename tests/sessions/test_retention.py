@@ -10,7 +10,7 @@ import pytest
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store, store_for
-from fsm_agent.sessions.store.reports.health import health
+from fsm_agent.sessions.store.health import health
 from fsm_agent.sessions.store.retention import old, remove
 from fsm_agent.sessions.store.search.messages import search
 from fsm_agent.testing import call, text, tools

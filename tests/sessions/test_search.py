@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.sealed import dumps, loads
+from fsm_agent.sessions.store.checksum import checked, loads
 from fsm_agent.sessions.store.search.fts5 import index_batch
 from fsm_agent.sessions.store.search.indexing import catch_up, keep_up, pending
 from fsm_agent.sessions.store.search.messages import SCAN, Among, search
@@ -184,11 +184,11 @@ def test_what_was_undone_or_put_aside_is_found_and_marked(tmp_path: Path) -> Non
     assert [hit.standing for hit in search(database, "okapi").hits] == ["current"]
     database.write(lambda c: c.execute("UPDATE messages SET active = 0 WHERE number = 1") and None)
     assert [hit.standing for hit in search(database, "okapi").hits] == ["put aside"]
-    ((body,),) = database.select("SELECT body FROM messages WHERE number = 1")
-    summary = dumps(loads(body) | {"summary": True})
-    as_summary = "UPDATE messages SET active = ?, body = ? WHERE number = 1"
+    (body,) = database.select("SELECT body, body_crc FROM messages WHERE number = 1")
+    summary = checked(loads(*body) | {"summary": True})
+    as_summary = "UPDATE messages SET active = ?, body = ?, body_crc = ? WHERE number = 1"
     for active, standing in ((0, "put aside"), (1, "summary")):
-        database.write(lambda c, active=active: c.execute(as_summary, (active, summary)) and None)
+        database.write(lambda c, active=active: c.execute(as_summary, (active, *summary)) and None)
         assert [hit.standing for hit in search(database, "okapi").hits] == [standing]
     one.close()
 

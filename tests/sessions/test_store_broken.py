@@ -17,9 +17,8 @@ from fsm_agent import Agent
 from fsm_agent.composition.options import DEFAULT_TOOLSETS
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store import SqliteDatabase, Store
-from fsm_agent.sessions.store.integrity import marked
-from fsm_agent.sessions.store.reports.health import health
-from fsm_agent.sessions.store.schema import VERSIONS
+from fsm_agent.sessions.store.health import health, marked
+from fsm_agent.sessions.store.schema import VERSIONS, newest
 from fsm_agent.testing import call, repeat, text, tools
 from tests.helpers.store_homes import agent, left_unfinished, process, unsafe_tool
 
@@ -111,12 +110,32 @@ def test_a_disk_that_fills_up_does_not_cost_the_answer(home: Path) -> None:
 @pytest.mark.slow
 def test_a_file_that_another_program_locks_is_one_line(home: Path) -> None:
     process(home, text("one")).chat("first")
-    with sqlite3.connect(home / "sessions.db", isolation_level=None) as other:
+    with contextlib.closing(sqlite3.connect(home / "sessions.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(StoreError, match=r"sessions\.db cannot be used: another program holds its lock"):
             process(home, text("two")).chat("second")
         other.execute("ROLLBACK")
     assert process(home, text("two")).chat("second") == "two"
+
+
+def test_a_file_that_cannot_be_used_leaves_no_connection_open(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unlucky(SqliteDatabase):
+        """Its tables cannot be brought to its version."""
+
+        versions = (*VERSIONS, ("nonsense",))
+
+    process(home, text("one")).chat("first")
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: opened.append(connect(*a, **k)) or opened[-1])
+    with pytest.raises(StoreError, match="cannot be used"):
+        Store(home, opened=Unlucky).session("s-1")
+    assert len(opened) > 1
+    for connection in opened:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
 
 
 def test_a_home_that_is_no_directory_is_one_line(tmp_path: Path) -> None:
@@ -213,7 +232,7 @@ def test_a_whole_file_is_looked_at_without_being_changed(tmp_path: Path, cli: Cl
     agent([text("one")], tmp_path, session_id="s-2").chat("go")
     found = health(tmp_path)
     assert found is not None
-    assert (found.sessions, found.unfinished, found.version) == (2, 1, len(VERSIONS))
+    assert (found.sessions, found.unfinished, found.version) == (2, 1, newest(VERSIONS))
     assert found.size > 50_000
     out = cli("doctor", "--home", str(tmp_path))[1]
     assert "ok       sessions       2 sessions, 1 turn unfinished, 0." in out

@@ -21,10 +21,9 @@ from hypothesis import strategies as st
 
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store import SqliteDatabase, Store
-from fsm_agent.sessions.store.integrity import look_through
-from fsm_agent.sessions.store.reports.health import health
+from fsm_agent.sessions.store.checksum import checked, loads
+from fsm_agent.sessions.store.health import health, look_through
 from fsm_agent.sessions.store.schema import VERSIONS
-from fsm_agent.sessions.store.sealed import LENGTH, dumps, loads, opened
 from fsm_agent.sessions.store.search.messages import search
 from fsm_agent.testing import call, text, tools
 from tests.helpers.store_homes import agent
@@ -253,48 +252,26 @@ JSON = st.recursive(
 @pytest.mark.slow
 @given(value=JSON)
 def test_a_text_is_read_as_it_was_written(value: Any) -> None:
-    text = dumps(value)
-    assert loads(text) == json.loads(text) == value
-    assert opened(text) == text[:-LENGTH]
-    assert loads(opened(text)) == value, "a text of before has no checksum"
+    text, crc = checked(value)
+    assert loads(text, crc) == json.loads(text) == value
+    assert loads(text, None) == value, "one written by hand has no checksum"
 
 
 @pytest.mark.slow
 @given(value=JSON, chosen=st.randoms())
 def test_no_flip_of_a_bit_is_passed_over(value: Any, chosen: random.Random) -> None:
-    content = dumps(value).encode()
+    text, crc = checked(value)
+    content = text.encode()
     for _ in range(8):
         flipped = bytearray(content)
         flipped[chosen.randrange(len(content))] ^= 1 << chosen.randrange(8)
         with pytest.raises((StoreError, UnicodeDecodeError)):
-            loads(flipped.decode())
+            loads(flipped.decode(), crc)
+        with pytest.raises(StoreError, match="its checksum does not fit"):
+            loads(text, crc ^ 1 << chosen.randrange(32))
 
 
-# Files of before, and the cost
-
-
-def test_a_file_without_checksums_and_mark_is_read_and_marked(home: Path) -> None:
-    path = home / "sessions.db"
-    with contextlib.closing(sqlite3.connect(path)) as c:
-        c.execute("PRAGMA application_id = 0")
-        c.execute("PRAGMA user_version = 2")
-        c.execute("DROP INDEX turns_by_session")
-        c.execute("CREATE INDEX turns_by_session ON turns(session, began)")
-        for column in ("imported", "table_name", "rank", "number"):
-            c.execute(f"ALTER TABLE turns DROP COLUMN {column}")
-        for table in ("contents", "visits", "unreported", "pending", "queued"):
-            c.execute(f"DROP TABLE {table}")
-        c.execute("UPDATE messages SET body = RTRIM(body, ' ' || char(9) || char(10) || char(13))")
-        c.commit()
-    assert health(home) is not None
-    store = Store(home)
-    rows = agent([text("more")], home, store=store, session_id="s-1").run_conversation("and now?").messages
-    assert len(rows) == 26
-    store.close()
-    moved_in(path)
-    flip(path, 63)
-    with pytest.raises(StoreError, match="do not belong together"):
-        Store(home).session("s-1")
+# What looking costs
 
 
 def test_a_damaged_file_of_before_is_not_upgraded(home: Path) -> None:

@@ -169,7 +169,7 @@ def test_what_fails_only_at_the_commit_fails_alone(database: Small) -> None:
 
     def dangling(c: sqlite3.Connection) -> None:
         c.execute("PRAGMA defer_foreign_keys = ON")
-        c.execute("INSERT INTO transcripts VALUES ('nobody', 1, '[]')")
+        c.execute("INSERT INTO transcripts VALUES ('nobody', 1, '[]', NULL)")
 
     told = together(database, say("a"), dangling, say("b"))
     assert (told[0], told[2]) == ("a", "b")

@@ -154,7 +154,7 @@ def test_a_window_may_be_too_small_for_a_history_that_stays_as_it_is(tmp_path: P
         turn = agent.start("go", conversation_history=LONG)
         interferer = Interferer(lambda: None)
         interferer.checks = "unaffordable" in row
-        turn.gate.watcher = interferer
+        turn.gate.attach(interferer)
         while (step := LOOP.run(turn.step())) is not None:
             interferer.lost = "lost" in row and step.dest == "Compress"
             interferer.event = "unaffordable" if interferer.checks and step.dest == "Compress" else ""

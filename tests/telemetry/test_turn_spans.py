@@ -29,6 +29,7 @@ from fsm_agent.testing import (
     tools,
 )
 from tests.helpers.collected import Collected, collected, id_of, told, trace_of
+from tests.helpers.waiting import until_so
 
 WIRES = ("chat_completions", "codex_responses", "anthropic_messages")
 PARAGRAPH = "a paragraph of an earlier conversation, with facts in it. " * 12
@@ -209,9 +210,7 @@ def test_who_is_cancelled_leaves_no_span_open_and_goes_on_in_another_that_is_lin
         model = ScriptedModel([slow("a long answer", 3600), text("fine")], SystemClock())
         turn = Agent(model, toolsets=[], telemetry=seen.given).start("go")
         running = asyncio.ensure_future(turn.arun())
-        while "chat scripted" not in seen.open.names.values():
-            assert not running.done()
-            await asyncio.sleep(0.01)
+        await until_so(lambda: "chat scripted" in seen.open.names.values(), "the request")
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

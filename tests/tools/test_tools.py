@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -23,7 +22,7 @@ from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.scripted.clock import FakeClock
 from fsm_agent.tools import Tool, ToolFailure, ToolRunner, as_tool, cancelled, tool
-from tests.helpers.waiting import PATIENCE
+from tests.helpers.waiting import PATIENCE, until
 
 SENTINEL = object()
 
@@ -470,8 +469,7 @@ def test_a_late_thread_is_reported_at_once_and_told_to_stop() -> None:
     stopped, released = threading.Event(), threading.Event()
 
     def slow() -> None:
-        while not cancelled():
-            time.sleep(0.005)
+        until(cancelled, "the end of its time")
         stopped.set()
         released.wait()
 
@@ -508,8 +506,7 @@ def test_the_injected_clock_counts_too() -> None:
 
     def slow() -> None:
         clock.advance(100)
-        while not cancelled():
-            time.sleep(0.005)
+        until(cancelled, "the end of its time")
 
     outcome = run(slow, timeout=60, clock=clock)
     assert outcome.status == "timeout"
@@ -519,8 +516,7 @@ def test_the_injected_clock_counts_too() -> None:
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_result_within_the_grace_is_recorded(asynchronous: bool) -> None:
     def here() -> str:
-        while not cancelled():
-            time.sleep(0.005)
+        until(cancelled, "the end of its time")
         return "stopped cleanly"
 
     async def later() -> str:

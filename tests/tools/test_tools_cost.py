@@ -49,9 +49,7 @@ def test_a_thread_that_is_idle_does_the_next_job_until_it_ends() -> None:
     # idle threads are sent home
     workers = Workers()
     first = done_by(workers)
-    while first.is_alive():  # it says that it is idle a moment after its work
-        workers.rest()
-        time.sleep(0.001)
+    until(lambda: workers.rest() or not first.is_alive())  # it says that it is idle a moment after its work
     assert done_by(workers) is not first
     # jobs never wait for each other
     workers, together = Workers(), threading.Barrier(21, timeout=PATIENCE)

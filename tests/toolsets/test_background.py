@@ -19,7 +19,7 @@ from fsm_agent.conversation.history_rules import violations
 from fsm_agent.testing import ScriptedServer, call, repeat, text, tools
 from fsm_agent.testing.wirerows import chat_rows
 from tests.helpers.families import Lines, Stay, delegate, model, told
-from tests.helpers.waiting import PATIENCE, until
+from tests.helpers.waiting import PATIENCE, until, until_so
 
 ON: dict[str, Any] = {"delegation": {"background": True}, "poll": {"control": 0.02}}
 
@@ -55,8 +55,7 @@ class Door:
             """Wait."""
             self.entered.append(name)
             self.reached.set()
-            while not self.opened.is_set() and name not in self.free:
-                await asyncio.sleep(0.01)
+            await until_so(lambda: self.opened.is_set() or name in self.free, "the opening of the door")
             return "open"
 
         return wait_at

@@ -15,7 +15,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
 from tests.helpers.families import Lines, Stay, delegate, model, offered, told
-from tests.helpers.waiting import PATIENCE
+from tests.helpers.waiting import PATIENCE, until_so
 
 ONE: Lines = {"go": [delegate("a"), text("ok")], "a": [text("A")]}
 """One child that answers at once."""
@@ -377,8 +377,7 @@ def test_a_delegation_that_was_cut_off_goes_on_with_the_same_children(tmp_path: 
         turn = one.start("go")
         running = asyncio.ensure_future(turn.arun())
         await stay.reached.wait()
-        while not any(found.asked == "a" and found.ended for found in one.journal.recent()):
-            await asyncio.sleep(0.01)
+        await until_so(lambda: any(found.asked == "a" and found.ended for found in one.journal.recent()))
         running.cancel()
         await asyncio.wait({running})
         return turn.id

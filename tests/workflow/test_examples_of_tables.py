@@ -236,8 +236,8 @@ import os, signal, sys
 from pathlib import Path
 from examples import order
 
-flow, act, when, home = order.workflow(Path(sys.argv[1])), sys.argv[2], sys.argv[3], sys.argv[1]
-real = flow._perform
+home, act, when = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+real = order.services(home)
 
 async def dying(request):
     if request.act == act and when == "before":
@@ -247,8 +247,7 @@ async def dying(request):
         os.kill(os.getpid(), signal.SIGKILL)
     return reply
 
-flow._perform = dying
-flow.start(order.Order(["LAMP"], turn_id="order-1")).run()
+order.workflow(home, dying).start(order.Order(["LAMP"], turn_id="order-1")).run()
 """
 
 

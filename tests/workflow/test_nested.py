@@ -4,6 +4,7 @@ no run passes the bound."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -330,16 +331,13 @@ def test_an_interrupt_reaches_the_turns_inside(tmp_path: Path) -> None:
 
 def test_an_outer_turn_is_suspended_with_an_inner_one(tmp_path: Path) -> None:
     def flow(bank: Any) -> Workflow[Basket]:
-        made = basket(tmp_path)
-        orders = made._inner["order"]
-        real = orders._perform
+        real = order.services(tmp_path)
 
         async def perform(request: order.Do) -> Any:
             waits = bank and request.act == "charge" and request.items == ("LAMP",)
             return bank if waits else await real(request)
 
-        orders._perform = perform
-        return made
+        return basket(tmp_path, perform)
 
     with pytest.raises(TurnSuspended):
         flow(NotYet("result", "c1", "bank")).start(Basket(["DESK", "LAMP"], turn_id="b")).run()
@@ -363,10 +361,11 @@ def test_a_fork_runs_its_inner_turns_itself(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+from examples import order
 from fsm_agent.runtime.registry import ROW_HOOKS
 from tests.workflow import test_nested
 
-left, when, flow = int(sys.argv[2]), sys.argv[3], test_nested.basket(Path(sys.argv[1]))
+home, left, when, perform = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], None
 
 def count(*seen):
     global left
@@ -377,8 +376,7 @@ def count(*seen):
 if when == "row":
     ROW_HOOKS.append(count)
 else:
-    orders = flow._inner["order"]
-    real = orders._perform
+    real = order.services(home)
     async def perform(request):
         if when == "before":
             count()
@@ -386,8 +384,7 @@ else:
         if when == "after":
             count()
         return reply
-    orders._perform = perform
-flow.start(test_nested.Basket(["DESK", "LAMP"], turn_id="b")).run()
+test_nested.basket(home, perform).start(test_nested.Basket(["DESK", "LAMP"], turn_id="b")).run()
 """
 BASKET = Table(
     "basket", ("Look", "Buy", "Done"), "Done", (),
@@ -411,7 +408,7 @@ def look(turn: Basket) -> Generator[Any, Any, str]:
     return "seen"
 
 
-def basket(home: Path) -> Workflow[Basket]:
+def basket(home: Path, perform: Any = None) -> Workflow[Basket]:
     """Two orders at once, each of one item."""
 
     def take(turn: Basket, ended: Any) -> None:
@@ -420,13 +417,13 @@ def basket(home: Path) -> Workflow[Basket]:
     def begin(turn: Basket) -> list[order.Order]:
         return [order.Order([one]) for one in turn.items]
 
-    each = Nested(order.workflow(home), begin=begin, join=take)
+    each = Nested(order.workflow(home, perform), begin=begin, join=take)
     return Workflow(BASKET, {"Look": look, "Buy": each}, Basket, {}, home=home)
 
 
 def stored(home: Path) -> list[tuple[Any, ...]]:
     """Every move of every turn that is on disk, with its time."""
-    with sqlite3.connect(home / "sessions.db") as c:
+    with contextlib.closing(sqlite3.connect(home / "sessions.db")) as c:
         return c.execute("SELECT turn, seq, row, at FROM transitions ORDER BY turn, seq").fetchall()
 
 
@@ -464,9 +461,7 @@ def test_orders_at_once_survive_kill_9_each_where_it_was(point: int, when: str, 
 
 def test_a_branch_that_has_ended_is_not_run_again(tmp_path: Path) -> None:
     """Whoever ran both was cancelled when one had ended and the other had sent its parcel."""
-    flow, reached = basket(tmp_path), asyncio.Event()
-    orders = flow._inner["order"]
-    real = orders._perform
+    real, reached = order.services(tmp_path), asyncio.Event()
 
     async def perform(request: order.Do) -> Any:
         reply = await real(request)
@@ -476,8 +471,9 @@ def test_a_branch_that_has_ended_is_not_run_again(tmp_path: Path) -> None:
             await asyncio.Event().wait()
         return reply
 
+    flow = basket(tmp_path, perform)
+
     async def go() -> Any:
-        orders._perform = perform
         turn = flow.start(Basket(["DESK", "LAMP"], turn_id="b"))
         await cancelled(turn.arun(), reached)
         return await turn.arun()

@@ -107,15 +107,14 @@ def test_other_ways_of_watching_are_refused(tmp_path: Path) -> None:
 
 def test_the_order_says_that_a_bug_leaves_a_charge(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The known counterexample of the example happens, and is said."""
-    usual = order.workflow(tmp_path)
+    usual = order.services(tmp_path)
 
     async def perform(request: order.Do) -> Any:
         if request.act == "ship":
             raise RuntimeError("no van")
-        return await usual._perform(request)
+        return await usual(request)
 
-    flow = Workflow(order.TABLE, usual.kind.states, order.Order, perform, home=tmp_path)
-    result = flow.start(order.Order(["LAMP"])).run()
+    result = order.workflow(tmp_path, perform).start(order.Order(["LAMP"])).run()
     assert [step.row for step in result.steps] == ["Reserve.done", "Charge.done", "Ship.crashed"]
     known = next(claimed for claimed in order.TABLE.properties if claimed.known)
     assert warned(caplog) == [f"order: Ship.crashed breaks a property: {known.says}"]

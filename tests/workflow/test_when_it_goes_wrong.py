@@ -36,14 +36,14 @@ def acts(home: Path) -> list[str]:
 
 def shop(home: Path, after: Callable[[str], Any]) -> Workflow[order.Order]:
     """The example; ``after`` is called when an act was done, and awaited before it is answered."""
-    usual = order.workflow(home)
+    usual = order.services(home)
 
     async def perform(request: order.Do) -> Any:
-        reply = await usual._perform(request)
+        reply = await usual(request)
         await after(request.act)
         return reply
 
-    return Workflow(order.TABLE, usual.kind.states, order.Order, perform, begin=usual.begin, home=home)
+    return order.workflow(home, perform)
 
 
 class Stuck:
@@ -149,7 +149,7 @@ def test_nothing_is_done_that_cannot_be_written_down(broken_after: str, tmp_path
     result = turn.run()
     assert (result.exit, result.stored, result.problem) == ("sent", True, "")
     assert acts(tmp_path) == ["reserve", "charge", "ship"]
-    stored = Workflow(order.TABLE, flow.kind.states, order.Order, flow._perform, home=tmp_path).journal
+    stored = order.workflow(tmp_path).journal
     assert [step.row for step in stored.steps(turn.id)] == [step.row for step in result.steps]
     assert stored.info(turn.id).exit == "sent"
 

@@ -33,7 +33,8 @@ from fsm_agent.debug.core.pending_request import PERFORM, HeldKind, PendingReque
 from fsm_agent.debug.core.spending import spent_by
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Exchange, Step
-from fsm_agent.fsm.pause_point import PausePoint, Perform
+from fsm_agent.fsm.pause_point import PausePoint
+from fsm_agent.fsm.pipeline import Perform
 from fsm_agent.runtime.not_yet import NotYet
 
 MOST_NUMBERS = 900_000
@@ -73,7 +74,7 @@ class Controller:
     def at(cls, gate: PausePoint, *, paused: bool = True) -> Controller:
         """A new one, or the one that stands there only because the outer turn is debugged. Raises
         ``ConfigError`` when another debugger is there."""
-        there = gate.watcher
+        there = gate.debugger
         if isinstance(there, cls) and there._spare:
             there._spare = False
             if paused:
@@ -85,17 +86,18 @@ class Controller:
 
     def stand(self) -> None:
         """Take the place at the gate. Raises ``ConfigError`` when another debugger has it."""
-        if self.gate.watcher not in (None, self):
+        if self.gate.debugger not in (None, self):
             raise ConfigError(
                 "another debugger is attached to this turn already", self.gate.turn.turn_id, "one at a time"
             )
-        self.gate.watcher, self.gate.entering = self, self._enters
+        self.gate.attach(self)
+        self.gate.entering = self._enters
         for inner in self.gate.inner:
             self._enters(inner)
 
     def _enters(self, gate: PausePoint) -> None:
         """The state runs another turn: stand there too, unless somebody does."""
-        if gate.watcher is None:
+        if gate.debugger is None:
             inner = Controller(gate, paused=self._mode in ("into", "paused"))
             inner.stand()
             inner._spare = True
@@ -117,8 +119,9 @@ class Controller:
             if inner._spare:
                 inner.go_away()
         with self._lock:
-            if self.gate.watcher is self:
-                self.gate.watcher, self.gate.entering = None, lambda inner: None
+            if self.gate.debugger is self:
+                self.gate.attach(None)
+                self.gate.entering = lambda inner: None
             self._mode = "free"
             for held in self._held.values():
                 self._resolve(held, PERFORM)
@@ -206,24 +209,24 @@ class Controller:
                 self._tell("paused", reason=self._reason, text=self._text, breakpoints=list(self._met))
             await self._wake.wait()
 
-    async def performing(self, request: Any, perform: Perform) -> Any:
+    async def performing(self, request: Any, turn: Any, call_next: Perform) -> Any:
         kind = held_kind(request)
         if isinstance(request, AskApproval):
-            return await self._approval(request, perform)
+            return await self._approval(request, call_next)
         held = kind in self._hold or "request" in self._hold
         if kind != "event" and (not held or self._interrupted):
-            return await perform(request)
+            return await call_next(request)
         answer = await self._asked(kind, request)
         if isinstance(answer, PerformEdited):
-            return await perform(answer.request)
-        return await perform(request) if answer is PERFORM else answer
+            return await call_next(answer.request)
+        return await call_next(request) if answer is PERFORM else answer
 
-    async def _approval(self, request: AskApproval, perform: Perform) -> Any:
+    async def _approval(self, request: AskApproval, call_next: Perform) -> Any:
         """The turn's own rules come first, so that what nobody can approve stays forbidden. When they leave
         it to a person, the debugger is asked as well, and who answers first decides; until then it can only
         deny."""
         asked = self.gate.questions[request.call_id]
-        own, person = asyncio.ensure_future(perform(request)), asyncio.ensure_future(asked.wait())
+        own, person = asyncio.ensure_future(call_next(request)), asyncio.ensure_future(asked.wait())
         try:
             await asyncio.wait({own, person}, timeout=SETTLES, return_when=asyncio.FIRST_COMPLETED)
             if own.done() and not _nobody(own.result()):

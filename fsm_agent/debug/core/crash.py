@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from fsm_agent.debug.core.record import Record
+from fsm_agent.sessions.store.checksum import loads
 from fsm_agent.sessions.store.owners import Owners
-from fsm_agent.sessions.store.sealed import loads
 
 Resumed = Literal["in doubt", "again", "once more", "asked"]
 """What becomes of a request that was under way: never made again and reported as in doubt; made again,
@@ -57,14 +57,14 @@ def crash_of(record: Record, owners: Owners) -> Crash | None:
         return None
     with record.reading() as c:
         rows = c.execute(
-            "SELECT kind, name, class, at, request FROM effects WHERE turn = ? AND seq = ? AND status ="
-            " 'in_flight' ORDER BY ordinal, place",
+            "SELECT kind, name, class, at, request, request_crc FROM effects WHERE turn = ? AND seq = ?"
+            " AND status = 'in_flight' ORDER BY ordinal, place",
             (info.id, info.seq),
         ).fetchall()
     return Crash(info.state, info.seq, info.moved, tuple(_under_way(*row) for row in rows))
 
 
-def _under_way(kind: str, name: str, effect: str, begun: float, request: str) -> UnderWay:
+def _under_way(kind: str, name: str, effect: str, begun: float, request: str, crc: int | None) -> UnderWay:
     resumed: Resumed = "again"
     if kind == "CallModel":
         resumed = "once more"
@@ -72,4 +72,4 @@ def _under_way(kind: str, name: str, effect: str, begun: float, request: str) ->
         resumed = "asked"
     elif effect == "unsafe":
         resumed = "in doubt"
-    return UnderWay(kind, name, effect, begun, loads(request), resumed, WORDS[resumed])
+    return UnderWay(kind, name, effect, begun, loads(request, crc), resumed, WORDS[resumed])

@@ -7,6 +7,7 @@ then, so that move ``n + 1`` ends it. A forked turn has the moves of the turn it
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -25,7 +26,6 @@ from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.contents import delta_of, whole
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.rows import transcript
-from fsm_agent.sessions.store.sealed import loads
 
 EVERY = 256
 """Moves between two snapshots that are kept, so that looking anywhere costs at most so many deltas."""
@@ -168,8 +168,8 @@ class Record:
         """What the turn had taken by a position; children have their own."""
         if self._settings is None:
             with self.reading() as c:
-                (text,) = c.execute("SELECT settings FROM turns WHERE id = ?", (self.turn_id,)).fetchone()
-                self._settings = whole(c, text)
+                settings = "SELECT settings, settings_crc FROM turns WHERE id = ?"
+                self._settings = whole(c, *c.execute(settings, (self.turn_id,)).fetchone())
         return spent_in(self.snapshot(at), self._settings)
 
     def changed(self, at: int) -> list[dict[str, Any]]:
@@ -198,7 +198,7 @@ class Record:
         with self.reading() as c:
             rows = transcript(c, session, version, length)
         last = len(rows) - 1 if last is None else last
-        return [loads(body) for _, body in rows[max(0, first) : min(last, first + WINDOW - 1) + 1]]
+        return [json.loads(body) for _, body in rows[max(0, first) : min(last, first + WINDOW - 1) + 1]]
 
     def _history(self, at: int) -> list[Any]:
         """Which transcript, and how much of it. The last state makes no move any more, but may have written
@@ -272,10 +272,11 @@ class Record:
         with self.reading() as c:
             for part in self.within(start + 1, at):
                 rows = c.execute(
-                    "SELECT delta FROM transitions WHERE turn = ? AND seq BETWEEN ? AND ? ORDER BY seq",
+                    "SELECT delta, delta_crc FROM transitions WHERE turn = ? AND seq BETWEEN ? AND ?"
+                    " ORDER BY seq",
                     (part.turn, part.first, part.last),
                 )
-                deltas += [delta_of(c, delta) for (delta,) in rows.fetchall()]
+                deltas += [delta_of(c, *delta) for delta in rows.fetchall()]
         return patched(self._snapshots[start], deltas) | {"seq": at}
 
 

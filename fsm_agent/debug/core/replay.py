@@ -30,7 +30,7 @@ from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.conversation.token_meter import ContextMeter
 from fsm_agent.fsm.codec import codec_of
 from fsm_agent.fsm.journal import Exchange, Step
-from fsm_agent.fsm.pause_point import Perform
+from fsm_agent.fsm.pipeline import Perform
 from fsm_agent.providers.scripted.clock import FakeClock
 from fsm_agent.providers.scripted.model import ScriptedModel
 from fsm_agent.sessions.store import store_for
@@ -87,7 +87,7 @@ class Replay:
         meter = METER.decode(self._opened.get("meter", {}))
         for field in fields(ContextMeter):
             setattr(turn.gate.turn.accounting.meter, field.name, getattr(meter, field.name))  # type: ignore[attr-defined]  # a TurnState
-        turn.gate.watcher = _Answering(self)
+        turn.gate.attach(_Answering(self))
         return turn
 
     def left(self) -> list[str]:
@@ -152,8 +152,8 @@ class _Answering:
     async def passing(self) -> None:
         """Nothing stops a replay."""
 
-    async def performing(self, request: Any, perform: Perform) -> Any:
-        return await self._replay.answer(request, perform)
+    async def performing(self, request: Any, turn: Any, call_next: Perform) -> Any:
+        return await self._replay.answer(request, call_next)
 
     def happened(self, what: Exchange | Step) -> None:
         """The steps are the turn's own."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from fsm_agent.debug.core.record import Record
+from fsm_agent.sessions.store.checksum import loads
 from fsm_agent.sessions.store.journal.small_talk import TOOK
-from fsm_agent.sessions.store.sealed import loads
 
 Waited = Literal["people", "model", "tools", "pauses"]
 WAITS: tuple[Waited, ...] = get_args(Waited)
@@ -120,13 +120,13 @@ def _waited(record: Record) -> dict[tuple[int, Waited], float]:
     kinds = ", ".join("?" * len(KINDS))
     own = f"SELECT seq, kind, SUM(seconds) FROM effects {_SPAN} AND kind IN ({kinds}) GROUP BY seq, kind"  # noqa: S608
     named = " OR ".join(["asked LIKE ?"] * len(KINDS))
-    small = f"SELECT seq, asked FROM visits {_SPAN} AND ({named})"  # noqa: S608
+    small = f"SELECT seq, asked, asked_crc FROM visits {_SPAN} AND ({named})"  # noqa: S608
     with record.reading() as c:
         for part in record.within(1, None):
             span = (part.turn, part.first - 1, part.last, part.last)
             took = list(c.execute(own, (*span, *KINDS)))
-            for seq, asked in c.execute(small, (*span, *(f'%"is":"{kind}"%' for kind in KINDS))):
-                took += [(seq, one[4]["is"], one[3] * TOOK) for one in loads(asked) if one[4]["is"] in KINDS]
+            for seq, *asked in c.execute(small, (*span, *(f'%"is":"{kind}"%' for kind in KINDS))):
+                took += [(seq, one[4]["is"], one[3] * TOOK) for one in loads(*asked) if one[4]["is"] in KINDS]
             for seq, kind, seconds in took:
                 key = (seq, KINDS[kind])
                 found[key] = found.get(key, 0.0) + (seconds or 0.0)

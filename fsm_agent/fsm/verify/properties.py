@@ -82,11 +82,12 @@ def judge(table: Table) -> tuple[PropertyVerdict, ...]:
     if not table.properties:
         return ()
     prove(table)
-    product = _Product(table)
-    return tuple(_verdict(product, claimed) for claimed in table.properties)
+    product = Product(table)
+    return tuple(verdict_of(product, claimed) for claimed in table.properties)
 
 
-def _verdict(product: _Product, claimed: Property) -> PropertyVerdict:
+def verdict_of(product: Product, claimed: Property) -> PropertyVerdict:
+    """The verdict about one property, from the cheapest ground on which there is one."""
     if len(claimed.atoms()) > MOST_ATOMS:
         raise TableError(
             f"{product.table.name}: the property {claimed.says!r} reads {len(claimed.atoms())} comparisons,"
@@ -118,7 +119,7 @@ def _verdict(product: _Product, claimed: Property) -> PropertyVerdict:
     return PropertyVerdict(claimed, "unknown", f"no run found among {search.places:,} places")
 
 
-def _under_small_maxima(product: _Product, claimed: AtMostProperty, limit: str) -> PropertyVerdict:
+def _under_small_maxima(product: Product, claimed: AtMostProperty, limit: str) -> PropertyVerdict:
     """Try 0, 1, 2 … as the limit that the property is about; a run that breaks it has more moves."""
     best, sure = None, True
     limits: Sequence[str] = ()
@@ -148,7 +149,7 @@ def _refuted(
 # The proof
 
 
-class _Product:
+class Product:
     """The graph of a table, and what its edges let a property see."""
 
     def __init__(self, table: Table) -> None:
@@ -232,7 +233,7 @@ def _only(wanted: Below) -> Callable[[Below], bool | None]:
     return lambda atom: True if atom == wanted else None
 
 
-def _paying(product: _Product, claimed: Property) -> str:
+def _paying(product: Product, claimed: Property) -> str:
     """For "at most so many as a limit says": a counter that each of the moves spends below that limit, and
     that no move between two of them resets; empty when there is none.
 
@@ -287,7 +288,7 @@ class _RunSearch:
 
     def __init__(
         self,
-        product: _Product,
+        product: Product,
         claimed: Property,
         steps: Mapping[int | Node, set[Node]],
         fixed: Mapping[str, int] | None = None,

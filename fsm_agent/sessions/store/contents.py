@@ -13,8 +13,8 @@ from typing import Any
 
 from fsm_agent.errors import StoreError
 from fsm_agent.fsm import codec
+from fsm_agent.sessions.store.checksum import loads, with_checksum
 from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.sealed import loads, sealed
 
 ELSEWHERE = ""
 LONG = 100
@@ -27,7 +27,7 @@ IN_PARTS = {"turns": ("settings", "start", "result", "final"), "transitions": ("
 DELTAS = ("delta", "final")
 """Those that hold changes."""
 Contents = dict[str, str]
-"""Texts by their digest, as they are stored."""
+"""Texts by their digest."""
 
 
 def apart(
@@ -50,27 +50,28 @@ def kept_once(value: Mapping[str, Any], contents: Contents) -> str:
     """Put one object into ``contents`` and return its digest."""
     text = codec.dumps(value)
     digest = base64.urlsafe_b64encode(hashlib.blake2b(text.encode(), digest_size=12).digest()).decode()
-    contents[digest] = sealed(text)
+    contents[digest] = text
     return digest
 
 
 def write(c: SqlConnection, contents: Contents) -> None:
     """Write those that are not there yet."""
-    c.executemany("INSERT OR IGNORE INTO contents (digest, body) VALUES (?, ?)", sorted(contents.items()))
+    insert = "INSERT OR IGNORE INTO contents (digest, body, body_crc) VALUES (?, ?, ?)"
+    c.executemany(insert, [(digest, *with_checksum(text)) for digest, text in sorted(contents.items())])
 
 
-def whole(c: SqlConnection, text: str) -> dict[str, Any]:
+def whole(c: SqlConnection, text: str, crc: int | None) -> dict[str, Any]:
     """Return the object that a column holds, with what of it stands elsewhere. Raises ``StoreError`` when
     that is damaged or gone."""
-    found: dict[str, Any] = loads(text)
+    found: dict[str, Any] = loads(text, crc)
     if ELSEWHERE not in found:
         return found
     made: dict[str, Any] = {}
     for digest in found.pop(ELSEWHERE):
-        row = c.execute("SELECT body FROM contents WHERE digest = ?", (digest,)).fetchone()
+        row = c.execute("SELECT body, body_crc FROM contents WHERE digest = ?", (digest,)).fetchone()
         if row is None:
             raise StoreError(f"a part of a turn in the session store is gone: no content has digest {digest}")
-        made |= loads(row[0])
+        made |= loads(*row)
     return made | found
 
 
@@ -84,11 +85,11 @@ def slim(delta: Mapping[str, Any]) -> dict[str, Any]:
     return {**delta, **plain}
 
 
-def delta_of(c: SqlConnection, text: str) -> dict[str, Any]:
+def delta_of(c: SqlConnection, text: str, crc: int | None) -> dict[str, Any]:
     """Return what a move changed, as ``fsm_agent.fsm.deltas`` knows it, from what its column holds."""
     return {
         name: change if isinstance(change, dict) else {"to": change}
-        for name, change in whole(c, text).items()
+        for name, change in whole(c, text, crc).items()
     }
 
 

@@ -19,18 +19,18 @@ from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.reservations import Reservations
 from fsm_agent.sessions.remote_commands import CommandPoller
 from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store.checksum import loads
 from fsm_agent.sessions.store.database import Database, Durability
 from fsm_agent.sessions.store.fence import Fences
+from fsm_agent.sessions.store.health import FILE
 from fsm_agent.sessions.store.lineage import newest_of
 from fsm_agent.sessions.store.owners import Owners
 from fsm_agent.sessions.store.postgres.opening import database_at, owners_of
 from fsm_agent.sessions.store.rows import GUARD, METER, PROMPTS, USAGE, message_of, newest_number, transcript
-from fsm_agent.sessions.store.sealed import loads
 from fsm_agent.sessions.store.sqlite_database import SqliteDatabase
 
 log = logging.getLogger(__name__)
 
-FILE = "sessions.db"
 Opened = Callable[[Path, Durability], Database]
 
 
@@ -131,8 +131,9 @@ class LiveSessions:
             self._saved(session)
         with self.database.reading() as c:
             row = c.execute(
-                "SELECT version, revision, turns, prompts, meter, guard, usage, title, kind, parent,"
-                " end_reason, source FROM sessions WHERE id = ?",
+                "SELECT version, revision, turns, title, kind, parent, end_reason, source, prompts,"
+                " prompts_crc, meter, meter_crc, guard, guard_crc, usage, usage_crc FROM sessions"
+                " WHERE id = ?",
                 (session.id,),
             ).fetchone()
             if row is None:  # nothing of it was ever stored
@@ -141,11 +142,11 @@ class LiveSessions:
             rows = transcript(c, session.id, row[0])
             last = newest_number(c, session.id)
         session.version, session.revision, session.turns = row[:3]
-        session.prompts = PROMPTS.decode(loads(row[3]))
-        _copy(METER.decode(loads(row[4])), session.meter)
-        _copy(GUARD.decode(loads(row[5])), session.guard)
-        session.usage = USAGE.decode(loads(row[6]))
-        session.title, session.kind, session.parent, session.end_reason, session.source = row[7:]
+        session.title, session.kind, session.parent, session.end_reason, session.source = row[3:8]
+        session.prompts = PROMPTS.decode(loads(*row[8:10]))
+        _copy(METER.decode(loads(*row[10:12])), session.meter)
+        _copy(GUARD.decode(loads(*row[12:14])), session.guard)
+        session.usage = USAGE.decode(loads(*row[14:]))
         session.numbers = {message_of(body): number for number, body in rows}
         session.rows = list(session.numbers)
         session.next_number = last + 1
@@ -154,8 +155,8 @@ class LiveSessions:
 
     def archived(self, session_id: str) -> list[Message]:
         """Return the messages that compactions and undos put aside, oldest first."""
-        sql = "SELECT body FROM messages WHERE session = ? AND active = 0 ORDER BY number"
-        return [message_of(body) for (body,) in self.database.select(sql, session_id)]
+        sql = "SELECT body, body_crc FROM messages WHERE session = ? AND active = 0 ORDER BY number"
+        return [message_of(*row) for row in self.database.select(sql, session_id)]
 
     def _saved(self, session: Session) -> None:
         session.unsaved = []

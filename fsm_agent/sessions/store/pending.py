@@ -16,10 +16,10 @@ from typing import Any
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.not_yet import NotYet, Waits
+from fsm_agent.sessions.store.checksum import checked, loads
 from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.database import Database, Job
 from fsm_agent.sessions.store.fence import Fence
-from fsm_agent.sessions.store.sealed import dumps, loads
 from fsm_agent.support.texts import one_line
 
 WHAT = {
@@ -78,7 +78,8 @@ class Pending:
 
 _SELECT = (
     "SELECT p.id, t.session, p.turn, p.seq, p.call, p.kind, p.tool, p.asked, p.choices, p.digest, p.due,"
-    " p.since, p.answer, p.answered, p.answered_by FROM pending p JOIN turns t ON t.id = p.turn"
+    " p.since, p.answer, p.answered, p.answered_by, p.choices_crc,"
+    " p.answer_crc FROM pending p JOIN turns t ON t.id = p.turn"
 )
 _HERE = "t.ended IS NULL AND p.seq = t.seq"
 """Its turn stands where it was asked."""
@@ -91,7 +92,7 @@ def noted(turn_id: str, seq: int, later: NotYet, at: float) -> Job:
     item = "p-" + hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()[:10]
     values = (
         item, turn_id, seq, later.call, later.kind, later.tool,
-        later.asked.encode("utf-8", "replace").decode(), dumps(list(later.choices)),
+        later.asked.encode("utf-8", "replace").decode(), *checked(list(later.choices)),
         later.digest, later.due, at,
     )  # fmt: skip
 
@@ -101,8 +102,8 @@ def noted(turn_id: str, seq: int, later: NotYet, at: float) -> Job:
             (turn_id, seq, later.call, item),
         )
         c.execute(
-            "INSERT OR IGNORE INTO pending (id, turn, seq, call, kind, tool, asked, choices, digest, due,"
-            " since) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR IGNORE INTO pending (id, turn, seq, call, kind, tool, asked, choices, choices_crc,"
+            " digest, due, since) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             values,
         )
 
@@ -200,15 +201,15 @@ class PendingItems:
 
 def _answer(c: SqlConnection, item: str, value: Any, by: str, at: float) -> None:
     c.execute(
-        "UPDATE pending SET answer = ?, answered = ?, answered_by = ? WHERE id = ?",
-        (dumps({"answer": value}), at, by, item),
+        "UPDATE pending SET answer = ?, answer_crc = ?, answered = ?, answered_by = ? WHERE id = ?",
+        (*checked({"answer": value}), at, by, item),
     )
 
 
 def _read(row: tuple[Any, ...]) -> Pending:
-    values = list(row)
-    values[8] = tuple(loads(row[8]))
-    values[12] = None if row[12] is None else loads(row[12])["answer"]
+    *values, choices, answer = row
+    values[8] = tuple(loads(row[8], choices))
+    values[12] = None if row[12] is None else loads(row[12], answer)["answer"]
     return Pending(*values)
 
 

@@ -6,16 +6,16 @@ Once the turn has begun its own row says everything, and the message is not kept
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.errors import ConfigError, OwnershipLost
+from fsm_agent.sessions.store.checksum import checked, loads
 from fsm_agent.sessions.store.connection import SqlConnection, must
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.lineage import compacted_line
 from fsm_agent.sessions.store.pending import PendingItems
-from fsm_agent.sessions.store.sealed import dumps, loads
 from fsm_agent.sessions.store.store import Store
 
 
@@ -41,7 +41,7 @@ ASKED = frozenset(
 )
 """What a queued message may say: it grants nothing, whoever wrote the row. ``trace``: the span that it was
 queued in."""
-_COLUMNS = "id, session, digest, request, at, begun, withdrawn, problem"
+_COLUMNS = "id, session, digest, request, request_crc, at, begun, withdrawn, problem"
 
 
 def first_session(store: Store, session_id: str) -> str:
@@ -56,11 +56,11 @@ async def queue(store: Store, turn_id: str, session: str, digest: str, request: 
     ``ConfigError`` for what a queued message cannot say."""
     if wrong := sorted(request.keys() - ASKED):
         raise ConfigError("this cannot be queued", wrong[0], ", ".join(sorted(ASKED)))
-    values = (turn_id, session, digest, dumps(dict(request)), store.now())
+    values = (turn_id, session, digest, *checked(dict(request)), store.now())
     await store.written(
         lambda c: (
             c.execute(
-                "INSERT INTO queued (id, session, digest, request, at) VALUES (?, ?, ?, ?, ?)"
+                "INSERT INTO queued (id, session, digest, request, request_crc, at) VALUES (?, ?, ?, ?, ?, ?)"
                 " ON CONFLICT (id) DO NOTHING",
                 values,
             )
@@ -83,16 +83,20 @@ async def claim_queued(store: Store, turn_id: str, rank: int | None) -> tuple[Qu
 
     def take(c: SqlConnection) -> tuple[QueuedTurn, int] | None:
         row = c.execute(f"SELECT {_COLUMNS}, owner, rank FROM queued WHERE id = ?", (turn_id,)).fetchone()  # noqa: S608 - ours
-        if row is None or row[5] is not None or row[6] is not None:
+        if row is None:
+            return None
+        *asked, owner, before = row
+        queued = _read(asked)
+        if queued.begun is not None or queued.withdrawn is not None:
             return None
         if rank is None:
-            store.owners.refuse_if_alive(row[1], turn_id, row[-2])
-        mine = row[-1] + 1 if rank is None else rank
+            store.owners.refuse_if_alive(queued.session, turn_id, owner)
+        mine = before + 1 if rank is None else rank
         done = c.execute(
             "UPDATE queued SET rank = ?, owner = ? WHERE id = ? AND rank < ?",
             (mine, store.owners.me, turn_id, mine),
         )
-        return (_read(row[:-2]), mine) if done.rowcount == 1 else None
+        return (queued, mine) if done.rowcount == 1 else None
 
     claimed = await store.written(take)
     if claimed is None:
@@ -107,8 +111,8 @@ def _begins(store: Store, turn_id: str, rank: int) -> Job:
     def begin(c: SqlConnection) -> None:
         must(
             c,
-            "UPDATE queued SET begun = ?, request = NULL WHERE id = ? AND rank = ? AND begun IS NULL"
-            " AND withdrawn IS NULL",
+            "UPDATE queued SET begun = ?, request = NULL, request_crc = NULL WHERE id = ? AND rank = ?"
+            " AND begun IS NULL AND withdrawn IS NULL",
             (at, turn_id, rank),
             lambda: OwnershipLost(f"turn {turn_id} was withdrawn, or another worker has it; this one stops"),
         )
@@ -151,7 +155,7 @@ def to_be_run(store: Store, before: float) -> list[QueuedTurn]:
     return [
         queued
         for *row, owner in rows
-        if (queued := _read(tuple(row))).begun is None
+        if (queued := _read(row)).begun is None
         or (
             (
                 queued.withdrawn is not None
@@ -179,6 +183,6 @@ def must_be(store: Store, turn_id: str) -> QueuedTurn:
     return queued
 
 
-def _read(row: tuple[Any, ...]) -> QueuedTurn:
-    turn_id, session, digest, request, *more = row
-    return QueuedTurn(turn_id, session, digest, loads(request) if request else {}, *more)
+def _read(row: Sequence[Any]) -> QueuedTurn:
+    turn_id, session, digest, request, crc, *more = row
+    return QueuedTurn(turn_id, session, digest, loads(request, crc) if request else {}, *more)

@@ -17,8 +17,8 @@ from fsm_agent.fsm import codec
 from fsm_agent.fsm.codec import codec_of
 from fsm_agent.prompt import StoredPrompt
 from fsm_agent.sessions.session import Appended, Continued, Note, RowsReplaced, Session
+from fsm_agent.sessions.store.checksum import checked, loads, verify_checksum
 from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.sealed import dumps, loads, opened
 from fsm_agent.support.texts import clean
 
 PROMPTS = codec_of(dict[str, StoredPrompt])
@@ -63,17 +63,21 @@ class Kept:
         now = (session.meter, session.guard, session.usage, session.title, session.prompts)
         return now == (self.meter, self.guard, self.usage, self.title, self.prompts)
 
-    def columns(self, before: Kept | None = None) -> dict[str, str]:
-        """Return the columns of the sessions table, by name; only those that differ from ``before``."""
+    def columns(self, before: Kept | None = None) -> dict[str, Any]:
+        """Return the columns of the sessions table, by name, with checksums; only those that differ
+        from ``before``."""
         changed = {
             name: getattr(self, name)
             for name in ("prompts", "meter", "guard", "usage", "title")
             if before is None or getattr(self, name) != getattr(before, name)
         }
-        return {
-            name: value if name == "title" else dumps(_COLUMNS[name].encode(value))
-            for name, value in changed.items()
-        }
+        columns: dict[str, Any] = {}
+        for name, value in changed.items():
+            if name == "title":
+                columns[name] = value
+            else:
+                columns[name], columns[f"{name}_crc"] = checked(_COLUMNS[name].encode(value))
+        return columns
 
 
 def write_notes(
@@ -88,7 +92,7 @@ def write_notes(
                 )
             case RowsReplaced(version, numbers, dropped):
                 connection.execute(
-                    "INSERT INTO transcripts VALUES (?, ?, ?)", (session.id, version, dumps(numbers))
+                    "INSERT INTO transcripts VALUES (?, ?, ?, ?)", (session.id, version, *checked(numbers))
                 )
                 connection.execute("UPDATE sessions SET version = ? WHERE id = ?", (version, session.id))
                 put_aside = "UPDATE messages SET active = 0 WHERE session = ? AND number = ?"
@@ -110,8 +114,9 @@ def insert_message(
 ) -> None:
     """Write a message, which is part of the transcript's ``version`` from now on."""
     connection.execute(
-        "INSERT INTO messages (session, number, version, turn, at, role, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (session_id, number, version, turn_id, at, row.role, dumps(row.to_dict())),
+        "INSERT INTO messages (session, number, version, turn, at, role, body, body_crc)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (session_id, number, version, turn_id, at, row.role, *checked(row.to_dict())),
     )
 
 
@@ -158,9 +163,10 @@ def refuse_if_stale(c: SqlConnection, session_id: str, believed: int) -> None:
         raise WentOnError
 
 
-def message_of(body: str) -> Message:
-    """Return the message that a body in the database is. Raises ``StoreError`` for one that is damaged."""
-    return Message.from_dict(loads(body))
+def message_of(body: str, crc: int | None = None) -> Message:
+    """Return the message that a body in the database is; ``crc`` unless that was compared already. Raises
+    ``StoreError`` for one that is damaged."""
+    return Message.from_dict(loads(body, crc))
 
 
 def transcript(
@@ -168,18 +174,21 @@ def transcript(
 ) -> list[tuple[int, str]]:
     """Return (number, body) of the messages of one version of a transcript, in order; at most ``length``.
     Raises ``StoreError`` for a body that is damaged."""
-    return [(number, opened(body)) for number, body in stored(connection, session_id, version)[:length]]
+    rows = stored(connection, session_id, version)[:length]
+    return [(number, verify_checksum(body, crc)) for number, body, crc in rows]
 
 
-def stored(connection: SqlConnection, session_id: str, version: int) -> list[tuple[int, str]]:
-    """Return the same with the checksums still in the bodies, damaged or not."""
-    numbers = "SELECT numbers FROM transcripts WHERE session = ? AND version = ?"
+def stored(connection: SqlConnection, session_id: str, version: int) -> list[tuple[int, str, int | None]]:
+    """Return (number, body, checksum) of the same, damaged or not."""
+    numbers = "SELECT numbers, numbers_crc FROM transcripts WHERE session = ? AND version = ?"
     row = connection.execute(numbers, (session_id, version)).fetchone()
-    base: list[int] = loads(row[0]) if row else []
-    first = "SELECT number, body FROM messages WHERE session = ? AND number BETWEEN ? AND ?"
-    bodies = dict(connection.execute(first, (session_id, min(base), max(base))).fetchall()) if base else {}
-    later = "SELECT number, body FROM messages WHERE session = ? AND version = ? ORDER BY number"
-    return [*((number, bodies[number]) for number in base), *connection.execute(later, (session_id, version))]
+    base: list[int] = loads(*row) if row else []
+    columns = "SELECT number, body, body_crc FROM messages WHERE session = ?"
+    first = f"{columns} AND number BETWEEN ? AND ?"
+    found = connection.execute(first, (session_id, min(base), max(base))) if base else ()
+    by_number = {row[0]: row for row in found}
+    later = f"{columns} AND version = ? ORDER BY number"
+    return [*(by_number[number] for number in base), *connection.execute(later, (session_id, version))]
 
 
 def newest_number(connection: SqlConnection, session_id: str, turn_id: str | None = None) -> int:

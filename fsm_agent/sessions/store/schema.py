@@ -1,5 +1,5 @@
-"""The tables, version by version. A database says its version in ``PRAGMA user_version``, and once more in
-``PRAGMA application_id`` (``whole.marked``).
+"""The tables, and how those of an earlier format become these. A database says its format in ``PRAGMA
+user_version``, and once more in ``PRAGMA application_id`` (``integrity.marked``).
 
 sessions      a conversation: what goes on from turn to turn, and who is running a turn on it
 messages      its rows, numbered within the session, never changed; ``active`` is false for rows that were
@@ -29,15 +29,21 @@ grants        what people approved for good
 session_grants  what they approved for as long as a session goes on, in one working directory
 pending       what suspended turns wait for: questions, approvals, results that come later, times; and who
               answered what
+kept_values   what extensions keep, by extension and key: JSON
 queued        messages for workers, each with the id of a turn that is to begin (``request``, until it has)
               or has begun; ``rank`` and ``owner`` of the attempt that claimed it
 delegations   tasks that a turn gave to children without waiting for them, and the turn and move at which
               their end was told
 
-A version is a list of statements that lead from the version before. Only ever add one.
+The first list of statements makes the tables, each later one leads from the format before. Only ever add
+one.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fsm_agent.errors import StoreError
 
 JSON_COLUMNS = {
     "sessions": ("prompts", "meter", "guard", "usage", "extra"),
@@ -52,7 +58,40 @@ JSON_COLUMNS = {
     "pending": ("choices", "answer"),
     "queued": ("request",),
 }
-"""Columns that hold JSON, most of them with a checksum."""
+"""Columns that hold JSON, each with its checksum beside it (``checksum``)."""
+
+
+def checksum_of(column: str) -> str:
+    """Return the column that has the checksum of one that holds JSON."""
+    return f"{column}_crc"
+
+
+Versions = Sequence[Sequence[str]]
+FIRST = 10
+"""The format of the first release. Those before it were only ever in use by who made this program."""
+
+
+def newest(versions: Versions) -> int:
+    """Return the number of the format that the last of the versions leads to."""
+    return FIRST - 1 + len(versions)
+
+
+def refusal(place: str, found: int, versions: Versions) -> StoreError | None:
+    """Return what is wrong with a file or database of another format, when that cannot be mended here."""
+    current = newest(versions)
+    if found > current:
+        return StoreError(
+            f"{place} was written by a newer version of fsm-agent (format {found}, this one reads up to"
+            f" {current}); update fsm-agent, or use another home directory"
+        )
+    if 0 < found < FIRST:
+        return StoreError(
+            f"{place} was written by fsm-agent before 0.1.0 (format {found}, this one reads from {FIRST} on);"
+            " write each session with that program (`fsm-agent sessions export --raw -o FILE ID`), and read"
+            " it into an empty store with this one (`fsm-agent sessions import FILE`)"
+        )
+    return None
+
 
 VERSIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -71,13 +110,14 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             version INTEGER NOT NULL DEFAULT 0,
             revision INTEGER NOT NULL DEFAULT 0,
             turns INTEGER NOT NULL DEFAULT 0,
-            prompts TEXT NOT NULL DEFAULT '{}',
-            meter TEXT NOT NULL DEFAULT '{}',
-            guard TEXT NOT NULL DEFAULT '{}',
-            usage TEXT NOT NULL DEFAULT '{}',
-            extra TEXT NOT NULL DEFAULT '{}',
+            prompts TEXT NOT NULL DEFAULT '{}', prompts_crc INTEGER,
+            meter TEXT NOT NULL DEFAULT '{}', meter_crc INTEGER,
+            guard TEXT NOT NULL DEFAULT '{}', guard_crc INTEGER,
+            usage TEXT NOT NULL DEFAULT '{}', usage_crc INTEGER,
+            extra TEXT NOT NULL DEFAULT '{}', extra_crc INTEGER,
             holder TEXT,
-            owner TEXT
+            owner TEXT,
+            exit TEXT NOT NULL DEFAULT ''
         )""",
         "CREATE INDEX sessions_by_parent ON sessions(parent)",
         "CREATE INDEX sessions_by_title ON sessions(title)",
@@ -91,13 +131,13 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             at REAL NOT NULL,
             role TEXT NOT NULL,
             active INTEGER NOT NULL DEFAULT 1,
-            body TEXT NOT NULL,
+            body TEXT NOT NULL, body_crc INTEGER,
             UNIQUE (session, number)
         )""",
         """CREATE TABLE transcripts (
             session TEXT NOT NULL REFERENCES sessions(id),
             version INTEGER NOT NULL,
-            numbers TEXT NOT NULL,
+            numbers TEXT NOT NULL, numbers_crc INTEGER,
             PRIMARY KEY (session, version)
         ) WITHOUT ROWID""",
         """CREATE TABLE turns (
@@ -111,24 +151,29 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             epoch INTEGER NOT NULL DEFAULT 1,
             owner TEXT,
             digest TEXT NOT NULL,
-            settings TEXT NOT NULL,
-            start TEXT NOT NULL,
+            settings TEXT NOT NULL, settings_crc INTEGER,
+            start TEXT NOT NULL, start_crc INTEGER,
             began REAL NOT NULL,
             moved REAL NOT NULL,
             ended REAL,
             exit TEXT,
             outcome TEXT,
             undone REAL,
-            result TEXT,
-            final TEXT
+            result TEXT, result_crc INTEGER,
+            final TEXT, final_crc INTEGER,
+            answers TEXT, answers_crc INTEGER,
+            imported INTEGER NOT NULL DEFAULT 0,
+            table_name TEXT NOT NULL DEFAULT 'turn',
+            rank INTEGER NOT NULL DEFAULT 0,
+            number INTEGER NOT NULL DEFAULT 0
         )""",
-        "CREATE INDEX turns_by_session ON turns(session, began)",
+        "CREATE INDEX turns_by_session ON turns(session, number)",
         "CREATE INDEX turns_by_began ON turns(began)",
         "CREATE INDEX turns_open ON turns(ended) WHERE ended IS NULL",
-        (
-            "CREATE TABLE given (turn TEXT PRIMARY KEY REFERENCES turns(id), history TEXT NOT NULL) WITHOUT"
-            " ROWID"
-        ),
+        """CREATE TABLE given (
+            turn TEXT PRIMARY KEY REFERENCES turns(id),
+            history TEXT NOT NULL, history_crc INTEGER
+        ) WITHOUT ROWID""",
         """CREATE TABLE transitions (
             turn TEXT NOT NULL REFERENCES turns(id),
             seq INTEGER NOT NULL,
@@ -137,13 +182,13 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             dest TEXT NOT NULL,
             row TEXT NOT NULL,
             exit TEXT,
-            guards TEXT NOT NULL,
-            changes TEXT NOT NULL,
+            guards TEXT NOT NULL, guards_crc INTEGER,
+            changes TEXT NOT NULL, changes_crc INTEGER,
             seconds REAL NOT NULL,
             at REAL NOT NULL,
-            delta TEXT NOT NULL,
+            delta TEXT NOT NULL, delta_crc INTEGER,
             PRIMARY KEY (turn, seq)
-        ) WITHOUT ROWID""",
+        )""",
         """CREATE TABLE effects (
             turn TEXT NOT NULL REFERENCES turns(id),
             seq INTEGER NOT NULL,
@@ -155,12 +200,13 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             class TEXT NOT NULL DEFAULT '',
             key TEXT NOT NULL DEFAULT '',
             status TEXT NOT NULL CHECK (status IN ('in_flight', 'done', 'unknown')),
-            request TEXT NOT NULL,
-            reply TEXT,
+            request TEXT NOT NULL, request_crc INTEGER,
+            reply TEXT, reply_crc INTEGER,
             at REAL NOT NULL,
             seconds REAL,
+            origin TEXT NOT NULL DEFAULT '' CHECK (origin IN ('', 'by hand', 'taken over')),
             PRIMARY KEY (turn, seq, ordinal, place)
-        ) WITHOUT ROWID""",
+        )""",
         """CREATE TABLE usage (
             id INTEGER PRIMARY KEY,
             session TEXT NOT NULL,
@@ -204,8 +250,6 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             scope TEXT NOT NULL,
             at REAL NOT NULL
         ) WITHOUT ROWID""",
-    ),
-    (
         """CREATE TABLE session_grants (
             session TEXT NOT NULL REFERENCES sessions(id),
             pattern TEXT NOT NULL,
@@ -226,75 +270,20 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             told_seq INTEGER
         ) WITHOUT ROWID""",
         "CREATE INDEX delegations_by_session ON delegations(session)",
-        (
-            "ALTER TABLE effects ADD COLUMN origin TEXT NOT NULL DEFAULT '' CHECK (origin IN ('', 'by hand',"
-            " 'taken over'))"
-        ),
-        "ALTER TABLE turns ADD COLUMN answers TEXT",
-        "ALTER TABLE sessions ADD COLUMN exit TEXT NOT NULL DEFAULT ''",
-        """UPDATE sessions SET exit = COALESCE((SELECT t.exit FROM turns t WHERE t.session = sessions.id
-            AND t.ended IS NOT NULL ORDER BY t.began DESC LIMIT 1), '')""",
-        "UPDATE sessions SET source = kind WHERE source = '' AND kind IN ('fork', 'child')",
-    ),
-    (
-        "ALTER TABLE turns ADD COLUMN imported INTEGER NOT NULL DEFAULT 0",
-        # one that came before and was not gone on with here yet is known by having no owner
-        "UPDATE turns SET imported = 1 WHERE ended IS NULL AND owner IS NULL",
-    ),
-    ("ALTER TABLE turns ADD COLUMN table_name TEXT NOT NULL DEFAULT 'turn'",),
-    (
-        "CREATE TABLE contents (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, body TEXT NOT NULL)",
+        """CREATE TABLE contents (
+            id INTEGER PRIMARY KEY,
+            digest TEXT NOT NULL UNIQUE,
+            body TEXT NOT NULL, body_crc INTEGER
+        )""",
         """CREATE TABLE visits (
             turn TEXT NOT NULL REFERENCES turns(id),
             seq INTEGER NOT NULL,
             epoch INTEGER NOT NULL,
             state TEXT NOT NULL,
             at REAL NOT NULL,
-            asked TEXT NOT NULL,
+            asked TEXT NOT NULL, asked_crc INTEGER,
             PRIMARY KEY (turn, seq, epoch)
         )""",
-        # rows of this size fill their pages only when they are added at the end
-        """CREATE TABLE transitions_in_order (
-            turn TEXT NOT NULL REFERENCES turns(id),
-            seq INTEGER NOT NULL,
-            source TEXT NOT NULL,
-            event TEXT NOT NULL,
-            dest TEXT NOT NULL,
-            row TEXT NOT NULL,
-            exit TEXT,
-            guards TEXT NOT NULL,
-            changes TEXT NOT NULL,
-            seconds REAL NOT NULL,
-            at REAL NOT NULL,
-            delta TEXT NOT NULL,
-            PRIMARY KEY (turn, seq)
-        )""",
-        "INSERT INTO transitions_in_order SELECT * FROM transitions",
-        "DROP TABLE transitions",
-        "ALTER TABLE transitions_in_order RENAME TO transitions",
-        """CREATE TABLE effects_in_order (
-            turn TEXT NOT NULL REFERENCES turns(id),
-            seq INTEGER NOT NULL,
-            ordinal INTEGER NOT NULL,
-            place INTEGER NOT NULL,
-            state TEXT NOT NULL,
-            kind TEXT NOT NULL,
-            name TEXT NOT NULL DEFAULT '',
-            class TEXT NOT NULL DEFAULT '',
-            key TEXT NOT NULL DEFAULT '',
-            status TEXT NOT NULL CHECK (status IN ('in_flight', 'done', 'unknown')),
-            request TEXT NOT NULL,
-            reply TEXT,
-            at REAL NOT NULL,
-            seconds REAL,
-            origin TEXT NOT NULL DEFAULT '' CHECK (origin IN ('', 'by hand', 'taken over')),
-            PRIMARY KEY (turn, seq, ordinal, place)
-        )""",
-        "INSERT INTO effects_in_order SELECT * FROM effects",
-        "DROP TABLE effects",
-        "ALTER TABLE effects_in_order RENAME TO effects",
-    ),
-    (
         """CREATE TABLE unreported (
             id INTEGER PRIMARY KEY,
             turn TEXT NOT NULL,
@@ -305,8 +294,6 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
         )""",
         "CREATE INDEX unreported_by_at ON unreported(at)",
         "CREATE INDEX unreported_by_turn ON unreported(turn)",
-    ),
-    (
         """CREATE TABLE pending (
             id TEXT PRIMARY KEY,
             turn TEXT NOT NULL REFERENCES turns(id),
@@ -315,30 +302,21 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             kind TEXT NOT NULL CHECK (kind IN ('approval', 'question', 'result', 'timer')),
             tool TEXT NOT NULL,
             asked TEXT NOT NULL,
-            choices TEXT NOT NULL,
+            choices TEXT NOT NULL, choices_crc INTEGER,
             digest TEXT NOT NULL,
             due REAL,
             since REAL NOT NULL,
-            answer TEXT,
+            answer TEXT, answer_crc INTEGER,
             answered REAL,
             answered_by TEXT NOT NULL DEFAULT ''
         ) WITHOUT ROWID""",
         "CREATE INDEX pending_by_turn ON pending(turn)",
-    ),
-    (
-        "ALTER TABLE turns ADD COLUMN rank INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE turns ADD COLUMN number INTEGER NOT NULL DEFAULT 0",
-        "UPDATE turns SET number = rowid",
-        "DROP INDEX turns_by_session",
-        "CREATE INDEX turns_by_session ON turns(session, number)",
-    ),
-    (
         """CREATE TABLE queued (
             number INTEGER PRIMARY KEY,
             id TEXT NOT NULL UNIQUE,
             session TEXT NOT NULL,
             digest TEXT NOT NULL,
-            request TEXT,
+            request TEXT, request_crc INTEGER,
             at REAL NOT NULL,
             rank INTEGER NOT NULL DEFAULT 0,
             owner TEXT,
@@ -347,5 +325,11 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             problem TEXT NOT NULL DEFAULT ''
         )""",
         "CREATE INDEX queued_by_session ON queued(session)",
+        """CREATE TABLE kept_values (
+            extension TEXT NOT NULL,
+            key TEXT NOT NULL,
+            value TEXT NOT NULL,
+            PRIMARY KEY (extension, key)
+        ) WITHOUT ROWID""",
     ),
 )

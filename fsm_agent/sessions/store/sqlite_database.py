@@ -15,19 +15,17 @@ from pathlib import Path
 
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store.database import Durability
-from fsm_agent.sessions.store.integrity import as_store_error, format_of, look_through, looking, marked, newer
-from fsm_agent.sessions.store.schema import VERSIONS
+from fsm_agent.sessions.store.health import as_store_error, format_of, look_through, looking, marked
+from fsm_agent.sessions.store.schema import FIRST, VERSIONS, Versions, newest, refusal
 from fsm_agent.sessions.store.sqlite_writer import SqliteWriter, patiently
 from fsm_agent.support.private_files import private_folder, touch, write_new
-
-Versions = tuple[tuple[str, ...], ...]
 
 
 class SqliteDatabase(SqliteWriter):
     """One SQLite file. Raises ``StoreError`` in one line when it cannot be used: not writable, or of a
-    newer version. A file that is damaged is never written to; what is left of it can be read."""
+    newer or unreleased format. A file that is damaged is never written to; what is left of it can be read."""
 
-    versions = VERSIONS
+    versions: Versions = VERSIONS
 
     def __init__(self, path: Path, durability: Durability = "full") -> None:
         super().__init__(path)
@@ -99,8 +97,8 @@ class SqliteDatabase(SqliteWriter):
                 self._create()
             if self._is_current():
                 return self._opened()
-            connection = self._connected()
-            patiently(lambda: self._migrate(connection))
+            with _closed_when_it_fails(self._connected()) as connection:
+                patiently(lambda: self._migrate(connection))
         except (sqlite3.Error, OSError) as error:
             raise as_store_error(error, self.path) from error
         return connection
@@ -114,11 +112,10 @@ class SqliteDatabase(SqliteWriter):
     def _is_current(self) -> bool:
         """False when it must be written to before it can be used, and may be."""
         with contextlib.closing(looking(self.path)) as c:
-            version, known = format_of(c)
-            current = len(self.versions)
-            if version > current:
-                raise newer(self.path, version, current)
-            if version == current and known:
+            version = format_of(c)
+            if (refused := refusal(str(self.path), version, self.versions)) is not None:
+                raise refused
+            if version == newest(self.versions):
                 return True
             if version:
                 look_through(c, self.path)
@@ -157,38 +154,46 @@ class SqliteDatabase(SqliteWriter):
         ).atexit = False  # threads that end with the process may still read
 
     def _connected(self) -> sqlite3.Connection:
-        connection = self._opened()
-        # where it cannot be, the rollback journal stays; another that opens the file just now holds its lock
-        patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
-        connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA wal_autocheckpoint = 1000")
+        with _closed_when_it_fails(self._opened()) as connection:
+            # where it cannot be, the rollback journal stays; another that opens the file now holds its lock
+            patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
+            connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA wal_autocheckpoint = 1000")
         return connection
 
     def _opened(self) -> sqlite3.Connection:
         return sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=0.1)
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
-        version, current = _version(connection), len(self.versions)
-        if 0 < version < current:
-            self._back_up(connection, version)
+        if 0 < _version(connection) < newest(self.versions):
+            self._back_up(connection)
         connection.execute("BEGIN IMMEDIATE")
         try:
-            version = _version(connection)
-            if version > current:
-                raise newer(self.path, version, current)
+            version = _version(connection)  # another process may have been here first
+            if (refused := refusal(str(self.path), version, self.versions)) is not None:
+                raise refused
             _upgrade(connection, self.versions, version)
             connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")
             raise
 
-    def _back_up(self, connection: sqlite3.Connection, version: int) -> None:
+    def _back_up(self, connection: sqlite3.Connection) -> None:
         """A whole copy beside the file, before anything in it is changed."""
-        copy = self.path.with_name(f"{self.path.name}.before-{len(self.versions)}.backup")
+        copy = self.path.with_name(f"{self.path.name}.before-{newest(self.versions)}.backup")
         touch(copy)
         with contextlib.closing(sqlite3.connect(copy)) as target:
             connection.backup(target)
+
+
+@contextlib.contextmanager
+def _closed_when_it_fails(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
 
 
 @functools.cache
@@ -201,12 +206,12 @@ def _empty_database(versions: Versions) -> bytes:
 
 
 def _upgrade(connection: sqlite3.Connection, versions: Versions, version: int) -> None:
-    """Bring the tables from ``version`` to the newest one."""
-    for statements in versions[version:]:
+    """Make the tables, or bring them from ``version`` to the newest one."""
+    for statements in versions[max(0, version - FIRST + 1) :]:
         for statement in statements:
             connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {len(versions)}")
-    connection.execute(f"PRAGMA application_id = {marked(len(versions))}")
+    connection.execute(f"PRAGMA user_version = {newest(versions)}")
+    connection.execute(f"PRAGMA application_id = {marked(newest(versions))}")
 
 
 def _version(connection: sqlite3.Connection) -> int:

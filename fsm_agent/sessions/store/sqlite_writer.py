@@ -18,7 +18,7 @@ from fsm_agent.errors import StoreError
 from fsm_agent.runtime.measures import measured
 from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.database import Database
-from fsm_agent.sessions.store.integrity import as_store_error
+from fsm_agent.sessions.store.health import as_store_error
 from fsm_agent.sessions.store.writer import Finished, Job, Waiting, tell
 
 WRITE_RETRIES, RETRY_FROM, RETRY_TO = 15, 0.02, 0.15

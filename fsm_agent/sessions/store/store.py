@@ -13,6 +13,7 @@ from fsm_agent.errors import ConfigError, JournalError
 from fsm_agent.runtime.registry import LOCK, STORES
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import contents
+from fsm_agent.sessions.store.checksum import checked
 from fsm_agent.sessions.store.claims import Claim, TurnClaims
 from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.contents import ELSEWHERE, Contents, apart, kept_once
@@ -31,7 +32,6 @@ from fsm_agent.sessions.store.rows import (
     refuse_if_stale,
     write_notes,
 )
-from fsm_agent.sessions.store.sealed import dumps
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,8 @@ class Store(TurnClaims):
         values = (
             turn.turn_id, session.id, new.parent, new.asked, turn.state, turn.seq, self.owners.me,
             new.table_name,
-            new.digest, dumps({ELSEWHERE: [kept_once(new.settings, shared)]}), dumps(apart(start, shared)),
+            new.digest, *checked({ELSEWHERE: [kept_once(new.settings, shared)]}),
+            *checked(apart(start, shared)),
             at, at,
         )  # fmt: skip
 
@@ -109,11 +110,12 @@ class Store(TurnClaims):
             contents.write(c, shared)
             c.execute(
                 "INSERT INTO turns (id, session, parent, asked, state, seq, owner, table_name, digest,"
-                " settings, start, began, moved, number) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                " settings, settings_crc, start, start_crc, began, moved, number)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (*values, next_turn_number(c, session.id)),
             )
             if given is not None:
-                c.execute("INSERT INTO given VALUES (?, ?)", (turn.turn_id, dumps(given)))
+                c.execute("INSERT INTO given VALUES (?, ?, ?)", (turn.turn_id, *checked(given)))
             if new.begins is not None:
                 new.begins(c)
 

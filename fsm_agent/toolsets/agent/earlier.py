@@ -13,8 +13,8 @@ from typing import Any
 from fsm_agent.conversation.messages import Message
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.checksum import loads
 from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.sealed import loads
 
 MAX_RESULT = 2_000_000
 """Characters of a result that is believed."""
@@ -54,13 +54,13 @@ def _of_line(c: SqlConnection, session_id: str, tool: str) -> dict[str, Any] | N
 
 def _of_session(c: SqlConnection, session_id: str, tool: str, until: float | None) -> dict[str, Any] | None:
     rows = c.execute(
-        "SELECT e.reply FROM turns t JOIN effects e ON e.turn = t.id WHERE t.session = ? AND t.undone IS NULL"
-        " AND e.kind = 'RunTool' AND e.name = ? AND e.status = 'done' AND (? IS NULL OR e.at <= ?)"
-        " ORDER BY e.at DESC, e.seq DESC, e.ordinal DESC LIMIT ?",
+        "SELECT e.reply, e.reply_crc FROM turns t JOIN effects e ON e.turn = t.id WHERE t.session = ?"
+        " AND t.undone IS NULL AND e.kind = 'RunTool' AND e.name = ? AND e.status = 'done'"
+        " AND (? IS NULL OR e.at <= ?) ORDER BY e.at DESC, e.seq DESC, e.ordinal DESC LIMIT ?",
         (session_id, tool, until, until, LOOKED_AT),
     )
-    for (reply,) in rows:
-        outcome = loads(reply)
+    for reply in rows:
+        outcome = loads(*reply)
         if outcome.get("status") == "ok" and (found := _object(outcome.get("text", ""))) is not None:
             return found
     return None

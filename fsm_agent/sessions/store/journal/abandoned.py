@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from fsm_agent.conversation.effects import IN_DOUBT
 from fsm_agent.conversation.history_rules import unanswered
 from fsm_agent.conversation.messages import Message
+from fsm_agent.sessions.store.checksum import loads
 from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.rows import insert_message, message_of, newest_number, transcript
-from fsm_agent.sessions.store.sealed import loads
 
 ABANDONED = "abandoned"
 """How a turn ended whose process died, when the session went on without it."""
@@ -60,23 +60,25 @@ def close_out(connection: SqlConnection, session_id: str, turn_ids: Sequence[str
     if not open_calls:
         return
     effects = connection.execute(
-        "SELECT request, status, class, reply FROM effects WHERE turn IN (SELECT value FROM json_each(?)) AND"
-        " kind IN ('RunTool', 'AnswerProgram') ORDER BY seq, ordinal, place",
+        "SELECT request, request_crc, status, class, reply, reply_crc FROM effects"
+        " WHERE turn IN (SELECT value FROM json_each(?))"
+        " AND kind IN ('RunTool', 'AnswerProgram') ORDER BY seq, ordinal, place",
         (json.dumps(turn_ids),),
     ).fetchall()
     waited = {
         call
         for (call,) in connection.execute(
-            "SELECT call FROM pending WHERE turn IN (SELECT value FROM json_each(?)) AND kind IN ('result',"
+            "SELECT call FROM pending WHERE turn IN (SELECT value FROM json_each(?))"
+            " AND kind IN ('result',"
             " 'timer')",
             (json.dumps(turn_ids),),
         )
     }
-    known = {loads(request)["call_id"]: (status, kind, reply) for request, status, kind, reply in effects}
+    known = {loads(*row[:2])["call_id"]: row[2:] for row in effects}
     for number, call in enumerate(open_calls, newest_number(connection, session_id) + 1):
-        status, kind, reply = known.get(call.id, ("", "", None))
+        status, kind, *reply = known.get(call.id, ("", "", None, None))
         text = NOT_STARTED if not status or kind == "pure" else IN_DOUBT
         text = NOT_WAITED if call.id in waited else text
-        text = loads(reply).get("text", IN_DOUBT) if reply else text  # without: a program that waited
+        text = loads(*reply).get("text", IN_DOUBT) if reply[0] else text  # without: a program that waited
         row = Message("tool", text, tool_call_id=call.id, name=call.name)
         insert_message(connection, session_id, number, version, None, at, row)

@@ -16,16 +16,17 @@ from fsm_agent.conversation.assumed_usage import assumed_usage
 from fsm_agent.conversation.effects import LOST, CallModel, Runtime
 from fsm_agent.conversation.messages import Usage
 from fsm_agent.errors import StoreError
+from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.deltas import Tracker
 from fsm_agent.fsm.journal import UNKNOWN, Exchange
 from fsm_agent.providers.prices import price_of, total_cost
 from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store.checksum import verify_checksum
 from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.journal.conversation_recording import ConversationRecording
 from fsm_agent.sessions.store.journal.log import Closing, TurnLog
 from fsm_agent.sessions.store.rows import Kept, changed, reply_json, request_json, write_notes
-from fsm_agent.sessions.store.sealed import dumps, opened
 
 
 class ConversationLog(TurnLog):
@@ -46,12 +47,12 @@ class ConversationLog(TurnLog):
         """``ended``, on a copy of the session that was read again: rows of this turn that are not in it are
         written behind it."""
         with self._database.reading() as c:
-            said = "SELECT body FROM messages WHERE session = ? AND turn = ? AND active = 1"
+            said = "SELECT body, body_crc FROM messages WHERE session = ? AND turn = ? AND active = 1"
             stored = Counter(
-                opened(body) for (body,) in c.execute(said, (self.session.id, self._turn.turn_id))
+                verify_checksum(*row) for row in c.execute(said, (self.session.id, self._turn.turn_id))
             )
         for row in self._turn.rows:
-            if stored[body := opened(dumps(row.to_dict()))]:
+            if stored[body := dumps(row.to_dict())]:
                 stored[body] -= 1
             else:
                 self.session.append([row])

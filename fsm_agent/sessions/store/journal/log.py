@@ -25,6 +25,7 @@ from fsm_agent.request import Needed, Request, effect_of, flush_of, intended, li
 from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import contents
+from fsm_agent.sessions.store.checksum import Checked, checked, with_checksum
 from fsm_agent.sessions.store.connection import SqlConnection, conflicts, must
 from fsm_agent.sessions.store.contents import Contents, apart, slim
 from fsm_agent.sessions.store.database import Database, Job
@@ -32,8 +33,11 @@ from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.recording import Origin, Recording
 from fsm_agent.sessions.store.journal.small_talk import Small, SmallTalk
 from fsm_agent.sessions.store.pending import noted
-from fsm_agent.sessions.store.sealed import dumps, sealed
 
+_MOVE = f"INSERT INTO transitions VALUES ({', '.join('?' * 15)})"  # noqa: S608 - ours
+_EFFECT = f"INSERT OR REPLACE INTO effects VALUES ({', '.join('?' * 17)})"  # noqa: S608 - ours
+_NONE = with_checksum("[]")
+"""A list without anything in it, as most are."""
 UNREAD = -1
 """A revision that no session has."""
 AT_REST = 5.0
@@ -183,7 +187,7 @@ class TurnLog:
         if not self._closed:  # else it was noted, and waits to be written
             delta = self._delta()
             self._note_small(self._turn.seq, self._turn.state)
-            self._jobs.append(self._end(closing, dumps(slim(delta))))
+            self._jobs.append(self._end(closing, checked(slim(delta))))
             self._closed = True
         try:
             await self._commit()
@@ -332,10 +336,9 @@ class TurnLog:
         raise error
 
     def _intent(self, exchange: Exchange, place: int, request: Any) -> Job:
-        asked = sealed(self._request_json(request))
-        return EffectJob(
-            (*self._effect(exchange, place, request), "in_flight", asked, None, self._now(), None, "")
-        )
+        asked = with_checksum(self._request_json(request))
+        where = self._effect(exchange, place, request)
+        return EffectJob((*where, "in_flight", *asked, None, None, self._now(), None, ""))
 
     def _outcome(
         self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float, origin: Origin = ""
@@ -344,8 +347,9 @@ class TurnLog:
         unknown = isinstance(request, Request) and request.doubtful(reply)
         status, at = "unknown" if unknown else "done", self._now() - seconds
         took = None if origin else seconds
-        said = sealed(self._request_json(request)), sealed(self._reply_json(request, reply))
-        return (*self._effect(exchange, place, request), status, *said, at, took, origin)
+        asked = with_checksum(self._request_json(request))
+        said = with_checksum(self._reply_json(request, reply))
+        return (*self._effect(exchange, place, request), status, *asked, *said, at, took, origin)
 
     def _effect(self, exchange: Exchange, place: int, request: Any) -> tuple[Any, ...]:
         kept = self._recording.where(exchange.ordinal, place, request)
@@ -359,8 +363,8 @@ class TurnLog:
             delta = apart(delta, shared)
         values = (
             turn_id, step.seq, step.source, step.event, step.dest, step.row, step.exit,
-            dumps(step.guards) if step.guards else "[]", dumps(step.changes) if step.changes else "[]",
-            step.seconds, at, dumps(slim(delta)),
+            *(checked(step.guards) if step.guards else _NONE),
+            *(checked(step.changes) if step.changes else _NONE), step.seconds, at, *checked(slim(delta)),
         )  # fmt: skip
         moved = (step.seq, step.dest, at, step.exit, turn_id, step.seq - 1)
 
@@ -370,21 +374,21 @@ class TurnLog:
                 lambda: JournalError(f"turn {turn_id} is not where it was left; this process stops here"),
             )  # fmt: skip
             contents.write(c, shared)
-            c.execute("INSERT INTO transitions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+            c.execute(_MOVE, values)
 
         return move
 
-    def _end(self, closing: Closing, delta: str) -> Job:
+    def _end(self, closing: Closing, delta: Checked) -> Job:
         turn_id, session_id, at = self._turn.turn_id, self.session.id, self._now()
         shared: Contents = {}
-        result = dumps(apart(closing.result, shared, long=False, stays="attempts"))
-        ended = (at, closing.exit, closing.outcome, result, delta, turn_id)
+        result = checked(apart(closing.result, shared, long=False, stays="attempts"))
+        ended = (at, closing.exit, closing.outcome, *result, *delta, turn_id)
 
         def end(c: SqlConnection) -> None:
             contents.write(c, shared)
             c.execute(
-                "UPDATE turns SET ended = ?, exit = ?, outcome = ?, result = ?, final = ?, owner = NULL WHERE"
-                " id = ?",
+                "UPDATE turns SET ended = ?, exit = ?, outcome = ?, result = ?, result_crc = ?, final = ?,"
+                " final_crc = ?, owner = NULL WHERE id = ?",
                 ended,
             )
             c.execute(
@@ -446,6 +450,4 @@ class EffectJob:
     values: tuple[Any, ...]
 
     def __call__(self, connection: SqlConnection) -> None:
-        connection.execute(
-            "INSERT OR REPLACE INTO effects VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", self.values
-        )
+        connection.execute(_EFFECT, self.values)

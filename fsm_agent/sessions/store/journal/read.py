@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,12 +10,12 @@ from fsm_agent.conversation.handover import AGENT_NAME
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.deltas import patched
 from fsm_agent.fsm.journal import Step
+from fsm_agent.sessions.store.checksum import loads
 from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.contents import delta_of, whole
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.journal.small_talk import EffectRow, effects_of
 from fsm_agent.sessions.store.rows import transcript
-from fsm_agent.sessions.store.sealed import loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +164,14 @@ class Turns:
     def steps(self, turn_id: str, first: int = 1, last: int | None = None) -> list[Step]:
         """The moves numbered ``first`` to ``last``, both included."""
         with self._database.reading() as c:
-            return [_step(row[:9]) for row in self._moves(c, turn_id, first, last)]
+            return [_step(row[:-1]) for row in self._moves(c, turn_id, first, last)]
 
     def all_steps(self) -> list[Step]:
         """The moves of all turns, turn by turn; those of a fork begin where it does."""
         with self._database.reading() as c:
             rows = c.execute(
-                "SELECT seq, source, event, dest, row, guards, changes, seconds, exit FROM transitions ORDER"
+                "SELECT seq, source, event, dest, row, seconds, exit, guards, guards_crc, changes,"
+                " changes_crc FROM transitions ORDER"
                 " BY turn, seq"
             ).fetchall()
         return [_step(row) for row in rows]
@@ -177,14 +179,14 @@ class Turns:
     def times(self, turn_id: str) -> list[float]:
         """When each move was made."""
         with self._database.reading() as c:
-            return [row[9] for row in self._moves(c, turn_id, 1, None)]
+            return [row[-1] for row in self._moves(c, turn_id, 1, None)]
 
     def changes(self, turn_id: str) -> list[dict[str, Any]]:
         """What each move changed in the turn, as ``fsm_agent.fsm.deltas`` writes it; of a fork, its own
         moves."""
-        sql = "SELECT delta FROM transitions WHERE turn = ? ORDER BY seq"
+        sql = "SELECT delta, delta_crc FROM transitions WHERE turn = ? ORDER BY seq"
         with self._database.reading() as c:
-            return [delta_of(c, delta) for (delta,) in c.execute(sql, (turn_id,)).fetchall()]
+            return [delta_of(c, *delta) for delta in c.execute(sql, (turn_id,)).fetchall()]
 
     def effects(self, turn_id: str, seq: int) -> list[Effect]:
         """What the state asked for that the turn was in after ``seq`` moves."""
@@ -202,13 +204,13 @@ class Turns:
         """The transcript after ``seq`` moves, oldest first; by default as it is now."""
         with self._database.reading() as c:
             session, version, length, _ = self._snapshot(c, turn_id, seq)["history"]
-            return [loads(body) for _, body in transcript(c, session, version, length)]
+            return [json.loads(body) for _, body in transcript(c, session, version, length)]
 
     def result(self, turn_id: str) -> dict[str, Any] | None:
         """The result without messages and states; ``None`` until the turn has ended."""
         with self._database.reading() as c:
-            row = c.execute("SELECT result FROM turns WHERE id = ?", (turn_id,)).fetchone()
-            return whole(c, row[0]) if row and row[0] else None
+            row = c.execute("SELECT result, result_crc FROM turns WHERE id = ?", (turn_id,)).fetchone()
+            return whole(c, *row) if row and row[0] else None
 
     def _snapshot(self, c: SqlConnection, turn_id: str, seq: int | None) -> dict[str, Any]:
         info, at_end = _info(c, turn_id), seq is None
@@ -219,16 +221,17 @@ class Turns:
             raise ConfigError(f"turn {turn_id} has no move of that number", seq, f"0 to {info.seq}")
         if info.forked_at is not None and seq < info.forked_at and info.parent is not None:
             return self._snapshot(c, info.parent, seq)
-        start, final = c.execute("SELECT start, final FROM turns WHERE id = ?", (turn_id,)).fetchone()
+        ends = "SELECT start, start_crc, final, final_crc FROM turns WHERE id = ?"
+        *start, final, final_crc = c.execute(ends, (turn_id,)).fetchone()
         rows = c.execute(
-            "SELECT delta FROM transitions WHERE turn = ? AND seq <= ? ORDER BY seq", (turn_id, seq)
+            "SELECT delta, delta_crc FROM transitions WHERE turn = ? AND seq <= ? ORDER BY seq",
+            (turn_id, seq),
         ).fetchall()
-        given = (
-            c.execute("SELECT history FROM given WHERE turn = ?", (turn_id,)).fetchone() if seq == 0 else None
-        )
-        deltas = [delta for (delta,) in rows] + ([final] if final and at_end else [])
-        snapshot = patched(whole(c, start), [delta_of(c, delta) for delta in deltas]) | {"seq": seq}
-        return snapshot | {"supplied_history": loads(given[0])} if given else snapshot
+        first = "SELECT history, history_crc FROM given WHERE turn = ?"
+        given = c.execute(first, (turn_id,)).fetchone() if seq == 0 else None
+        deltas = [*rows, (final, final_crc)] if final and at_end else rows
+        snapshot = patched(whole(c, *start), [delta_of(c, *delta) for delta in deltas]) | {"seq": seq}
+        return snapshot | {"supplied_history": loads(*given)} if given else snapshot
 
     def _moves(self, c: SqlConnection, turn_id: str, first: int, last: int | None) -> list[tuple[Any, ...]]:
         info = _info(c, turn_id)
@@ -238,8 +241,9 @@ class Turns:
         return (
             before
             + c.execute(
-                "SELECT seq, source, event, dest, row, guards, changes, seconds, exit, at FROM transitions"
-                " WHERE turn = ? AND seq >= ? AND (? IS NULL OR seq <= ?) ORDER BY seq",
+                "SELECT seq, source, event, dest, row, seconds, exit, guards, guards_crc, changes,"
+                " changes_crc, at FROM transitions WHERE turn = ? AND seq >= ? AND (? IS NULL OR seq <= ?)"
+                " ORDER BY seq",
                 (turn_id, first, last, last),
             ).fetchall()
         )
@@ -266,12 +270,11 @@ def _owner_of(c: SqlConnection, turn_id: str, seq: int) -> str:
 
 def _effect(row: EffectRow) -> Effect:
     _, seq, ordinal, place, state, kind, name, _, _, status, request, reply, at, seconds, origin = row
-    answer = loads(reply) if reply else None
-    return Effect(seq, ordinal, place, state, kind, name, status, loads(request), answer, at, seconds, origin)
+    return Effect(seq, ordinal, place, state, kind, name, status, request, reply, at, seconds, origin)
 
 
 def _step(row: tuple[Any, ...]) -> Step:
-    seq, source, event, dest, name, guards, changes, seconds, exit_reason = row
-    pairs = [(label, value) for label, value in loads(guards)]
-    moved = [(counter, before, after) for counter, before, after in loads(changes)]
+    seq, source, event, dest, name, seconds, exit_reason, guards, guards_crc, changes, changes_crc = row
+    pairs = [(label, value) for label, value in loads(guards, guards_crc)]
+    moved = [(counter, before, after) for counter, before, after in loads(changes, changes_crc)]
     return Step(seq, source, event, dest, name, pairs, moved, seconds, exit_reason)

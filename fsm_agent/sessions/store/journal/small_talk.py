@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fsm_agent.fsm import codec
+from fsm_agent.sessions.store.checksum import loads, with_checksum
 from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.sealed import loads, sealed
 
 EffectRow = tuple[Any, ...]
 """As in the table ``effects``: turn, seq, ordinal, place, state, kind, name, class, key, status, request,
-reply, at, seconds, origin; request and reply as JSON."""
+reply, at, seconds, origin; request and reply read."""
 
 
 DONE = '{"is":"Done"}'
@@ -58,8 +57,8 @@ class SmallTalk:
         first = round(self.said[0].at, 3)
         asked = ",".join(one.text(first) for one in self.said)
         connection.execute(
-            "INSERT OR REPLACE INTO visits VALUES (?, ?, ?, ?, ?, ?)",
-            (self.turn, self.seq, self.epoch, self.state, first, sealed(f"[{asked}]")),
+            "INSERT OR REPLACE INTO visits VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (self.turn, self.seq, self.epoch, self.state, first, *with_checksum(f"[{asked}]")),
         )
 
 
@@ -68,14 +67,20 @@ def effects_of(c: SqlConnection, turn_id: str, seq: int | None = None) -> list[E
     within = "turn = ? AND (? IS NULL OR seq = ?)" if seq is None else "turn = ? AND seq = ? AND ? = seq"
     given = (turn_id, seq, seq)
     own = c.execute(f"SELECT * FROM effects WHERE {within}", given)  # noqa: S608 - ours
-    found = {row[1:4]: row for row in own}
+    found = {row[1:4]: _read(row) for row in own}
     visits = c.execute(
-        f"SELECT seq, state, at, asked FROM visits WHERE {within} ORDER BY epoch",  # noqa: S608 - ours
+        f"SELECT seq, state, at, asked, asked_crc FROM visits WHERE {within} ORDER BY epoch",  # noqa: S608 - ours
         given,
     )
-    for at_seq, state, at, asked in visits:
-        found |= {row[1:4]: row for row in _rows(turn_id, at_seq, state, at, loads(asked))}
+    for at_seq, state, at, *asked in visits:
+        found |= {row[1:4]: row for row in _rows(turn_id, at_seq, state, at, loads(*asked))}
     return [found[key] for key in sorted(found)]
+
+
+def _read(row: tuple[Any, ...]) -> EffectRow:
+    *before, request, request_crc, reply, reply_crc, at, seconds, origin = row
+    answer = None if reply is None else loads(reply, reply_crc)
+    return (*before, loads(request, request_crc), answer, at, seconds, origin)
 
 
 def _rows(turn_id: str, seq: int, state: str, at: float, asked: Sequence[list[Any]]) -> Iterator[EffectRow]:
@@ -83,6 +88,5 @@ def _rows(turn_id: str, seq: int, state: str, at: float, asked: Sequence[list[An
         name, effect = named or ("", "")
         yield (
             turn_id, seq, ordinal, place, state, request["is"], name, effect, "", "done",
-            codec.dumps(request), codec.dumps(reply) if reply else DONE, at + after * WHEN,
-            seconds * TOOK, "",
+            request, reply or {"is": "Done"}, at + after * WHEN, seconds * TOOK, "",
         )  # fmt: skip

@@ -18,7 +18,7 @@ from fsm_agent.sessions.store.postgres.connecting import as_store_error, connect
 from fsm_agent.sessions.store.postgres.migration import migrated
 from fsm_agent.sessions.store.postgres.reading import ReadConnection
 from fsm_agent.sessions.store.postgres.writer import PATIENCE, PostgresWriter
-from fsm_agent.sessions.store.schema import VERSIONS
+from fsm_agent.sessions.store.schema import VERSIONS, Versions
 
 NUMBERED = ("messages", "usage", "outbox", "controls", "contents", "unreported")
 """Tables whose rows the database numbers."""
@@ -26,9 +26,9 @@ NUMBERED = ("messages", "usage", "outbox", "controls", "contents", "unreported")
 
 class PostgresDatabase(PostgresWriter):
     """One database. Raises ``StoreError`` in one line when it cannot be used: out of reach, without the
-    rights, or of a newer version."""
+    rights, or of another format."""
 
-    versions = VERSIONS
+    versions: Versions = VERSIONS
     path = None
     shared = True
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fsm_agent.errors import StoreError
 
 if TYPE_CHECKING:
-    from fsm_agent.sessions.store.postgres.checkup import Checkup
+    from fsm_agent.sessions.store.health import Health
     from fsm_agent.sessions.store.postgres.database import PostgresDatabase
     from fsm_agent.sessions.store.postgres.presence import PostgresOwners
 
@@ -30,12 +30,12 @@ def owners_of(store: Callable[[], Any]) -> PostgresOwners:
     return PostgresOwners(store)
 
 
-def checkup_of(url: str) -> Checkup:
+def health_of(url: str) -> Health:
     """Look at the database at an address, without changing it. Raises ``StoreError``."""
     _need_extra()
-    from fsm_agent.sessions.store.postgres.checkup import looked_at
+    from fsm_agent.sessions.store.postgres import health
 
-    return looked_at(url)
+    return health.health_of(url)
 
 
 def _need_extra() -> None:

@@ -1,12 +1,12 @@
-"""What a database of PostgreSQL has beside the tables of ``store.schema``: its version, what SQLite has built
+"""What a database of PostgreSQL has beside the tables of ``store.schema``: its format, what SQLite has built
 in, the index of the search, who is running, and what wakes those who wait.
 
-``OWN`` are versions that lead from each other, like those of the tables. Only ever add one."""
+``OWN`` has a list for each version of the tables, which is run behind that one."""
 
 from __future__ import annotations
 
 FORMAT = "fsm_agent_format"
-"""The table with the version of the tables, and of what is here."""
+"""The table with the number of the format."""
 
 OWN: tuple[tuple[str, ...], ...] = (
     (

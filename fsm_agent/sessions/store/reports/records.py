@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.fsm.journal import Step
+from fsm_agent.sessions.store.checksum import loads
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.sessions.store.reports.usage_totals import NOTHING, SUMS, UsageTotals
 from fsm_agent.sessions.store.rows import stored
-from fsm_agent.sessions.store.sealed import loads
 from fsm_agent.sessions.store.store import Store
 
 
@@ -211,7 +211,7 @@ def session_record(store: Store, session_id: str, *, moves: bool = False, everyt
     ]
     with store.database.reading() as c:
         version = c.execute("SELECT version FROM sessions WHERE id = ?", (session_id,)).fetchone()[0]
-        order = {number: place for place, (number, _) in enumerate(stored(c, session_id, version))}
+        order = {number: place for place, (number, *_) in enumerate(stored(c, session_id, version))}
     rows = _rows(store, "session = ?", session_id)
     current = sorted((row for row in rows if row.number in order), key=lambda row: order[row.number])
     shown = tuple(rows if everything else current)
@@ -245,35 +245,35 @@ def _record(store: Store, info: TurnInfo, moves: bool) -> TurnReport:
 
 def _doubts(store: Store, turn_id: str) -> tuple[Doubt, ...]:
     rows = store.database.select(
-        "SELECT seq, state, kind, name, class, status, request, at FROM effects WHERE turn = ?1 AND status !="
-        " 'done' AND kind IN ('RunTool', 'AskApproval', 'CallModel')"
+        "SELECT seq, state, kind, name, class, status, at, request, request_crc FROM effects"
+        " WHERE turn = ?1 AND status != 'done' AND kind IN ('RunTool', 'AskApproval', 'CallModel')"
         " AND COALESCE(json_extract(request, '$.call_id'), '') NOT IN"
         " (SELECT call FROM pending WHERE turn = ?1)"
         " ORDER BY seq, ordinal, place",
         turn_id,
     )
     return tuple(
-        Doubt(seq, state, kind, name, safety, status, loads(request).get("arguments", {}), at)
-        for seq, state, kind, name, safety, status, request, at in rows
+        Doubt(seq, state, kind, name, safety, status, loads(*request).get("arguments", {}), at)
+        for seq, state, kind, name, safety, status, at, *request in rows
     )
 
 
 def _rows(store: Store, where: str, value: str) -> list[ShownMessage]:
     """Without what a visit wrote that was run again."""
     rows = store.database.select(
-        f"SELECT number, turn, at, active, role, body FROM messages WHERE {where}"  # noqa: S608 - ours
+        f"SELECT number, turn, at, active, role, body, body_crc FROM messages WHERE {where}"  # noqa: S608 - ours
         " AND NOT (active = 0 AND version < 0) ORDER BY id",
         value,
     )
     return [
-        ShownMessage(number, turn, at, bool(active), _shown(role, body))
-        for number, turn, at, active, role, body in rows
+        ShownMessage(number, turn, at, bool(active), _shown(role, *body))
+        for number, turn, at, active, role, *body in rows
     ]
 
 
-def _shown(role: str, body: str) -> dict[str, Any]:
+def _shown(role: str, body: str, crc: int | None) -> dict[str, Any]:
     """A damaged message is shown as it stands there, and does not keep the others from being read."""
     try:
-        return dict(loads(body))
+        return dict(loads(body, crc))
     except StoreError:
-        return {"role": role, "content": f"(this message is damaged) {body.strip()}"}
+        return {"role": role, "content": f"(this message is damaged) {body}"}

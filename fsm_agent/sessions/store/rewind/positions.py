@@ -10,6 +10,7 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.runtime.measures import measured
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import contents
+from fsm_agent.sessions.store.checksum import checked, loads
 from fsm_agent.sessions.store.claims import Claim
 from fsm_agent.sessions.store.contents import ELSEWHERE, Contents, apart, kept_once, whole
 from fsm_agent.sessions.store.database import Job
@@ -20,7 +21,6 @@ from fsm_agent.sessions.store.journal.recording import Recording
 from fsm_agent.sessions.store.names import free_title
 from fsm_agent.sessions.store.pending import PendingItems
 from fsm_agent.sessions.store.rows import METER, insert_session, message_of, transcript
-from fsm_agent.sessions.store.sealed import dumps, loads
 from fsm_agent.sessions.store.store import Begun, Store
 
 
@@ -57,8 +57,8 @@ def position_of(store: Store, turn_id: str, seq: int | None = None, *, talks: bo
     last = turns.steps(turn_id, at, at) if at else []
     session, version, length, newest = snapshot["history"]
     with store.database.reading() as c:
-        kept, given = c.execute(_KEPT, (turn_id,)).fetchone()
-        settings, answers = whole(c, kept), loads(given)
+        *kept, given, crc = c.execute(_KEPT, (turn_id,)).fetchone()
+        settings, answers = whole(c, *kept), None if given is None else loads(given, crc)
         # before its first move a turn has loaded no row yet, and goes on with all that its session had when
         # it began
         stored = transcript(c, session, version, length if at else None)
@@ -69,12 +69,9 @@ def position_of(store: Store, turn_id: str, seq: int | None = None, *, talks: bo
             if isinstance(one, dict):
                 own.append((None, Message.from_dict(one)))
             else:
-                kept = by_number.get(one) or message_of(
-                    c.execute(
-                        "SELECT body FROM messages WHERE session = ? AND number = ?", (session, one)
-                    ).fetchone()[0]
+                own.append(
+                    (one, by_number.get(one) or message_of(*c.execute(_BODY, (session, one)).fetchone()))
                 )
-                own.append((one, kept))
     effects = turns.effects(turn_id, at)
     recording = (
         ConversationRecording.of(effects, answers if at == info.forked_at else None)
@@ -85,7 +82,8 @@ def position_of(store: Store, turn_id: str, seq: int | None = None, *, talks: bo
     return Position(info, snapshot, settings, row, list(rows), own, recording)
 
 
-_KEPT = "SELECT settings, COALESCE(answers, 'null') FROM turns WHERE id = ?"
+_KEPT = "SELECT settings, settings_crc, answers, answers_crc FROM turns WHERE id = ?"
+_BODY = "SELECT body, body_crc FROM messages WHERE session = ? AND number = ?"
 
 
 async def take_over(
@@ -152,7 +150,7 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
             turn_id,
             at,
             row.role,
-            dumps(row.to_dict()),
+            *checked(row.to_dict()),
             int(number <= kept),
         )
         for row, number in numbers.items()
@@ -163,8 +161,8 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
         turn_id, session.id, info.id, snapshot["seq"], info.asked, snapshot["state"], snapshot["seq"],
         store.owners.me,
         info.table_name, digest,
-        dumps({ELSEWHERE: [kept_once(position.settings, shared)]}), dumps(apart(snapshot, shared)),
-        at, at, None if answers is None else dumps(answers),
+        *checked({ELSEWHERE: [kept_once(position.settings, shared)]}), *checked(apart(snapshot, shared)),
+        at, at, *((None, None) if answers is None else checked(answers)),
         info.imported,
     )  # fmt: skip
 
@@ -176,14 +174,14 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
             (turn_id, store.owners.me, session.id),
         )
         c.executemany(
-            "INSERT INTO messages (session, number, version, turn, at, role, body, active) VALUES (?, ?, ?,"
-            " ?, ?, ?, ?, ?)",
+            "INSERT INTO messages (session, number, version, turn, at, role, body, body_crc, active)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             values,
         )
         c.execute(
             "INSERT INTO turns (id, session, parent, forked_at, asked, state, seq, owner, table_name, digest,"
-            " settings, start, began, moved, answers, imported, number) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
-            " ?, ?, ?, ?, ?, ?, 1)",
+            " settings, settings_crc, start, start_crc, began, moved, answers, answers_crc, imported, number)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)",
             turn,
         )
 

@@ -15,6 +15,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.checkpoints import PutBack
 from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store.checksum import checked
 from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.contents import whole
 from fsm_agent.sessions.store.journal.abandoned import give_up
@@ -22,7 +23,6 @@ from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.lineage import compacted_line
 from fsm_agent.sessions.store.rows import (
     METER,
-    Kept,
     changed,
     message_of,
     refuse_if_changed,
@@ -88,8 +88,9 @@ async def _take_back(store: Store, session: Session, count: int) -> Undone:
         )
         c.executemany("UPDATE turns SET undone = ? WHERE id = ?", [(at, turn_id) for turn_id in ids])
         give_up(c, ids, at)
-        meter = Kept.of(session).columns()["meter"]
-        c.execute("UPDATE sessions SET meter = ?, touched = ? WHERE id = ?", (meter, at, session.id))
+        meter = checked(METER.encode(session.meter))
+        values = (*meter, at, session.id)
+        c.execute("UPDATE sessions SET meter = ?, meter_crc = ?, touched = ? WHERE id = ?", values)
         return changed(c, session.id)
 
     session.revision = await store.written(write)
@@ -119,13 +120,13 @@ def _before(c: SqlConnection, turn_id: str, session: Session) -> tuple[list[Mess
     """The transcript and its size before a turn was asked; for a forked turn, before the one that it was
     forked from."""
     while True:
-        start, parent, forked_at = c.execute(
-            "SELECT start, parent, forked_at FROM turns WHERE id = ?", (turn_id,)
+        parent, forked_at, *start = c.execute(
+            "SELECT parent, forked_at, start, start_crc FROM turns WHERE id = ?", (turn_id,)
         ).fetchone()
         if parent is None or forked_at is None:
             break
         turn_id = parent
-    snapshot = whole(c, start)
+    snapshot = whole(c, *start)
     home, version, _, newest = snapshot["history"]  # the turn had not loaded any row yet
     stored = [(number, body) for number, body in transcript(c, home, version) if number <= newest]
     return _as_rows(stored, session, home == session.id), METER.decode(snapshot.get("meter", {}))

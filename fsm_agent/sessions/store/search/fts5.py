@@ -57,8 +57,8 @@ def index_batch(connection: SqlConnection, rows: int, chars: int) -> bool:
     _prepare(connection)
     first = _mark(connection, MARK)
     found = connection.execute(
-        "SELECT m.id, m.role, m.session, m.at, s.kind, m.body FROM messages m JOIN sessions s ON s.id ="
-        " m.session WHERE m.id > ? ORDER BY m.id LIMIT ?",
+        "SELECT m.id, m.role, m.session, m.at, s.kind, m.body, m.body_crc FROM messages m"
+        " JOIN sessions s ON s.id = m.session WHERE m.id > ? ORDER BY m.id LIMIT ?",
         (first, rows),
     )
     batch, more = indexed(found, rows, chars)

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fsm_agent.errors import ConfigError, StoreError
+from fsm_agent.sessions.store.checksum import loads
 from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.lineage import lineage
-from fsm_agent.sessions.store.sealed import loads
 from fsm_agent.sessions.store.search.indexing import Progress, catch_up, forget, full_text
 from fsm_agent.sessions.store.search.searched import looks_damaged
 from fsm_agent.sessions.store.search.snippets import EMPTY, Snippet, scores, snippet_of
@@ -154,7 +154,7 @@ def _newest(database: Database, query: Query, among: Among, now: float) -> tuple
         if asked is None:
             return [], False
         rows = c.execute(
-            f"SELECT m.id, m.session, s.title, m.turn, m.number, m.role, m.at, {STANDING}, m.body"  # noqa: S608
+            f"SELECT m.id, m.session, s.title, m.turn, m.number, m.role, m.at, {STANDING}, m.body_crc, m.body"  # noqa: S608
             f" FROM {asked.source} JOIN sessions s ON s.id = m.session LEFT JOIN turns t ON t.id = m.turn"
             f" WHERE {asked.condition} AND {' AND '.join(where)} ORDER BY {asked.number} DESC LIMIT ?",
             (asked.value, *values, SCAN + 1),
@@ -180,10 +180,10 @@ def _tagged(among: Among, now: float) -> tuple[list[list[str]], list[str]]:
 
 
 def _hit(connection: SqlConnection, row: Sequence[Any], roots: dict[str, str]) -> SearchHit:
-    message, session, title, turn, number, role, at, standing, body = row
+    message, session, title, turn, number, role, at, standing, crc, body = row
     if session not in roots:
         roots[session] = lineage(connection, session)
-    said = loads(body)
+    said = loads(body, crc)
     if standing == "current" and said.get("summary"):
         standing = "summary"
     return SearchHit(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from fsm_agent.errors import StoreError
-from fsm_agent.sessions.store.sealed import loads
+from fsm_agent.sessions.store.checksum import loads
 from fsm_agent.sessions.store.search.text_analysis import columns, plain_text
 
 Indexed = tuple[int, str, str, str]
@@ -24,11 +24,11 @@ class IndexQuery(NamedTuple):
 
 
 def indexed(rows: Iterable[Any], most: int, chars: int) -> tuple[list[Indexed], bool]:
-    """Return the first of the rows (id, role, session, at, kind of the session, body) for the index, of about
-    ``chars`` characters; and whether there may be more than these or than ``most``."""
+    """Return the first of the rows (id, role, session, at, kind of the session, body, its checksum) for the
+    index, of about ``chars`` characters; and whether there may be more than these or than ``most``."""
     batch: list[Indexed] = []
-    for message, role, session, at, kind, body in rows:
-        words, singles, tags = columns(_text(body), role, session, at)
+    for message, role, session, at, kind, *body in rows:
+        words, singles, tags = columns(_text(*body), role, session, at)
         batch.append((message, words, singles, f"{tags} {kind}"))
         chars -= len(words)
         if chars <= 0:
@@ -36,10 +36,10 @@ def indexed(rows: Iterable[Any], most: int, chars: int) -> tuple[list[Indexed], 
     return batch, len(batch) == most or chars <= 0
 
 
-def _text(body: str) -> str:
+def _text(body: str, crc: int | None) -> str:
     """A damaged message does not keep the others from being found."""
     try:
-        return plain_text(loads(body))
+        return plain_text(loads(body, crc))
     except StoreError:
         return ""
 

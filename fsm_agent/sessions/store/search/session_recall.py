@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.sessions.store.checksum import loads
 from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.lineage import descendants, lineage
-from fsm_agent.sessions.store.sealed import loads
 from fsm_agent.sessions.store.search.messages import KEPT, STANDING, Among, SearchHit, Standing, search
 from fsm_agent.sessions.store.search.snippets import snippet_of
 from fsm_agent.sessions.store.search.text_analysis import plain_text, query_of
@@ -187,11 +187,11 @@ def read_messages(
     that answers ``text`` where it is given, else the beginning and the end. ``where`` may end with an order
     and a limit."""
     rows = c.execute(
-        f"SELECT m.id, m.role, m.at, m.body, {STANDING} {FROM} WHERE {KEPT} AND {where}", values
+        f"SELECT m.id, m.role, m.at, {STANDING}, m.body, m.body_crc {FROM} WHERE {KEPT} AND {where}", values
     ).fetchall()
     found = []
-    for message, role, at, body, standing in rows:
-        said = loads(body)
+    for message, role, at, standing, *body in rows:
+        said = loads(*body)
         shown = _clipped(plain_text(said), text, clip)
         found.append(
             RecalledMessage(message, role, at, shown, "summary" if said.get("summary") else standing)

@@ -22,8 +22,8 @@ LONGEST = 500
 ROOM = 900_000
 """Bytes of one vector, about; PostgreSQL takes 1,048,575."""
 _UNREAD = (
-    "SELECT m.id, m.role, m.session, m.at, s.kind, m.body FROM messages m JOIN sessions s ON s.id = m.session"
-    " WHERE m.words IS NULL ORDER BY m.id LIMIT ? /* SKIP LOCKED */"
+    "SELECT m.id, m.role, m.session, m.at, s.kind, m.body, m.body_crc FROM messages m"
+    " JOIN sessions s ON s.id = m.session WHERE m.words IS NULL ORDER BY m.id LIMIT ? /* SKIP LOCKED */"
 )
 
 

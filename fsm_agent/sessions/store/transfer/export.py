@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_agent.fsm.codec import dumps
+from fsm_agent.sessions.store.checksum import loads
 from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.contents import DELTAS, IN_PARTS, delta_of, whole
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.journal.small_talk import EffectRow, effects_of
+from fsm_agent.sessions.store.journal.small_talk import effects_of
 from fsm_agent.sessions.store.lineage import compacted_line
 from fsm_agent.sessions.store.rows import newest_number, transcript
-from fsm_agent.sessions.store.schema import JSON_COLUMNS
-from fsm_agent.sessions.store.sealed import loads
+from fsm_agent.sessions.store.schema import checksum_of
 from fsm_agent.sessions.store.transfer.line_format import KINDS, End, ExportLine, Header
 from fsm_agent.support.redaction import MASK, mask
 
@@ -132,31 +132,40 @@ def _all_fields(c: SqlConnection, chosen: _Chosen) -> Iterator[tuple[str, dict[s
     for kind, line in KINDS.items():
         key, ids = chosen_by.get(kind, ("turn", turns))
         query = (
-            f"SELECT {', '.join(line.columns())} FROM {line.table}"  # noqa: S608 - ours
+            f"SELECT {', '.join(line.stored_columns())} FROM {line.table}"  # noqa: S608 - ours
             f" WHERE {key} IN (SELECT value FROM json_each(?)) ORDER BY {line.order}"
         )
-        rows = _effects(c, sorted(chosen.turns)) if kind == "effect" else c.execute(query, (ids,))
-        for row in rows:
-            if (fields := _cut(_fields(c, line, row), kind, chosen)) is not None:
+        rows = _effects(c, line, chosen) if kind == "effect" else _rows(c, line, query, ids)
+        for columns in rows:
+            if (fields := _cut(_fields(line, columns), kind, chosen)) is not None:
                 yield kind, fields
 
 
-def _effects(c: SqlConnection, turns: Sequence[str]) -> Iterator[EffectRow]:
+def _effects(c: SqlConnection, line: type[ExportLine], chosen: _Chosen) -> Iterator[dict[str, Any]]:
     """Each request by itself, however it is stored."""
-    for turn in turns:
-        yield from effects_of(c, turn)
+    for turn in sorted(chosen.turns):
+        for row in effects_of(c, turn):
+            yield dict(zip(line.columns(), row, strict=True))
 
 
-def _fields(c: SqlConnection, line: type[ExportLine], row: tuple[Any, ...]) -> dict[str, Any]:
-    """The columns of a row as the fields of a line, with JSON and flags as what they are, and whole."""
-    columns = line.columns()
-    read = dict(zip(columns, row, strict=True))
-    for column in JSON_COLUMNS.get(line.table, ()):
-        if (text := read[column]) is not None:
-            reads = delta_of if column in DELTAS else whole
-            read[column] = reads(c, text) if column in IN_PARTS.get(line.table, ()) else loads(text)
+def _rows(c: SqlConnection, line: type[ExportLine], query: str, ids: str) -> Iterator[dict[str, Any]]:
+    """The columns of each row by name, with JSON as what it is, and whole."""
+    for row in c.execute(query, (ids,)):
+        read = dict(zip(line.stored_columns(), row, strict=True))
+        for column in line.json_columns():
+            text, crc = read[column], read.pop(checksum_of(column))
+            if text is not None and column in IN_PARTS.get(line.table, ()):
+                read[column] = (delta_of if column in DELTAS else whole)(c, text, crc)
+            elif text is not None:
+                read[column] = loads(text, crc)
+        yield read
+
+
+def _fields(line: type[ExportLine], columns: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a row as the fields of a line, with flags as what they are."""
     return {
-        field: bool(read[column]) if field == "active" else read[column] for column, field in columns.items()
+        field: bool(columns[column]) if field == "active" else columns[column]
+        for column, field in line.columns().items()
     }
 
 

@@ -65,7 +65,7 @@ def _write(c: SqlConnection, file: ExportedLines, ids: Mapping[str, str]) -> Imp
     sessions = {ids.get(line.id, line.id): line.title for _, line in file.of["session"]}
     titles = [(free_title(c, title, session), session) for session, title in sessions.items() if title]
     for kind, line in KINDS.items():
-        names = line.columns()
+        names = line.stored_columns()
         insert = f"INSERT INTO {line.table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 - ours
         c.executemany(insert, (tuple(_renamed(row, ids).values()) for _, row in file.of[kind]))
     c.executemany("UPDATE sessions SET title = ? WHERE id = ?", titles)

@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
-from fsm_agent.sessions.store.schema import JSON_COLUMNS, VERSIONS
-from fsm_agent.sessions.store.sealed import dumps
+from fsm_agent.sessions.store.checksum import checked
+from fsm_agent.sessions.store.schema import JSON_COLUMNS, VERSIONS, checksum_of
 
 FORMAT = 1
 
@@ -55,17 +55,28 @@ class ExportLine(BaseModel):
         fields = {field: column for column, field in RENAMED.items()}
         return {fields.get(name, name): name for name in cls.model_fields if name != "kind"}
 
+    @classmethod
+    def json_columns(cls) -> list[str]:
+        """Return those of the columns that hold JSON."""
+        return [column for column in cls.columns() if column in JSON_COLUMNS.get(cls.table, ())]
+
+    @classmethod
+    def stored_columns(cls) -> list[str]:
+        """Return ``columns`` and those with the checksums of JSON behind them."""
+        return [*cls.columns(), *map(checksum_of, cls.json_columns())]
+
     def values(self) -> Iterator[Any]:
-        """Yield the values in the order of ``columns``, as a database takes them."""
-        for name in self.columns().values():
+        """Yield the values in the order of ``stored_columns``, as a database takes them."""
+        checksums: list[int | None] = []
+        for column, name in self.columns().items():
             value = getattr(self, name)
-            yield (
-                dumps(value)
-                if isinstance(value, dict | list)
-                else int(value)
-                if isinstance(value, bool)
-                else value
-            )
+            if column in self.json_columns():
+                text, crc = (None, None) if value is None else checked(value)
+                checksums.append(crc)
+                yield text
+            else:
+                yield int(value) if isinstance(value, bool) else value
+        yield from checksums
 
 
 class Header(ExportLine):
@@ -98,7 +109,7 @@ def _lines() -> Iterator[tuple[str, type[ExportLine]]]:
             (sql,) = c.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (table,)).fetchone()
             fields: dict[str, Any] = {"kind": (Literal[kind], kind)}
             for _, name, affinity, required, default, key in c.execute(f"PRAGMA table_info({table})"):
-                if name not in local:
+                if name not in local and not name.endswith(checksum_of("")):
                     known = types.get(name) or _type(table, name, affinity, sql)
                     missing = ... if name in first[table] else default and default.strip("'")
                     fields[RENAMED.get(name, name)] = (known if required or key else known | None, missing)

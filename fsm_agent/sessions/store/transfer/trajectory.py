@@ -19,7 +19,6 @@ from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.rows import newest_number, transcript
-from fsm_agent.sessions.store.sealed import loads
 from fsm_agent.support.private_files import private_file, private_folder
 from fsm_agent.support.redaction import mask
 
@@ -38,7 +37,7 @@ def session_trajectory(
         version, created, model = c.execute(
             "SELECT version, created, model FROM sessions WHERE id = ?", (session_id,)
         ).fetchone()
-        rows = [loads(body) for _, body in transcript(c, session_id, version)]
+        rows = [json.loads(body) for _, body in transcript(c, session_id, version)]
         last = c.execute(
             "SELECT id, outcome FROM turns WHERE session = ? AND undone IS NULL ORDER BY number DESC LIMIT 1",
             (session_id,),
@@ -58,7 +57,7 @@ def turn_trajectory(
     with database.reading() as c:
         last, stored = newest_number(c, session, turn_id), transcript(c, session, version)
     rows = [
-        loads(body)
+        json.loads(body)
         for place, (number, body) in enumerate(stored)
         if place < length or newest < number <= last
     ]
@@ -128,7 +127,7 @@ def _calls(row: Mapping[str, Any]) -> Iterator[str]:
     for call in row.get("tool_calls", ()):
         function = call["function"]
         try:
-            arguments = loads(function["arguments"])
+            arguments = json.loads(function["arguments"])
         except (ValueError, RecursionError):
             arguments = function["arguments"]
         yield (

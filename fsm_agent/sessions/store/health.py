@@ -1,23 +1,31 @@
-"""Is the file what it was written as? Looked at without changing it, before anything is written to it.
+"""Is the store what it was written as? Looked at without changing it: a file by each process before it writes
+to it, all of it by who asks (``health``).
 
 A file is damaged by a disk, a power failure, or a copy that was made while it was written, and none of them
 leaves a sign beside it. So every page is read once by each process that writes, and every index compared with
 its table: about a second for each gigabyte. Reading does not wait for it. What stands in the texts is checked
-when they are read (``sealed``). (Why: decision 53.)"""
+when they are read (``checksum``). (Why: decision 53.)"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sqlite3
 import threading
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from fsm_agent.errors import StoreError
+from fsm_agent.sessions.store.checksum import loads
+from fsm_agent.sessions.store.connection import SqlConnection
+from fsm_agent.sessions.store.schema import FIRST, JSON_COLUMNS, VERSIONS, checksum_of, refusal
+
+FILE = "sessions.db"
+"""The store's file in a home."""
 
 log = logging.getLogger(__name__)
-UNMARKED = 2
-"""The last format of which there are files without a mark."""
 LONG = 1.0
 """Seconds after which it is said what takes so long."""
 _LINES = 100
@@ -34,9 +42,9 @@ def looking(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=1)
 
 
-def format_of(connection: sqlite3.Connection) -> tuple[int, bool]:
-    """Return the version of the file's format, 0 for an empty file, and whether the file is marked as
-    ours. Raises ``sqlite3.DatabaseError`` when its header contradicts itself."""
+def format_of(connection: sqlite3.Connection) -> int:
+    """Return the number of the file's format, 0 for an empty file. Raises ``sqlite3.DatabaseError`` when its
+    header contradicts itself."""
     connection.execute("BEGIN")  # all of one moment
     try:
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
@@ -45,14 +53,13 @@ def format_of(connection: sqlite3.Connection) -> tuple[int, bool]:
     finally:
         connection.execute("ROLLBACK")
     if version == mark == tables == 0:
-        return 0, False
-    if mark == 0 and 0 < version <= UNMARKED and tables:
-        return version, False
-    if mark != marked(version) or not 0 < version < 256:
+        return 0
+    unmarked = mark == 0 and 0 < version < FIRST and tables  # by the earliest programs
+    if (mark != marked(version) and not unmarked) or not 0 < version < 256:
         raise sqlite3.DatabaseError(
             f"malformed: format {version} and mark {mark:#x} in its header do not belong together"
         )
-    return version, True
+    return version
 
 
 def marked(version: int) -> int:
@@ -87,14 +94,6 @@ def look_through(connection: sqlite3.Connection, path: Path, long: float = LONG)
         raise sqlite3.DatabaseError(f"malformed: {' '.join(lines[0].split())}")
 
 
-def newer(path: Path, version: int, current: int) -> StoreError:
-    """Return the error for a file whose format this version does not know."""
-    return StoreError(
-        f"{path} was written by a newer version of fsm-agent (format {version}, this one reads up to"
-        f" {current}); update fsm-agent, or use another home directory"
-    )
-
-
 def as_store_error(error: BaseException, path: Path) -> Exception:
     """Return a ``StoreError`` of one line that says what is wrong with the file and what to do; errors
     that are no fault of the file are returned as they are."""
@@ -123,3 +122,74 @@ def as_store_error(error: BaseException, path: Path) -> Exception:
     if isinstance(error, OSError):
         return StoreError(f"the session store {path} cannot be used: {os.strerror(error.errno or 0)}")
     return error if isinstance(error, Exception) else RuntimeError(repr(error))
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What was found in a whole file or database, which is at ``place``. ``size`` in bytes, with what is
+    still in the log; ``version`` of its format, 0 without tables; ``unfinished`` turns that have no end. Of a
+    database, ``server`` describes it in a line, and ``wrong`` says what is to be done about it; what is in it
+    is not looked at then."""
+
+    place: str
+    size: int = 0
+    version: int = 0
+    sessions: int = 0
+    unfinished: int = 0
+    server: str = ""
+    wrong: str = ""
+
+
+def health(home: Path, url: str | None = None) -> Health | None:
+    """Read every page and every text of a home's file, or of the database at ``url``, and return what is in
+    it; ``None`` when there is no file yet. Raises ``StoreError`` for one that is damaged, locked, out of
+    reach, or of a format that this program does not read."""
+    if url is not None:
+        from fsm_agent.sessions.store.postgres.opening import health_of
+
+        return health_of(url)
+    path = home / FILE
+    if not path.exists():
+        return None
+    files = (path, path.with_name(f"{FILE}-wal"))
+    size = sum(one.stat().st_size for one in files if one.exists())
+    try:
+        with contextlib.closing(looking(path)) as c:
+            version = format_of(c)
+            if (refused := refusal(str(path), version, VERSIONS)) is not None:
+                raise refused
+            look_through(c, path)
+            found = [column for (column,) in c.execute(_COLUMNS)]
+            counts = read_all(c, str(path), found) if version else ()
+            return Health(str(path), size, version, *counts)
+    except sqlite3.Error as error:
+        raise as_store_error(error, path) from error
+
+
+def read_all(c: SqlConnection, place: str, there: Collection[str]) -> tuple[int, int]:
+    """Return how many sessions and unfinished turns there are. Raises ``StoreError`` with the number of texts
+    that are not what was written, and where the first of them is. ``there``: columns, as "table.column"; a
+    file of an older version has fewer."""
+    damaged: list[str] = []
+    for table, columns in JSON_COLUMNS.items():
+        key = next(name for name in ("id", "session", "turn") if f"{table}.{name}" in there)
+        for column in (name for name in columns if f"{table}.{name}" in there):
+            sql = f"SELECT {key}, {column}, {checksum_of(column)} FROM {table} WHERE {column} IS NOT NULL"  # noqa: S608
+            for owner, text, crc in c.execute(sql):
+                try:
+                    loads(text, crc)
+                except StoreError:
+                    damaged.append(f"{column} in {table}, {key} {owner}")
+    if damaged:
+        raise StoreError(
+            f"{place} has {len(damaged)} damaged texts, the first is {damaged[0]}; its pages are whole, so it"
+            " can be used without them; a backup has them"
+        )
+    (sessions,) = c.execute("SELECT COUNT(*) FROM sessions").fetchone()
+    (unfinished,) = c.execute("SELECT COUNT(*) FROM turns WHERE ended IS NULL").fetchone()
+    return sessions, unfinished
+
+
+_COLUMNS = (
+    "SELECT t.name || '.' || c.name FROM sqlite_schema t, pragma_table_info(t.name) c WHERE t.type = 'table'"
+)

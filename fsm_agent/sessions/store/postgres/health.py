@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
+from fsm_agent.sessions.store.health import Health, read_all
+from fsm_agent.sessions.store.postgres.address import shown
 from fsm_agent.sessions.store.postgres.connecting import OLDEST, Raw, as_store_error, connected
-from fsm_agent.sessions.store.postgres.migration import found_version, newer
-from fsm_agent.sessions.store.postgres.schema import OWN
-from fsm_agent.sessions.store.schema import VERSIONS
+from fsm_agent.sessions.store.postgres.database import PostgresDatabase
+from fsm_agent.sessions.store.postgres.migration import found_format
+from fsm_agent.sessions.store.schema import VERSIONS, refusal
+from fsm_agent.sessions.store.tables import tables
 
 APART = 2.0
 """Seconds that two clocks may differ by."""
@@ -19,19 +22,10 @@ ASKED = 5
 """How often the server is asked, to see how long an answer takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checkup:
-    """``found`` in a line; ``wrong`` with what to do, nothing when all is well. ``made``: the tables are
-    there."""
-
-    found: str
-    wrong: str
-    made: bool
-
-
-def looked_at(url: str) -> Checkup:
-    """Connect, and look at version, rights, encoding, durability, clock and distance. Raises ``StoreError``
-    when the database cannot be reached or is of a newer version."""
+def health_of(url: str) -> Health:
+    """Connect, look at version, rights, encoding, durability, clock and distance, and read every text. Raises
+    ``StoreError`` when the database cannot be reached, is damaged, or of a format that this program does not
+    read."""
     try:
         with connected(url, read_only=True, application="fsm-agent doctor") as raw:
             apart, seconds = 0.0, 60.0
@@ -42,11 +36,11 @@ def looked_at(url: str) -> Checkup:
                 if took < seconds:
                     apart, seconds = there - began - took / 2, took
             schema, may, encoding, flushed, version = _one(raw, _FACTS)
-            found = found_version(raw) if schema is not None else None
+            found = found_format(raw) if schema is not None else 0
     except psycopg.Error as error:
         raise as_store_error(error, url) from error
-    if found is not None and found > (len(VERSIONS), len(OWN)):
-        raise newer(url, max(found), len(VERSIONS))
+    if (refused := refusal(shown(url), found, VERSIONS)) is not None:
+        raise refused
     wrong = [
         said
         for said, is_so in (
@@ -59,10 +53,14 @@ def looked_at(url: str) -> Checkup:
         )
         if is_so
     ]
-    state = "no tables yet" if found is None else f"format {found[0]}"
+    state = f"format {found}" if found else "no tables yet"
     clock = f"answers in {1000 * seconds:.1f} ms, clock {apart:+.2f} s"
     words = f"PostgreSQL {version // 10_000}, schema {schema}, {state}, {clock}"
-    return Checkup(words, "; ".join(wrong), found is not None)
+    if wrong or not found:
+        return Health(shown(url), version=found, server=words, wrong="; ".join(wrong))
+    with contextlib.closing(PostgresDatabase(url)) as database, database.snapshot() as c:
+        columns = {f"{table}.{name}" for table, (names, _) in tables().items() for name in names}
+        return Health(shown(url), database.size(), found, *read_all(c, shown(url), columns), server=words)
 
 
 def _one(raw: Raw, sql: str) -> tuple[Any, ...]:

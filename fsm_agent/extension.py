@@ -1,0 +1,323 @@
+"""``Extension``: a feature of an agent in one class. It may add tools and lines of the prompt, see and change
+requests and replies, follow what happens, keep values in the store, and bring settings, commands and lines of
+``fsm-agent doctor`` with it. It adds no transition: the table, and with it every proof, stays as it is.
+
+    class Audit(Extension):
+        name = "audit"
+        requests = (RunTool,)
+
+        async def around(self, request, turn, call_next):
+            reply = await call_next(request)
+            await self.kept.put("last call", f"{request.name}: {reply.status}")
+            return reply
+
+    Agent(extensions=[Audit()])
+
+An installed package offers its extension under the entry point group ``fsm_agent.extensions``, by its name.
+It is used where it is named, ``Agent(extensions=["audit"])`` or ``[settings.extensions.audit]`` in the config
+file, because code that is only installed has been granted nothing. ``docs/extensions.md`` is the guide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ValidationError
+
+from fsm_agent.errors import ConfigError, near
+from fsm_agent.fsm.pipeline import Layer
+from fsm_agent.providers.config_file import config_of
+from fsm_agent.runtime.events import Event
+from fsm_agent.sessions.store import store_for
+from fsm_agent.sessions.store.kept_values import KeptValues
+from fsm_agent.settings.model import Settings
+from fsm_agent.support.home import home_of
+from fsm_agent.support.redaction import mask
+from fsm_agent.support.texts import one_line
+from fsm_agent.tools import Tool, as_tool
+
+GROUP = "fsm_agent.extensions"
+"""Entry points of installed extensions, by their names."""
+NAME = r"[a-z][a-z0-9_-]{0,39}"
+
+CallNext = Callable[[Any], Awaitable[Any]]
+Tell = Callable[[str], None]
+
+
+class NoSettings(BaseModel, extra="forbid"):
+    """The settings of an extension that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A line of ``fsm-agent doctor``: what was looked at, what was found, and what to do about a problem."""
+
+    what: str
+    found: str
+    todo: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Say whether there is nothing to do."""
+        return not self.todo
+
+
+class Extension:
+    """A feature of an agent. All members but ``name`` may be left as they are.
+
+    ``settings`` is the model of its settings, the table ``[settings.extensions.NAME]``; ``config`` holds the
+    values. ``kept`` holds JSON values by key in the agent's store (``get``, ``put``), of this extension
+    alone. ``requests``: the types of requests that ``around`` sees; ``None`` for all of them.
+    ``when_it_fails``: an ``around`` or ``on_event`` that raises, takes longer than the setting
+    ``hook_timeout``, or returns another type than the reply's, is reported in one line with the name of the
+    extension; then the turn continues without it, or ends by the row for bugs (``"end"``)."""
+
+    name: ClassVar[str] = ""
+    settings: ClassVar[type[BaseModel]] = NoSettings
+    requests: ClassVar[Collection[type] | None] = ()
+    when_it_fails: ClassVar[Literal["continue", "end"]] = "continue"
+
+    config: Any
+    kept: KeptValues
+
+    def tools(self) -> Sequence[Tool | Callable[..., Any]]:
+        """Tools for the model, besides those of the agent."""
+        return ()
+
+    def prompt(self) -> Sequence[str]:
+        """Lines of the system prompt, which are the same as long as nothing changes: a prompt that changes is
+        no longer in the provider's cache."""
+        return ()
+
+    async def around(self, request: Any, turn: Any, call_next: CallNext) -> Any:
+        """Perform a request: ``call_next`` does what would happen without the extension. ``turn`` says where
+        the turn is (``turn_id``, ``state``, ``seq``, ``counters()``) and is not to be changed."""
+        return await call_next(request)
+
+    def on_event(self, event: Event) -> None:
+        """Follow what happens in the turns of the agent; it must return at once."""
+
+    def checks(self) -> Iterable[Check]:
+        """Lines of ``fsm-agent doctor``."""
+        return ()
+
+    @classmethod
+    def commands(cls) -> Any:
+        """A ``typer.Typer`` with the commands of ``fsm-agent NAME``; ``None`` for none."""
+        return None
+
+    async def aclose(self) -> None:
+        """Release what it holds; the agent is closed."""
+
+
+def kept_values(extension: type[Extension], home: str | os.PathLike[str] | None = None) -> KeptValues:
+    """What an extension keeps in the store of a home, by default the usual one; for its commands. Raises
+    ``ConfigError``."""
+    folder = home_of(home, os.environ)
+    settings = Settings.of(None, config_of(folder).settings).store
+    store = store_for(folder, settings.durability, settings.database)
+    return KeptValues(store, extension.name)
+
+
+class ExtensionFailed(RuntimeError):
+    """An extension whose failure ends the turn."""
+
+
+def installed() -> Mapping[str, EntryPoint]:
+    """The extensions of installed packages, by their names; none of them is loaded."""
+    return {one.name: one for one in entry_points(group=GROUP)}
+
+
+def loaded(name: str) -> type[Extension]:
+    """The class of an installed extension. Raises ``ConfigError``."""
+    found = installed()
+    if name not in found:
+        raise ConfigError("no such extension is installed", name, near(name, found) if found else "none")
+    try:
+        made = found[name].load()
+    except Exception as error:  # code of others may raise anything
+        why = one_line(mask(f"{type(error).__name__}: {error}"), 200)
+        raise ConfigError(f"extension {name} cannot be loaded ({why})", found[name].value) from error
+    if not (isinstance(made, type) and issubclass(made, Extension)):
+        raise ConfigError(f"extension {name} is no Extension", made, "a class that inherits from Extension")
+    if made.name != name:
+        raise ConfigError(f"extension {name} calls itself otherwise", made.name, name)
+    return made
+
+
+def extensions_of(
+    given: Iterable[Extension | str], settings: Mapping[str, Mapping[str, Any]], kept: KeptValues
+) -> tuple[Extension, ...]:
+    """The extensions of an agent, each with its settings: those that are ``given``, as objects or by name,
+    and those that ``settings`` name. Raises ``ConfigError`` with the name of one that cannot be used."""
+    found: dict[str, Extension] = {}
+    for one in given:
+        extension = _made(one) if isinstance(one, str) else one
+        if not isinstance(extension, Extension):
+            raise ConfigError("extensions has a wrong entry", one, "an Extension, or the name of one")
+        name = getattr(extension, "name", None)
+        if not isinstance(name, str) or not re.fullmatch(NAME, name):
+            allowed = "name = 1 to 40 lower-case letters, digits, underscores and dashes"
+            raise ConfigError(f"{type(extension).__name__} has no name that can be used", name, allowed)
+        if name in found:
+            raise ConfigError("two extensions have the same name", name, "each once")
+        found[name] = extension
+    found |= {name: _made(name) for name in settings if name not in found}
+    for name, extension in found.items():
+        extension.config = _config(extension, settings.get(name, {}))
+        extension.kept = kept.of(name)
+    return tuple(found.values())
+
+
+def _made(name: str) -> Extension:
+    try:
+        return loaded(name)()
+    except ConfigError:
+        raise
+    except Exception as error:
+        why = one_line(mask(f"{type(error).__name__}: {error}"), 200)
+        raise ConfigError(f"extension {name} cannot be made", why) from error
+
+
+def _config(extension: Extension, given: Mapping[str, Any]) -> BaseModel:
+    try:
+        return extension.settings.model_validate(dict(given))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(("extensions", extension.name, *map(str, first["loc"])))
+        allowed = ", ".join(extension.settings.model_fields) or "no settings"
+        raise ConfigError(f"{where}: {first['msg']}", first.get("input"), allowed) from None
+
+
+def tools_in(extensions: Iterable[Extension], taken: Collection[str]) -> list[Tool]:
+    """The tools that extensions add. Raises ``ConfigError`` for what is no tool, and for a name that another
+    tool of the agent has."""
+    found: list[Tool] = []
+    for extension in extensions:
+        for one in map(as_tool, _given(extension, "tools", list)):
+            if one.spec.name in {*taken, *(other.spec.name for other in found)}:
+                problem = f"extension {extension.name} adds a tool of a name that is taken"
+                raise ConfigError(problem, one.spec.name, "another name")
+            found.append(one)
+    return found
+
+
+def prompts_in(extensions: Iterable[Extension]) -> Mapping[str, str]:
+    """The lines that extensions add to the prompt, by their names. Raises ``ConfigError``."""
+    return {
+        one.name: "\n".join(map(str, lines)) for one in extensions if (lines := _given(one, "prompt", list))
+    }
+
+
+def _given(extension: Extension, what: str, kind: Callable[[Any], list[Any]]) -> list[Any]:
+    """What a method of an extension returns, as a list. Raises ``ConfigError`` when it fails."""
+    try:
+        value = getattr(extension, what)()
+        if isinstance(value, str):
+            raise TypeError("a str is no list")
+        return kind(value)
+    except Exception as error:
+        why = one_line(mask(f"{type(error).__name__}: {error}"), 200)
+        raise ConfigError(f"{what} of extension {extension.name} failed ({why})", None, "a list") from error
+
+
+async def closed(extensions: Iterable[Extension], tell: Tell) -> None:
+    """Close all of them; one that fails keeps none from that."""
+    for one in extensions:
+        try:
+            await one.aclose()
+        except Exception as error:
+            tell(f"extension {one.name} {_words(error)} (aclose)")
+
+
+def layers_of(extensions: Iterable[Extension], seconds: float, tell: Tell) -> tuple[Layer, ...]:
+    """The layers of all extensions that see requests, the first outermost."""
+    seeing = (one for one in extensions if one.requests is None or one.requests)
+    return tuple(layer_of(one, seconds, tell) for one in seeing)
+
+
+def layer_of(extension: Extension, seconds: float, tell: Tell) -> Layer:
+    """The layer of an extension in the pipeline of a turn. ``seconds``: the time that it may take itself,
+    without what it passes on."""
+
+    async def around(request: Any, turn: Any, call_next: CallNext) -> Any:
+        below = _Below(request, call_next)
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                reply = await extension.around(request, turn, below.timed(limit, seconds))
+            return _checked(request, reply)
+        except Exception as error:
+            if error is below.error:  # not the extension's doing
+                raise
+            why = f"took longer than {seconds:g} s" if isinstance(error, TimeoutError) else _words(error)
+            problem = f"extension {extension.name} {why} (around {type(request).__name__})"
+            if extension.when_it_fails == "end":
+                raise ExtensionFailed(problem) from error
+            tell(f"{problem}; the turn continues without it")
+            return await below.reply()
+
+    return Layer(f"extension {extension.name}", around, extension.requests)
+
+
+class _Below:
+    """What an extension passes on, performed at most once for a request that it does not change."""
+
+    def __init__(self, request: Any, call_next: CallNext) -> None:
+        self._request, self._call_next = request, call_next
+        self._replies: list[Any] = []
+        self.error: Exception | None = None
+
+    def timed(self, limit: asyncio.Timeout, seconds: float) -> CallNext:
+        """``call_next``, whose time is not the extension's."""
+
+        async def passed_on(request: Any) -> Any:
+            limit.reschedule(None)
+            try:
+                self._replies.append(await self._call_next(request))
+            except Exception as error:
+                self.error = error
+                raise
+            limit.reschedule(asyncio.get_running_loop().time() + seconds)
+            return self._replies[-1]
+
+        return passed_on
+
+    async def reply(self) -> Any:
+        """What the request would have had without the extension."""
+        if self.error is not None:
+            raise self.error
+        return self._replies[-1] if self._replies else await self._call_next(self._request)
+
+
+def _checked(request: Any, reply: Any) -> Any:
+    wanted = getattr(type(request), "reply", None)
+    if isinstance(wanted, type) and not isinstance(reply, wanted):
+        raise TypeError(f"{type(reply).__name__} is no {wanted.__name__}")
+    return reply
+
+
+def _words(error: Exception) -> str:
+    return f"failed: {one_line(mask(f'{type(error).__name__}: {error}'), 200)}"
+
+
+def heard_by(extension: Extension, tell: Tell) -> Callable[[Event], None]:
+    """What follows the events of a turn for an extension. One that raises hears no more of that turn."""
+    failed = False
+
+    def hear(event: Event) -> None:
+        nonlocal failed
+        if failed:
+            return
+        try:
+            extension.on_event(event)
+        except Exception as error:
+            failed = True  # before: ``tell`` is an event, too
+            tell(f"extension {extension.name} {_words(error)} (on_event); it hears no more of this turn")
+
+    return hear

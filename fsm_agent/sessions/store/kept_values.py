@@ -1,0 +1,61 @@
+"""What extensions keep in the store: JSON values by a key, each extension's apart from those of others."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Self
+
+from fsm_agent.errors import ConfigError
+from fsm_agent.sessions.store.connection import SqlConnection
+from fsm_agent.sessions.store.store import Store
+
+LARGEST = 1_000_000
+"""Characters of one value, as JSON."""
+
+
+class KeptValues:
+    """The values of one extension; of ``of(name)``, those of another."""
+
+    def __init__(self, store: Store, extension: str = "") -> None:
+        self._store, self._extension = store, extension
+
+    def of(self, extension: str) -> Self:
+        """Those of an extension, by its name."""
+        return type(self)(self._store, extension)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of ``key`` as it is in the store now."""
+        query = "SELECT value FROM kept_values WHERE extension = ? AND key = ?"
+        found = self._store.database.select(query, self._extension, key)
+        return json.loads(found[0][0]) if found else default
+
+    def keys(self) -> list[str]:
+        """All keys, sorted."""
+        query = "SELECT key FROM kept_values WHERE extension = ? ORDER BY key"
+        return [key for (key,) in self._store.database.select(query, self._extension)]
+
+    async def put(self, key: str, value: Any) -> None:
+        """Store a value, in the place of another one; it is on disk when this returns. Raises ``ConfigError``
+        for a value that is no JSON or too large."""
+        try:
+            text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(
+                f"{key} of extension {self._extension} cannot be kept ({error})", value
+            ) from None
+        if len(text) > LARGEST:
+            allowed = f"up to {LARGEST:,} characters of JSON"
+            raise ConfigError(f"{key} of extension {self._extension} is too large", len(text), allowed)
+        values = (self._extension, key, text)
+
+        def write(c: SqlConnection) -> None:
+            c.execute("DELETE FROM kept_values WHERE extension = ? AND key = ?", values[:2])
+            c.execute("INSERT INTO kept_values (extension, key, value) VALUES (?, ?, ?)", values)
+
+        await self._store.written(write)
+
+    async def drop(self, key: str) -> None:
+        """Forget a value, if there is one."""
+        values = (self._extension, key)
+        delete = "DELETE FROM kept_values WHERE extension = ? AND key = ?"
+        await self._store.written(lambda c: c.execute(delete, values) and None)

@@ -81,7 +81,7 @@ def call_llm(turn: TurnState) -> Asks[Event]:
         _let_out(turn, checked)
     if kind == "summary":
         yield from say("the summary came: the task may be unfinished, another message goes on with it")
-    draft.keep(REPLIES[kind].keeps, got.visible)
+    draft.keep(REPLIES[kind].keeps, turn.call.visible)
     return kind
 
 

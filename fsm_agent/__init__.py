@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fsm_agent.runtime import registry
 from fsm_agent.support.later import loaded
 
 if TYPE_CHECKING:
@@ -17,15 +16,11 @@ if TYPE_CHECKING:
     from fsm_agent.composition.handoffs import Handoff
     from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart
     from fsm_agent.conversation.result import TurnResult
-    from fsm_agent.debug.core.remote_server import RemoteDebugServer
     from fsm_agent.errors import TurnFailed, TurnSuspended
     from fsm_agent.fsm.base_turn import BaseTurn
     from fsm_agent.fsm.nested import Nested
-    from fsm_agent.fsm.pause_point import PausePoint
     from fsm_agent.fsm.runner import Step
     from fsm_agent.hooks import Answer, Block, Guardrail, Hooks, RequestChange, Retry, Rewrite
-    from fsm_agent.sessions.store import Database
-    from fsm_agent.sessions.store.owners import Owners
     from fsm_agent.sessions.store.pending import Pending
     from fsm_agent.settings.model import Settings
     from fsm_agent.support.version import __version__
@@ -73,16 +68,6 @@ def __getattr__(name: str) -> Any:
     value = getattr(loaded(_HOMES[name]), name)
     globals()[name] = value
     return value
-
-
-def _remote_debug_server(gate: PausePoint, database: Database, owners: Owners) -> RemoteDebugServer:
-    """Loaded only where somebody debugs: the debugger is built on turns, not turns on the debugger."""
-    from fsm_agent.debug.core.remote_server import RemoteDebugServer
-
-    return RemoteDebugServer(gate, database, owners)
-
-
-registry.REMOTE_DEBUG_SERVERS.append(_remote_debug_server)
 
 
 def __dir__() -> list[str]:

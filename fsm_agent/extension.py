@@ -26,6 +26,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from types import UnionType
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ValidationError
@@ -297,8 +298,8 @@ class _Below:
 
 def _checked(request: Any, reply: Any) -> Any:
     wanted = getattr(type(request), "reply", None)
-    if isinstance(wanted, type) and not isinstance(reply, wanted):
-        raise TypeError(f"{type(reply).__name__} is no {wanted.__name__}")
+    if isinstance(wanted, type | UnionType) and not isinstance(reply, wanted):
+        raise TypeError(f"{type(reply).__name__} is no {getattr(wanted, '__name__', wanted)}")
     return reply
 
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from fsm_agent.providers.choose import choose
-from fsm_agent.runtime import registry
+from fsm_agent.providers.choose import GUESSES, choose
 from tests.helpers.request_books import Books
 from tests.helpers.sample import most
 
@@ -87,8 +86,8 @@ def own_home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
         from tests.helpers.on_postgres import url_of
 
         monkeypatch.setenv("FSM_AGENT_STORE__DATABASE_URL", url_of(tmp_path / "home"))
-    registry.GUESSES.clear()
-    registry.GUESSES.add(MADE_UP)
+    GUESSES.clear()
+    GUESSES.add(MADE_UP)
     for name in (
         "OPENAI_API_KEY",
         "OPENROUTER_API_KEY",

@@ -14,7 +14,7 @@ from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.providers.choose import Choice
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.events import Named, StatusText
-from fsm_agent.runtime.registry import TURN
+from fsm_agent.runtime.stream import TURN
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
 from fsm_agent_states.logic.detect import Size, detect

@@ -83,7 +83,7 @@ from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.pipeline import Layer, Perform, Pipeline
 from fsm_agent.output import NOT_TAKEN, OutputType
-from fsm_agent.runtime import registry
+from fsm_agent.providers.choose import GUESSES
 from fsm_agent.runtime.authority import Admission
 from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
 from fsm_agent.runtime.events import (
@@ -294,8 +294,8 @@ class EffectHandler:
     def _tell_guess(self) -> None:
         """Say what is assumed of a model that nobody knows, once in a process."""
         line = self._services.backends.guess
-        if line and line not in registry.GUESSES:
-            registry.GUESSES.add(line)
+        if line and line not in GUESSES:
+            GUESSES.add(line)
             self._services.callbacks.publish(StatusText(line))
 
     async def _news(self, *, opening: bool = False) -> tuple[str, ...]:

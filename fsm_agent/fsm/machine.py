@@ -18,7 +18,7 @@ from fsm_agent.fsm.table import Guard, Row, Table
 from fsm_agent.fsm.turn_protocol import TurnLike
 from fsm_agent.fsm.verify import prove
 from fsm_agent.runtime.events import RowTaken
-from fsm_agent.runtime.registry import EVERYWHERE
+from fsm_agent.runtime.stream import EVERYWHERE
 
 logging.getLogger("transitions.core").setLevel(logging.INFO)
 """It tells each of its steps at ``DEBUG``; what moved and why is in the journal, in better words."""

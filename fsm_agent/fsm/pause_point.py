@@ -16,8 +16,7 @@ from typing import Any, Literal, Protocol
 from fsm_agent.fsm.pipeline import Layer, Perform, Pipeline
 from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.runtime.events import ApprovalAsked, Entered, Opened, Stopped
-from fsm_agent.runtime.registry import EVERYWHERE, running
-from fsm_agent.runtime.stream import Stream
+from fsm_agent.runtime.stream import EVERYWHERE, Stream, running
 from fsm_agent.runtime.turn_inbox import TurnInbox
 
 DEBUGGER = "debugger"
@@ -63,7 +62,8 @@ class PauseRegistry(Protocol):
         """Hear that a turn can be stopped here from now on."""
         ...
 
-    def closed(self, gate: PausePoint) -> None: ...
+    def closed(self, gate: PausePoint) -> None:
+        """Forget the gate: the turn cannot be stopped here any more."""
 
 
 class PausePoint:

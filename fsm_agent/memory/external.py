@@ -7,13 +7,13 @@ import asyncio
 import atexit
 import concurrent.futures
 import logging
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from fsm_agent.conversation.messages import Message
 from fsm_agent.memory.provider import MemoryProvider
 from fsm_agent.runtime.ports import Clock
-from fsm_agent.runtime.registry import MEMORIES
 from fsm_agent.runtime.users_code import UsersCode, answer_of, required
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.threads import LOOP
@@ -21,6 +21,8 @@ from fsm_agent.tools import Tool
 
 log = logging.getLogger(__name__)
 
+MEMORIES: weakref.WeakSet[ExternalMemory] = weakref.WeakSet()
+"""In use, to be waited for when the process ends."""
 METHODS = ("initialize", "prefetch", "sync", "tools", "pre_compress", "session_switch", "shutdown")
 
 

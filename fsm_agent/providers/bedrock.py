@@ -15,7 +15,7 @@ from fsm_agent.providers.anthropic_messages import AnthropicMessages
 from fsm_agent.providers.keyless_environment import hide_from_children
 from fsm_agent.providers.sdk_import import sdk_module
 from fsm_agent.providers.sdk_port import EventReader
-from fsm_agent.runtime.registry import TRACE_HEADERS
+from fsm_agent.runtime.ports import TRACE_HEADERS
 from fsm_agent.support.installation import install_command
 
 SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_BEARER_TOKEN_BEDROCK")

@@ -28,6 +28,9 @@ OFFLINE = "no usable key is set and no local server answers, so the offline demo
 Probe = Callable[[str], Sequence[str]]
 """Lists the models of a server by its base URL; empty when there is none."""
 
+GUESSES: set[str] = set()
+"""Lines about models that are not known, which this process has shown."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
-from fsm_agent.runtime.registry import CONNECTIONS, DEPARTURE
+from fsm_agent.providers.departure import DEPARTURE
 
 IDLE = 4.0
 """Seconds that an idle connection is kept. Many servers close theirs after five, what stands between may drop
@@ -26,6 +26,8 @@ HEADER_BYTES = 65_536
 """Of one line of a response's head."""
 Key = tuple[asyncio.AbstractEventLoop, str, str]
 """Loop, origin and proxy; an empty proxy is none."""
+CONNECTIONS: dict[Key, Connections] = {}
+"""From the first request of a key to its last user, or the end of the loop."""
 
 
 class LookedAt(aiohttp.TCPConnector):

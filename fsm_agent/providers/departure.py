@@ -8,9 +8,11 @@ it was.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any
 
-from fsm_agent.runtime.registry import DEPARTURE
+DEPARTURE: ContextVar[Departure] = ContextVar("fsm_agent_departure")
+"""Of the call that this task makes."""
 
 
 class Departure:

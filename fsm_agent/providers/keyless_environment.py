@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterable, Mapping
 
 from fsm_agent.providers.profiles import PROFILES
-from fsm_agent.runtime.registry import KEY_VARIABLES
 from fsm_agent.settings.model import ENV_PREFIX
 from fsm_agent.support.bare_environment import PASSED_ON
 from fsm_agent.support.redaction import KEYS, keep_secret
@@ -24,6 +23,8 @@ ACCOUNTS = (
 )
 """How the variables begin that set the account of a provider: ``OPENAI_``, ``ANTHROPIC_`` …"""
 ENDS = ("API_KEY", "APIKEY", "_OAUTH_TOKEN", "_HEADERS")
+KEY_VARIABLES: set[str] = set()
+"""Variables that no command may see, by name, besides those that are known by their form."""
 SHORTEST = 8
 """Characters of a key that is looked for in values; a shorter one is a placeholder like "none"."""
 

@@ -36,8 +36,7 @@ from fsm_agent.providers.reply_limits import (
 from fsm_agent.providers.retry_after import little_left
 from fsm_agent.providers.sdk_import import sdk_module
 from fsm_agent.providers.shared_client import SharedClient
-from fsm_agent.runtime.ports import StreamSink
-from fsm_agent.runtime.registry import TRACE_HEADERS
+from fsm_agent.runtime.ports import TRACE_HEADERS, StreamSink
 
 NO_KEY = "none"
 """Sent to servers that ask for no key; some refuse a request without the header."""

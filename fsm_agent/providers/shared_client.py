@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from fsm_agent.runtime.registry import CLIENTS
-
+CLIENTS: weakref.WeakValueDictionary[Hashable, SharedClient] = weakref.WeakValueDictionary()
 READ_BY_SDKS = ("OPENAI_", "ANTHROPIC_")
 """How the variables begin that an SDK reads when a client is made; and proxies, by how they end."""
 

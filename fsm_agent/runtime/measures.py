@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsm_agent.runtime.events import Measure, Measured
-from fsm_agent.runtime.registry import EVERYWHERE
+from fsm_agent.runtime.stream import EVERYWHERE
 
 
 def measured(name: Measure, value: float = 1) -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Protocol
 
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.messages import ModelReply
+
+TRACE_HEADERS: ContextVar[Mapping[str, str]] = ContextVar(
+    "fsm_agent_trace_headers", default=MappingProxyType({})
+)
+"""Headers that tie this task's request to a trace, for a model port to send."""
 
 
 class Clock(Protocol):

@@ -6,9 +6,9 @@ What happens is published once, as one value, where it happens; whoever wants to
 types of events that they care for. Callbacks, ``turn.events()``, hooks that are only told, telemetry,
 debuggers, and the coverage of rows are subscribers, and none of them is known to what they hear of.
 
-Each turn has a stream (``turn.gate.stream``). While the turn runs, ``registry.TURN`` has it, so that code
+Each turn has a stream (``turn.gate.stream``). While the turn runs, ``TURN`` has it, so that code
 which was handed no turn, such as a model port, publishes into the right one. Streams of turns lead on into
-``registry.EVERYWHERE``, the one place to subscribe to all turns of this process; what belongs to no turn
+``EVERYWHERE``, the one place to subscribe to all turns of this process; what belongs to no turn
 (how long a commit took, what a machine without a turn did) is published there.
 
 A subscriber is called at once, in the order of subscription, in the task or thread in which it happened. It
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -66,3 +67,25 @@ class Stream:
         if kind in self._beyond:
             for hear in self._beyond.get(kind, ()):
                 hear(event)
+
+
+EVERYWHERE = Stream()
+TURN: ContextVar[Stream] = ContextVar("fsm_agent_turn", default=EVERYWHERE)
+
+
+class running:  # noqa: N801 - it is used as a function is; a generator would cost each request more
+    """What is told in this block is told as a part of that turn."""
+
+    __slots__ = ("_before", "_stream")
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __enter__(self) -> None:
+        self._before = TURN.set(self._stream)
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            TURN.reset(self._before)
+        except ValueError:  # a turn that was left is closed in another context than it ran in
+            return

@@ -7,6 +7,7 @@ the commands of the following rows."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import threading
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fsm_agent.errors import StoreError
 from fsm_agent.fsm.pause_point import PausePoint
-from fsm_agent.runtime.registry import REMOTE_DEBUG_SERVERS
 from fsm_agent.sessions.store.connection import SqlConnection
 from fsm_agent.sessions.store.fence import Fences
 
@@ -156,6 +156,8 @@ class CommandPoller:
         known = self._servers.get(gate.turn.turn_id)
         if known is not None and known[0] is gate:
             return known[1]
-        server: Obeys = REMOTE_DEBUG_SERVERS[-1](gate, home.database, home.owners)
+        # by name, and only here: the debugger is built on turns, not turns on the debugger
+        made = importlib.import_module("fsm_agent.debug.core.remote_server").RemoteDebugServer
+        server: Obeys = made(gate, home.database, home.owners)
         self._servers[gate.turn.turn_id] = gate, server
         return server

@@ -21,7 +21,7 @@ from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.runner import RunnableTurn, Runner, Stepping
 from fsm_agent.runtime.events import SIZE, Events
-from fsm_agent.runtime.registry import running
+from fsm_agent.runtime.stream import running
 from fsm_agent.runtime.turn_limiter import TurnLimiter
 from fsm_agent.sessions.session import Moving
 from fsm_agent.sessions.store import Begun, Closing, Store, TurnLog

@@ -11,7 +11,7 @@ from opentelemetry.metrics import MeterProvider
 
 from fsm_agent.conversation.messages import Usage
 from fsm_agent.runtime.events import Measured
-from fsm_agent.runtime.registry import EVERYWHERE
+from fsm_agent.runtime.stream import EVERYWHERE
 from fsm_agent.support.version import __version__
 from fsm_agent.telemetry import conventions as names
 

@@ -31,7 +31,7 @@ from fsm_agent.conversation.result import TurnUsage
 from fsm_agent.fsm.pipeline import Layer, Perform
 from fsm_agent.runtime.events import FirstChunk
 from fsm_agent.runtime.not_yet import NotYet
-from fsm_agent.runtime.registry import TRACE_HEADERS
+from fsm_agent.runtime.ports import TRACE_HEADERS
 from fsm_agent.support.texts import one_line
 from fsm_agent.telemetry import contents
 from fsm_agent.telemetry import conventions as names

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from fsm_agent.fsm.table import Table
 from fsm_agent.runtime.events import RowTaken
-from fsm_agent.runtime.registry import EVERYWHERE
+from fsm_agent.runtime.stream import EVERYWHERE
 
 
 class RowCoverage:

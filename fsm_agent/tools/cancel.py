@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from fsm_agent.runtime.registry import TOOL_STOPPED
+import threading
+from contextvars import ContextVar
+
+TOOL_STOPPED: ContextVar[threading.Event | None] = ContextVar("fsm_agent_tool_stopped", default=None)
+"""Tells the tool that runs here to stop."""
 
 
 def cancelled() -> bool:

@@ -18,11 +18,11 @@ from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.not_yet import NotYet
 from fsm_agent.runtime.ports import Clock
-from fsm_agent.runtime.registry import TOOL_STOPPED
 from fsm_agent.support.redaction import masked_traceback
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.support.untrusted import risks, wrapped
 from fsm_agent.tools import handler
+from fsm_agent.tools.cancel import TOOL_STOPPED
 from fsm_agent.tools.decorator import Tool
 from fsm_agent.tools.failure import ToolFailure
 from fsm_agent.tools.later import ComesLater

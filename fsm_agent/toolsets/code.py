@@ -12,11 +12,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fsm_agent.runtime.registry import PROGRAM_DOOR
 from fsm_agent.tools import Tool, ToolFailure
 from fsm_agent.toolsets.call_line import CallLine
 from fsm_agent.toolsets.process import TERM_GRACE, ProcessEnded, run, run_errors
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder
+from fsm_agent.toolsets.programs import PROGRAM_DOOR
 from fsm_agent.toolsets.sandbox import LOCAL, CommandPlace
 from fsm_agent.toolsets.sandbox.confined import command_tool
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from fsm_agent.conversation.effects import AnswerProgram, ProgramAsks, RunTool, ToolOutcome
 from fsm_agent.runtime.not_yet import NotYet
-from fsm_agent.runtime.registry import PROGRAM_DOOR
 
 GONE = (
     "Unknown outcome: the process ended while this program waited for a tool, and the program with it. The"
@@ -22,6 +21,10 @@ GONE = (
 )
 Ended = ToolOutcome | NotYet
 Running = Callable[[], Coroutine[Any, Any, Ended]]
+
+
+PROGRAM_DOOR: contextvars.ContextVar[ProgramDoor] = contextvars.ContextVar("fsm_agent_program_door")
+"""Where the calls of the program that runs here come out."""
 
 
 class ProgramDoor:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fsm_agent.runtime.budget import IterationBudget
-from fsm_agent.runtime.registry import TOOL_CONTEXT
 from fsm_agent.sessions.session import Session
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ class ToolContext:
     def turn_id(self) -> str:
         """Return the id of the turn."""
         return self.fence.turn_id
+
+
+TOOL_CONTEXT: ContextVar[ToolContext] = ContextVar("fsm_agent_tool_context")
 
 
 def enter(scene: ToolContext) -> None:

@@ -20,8 +20,7 @@ from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.errors import ConfigError, SessionBusy
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.ports import StreamSink
-from fsm_agent.runtime.registry import running
-from fsm_agent.runtime.stream import Stream
+from fsm_agent.runtime.stream import Stream, running
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.testing import ScriptedModel, ScriptedServer, call, text, tools
 from tests.helpers.waiting import PATIENCE, until_so

@@ -25,8 +25,7 @@ from fsm_agent.runtime.events import (
     Thinking,
     Transition,
 )
-from fsm_agent.runtime.registry import EVERYWHERE, TURN
-from fsm_agent.runtime.stream import Stream
+from fsm_agent.runtime.stream import EVERYWHERE, TURN, Stream
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from tests.helpers.harness import Heard, echo
 from tests.helpers.waiting import PATIENCE, until

@@ -11,8 +11,7 @@ from fsm_agent.conversation.effects import CallModel
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.runner import CRASHED
 from fsm_agent.runtime.events import Named, Opened, Stopped
-from fsm_agent.runtime.registry import EVERYWHERE, TURN
-from fsm_agent.runtime.stream import Stream
+from fsm_agent.runtime.stream import EVERYWHERE, TURN, Stream
 
 if TYPE_CHECKING:
     from fsm_agent.fsm.pause_point import PausePoint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 
@@ -19,24 +20,19 @@ def sources() -> dict[str, ast.Module]:
 CACHES = {"_FIELDS", "_KNOWN", "_MADE", "_PROVED", "_begun"}
 """Of pure functions, and of modules that were loaded: emptied at any time, they cost work and change nothing."""
 
-BELOW = {"KEYS"}
-"""Kept in a room below the registry, which names it."""
+KEPT = re.compile(r"^\| `([A-Z_]+)` \| `([a-z_/]+\.py)` \|", re.MULTILINE)
 
 
-def test_what_the_process_keeps_stands_in_its_registry() -> None:
-    """A module-level object that is filled while the program runs is either handed on, or documented there."""
-    found = [
-        f"{path}: {name}"
+def test_what_the_process_keeps_is_on_the_page_with_its_place() -> None:
+    """A module-level object that is filled while the program runs is either handed on, or listed there."""
+    found = {
+        (name, path.removeprefix("fsm_agent/"))
         for path, module in sources().items()
         for name, value in _assigned(module)
-        if _filled_later(value) and name not in CACHES | BELOW and not path.endswith("registry.py")
-    ]
-    assert found == []
-    registry = sources()["fsm_agent/runtime/registry.py"]
-    names = {name for name, value in _assigned(registry) if _filled_later(value)} | BELOW
-    told = {line.split()[0] for line in (ast.get_docstring(registry) or "").splitlines() if line.strip()}
-    assert len(names) > 5
-    assert names <= told
+        if _filled_later(value) and name not in CACHES
+    }
+    listed = set(KEPT.findall((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")))
+    assert found == listed
 
 
 def _assigned(module: ast.Module) -> Iterator[tuple[str, ast.expr]]:

@@ -10,9 +10,8 @@ import pytest
 from fsm_agent import Agent
 from fsm_agent.conversation.effects import Runtime
 from fsm_agent.providers.catalogue import facts_of
-from fsm_agent.providers.choose import choose
+from fsm_agent.providers.choose import GUESSES, choose
 from fsm_agent.providers.profiles import PROFILES, Profile
-from fsm_agent.runtime import registry
 from fsm_agent.testing import ScriptedServer, repeat, status, text
 
 MILLION = 1_000_000
@@ -109,7 +108,7 @@ def test_a_guess_is_said_once_in_a_process(tmp_path: Path) -> None:
     assert [line.partition(":")[0] + line.partition(":")[2][:7] for line in told] == [
         "nothing is known of openaigpt-99:", "nothing is known of openaigpt-98:",
     ]  # fmt: skip
-    assert len(registry.GUESSES - {MADE_UP}) == 2
+    assert len(GUESSES - {MADE_UP}) == 2
 
 
 def test_a_guess_about_a_fallback_is_said_when_it_is_gone_to(tmp_path: Path) -> None:

@@ -363,7 +363,7 @@ import os, signal, sys
 from pathlib import Path
 from examples import order
 from fsm_agent.runtime.events import RowTaken
-from fsm_agent.runtime.registry import EVERYWHERE
+from fsm_agent.runtime.stream import EVERYWHERE
 from tests.workflow import test_nested
 
 home, left, when, perform = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], None

@@ -320,6 +320,7 @@ class Controller:
                 self._stop("step", f"{what.source} –{what.event}→ {what.dest}")
 
     def closed(self, ended: bool) -> None:
+        """Note that the turn stopped running here, because it has ``ended`` or was left."""
         with self._lock:
             self._ended, self._left = ended, not ended
             self._standing = False

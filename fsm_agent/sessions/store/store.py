@@ -4,13 +4,14 @@ go."""
 from __future__ import annotations
 
 import contextlib
+import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fsm_agent.errors import ConfigError, JournalError
-from fsm_agent.runtime.registry import LOCK, STORES
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import contents
 from fsm_agent.sessions.store.checksum import checked
@@ -32,6 +33,11 @@ from fsm_agent.sessions.store.rows import (
     refuse_if_stale,
     write_notes,
 )
+
+STORES: weakref.WeakValueDictionary[str, Store] = weakref.WeakValueDictionary()
+"""The store of each home in use, and of each database."""
+LOCK = threading.Lock()
+"""Held while ``STORES`` changes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Stopwatch
 from fsm_agent.runtime.events import Named
 from fsm_agent.runtime.ports import Clock
-from fsm_agent.runtime.registry import TURN, running
+from fsm_agent.runtime.stream import TURN, running
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns

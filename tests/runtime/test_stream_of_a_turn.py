@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextvars import copy_context
 
-from fsm_agent.runtime.registry import TURN, running
+from fsm_agent.runtime.stream import EVERYWHERE, TURN, Stream, running
 
 
 def test_a_turn_that_was_left_is_closed_in_another_context_without_a_word() -> None:
     """The garbage collector does that; an error there was taken for a bug of the state."""
 
-    def turn() -> Generator[str, None, None]:
-        with running("t-1"):
+    stream = Stream("t-1")
+
+    def turn() -> Generator[Stream, None, None]:
+        with running(stream):
             yield TURN.get()
 
     left = turn()
-    assert copy_context().run(next, left) == "t-1"
+    assert copy_context().run(next, left) is stream
     left.close()
-    assert TURN.get() == ""
+    assert TURN.get() is EVERYWHERE

@@ -245,11 +245,12 @@ def _record(store: Store, info: TurnInfo, moves: bool) -> TurnReport:
 
 def _doubts(store: Store, turn_id: str) -> tuple[Doubt, ...]:
     rows = store.database.select(
-        "SELECT seq, state, kind, name, class, status, request, at FROM effects WHERE turn = ?1 AND status !="
+        "SELECT seq, state, kind, name, class, status, request, at FROM effects WHERE turn = ? AND status !="
         " 'done' AND kind IN ('RunTool', 'AskApproval', 'CallModel')"
         " AND COALESCE(json_extract(request, '$.call_id'), '') NOT IN"
-        " (SELECT call FROM pending WHERE turn = ?1)"
+        " (SELECT call FROM pending WHERE turn = ?)"
         " ORDER BY seq, ordinal, place",
+        turn_id,
         turn_id,
     )
     return tuple(

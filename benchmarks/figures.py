@@ -89,7 +89,8 @@ def commands() -> str:
         for name, found in known("commands").items()
     ]
     words = (
-        f"They need Python 3.11+ and `make`, and install all else into `.venv`: {'; '.join(parts)}"
+        "They need Python 3.11, 3.12 or 3.13 and `make`, and install all else into `.venv`:"
+        f" {'; '.join(parts)}"
         f" ({known('machine')['cpus']} cores)."
     )
     return textwrap.fill(words, 140, break_long_words=False, break_on_hyphens=False) + "\n"

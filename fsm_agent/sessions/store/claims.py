@@ -209,9 +209,9 @@ class TurnClaims(LiveSessions):
         """Let go of what this process held for ``holder``, without waiting until that is written. What
         another process holds for the same turn stays held, and so does what a later ``epoch`` of it holds
         here."""
-        sql = """UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ?1 AND owner = ?2
-            AND (?3 IS NULL OR EXISTS (SELECT 1 FROM turns WHERE id = ?1 AND epoch = ?3))"""
-        values = (holder, self.owners.me, epoch)
+        sql = """UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ? AND owner = ?
+            AND (? IS NULL OR EXISTS (SELECT 1 FROM turns WHERE id = ? AND epoch = ?))"""
+        values = (holder, self.owners.me, epoch, holder, epoch)
         self.database.submit(lambda c: c.execute(sql, values) and None)
 
 

@@ -59,7 +59,7 @@ def conversation(connection: SqlConnection, first: str) -> list[str]:
 def turn_line(connection: SqlConnection, turn: str) -> list[str]:
     """Return the turn, the one that has it as a child, and so on to the root of the tree."""
     rows = connection.execute(
-        "WITH RECURSIVE line(id) AS (SELECT ?1 UNION SELECT t.parent FROM line JOIN turns t ON t.id = line.id"
+        "WITH RECURSIVE line(id) AS (SELECT ? UNION SELECT t.parent FROM line JOIN turns t ON t.id = line.id"
         " WHERE t.parent IS NOT NULL AND t.forked_at IS NULL) SELECT id FROM line",
         (turn,),
     )
@@ -69,7 +69,7 @@ def turn_line(connection: SqlConnection, turn: str) -> list[str]:
 def turn_tree(connection: SqlConnection, root: str) -> list[str]:
     """Return the turn, its children and theirs, whose ids begin with ``c-``, its own and a dot."""
     rows = connection.execute(
-        "WITH RECURSIVE tree(id) AS (SELECT ?1 UNION SELECT t.id FROM tree JOIN turns t"
+        "WITH RECURSIVE tree(id) AS (SELECT ? UNION SELECT t.id FROM tree JOIN turns t"
         " ON t.id >= 'c-' || tree.id || '.' AND t.id < 'c-' || tree.id || '/'"
         " WHERE t.parent = tree.id AND t.forked_at IS NULL) SELECT id FROM tree",
         (root,),

@@ -28,18 +28,19 @@ def find_session(store: Store, name: str) -> str:
     ``ConfigError`` when it is none or several."""
     query = store.database.select
     for where in (
-        "id = ?1",
-        "title = ?1",
-        "substr(id, 1, length(?1)) = ?1",
-        "substr(title, 1, length(?1)) = ?1",
+        "id = ?",
+        "title = ?",
+        "substr(id, 1, length(?)) = ?",
+        "substr(title, 1, length(?)) = ?",
     ):
-        found = query(f"SELECT id, successor FROM sessions WHERE {where} ORDER BY touched DESC", name)  # noqa: S608
+        sql = f"SELECT id, successor FROM sessions WHERE {where} ORDER BY touched DESC"  # noqa: S608
+        found = query(sql, *[name] * where.count("?"))
         if not found or not name:
             continue
         going_on = [
             row for row in found if row[1] is None
         ]  # the others went on as another session by compaction
-        if where == "title = ?1" or len(found) == 1:
+        if where == "title = ?" or len(found) == 1:
             return str(found[0][0])
         if len(going_on) == 1:
             return str(going_on[0][0])
@@ -87,8 +88,8 @@ def any_turn(store: Store, name: str) -> str:
 
 def _turns_called(store: Store, name: str) -> list[str]:
     """The turn of this id, else those whose ids begin so."""
-    query = "SELECT id FROM turns WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id"
-    ids = [turn_id for (turn_id,) in store.database.select(query, name)] if name else []
+    query = "SELECT id FROM turns WHERE substr(id, 1, length(?)) = ? ORDER BY id"
+    ids = [turn_id for (turn_id,) in store.database.select(query, name, name)] if name else []
     return [name] if name in ids else ids
 
 

@@ -137,7 +137,8 @@ class PendingItems:
 
     def find(self, name: str) -> Pending:
         """Return the one of this id, or whose id begins so, answered or not. Raises ``ConfigError``."""
-        found = self._found("WHERE substr(p.id, 1, length(?1)) = ?1 ORDER BY p.id", name) if name else []
+        begins = "WHERE substr(p.id, 1, length(?)) = ? ORDER BY p.id"
+        found = self._found(begins, name, name) if name else []
         if len(found) == 1 or (found and found[0].id == name):
             return found[0]
         there = ", ".join(one.id for one in found or self.open()) or "nothing waits for an answer"

@@ -248,8 +248,9 @@ def _doubts(store: Store, turn_id: str) -> tuple[Doubt, ...]:
         "SELECT seq, state, kind, name, class, status, at, request, request_crc FROM effects"
         " WHERE turn = ?1 AND status != 'done' AND kind IN ('RunTool', 'AskApproval', 'CallModel')"
         " AND COALESCE(json_extract(request, '$.call_id'), '') NOT IN"
-        " (SELECT call FROM pending WHERE turn = ?1)"
+        " (SELECT call FROM pending WHERE turn = ?)"
         " ORDER BY seq, ordinal, place",
+        turn_id,
         turn_id,
     )
     return tuple(

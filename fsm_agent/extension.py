@@ -75,9 +75,10 @@ class Extension:
     ``settings`` is the model of its settings, the table ``[settings.extensions.NAME]``; ``config`` holds the
     values. ``kept`` holds JSON values by key in the agent's store (``get``, ``put``), of this extension
     alone. ``requests``: the types of requests that ``around`` sees; ``None`` for all of them.
-    ``when_it_fails``: an ``around`` or ``on_event`` that raises, takes longer than the setting
-    ``hook_timeout``, or returns another type than the reply's, is reported in one line with the name of the
-    extension; then the turn continues without it, or ends by the row for bugs (``"end"``)."""
+    ``when_it_fails``: an ``around`` that raises, takes longer than the setting ``hook_timeout``, or returns
+    another type than the reply's, is reported in one line with the name of the extension; then the turn
+    continues without it, or ends by the row for bugs (``"end"``). An ``on_event`` that raises is reported,
+    too, and hears no more of that turn."""
 
     name: ClassVar[str] = ""
     settings: ClassVar[type[BaseModel]] = NoSettings

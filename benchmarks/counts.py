@@ -1,7 +1,7 @@
 """What a round of model and tool costs in calls of functions, and what the first agent loads: figures that
 the clock and other programs do not change.
 
-    python benchmarks/counts.py
+    python benchmarks/counts.py [ROUNDS]
 
 A round is one request over HTTP to a model on this machine and one call of a pure tool, with the journal on
 disk and without hooks. Calls are those of the event loop's thread (``cProfile``): what a turn of 100 rounds
@@ -76,6 +76,13 @@ def modules() -> dict[str, int]:
     }
 
 
-if __name__ == "__main__":
-    for name, value in (calls() | modules()).items():
+def main() -> int:
+    """Print each figure beside its ceiling; 1 when one is above it."""
+    found = calls(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS) | modules()
+    for name, value in found.items():
         print(f"{name:28} {value:>7,}   at most {CEILINGS[name]:,}")
+    return int(any(value > CEILINGS[name] for name, value in found.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -22,7 +22,6 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart, Part
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, TurnFailed
-from fsm_agent.extension import closed
 from fsm_agent.runtime.ports import ModelPort
 from fsm_agent.sessions.store import Claim, Store
 from fsm_agent.sessions.store.database import Job
@@ -434,17 +433,7 @@ class Agent(Generic[Deps, Out]):
             await self._services.background.aclose()
         for other in self._others:
             await other.aclose()
-        await self._services.programs.end()
-        await self._services.recall.aclose()
-        await self._services.tools.aclose()
-        self._services.agent_tools.close()
-        if self._options["inherits"] is None:
-            await closed(self._services.extensions, self._turns.tell)
-        borrowed = self._options["inherits"] is not None or self._options["inbox"] is not None
-        for backend in (*self._services.backends.chain, *self._services.auxiliary):
-            if not borrowed or backend.choice.profile.name != "scripted":
-                # a port that was handed in is the parent's
-                await backend.port.aclose()
+        await self._turns.aclose()
 
     def close(self) -> None:
         """``aclose``, synchronously."""

@@ -36,7 +36,7 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.conversation.supplied import supplied_history
 from fsm_agent.errors import ConfigError, SessionBusy, StoreError
-from fsm_agent.extension import prompts_in
+from fsm_agent.extension import closed, prompts_in
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.memory.snapshot import recalled
@@ -358,6 +358,21 @@ class AgentTurns:
         self.services.callbacks.publish(Named("turn:suspended", about))
 
     # Outside of turns
+
+    async def aclose(self) -> None:
+        """Close what turns are performed with: programs, memory, tools, extensions, connections."""
+        services, child = self.services, self.options["inherits"] is not None
+        await services.programs.end()
+        await services.recall.aclose()
+        await services.tools.aclose()
+        services.agent_tools.close()
+        if not child:
+            await closed(services.extensions, self.tell)
+        borrowed = child or self.options["inbox"] is not None
+        for backend in (*services.backends.chain, *services.auxiliary):
+            if not borrowed or backend.choice.profile.name != "scripted":
+                # a port that was handed in is the parent's
+                await backend.port.aclose()
 
     async def compact(self, focus: str) -> dict[str, Any] | None:
         """``Agent.acompact``."""

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -47,9 +48,7 @@ SETTLED = row("Ship.done", "Refund.done", "Refund.failed/2")  # sent, given back
 PAID = eventually("Who paid gets it or a refund.", SETTLED, after=row("Charge.done"), known="a bug in Ship")
 STATES, BUG = (*FORTH, *BACK, "Closed"), (("crashed", dict.fromkeys((*FORTH, *BACK), "bug")),)
 COUNTERS = tuple(Counter(name) for name in LIMITS)
-TABLE = Table(
-    "order", STATES, "Closed", counters=COUNTERS, lines=lines_of(LINES), macros=BUG, properties=(PAID,)
-)
+TABLE = Table("order", STATES, "Closed", COUNTERS, lines_of(LINES), macros=BUG, properties=(PAID,))
 
 
 @dataclass(frozen=True)
@@ -91,26 +90,22 @@ def acting(request: type[Do], act: str) -> Any:
     return state
 
 
-def services(folder: Path) -> Callable[[Do], Awaitable[str]]:
-    """Services that write into ``ledger.jsonl``; ``says.json`` there names acts that are refused or fail."""
-    log, says = folder / "ledger.jsonl", folder / "says.json"
-
-    async def perform(request: Do) -> str:
-        if request.act == "look_up":
-            return "done" if json.dumps(asdict(request) | {"act": "charge"}) in log.read_text() else "refused"
-        said = json.loads(says.read_text()).get(request.act, "done") if says.exists() else "done"
-        if said == "done":
-            with log.open("a") as lines:
-                print(json.dumps(asdict(request)), file=lines)
-        return str(said)
-
-    return perform
+async def serve(folder: Path, request: Do) -> str:
+    """Act, with a line in ``ledger.jsonl``; ``says.json`` there names acts that are refused or fail."""
+    ledger, says = folder / "ledger.jsonl", folder / "says.json"
+    if request.act == "look_up":
+        return "done" if json.dumps(asdict(request) | {"act": "charge"}) in ledger.read_text() else "refused"
+    said = json.loads(says.read_text()).get(request.act, "done") if says.exists() else "done"
+    if said == "done":
+        with ledger.open("a") as lines:
+            print(json.dumps(asdict(request)), file=lines)
+    return str(said)
 
 
 def workflow(folder: Path = Path("shop"), perform: Any = None) -> Workflow[Order]:
-    """Orders of these services, or of others in their place."""
+    """Orders at these services, or at others in their place."""
     states = {name: acting(Pay if name == "Charge" else Do, name.lower()) for name in (*FORTH, *BACK)}
-    perform = perform or services(folder)
+    perform = perform or partial(serve, folder)
     return Workflow(TABLE, states, Order, perform, begin=lambda text: Order(text.split()), home=folder)
 
 

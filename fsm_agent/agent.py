@@ -44,7 +44,8 @@ Content = Piece | Sequence[Piece]
 Model = str | ModelPort | None
 AsyncFunction = Callable[..., Coroutine[Any, Any, Other]]
 History = Sequence[Mapping[str, Any] | Message]
-Turn = DurableTurn[TurnResult[Out]]  # one message of a user and what becomes of it
+Turn = DurableTurn[TurnResult[Out]]
+"""One message of a user and what becomes of it: a ``DurableTurn`` whose result is a ``TurnResult``."""
 
 
 class Agent(Generic[Deps, Out]):

@@ -237,12 +237,11 @@ from pathlib import Path
 from examples import order
 
 home, act, when = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-real = order.services(home)
 
 async def dying(request):
     if request.act == act and when == "before":
         os.kill(os.getpid(), signal.SIGKILL)
-    reply = await real(request)
+    reply = await order.serve(home, request)
     if request.act == act and when == "after":
         os.kill(os.getpid(), signal.SIGKILL)
     return reply

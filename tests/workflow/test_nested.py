@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 from xml.etree import ElementTree
@@ -331,7 +332,7 @@ def test_an_interrupt_reaches_the_turns_inside(tmp_path: Path) -> None:
 
 def test_an_outer_turn_is_suspended_with_an_inner_one(tmp_path: Path) -> None:
     def flow(bank: Any) -> Workflow[Basket]:
-        real = order.services(tmp_path)
+        real = partial(order.serve, tmp_path)
 
         async def perform(request: order.Do) -> Any:
             waits = bank and request.act == "charge" and request.items == ("LAMP",)
@@ -377,11 +378,10 @@ def count(*seen):
 if when == "row":
     EVERYWHERE.subscribe(count, RowTaken)
 else:
-    real = order.services(home)
     async def perform(request):
         if when == "before":
             count()
-        reply = await real(request)
+        reply = await order.serve(home, request)
         if when == "after":
             count()
         return reply
@@ -462,7 +462,7 @@ def test_orders_at_once_survive_kill_9_each_where_it_was(point: int, when: str, 
 
 def test_a_branch_that_has_ended_is_not_run_again(tmp_path: Path) -> None:
     """Whoever ran both was cancelled when one had ended and the other had sent its parcel."""
-    real, reached = order.services(tmp_path), asyncio.Event()
+    real, reached = partial(order.serve, tmp_path), asyncio.Event()
 
     async def perform(request: order.Do) -> Any:
         reply = await real(request)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -107,7 +108,7 @@ def test_other_ways_of_watching_are_refused(tmp_path: Path) -> None:
 
 def test_the_order_says_that_a_bug_leaves_a_charge(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The known counterexample of the example happens, and is said."""
-    usual = order.services(tmp_path)
+    usual = partial(order.serve, tmp_path)
 
     async def perform(request: order.Do) -> Any:
         if request.act == "ship":

@@ -36,10 +36,9 @@ def acts(home: Path) -> list[str]:
 
 def shop(home: Path, after: Callable[[str], Any]) -> Workflow[order.Order]:
     """The example; ``after`` is called when an act was done, and awaited before it is answered."""
-    usual = order.services(home)
 
     async def perform(request: order.Do) -> Any:
-        reply = await usual(request)
+        reply = await order.serve(home, request)
         await after(request.act)
         return reply
 

@@ -86,8 +86,8 @@ def refusal(place: str, found: int, versions: Versions) -> StoreError | None:
     if 0 < found < FIRST:
         return StoreError(
             f"{place} was written by fsm-agent before 0.1.0 (format {found}, this one reads from {FIRST} on);"
-            " write each session with that program (`fsm-agent sessions export --raw -o FILE ID`), and read"
-            " it into an empty store with this one (`fsm-agent sessions import FILE`)"
+            " to keep its sessions, write each with that program (`fsm-agent sessions export --raw -o FILE"
+            " ID`), move the store away, and read them with this one (`fsm-agent sessions import FILE`)"
         )
     return None
 

@@ -25,7 +25,6 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
 from types import UnionType
 from typing import Any, ClassVar, Literal
 
@@ -34,18 +33,16 @@ from pydantic import BaseModel, ValidationError
 from fsm_agent.errors import ConfigError, near
 from fsm_agent.fsm.pipeline import Layer
 from fsm_agent.providers.config_file import config_of
+from fsm_agent.request import effect_of
 from fsm_agent.runtime.events import Event
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.kept_values import KeptValues
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings.model import EXTENSION_NAME, Settings
 from fsm_agent.support.home import home_of
+from fsm_agent.support.installation import installed_extensions
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
 from fsm_agent.tools import Tool, as_tool
-
-GROUP = "fsm_agent.extensions"
-"""Entry points of installed extensions, by their names."""
-NAME = r"[a-z][a-z0-9_-]{0,39}"
 
 CallNext = Callable[[Any], Awaitable[Any]]
 Tell = Callable[[str], None]
@@ -131,25 +128,21 @@ class ExtensionFailed(RuntimeError):
     """An extension whose failure ends the turn."""
 
 
-def installed() -> Mapping[str, EntryPoint]:
-    """The extensions of installed packages, by their names; none of them is loaded."""
-    return {one.name: one for one in entry_points(group=GROUP)}
-
-
 def loaded(name: str) -> type[Extension]:
     """The class of an installed extension. Raises ``ConfigError``."""
-    found = installed()
+    found = installed_extensions()
     if name not in found:
         raise ConfigError("no such extension is installed", name, near(name, found) if found else "none")
     try:
         made = found[name].load()
     except Exception as error:  # code of others may raise anything
-        why = one_line(mask(f"{type(error).__name__}: {error}"), 200)
-        raise ConfigError(f"extension {name} cannot be loaded ({why})", found[name].value) from error
+        raise ConfigError(f"extension {name} cannot be loaded ({_why(error)})", found[name].value) from error
     if not (isinstance(made, type) and issubclass(made, Extension)):
-        raise ConfigError(f"extension {name} is no Extension", made, "a class that inherits from Extension")
+        raise ConfigError(
+            f"extension {name} is not an Extension", made, "a class that inherits from Extension"
+        )
     if made.name != name:
-        raise ConfigError(f"extension {name} calls itself otherwise", made.name, name)
+        raise ConfigError(f"the class of extension {name} has another name", made.name, name)
     return made
 
 
@@ -164,7 +157,7 @@ def extensions_of(
         if not isinstance(extension, Extension):
             raise ConfigError("extensions has a wrong entry", one, "an Extension, or the name of one")
         name = getattr(extension, "name", None)
-        if not isinstance(name, str) or not re.fullmatch(NAME, name):
+        if not isinstance(name, str) or not re.match(EXTENSION_NAME, name):
             allowed = "name = 1 to 40 lower-case letters, digits, underscores and dashes"
             raise ConfigError(f"{type(extension).__name__} has no name that can be used", name, allowed)
         if name in found:
@@ -183,8 +176,7 @@ def _made(name: str) -> Extension:
     except ConfigError:
         raise
     except Exception as error:
-        why = one_line(mask(f"{type(error).__name__}: {error}"), 200)
-        raise ConfigError(f"extension {name} cannot be made", why) from error
+        raise ConfigError(f"extension {name} cannot be made", _why(error)) from error
 
 
 def _config(extension: Extension, given: Mapping[str, Any]) -> BaseModel:
@@ -202,7 +194,7 @@ def tools_in(extensions: Iterable[Extension], taken: Collection[str]) -> list[To
     tool of the agent has."""
     found: list[Tool] = []
     for extension in extensions:
-        for one in map(as_tool, _given(extension, "tools", list)):
+        for one in map(as_tool, _given(extension, "tools")):
             if one.spec.name in {*taken, *(other.spec.name for other in found)}:
                 problem = f"extension {extension.name} adds a tool of a name that is taken"
                 raise ConfigError(problem, one.spec.name, "another name")
@@ -212,21 +204,19 @@ def tools_in(extensions: Iterable[Extension], taken: Collection[str]) -> list[To
 
 def prompts_in(extensions: Iterable[Extension]) -> Mapping[str, str]:
     """The lines that extensions add to the prompt, by their names. Raises ``ConfigError``."""
-    return {
-        one.name: "\n".join(map(str, lines)) for one in extensions if (lines := _given(one, "prompt", list))
-    }
+    return {one.name: "\n".join(map(str, lines)) for one in extensions if (lines := _given(one, "prompt"))}
 
 
-def _given(extension: Extension, what: str, kind: Callable[[Any], list[Any]]) -> list[Any]:
+def _given(extension: Extension, method: str) -> list[Any]:
     """What a method of an extension returns, as a list. Raises ``ConfigError`` when it fails."""
     try:
-        value = getattr(extension, what)()
+        value = getattr(extension, method)()
         if isinstance(value, str):
-            raise TypeError("a str is no list")
-        return kind(value)
+            raise TypeError("a str is not a list")
+        return list(value)
     except Exception as error:
-        why = one_line(mask(f"{type(error).__name__}: {error}"), 200)
-        raise ConfigError(f"{what} of extension {extension.name} failed ({why})", None, "a list") from error
+        problem = f"{method} of extension {extension.name} failed ({_why(error)})"
+        raise ConfigError(problem, None, "a list") from error
 
 
 async def closed(extensions: Iterable[Extension], tell: Tell) -> None:
@@ -257,55 +247,72 @@ def layer_of(extension: Extension, seconds: float, tell: Tell) -> Layer:
         except Exception as error:
             if error is below.error:  # not the extension's doing
                 raise
-            why = f"took longer than {seconds:g} s" if isinstance(error, TimeoutError) else _words(error)
+            why = f"took longer than {seconds:g} s" if limit.expired() else _words(error)
             problem = f"extension {extension.name} {why} (around {type(request).__name__})"
             if extension.when_it_fails == "end":
                 raise ExtensionFailed(problem) from error
+            try:
+                reply = await below.reply()
+            except ExtensionFailed as lost:
+                raise ExtensionFailed(f"{problem}: {lost}") from error
             tell(f"{problem}; the turn continues without it")
-            return await below.reply()
+            return reply
 
     return Layer(f"extension {extension.name}", around, extension.requests)
 
 
 class _Below:
-    """What an extension passes on, performed at most once for a request that it does not change."""
+    """What an extension passes on. It does so once: more requests to a model, or a second run of a tool, are
+    rows of the table."""
 
     def __init__(self, request: Any, call_next: CallNext) -> None:
         self._request, self._call_next = request, call_next
-        self._replies: list[Any] = []
+        self._begun = self._answered = False
+        self._reply: Any = None
         self.error: Exception | None = None
 
     def timed(self, limit: asyncio.Timeout, seconds: float) -> CallNext:
         """``call_next``, whose time is not the extension's."""
 
         async def passed_on(request: Any) -> Any:
+            if self._begun:
+                raise RuntimeError("call_next was called a second time")
+            self._begun = True
             limit.reschedule(None)
             try:
-                self._replies.append(await self._call_next(request))
+                self._reply = await self._call_next(request)
             except Exception as error:
                 self.error = error
                 raise
+            self._answered = True
             limit.reschedule(asyncio.get_running_loop().time() + seconds)
-            return self._replies[-1]
+            return self._reply
 
         return passed_on
 
     async def reply(self) -> Any:
-        """What the request would have had without the extension."""
+        """What the request would have had without the extension. Raises ``ExtensionFailed`` for an unsafe one
+        that the extension gave up while it was performed: it may have taken effect."""
         if self.error is not None:
             raise self.error
-        return self._replies[-1] if self._replies else await self._call_next(self._request)
+        if self._begun and not self._answered and effect_of(self._request) == "unsafe":
+            raise ExtensionFailed("it gave up a request that may have taken effect")
+        return self._reply if self._answered else await self._call_next(self._request)
 
 
 def _checked(request: Any, reply: Any) -> Any:
     wanted = getattr(type(request), "reply", None)
     if isinstance(wanted, type | UnionType) and not isinstance(reply, wanted):
-        raise TypeError(f"{type(reply).__name__} is no {getattr(wanted, '__name__', wanted)}")
+        raise TypeError(f"{type(reply).__name__} is not a {getattr(wanted, '__name__', wanted)}")
     return reply
 
 
 def _words(error: Exception) -> str:
-    return f"failed: {one_line(mask(f'{type(error).__name__}: {error}'), 200)}"
+    return f"failed: {_why(error)}"
+
+
+def _why(error: Exception) -> str:
+    return one_line(mask(f"{type(error).__name__}: {error}"), 200)
 
 
 def heard_by(extension: Extension, tell: Tell) -> Callable[[Event], None]:

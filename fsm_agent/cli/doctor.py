@@ -18,7 +18,7 @@ from fsm_agent.cli.models import known_of, learned_in, lines_of, name_of
 from fsm_agent.cli.screen import clean, console_of
 from fsm_agent.composition.turn_table import TURN
 from fsm_agent.errors import ConfigError, StoreError
-from fsm_agent.extension import Check, Extension, extensions_of, installed, kept_values
+from fsm_agent.extension import Check, Extension, extensions_of, kept_values
 from fsm_agent.fsm.verify import examine
 from fsm_agent.providers.config_file import Config, config_of
 from fsm_agent.providers.kept_keys import is_kept, unkept
@@ -31,6 +31,7 @@ from fsm_agent.settings.errors import about_unknown
 from fsm_agent.settings.model import Settings, unknown_variables
 from fsm_agent.support.clock import SystemClock
 from fsm_agent.support.home import home_of, workdir_of
+from fsm_agent.support.installation import installed_extensions
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.threads import LOOP, in_a_loop
 from fsm_agent.support.version import __version__
@@ -97,7 +98,7 @@ def _findings(home: str | None) -> Iterator[Check]:
 def _extensions(home: str | None, config: Config) -> Iterator[Check]:
     """Those that are installed, and the lines of those that the settings use."""
     try:
-        used, there = Settings.of(None, config.settings).extensions, sorted(installed())
+        used, there = Settings.of(None, config.settings).extensions, sorted(installed_extensions())
     except ConfigError:
         return  # another line says what is wrong with the settings
     if not (used or there):

@@ -9,16 +9,15 @@ import sys
 from collections.abc import Sequence
 from copy import copy
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
 import typer
 
 from fsm_agent.cli import exporting
 from fsm_agent.cli.app import app
-from fsm_agent.cli.options import GROUP
 from fsm_agent.cli.screen import clean
 from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy, StoreError
+from fsm_agent.support.installation import installed_extensions
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 _UsageError: type[Exception] = typer.BadParameter.__mro__[
@@ -70,7 +69,7 @@ def _command(first: str) -> Any:
 
 def commands_of(name: str) -> typer.Typer | None:
     """The commands of an installed extension; it is loaded only when it is called by its name."""
-    if not name or name.startswith("-") or name not in {one.name for one in entry_points(group=GROUP)}:
+    if not name or name.startswith("-") or name not in installed_extensions():
         return None
     from fsm_agent.extension import loaded
 
@@ -78,7 +77,9 @@ def commands_of(name: str) -> typer.Typer | None:
     if commands is None:
         return None
     if not isinstance(commands, typer.Typer):
-        raise ConfigError(f"commands of extension {name} are none", type(commands).__name__, "a typer.Typer")
+        raise ConfigError(
+            f"commands of extension {name} cannot be used", type(commands).__name__, "a typer.Typer"
+        )
     return commands
 
 

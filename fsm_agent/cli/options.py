@@ -7,13 +7,13 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
-from importlib.metadata import entry_points
 from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperGroup
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.support.installation import installed_extensions
 
 
 def _models(incomplete: str) -> list[str]:
@@ -142,10 +142,6 @@ def with_agent(*without: str) -> Callable[[Callable[..., None]], Callable[..., N
     return decorate
 
 
-GROUP = "fsm_agent.extensions"
-"""Entry points of installed extensions (``fsm_agent.extension``)."""
-
-
 class _Listing(TyperGroup):
     """Lists each command with the whole first sentence of its help, where a group of click crops it to a
     row."""
@@ -155,7 +151,7 @@ class _Listing(TyperGroup):
         shown = ((name, one) for name, one in self.commands.items() if not one.hidden)
         with formatter.section("Commands"):
             formatter.write_dl([(name, one.get_short_help_str(_ANY_LENGTH)) for name, one in shown])
-        installed = sorted(one.name for one in entry_points(group=GROUP)) if ctx.parent is None else ()
+        installed = sorted(installed_extensions()) if ctx.parent is None else ()
         if installed:
             with formatter.section("Installed extensions"):
                 formatter.write_dl([(name, f"See fsm-agent {name} --help.") for name in installed])

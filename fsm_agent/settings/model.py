@@ -374,6 +374,7 @@ class DelegationSettings(Group):
 
 
 Usd = Annotated[float, Field(gt=0, le=1_000_000)]
+EXTENSION_NAME = r"^[a-z][a-z0-9_-]{0,39}\Z"
 ExtensionName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
 ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*:\S.*$")]
 PerMillion = Annotated[float, Field(ge=0, le=100_000)]

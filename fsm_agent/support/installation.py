@@ -8,12 +8,20 @@ import re
 import shlex
 import shutil
 import sys
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from urllib.parse import unquote
 
 PACKAGE = "fsm-agent"
 _EXTRA = re.compile(r"\bextra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")
+
+EXTENSIONS = "fsm_agent.extensions"
+"""Entry points of installed extensions (``fsm_agent.extension``)."""
+
+
+def installed_extensions() -> dict[str, EntryPoint]:
+    """The extensions of installed packages, by their names; none of them is loaded."""
+    return {one.name: one for one in entry_points(group=EXTENSIONS)}
 
 
 def install_command(extra: str) -> str:

@@ -118,7 +118,7 @@ def test_children_have_it_too(agent: MakeAgent) -> None:
         ([Notes()], {"notes": {"least": 1}}, "extensions.notes.least: Extra inputs are not permitted; given: 1; allowed: most"),
         ([Notes()], {"notes": {"most": "many"}}, "extensions.notes.most: Input should be a valid integer"),
         ([type("Twice", (Notes,), {"name": "twice"})(), Notes()], {}, "extension notes adds a tool of a name that is taken; given: count_notes"),
-        ([type("Text", (Extension,), {"name": "text", "tools": lambda self: "look"})()], {}, "tools of extension text failed (TypeError: a str is no list)"),
+        ([type("Text", (Extension,), {"name": "text", "tools": lambda self: "look"})()], {}, "tools of extension text failed (TypeError: a str is not a list)"),
         ([type("Raises", (Extension,), {"name": "raises", "tools": lambda self: 1 / 0})()], {}, "tools of extension raises failed (ZeroDivisionError"),
     ],
 )  # fmt: skip
@@ -216,6 +216,45 @@ def test_time_below_is_not_its_own_and_a_failure_below_is_not_blamed_on_it(agent
     )  # fmt: skip
     assert one.chat("go") == "late"
     assert not [line for line in lines if "slow" in line]
+
+
+@pytest.mark.parametrize("how", ["twice", "gives up"])
+def test_a_call_is_made_once_whatever_an_extension_does_with_it(agent: MakeAgent, how: str) -> None:
+    class Insists(Extension):
+        name = "insists"
+        requests = (RunTool,)
+
+        async def around(self, request: Any, turn: Any, call_next: Any) -> Any:
+            if how == "twice":
+                await call_next(request)
+                return await call_next(request)
+            running = asyncio.ensure_future(call_next(request))
+            await begun.wait()
+            running.cancel()
+            raise LookupError("it takes too long")
+
+    @tool(effect="unsafe")
+    async def hold(times: int) -> str:
+        """Hold the button."""
+        PRESSED.append(times)
+        begun.set()
+        if how == "gives up":
+            await asyncio.Event().wait()
+        return "held"
+
+    PRESSED.clear()
+    begun = asyncio.Event()
+    one = agent(
+        tools(call("hold", {"times": 1})), text("done"), tools=[hold], extensions=[Insists()],
+        callbacks={"approval": lambda *_: "once"},
+    )  # fmt: skip
+    result = one.run_conversation("go")
+    assert PRESSED == [1]
+    if how == "twice":
+        assert (result.final_response, "held" in str(result.messages)) == ("done", True)
+    else:
+        assert result.failed
+        assert "it gave up a request that may have taken effect" in (result.error or "")
 
 
 def test_an_answer_in_place_of_the_call_is_the_reply(agent: MakeAgent) -> None:

@@ -1,24 +1,274 @@
 """Running Python that a model wrote: in a process of its own, with limits, without the agent's
-environment."""
+environment.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
+import json
 import os
+import socket
 import tempfile
+from collections import Counter
+from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Annotated
+from types import TracebackType
+from typing import Annotated, Any, Self
 
 from pydantic import Field
 
+from fsm_agent.conversation.effects import AnswerProgram, ProgramAsks, RunTool, ToolOutcome
+from fsm_agent.runtime.ports import NotYet
+from fsm_agent.support.processes import sent
 from fsm_agent.tools import Tool, ToolFailure
-from fsm_agent.toolsets.call_line import CallLine
 from fsm_agent.toolsets.process import TERM_GRACE, ProcessEnded, run, run_errors
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder
-from fsm_agent.toolsets.programs import PROGRAM_DOOR
 from fsm_agent.toolsets.sandbox import LOCAL, CommandPlace
-from fsm_agent.toolsets.sandbox.confined import command_tool
+from fsm_agent.toolsets.sandbox.place import command_tool
+
+# ----------------------------------------------------------------------------------------------------
+# Programs of a model that run, and wait while the turn makes the calls of tools that they ask for.
+#
+# A program never calls a tool by itself. What it asks for comes out of its door as the reply to the request
+# that runs it; the state judges it like every other call, has it run, and hands the outcome back with the
+# next
+# request. (Why: decision 92.)
+
+
+GONE = (
+    "Unknown outcome: the process ended while this program waited for a tool, and the program with it. The"
+    " calls that it had made before took effect. It was not run again."
+)
+Ended = ToolOutcome | NotYet
+Running = Callable[[], Coroutine[Any, Any, Ended]]
+
+
+PROGRAM_DOOR: contextvars.ContextVar[ProgramDoor] = contextvars.ContextVar("fsm_agent_program_door")
+"""Where the calls of the program that runs here come out."""
+
+
+class ProgramDoor:
+    """Where the calls of one program come out, one at a time, and their outcomes go in. ``closed`` while
+    there is no program behind it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.closed = asyncio.Event()
+        self.closed.set()
+        self.asked: asyncio.Future[tuple[str, str]] = self._loop.create_future()
+        self._answered: asyncio.Future[ToolOutcome] = self._loop.create_future()
+
+    async def call(self, name: str, arguments: str) -> ToolOutcome:
+        """Ask for a call, and wait for what becomes of it."""
+        self._answered = self._loop.create_future()
+        self.asked.set_result((name, arguments))
+        return await self._answered
+
+    def answer(self, outcome: ToolOutcome) -> None:
+        """Hand the outcome of the call that was asked for in."""
+        self.asked = self._loop.create_future()
+        if not self._answered.done():
+            self._answered.set_result(outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    request: RunTool
+    door: ProgramDoor
+    work: asyncio.Task[Ended]
+
+
+class Programs:
+    """Those of one agent, by turn and the id of their call. A program lives in the event loop in which it was
+    begun; it ends with that, and with whoever waits for it."""
+
+    def __init__(self) -> None:
+        self._running: dict[tuple[str, str], _Program] = {}
+
+    async def begun(self, turn: str, request: RunTool, run: Running) -> Ended | ProgramAsks:
+        """Run it until it ends, or asks for a call."""
+        door, context = ProgramDoor(), contextvars.copy_context()
+        context.run(PROGRAM_DOOR.set, door)
+        work = asyncio.get_running_loop().create_task(run(), context=context)
+        self._running[turn, request.call_id] = program = _Program(request, door, work)
+        return await self._next(turn, program)
+
+    def of(self, turn: str, call_id: str) -> RunTool | None:
+        """Return the request that runs this program; ``None`` when there is none."""
+        found = self._running.get((turn, call_id))
+        return None if found is None else found.request
+
+    async def answered(self, turn: str, request: AnswerProgram) -> Ended | ProgramAsks:
+        """Give a program its answer, and let it run on. One that is gone has an outcome that nobody knows."""
+        found = self._running.get((turn, request.call_id))
+        if found is None or found.work.get_loop() is not asyncio.get_running_loop():
+            self._running.pop((turn, request.call_id), None)
+            return ToolOutcome(request.call_id, "unknown", GONE)
+        found.door.answer(request.outcome)
+        return await self._next(turn, found)
+
+    async def end(self, turn: str | None = None) -> None:
+        """End those of this turn, or all, which nobody waits for any more; they are gone when this returns,
+        except for those of other event loops, which are told to end."""
+        ended = [key for key in self._running if turn in (None, key[0])]
+        for program in [self._running.pop(key) for key in ended]:
+            loop = program.work.get_loop()
+            if loop is asyncio.get_running_loop():
+                program.work.cancel()
+                await asyncio.wait({program.work})
+                await program.door.closed.wait()
+            elif not loop.is_closed():
+                loop.call_soon_threadsafe(program.work.cancel)
+
+    async def _next(self, turn: str, program: _Program) -> Ended | ProgramAsks:
+        work, asked, call_id = program.work, program.door.asked, program.request.call_id
+        try:
+            first: set[asyncio.Future[Any]] = {work, asked}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self.end(turn)
+            raise
+        if not work.done():
+            return ProgramAsks(call_id, *asked.result())
+        self._running.pop((turn, call_id), None)
+        return ToolOutcome(call_id, "unknown", GONE) if work.cancelled() else work.result()
+
+
+# ----------------------------------------------------------------------------------------------------
+# The line on which one program asks for calls of tools: a pair of sockets without a name, whose far end is
+# open in that program and nowhere else. Whoever holds it is the program; it dies with it.
+#
+# One JSON object a line: ``{"name": …, "arguments": {…}}`` there, ``{"status": …, "value": …}`` back.
+
+
+MOST = 2_000_000
+"""Bytes of one call; a program that says more at once is not heard any longer."""
+UNREADABLE = "a call is a JSON object with name and arguments, of at most 2,000,000 bytes"
+
+
+class CallLine:
+    """Serves a program at ``door``. ``made`` says which calls it made, for the result."""
+
+    def __init__(self, door: ProgramDoor) -> None:
+        self._door, self._calls = door, Counter[str]()
+        self._near, self._far = socket.socketpair()
+
+    def __enter__(self) -> Self:
+        self._door.closed.clear()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._near.close()
+        self._far.close()
+        self._door.closed.set()
+
+    @property
+    def made(self) -> str:
+        """In words, with how often."""
+        calls = [name if count == 1 else f"{name} ×{count:,}" for name, count in self._calls.items()]
+        return f"tools called: {', '.join(calls)}" if calls else ""
+
+    def words(self, script: str) -> tuple[list[str], list[int]]:
+        """Return what Python is called with to run ``script`` at the far end, and that end's number."""
+        number = self._far.fileno()
+        return ["-c", PROGRAM, str(number), script], [number]
+
+    async def serve(self, clock: asyncio.Timeout) -> None:
+        """Answer call after call; ``clock``, the program's time limit, stands still meanwhile."""
+        self._far.close()
+        reader, writer = await asyncio.open_connection(sock=self._near, limit=MOST)
+        loop = asyncio.get_running_loop()
+        try:
+            while line := await reader.readline():
+                left = (clock.when() or loop.time()) - loop.time()
+                clock.reschedule(None)
+                answer = await self._answer(line)
+                clock.reschedule(loop.time() + left)
+                await sent(writer, json.dumps(answer).encode() + b"\n")
+        except (OSError, ValueError):  # the program is gone, or says what is no line
+            return
+        finally:
+            writer.close()
+
+    async def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            asked = json.loads(line)
+            name, arguments = str(asked["name"]), json.dumps(dict(asked["arguments"]))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return {"status": "error", "value": UNREADABLE}
+        self._calls[name[:100]] += 1
+        return _told(await self._door.call(name, arguments))
+
+
+def _told(outcome: ToolOutcome) -> dict[str, Any]:
+    """An outcome for the program: its text, or the object or array that this is the JSON of."""
+    value: Any = outcome.text
+    if outcome.status == "ok" and value[:1] in ("{", "["):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            value = outcome.text
+    return {"status": outcome.status, "value": value}
+
+
+PROGRAM = r'''
+import json, os, socket, sys, threading, types
+
+class ToolError(Exception):
+    """A call that brought no result; ``status`` says how it ended."""
+    def __init__(self, text, status="error"):
+        super().__init__(text)
+        self.status = status
+
+class Tools(types.ModuleType):
+    """The tools of the conversation: tools.NAME(argument=value, ...)."""
+    def __init__(self, number):
+        super().__init__("tools", self.__doc__)
+        line, lock, owner = socket.socket(fileno=number), threading.Lock(), os.getpid()
+        line.set_inheritable(False)
+        answers = line.makefile("rb")
+        def ask(name, arguments):
+            asked = json.dumps({"name": name, "arguments": arguments}).encode() + b"\n"
+            if os.getpid() != owner:
+                raise ToolError("tools are called by the program itself, not by processes that it starts")
+            with lock:
+                line.sendall(asked)
+                said = answers.readline()
+            if not said:
+                raise ToolError("nobody answers any more")
+            said = json.loads(said)
+            if said["status"] != "ok":
+                raise ToolError(said["value"], said["status"])
+            return said["value"]
+        self.__dict__.update(_ask=ask, ToolError=ToolError)
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        def call(**arguments):
+            return self._ask(name, arguments)
+        call.__name__ = call.__qualname__ = name
+        return call
+
+def excepthook(kind, error, trace):
+    while trace is not None and trace.tb_frame.f_code.co_filename == "<string>":
+        trace = trace.tb_next
+    sys.__excepthook__(kind, error.with_traceback(trace), trace)
+
+number, script = int(sys.argv[1]), sys.argv[2]
+sys.argv, sys.excepthook = [script], excepthook
+main = types.ModuleType("__main__")
+main.__dict__.update(__file__=os.path.abspath(script), __builtins__=__builtins__, tools=Tools(number))
+sys.modules["__main__"], sys.modules["tools"] = main, main.tools
+with open(script, "rb") as opened:
+    source = opened.read()
+exec(compile(source, script, "exec"), main.__dict__)
+'''
+"""What Python runs before the program, and then the program, which finds ``tools``."""
+
 
 MAX_SECONDS = 300
 MAX_CODE = 200_000

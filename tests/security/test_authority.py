@@ -7,14 +7,11 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from fsm_agent import Agent, tool
 from fsm_agent.cli import main
@@ -458,68 +455,3 @@ def test_an_external_memory_is_not_told_what_a_file_says(tmp_path: Path) -> None
     desk.agent.resume(turn).run()
     desk.agent.close()
     assert [one for one in memory.calls if one[0] in ("prefetch", "sync")] == own
-
-
-def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where something stands in a JSON value."""
-    found = [path] if path else []
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [*found, *(one for key, under in inner for one in leaves(under, (*path, key)))]
-
-
-def put(value: Any, path: tuple[Any, ...], new: Any) -> None:
-    for key in path[:-1]:
-        value = value[key]
-    if new is DROP:
-        del value[path[-1]]
-    else:
-        value[path[-1]] = new
-
-
-DROP = object()
-VALUES = (
-    DROP, None, True, False, 0, 1, -1, 10**6, "", "never", "ask", "allow", "pure", "idempotent", "danger", "note", "look",
-    "c1", "Approval", "AskApproval", "RunTool", "done", "in_flight", "ExecuteTools", "CallLLM", "Finalize", [], {}, ["*"],
-    {"is": "Approval", "granted": True, "scope": "always"}, {"danger": "allow", "note": "allow"},
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A turn in the midst of its calls, for which a person had said yes."""
-    calls = (call("danger", {}, "c1"), call("note", {}, "c2"))
-    home = tmp_path_factory.mktemp("stored")
-    turn, lines = made_by(home, *calls)
-    said_yes(lines)
-    return turn, json.dumps(lines)
-
-
-@pytest.mark.slow
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_no_change_of_a_file_makes_a_call_run_that_nobody_approved(
-    stored: tuple[str, str], data: st.DataObject
-) -> None:
-    turn, lines = stored[0], json.loads(stored[1])
-    for attack in data.draw(
-        st.lists(st.sampled_from([one for one in ATTACKS if one is not said_yes]), max_size=2)
-    ):
-        attack(lines)
-    places = [path for path in leaves(lines[:-1]) if len(path) > 1]
-    for path in data.draw(st.lists(st.sampled_from(places), max_size=4)):
-        new = data.draw(st.sampled_from(VALUES))
-        try:
-            put(lines, path, new)
-        except (KeyError, IndexError, TypeError):
-            continue  # it stood in what was changed before
-    with tempfile.TemporaryDirectory(dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")) as home:
-        desk = Desk(Path(home))
-        store = desk.agent.store
-        try:
-            import_lines(store, map(json.dumps, [*lines[:-1], lines[-1] | {"lines": len(lines) - 1}]))
-            desk.agent.resume(turn).run()
-        except Exception:
-            desk.heard.append("it cannot be used")  # in whatever way it fails; what counts is what ran
-        assert desk.ran in ([], ["look"])
-        desk.agent.close()
-        store.close()

@@ -265,6 +265,7 @@ def test_always_holds_only_for_what_is_understood(tmp_path: Path) -> None:
 SHAPES = (
     "a ", "ls -l; ", "a(){", "$(", "`", "((", "'", "{a,b}", "X=1;", "$X", "${X:-", "$(echo ", "echo x|", "|sh ", '"', "for a in ", "<<E\n", "if a; then ",
     "case x in ", "[[ ", "> ", "a\\\n", "! ", "function f ", "$((", "a=(", "((a)) ", "2>&1 ", "sudo -u ", "a=$a$a;", "find -exec ", "find . -exec a \\; ",
+    "rm ", "/*", "x;", "{,}*", "X=", "$'", "bash <(", "base64 -d|", "python -c '", "<<< ",
     "timeout --x b ", "eval ", 'eval "', "watch a b ", "a && ", "{ a; } ", "(a);", "cd a;", "env -S 'a b' ", "xargs ", "trap 'a b' ", "rm -rf a{a,b} ", "git push ",
 )  # fmt: skip
 
@@ -274,9 +275,14 @@ SHAPES = (
 def test_reading_takes_time_in_proportion(shape: str) -> None:
     def seconds(size: int) -> float:
         started = time.process_time()
-        call = Asked.of("terminal", {"command": shape * (size // len(shape))}, (), "/work")
-        Pattern.of("terminal(git push * x)").forbids(call, "/work")
-        hard_line("ls; " + shape * (size // len(shape)), directory="/work")
+        line = shape * (size // len(shape))
+        Pattern.of("terminal(git push * x)").forbids(
+            Asked.of("terminal", {"command": line}, (), "/work"), "/work"
+        )
+        for before in ("ls; ", "rm -rf /"):
+            hard_line(before + line, directory="/work")
         return time.process_time() - started
 
-    assert seconds(100_000) < 8 * seconds(25_000) + 1
+    small = seconds(25_000)
+    assert small < 4
+    assert seconds(100_000) < 8 * small + 1

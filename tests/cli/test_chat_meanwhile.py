@@ -92,8 +92,7 @@ def test_a_second_message_interrupts_and_is_answered(tmp_path: Path) -> None:
     first = typing(lambda: screens[0], "/interrupt stop, say Bern\n", "interrupted for it", text("too late"))
     with talk(tmp_path, [first, text("Bern it is.")]) as (screen, server):
         screens.append(screen)
-        screen.press("say Zurich\r")
-        screen.until("Bern it is.")
+        screen.press("say Zurich\r", until="Bern it is.")
         screen.until("completed")
         assert "interrupted · " in screen.plain
         assert "too late" not in screen.plain
@@ -106,8 +105,7 @@ def test_a_steered_message_that_no_tool_result_carried_is_sent_after_the_turn(tm
     first = typing(lambda: screens[0], "/steer and Bern\n", "next tool result", text("Zurich it is."))
     with talk(tmp_path, [first, text("Bern it is.")]) as (screen, server):
         screens.append(screen)
-        screen.press("say Zurich\r")
-        screen.until("Bern it is.")
+        screen.press("say Zurich\r", until="Bern it is.")
         assert said(server, 1) == ["say Zurich", "and Bern"]
 
 
@@ -117,10 +115,8 @@ def test_a_line_without_its_end_is_the_beginning_of_the_next_message(tmp_path: P
     first = typing(lambda: screens[0], "and Be", "› and Be", text("Zurich it is."))
     with talk(tmp_path, [first, text("Bern it is.")]) as (screen, server):
         screens.append(screen)
-        screen.press("say Zurich\r")
-        screen.until("completed")
-        screen.press("rn\r")
-        screen.until("Bern it is.")
+        screen.press("say Zurich\r", until="completed")
+        screen.press("rn\r", until="Bern it is.")
         assert said(server, 1) == ["say Zurich", "and Bern"]
 
 
@@ -146,8 +142,7 @@ def test_compact_takes_a_topic_and_a_full_window_is_compacted_before_a_message(
                 screen.press(f"message {number}\r")
                 screen.until("completed", number + 1)
             if not full:
-                screen.press("/compact the cats\r")
-                screen.until("Done.")
+                screen.press("/compact the cats\r", until="Done.")
                 assert "the cats" in str(server.bodies[6])
             screen.press("last\r")
             screen.until("completed", 7)

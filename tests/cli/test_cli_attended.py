@@ -34,8 +34,7 @@ def test_a_question_a_delegated_task_and_an_approval_for_good(tmp_path: Path, cl
         terminal("run", "greet", "--model", "local:m", "--base-url", server.url, home=tmp_path) as screen,
     ):
         screen.until("Your answer (a number, or in your own words): ")
-        screen.say("2")
-        screen.until("Allow it?")
+        screen.say("2", until="Allow it?")
         screen.say("always")
         assert screen.ended() == 0
     bodies = [json.dumps(body) for body in server.bodies]
@@ -200,10 +199,8 @@ def test_what_is_typed_ahead_of_a_chat_is_a_message_and_no_answer(tmp_path: Path
         terminal("chat", "--model", "local:m", "--base-url", server.url, home=tmp_path) as screen,
     ):
         screen.until("›")
-        screen.press("hello\ry\r")
-        screen.until("Allow it?")
-        screen.say("n")
-        screen.until("Refused.")
+        screen.press("hello\ry\r", until="Allow it?")
+        screen.say("n", until="Refused.")
         screen.until("To the second message.")
         assert [server.bodies[number]["messages"][-1]["content"] for number in (2, 3)] == ["y", "y"]
     assert not (tmp_path / "OWNED").exists()

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -128,15 +125,6 @@ ATTACKS = [
 ]  # fmt: skip
 
 
-def program(home: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command line with nobody in front of it."""
-    return subprocess.run(
-        [sys.executable, "-m", "fsm_agent.cli", *arguments, "--home", str(home)],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=ROOT, check=False, timeout=60,
-        env=os.environ | {"FSM_AGENT_MODEL": "offline:demo"} | environment,
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def commanded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """(a file that a command would make, a session file whose turn is about to run that command)."""
@@ -155,51 +143,48 @@ def result_of(home: Path, turn: str) -> str:
     return str(rows[-1]["content"])
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+@pytest.fixture
+def taken_in(commanded: tuple[Path, str], tmp_path: Path) -> Callable[..., tuple[str, int]]:
+    """Import the file as an attack has changed it, and resume its turn; its result and the exit code."""
+
+    def taken_in(attack: Attack, *options: str) -> tuple[str, int]:
+        found, home = json.loads(commanded[1]), tmp_path / "victim"
+        attack(found["lines"])
+        file = written(found["lines"], tmp_path / "session.jsonl")
+        assert main(["sessions", "import", str(file), "--home", str(home)]) == 0
+        code = main(
+            ["sessions", "resume", found["turn"], *options, "--home", str(home), "--model", "offline:demo"]
+        )
+        return result_of(home, found["turn"]), code
+
+    return taken_in
+
+
+@pytest.mark.parametrize(
+    ("attack", "rule"), [*((one, "ask") for one in ATTACKS), (no_question, "deny"), (said_yes, "deny")]
+)
 def test_a_file_runs_no_command_that_nobody_approved(
-    attack: Attack, commanded: tuple[Path, str], tmp_path: Path
+    attack: Attack, rule: str, commanded: tuple[Path, str], taken_in: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, stored = commanded
-    found = json.loads(stored)
-    attack(found["lines"])
-    file, home = written(found["lines"], tmp_path / "session.jsonl"), tmp_path / "victim"
-    assert main(["sessions", "import", str(file), "--home", str(home)]) == 0
-    assert main(["sessions", "resume", found["turn"], "--home", str(home), "--model", "offline:demo"]) == 0
-    assert not made.exists()
-    assert "nobody is there to approve it" in result_of(home, found["turn"])
+    monkeypatch.setenv("FSM_AGENT_APPROVAL__POLICY", json.dumps({"terminal": rule}))
+    said, code = taken_in(attack)
+    assert code == 0
+    assert not commanded[0].exists()
+    assert ("it is forbidden" if rule == "deny" else "nobody is there to approve it") in said
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("attack", [no_question, said_yes], ids=lambda attack: attack.__name__)
-def test_nor_does_it_through_the_real_command_line(
-    attack: Attack, commanded: tuple[Path, str], tmp_path: Path
+def test_what_a_person_allows_of_a_file_runs(
+    commanded: tuple[Path, str], taken_in: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made, stored = commanded
-    found = json.loads(stored)
-    attack(found["lines"])
-    file, home = written(found["lines"], tmp_path / "session.jsonl"), tmp_path / "victim"
-    assert program(home, "sessions", "import", str(file)).returncode == 0
-    deny = '{"terminal": "deny"}'
-    done = program(home, "sessions", "resume", found["turn"], FSM_AGENT_APPROVAL__POLICY=deny)
-    assert done.returncode == 0, done.stderr
-    assert not made.exists()
-    assert "it is forbidden" in result_of(home, found["turn"])
-
-
-@pytest.mark.slow
-def test_what_a_person_allows_of_a_file_runs(commanded: tuple[Path, str], tmp_path: Path) -> None:
-    """So the tests above do not pass for another reason."""
-    made, stored = commanded
-    found = json.loads(stored)
-    file, home = written(found["lines"], tmp_path / "session.jsonl"), tmp_path / "victim"
-    said = program(home, "sessions", "import", str(file)).stdout
-    assert "asks before every call that does more than read here" in said
+    """So the test above does not pass for another reason."""
     try:
-        done = program(home, "sessions", "resume", found["turn"], "--yes")
-        assert "this turn came in a file" in done.stderr
-        assert made.exists()
+        taken_in(nothing, "--yes")
+        told = capsys.readouterr()
+        assert "asks before every call that does more than read here" in told.out
+        assert "this turn came in a file" in told.err
+        assert commanded[0].exists()
     finally:
-        made.unlink(missing_ok=True)
+        commanded[0].unlink(missing_ok=True)
 
 
 class Desk:

@@ -7,7 +7,9 @@ model, ``cli`` runs a command. A turn over HTTP, with the assertions that hold o
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -76,6 +78,16 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*gc.get_threshold()[:2], 100)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """An ``async`` test runs in a loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.fixture(autouse=True)

@@ -99,27 +99,23 @@ def test_a_logpoint_notes_and_goes_on(desk: Desk) -> None:
     ]
 
 
-def test_a_turn_that_somebody_runs_in_this_process_is_attached_to(desk: Desk) -> None:
+async def test_a_turn_that_somebody_runs_in_this_process_is_attached_to(desk: Desk) -> None:
     """It goes on until it is paused, and whoever runs it gets its result."""
     desk.script = [*[tools(call("look", {"at": f"sky {n}"})) for n in range(200)], text("blue")]
-
-    async def both() -> None:
-        turn = desk.agent(settings={"max_iterations": 300}).start("look often")
-        running = asyncio.create_task(turn.arun())
-        await until_so(lambda: len(turn.steps) > 2, "three moves")
-        debugger = Debugger.attach(desk.workshop.store, turn.id)
-        assert debugger.status.phase == "running"
-        debugger.order("pause")
-        paused = await debugger.settled(PATIENCE)
-        moves = len(turn.steps)
-        await asyncio.sleep(0.05)
-        assert (len(turn.steps), paused.seq, running.done()) == (moves, moves, False)
-        debugger.order("step")
-        assert (await debugger.settled(PATIENCE)).seq == moves + 1
-        debugger.close()
-        assert (await running).final_response == "blue"
-
-    asyncio.run(both())
+    turn = desk.agent(settings={"max_iterations": 300}).start("look often")
+    running = asyncio.create_task(turn.arun())
+    await until_so(lambda: len(turn.steps) > 2, "three moves")
+    debugger = Debugger.attach(desk.workshop.store, turn.id)
+    assert debugger.status.phase == "running"
+    debugger.order("pause")
+    paused = await debugger.settled(PATIENCE)
+    moves = len(turn.steps)
+    await asyncio.sleep(0.05)
+    assert (len(turn.steps), paused.seq, running.done()) == (moves, moves, False)
+    debugger.order("step")
+    assert (await debugger.settled(PATIENCE)).seq == moves + 1
+    debugger.close()
+    assert (await running).final_response == "blue"
 
 
 def test_only_one_debugger_at_a_time(desk: Desk) -> None:

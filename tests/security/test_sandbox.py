@@ -197,18 +197,14 @@ def test_a_stubborn_command_is_killed(scene: Scene) -> None:
     until(lambda: not scene.left())
 
 
-def test_an_interrupt_ends_it(scene: Scene) -> None:
+async def test_an_interrupt_ends_it(scene: Scene) -> None:
     runner = scene.runner()
-
-    async def interrupted() -> ToolOutcome:
-        stop = asyncio.Event()
-        request = RunTool("1", "terminal", {"command": f"echo > begun; {scene.stay}"}, 2 * PATIENCE)
-        running = asyncio.ensure_future(runner.run(request, stop))
-        await asyncio.to_thread(until, (scene.work / "begun").exists)
-        stop.set()
-        return await running
-
-    assert asyncio.run(interrupted()).status == "unknown"
+    stop = asyncio.Event()
+    request = RunTool("1", "terminal", {"command": f"echo > begun; {scene.stay}"}, 2 * PATIENCE)
+    running = asyncio.ensure_future(runner.run(request, stop))
+    await asyncio.to_thread(until, (scene.work / "begun").exists)
+    stop.set()
+    assert (await running).status == "unknown"
     until(lambda: not scene.left())
 
 

@@ -356,30 +356,22 @@ def test_one_wake_up_for_all_that_is_done() -> None:
         assert runner.run(waiting()) == 1
 
 
-def test_what_failed_or_is_done_already_has_landed_too() -> None:
+async def test_what_failed_or_is_done_already_has_landed_too() -> None:
     commits, failed, done = CommitWaiter(), Future[None](), Future[None]()
     failed.set_exception(ValueError("no"))
     done.set_result(None)
-
-    async def waiting() -> None:
-        for future in (failed, done):
-            await asyncio.wait_for(commits.wait(future), PATIENCE)
-
-    asyncio.run(waiting())
+    for future in (failed, done):
+        await asyncio.wait_for(commits.wait(future), PATIENCE)
     with pytest.raises(ValueError, match="no"):
         failed.result()
 
 
-def test_who_stops_waiting_does_not_stop_what_is_waited_for() -> None:
+async def test_who_stops_waiting_does_not_stop_what_is_waited_for() -> None:
     commits, future = CommitWaiter(), Future[None]()
-
-    async def waiting() -> None:
-        waiter = asyncio.ensure_future(commits.wait(future))
-        await asyncio.sleep(0)
-        waiter.cancel()
-        await asyncio.wait({waiter})
-
-    asyncio.run(waiting())
+    waiter = asyncio.ensure_future(commits.wait(future))
+    await asyncio.sleep(0)
+    waiter.cancel()
+    await asyncio.wait({waiter})
     assert not future.cancelled()
     future.set_result(None)  # its loop is closed: nobody is told, and nothing is raised
 

@@ -31,7 +31,10 @@ def pools(server: Keeper) -> int:
     return sum(server.url.startswith(origin) for _, origin, _ in CONNECTIONS)
 
 
-@pytest.mark.parametrize("secure", [True, False], ids=["TLS", "plain"])
+over_both = pytest.mark.parametrize("secure", [True, False], ids=["TLS", "plain"])
+
+
+@over_both
 async def test_ports_share_connections_until_the_last_is_closed(secure: bool) -> None:
     with Keeper(secure=secure).serving() as server:
         ports = [CHAT.make(server.url, key) for key in (KEY, "another key")]
@@ -46,20 +49,25 @@ async def test_ports_share_connections_until_the_last_is_closed(secure: bool) ->
         assert await asyncio.to_thread(server.closed.wait, 10)
 
 
-async def test_a_port_that_is_rebuilt_gets_new_connections_and_takes_none_from_others() -> None:
+async def test_a_port_that_is_rebuilt_gets_a_new_client_and_takes_none_from_others() -> None:
     with Keeper(secure=False).serving() as server:
         shaken, steady, late = (CHAT.make(server.url, KEY) for _ in range(3))
         await ask(shaken)
         await ask(steady)
+        client = await shaken.ready()
         await shaken.rebuild()
+        assert not client.is_closed()
+        assert await steady.ready() is client
         await ask(steady)
         assert server.connections == 1
         await ask(shaken)
         assert server.connections == 2
+        assert await shaken.ready() is await late.ready() is not client
         await ask(late)
         assert server.connections == 2, "who comes later gets the new ones"
         for port in (shaken, steady, late):
             await port.aclose()
+        assert client.is_closed()
         assert pools(server) == 0
 
 
@@ -122,9 +130,6 @@ async def test_hundreds_of_requests_at_once_find_a_connection_each() -> None:
         for port in ports:
             await port.aclose()
     assert server.completions == 300
-
-
-over_both = pytest.mark.parametrize("secure", [True, False], ids=["TLS", "plain"])
 
 
 @pytest.mark.behaviour("CALL-01", "PREP-19")
@@ -211,20 +216,6 @@ async def test_what_is_made_of_other_things_is_shared_with_nobody(
     await two.aclose()
 
 
-async def test_a_port_that_is_rebuilt_leaves_the_client_to_the_others() -> None:
-    shaken, steady, late = (CHAT.make("http://127.0.0.1:9/v1", KEY) for _ in range(3))
-    client = await shaken.ready()
-    assert await steady.ready() is client
-    await shaken.rebuild()
-    assert not client.is_closed()
-    assert await late.ready() is not client
-    assert await shaken.ready() is await late.ready()
-    assert await steady.ready() is client
-    for port in (shaken, steady, late):
-        await port.aclose()
-    assert client.is_closed()
-
-
 async def test_nothing_that_a_server_had_one_port_remember_is_told_by_it_or_another() -> None:
     with Keeper(secure=False).serving() as server:
         ports = [CHAT.make(server.url, KEY) for _ in range(3)]
@@ -268,7 +259,6 @@ async def test_a_key_that_is_changed_goes_out_with_the_next_request() -> None:
 
 
 NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
-over_both = pytest.mark.parametrize("secure", [True, False], ids=["TLS", "plain"])
 
 
 @pytest.fixture(autouse=True)

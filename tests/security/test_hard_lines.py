@@ -10,28 +10,20 @@ from hypothesis import strategies as st
 
 from fsm_agent.approvals.policy import hard_line
 from fsm_agent.approvals.rules import Asked, Pattern, allows
+from tests.helpers.text_tables import sections
 
 ENVIRON = {"HOME": "/home/me", "TOP": "/", "TMPDIR": "/tmp"}
 HERE = "/home/me/code/project"
-LINES = Path(__file__).with_name("hard_lines.txt").read_text("utf-8").splitlines()
-
-
-def section(title: str) -> list[str]:
-    """The commands below a title of the table."""
-    begin = LINES.index(f"[{title}]") + 1
-    end = next((at for at in range(begin, len(LINES)) if LINES[at].startswith("[")), len(LINES))
-    return LINES[begin:end]
-
-
+LINES = sections(Path(__file__).with_name("hard_lines.txt"))
 OF_SEVERAL_LINES = ("echo hi\nrm -rf /", "rm -rf \\\n/", "x" * 131_072)
 
 
-@pytest.mark.parametrize("command", [*section("refused for good"), *OF_SEVERAL_LINES])
+@pytest.mark.parametrize("command", [*LINES["refused for good"], *OF_SEVERAL_LINES])
 def test_hard_lines(command: str) -> None:
     assert hard_line(command, environ=ENVIRON, directory=HERE), command
 
 
-@pytest.mark.parametrize("command", ["", *section("left to a person")])
+@pytest.mark.parametrize("command", ["", *LINES["left to a person"]])
 def test_what_a_person_may_decide(command: str) -> None:
     assert hard_line(command, environ=ENVIRON, directory=HERE) is None, command
 
@@ -57,7 +49,7 @@ def test_the_environment_of_this_process_is_what_counts_by_default(monkeypatch: 
     assert hard_line("rm -rf $SOME_PLACE") is None
 
 
-@pytest.mark.parametrize("command", [*section("asked about each time"), "cat <<EOF | sh\nrm -rf /\nEOF"])
+@pytest.mark.parametrize("command", [*LINES["asked about each time"], "cat <<EOF | sh\nrm -rf /\nEOF"])
 def test_what_is_hidden_from_a_reader_is_asked_about_each_time(command: str) -> None:
     """A seat belt does not hold these; no pattern allows them and no yes to them is remembered."""
     call = Asked.of("terminal", {"command": command}, (), HERE)

@@ -19,8 +19,7 @@ from fsm_agent.testing import call, text, tools
 from tests.crash.waiting import SESSION, agent_of
 from tests.helpers.sample import sampled
 from tests.security.test_authority import Desk
-from tests.sessions.test_kill_matrix import SIGKILL, all_points, run
-from tests.sessions.test_killed_while_waiting import killed, told
+from tests.sessions.test_kill_matrix import SIGKILL, all_points, killed, run, told
 
 
 def left_at(

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from fsm_agent.providers.choose import GUESSES, choose
+from tests.helpers.command_line import Cli
 from tests.helpers.request_books import Books
 from tests.helpers.sample import most
 
@@ -148,12 +149,6 @@ def agent(home: Path) -> Iterator[MakeAgent]:
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
     """Run a command in this process; gives the exit code, standard output and standard error."""
-    from fsm_agent.cli import main
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        return code, *capsys.readouterr()
-
-    return run
+    return Cli(capsys)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ import pytest
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.testing import text
+from tests.helpers.command_line import Cli
 from tests.helpers.store_homes import agent
 from tests.helpers.text_tables import columns, sections
 
-Cli = Callable[..., tuple[int, str, str]]
 PROGRAM = """
 from fsm_agent import tool
 from fsm_agent.fsm.table import Counter, Rung, Table, end, left, lines_of, on

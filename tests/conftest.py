@@ -7,7 +7,9 @@ model, ``cli`` runs a command. A turn over HTTP, with the assertions that hold o
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from fsm_agent.providers.choose import GUESSES, choose
+from tests.helpers.command_line import Cli
 from tests.helpers.request_books import Books
 from tests.helpers.sample import most
 
@@ -78,6 +81,16 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(*gc.get_threshold()[:2], 100)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """An ``async`` test runs in a loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
+
+
 @pytest.fixture(autouse=True)
 def own_home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test has a home of its own and none of the user's keys."""
@@ -136,12 +149,6 @@ def agent(home: Path) -> Iterator[MakeAgent]:
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
     """Run a command in this process; gives the exit code, standard output and standard error."""
-    from fsm_agent.cli import main
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        return code, *capsys.readouterr()
-
-    return run
+    return Cli(capsys)

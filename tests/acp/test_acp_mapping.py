@@ -115,18 +115,15 @@ class Quiet:
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-def test_an_answer_is_told_once_however_it_came(tmp_path: Path, streaming: bool) -> None:
-    async def work() -> str:
-        client: Any = Quiet()
-        view = EditorView(client, tmp_path)
-        model = ScriptedModel([text("The answer.")])
-        agent = Agent(model, callbacks=view if streaming else None, toolsets=[])
-        view.finish(await agent.arun("go"))
-        await view.settled()
-        view.close()
-        return "".join(client.told)
-
-    assert asyncio.run(work()) == "The answer."
+async def test_an_answer_is_told_once_however_it_came(tmp_path: Path, streaming: bool) -> None:
+    client: Any = Quiet()
+    view = EditorView(client, tmp_path)
+    model = ScriptedModel([text("The answer.")])
+    agent = Agent(model, callbacks=view if streaming else None, toolsets=[])
+    view.finish(await agent.arun("go"))
+    await view.settled()
+    view.close()
+    assert "".join(client.told) == "The answer."
 
 
 @pytest.mark.parametrize(

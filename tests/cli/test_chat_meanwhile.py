@@ -87,41 +87,31 @@ def test_a_second_message_is_queued_or_told(tmp_path: Path, how: str, what: str,
 
 
 @pytest.mark.slow
-def test_a_second_message_interrupts_and_is_answered(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("keys", "seen", "reply", "asked"),
+    [
+        ("/interrupt stop, say Bern\n", "interrupted for it", "too late", ["say Zurich\n\nstop, say Bern"]),
+        ("/steer and Bern\n", "next tool result", "Zurich it is.", ["say Zurich", "and Bern"]),
+        ("and Be", "› and Be", "Zurich it is.", ["say Zurich", "and Bern"]),
+    ],
+    ids=["interrupts", "no tool result carried it", "a line without its end"],
+)
+def test_what_was_typed_meanwhile_is_answered_next(
+    tmp_path: Path, keys: str, seen: str, reply: str, asked: list[str]
+) -> None:
     screens: list[Terminal] = []
-    first = typing(lambda: screens[0], "/interrupt stop, say Bern\n", "interrupted for it", text("too late"))
+    first = typing(lambda: screens[0], keys, seen, text(reply))
     with talk(tmp_path, [first, text("Bern it is.")]) as (screen, server):
         screens.append(screen)
         screen.press("say Zurich\r")
+        if not keys.endswith("\n"):
+            screen.until("completed")
+            screen.press("rn\r")
         screen.until("Bern it is.")
-        screen.until("completed")
-        assert "interrupted · " in screen.plain
+        screen.until("completed", 2 if reply == "Zurich it is." else 1)
+        assert ("interrupted · " in screen.plain) is (reply == "too late")
         assert "too late" not in screen.plain
-        assert said(server, 1) == ["say Zurich\n\nstop, say Bern"]
-
-
-@pytest.mark.slow
-def test_a_steered_message_that_no_tool_result_carried_is_sent_after_the_turn(tmp_path: Path) -> None:
-    screens: list[Terminal] = []
-    first = typing(lambda: screens[0], "/steer and Bern\n", "next tool result", text("Zurich it is."))
-    with talk(tmp_path, [first, text("Bern it is.")]) as (screen, server):
-        screens.append(screen)
-        screen.press("say Zurich\r")
-        screen.until("Bern it is.")
-        assert said(server, 1) == ["say Zurich", "and Bern"]
-
-
-@pytest.mark.slow
-def test_a_line_without_its_end_is_the_beginning_of_the_next_message(tmp_path: Path) -> None:
-    screens: list[Terminal] = []
-    first = typing(lambda: screens[0], "and Be", "› and Be", text("Zurich it is."))
-    with talk(tmp_path, [first, text("Bern it is.")]) as (screen, server):
-        screens.append(screen)
-        screen.press("say Zurich\r")
-        screen.until("completed")
-        screen.press("rn\r")
-        screen.until("Bern it is.")
-        assert said(server, 1) == ["say Zurich", "and Bern"]
+        assert said(server, 1) == asked
 
 
 WORDS = "words and more words " * 200
@@ -146,8 +136,7 @@ def test_compact_takes_a_topic_and_a_full_window_is_compacted_before_a_message(
                 screen.press(f"message {number}\r")
                 screen.until("completed", number + 1)
             if not full:
-                screen.press("/compact the cats\r")
-                screen.until("Done.")
+                screen.press("/compact the cats\r", until="Done.")
                 assert "the cats" in str(server.bodies[6])
             screen.press("last\r")
             screen.until("completed", 7)

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,12 @@ from fsm_agent.cli.screen import clean, preview, seconds
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.testing import ScriptedServer, call, silence, slow, status, text, tools
+from tests.helpers.command_line import Cli
 from tests.helpers.processes import environment, ran
 from tests.helpers.terminal import terminal
 from tests.helpers.waiting import PATIENCE, until
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-Cli = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -64,8 +64,7 @@ def server_options(server: ScriptedServer) -> Sequence[str]:
 
 def test_version_and_help(cli: Cli) -> None:
     assert cli("--version") == (0, "fsm-agent 0.1.0\n", "")
-    code, out, _ = cli("--help")
-    assert code == 0
+    out = cli.ok("--help")
     listed = re.findall(r"^  ([a-z]+)  ", out.partition("Commands:")[2], re.MULTILINE)
     started = {"run", "chat", "acp", "debug", "worker", "doctor", "examples", "simulate", "verify", "diagram"}
     kept = {"sessions", "approvals", "config", "models", "pending", "undo", "insights"}
@@ -92,8 +91,7 @@ def test_in_a_folder_that_was_removed_a_command_is_one_line(command: tuple[str, 
     gone.mkdir()
     os.chdir(gone)
     os.rmdir(os.getcwd())
-    code, out, err = cli(*command)
-    assert (code, out) == (2, "")
+    err = cli.refused(*command)
     assert err == "fsm-agent: the current folder has been removed; allowed: a folder that is there\n"
 
 
@@ -276,8 +274,7 @@ def test_run_takes_images_and_files(cli: Cli, tmp_path: Path) -> None:
     code, _, err = cli("run", "look", "--image", f"{tmp_path}/gone.png", "--model", "offline:demo")
     assert (code, err.count("\n")) == (2, 1)
     assert "the image cannot be read" in err
-    code, _, err = cli("run", "look", "--image", f"{tmp_path}/a.gif", "--model", "offline:demo")
-    assert code == 2
+    err = cli.refused("run", "look", "--image", f"{tmp_path}/a.gif", "--model", "offline:demo")
     assert "image a.gif (image/gif, 10 bytes) cannot be sent: offline:demo does not read images" in err
 
 
@@ -357,8 +354,7 @@ def test_chat_goes_on_after_a_failed_turn() -> None:
 @pytest.mark.parametrize("format", ["mermaid", "dot", "svg", "md", "json"])
 def test_diagram_prints_what_the_generated_files_hold(format: str, cli: Cli) -> None:
     ending = {"mermaid": "mmd"}.get(format, format)
-    code, out, _ = cli("diagram", "--format", format)
-    assert code == 0
+    out = cli.ok("diagram", "--format", format)
     assert out == (Path(__file__).parents[2] / "diagrams" / f"turn.{ending}").read_text()
 
 
@@ -368,7 +364,7 @@ def test_verify_proves_the_turn(cli: Cli) -> None:
     assert (code, out.splitlines()[-1]) == (0, "ok")
     assert [words for words in ("Ranking", "every turn ends") if words not in out] == []
     assert not CONTROL.search(out)
-    assert json.loads(cli("verify", "--json")[1])["ok"] is True
+    assert cli.json("verify")["ok"] is True
 
 
 FAULTS = {
@@ -396,8 +392,7 @@ def test_simulate_survives_every_fault(faults: list[str], cli: Cli) -> None:
 
 
 def test_simulate_shows_guards_and_waits(cli: Cli) -> None:
-    code, out, _ = cli("simulate", "--seed", "3")
-    assert code == 0
+    out = cli.ok("simulate", "--seed", "3")
     assert "retries left: yes" in out
     assert "7.00 s" in out
     assert "completed · text_response · 8 requests" in out
@@ -407,8 +402,7 @@ def test_simulate_shows_guards_and_waits(cli: Cli) -> None:
 
 
 def test_doctor_is_content(cli: Cli) -> None:
-    code, out, _ = cli("doctor")
-    assert code == 0
+    out = cli.ok("doctor")
     assert out.splitlines()[-1] == "all is well"
     assert re.search(r"^ok +table +\d+ rows proved in \d+ ms", out, re.MULTILINE)
 
@@ -521,3 +515,30 @@ def test_a_debugger_steps_a_tool_of_ones_own_from_the_command_line(tmp_path: Pat
         asyncio.run(debugger.settled())
         assert Path("heated").read_text() == "180\n"
         session.close()
+
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+def test_the_answer_is_printed_alone(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "city.json").write_text(json.dumps(SCHEMA))
+    with ScriptedServer(
+        [text("Bern"), text('```json\n{"city": "Zürich"}\n```'), *[text("no")] * 3]
+    ) as server:
+        asked = ("run", "which?", "--output-schema", f"{tmp_path}/city.json", "--model", "local:m")
+        code, out, _ = cli(*asked, "--base-url", server.url)
+        assert (code, json.loads(out)) == (0, {"city": "Zürich"})
+        code, out, err = cli(*asked, "--base-url", server.url)
+        assert code == 1
+        assert out == ""
+        assert err == "error: The model gave no answer of the type that was asked for: it is no JSON.\n"
+
+
+def test_the_whole_result_has_it_too(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text('{"type": "array", "items": {"type": "integer"}}')
+    with ScriptedServer([text("[1, 2]")]) as server:
+        code, out, _ = cli(
+            "run", "which?", "--json", "--output-schema", f"{tmp_path}/list.json", "--model", "local:m",
+            "--base-url", server.url,
+        )  # fmt: skip
+    assert (code, json.loads(out)["output"], json.loads(out)["final_response"]) == (0, [1, 2], "[1, 2]")

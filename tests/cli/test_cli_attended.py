@@ -34,8 +34,7 @@ def test_a_question_a_delegated_task_and_an_approval_for_good(tmp_path: Path, cl
         terminal("run", "greet", "--model", "local:m", "--base-url", server.url, home=tmp_path) as screen,
     ):
         screen.until("Your answer (a number, or in your own words): ")
-        screen.say("2")
-        screen.until("Allow it?")
+        screen.say("2", until="Allow it?")
         screen.say("always")
         assert screen.ended() == 0
     bodies = [json.dumps(body) for body in server.bodies]
@@ -51,7 +50,7 @@ def test_a_question_a_delegated_task_and_an_approval_for_good(tmp_path: Path, cl
     listed = cli("approvals", "list", *home)[1]
     assert "allow" in listed
     assert "terminal(echo hello)" in listed
-    (row,) = json.loads(cli("approvals", "list", "--json", *home)[1])
+    (row,) = cli.json("approvals", "list", *home)
     assert (row["pattern"], row["verdict"]) == ("terminal(echo hello)", "allow")
     assert cli("approvals", "remove", row["pattern"], *home)[0] == 0
     assert "Nothing" in cli("approvals", "list", *home)[2]
@@ -83,7 +82,7 @@ def test_what_was_answered_for_a_session_is_listed_and_taken_back(cli: Any, agen
     script, said = [tools(call("drop", {"name": "users"})), text("ok")], {"approval": lambda _: "session"}
     agent(*script, session_id="s-1", tools=[drop], toolsets=[], callbacks=said).run_conversation("go")
     assert f'drop({{"name":"users"}})  (session s-1, in {Path.cwd()})' in cli("approvals", "list")[1]
-    (row,) = json.loads(cli("approvals", "list", "--json")[1])
+    (row,) = cli.json("approvals", "list")
     assert (row["session"], row["verdict"], row["workdir"]) == ("s-1", "allow", str(Path.cwd()))
     code, _, err = cli("approvals", "remove", row["pattern"], "--session", "s-2")
     assert (code, "no such approval" in err) == (2, True)
@@ -200,10 +199,8 @@ def test_what_is_typed_ahead_of_a_chat_is_a_message_and_no_answer(tmp_path: Path
         terminal("chat", "--model", "local:m", "--base-url", server.url, home=tmp_path) as screen,
     ):
         screen.until("›")
-        screen.press("hello\ry\r")
-        screen.until("Allow it?")
-        screen.say("n")
-        screen.until("Refused.")
+        screen.press("hello\ry\r", until="Allow it?")
+        screen.say("n", until="Refused.")
         screen.until("To the second message.")
         assert [server.bodies[number]["messages"][-1]["content"] for number in (2, 3)] == ["y", "y"]
     assert not (tmp_path / "OWNED").exists()

@@ -4,7 +4,7 @@ something was done."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ import pytest
 import typer.main
 
 from fsm_agent.cli.app import app
+from tests.helpers.command_line import Cli
 
-Cli = Callable[..., tuple[int, str, str]]
 NOBODY, DATABASE = "no such session; given: nobody", "postgresql://127.0.0.1:9/x"
 OFFLINE = ("--model", "offline:demo")
 COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {

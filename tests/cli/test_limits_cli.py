@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fsm_agent.providers.catalogue import price_of
+from tests.helpers.command_line import Cli
 
-Cli = Callable[..., tuple[int, str, str]]
 UNKNOWN = ("--set", 'prices={"offline:demo": {"input": 1, "output": 1}}')
 
 
@@ -38,8 +37,7 @@ def test_a_turn_of_the_command_line_is_limited(
 def test_verify_bounds_what_a_turn_can_cost(cli: Cli) -> None:
     chain = ("--model", "openai:gpt-5-mini", "--fallback", "openai:gpt-4.1")
     sets = ("--set", "max_iterations=10", "--set", "limits.day.usd=3")
-    code, out, _ = cli("verify", "--time", "0.1", "--json", *chain, *sets)
-    assert code == 0
+    out = cli.ok("verify", "--time", "0.1", "--json", *chain, *sets)
     found: dict[str, Any] = json.loads(out)
     money, requests = found["money"], found["requests"]
     assert found["limits"]["fallbacks"] == 1
@@ -54,8 +52,7 @@ def test_verify_bounds_what_a_turn_can_cost(cli: Cli) -> None:
 
 def test_verify_says_what_is_not_known(cli: Cli) -> None:
     chain = ("-m", "openai:gpt-5-mini", "--fallback", "openrouter:any/model")
-    code, said, _ = cli("verify", "--time", "0.1", *chain)
-    assert code == 0
+    said = cli.ok("verify", "--time", "0.1", *chain)
     assert "  a request to openrouter:any/model: not known\n" in said
     assert "  a turn alone: not known\n" in said
     assert "Money" not in cli("verify", "--time", "0.1")[1]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fsm_agent.conversation.effects import Lesson
 from fsm_agent.providers.catalogue import LearnedFacts
+from tests.helpers.command_line import Cli
 
-Cli = Callable[..., tuple[int, str, str]]
 URL = "http://127.0.0.1:9/v1"
 
 
@@ -27,13 +25,12 @@ def home(tmp_path: Path) -> str:
 
 
 def test_what_is_known_of_a_model_and_where_it_is_from(cli: Cli, home: str) -> None:
-    code, out, _ = cli("models", "show", "openai:gpt-5", "--home", home)
-    assert code == 0
+    out = cli.ok("models", "show", "openai:gpt-5", "--home", home)
     assert "prompts of 272,000 tokens; replies of 128,000; reads text, files, images" in out
     assert "from the catalogue, litellm" in out
     assert "$1.25 in, $10 out, for a million tokens" in out
     assert f"local:phi at {URL} reads no images, as it said on {time.strftime('%Y-')}" in out
-    told = json.loads(cli("models", "show", "openai:gpt-5", "--json", "--home", home)[1])
+    told = cli.json("models", "show", "openai:gpt-5", "--home", home)
     assert (told["known"]["window"], told["price"]["input"]) == (272_000, 1.25)
     assert {fact["name"]: fact["value"] for fact in told["learned"]} == {"vision": 1, "window": 8_192}
     assert all(fact["until"] - fact["at"] == 7 * 86_400 for fact in told["learned"])
@@ -41,8 +38,7 @@ def test_what_is_known_of_a_model_and_where_it_is_from(cli: Cli, home: str) -> N
 
 def test_what_was_learned_is_forgotten(cli: Cli, home: str) -> None:
     assert "forgotten: local:phi" in cli("models", "forget", "phi", "--home", home)[1]
-    code, _, err = cli("models", "forget", "phi", "--home", home)
-    assert code == 2
+    err = cli.refused("models", "forget", "phi", "--home", home)
     assert err.strip() == "fsm-agent: nothing was learned of this model; given: phi; allowed: openai:gpt-5"
     assert "openai:gpt-5" in cli("models", "forget", "--home", home)[1]
     assert cli("models", "forget", "--home", home)[1] == "nothing was learned\n"

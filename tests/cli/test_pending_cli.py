@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,10 @@ import pytest
 
 from fsm_agent import ResultLater, TurnSuspended, WakeAt, tool
 from fsm_agent.testing import ScriptedServer, call, text, tools
+from tests.helpers.command_line import Cli
 from tests.helpers.store_homes import agent
 from tests.helpers.waiting import until
 
-Cli = Callable[..., tuple[int, str, str]]
 SUSPEND = ("--set", "approval.unanswered=suspend")
 
 
@@ -58,8 +58,7 @@ def test_a_question_is_answered_in_another_process(cli: Cli, server: ScriptedSer
     code, _, err = cli("pending", "answer", item, "1")
     assert (code, err.count("\n")) == (2, 1)
     assert re.search(rf"{item} was answered already; given: blue, by .* at \d", err)
-    code, out, _ = cli("pending", "run", *options(server))
-    assert code == 0
+    out = cli.ok("pending", "run", *options(server))
     assert "blue it is" in out
     assert cli("pending", "list")[1] == "No turn waits for an answer.\n"
 
@@ -69,12 +68,12 @@ def test_as_json(cli: Cli, server: ScriptedServer) -> None:
     told = json.loads(out)
     assert (code, err, told["suspended"]) == (4, "", True)
     [item] = told["pending"]
-    assert json.loads(cli("pending", "list", "--json")[1]) == [item]
-    assert json.loads(cli("pending", "show", item["id"], "--json")[1])["asked"].startswith("Which")
-    [session] = json.loads(cli("sessions", "list", "--json")[1])
+    assert cli.json("pending", "list") == [item]
+    assert cli.json("pending", "show", item["id"])["asked"].startswith("Which")
+    [session] = cli.json("sessions", "list")
     assert session["pending"] == [item]
     cli("pending", "answer", item["id"], "green")
-    assert json.loads(cli("pending", "run", "--json", *options(server))[1])["final_response"] == "blue it is"
+    assert cli.json("pending", "run", *options(server))["final_response"] == "blue it is"
 
 
 @tool

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,10 @@ from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.names import any_turn, find_session, first_words, one_of
 from fsm_agent.testing import ScriptedModel, ScriptedServer, call, status, text, tools
+from tests.helpers.command_line import Cli
 from tests.helpers.store_homes import agent, left_unfinished
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
-Cli = Callable[..., tuple[int, str, str]]
 
 
 def talked(home: Path, *asked: str, script: list[Any] | None = None) -> Agent:
@@ -34,24 +33,16 @@ def talked(home: Path, *asked: str, script: list[Any] | None = None) -> Agent:
     return one
 
 
-def json_of(cli: Cli, *arguments: str) -> Any:
-    code, out, err = cli(*arguments, "--json")
-    assert (code, err) == (0, "")
-    return json.loads(out)
-
-
 # wrong use
 
 
 def test_a_copy_that_would_copy_nothing_is_refused(home: Path, tmp_path: Path, cli: Cli) -> None:
-    code, out, err = cli("sessions", "copy", "--to", str(tmp_path / "there"))
-    assert (code, out) == (2, "")
+    err = cli.refused("sessions", "copy", "--to", str(tmp_path / "there"))
     assert f"there are no sessions to copy; given: {home}" in err
     talked(home, "hello")
     (tmp_path / "link").symlink_to(home)
     for same in (home, tmp_path / "link", home / ".." / home.name):
-        code, out, err = cli("sessions", "copy", "--to", str(same))
-        assert (code, out) == (2, "")
+        err = cli.refused("sessions", "copy", "--to", str(same))
         assert "source and target are the same store" in err, same
 
 
@@ -68,8 +59,7 @@ def test_a_copy_with_a_home_reads_that_home_whatever_the_environment_names(
 def test_an_export_into_the_store_itself_is_refused(home: Path, file: str, cli: Cli) -> None:
     talked(home, "hello")
     (home / "link").symlink_to(home / "sessions.db")
-    code, out, err = cli("sessions", "export", "hello", "--output", str(home / file))
-    assert (code, out) == (2, "")
+    err = cli.refused("sessions", "export", "hello", "--output", str(home / file))
     assert f"the store would be written over; given: {home / file}" in err
     assert cli("sessions", "list")[0] == 0
 
@@ -78,19 +68,18 @@ def test_an_export_into_the_store_itself_is_refused(home: Path, file: str, cli: 
 
 
 def test_list(cli: Cli, home: Path) -> None:
-    assert json_of(cli, "sessions", "list") == []
+    assert cli.json("sessions", "list") == []
     first = talked(home, "what about okapis?", "more?")
     talked(home, "evil \x1b[2J\u202etitle")
-    code, out, _ = cli("sessions", "list")
-    assert code == 0
+    out = cli.ok("sessions", "list")
     assert not CONTROL.search(out)
     lines = out.splitlines()
     assert " ".join(lines[0].split()) == "id title by model turns last exit tokens cost used"
     assert lines[2].startswith(f"{first.session_id}  what about okapis?")
     assert re.search(r" 2  text_response +30 +included +now$", lines[2])
-    told = json_of(cli, "sessions", "list", "--limit", "1")
+    told = cli.json("sessions", "list", "--limit", "1")
     assert [one["asked"] for one in told] == ["evil \x1b[2J\u202etitle"]
-    told = json_of(cli, "sessions", "list")
+    told = cli.json("sessions", "list")
     keys = ("id", "turns", "tokens", "cost_usd", "cost_status")
     assert [told[1][key] for key in keys] == [first.session_id, 2, 30, None, "included"]
     assert told[1]["last_exit"] == "text_response"
@@ -101,13 +90,13 @@ def test_list(cli: Cli, home: Path) -> None:
 def test_an_unfinished_turn_is_marked_and_a_running_one_too(cli: Cli, home: Path) -> None:
     session, turn = left_unfinished(home, [tools(call("book", {"city": "Rome"}))], 3)
     assert "unfinished" in cli("sessions", "list")[1]
-    told = json_of(cli, "sessions", "list")[0]
+    told = cli.json("sessions", "list")[0]
     assert (told["unfinished"], told["running"], told["last_turn"]) == (True, None, turn)
     assert f"unfinished: fsm-agent sessions resume {turn}" in cli("sessions", "show", session)[1]
     one = agent([text("x")], home)
     running = one.start("go")
     asyncio.run(running.step())
-    told = json_of(cli, "sessions", "list")[0]
+    told = cli.json("sessions", "list")[0]
     assert (told["unfinished"], told["running"]["pid"] > 0) == (False, True)
     assert "running" in cli("sessions", "list")[1]
     running.run()
@@ -119,8 +108,7 @@ def test_show_a_session_and_a_turn(cli: Cli, home: Path) -> None:
     script = [rounds, text("Sunny \x1b[31min\x1b]0;owned\x07 Bern\u202e.\r\nBut no room.")]
     one = talked(home, "weather and a room", script=script)
     turn = Turns(store_for(str(home)).database).recent(1)[0].id
-    code, out, _ = cli("sessions", "show", "weather and")
-    assert code == 0
+    out = cli.ok("sessions", "show", "weather and")
     assert not CONTROL.search(out)
     assert out.splitlines()[0] == f"{one.session_id}  weather and a room"
     assert "  → lookup  city=Bern" in out
@@ -133,7 +121,7 @@ def test_show_a_session_and_a_turn(cli: Cli, home: Path) -> None:
             r"built/3 +CallLLM +✓ attempts left ✓ sends left ✓ no block open ✓ iterations left", moves
         )
         assert "⇥ text_response" in moves
-    told = json_of(cli, "sessions", "show", turn)
+    told = cli.json("sessions", "show", turn)
     assert [move["row"] for move in told["turns"][0]["moves"]][-1] == "CallLLM.text"
     assert told["turns"][0]["result"]["turn_exit_reason"] == "text_response"
     assert [row["role"] for row in told["messages"]] == ["user", "assistant", "tool", "tool", "assistant"]
@@ -158,7 +146,7 @@ def test_children_and_handoffs_are_shown_below_their_turn(cli: Cli, home: Path) 
     line = next(line for line in out.splitlines() if child in line)
     assert line.startswith("   └── cats  ask the cat  text_response · scripted:")
     assert " · 15 tokens · cost " in line
-    one, two = json_of(cli, "sessions", "show", result.session_id)["turns"]
+    one, two = cli.json("sessions", "show", result.session_id)["turns"]
     assert (one["agent"], one["handed_to"], one["children"]) == ("triage", "billing", [])
     assert [(below["id"], below["agent"]) for below in two["children"]] == [(child, "cats")]
 
@@ -187,7 +175,7 @@ def test_effects_in_doubt_are_shown(cli: Cli, home: Path) -> None:
     shown = cli("sessions", "show", session)[1]
     told = "it was running when the turn was last heard of (unsafe, after move 3)"
     assert f"! book  city=Rome\n     {told}" in shown
-    (doubt,) = json_of(cli, "sessions", "show", turn)["turns"][0]["effects_in_doubt"]
+    (doubt,) = cli.json("sessions", "show", turn)["turns"][0]["effects_in_doubt"]
     assert [doubt[key] for key in ("name", "status", "arguments")] == ["book", "in_flight", {"city": "Rome"}]
 
 
@@ -200,8 +188,8 @@ def test_search(cli: Cli, home: Path) -> None:
     assert "    what about **okapis**?\n" in out
     assert "    **数据**库设计\n" in cli("sessions", "search", "数据")[1]
     assert "with some of them" in cli("sessions", "search", "okapis", "absent")[1]
-    told = json_of(
-        cli, "sessions", "search", "okapis", "--role", "user", "--days", "1", "--session", one.session_id
+    told = cli.json(
+        "sessions", "search", "okapis", "--role", "user", "--days", "1", "--session", one.session_id
     )
     hit = told["hits"][0]
     assert (hit["snippet"], hit["marks"], hit["standing"]) == ("what about okapis?", [[11, 17]], "current")
@@ -299,8 +287,7 @@ def test_undo_takes_the_last_turns_back_and_keeps_their_rows(cli: Cli, home: Pat
     ]
     one.close()
     assert [row.content for row in Store(home).session(one.session_id).rows] == ["first", "1", "other", "4"]
-    code, out, _ = cli("sessions", "undo", one.session_id, "--turns", "2")
-    assert code == 0
+    out = cli.ok("sessions", "undo", one.session_id, "--turns", "2")
     assert "2 turns of" in out
     assert "from “first” on; the transcript has 0 messages now" in out
     shown = cli("sessions", "show", one.session_id, "--all")[1]
@@ -432,19 +419,18 @@ def test_a_stored_address_of_another_machine_is_not_believed(cli: Cli, home: Pat
         lambda c: c.execute("UPDATE transitions SET delta = '{}', delta_crc = NULL") and None
     )
     store.close()
-    code, _, err = cli("sessions", "resume", turn)
-    assert code == 2
+    err = cli.refused("sessions", "resume", turn)
     assert "provider 'local' needs an address" in err
 
 
 def test_fork_with_an_edit(cli: Cli, home: Path) -> None:
     with ScriptedServer([text("first"), text("another")]) as server:
         assert cli("run", "hello", "--model", "local:m", "--base-url", server.url)[0] == 0
-        session = json_of(cli, "sessions", "list")[0]["id"]
-        told = json_of(cli, "sessions", "fork", session, "--at", "1", "--edit", '{"user_message": "goodbye"}')
+        session = cli.json("sessions", "list")[0]["id"]
+        told = cli.json("sessions", "fork", session, "--at", "1", "--edit", '{"user_message": "goodbye"}')
         assert told["final_response"] == "another"
         assert server.bodies[1]["messages"][-1]["content"] == "goodbye"
-        listed = json_of(cli, "sessions", "list")
+        listed = cli.json("sessions", "list")
         assert [(one["kind"], one["title"]) for one in listed] == [("fork", "hello (2)"), ("root", "hello")]
         assert "(fork) hello (2)" in cli("sessions", "list")[1]
 
@@ -458,7 +444,7 @@ def test_run_goes_on_in_a_session(cli: Cli, home: Path) -> None:
         sent = [row["content"] for row in server.bodies[1]["messages"]][1:]
         assert sent == ["I am Ada", "Hello Ada.", "who am I?"]
     assert cli("run", "x", "--session", "nowhere", "--model", "offline:demo")[0] == 2
-    assert json_of(cli, "sessions", "list")[0]["turns"] == 2
+    assert cli.json("sessions", "list")[0]["turns"] == 2
 
 
 def chat(home: Path, lines: str, *options: str) -> str:
@@ -557,7 +543,7 @@ def test_export_and_import(cli: Cli, home: Path, tmp_path: Path) -> None:
     assert (code, out) == (0, f"session {one.session_id}: 1 turn and 2 messages imported\n")
     again = cli("sessions", "import", str(file), "--home", other)[1]
     assert "under new ids, because it was here already" in again
-    told = json_of(cli, "sessions", "import", str(file), "--home", other)
+    told = cli.json("sessions", "import", str(file), "--home", other)
     assert (told["copied"], told["turns"], told["unfinished"]) == (True, 1, [])
     exported = cli("sessions", "export", told["id"], "--home", other)[1]
     assert json.loads(exported.splitlines()[1])["title"] == "the key is sk-*** (3)"
@@ -569,9 +555,8 @@ def test_export_and_import(cli: Cli, home: Path, tmp_path: Path) -> None:
 def test_a_turn_is_exported_as_a_test_that_is_green(cli: Cli, home: Path, tmp_path: Path) -> None:
     with ScriptedServer([status(503), text("blue")]) as server:
         assert cli("run", "What colour?", "--model", "local:m", "--base-url", server.url)[0] == 0
-    one = json_of(cli, "sessions", "list")[0]
-    code, source, _ = cli("sessions", "export", one["last_turn"], "--format", "pytest")
-    assert code == 0
+    one = cli.json("sessions", "list")[0]
+    source = cli.ok("sessions", "export", one["last_turn"], "--format", "pytest")
     names: dict[str, Any] = {}
     exec(compile(source, "test_made.py", "exec"), names)
     names["test_turn"](tmp_path / "played")

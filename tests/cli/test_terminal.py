@@ -68,13 +68,11 @@ def chat(
 def test_a_change_is_seen_as_a_diff_allowed_and_answered_in_markdown(place: Path, columns: int) -> None:
     script = [tools(call("patch_file", PATCH)), text(ANSWER)]
     with chat(place, script, columns=columns) as (seen, _):
-        seen.press("type it\r")
-        seen.until("Allow it?")
+        seen.press("type it\r", until="Allow it?")
         assert seen.colours("+def greet(name: str) -> None:") == {"green"}
         assert seen.colours("-def greet(name):") == {"red"}
         assert "def greet(name):\n" in (place / "work" / "app.py").read_text()
-        seen.press("y\r")
-        seen.until("· “type it”")
+        seen.press("y\r", until="· “type it”")
         assert "def greet(name: str) -> None:" in (place / "work" / "app.py").read_text()
         recorded(f"change-{columns}", seen.shown.replace(place.name, "fsm-NAME"))
         seen.press("/exit\r")
@@ -83,20 +81,14 @@ def test_a_change_is_seen_as_a_diff_allowed_and_answered_in_markdown(place: Path
 
 def test_tab_completes_commands_files_models_and_sessions(place: Path) -> None:
     with chat(place, [text("Milk."), text("Nothing.")]) as (seen, server):
-        seen.press("/mo\t")
-        seen.until("› /model")
-        seen.press(" off\t")
-        seen.until("› /model offline:demo")
-        seen.press("\x15what is in @no\t")
-        seen.until("› what is in @notes.txt")
+        seen.press("/mo\t", until="› /model")
+        seen.press(" off\t", until="› /model offline:demo")
+        seen.press("\x15what is in @no\t", until="› what is in @notes.txt")
         seen.press(" and @my\t")
         seen.until('@"my words.txt"')
-        seen.press("\r")
-        seen.until("completed")
-        seen.press("/sessions s-\t")
-        seen.until("› /sessions s-")
-        seen.press("\x15/\t")
-        seen.until("/compact [TOPIC]")
+        seen.press("\r", until="completed")
+        seen.press("/sessions s-\t", until="› /sessions s-")
+        seen.press("\x15/\t", until="/compact [TOPIC]")
         sent = [row["content"] for row in server.bodies[0]["messages"] if row["role"] == "user"][-1]
     assert "[file notes.txt]\nbuy milk" in str(sent).replace("\\n", "\n")
     assert "[file my words.txt]\nand bread" in str(sent).replace("\\n", "\n")
@@ -104,49 +96,34 @@ def test_tab_completes_commands_files_models_and_sessions(place: Path) -> None:
 
 def test_the_model_is_changed_in_the_middle_of_a_conversation(place: Path) -> None:
     with chat(place, [text("Hello Ada."), text("You are Ada.")]) as (seen, server):
-        seen.press("I am Ada\r")
-        seen.until("completed")
-        seen.press("/model offline:demo\r")
-        seen.until("offline:demo answers from now on.")
-        seen.press("what is 6*7?\r")
-        seen.until("6*7 = 42")
-        seen.press("/model nonsense:x\r")
-        seen.until("unknown provider 'nonsense'")
-        seen.press("/model work:m\r")
-        seen.until("work:m answers from now on.")
-        seen.press("who am I?\r")
-        seen.until("You are Ada.")
+        seen.press("I am Ada\r", until="completed")
+        seen.press("/model offline:demo\r", until="offline:demo answers from now on.")
+        seen.press("what is 6*7?\r", until="6*7 = 42")
+        seen.press("/model nonsense:x\r", until="unknown provider 'nonsense'")
+        seen.press("/model work:m\r", until="work:m answers from now on.")
+        seen.press("who am I?\r", until="You are Ada.")
         said = [row["content"] for row in server.bodies[-1]["messages"] if row["role"] == "user"]
     assert said == ["I am Ada", "what is 6*7?", "who am I?"]
 
 
 def test_commands_say_what_was_asked(place: Path) -> None:
     with chat(place, [text("Hello.")], lines=60) as (seen, _):
-        seen.press("hi\r")
-        seen.until("completed")
-        seen.press("/cost\r")
-        seen.until("1 request · 15 tokens")
-        seen.press("/sessions\r")
-        seen.until("text_response  ")
-        seen.press("/tools\r")
-        seen.until("write_file")
-        seen.press("/new\r")
-        seen.until("A new session")
-        seen.press("/path\r")
-        seen.until("There was no turn yet.")
-        seen.press("/help\r")
-        seen.until("/interrupt TEXT")
+        seen.press("hi\r", until="completed")
+        seen.press("/cost\r", until="1 request · 15 tokens")
+        seen.press("/sessions\r", until="text_response  ")
+        seen.press("/tools\r", until="write_file")
+        seen.press("/new\r", until="A new session")
+        seen.press("/path\r", until="There was no turn yet.")
+        seen.press("/help\r", until="/interrupt TEXT")
 
 
 def test_ctrl_c_interrupts_and_a_running_tool_shows_its_output(place: Path) -> None:
     command = "echo step one of two; read -t 60 < /dev/zero; sleep 60"
     script = [tools(call("terminal", {"command": command})), silence("It was a dark and ")]
     with chat(place, script, "--yes") as (seen, _):
-        seen.press("go\r")
-        seen.until("step one of two")
+        seen.press("go\r", until="step one of two")
         seen.until("ExecuteTools")
-        seen.press("\x03")
-        seen.until("interrupted · ")
+        seen.press("\x03", until="interrupted · ")
         seen.until("Ctrl-C interrupts", gone=True)
         seen.press("\x04")
         assert seen.ended() == 0
@@ -155,12 +132,10 @@ def test_ctrl_c_interrupts_and_a_running_tool_shows_its_output(place: Path) -> N
 def test_words_are_broken_anew_when_the_window_changes(place: Path) -> None:
     words = " ".join(f"word{number}" for number in range(30))
     with chat(place, [text(words), text(words.replace("word", "more"))]) as (seen, _):
-        seen.press("first\r")
-        seen.until("completed")
+        seen.press("first\r", until="completed")
         assert words.split() == seen.shown.partition("› first")[2].partition("completed")[0].split()
         seen.resize(50, 40)
-        seen.press("second\r")
-        seen.until("more29")
+        seen.press("second\r", until="more29")
         seen.until("completed")
         begins = max(number for number, row in enumerate(seen.rows) if row.startswith("more0 "))
         answer = [row for row in seen.rows[begins:] if row.startswith("more")]

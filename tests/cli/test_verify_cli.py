@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ from fsm_agent.cli.verify import limits
 from fsm_agent.fsm.verify import verify_table
 from fsm_agent_states.table import TURN
 from tests.fsm.test_verify import REQUESTS
+from tests.helpers.command_line import Cli
 from tests.helpers.processes import ran
 from tests.helpers.tables import DEFAULTS
 
-Cli = Callable[..., tuple[int, str, str]]
 CHAIN = ("--set", "fallbacks=2", "--set", "rekeys=2", "--set", "summarisers=2", "--time", "120")
 TABLES = """
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
@@ -65,8 +65,7 @@ def a_folder_with_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def figures(cli: Cli, *arguments: str) -> dict[tuple[str, bool], dict[str, Any]]:
-    code, out, _ = cli("verify", *arguments, "--json")
-    assert code == 0
+    out = cli.ok("verify", *arguments, "--json")
     return {(figure["quantity"], figure["caps"]): figure for figure in json.loads(out)["figures"]}
 
 
@@ -162,8 +161,7 @@ def moves(rows: list[Any]) -> int:
 
 
 def test_a_table_of_the_users_own(cli: Cli) -> None:
-    code, out, _ = cli("verify", "own_tables:GOOD", "--set", "tries=5")
-    assert code == 0
+    out = cli.ok("verify", "own_tables:GOOD", "--set", "tries=5")
     assert "visits of Ask, without caps: at most 6 (exact: found by exact search)" in out
     assert "A longest run: 6 visits of Ask, without caps, in 6 moves\n  5 × [Ask.bad/1] → Ask.bad/2" in out
     upper = "visits of Ask, without caps (upper: for every configuration)"
@@ -172,8 +170,7 @@ def test_a_table_of_the_users_own(cli: Cli) -> None:
 
 def test_the_states_to_watch_are_bounded_each_and_together(cli: Cli) -> None:
     table = "examples.review_loop:TABLE"
-    code, out, _ = cli("verify", table, "--watch", "Draft", "--watch", "Revise")
-    assert code == 0
+    out = cli.ok("verify", table, "--watch", "Draft", "--watch", "Revise")
     for states in ("Draft", "Revise", "Draft and Revise"):
         assert f"visits of {states}, without caps" in out
     assert "visits of Criticise" not in out
@@ -223,8 +220,7 @@ def test_a_fault_is_exit_code_1_and_names_row_and_fix(cli: Cli) -> None:
 
 
 def test_promela_is_written_with_the_number_to_expect(cli: Cli) -> None:
-    code, out, _ = cli("verify", "own_tables:GOOD", "--set", "tries=5", "--promela", "small.pml")
-    assert code == 0
+    out = cli.ok("verify", "own_tables:GOOD", "--set", "tries=5", "--promela", "small.pml")
     assert "expected: errors: 0, 8 states, stored" in out
     assert "active proctype turn()" in Path("small.pml").read_text()
     words = ("own_tables:GOOD", "--set", "tries=90000", "--json", "--promela", "large.pml")

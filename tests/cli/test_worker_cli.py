@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,9 @@ from fsm_agent.sessions.store.queued import to_be_run
 from fsm_agent.support.installation import install_command
 from tests.dispatch.app import lines
 from tests.dispatch.crew import Quiet, WorkerProcess
+from tests.helpers.command_line import Cli
 from tests.helpers.waiting import until
 
-Cli = Callable[..., tuple[int, str, str]]
 APP = "tests.dispatch.app:make_agent"
 
 
@@ -29,8 +28,7 @@ def test_without_the_extra_that_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "temporalio", None)
     for name in [name for name in sys.modules if name.startswith("fsm_agent.dispatch.temporal")]:
         monkeypatch.delitem(sys.modules, name)
-    code, _, said = cli("run", "hi", "--remote", "--set", "dispatch.temporal=127.0.0.1:7233")
-    assert code == 2
+    said = cli.refused("run", "hi", "--remote", "--set", "dispatch.temporal=127.0.0.1:7233")
     assert install_command("temporal") in said
 
 
@@ -39,11 +37,10 @@ def test_an_address_where_nobody_answers_is_one_line(cli: Cli, monkeypatch: pyte
     pytest.importorskip("temporalio")
     for arguments in (("worker", "--app", APP, "--temporal", "127.0.0.1:9"), ("run", "hi", "--remote")):
         monkeypatch.setenv("FSM_AGENT_DISPATCH__TEMPORAL", "127.0.0.1:9")
-        code, _, said = cli(*arguments)
-        assert code == 2
+        said = cli.refused(*arguments)
         assert "no Temporal server answers" in said.splitlines()[-1]
     assert to_be_run(Store(Path(os.environ["FSM_AGENT_HOME"])), time.time() + 1) == [], "nothing was queued"
-    code, out, _ = cli("doctor")
+    _, out, _ = cli("doctor")
     assert "dispatcher" in out
     assert "correct dispatch.temporal, or start the server" in out
 

@@ -12,6 +12,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.debug import DebugEvent, Debugger, DebugSession
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
+from tests.helpers.debugging import give
 
 
 def looks_once(body: dict[str, Any]) -> Any:
@@ -49,6 +50,18 @@ class Desk:
         debugger = self.workshop.start(message)
         debugger.listen(self.events.append)
         return debugger
+
+    def finished(self) -> Debugger:
+        """A debugger whose turn has run to its end."""
+        debugger = self.start()
+        assert give(debugger, "continue").phase == "ended"
+        return debugger
+
+    def held(self, *kinds: str) -> tuple[Debugger, dict[str, Any]]:
+        """A debugger that holds such requests back, and the first of them."""
+        debugger = self.start()
+        debugger.order("hold", {"kinds": [*kinds]})
+        return debugger, give(debugger, "continue").held[0]
 
     def told(self, kind: str) -> list[Any]:
         return [event.data for event in self.events if event.kind == kind]

@@ -183,11 +183,9 @@ def test_a_line_of_the_table_is_its_decision_list_and_a_column_one_rung_of_it(tm
         assert move["line"] == error
         assert (state["name"], Path(state["source"]["path"]).name) == ("ClassifyError", "classify_error.py")
 
-        editor.ask("continue", threadId=1)
-        assert editor.stopped()["hitBreakpointIds"] == [made[1]["id"]]
+        assert editor.moved()["hitBreakpointIds"] == [made[1]["id"]]
         assert editor.stack()[0]["name"] == "7: ClassifyError –overloaded→ BuildMessages · one retry"
-        editor.ask("continue", threadId=1)
-        editor.event("terminated")
+        editor.ends()
 
 
 def test_conditions_hit_counts_and_logpoints(tmp_path: Path) -> None:
@@ -209,10 +207,8 @@ def test_conditions_hit_counts_and_logpoints(tmp_path: Path) -> None:
             assert why in one["message"]
         assert editor.stopped()["hitBreakpointIds"] == [made[0]["id"]]
         assert editor.evaluate("retries") == "1"  # not at the first error
-        editor.ask("continue", threadId=1)
-        assert editor.stopped()["hitBreakpointIds"] == [made[1]["id"]]
-        editor.ask("continue", threadId=1)
-        editor.event("terminated")
+        assert editor.moved()["hitBreakpointIds"] == [made[1]["id"]]
+        editor.ends()
         assert any(line.endswith(": iterations are 1") for line in editor.outputs())
 
 
@@ -251,8 +247,7 @@ def test_a_breakpoint_in_a_states_source_stops_when_it_is_entered_and_shows_it(t
             "setBreakpoints", source={"path": str(tmp_path / "x.py")}, breakpoints=[{"line": 1}]
         )["breakpoints"]
         assert other[0]["message"] == f"not a file of the turn that runs; its table is {TABLE}"
-        editor.ask("continue", threadId=1)
-        assert editor.stopped()["reason"] == "breakpoint"
+        assert editor.moved()["reason"] == "breakpoint"
         top = editor.stack()[0]
         assert (top["name"], top["line"]) == ("ExecuteTools", where["line"])
 
@@ -274,12 +269,10 @@ def test_breakpoints_set_while_the_turn_stands_count_from_then_on_and_taken_away
         editor.ask(
             "setBreakpoints", source={"path": str(TABLE)}, breakpoints=[{"line": line_of('on("text"')}]
         )
-        editor.ask("continue", threadId=1)
-        editor.stopped()
+        editor.moved()
         assert editor.stack()[0]["name"] == "9: CallLLM –text→ Finalize · text_response"
         editor.ask("setBreakpoints", source={"path": str(TABLE)}, breakpoints=[])
-        editor.ask("reverseContinue", threadId=1)
-        assert editor.stopped()["reason"] == "entry"
+        assert editor.moved("reverseContinue")["reason"] == "entry"
 
 
 # Exceptions
@@ -295,8 +288,7 @@ def test_a_failed_turn_stops_before_its_end_with_what_went_wrong(tmp_path: Path)
         assert info["breakMode"] == "always"
         assert info["details"]["typeName"] == "failed"
         assert "Failed turns" in info["description"]
-        editor.ask("continue", threadId=1)
-        assert editor.event("exited") == {"exitCode": 1}
+        assert editor.ends() == 1
 
 
 def test_a_filter_that_is_off_does_not_stop_and_one_may_have_a_condition(tmp_path: Path) -> None:
@@ -346,8 +338,7 @@ def test_an_effect_in_doubt_stops_before_anything_else_is_asked(tmp_path: Path) 
         top = editor.stack()[0]
         assert (top["name"], Path(top["source"]["path"]).name) == ("ExecuteTools", "execute_tools.py")
         assert editor.ask("exceptionInfo", threadId=1)["exceptionId"] == "pay"
-        editor.ask("continue", threadId=1)
-        editor.event("terminated")
+        editor.ends()
 
 
 def asked_number(stop: dict[str, Any]) -> str:
@@ -387,8 +378,7 @@ def test_steps_are_a_request_a_state_and_the_next_call_of_the_model(tmp_path: Pa
         editor.begin(task="what is x?", stopOnEntry=True)
         assert editor.stopped()["reason"] == "entry"
         assert [frame["name"] for frame in editor.stack()] == ["Prepare"]
-        editor.ask("next", threadId=1)
-        assert editor.stopped()["reason"] == "step"
+        assert editor.moved("next")["reason"] == "step"
         assert editor.stack()[0]["name"] == "2: BuildMessages –built→ CallLLM · send"
         editor.ask("stepIn", threadId=1)
         assert "CallModel" in editor.stopped(reason="step")["description"]
@@ -396,11 +386,9 @@ def test_steps_are_a_request_a_state_and_the_next_call_of_the_model(tmp_path: Pa
             "CallLLM",
             "2: BuildMessages –built→ CallLLM · send",
         ]
-        editor.ask("stepOut", threadId=1)
-        editor.stopped(reason="step")
+        editor.moved("stepOut", reason="step")
         assert editor.stack()[0]["name"] == "3: CallLLM –tools→ ExecuteTools"
-        editor.ask("next", threadId=1)
-        editor.stopped(reason="step")
+        editor.moved("next", reason="step")
         assert editor.stack(startFrame=0, levels=1)[0]["name"] == "5: BuildMessages –built→ CallLLM · send"
         assert editor.ask("stackTrace", threadId=1, startFrame=2, levels=2)["totalFrames"] == 7
         assert [frame["name"][:2] for frame in editor.stack(startFrame=2, levels=2)] == ["4:", "3:"]
@@ -421,8 +409,7 @@ def test_back_only_looks_and_forward_from_there_too(tmp_path: Path) -> None:
         _, error = editor.begin(task="what is x?", lines=lines)["breakpoints"]
         editor.stopped()
         editor.refuses("no such frame", "restartFrame", frameId=1)
-        editor.ask("continue", threadId=1)
-        assert editor.stopped()["hitBreakpointIds"] == [error["id"]]
+        assert editor.moved()["hitBreakpointIds"] == [error["id"]]
 
         def moved(command: str) -> tuple[str, str]:
             editor.ask(command, threadId=1)
@@ -438,8 +425,7 @@ def test_back_only_looks_and_forward_from_there_too(tmp_path: Path) -> None:
         assert moved("continue") == ("breakpoint", "3")
         assert moved("continue") == ("breakpoint", "6")
         assert asked == ["x"]  # looking ran nothing
-        editor.ask("continue", threadId=1)
-        editor.event("terminated")
+        editor.ends()
         assert asked == ["x"]
 
 
@@ -480,8 +466,7 @@ def test_an_editor_that_leaves_may_have_the_turn_ended_or_left_to_be_resumed(tmp
         assert "No process runs this turn" in editor.stopped()["description"]
         assert editor.evaluate(":resume", context="repl") == "resumed"
         editor.stopped()
-        editor.ask("continue", threadId=1)
-        assert editor.event("exited") == {"exitCode": 0}
+        assert editor.ends() == 0
 
 
 # What is shown, and changed
@@ -615,8 +600,7 @@ def test_a_tools_result_is_edited_and_the_model_gets_it(tmp_path: Path) -> None:
             editor.ask("setVariable", variablesReference=reply, name="status", value="error")
         editor.ask("setVariable", variablesReference=reply, name="text", value="x: 43")
         assert editor.stopped()["threadId"] == 2
-        editor.ask("continue", threadId=2)
-        editor.stopped(threadId=2)
+        editor.moved("continue", 2, threadId=2)
         editor.ask("continue", threadId=2)
         editor.event("thread", reason="exited")
         assert "it said: x: 43" in editor.outputs()
@@ -667,8 +651,7 @@ def test_a_finished_turn_is_looked_through_and_left(tmp_path: Path) -> None:
         assert editor.stopped()["text"] == "failed: overflow_uncompressible"
         assert editor.stack()[0]["name"].endswith("overflow_uncompressible")
         editor.refuses("the turn has ended; look back", "next", threadId=1)
-        editor.ask("stepBack", threadId=1)
-        editor.stopped()
+        editor.moved("stepBack")
         assert editor.evaluate(":find overflow", context="repl").startswith("moves ")
         editor.evaluate(":at 1", context="repl")
         editor.stopped()
@@ -677,10 +660,8 @@ def test_a_finished_turn_is_looked_through_and_left(tmp_path: Path) -> None:
         assert ":fork [EDIT]" in editor.evaluate(":help", context="repl")
         with pytest.raises(Refused, match="no such command; given: :nope"):
             editor.evaluate(":nope", context="repl")
-        editor.ask("continue", threadId=1)
-        editor.stopped()
-        editor.ask("continue", threadId=1)
-        editor.event("terminated")
+        editor.moved()
+        editor.ends()
 
 
 def test_a_turn_may_stop_once_more_at_its_end(tmp_path: Path) -> None:
@@ -688,8 +669,7 @@ def test_a_turn_may_stop_once_more_at_its_end(tmp_path: Path) -> None:
         editor.begin(task="what is x?", stopAtEnd=True, trace=False)
         assert editor.stopped()["description"] == "The turn has ended: text_response"
         assert not any("Prepare" in line for line in editor.outputs())
-        editor.ask("reverseContinue", threadId=1)
-        assert editor.stopped()["reason"] == "entry"
+        assert editor.moved("reverseContinue")["reason"] == "entry"
 
 
 def test_turns_that_a_turn_starts_are_threads_too(tmp_path: Path) -> None:
@@ -723,8 +703,7 @@ def test_turns_that_a_turn_starts_are_threads_too(tmp_path: Path) -> None:
 def test_held_requests_are_answered_by_hand(tmp_path: Path) -> None:
     with waiting(tmp_path, LOOKED_UP) as editor:
         assert editor.evaluate(":hold model", context="repl") == "held back from now on: model"
-        editor.ask("continue", threadId=1)
-        stop = editor.stopped(reason="pause")
+        stop = editor.moved(reason="pause")
         assert "is held back" in stop["description"]
         by_hand = f':answer {asked_number(stop)} {{"text": "by hand"}}'
         assert editor.evaluate(by_hand, context="repl") == "answered by hand"
@@ -784,8 +763,7 @@ def test_a_long_turn_is_looked_through_quickly(tmp_path: Path) -> None:
         editor.stopped()
         began = time.process_time()  # what others take of the processor is not counted
         for _ in range(50):
-            editor.ask("stepBack", threadId=1)
-            editor.stopped()
+            editor.moved("stepBack")
             editor.stack(startFrame=0, levels=20)
         assert (time.process_time() - began) / 50 < 0.1
 
@@ -805,5 +783,4 @@ def test_what_the_command_line_opened_is_what_an_editor_gets(tmp_path: Path) -> 
         editor.begin("attach", cwd=str(tmp_path))
         assert editor.stopped()["reason"] == "entry"
         assert f"turn {first} runs with what the server was started with" in editor.outputs()[0]
-        editor.ask("continue", threadId=1)
-        assert editor.event("exited") == {"exitCode": 0}
+        assert editor.ends() == 0

@@ -148,8 +148,7 @@ def test_a_browser_is_turned_away_and_one_editor_is_served(tmp_path: Path) -> No
                 socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as two,
             ):
                 assert two.recv(1) == b""
-            one.ask("continue", threadId=1)
-            one.event("terminated")
+            one.ends()
             one.ask("disconnect")
 
 

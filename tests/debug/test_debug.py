@@ -98,27 +98,23 @@ def test_a_logpoint_notes_and_goes_on(desk: Desk) -> None:
     ]
 
 
-def test_a_turn_that_somebody_runs_in_this_process_is_attached_to(desk: Desk) -> None:
+async def test_a_turn_that_somebody_runs_in_this_process_is_attached_to(desk: Desk) -> None:
     """It goes on until it is paused, and whoever runs it gets its result."""
     desk.script = [*[tools(call("look", {"at": f"sky {n}"})) for n in range(200)], text("blue")]
-
-    async def both() -> None:
-        turn = desk.agent(settings={"max_iterations": 300}).start("look often")
-        running = asyncio.create_task(turn.arun())
-        await until_so(lambda: len(turn.steps) > 2, "three moves")
-        debugger = Debugger.attach(desk.workshop.store, turn.id)
-        assert debugger.status.phase == "running"
-        debugger.order("pause")
-        paused = await debugger.settled(PATIENCE)
-        moves = len(turn.steps)
-        await asyncio.sleep(0.05)
-        assert (len(turn.steps), paused.seq, running.done()) == (moves, moves, False)
-        debugger.order("step")
-        assert (await debugger.settled(PATIENCE)).seq == moves + 1
-        debugger.close()
-        assert (await running).final_response == "blue"
-
-    asyncio.run(both())
+    turn = desk.agent(settings={"max_iterations": 300}).start("look often")
+    running = asyncio.create_task(turn.arun())
+    await until_so(lambda: len(turn.steps) > 2, "three moves")
+    debugger = Debugger.attach(desk.workshop.store, turn.id)
+    assert debugger.status.phase == "running"
+    debugger.order("pause")
+    paused = await debugger.settled(PATIENCE)
+    moves = len(turn.steps)
+    await asyncio.sleep(0.05)
+    assert (len(turn.steps), paused.seq, running.done()) == (moves, moves, False)
+    debugger.order("step")
+    assert (await debugger.settled(PATIENCE)).seq == moves + 1
+    debugger.close()
+    assert (await running).final_response == "blue"
 
 
 def test_only_one_debugger_at_a_time(desk: Desk) -> None:
@@ -227,47 +223,36 @@ class AtTheTerminal:
         self.said.set()
 
 
-@pytest.mark.parametrize(
-    ("where", "said", "ran"), [("page", "once", True), ("page", "deny", False), ("terminal", "once", True)]
-)
-def test_whoever_answers_first_decides(desk: Desk, where: str, said: str, ran: bool) -> None:
-    """Somebody is asked at the terminal as well; the rules have spoken by then, so the debugger may allow it
-    too."""
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(("where", "said"), [("page", "once"), ("page", "deny"), ("terminal", "once")])
+def test_whoever_answers_first_decides(desk: Desk, where: str, said: str, late: bool) -> None:
+    """A person is asked at the terminal as well; the rules have spoken by then, so the debugger may allow it too.
+    One that comes late may, and one that leaves does not answer for the terminal."""
     terminal = AtTheTerminal()
     desk.script = [tools(call("paint", {"thing": "wall"})), text("done")]
     turn = desk.agent(callbacks=terminal).start("paint")
-    debugger = Debugger.of(desk.workshop.store, turn)
-    give(debugger, "continue")
-    assert terminal.asked.wait(PATIENCE)
+    if late:
+        running = LOOP.submit(turn.arun())
+        assert terminal.asked.wait(PATIENCE)
+        debugger = Debugger.attach(desk.workshop.store, turn.id)
+    else:
+        debugger = Debugger.of(desk.workshop.store, turn)
+        give(debugger, "continue")
+        assert terminal.asked.wait(PATIENCE)
     held = next_held(debugger, 0, allowable=True)
     assert held["elsewhere"]
     if where == "page":
         debugger.order("answer", {"id": held["id"], "said": said})
     else:
+        if late:
+            debugger.close()
         terminal.answers(said)
-    ended(debugger)
-    terminal.answers("deny")
-    assert desk.ran == (["paint wall"] if ran else [])
-
-
-@pytest.mark.parametrize("leaves", [False, True])
-def test_a_debugger_that_comes_while_somebody_is_asked_may_answer_too(desk: Desk, leaves: bool) -> None:
-    """One that leaves does not answer for the terminal."""
-    terminal = AtTheTerminal()
-    desk.script = [tools(call("paint", {"thing": "wall"})), text("done")]
-    turn = desk.agent(callbacks=terminal).start("paint")
-    running = LOOP.submit(turn.arun())
-    assert terminal.asked.wait(PATIENCE)
-    debugger = Debugger.attach(desk.workshop.store, turn.id)
-    held = next_held(debugger, 0, allowable=True)
-    if leaves:
-        debugger.close()
-        terminal.answers("once")
+    if late:
+        assert running.result(PATIENCE).final_response == "done"
     else:
-        debugger.order("answer", {"id": held["id"], "said": "once"})
-    assert running.result(PATIENCE).final_response == "done"
-    assert desk.ran == ["paint wall"]
+        ended(debugger)
     terminal.answers("deny")
+    assert desk.ran == (["paint wall"] if said == "once" else [])
 
 
 def test_nothing_is_allowed_before_the_rules_have_spoken(desk: Desk) -> None:
@@ -307,9 +292,7 @@ def test_what_can_never_be_approved_stays_forbidden(desk: Desk) -> None:
 
 def test_the_model_and_a_tool_are_answered_by_hand(desk: Desk) -> None:
     desk.script = [text("never said")]
-    debugger = desk.start()
-    debugger.order("hold", {"kinds": ["model", "tool"]})
-    held = give(debugger, "continue").held[0]
+    debugger, held = desk.held("model", "tool")
     assert held["kind"] == "model"
     assert "what colour?" in held["wire"]
     debugger.order(
@@ -329,9 +312,7 @@ def test_the_model_and_a_tool_are_answered_by_hand(desk: Desk) -> None:
 
 
 def test_an_error_of_the_provider_by_hand(desk: Desk) -> None:
-    debugger = desk.start()
-    debugger.order("hold", {"kinds": ["model"]})
-    held = give(debugger, "continue").held[0]
+    debugger, held = desk.held("model")
     debugger.breakpoint("state", "ClassifyError")
     debugger.order("answer", {"id": held["id"], "said": {"failure": "overloaded", "status": 503}})
     assert asyncio.run(debugger.settled(PATIENCE)).state == "ClassifyError"
@@ -341,8 +322,7 @@ def test_an_error_of_the_provider_by_hand(desk: Desk) -> None:
 
 
 def test_back_only_looks_also_for_breakpoints(desk: Desk) -> None:
-    debugger = desk.start()
-    give(debugger, "continue")
+    debugger = desk.finished()
     cursor, breakpoints = debugger.cursor, debugger.breakpoints
     assert (cursor.at, cursor.following) == (6, True)
     assert cursor.back() == 5
@@ -357,8 +337,7 @@ def test_back_only_looks_also_for_breakpoints(desk: Desk) -> None:
 
 
 def test_everything_about_a_position(desk: Desk) -> None:
-    debugger = desk.start()
-    give(debugger, "continue")
+    debugger = desk.finished()
     record = debugger.record
     assert record.counters(2, ["iterations", "sends"]) == {"iterations": 1, "sends": 1}
     assert record.counters(3, ["iterations", "sends"]) == {"iterations": 1, "sends": 0}
@@ -377,9 +356,7 @@ def test_everything_about_a_position(desk: Desk) -> None:
 
 
 def test_the_request_on_the_wire_is_composed_again(desk: Desk) -> None:
-    debugger = desk.start()
-    debugger.order("hold", {"kinds": ["model"]})
-    held = give(debugger, "continue").held[0]
+    debugger, held = desk.held("model")
     debugger.order("let", {"id": held["id"]})
     second = next_held(debugger, held["id"])
     debugger.order("let", {"id": second["id"]})
@@ -428,8 +405,7 @@ def test_a_fork_goes_on_from_before_with_a_change(desk: Desk) -> None:
 
 
 def test_two_runs_are_compared(desk: Desk) -> None:
-    debugger = desk.start()
-    give(debugger, "continue")
+    debugger = desk.finished()
     fork = desk.workshop.fork(debugger.id, 2, {"reply": "no need to look"})
     give(fork, "continue")
     found = desk.workshop.compare(debugger.id, fork.id)
@@ -445,8 +421,7 @@ def test_two_runs_are_compared(desk: Desk) -> None:
 
 
 def test_a_run_goes_to_another_home_as_one_file(desk: Desk, tmp_path: Path) -> None:
-    debugger = desk.start()
-    give(debugger, "continue")
+    debugger = desk.finished()
     other = Desk(tmp_path / "other")
     there = other.workshop.open(other.workshop.import_(desk.workshop.export(debugger.id)))
     assert moves(there) == [*ROUNDS]
@@ -456,8 +431,7 @@ def test_a_run_goes_to_another_home_as_one_file(desk: Desk, tmp_path: Path) -> N
 
 
 def test_without_an_agent_one_only_looks(desk: Desk) -> None:
-    debugger = desk.start()
-    give(debugger, "continue")
+    debugger = desk.finished()
     looking = DebugSession(desk.workshop.store)
     with pytest.raises(ConfigError, match="only looks"):
         looking.fork(debugger.id, 3)

@@ -119,9 +119,7 @@ def test_a_request_to_the_model_is_changed_before_it_is_sent(desk: Desk) -> None
         return looks_once(body)
 
     desk.script = repeat(model)
-    debugger = desk.start()
-    debugger.order("hold", {"kinds": ["model"]})
-    held = give(debugger, "continue").held[0]
+    debugger, held = desk.held("model")
     for wrong in (None, [], {}, "text"):
         with pytest.raises(ConfigError, match="is no object"):
             debugger.order("edit", {"id": held["id"], "said": wrong})
@@ -136,9 +134,7 @@ def test_a_request_to_the_model_is_changed_before_it_is_sent(desk: Desk) -> None
 
 
 def test_a_call_is_not_changed_after_the_rules_let_it_pass(desk: Desk) -> None:
-    debugger = desk.start()
-    debugger.order("hold", {"kinds": ["tool"]})
-    held = give(debugger, "continue").held[0]
+    debugger, held = desk.held("tool")
     with pytest.raises(ConfigError, match="cannot be changed"):
         debugger.order("edit", {"id": held["id"], "said": {"at": "sea"}})
     debugger.order("let", {"id": held["id"]})
@@ -226,8 +222,7 @@ def test_time_is_shared_out_among_those_who_were_waited_for(tmp_path: Path) -> N
 
 
 def test_what_the_last_state_asked_for_is_found_at_the_last_move(desk: Desk) -> None:
-    debugger = desk.start()
-    give(debugger, "continue")
+    debugger = desk.finished()
     hits = search(debugger.record, "CloseTurn")
     assert {hit.at for hit in hits} == {6}
     first = search(debugger.record, "the sky is blue")[0]
@@ -237,8 +232,7 @@ def test_what_the_last_state_asked_for_is_found_at_the_last_move(desk: Desk) -> 
 
 
 def test_forks_stand_below_their_turn_with_what_they_took(desk: Desk) -> None:
-    first = desk.start()
-    give(first, "continue")
+    first = desk.finished()
     fork = desk.workshop.fork(first.id, 2)
     give(fork, "continue")
     rows = [(one["id"], one["depth"], one["model"], one["tokens"]) for one in desk.workshop.tree()]

@@ -27,11 +27,17 @@ from tests.helpers.processes import environment
 from tests.helpers.waiting import until, until_so
 
 
-@contextlib.contextmanager
-def shop(home: Path) -> Iterator[DebugSession]:
-    session = DebugSession.of_workflow(nested.workflow(home))
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[DebugSession]:
+    session = DebugSession.of_workflow(nested.workflow(tmp_path))
     yield session
     session.close()
+
+
+@pytest.fixture
+def lamp(shop: DebugSession) -> Debugger:
+    """An order of a lamp, which has not moved."""
+    return shop.start("LAMP")
 
 
 def acts(home: Path) -> int:
@@ -39,56 +45,54 @@ def acts(home: Path) -> int:
     return len(ledger.read_text().splitlines()) if ledger.exists() else 0
 
 
-def test_over_an_inner_turn_is_one_move_of_the_outer(tmp_path: Path) -> None:
-    with shop(tmp_path) as session:
-        debugger = session.start("LAMP")
-        status = give(debugger, "over")
-        assert (status.phase, status.seq, status.state, status.inner) == ("paused", 1, "Closed", ())
-        (visit,) = debugger.visit(0)
-        assert visit["kind"] == "RunTurn"
-        assert visit["name"] == f"0.0@{debugger.id}"
-        assert visit["reply"]["exit"] == "sent"
-        inner = session.open(f"0.0@{debugger.id}")
-        assert [(one["id"], one["table_name"], one["depth"]) for one in session.tree()] == [
-            (debugger.id, "shop", 0),
-            (inner.id, "order", 1),
-        ]
-        assert session.newest() == debugger.id
-        assert (inner.status.phase, inner.table, inner.record.count) == ("ended", order.TABLE, 3)
+def test_over_an_inner_turn_is_one_move_of_the_outer(shop: DebugSession, lamp: Debugger) -> None:
+    status = give(lamp, "over")
+    assert (status.phase, status.seq, status.state, status.inner) == ("paused", 1, "Closed", ())
+    (visit,) = lamp.visit(0)
+    assert visit["kind"] == "RunTurn"
+    assert visit["name"] == f"0.0@{lamp.id}"
+    assert visit["reply"]["exit"] == "sent"
+    inner = shop.open(f"0.0@{lamp.id}")
+    assert [(one["id"], one["table_name"], one["depth"]) for one in shop.tree()] == [
+        (lamp.id, "shop", 0),
+        (inner.id, "order", 1),
+    ]
+    assert shop.newest() == lamp.id
+    assert (inner.status.phase, inner.table, inner.record.count) == ("ended", order.TABLE, 3)
 
 
-def test_into_an_inner_turn_its_moves_are_shown_and_out_again(tmp_path: Path) -> None:
-    with shop(tmp_path) as session:
-        debugger = session.start("LAMP")
-        status = give(debugger, "into")
-        name = f"0.0@{debugger.id}"
-        assert status.phase == "paused"
-        assert status.seq == 0
-        assert status.inner == (name,)
-        assert status.text == f"inside {name}"
-        assert acts(tmp_path) == 0
-        inner = session.open(name)
-        assert (inner.status.phase, inner.status.state, inner.table) == ("paused", "Reserve", order.TABLE)
-        assert give(inner, "step").state == "Charge"
-        assert [step.row for step in inner.record.steps()] == ["Reserve.done"]
-        inner.breakpoint("state", "Ship")
-        met = give(inner, "continue")
-        assert (met.reason, met.state, acts(tmp_path)) == ("breakpoint", "Ship", 2)
-        assert give(inner, "continue").phase == "ended"
-        until(lambda: debugger.status.text == "RunTurn done", "the outer turn")
-        assert debugger.status.seq == 0
-        assert give(debugger, "continue").phase == "ended"
-        assert debugger.record.info.exit == "delivered"
+def test_into_an_inner_turn_its_moves_are_shown_and_out_again(
+    shop: DebugSession, lamp: Debugger, tmp_path: Path
+) -> None:
+    status = give(lamp, "into")
+    name = f"0.0@{lamp.id}"
+    assert status.phase == "paused"
+    assert status.seq == 0
+    assert status.inner == (name,)
+    assert status.text == f"inside {name}"
+    assert acts(tmp_path) == 0
+    inner = shop.open(name)
+    assert (inner.status.phase, inner.status.state, inner.table) == ("paused", "Reserve", order.TABLE)
+    assert give(inner, "step").state == "Charge"
+    assert [step.row for step in inner.record.steps()] == ["Reserve.done"]
+    inner.breakpoint("state", "Ship")
+    met = give(inner, "continue")
+    assert (met.reason, met.state, acts(tmp_path)) == ("breakpoint", "Ship", 2)
+    assert give(inner, "continue").phase == "ended"
+    until(lambda: lamp.status.text == "RunTurn done", "the outer turn")
+    assert lamp.status.seq == 0
+    assert give(lamp, "continue").phase == "ended"
+    assert lamp.record.info.exit == "delivered"
 
 
 @pytest.mark.parametrize(("command", "phase"), [("step", "paused"), ("continue", "ended")])
-def test_the_outer_turn_goes_on_with_all_inside(command: str, phase: str, tmp_path: Path) -> None:
-    with shop(tmp_path) as session:
-        debugger = session.start("LAMP")
-        give(debugger, "into")
-        until(lambda: give(debugger, "into").text.startswith("inside"), "the same inside")
-        status = give(debugger, command)
-        assert (status.phase, status.seq, acts(tmp_path)) == (phase, 1, 3)
+def test_the_outer_turn_goes_on_with_all_inside(
+    command: str, phase: str, lamp: Debugger, tmp_path: Path
+) -> None:
+    give(lamp, "into")
+    until(lambda: give(lamp, "into").text.startswith("inside"), "the same inside")
+    status = give(lamp, command)
+    assert (status.phase, status.seq, acts(tmp_path)) == (phase, 1, 3)
 
 
 def test_each_branch_is_looked_into_alone(tmp_path: Path) -> None:
@@ -127,32 +131,30 @@ def test_pausing_a_turn_pauses_what_its_state_runs(tmp_path: Path) -> None:
     session.close()
 
 
-def test_a_turn_that_was_left_inside_is_resumed_inside(tmp_path: Path) -> None:
-    with shop(tmp_path) as session:
-        debugger = session.start("LAMP")
-        give(debugger, "into")
-        name = debugger.status.inner[0]
-        give(session.open(name), "step")
-        debugger.close()
-        until(lambda: session.open(debugger.id).status.phase == "idle", "its rest")
-        with pytest.raises(ConfigError, match=f"the turn is of another table; given: {name} of order"):
-            session.resume(name)
-        again = session.resume(debugger.id)
-        assert give(again, "into").inner == (name,)
-        until(lambda: session.open(name).status.phase == "paused", "the inner turn")
-        assert (session.open(name).status.seq, acts(tmp_path)) == (1, 1)
-        assert give(again, "continue").phase == "ended"
-        assert acts(tmp_path) == 3
+def test_a_turn_that_was_left_inside_is_resumed_inside(
+    shop: DebugSession, lamp: Debugger, tmp_path: Path
+) -> None:
+    give(lamp, "into")
+    name = lamp.status.inner[0]
+    give(shop.open(name), "step")
+    lamp.close()
+    until(lambda: shop.open(lamp.id).status.phase == "idle", "its rest")
+    with pytest.raises(ConfigError, match=f"the turn is of another table; given: {name} of order"):
+        shop.resume(name)
+    again = shop.resume(lamp.id)
+    assert give(again, "into").inner == (name,)
+    until(lambda: shop.open(name).status.phase == "paused", "the inner turn")
+    assert (shop.open(name).status.seq, acts(tmp_path)) == (1, 1)
+    assert give(again, "continue").phase == "ended"
+    assert acts(tmp_path) == 3
 
 
-def test_an_inner_turn_is_answered_by_hand(tmp_path: Path) -> None:
-    with shop(tmp_path) as session:
-        debugger = session.start("LAMP")
-        debugger.order("hold", {"kinds": ["request"]})
-        (held,) = give(debugger, "continue").held
-        debugger.order("answer", {"id": held["id"], "said": {"exit": "sent"}})
-        ended(debugger)
-        assert (debugger.record.info.exit, acts(tmp_path)) == ("delivered", 0)
+def test_an_inner_turn_is_answered_by_hand(lamp: Debugger, tmp_path: Path) -> None:
+    lamp.order("hold", {"kinds": ["request"]})
+    (held,) = give(lamp, "continue").held
+    lamp.order("answer", {"id": held["id"], "said": {"exit": "sent"}})
+    ended(lamp)
+    assert (lamp.record.info.exit, acts(tmp_path)) == ("delivered", 0)
 
 
 def test_a_table_without_states_is_played_by_hand_with_all_inside(tmp_path: Path) -> None:
@@ -221,11 +223,8 @@ def test_an_inner_turn_of_another_process_is_stepped(tmp_path: Path) -> None:
     session.close()
 
 
-def test_an_editor_steps_into_an_inner_turn_as_a_thread(tmp_path: Path) -> None:
-    with (
-        shop(tmp_path) as session,
-        editing(workshop_of(tmp_path / "ours", []), opener=lambda _: session) as editor,
-    ):
+def test_an_editor_steps_into_an_inner_turn_as_a_thread(shop: DebugSession, tmp_path: Path) -> None:
+    with editing(workshop_of(tmp_path / "ours", []), opener=lambda _: shop) as editor:
         editor.initialize()
         editor.event("initialized")
         options = {"table": "examples.nested:workflow", "task": "LAMP", "stopOnEntry": True}
@@ -233,55 +232,49 @@ def test_an_editor_steps_into_an_inner_turn_as_a_thread(tmp_path: Path) -> None:
         editor.ask("configurationDone")
         editor.answer(started)
         editor.stopped(threadId=1)
-        editor.ask("stepIn", threadId=1)
-        assert editor.stopped(threadId=1)["preserveFocusHint"]
+        assert editor.moved("stepIn", threadId=1)["preserveFocusHint"]
         editor.stopped(threadId=2)
         top, *_ = editor.stack(2)
         assert top["name"] == "Reserve"
         assert top["source"]["path"] == order.__file__
-        editor.ask("stepOut", threadId=2)
-        editor.stopped(threadId=2)
+        editor.moved("stepOut", 2, threadId=2)
         assert editor.stack(2)[0]["name"] == "1: Reserve –done→ Charge"
-        editor.ask("next", threadId=1)
-        assert editor.stopped(threadId=1)["description"] == "Order –sent→ Closed"
+        assert editor.moved("next", threadId=1)["description"] == "Order –sent→ Closed"
         assert editor.stack(1)[0]["source"]["path"] == nested.__file__
         editor.ask("disconnect")
 
 
-def test_an_editor_is_told_of_an_inner_turn_that_paused_before_it_was_listened_to(tmp_path: Path) -> None:
+def test_an_editor_is_told_of_an_inner_turn_that_paused_before_it_was_listened_to(shop: DebugSession) -> None:
     """It is found while its outer turn is taken to run: what the engine said of it was said to nobody."""
     sent: list[Any] = []
-    with shop(tmp_path) as session:
-        context = EditorContext(session, Outbox(sent.append), hear=lambda thread, event: None)
-        outer = context.open(session.start("LAMP"))
-        give(outer.debugger, "into")
-        inner = session.open(outer.debugger.status.inner[0])
-        until(lambda: inner.status.phase == "paused", "the inner turn")
-        EventTranslator(context).look_round()
-        [stopped] = [one["body"] for one in sent if one.get("event") == "stopped"]
+    context = EditorContext(shop, Outbox(sent.append), hear=lambda thread, event: None)
+    outer = context.open(shop.start("LAMP"))
+    give(outer.debugger, "into")
+    inner = shop.open(outer.debugger.status.inner[0])
+    until(lambda: inner.status.phase == "paused", "the inner turn")
+    EventTranslator(context).look_round()
+    [stopped] = [one["body"] for one in sent if one.get("event") == "stopped"]
     assert stopped["threadId"] != outer.id
     assert context.threads.get(stopped["threadId"]).debugger.id == inner.id
 
 
-def test_the_page_shows_the_table_of_the_turn_that_is_looked_into(tmp_path: Path) -> None:
+def test_the_page_shows_the_table_of_the_turn_that_is_looked_into(shop: DebugSession, lamp: Debugger) -> None:
     from fsm_agent.debug.web.app import app_of
 
-    with shop(tmp_path) as session:
-        debugger = session.start("LAMP")
-        name = give(debugger, "into").inner[0]
-        app = app_of(session, 8123, "token")
-        transport = httpx.ASGITransport(app=app)
-        headers = {"x-fsm-agent-token": "token"}
+    name = give(lamp, "into").inner[0]
+    app = app_of(shop, 8123, "token")
+    transport = httpx.ASGITransport(app=app)
+    headers = {"x-fsm-agent-token": "token"}
 
-        async def look() -> tuple[dict[str, object], dict[str, object]]:
-            async with httpx.AsyncClient(
-                transport=transport, base_url="http://127.0.0.1:8123", headers=headers
-            ) as page:
-                hello = (await page.get("/api/hello", params={"turn": name})).json()
-                return hello, (await page.get("/api/hello")).json()
+    async def look() -> tuple[dict[str, object], dict[str, object]]:
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://127.0.0.1:8123", headers=headers
+        ) as page:
+            hello = (await page.get("/api/hello", params={"turn": name})).json()
+            return hello, (await page.get("/api/hello")).json()
 
-        inside, outside = asyncio.run(look())
-        assert (inside["name"], inside["states"]) == ("order", list(order.TABLE.states))
-        assert outside["name"] == "shop"
-        assert "state-Reserve" not in str(outside["table"])
-        give(debugger, "continue")
+    inside, outside = asyncio.run(look())
+    assert (inside["name"], inside["states"]) == ("order", list(order.TABLE.states))
+    assert outside["name"] == "shop"
+    assert "state-Reserve" not in str(outside["table"])
+    give(lamp, "continue")

@@ -54,8 +54,7 @@ def turn(home: Path, script: Any, **options: Any) -> tuple[Store, str]:
     options = {"toolsets": [], "clock": FakeClock(), "tools": [look, breaks, paint], **options}
     store = Store(home, "normal")
     agent = Agent(ScriptedModel(script), home=home, store=store, **options)
-    for message in options.pop("before", ()):
-        agent.run_conversation(message)
+
     agent.run_conversation("what colour is the sky?")
     return store, agent.journal.recent(1)[0].id
 

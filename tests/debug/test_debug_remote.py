@@ -70,7 +70,7 @@ class Elsewhere:
     """A turn in another process, and the store as this process opens it."""
 
     def __init__(self, home: Path, rounds: int, *, attended: bool = False) -> None:
-        self.home = home
+        self.home, self.attended = home, attended
         home.mkdir()
         command = [sys.executable, "-c", PROGRAM, str(rounds), str(home), *(["attended"] if attended else [])]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -94,8 +94,9 @@ class Elsewhere:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path) -> Iterator[Elsewhere]:
-    made = Elsewhere(tmp_path / "home", 300)
+def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Elsewhere]:
+    """A turn of 300 rounds, or of so many as a test says."""
+    made = Elsewhere(tmp_path / "home", **getattr(request, "param", {"rounds": 300}))
     yield made
     made.close()
 
@@ -147,40 +148,28 @@ def test_a_turn_of_another_process_is_watched_and_steered(elsewhere: Elsewhere) 
 
 
 @pytest.mark.slow
-def test_a_tool_elsewhere_is_approved_here(tmp_path: Path) -> None:
-    elsewhere = Elsewhere(tmp_path / "home", 3)
-    try:
-        debugger = Debugger.attach(elsewhere.store, elsewhere.turn)
+@pytest.mark.parametrize(
+    "elsewhere", [{"rounds": 3}, {"rounds": 1, "attended": True}], indirect=True, ids=["alone", "attended"]
+)
+def test_a_tool_elsewhere_is_approved_here(elsewhere: Elsewhere) -> None:
+    """The question may have been asked at a terminal there before any debugger had a say: the journal tells of
+    it, and the answer attaches."""
+    debugger = Debugger.attach(elsewhere.store, elsewhere.turn)
+    if elsewhere.attended:
+        elsewhere.go_on()
+        (held,) = reached(debugger, "waiting").held
+        assert held["allowable"]
+    else:
         debugger.order("pause")
         elsewhere.go_on()
         reached(debugger, "paused")
-        held = go(debugger, "continue", "waiting").held
-        assert [(one["kind"], one["name"], one["arguments"]) for one in held] == [
-            ("approval", "paint", {"thing": "wall"})
-        ]
-        go(debugger, "answer", "ended", id=held[0]["id"], said="once")
-        assert "painted wall" in [row["content"] for row in debugger.record.messages(debugger.record.count)]
-        assert elsewhere.process.wait(PATIENCE) == 0
-    finally:
-        elsewhere.close()
-
-
-@pytest.mark.slow
-def test_a_question_asked_at_a_terminal_elsewhere_is_answered_here(tmp_path: Path) -> None:
-    """It was asked before any debugger had a say: the journal tells of it, and the answer attaches."""
-    elsewhere = Elsewhere(tmp_path / "home", 1, attended=True)
-    elsewhere.go_on()
-    try:
-        debugger = Debugger.attach(elsewhere.store, elsewhere.turn)
-        (held,) = reached(debugger, "waiting").held
-        assert (held["name"], held["arguments"], held["allowable"]) == ("paint", {"thing": "wall"}, True)
-        go(debugger, "answer", "ended", id=held["id"], said="once")
-        assert "painted wall" in [row["content"] for row in debugger.record.messages(debugger.record.count)]
-        assert elsewhere.process.wait(PATIENCE) == 0
-        with pytest.raises(ConfigError, match="the turn has ended"):
-            debugger.order("answer", {"id": held["id"], "said": "once"})
-    finally:
-        elsewhere.close()
+        (held,) = go(debugger, "continue", "waiting").held
+    assert (held["kind"], held["name"], held["arguments"]) == ("approval", "paint", {"thing": "wall"})
+    go(debugger, "answer", "ended", id=held["id"], said="once")
+    assert "painted wall" in [row["content"] for row in debugger.record.messages(debugger.record.count)]
+    assert elsewhere.process.wait(PATIENCE) == 0
+    with pytest.raises(ConfigError, match="the turn has ended"):
+        debugger.order("answer", {"id": held["id"], "said": "once"})
 
 
 @pytest.mark.slow

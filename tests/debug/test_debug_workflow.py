@@ -378,7 +378,6 @@ def test_an_editor_stops_at_lines_of_ones_own_table(tmp_path: Path) -> None:
         assert editor.values(counters)["rounds"]["type"] == "number, limit 3"
         editor.ask("setVariable", variablesReference=counters, name="rounds", value="3")
         assert editor.stopped(reason="restart")["threadId"] == 2
-        editor.ask("next", threadId=2)
-        editor.stopped(threadId=2)
+        editor.moved("next", 2, threadId=2)
         assert editor.stack(2)[0]["name"].startswith("3: Revise –written→ Criticise")
         editor.ask("disconnect", terminateDebuggee=True)

@@ -25,23 +25,19 @@ from tests.helpers.waiting import until_so
 
 
 @pytest.mark.behaviour("WORK-03")
-def test_a_leaving_worker_hands_its_turn_over_behind_a_move(tmp_path: Path) -> None:
+async def test_a_leaving_worker_hands_its_turn_over_behind_a_move(tmp_path: Path) -> None:
     store, held = Store(tmp_path), Held()
-
-    async def main() -> Any:
-        order = await queued(store)
-        link = TurnLink()
-        running = asyncio.create_task(attempted(store, order, 1, agent_with(held), link))
-        await until_so(lambda: bool(held.begun), "the tool")
-        link.leaving.set()
-        held.go.set()
-        with pytest.raises(HandOver):
-            await running
-        info = Turns(store.database).info("t-1")
-        assert (info.owner, info.state, info.ended) == (None, "BuildMessages", None)
-        assert await attempted(Store(tmp_path), order, 2, agent_with(held)) == "text_response"
-
-    asyncio.run(main())
+    order = await queued(store)
+    link = TurnLink()
+    running = asyncio.create_task(attempted(store, order, 1, agent_with(held), link))
+    await until_so(lambda: bool(held.begun), "the tool")
+    link.leaving.set()
+    held.go.set()
+    with pytest.raises(HandOver):
+        await running
+    info = Turns(store.database).info("t-1")
+    assert (info.owner, info.state, info.ended) == (None, "BuildMessages", None)
+    assert await attempted(Store(tmp_path), order, 2, agent_with(held)) == "text_response"
     assert len(held.begun) == 1, "what was done is not done again"
 
 
@@ -54,74 +50,62 @@ class Mutant(Store):
 
 @pytest.mark.behaviour("WORK-04")
 @pytest.mark.parametrize("kind", [Store, Mutant])
-def test_a_late_attempt_takes_nothing_from_the_one_that_runs(tmp_path: Path, kind: type[Store]) -> None:
+async def test_a_late_attempt_takes_nothing_from_the_one_that_runs(tmp_path: Path, kind: type[Store]) -> None:
     store, late = Store(tmp_path), kind(tmp_path)
     held, other = Held(), Held()
     other.go.set()
-
-    async def main() -> tuple[str, str]:
-        order = await queued(store)
-        running = asyncio.create_task(attempted(store, order, 5, agent_with(held)))
-        await until_so(lambda: bool(held.begun), "the tool")
-        said = await attempted(late, order, 4, agent_with(other))
-        held.go.set()
-        return said, await running
-
-    said, running = asyncio.run(main())
+    order = await queued(store)
+    running = asyncio.create_task(attempted(store, order, 5, agent_with(held)))
+    await until_so(lambda: bool(held.begun), "the tool")
+    said = await attempted(late, order, 4, agent_with(other))
+    held.go.set()
+    said, running = said, await running
     if kind is Store:
         assert (said, running) == (LOST, "text_response")
     else:  # without ranks the late one takes the turn from the one that runs
         assert (said, running) == ("text_response", LOST)
 
 
-def test_a_later_attempt_in_the_same_process_stops_the_one_before(tmp_path: Path) -> None:
+async def test_a_later_attempt_in_the_same_process_stops_the_one_before(tmp_path: Path) -> None:
     store, held = Store(tmp_path), Held()
+    order, attempts = await queued(store), OneAttempt()
 
-    async def main() -> None:
-        order, attempts = await queued(store), OneAttempt()
+    async def attempt(rank: int) -> str:
+        link = TurnLink()
+        async with attempts.alone(order.turn, rank, link):
+            return await attempted(store, order, rank, agent_with(held), link)
 
-        async def attempt(rank: int) -> str:
-            link = TurnLink()
-            async with attempts.alone(order.turn, rank, link):
-                return await attempted(store, order, rank, agent_with(held), link)
-
-        first = asyncio.create_task(attempt(1))
-        await until_so(lambda: bool(held.begun), "the tool")
-        second = asyncio.create_task(attempt(2))
-        assert await first == LOST
-        with pytest.raises(OwnershipLost, match="a later attempt"):
-            await attempt(1)  # a frozen process was given it, and asks for its place late
-        held.go.set()
-        assert await second == "text_response"
-
-    asyncio.run(main())
+    first = asyncio.create_task(attempt(1))
+    await until_so(lambda: bool(held.begun), "the tool")
+    second = asyncio.create_task(attempt(2))
+    assert await first == LOST
+    with pytest.raises(OwnershipLost, match="a later attempt"):
+        await attempt(1)  # a frozen process was given it, and asks for its place late
+    held.go.set()
+    assert await second == "text_response"
     assert len(held.begun) == 1, "nobody knows what became of the first call, so it is not repeated"
     rows = store.database.select("SELECT status FROM effects WHERE name = 'put'")
     assert rows == [("unknown",)]
 
 
 @pytest.mark.slow
-def test_a_worker_that_cannot_write_stops_and_another_goes_on(tmp_path: Path) -> None:
+async def test_a_worker_that_cannot_write_stops_and_another_goes_on(tmp_path: Path) -> None:
     store, held = Store(tmp_path), Held()
-
-    async def main() -> str:
-        order = await queued(store)
-        running = asyncio.create_task(attempted(store, order, 1, agent_with(held)))
-        await until_so(lambda: bool(held.begun), "the tool")
-        lock = sqlite3.connect(tmp_path / "sessions.db", isolation_level=None)
-        lock.execute("BEGIN IMMEDIATE")
-        held.go.set()
-        with pytest.raises(StoreError, match="lock"):  # and not: it goes on in memory
-            await running
-        lock.close()
-        return await attempted(Store(tmp_path), order, 2, agent_with(held))
-
-    assert asyncio.run(main()) == "text_response"
+    order = await queued(store)
+    running = asyncio.create_task(attempted(store, order, 1, agent_with(held)))
+    await until_so(lambda: bool(held.begun), "the tool")
+    lock = sqlite3.connect(tmp_path / "sessions.db", isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    held.go.set()
+    with pytest.raises(StoreError, match="lock"):  # and not: it goes on in memory
+        await running
+    lock.close()
+    assert (await attempted(Store(tmp_path), order, 2, agent_with(held))) == "text_response"
     assert len(held.begun) == 1
 
 
 @pytest.mark.behaviour("WORK-05")
-def test_children_are_taken_over_with_their_parent(tmp_path: Path) -> None:
+async def test_children_are_taken_over_with_their_parent(tmp_path: Path) -> None:
     store, other, held = Store(tmp_path), Store(tmp_path), Held()
 
     def model(body: dict[str, Any]) -> Any:
@@ -136,15 +120,12 @@ def test_children_are_taken_over_with_their_parent(tmp_path: Path) -> None:
     def make() -> Any:
         return Agent(ScriptedModel(repeat(model)), tools=[held.tool], toolsets=["delegate"])
 
-    async def main() -> tuple[str, str]:
-        order = await queued(store)
-        running = asyncio.create_task(attempted(store, order, 1, make))
-        await until_so(lambda: bool(held.begun), "the tool of the child")
-        second = await attempted(other, order, 2, make)
-        held.go.set()  # the old owner wakes when all is done
-        return await running, second
-
-    assert asyncio.run(main()) == (LOST, "text_response")
+    order = await queued(store)
+    running = asyncio.create_task(attempted(store, order, 1, make))
+    await until_so(lambda: bool(held.begun), "the tool of the child")
+    second = await attempted(other, order, 2, make)
+    held.go.set()  # the old owner wakes when all is done
+    assert (await running, second) == (LOST, "text_response")
     assert len(held.begun) == 1
     turns = Turns(store.database)
     assert {one.exit for one in turns.recent()} == {"text_response"}

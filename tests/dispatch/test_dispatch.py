@@ -96,19 +96,15 @@ def test_the_turns_of_a_session_follow_each_other_and_sessions_share_the_slots(t
 
 
 @pytest.mark.behaviour("WORK-01")
-def test_a_message_is_queued_once_and_an_ended_turn_is_not_run_again(tmp_path: Path) -> None:
+async def test_a_message_is_queued_once_and_an_ended_turn_is_not_run_again(tmp_path: Path) -> None:
     store, held = Store(tmp_path), Held()
     held.go.set()
-
-    async def main() -> None:
-        async with served(store, agent_with(held)) as dispatcher:
-            order = await submit(store, dispatcher, "one", turn_id="t-1")
-            await Follower(store, Told()).followed(order.turn)
-            again = Order(order.session, order.turn, DIGEST)
-            assert await attempted(store, again, None, agent_with(held)) == "text_response"
-            await queue(store, order.turn, order.session, DIGEST, {"user_message": "one"})
-
-    asyncio.run(main())
+    async with served(store, agent_with(held)) as dispatcher:
+        order = await submit(store, dispatcher, "one", turn_id="t-1")
+        await Follower(store, Told()).followed(order.turn)
+        again = Order(order.session, order.turn, DIGEST)
+        assert await attempted(store, again, None, agent_with(held)) == "text_response"
+        await queue(store, order.turn, order.session, DIGEST, {"user_message": "one"})
     assert len(held.begun) == 1
     assert not [one for one in to_be_run(store, store.now() + 1) if one.begun]
 
@@ -196,18 +192,14 @@ def test_what_keeps_a_turn_from_running_is_said_to_whoever_waits(tmp_path: Path)
 
 
 @pytest.mark.behaviour("WORK-06")
-def test_a_turn_of_another_table_is_left_alone_and_that_is_said(tmp_path: Path) -> None:
+async def test_a_turn_of_another_table_is_left_alone_and_that_is_said(tmp_path: Path) -> None:
     store, lines, told = Store(tmp_path), list[str](), Told()
-
-    async def main() -> None:
-        async with served(store, says("never"), tell=lines.append):
-            await queue(store, "t-1", "s-1", "0123456789abcdef", {"user_message": "hi"})
-            await until_so(lambda: bool(lines), "a line")
-            following = asyncio.create_task(Follower(store, told, patient=0).followed("t-1"))
-            await until_so(lambda: bool(told.lines), "a line")
-            following.cancel()
-
-    asyncio.run(main())
+    async with served(store, says("never"), tell=lines.append):
+        await queue(store, "t-1", "s-1", "0123456789abcdef", {"user_message": "hi"})
+        await until_so(lambda: bool(lines), "a line")
+        following = asyncio.create_task(Follower(store, told, patient=0).followed("t-1"))
+        await until_so(lambda: bool(told.lines), "a line")
+        following.cancel()
     assert told.lines == ["queued; it waits for a worker with table 0123456789abcdef"]
     assert lines == [f"1 turn waits for a worker with table 0123456789abcdef; this one has {DIGEST}"]
     assert found(store, "t-1") is not None

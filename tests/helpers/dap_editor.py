@@ -137,6 +137,18 @@ class Editor:
     def stopped(self, **values: Any) -> dict[str, Any]:
         return self.event("stopped", **values)
 
+    def moved(self, command: str = "continue", thread: int = 1, **values: Any) -> dict[str, Any]:
+        """Ask for a movement; return the stop after it."""
+        self.ask(command, threadId=thread)
+        return self.stopped(**values)
+
+    def ends(self) -> int:
+        """Continue to the end of the turn; return its exit code."""
+        self.ask("continue", threadId=1)
+        code: int = self.event("exited")["exitCode"]
+        self.event("terminated")
+        return code
+
     def stack(self, thread: int = 1, **window: int) -> list[dict[str, Any]]:
         frames: list[dict[str, Any]] = self.ask("stackTrace", threadId=thread, **window)["stackFrames"]
         return frames

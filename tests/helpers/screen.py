@@ -64,8 +64,11 @@ class Screen:
             for _ in range(data.count(_WHERE)):
                 self._child.send(f"\x1b[{self._screen.cursor.y + 1};{self._screen.cursor.x + 1}R")
 
-    def press(self, keys: str) -> None:
+    def press(self, keys: str, until: str = "") -> None:
+        """Type, and read until these words stand on the screen."""
         self._child.send(keys)
+        if until:
+            self.until(until)
 
     def resize(self, columns: int, lines: int) -> None:
         self._screen.resize(lines, columns)

@@ -40,11 +40,14 @@ class Terminal:
         self._read(lambda: self.running.poll() is not None, "its end")
         return self.running.returncode
 
-    def say(self, line: str) -> None:
-        self.press(line + "\n")
+    def say(self, line: str, until: str = "") -> None:
+        self.press(line + "\n", until)
 
-    def press(self, keys: str) -> None:
+    def press(self, keys: str, until: str = "") -> None:
+        """Type, and read until the program has written this."""
         os.write(self._file, keys.encode())
+        if until:
+            self.until(until)
 
     def _read(self, enough: Callable[[], bool], what: str) -> None:
         until = time.monotonic() + PATIENCE

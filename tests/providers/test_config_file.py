@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import stat
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,8 +15,8 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.providers.config_file import checked_config, config_of
 from fsm_agent.settings.errors import every_setting
 from fsm_agent.testing import ScriptedModel, ScriptedServer, status, text
+from tests.helpers.command_line import Cli
 
-Cli = Callable[..., tuple[int, str, str]]
 WORK = '[providers.work]\nbase_url = "http://x"\n'
 
 
@@ -229,8 +227,7 @@ def test_what_could_not_be_used_is_not_written(home: Path, cli: Cli) -> None:
         (("providers.work.base_url", "nowhere"), "providers.work.base_url cannot be used"),
         (("model", "3"), "model has the wrong type"),
     ):
-        code, out, err = cli("config", "set", *arguments)
-        assert (code, out) == (2, "")
+        err = cli.refused("config", "set", *arguments)
         assert says in err
     assert cli("config", "unset", "temperature")[0] == 2
     assert (home / "config.toml").read_text() == "[settings]\nmax_iterations = 5\n"
@@ -263,13 +260,13 @@ def test_what_is_shown_says_where_it_comes_from(
     assert ["providers", "work", "at", "http://127.0.0.1:9/v1"] in lines
     assert ["stale.stream.above_50k", "5", "240", "config.toml"] in lines
     assert ["empty.nudges", "6", "1", "FSM_AGENT_EMPTY__NUDGES"] in lines
-    rows = {row["setting"]: row for row in json.loads(cli("config", "list", "--json")[1])}
+    rows = {row["setting"]: row for row in cli.json("config", "list")}
     assert list(rows) == list(every_setting())
     assert rows["empty.nudges"] == {
         "setting": "empty.nudges", "value": 6, "default": 1, "allowed": "whole number 0 to 1,000,000",
         "from": "FSM_AGENT_EMPTY__NUDGES",
     }  # fmt: skip
-    shown = json.loads(cli("config", "show", "--json")[1])
+    shown = cli.json("config", "show")
     assert [row["setting"] for row in shown["settings"]] == [
         "stale.stream.base", "stale.stream.above_50k", "stale.stream.above_100k", "empty.nudges",
     ]  # fmt: skip

@@ -30,9 +30,12 @@ def pools(server: Keeper) -> int:
     return sum(server.url.startswith(origin) for _, origin, _ in CONNECTIONS)
 
 
-@pytest.mark.parametrize("secure", [True, False], ids=["TLS", "plain"])
-def test_ports_share_connections_until_the_last_is_closed(secure: bool) -> None:
-    async def play(server: Keeper) -> None:
+over_both = pytest.mark.parametrize("secure", [True, False], ids=["TLS", "plain"])
+
+
+@over_both
+async def test_ports_share_connections_until_the_last_is_closed(secure: bool) -> None:
+    with Keeper(secure=secure).serving() as server:
         ports = [CHAT.make(server.url, key) for key in (KEY, "another key")]
         for port in ports * 2:
             await ask(port)
@@ -44,28 +47,27 @@ def test_ports_share_connections_until_the_last_is_closed(secure: bool) -> None:
         assert pools(server) == 0
         assert await asyncio.to_thread(server.closed.wait, 10)
 
-    with Keeper(secure=secure).serving() as server:
-        asyncio.run(play(server))
 
-
-def test_a_port_that_is_rebuilt_gets_new_connections_and_takes_none_from_others() -> None:
-    async def play(server: Keeper) -> None:
+async def test_a_port_that_is_rebuilt_gets_a_new_client_and_takes_none_from_others() -> None:
+    with Keeper(secure=False).serving() as server:
         shaken, steady, late = (CHAT.make(server.url, KEY) for _ in range(3))
         await ask(shaken)
         await ask(steady)
+        client = await shaken.ready()
         await shaken.rebuild()
+        assert not client.is_closed()
+        assert await steady.ready() is client
         await ask(steady)
         assert server.connections == 1
         await ask(shaken)
         assert server.connections == 2
+        assert await shaken.ready() is await late.ready() is not client
         await ask(late)
         assert server.connections == 2, "who comes later gets the new ones"
         for port in (shaken, steady, late):
             await port.aclose()
+        assert client.is_closed()
         assert pools(server) == 0
-
-    with Keeper(secure=False).serving() as server:
-        asyncio.run(play(server))
 
 
 def test_a_port_that_is_dropped_lets_its_connections_go() -> None:
@@ -120,19 +122,13 @@ def test_a_loop_that_is_closed_without_being_shut_down_leaves_nothing_to_the_nex
 
 
 @pytest.mark.slow
-def test_hundreds_of_requests_at_once_find_a_connection_each() -> None:
-    async def play(server: ScriptedServer) -> None:
+async def test_hundreds_of_requests_at_once_find_a_connection_each() -> None:
+    with ScriptedServer(repeat(text("ok"))) as server:
         ports = [CHAT.make(server.url, KEY) for _ in range(4)]
         await asyncio.gather(*(ask(ports[number % 4]) for number in range(300)))
         for port in ports:
             await port.aclose()
-
-    with ScriptedServer(repeat(text("ok"))) as server:
-        asyncio.run(play(server))
     assert server.completions == 300
-
-
-over_both = pytest.mark.parametrize("secure", [True, False], ids=["TLS", "plain"])
 
 
 @pytest.mark.behaviour("CALL-01", "PREP-19")
@@ -154,10 +150,9 @@ def test_a_connection_that_was_closed_while_idle_is_not_used(breaks: bool, secur
 
 
 @over_both
-def test_the_end_of_a_connection_that_the_loop_had_no_time_to_see_is_seen(secure: bool) -> None:
+async def test_the_end_of_a_connection_that_the_loop_had_no_time_to_see_is_seen(secure: bool) -> None:
     """The loop stands still while the server closes, and the next request comes before it looks around."""
-
-    async def play(server: Keeper) -> None:
+    with Keeper(secure=secure, breaks=True).serving() as server:
         port = CHAT.make(server.url, KEY)
         for number in range(1, 4):
             server.closed.clear()
@@ -166,30 +161,25 @@ def test_the_end_of_a_connection_that_the_loop_had_no_time_to_see_is_seen(secure
             assert server.closed.wait(10)  # in this thread, the loop's
         await port.aclose()
 
-    with Keeper(secure=secure, breaks=True).serving() as server:
-        asyncio.run(play(server))
-
 
 @over_both
-def test_a_request_that_met_the_end_of_its_connection_is_one_and_is_not_sent_again(secure: bool) -> None:
+async def test_a_request_that_met_the_end_of_its_connection_is_one_and_is_not_sent_again(
+    secure: bool,
+) -> None:
     """Nobody knows what the server has done with it: it counts, and only the table sends another."""
-
-    async def play(server: Keeper) -> None:
+    with Keeper(secure=secure, mute_after=1).serving() as server:
         port = CHAT.make(server.url, KEY)
         assert isinstance(await port.call(CHAT.request(stream=False), Seen()), ModelReply)
         failure = await port.call(CHAT.request(stream=False), Seen())
         assert isinstance(failure, Failure)
         assert (failure.kind, failure.exception, failure.sent) == ("transport", "RemoteProtocolError", True)
         await port.aclose()
-
-    with Keeper(secure=secure, mute_after=1).serving() as server:
-        asyncio.run(play(server))
     assert (server.requests, server.connections) == (2, 1)
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
-def test_ports_that_are_alike_share_a_client_until_the_last_one_leaves(wire: Wire) -> None:
-    async def play(server: ScriptedServer) -> None:
+async def test_ports_that_are_alike_share_a_client_until_the_last_one_leaves(wire: Wire) -> None:
+    with ScriptedServer(repeat(text("ok"))) as server:
         first, second = (wire.make(server.url, KEY) for _ in range(2))
         client = await first.ready()
         assert await second.ready() is client
@@ -201,9 +191,6 @@ def test_ports_that_are_alike_share_a_client_until_the_last_one_leaves(wire: Wir
         assert client.is_closed()
         assert await first.ready() is not client
         await first.aclose()
-
-    with ScriptedServer(repeat(text("ok"))) as server:
-        asyncio.run(play(server))
 
 
 OTHERS: list[Callable[[str, pytest.MonkeyPatch], Any]] = [
@@ -217,39 +204,19 @@ OTHERS: list[Callable[[str, pytest.MonkeyPatch], Any]] = [
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=["key", "address", "headers", "timeout", "proxy", "account"])
-def test_what_is_made_of_other_things_is_shared_with_nobody(
+async def test_what_is_made_of_other_things_is_shared_with_nobody(
     other: Callable[[str, pytest.MonkeyPatch], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def play() -> None:
-        one = CHAT.make("http://127.0.0.1:9/v1", KEY)
-        client = await one.ready()
-        two = other("http://127.0.0.1:9/v1", monkeypatch)
-        assert await two.ready() is not client
-        await one.aclose()
-        await two.aclose()
-
-    asyncio.run(play())
+    one = CHAT.make("http://127.0.0.1:9/v1", KEY)
+    client = await one.ready()
+    two = other("http://127.0.0.1:9/v1", monkeypatch)
+    assert await two.ready() is not client
+    await one.aclose()
+    await two.aclose()
 
 
-def test_a_port_that_is_rebuilt_leaves_the_client_to_the_others() -> None:
-    async def play() -> None:
-        shaken, steady, late = (CHAT.make("http://127.0.0.1:9/v1", KEY) for _ in range(3))
-        client = await shaken.ready()
-        assert await steady.ready() is client
-        await shaken.rebuild()
-        assert not client.is_closed()
-        assert await late.ready() is not client
-        assert await shaken.ready() is await late.ready()
-        assert await steady.ready() is client
-        for port in (shaken, steady, late):
-            await port.aclose()
-        assert client.is_closed()
-
-    asyncio.run(play())
-
-
-def test_nothing_that_a_server_had_one_port_remember_is_told_by_it_or_another() -> None:
-    async def play(server: Keeper) -> None:
+async def test_nothing_that_a_server_had_one_port_remember_is_told_by_it_or_another() -> None:
+    with Keeper(secure=False).serving() as server:
         ports = [CHAT.make(server.url, KEY) for _ in range(3)]
         for port in (*ports, ports[0]):
             await ask(port)
@@ -257,21 +224,15 @@ def test_nothing_that_a_server_had_one_port_remember_is_told_by_it_or_another() 
         for port in ports:
             await port.aclose()
 
-    with Keeper(secure=False).serving() as server:
-        asyncio.run(play(server))
 
-
-def test_a_client_that_nobody_has_any_more_is_forgotten() -> None:
-    async def play() -> None:
-        port = CHAT.make("http://127.0.0.1:9/v1", KEY)
-        await port.ready()
-        mine = [key for key in CLIENTS if key[0] is asyncio.get_running_loop()]  # type: ignore[index]
-        assert len(mine) == 1
-        del port
-        gc.collect()
-        assert mine[0] not in CLIENTS
-
-    asyncio.run(play())
+async def test_a_client_that_nobody_has_any_more_is_forgotten() -> None:
+    port = CHAT.make("http://127.0.0.1:9/v1", KEY)
+    await port.ready()
+    mine = [key for key in CLIENTS if key[0] is asyncio.get_running_loop()]  # type: ignore[index]
+    assert len(mine) == 1
+    del port
+    gc.collect()
+    assert mine[0] not in CLIENTS
 
 
 def test_another_loop_has_a_client_of_its_own() -> None:
@@ -283,8 +244,8 @@ def test_another_loop_has_a_client_of_its_own() -> None:
     assert asyncio.run(play()) is not asyncio.run(play())
 
 
-def test_a_key_that_is_changed_goes_out_with_the_next_request() -> None:
-    async def play(server: ScriptedServer) -> None:
+async def test_a_key_that_is_changed_goes_out_with_the_next_request() -> None:
+    with ScriptedServer(repeat(text("ok"))) as server:
         one, two = (CHAT.make(server.url, KEY) for _ in range(2))
         await one.call(CHAT.request(), Seen())
         two.use_key("sk-other")
@@ -295,12 +256,8 @@ def test_a_key_that_is_changed_goes_out_with_the_next_request() -> None:
         await one.aclose()
         await two.aclose()
 
-    with ScriptedServer(repeat(text("ok"))) as server:
-        asyncio.run(play(server))
-
 
 NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
-over_both = pytest.mark.parametrize("secure", [True, False], ids=["TLS", "plain"])
 
 
 @pytest.fixture(autouse=True)

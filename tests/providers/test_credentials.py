@@ -81,7 +81,7 @@ def test_without_another_key_there_is_no_rotation() -> None:
 
 
 @pytest.mark.behaviour("ERR-07")
-def test_async_sources_and_refreshes_are_bounded_by_turn() -> None:
+async def test_async_sources_and_refreshes_are_bounded_by_turn() -> None:
     class Source:
         renewed = 0
 
@@ -92,19 +92,16 @@ def test_async_sources_and_refreshes_are_bounded_by_turn() -> None:
             self.renewed += 1
             return True
 
-    async def scenario() -> None:
-        pool = KeyPool(Source(), Credential())
-        assert pool.possible_rekeys == 2
-        pool.new_turn(0)
-        for number in (1, 2):
-            assert pool.refreshable()
-            assert await pool.refresh() == ""
-            assert await pool.key() == f"key-{number}"
-        assert not pool.refreshable()
-        pool.new_turn(1)
+    pool = KeyPool(Source(), Credential())
+    assert pool.possible_rekeys == 2
+    pool.new_turn(0)
+    for number in (1, 2):
         assert pool.refreshable()
-
-    asyncio.run(scenario())
+        assert await pool.refresh() == ""
+        assert await pool.key() == f"key-{number}"
+    assert not pool.refreshable()
+    pool.new_turn(1)
+    assert pool.refreshable()
 
 
 def test_a_refresh_that_raises_says_why() -> None:

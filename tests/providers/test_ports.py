@@ -274,28 +274,25 @@ def test_a_call_that_failed_before_its_request_left_says_so(
     assert (failure.exception, failure.sent) == ("TimeoutError", False)
 
 
-def test_a_call_that_is_cancelled_before_its_request_left_says_so(
+async def test_a_call_that_is_cancelled_before_its_request_left_says_so(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def play() -> None:
-        waiting, seen = asyncio.Event(), Seen()
-        loop = asyncio.get_running_loop()
-        with deaf_proxy(lambda: loop.call_soon_threadsafe(waiting.set), monkeypatch):
-            port = wire.make(BEHIND, KEY)
-            task = asyncio.ensure_future(port.call(wire.request(), seen))
-            await waiting.wait()
-            assert not seen.never_left
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert seen.never_left
-            await port.aclose()
-
-    asyncio.run(play())
+    waiting, seen = asyncio.Event(), Seen()
+    loop = asyncio.get_running_loop()
+    with deaf_proxy(lambda: loop.call_soon_threadsafe(waiting.set), monkeypatch):
+        port = wire.make(BEHIND, KEY)
+        task = asyncio.ensure_future(port.call(wire.request(), seen))
+        await waiting.wait()
+        assert not seen.never_left
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert seen.never_left
+        await port.aclose()
 
 
-def test_each_of_two_calls_at_once_knows_whether_its_own_request_left(wire: Wire) -> None:
-    async def play(server: ScriptedServer) -> None:
+async def test_each_of_two_calls_at_once_knows_whether_its_own_request_left(wire: Wire) -> None:
+    with ScriptedServer([silence("connect")]) as server:
         port, left, held_back = wire.make(server.url, KEY), Seen(), Seen()
         first = asyncio.ensure_future(port.call(wire.request(), left))
         await until_so(lambda: server.completions == 1)
@@ -306,9 +303,6 @@ def test_each_of_two_calls_at_once_knows_whether_its_own_request_left(wire: Wire
         await asyncio.wait({first, second})
         assert (left.never_left, held_back.never_left) == (False, True)
         await port.aclose()
-
-    with ScriptedServer([silence("connect")]) as server:
-        asyncio.run(play(server))
     assert server.completions == 1
 
 
@@ -326,8 +320,8 @@ def test_the_limit_on_a_gap(wire: Wire) -> None:
 @pytest.mark.parametrize(
     "script", [silence("connect"), silence(), silence("words"), slow("a slow answer", 5)]
 )
-def test_cancelling_closes_the_connection(wire: Wire, script: Reply) -> None:
-    async def play(server: ScriptedServer) -> None:
+async def test_cancelling_closes_the_connection(wire: Wire, script: Reply) -> None:
+    with ScriptedServer([script]) as server:
         port, seen = wire.make(server.url, KEY), Seen()
         task = asyncio.ensure_future(port.call(wire.request(), seen))
         await until_so(lambda: server.completions == 1)
@@ -338,23 +332,16 @@ def test_cancelling_closes_the_connection(wire: Wire, script: Reply) -> None:
         await until_so(lambda: server.closed_early == 1)
         await port.aclose()
 
-    with ScriptedServer([script]) as server:
-        asyncio.run(play(server))
-
 
 @pytest.mark.behaviour("FSM-12", "MODE-02")
 @pytest.mark.parametrize("times", [1, 300_000])
-def test_the_bytes_of_the_body_go_out_as_they_are(wire: Wire, times: int) -> None:
+async def test_the_bytes_of_the_body_go_out_as_they_are(wire: Wire, times: int) -> None:
     said = "Grüße 🙂" * times
     body = f'{{"stream":true,  "{wire.rows}":[{{"role":"user","content":"{said}"}}]}}'.encode()
-
-    async def play(server: ScriptedServer) -> None:
+    with ScriptedServer([text("hi")]) as server:
         port = wire.make(server.url, KEY)
         await port.call(ModelRequest(body), Seen())
         await port.aclose()
-
-    with ScriptedServer([text("hi")]) as server:
-        asyncio.run(play(server))
     received = server.requests[0]
     assert received.raw == body
     assert received.path == wire.path
@@ -363,8 +350,8 @@ def test_the_bytes_of_the_body_go_out_as_they_are(wire: Wire, times: int) -> Non
 
 
 @pytest.mark.behaviour("TR-02b")
-def test_keys_change_connections_stay_and_can_be_rebuilt(wire: Wire) -> None:
-    async def play(server: ScriptedServer) -> None:
+async def test_keys_change_connections_stay_and_can_be_rebuilt(wire: Wire) -> None:
+    with ScriptedServer([text("a"), text("b"), text("c")]) as server:
         port = wire.make(server.url)
         await port.call(wire.request(), Seen())
         port.use_key("sk-second-key")
@@ -375,9 +362,6 @@ def test_keys_change_connections_stay_and_can_be_rebuilt(wire: Wire) -> None:
         await port.call(wire.request(), Seen())
         await port.aclose()
         await port.aclose()
-
-    with ScriptedServer([text("a"), text("b"), text("c")]) as server:
-        asyncio.run(play(server))
     sent = [received.headers[wire.auth] for received in server.requests]
     assert sent == [f"{wire.bearer}{key}" for key in ("none", "sk-second-key", "sk-second-key")]
 
@@ -423,20 +407,16 @@ def test_the_headers_of_a_limit_that_is_used_up_say_how_long_to_wait(wire: Wire)
 
 
 @pytest.mark.behaviour("CALL-23")
-def test_little_that_is_left_of_a_limit_is_said_once_until_there_is_more(wire: Wire) -> None:
+async def test_little_that_is_left_of_a_limit_is_said_once_until_there_is_more(wire: Wire) -> None:
     limit, seen = wire.rate.replace("remaining", "limit"), Seen()
     replies = [
         replace(text("ok"), headers={wire.rate.title(): str(left), limit.title(): "500"})
         for left in (90, 9, 8, 90, 7)
     ]
-
-    async def play(server: ScriptedServer) -> None:
+    with ScriptedServer(replies) as server:
         port = wire.make(server.url, KEY)
         for _ in replies:
             assert isinstance(await port.call(wire.request(), seen), ModelReply)
         await port.aclose()
-
-    with ScriptedServer(replies) as server:
-        asyncio.run(play(server))
     assert [line.partition(" left")[0].rpartition(": ")[2].split()[0] for line in seen.notices] == ["9", "7"]
     assert "of 500" in seen.notices[0]

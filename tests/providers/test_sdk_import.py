@@ -57,8 +57,8 @@ def test_loops_of_different_threads_share_one_import() -> None:
     assert len({id(module) for module in found}) == 1
 
 
-def test_a_waiter_that_is_cancelled_leaves_the_import_to_the_others() -> None:
-    async def play(gate: SlowImport) -> ModuleType:
+async def test_a_waiter_that_is_cancelled_leaves_the_import_to_the_others() -> None:
+    with SlowImport("slow_left") as gate:
         waiters = [asyncio.ensure_future(sdk_module("slow_left")) for _ in range(3)]
         ticker = Ticker()
         await until_so(gate.begun.is_set, "the import")
@@ -69,10 +69,7 @@ def test_a_waiter_that_is_cancelled_leaves_the_import_to_the_others() -> None:
         ticker.stop()
         assert waiters[0].cancelled()
         assert waiters[1].result() is waiters[2].result()
-        return waiters[1].result()
-
-    with SlowImport("slow_left") as gate:
-        assert asyncio.run(play(gate)).__name__ == "slow_left"
+        assert waiters[1].result().__name__ == "slow_left"
     assert gate.opened == [True]
 
 
@@ -86,10 +83,12 @@ def test_a_module_that_is_there_costs_no_change_of_thread() -> None:
 
 
 @pytest.mark.parametrize("error", [OSError("disk gone"), ModuleNotFoundError("no httpx3"), SystemExit(3)])
-def test_an_import_that_fails_is_told_to_all_who_wait_and_can_be_tried_again(error: BaseException) -> None:
+async def test_an_import_that_fails_is_told_to_all_who_wait_and_can_be_tried_again(
+    error: BaseException,
+) -> None:
     name = f"slow_{type(error).__name__.lower()}"
-
-    async def play(gate: SlowImport) -> None:
+    with SlowImport(name) as gate:
+        gate.raises.append(error)
         waiters = [asyncio.ensure_future(sdk_module(name)) for _ in range(2)]
         await until_so(gate.begun.is_set, "the import")
         gate.go.set()
@@ -98,10 +97,6 @@ def test_an_import_that_fails_is_told_to_all_who_wait_and_can_be_tried_again(err
         assert [str(failure) for failure in failures] == [said, said]
         assert {type(failure) for failure in failures} == {ImportError}
         assert (await sdk_module(name)).__name__ == name
-
-    with SlowImport(name) as gate:
-        gate.raises.append(error)
-        asyncio.run(play(gate))
     assert gate.opened == [True, True]
 
 

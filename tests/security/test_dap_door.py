@@ -78,8 +78,7 @@ def used(address: Any, token: str) -> None:
     with editor(address) as one:
         one.begin(task="go", stopOnEntry=True, **({"token": token} if token else {}))
         one.stopped()
-        one.ask("continue", threadId=1)
-        one.event("terminated")
+        one.ends()
         one.ask("disconnect")
 
 

@@ -1,21 +1,32 @@
-"""Threat: a key of a shape that nobody knows, which the agent itself uses, in what a tool found. It is known by
-its value, and is in nothing that leaves the process or its store."""
+"""Threat: a key in what a tool found. One of a known shape is hidden in all that is shown, logged and exported; one
+that the agent itself uses is known by its value."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fsm_agent import Agent
 from fsm_agent.cli import main
 from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.providers.config_file import config_of
 from fsm_agent.sessions.store import store_for
-from fsm_agent.support.redaction import KEYS, keep_secret, mask, mask_json, secrets_among
+from fsm_agent.support.redaction import (
+    KEYS,
+    SECRET_SHAPES,
+    SecretShape,
+    keep_secret,
+    mask,
+    mask_json,
+    secrets_among,
+)
 from fsm_agent.telemetry import conventions
 from fsm_agent.testing import ScriptedServer, call, status, text, tools
 from tests.helpers.harness import echo
@@ -149,3 +160,63 @@ def test_the_pages_export_does_not_hold_it(tmp_path: Path) -> None:
     debugged = DebugSession(store)
     assert KEY not in debugged.export(turn)
     assert KEY not in debugged.test(turn)
+
+
+ROOT = Path(__file__).parents[2]
+each = pytest.mark.parametrize("shape", SECRET_SHAPES, ids=lambda shape: shape.name)
+
+
+def parts(shape: SecretShape) -> tuple[str, str, str]:
+    found = re.fullmatch("(.*)⟨(.*)⟩(.*)", shape.example, re.DOTALL)
+    assert found is not None
+    return found[1], found[2], found[3]
+
+
+@each
+def test_a_secret_is_hidden_and_the_text_around_it_stays(shape: SecretShape) -> None:
+    before, secret, after = parts(shape)
+    assert mask(f"see: {before}{secret}{after} there") == f"see: {before}***{after} there"
+    assert mask_json({"a": [before + secret + after]}) == {"a": [f"{before}***{after}"]}
+    assert any(sign in (before + secret + after).lower() for sign in shape.signs)
+
+
+@each
+def test_ordinary_text_stays(shape: SecretShape) -> None:
+    assert mask(shape.ordinary) == shape.ordinary
+
+
+@each
+def test_each_row_is_needed(shape: SecretShape) -> None:
+    """By itself it hides its example, and no other row does."""
+    before, secret, after = parts(shape)
+    hides = [one.name for one in SECRET_SHAPES if one.compiled.search(before + secret + after)]
+    assert hides == [shape.name]
+
+
+def test_what_is_ordinary_for_one_is_so_for_all() -> None:
+    for shape in SECRET_SHAPES:
+        assert [one.name for one in SECRET_SHAPES if one.compiled.search(shape.ordinary)] == []
+
+
+@pytest.mark.slow
+def test_our_own_code_stays_but_for_its_examples() -> None:
+    """As a sample of ordinary code: what is hidden in it can be counted."""
+    hidden = [
+        (path.name, shape.name)
+        for path in sorted((ROOT / "fsm_agent").rglob("*.py"))
+        if path.name != "secret_shapes.py"
+        for shape in SECRET_SHAPES
+        if shape.compiled.search(path.read_text(encoding="utf-8"))
+    ]
+    assert hidden == []
+
+
+def test_json_in_json_is_still_json() -> None:
+    inner = json.dumps({"password": 'ab"cd\\ef', "n": 1})
+    assert json.loads(mask(inner)) == {"password": "***", "n": 1}
+
+
+@given(st.text(max_size=200))
+def test_hiding_twice_changes_nothing(text: str) -> None:
+    once = mask(text)
+    assert mask(once) == once

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fsm_agent.approvals.programs import names
 from fsm_agent.approvals.rules import Grants
 from fsm_agent.conversation.effects import AskApproval, RunTool
 from fsm_agent.sessions.store import Store
@@ -22,7 +23,17 @@ from fsm_agent.sessions.store.transfer.export import export_session
 from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.testing import ScriptedModel, call, repeat, tools
 from tests.security.test_authority import ALL as CALLS
-from tests.security.test_authority import DROP, Desk, Line, effects, in_file, leaves, put, specs, unfinished
+from tests.security.test_authority import (
+    ATTACKS,
+    Desk,
+    Line,
+    effects,
+    in_file,
+    nothing,
+    only_reads,
+    specs,
+    unfinished,
+)
 from tests.security.test_rules_read_anew import is_of, left_at
 
 Lines = list[Line]
@@ -30,53 +41,38 @@ CHANGES = {"danger", "note", "page"}
 """Tools that do more than read on this machine: a turn from a file asks about them."""
 MOST = 4
 """Iterations that the agent allows."""
-WORDS = frozenset(
-    [
-        "approval",
-        "effect",
-        "safety",
-        "attended",
-        "granted",
-        "scope",
-        "status",
-        "reply",
-        "policy",
-        "allow",
-        "deny",
-        "bypass",
-        "imported",
-        "owner",
-        "epoch",
-        "deferred",
-        "external",
-        "concurrency",
-        "path_arguments",
-        "pattern",
-        "limits",
-        "iterations",
-        "free_rounds",
-        "max_iterations",
-        "budget",
-        "answers",
-        "entries",
-        "results",
-        "origin",
-        "kind",
-        "name",
-        "type",
-        "state",
-        "tools",
-        "has_memory",
-        "has_engine",
-        "auxiliary",
-        "runtime",
-        "workdir",
-        "call_id",
-        "arguments",
-    ]
+WORDS = names(
+    "approval effect safety attended granted scope status reply policy allow deny bypass imported owner epoch"
+    " deferred external concurrency path_arguments pattern limits iterations free_rounds max_iterations budget"
+    " answers entries results origin kind name type state tools has_memory has_engine auxiliary runtime workdir"
+    " call_id arguments"
 )
 """Names in a file that sound as if they could give a right."""
 YES = {"is": "Approval", "granted": True, "scope": "always"}
+DROP = object()
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The place of each part of a JSON value."""
+    found = [path] if path else []
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [*found, *(one for key, under in inner for one in leaves(under, (*path, key)))]
+
+
+def at(value: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        value = value[key]
+    return value
+
+
+def put(value: Any, path: tuple[Any, ...], new: Any) -> None:
+    inner = at(value, path[:-1])
+    if new is DROP:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = new
+
+
 VALUES: tuple[Any, ...] = (
     DROP, None, True, False, 0, -1, 10**6, "", "never", "allow", "always", "pure", "idempotent", "danger", "look", "done",
     "in_flight", "AskApproval", "RunTool", "Approval", [], {}, ["*"], YES, {"danger": "allow", "note": "allow"},
@@ -122,16 +118,6 @@ FILES = (about_to_ask, was_approved, has_run, is_a_fork)
 def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     turn, lines = request.param(tmp_path_factory.mktemp("stored"))
     return turn, json.dumps(lines)
-
-
-def nothing(lines: Lines) -> None:
-    """As it was exported."""
-
-
-def all_tools_are_harmless(lines: Lines) -> None:
-    for spec in specs(lines):
-        spec.pop("approval", None)
-        spec |= {"effect": "pure", "concurrency": "parallel"}
 
 
 def all_tools_have_another_name(lines: Lines) -> None:
@@ -191,7 +177,7 @@ def it_has_more_of_everything(lines: Lines) -> None:
         if line["kind"] == "turn":
             line["settings"] |= {"max_iterations": 10**6}
         for path in leaves(line):
-            if "limits" in path[:-1] and isinstance(_at(line, path), int):
+            if "limits" in path[:-1] and isinstance(at(line, path), int):
                 put(line, path, 10**6)
 
 
@@ -206,16 +192,10 @@ def it_brings_lines_of_other_tables(lines: Lines) -> None:
 
 
 MUTATIONS: tuple[Callable[[Lines], None], ...] = (
-    nothing, all_tools_are_harmless, all_tools_have_another_name, only_the_specs_have_another_name, every_answer_was_yes,
+    nothing, only_reads, all_tools_have_another_name, only_the_specs_have_another_name, every_answer_was_yes,
     every_call_was_reading, all_answers_of_the_fork_are_yes, it_brings_its_own_rules, it_has_more_of_everything,
     it_brings_lines_of_other_tables,
 )  # fmt: skip
-
-
-def _at(value: Any, path: tuple[Any, ...]) -> Any:
-    for key in path:
-        value = value[key]
-    return value
 
 
 class Nobody:
@@ -331,7 +311,7 @@ def test_no_word_that_sounds_like_a_right_gives_one(stored: tuple[str, str], dat
 @given(data=st.data())
 def test_nor_do_several_changes_together(stored: tuple[str, str], data: st.DataObject) -> None:
     lines = json.loads(stored[1])
-    for mutation in data.draw(st.lists(st.sampled_from(MUTATIONS), max_size=3)):
+    for mutation in data.draw(st.lists(st.sampled_from([*MUTATIONS, *ATTACKS]), max_size=3)):
         mutation(lines)
     lines = json.loads(json.dumps(lines))  # nothing in it is shared with the mutations
     for path in data.draw(st.lists(st.sampled_from(places(lines)), max_size=5)):

@@ -19,8 +19,7 @@ from fsm_agent.testing import call, text, tools
 from tests.crash.waiting import SESSION, agent_of
 from tests.helpers.sample import sampled
 from tests.security.test_authority import Desk
-from tests.sessions.test_kill_matrix import SIGKILL, all_points, run
-from tests.sessions.test_killed_while_waiting import killed, told
+from tests.sessions.test_kill_matrix import SIGKILL, all_points, killed, run, told
 
 
 def left_at(
@@ -273,20 +272,24 @@ def test_the_model_is_offered_the_tools_that_there_are_now(tmp_path: Path) -> No
     assert [one["function"]["name"] for one in body["tools"]] == ["brand_new"]
 
 
-def test_no_call_is_performed_that_nobody_was_asked_about(tmp_path: Path) -> None:
+async def test_no_call_is_performed_that_nobody_was_asked_about(tmp_path: Path) -> None:
     """The last door: whatever makes a turn run a call that needs a yes, only one of this process opens it."""
     desk = Desk(tmp_path, answer="once")
     turn = desk.agent.start("go")
     perform = turn._runner.perform
-
-    async def tried() -> list[str]:
-        await perform(OpenTurn())
-        named = (("c1", "danger"), ("c2", "note"), ("c3", "unheard_of"))
-        asked = [RunTool(call_id, name, {}, 5.0) for call_id, name in named]
-        said = [(await perform(one)).status for one in asked]
-        assert await perform(AskApproval("c1", "danger", {})) == Approval(True)
-        others = [RunTool("c1", "danger", {"name": "other"}, 5.0), RunTool("c9", "danger", {}, 5.0)]
-        more = [*others, asked[0], asked[0]]  # one yes is for one call
-        return [*said, *[(await perform(one)).status for one in more]]
-
-    assert asyncio.run(tried()) == ["denied", "ok", "denied", "denied", "denied", "ok", "denied"]
+    await perform(OpenTurn())
+    named = (("c1", "danger"), ("c2", "note"), ("c3", "unheard_of"))
+    asked = [RunTool(call_id, name, {}, 5.0) for call_id, name in named]
+    said = [(await perform(one)).status for one in asked]
+    assert await perform(AskApproval("c1", "danger", {})) == Approval(True)
+    others = [RunTool("c1", "danger", {"name": "other"}, 5.0), RunTool("c9", "danger", {}, 5.0)]
+    more = [*others, asked[0], asked[0]]  # one yes is for one call
+    assert [*said, *[(await perform(one)).status for one in more]] == [
+        "denied",
+        "ok",
+        "denied",
+        "denied",
+        "denied",
+        "ok",
+        "denied",
+    ]

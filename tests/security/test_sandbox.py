@@ -183,32 +183,29 @@ def test_much_output_is_cut(scene: Scene) -> None:
     assert told.endswith("the end")
 
 
-def test_a_command_that_takes_too_long_may_put_things_in_order_and_is_killed(scene: Scene) -> None:
+@pytest.mark.parametrize(
+    ("trap", "says"),
+    [
+        ("echo in order; exit 5", r"Killed after 60 seconds, .*\nearly\n(Terminated\n)?in order"),
+        ("", "Killed after 60 seconds.*"),
+    ],
+    ids=["puts things in order", "stubborn"],
+)
+def test_a_command_that_takes_too_long_is_killed(scene: Scene, trap: str, says: str) -> None:
     waits = "echo early; echo > begun; while :; do sleep 0.02; done"
-    told = scene.late("terminal", command=f"trap 'echo in order; exit 5' TERM; {scene.stay} & {waits}")
-    assert re.fullmatch(r"Killed after 60 seconds, .*\nearly\n(Terminated\n)?in order", told, re.DOTALL)
+    told = scene.late("terminal", command=f"trap '{trap}' TERM; {scene.stay} & {waits}")
+    assert re.fullmatch(says, told, re.DOTALL)
     until(lambda: not scene.left())
 
 
-def test_a_stubborn_command_is_killed(scene: Scene) -> None:
-    waits = "echo > begun; while :; do sleep 0.02; done"
-    told = scene.late("terminal", command=f"trap '' TERM; {scene.stay} & {waits}")
-    assert told.startswith("Killed after 60 seconds")
-    until(lambda: not scene.left())
-
-
-def test_an_interrupt_ends_it(scene: Scene) -> None:
+async def test_an_interrupt_ends_it(scene: Scene) -> None:
     runner = scene.runner()
-
-    async def interrupted() -> ToolOutcome:
-        stop = asyncio.Event()
-        request = RunTool("1", "terminal", {"command": f"echo > begun; {scene.stay}"}, 2 * PATIENCE)
-        running = asyncio.ensure_future(runner.run(request, stop))
-        await asyncio.to_thread(until, (scene.work / "begun").exists)
-        stop.set()
-        return await running
-
-    assert asyncio.run(interrupted()).status == "unknown"
+    stop = asyncio.Event()
+    request = RunTool("1", "terminal", {"command": f"echo > begun; {scene.stay}"}, 2 * PATIENCE)
+    running = asyncio.ensure_future(runner.run(request, stop))
+    await asyncio.to_thread(until, (scene.work / "begun").exists)
+    stop.set()
+    assert (await running).status == "unknown"
     until(lambda: not scene.left())
 
 

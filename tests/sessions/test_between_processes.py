@@ -48,22 +48,18 @@ def says_meanwhile(home: Path) -> None:
 # A copy is believed only as long as nobody changed the session
 
 
-def test_who_was_refused_and_tries_again_begins_with_what_was_said_meanwhile(home: Path) -> None:
+async def test_who_was_refused_and_tries_again_begins_with_what_was_said_meanwhile(home: Path) -> None:
     """It read the session while the other one's turn ran, so its copy looks as new as the session."""
     first, second = process(home, text("one")), process(home, text("two"), text("three"))
-
-    async def scenario() -> None:
-        running = first.start("first")
-        await moves(running, 1)
-        for _ in range(3):
-            with pytest.raises(SessionBusy):
-                await second.arun("second")
-        await running.arun()
-        result = await second.arun("second")
-        assert (result.completed, result.stored) == (True, True)
-        await second.arun("third")
-
-    asyncio.run(scenario())
+    running = first.start("first")
+    await moves(running, 1)
+    for _ in range(3):
+        with pytest.raises(SessionBusy):
+            await second.arun("second")
+    await running.arun()
+    result = await second.arun("second")
+    assert (result.completed, result.stored) == (True, True)
+    await second.arun("third")
     assert said(home) == ["first", "one", "second", "two", "third", "three"]
 
 
@@ -265,28 +261,24 @@ def by_what_was_said(body: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("stands", range(1, 25))
-def test_an_owner_that_lost_its_turn_writes_nothing_and_runs_nothing(home: Path, stands: int) -> None:
+async def test_an_owner_that_lost_its_turn_writes_nothing_and_runs_nothing(home: Path, stands: int) -> None:
     """Wherever it stands when another one takes the turn over and brings it to its end."""
     put, keys = unsafe_tool()
-
-    async def scenario() -> None:
-        store = Store(home)
-        turn = process(home, repeat(by_what_was_said), store=store, tools=[put]).start("go")
-        for _ in range(stands):
-            await turn.step_into()
-        await store.written(lambda c: None)
-        declared_dead(store)
-        result = await process(home, repeat(by_what_was_said), tools=[put]).resume(turn.id).arun()
-        assert result.final_response == "done"
-        before, ran = dumped(home), list(keys)
-        with pytest.raises(OwnershipLost, match="was taken over by another process"):
-            await turn.arun()
-        await store.written(lambda c: None)
-        assert dumped(home) == before
-        assert keys == ran
-        assert len(ran) <= 1
-
-    asyncio.run(scenario())
+    store = Store(home)
+    turn = process(home, repeat(by_what_was_said), store=store, tools=[put]).start("go")
+    for _ in range(stands):
+        await turn.step_into()
+    await store.written(lambda c: None)
+    declared_dead(store)
+    result = await process(home, repeat(by_what_was_said), tools=[put]).resume(turn.id).arun()
+    assert result.final_response == "done"
+    before, ran = dumped(home), list(keys)
+    with pytest.raises(OwnershipLost, match="was taken over by another process"):
+        await turn.arun()
+    await store.written(lambda c: None)
+    assert dumped(home) == before
+    assert keys == ran
+    assert len(ran) <= 1
 
 
 def dumped(home: Path) -> tuple[Any, ...]:
@@ -298,99 +290,83 @@ def dumped(home: Path) -> tuple[Any, ...]:
         return tuple(tuple(sorted(map(repr, c.execute(f"SELECT {what}").fetchall()))) for what in asked)
 
 
-def test_who_lets_go_frees_only_what_it_holds(home: Path) -> None:
-    async def scenario() -> None:
-        store = Store(home)
-        turn = process(home, text("one"), store=store).start("first")
-        await moves(turn, 1)
-        declared_dead(store)
-        new = process(home, text("two")).resume(turn.id)
-        await moves(new, 1)
-        store.let_go(turn.id, 1)
-        await store.written(lambda c: None)
-        with pytest.raises(SessionBusy):
-            await process(home, text("x")).arun("third")
-        await new.arun()
-
-    asyncio.run(scenario())
+async def test_who_lets_go_frees_only_what_it_holds(home: Path) -> None:
+    store = Store(home)
+    turn = process(home, text("one"), store=store).start("first")
+    await moves(turn, 1)
+    declared_dead(store)
+    new = process(home, text("two")).resume(turn.id)
+    await moves(new, 1)
+    store.let_go(turn.id, 1)
+    await store.written(lambda c: None)
+    with pytest.raises(SessionBusy):
+        await process(home, text("x")).arun("third")
+    await new.arun()
 
 
-def test_a_turn_is_claimed_before_it_is_read(home: Path) -> None:
+async def test_a_turn_is_claimed_before_it_is_read(home: Path) -> None:
     """What its owner wrote between the look and the claim is known: a tool that ran then is not run a second
     time."""
     put, keys = unsafe_tool()
-
-    async def scenario() -> Any:
-        store, asks = Store(home), tools(call("put", {"key": "a"}, "c1"))
-        turn = process(home, asks, text("unused"), store=store, tools=[put]).start("go")
-        await moves(turn, 3)
-        assert turn.state == "ExecuteTools"
-        declared_dead(store)
-        resumed = process(home, text("done"), tools=[put]).resume(turn.id)
-        while not keys:
-            await turn.step_into()
-        await store.written(lambda c: None)
-        return await resumed.arun()
-
-    result = asyncio.run(scenario())
+    store, asks = Store(home), tools(call("put", {"key": "a"}, "c1"))
+    turn = process(home, asks, text("unused"), store=store, tools=[put]).start("go")
+    await moves(turn, 3)
+    assert turn.state == "ExecuteTools"
+    declared_dead(store)
+    resumed = process(home, text("done"), tools=[put]).resume(turn.id)
+    while not keys:
+        await turn.step_into()
+    await store.written(lambda c: None)
+    result = await resumed.arun()
     assert keys == ["a"]
     assert result.final_response == "done"
     assert contents(row for row in result.messages if row["role"] == "tool") == ["put a"]
 
 
-def test_of_two_that_resume_one_goes_on(home: Path) -> None:
-    async def scenario() -> None:
-        store = Store(home)
-        turn = process(home, text("unused"), store=store).start("first")
-        await moves(turn, 1)
-        declared_dead(store)
-        one, two = (process(home, text("done")).resume(turn.id) for _ in range(2))
-        await moves(one, 1)
-        with pytest.raises(SessionBusy, match="is running in process"):
-            await two.arun()
-        await one.arun()
-        with pytest.raises(ConfigError, match="nothing to resume: the turn ended with text_response"):
-            await two.arun()
-
-    asyncio.run(scenario())
+async def test_of_two_that_resume_one_goes_on(home: Path) -> None:
+    store = Store(home)
+    turn = process(home, text("unused"), store=store).start("first")
+    await moves(turn, 1)
+    declared_dead(store)
+    one, two = (process(home, text("done")).resume(turn.id) for _ in range(2))
+    await moves(one, 1)
+    with pytest.raises(SessionBusy, match="is running in process"):
+        await two.arun()
+    await one.arun()
+    with pytest.raises(ConfigError, match="nothing to resume: the turn ended with text_response"):
+        await two.arun()
 
 
-def test_a_turn_that_is_resumed_in_its_own_process_stops_the_older_one(home: Path) -> None:
-    async def scenario() -> None:
-        one = process(home, text("done"))
-        older = one.start("first")
-        await moves(older, 2)
-        newer = one.resume(older.id)
-        await moves(newer, 1)
-        with pytest.raises(JournalError, match="was taken over in this process; this one stops here"):
-            await older.step()
-        assert (await newer.arun()).final_response == "done"
-
-    asyncio.run(scenario())
+async def test_a_turn_that_is_resumed_in_its_own_process_stops_the_older_one(home: Path) -> None:
+    one = process(home, text("done"))
+    older = one.start("first")
+    await moves(older, 2)
+    newer = one.resume(older.id)
+    await moves(newer, 1)
+    with pytest.raises(JournalError, match="was taken over in this process; this one stops here"):
+        await older.step()
+    assert (await newer.arun()).final_response == "done"
     assert said(home) == ["first", "done"]
 
 
-def test_a_turn_is_not_resumed_while_its_own_process_makes_a_step(home: Path) -> None:
-    async def scenario() -> None:
-        asked, go = asyncio.Event(), asyncio.Event()
+async def test_a_turn_is_not_resumed_while_its_own_process_makes_a_step(home: Path) -> None:
+    asked, go = asyncio.Event(), asyncio.Event()
 
-        @tool(effect="pure")
-        async def wait() -> str:
-            """Wait."""
-            asked.set()
-            await go.wait()
-            return "waited"
+    @tool(effect="pure")
+    async def wait() -> str:
+        """Wait."""
+        asked.set()
+        await go.wait()
+        return "waited"
 
-        one = process(home, tools(call("wait", {}, "c1")), text("done"), tools=[wait])
-        turn = one.start("first")
-        running = asyncio.ensure_future(turn.arun())
-        await asked.wait()
-        with pytest.raises(SessionBusy, match="is still running"):
-            one.resume(turn.id)
-        go.set()
-        assert (await running).final_response == "done"
-
-    asyncio.run(scenario())
+    one = process(home, tools(call("wait", {}, "c1")), text("done"), tools=[wait])
+    turn = one.start("first")
+    running = asyncio.ensure_future(turn.arun())
+    await asked.wait()
+    with pytest.raises(SessionBusy, match="is still running"):
+        one.resume(turn.id)
+    go.set()
+    assert (await running).final_response == "done"
 
 
 # A line of sessions has no limit

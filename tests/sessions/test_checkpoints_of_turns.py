@@ -16,9 +16,9 @@ from fsm_agent.conversation.effects import KeepFiles, RunTool
 from fsm_agent.fsm.journal import Exchange
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import call, text, tools
+from tests.helpers.command_line import Cli
 from tests.helpers.store_homes import agent
 
-Cli = Callable[..., tuple[int, str, str]]
 READ = tools(call("read_file", {"path": "a.txt"}))
 FIRST = tools(call("write_file", {"path": "a.txt", "content": "two\n"}))
 SECOND = tools(call("write_file", {"path": "new.txt", "content": "new\n"}))

@@ -65,36 +65,30 @@ def test_the_row_that_paid_for_a_request_is_on_disk_before_it_leaves(tmp_path: P
     assert paid == [1, 2, 3, 4]
 
 
-def test_each_move_is_on_disk_for_who_steps(tmp_path: Path) -> None:
-    async def stepping() -> None:
-        turn = agent_of(tmp_path, [text("done")]).start("go")
-        while (step := await turn.step()) is not None:
-            assert on_disk(tmp_path, "SELECT seq FROM turns") == [(step.seq,)]
-
-    asyncio.run(stepping())
+async def test_each_move_is_on_disk_for_who_steps(tmp_path: Path) -> None:
+    turn = agent_of(tmp_path, [text("done")]).start("go")
+    while (step := await turn.step()) is not None:
+        assert on_disk(tmp_path, "SELECT seq FROM turns") == [(step.seq,)]
     assert on_disk(tmp_path, "SELECT outcome FROM turns") == [("completed",)]
 
 
-def test_who_stops_a_turn_leaves_all_of_it_on_disk(tmp_path: Path) -> None:
-    async def stopping() -> None:
-        reached = asyncio.Event()
+async def test_who_stops_a_turn_leaves_all_of_it_on_disk(tmp_path: Path) -> None:
+    reached = asyncio.Event()
 
-        @tool(effect="pure")
-        async def look() -> str:
-            """Look for ever."""
-            reached.set()
-            await asyncio.Event().wait()
-            return "never"
+    @tool(effect="pure")
+    async def look() -> str:
+        """Look for ever."""
+        reached.set()
+        await asyncio.Event().wait()
+        return "never"
 
-        turn = agent_of(tmp_path, [tools(call("look"))], tools=[look]).start("go")
-        running = asyncio.ensure_future(turn.arun())
-        await reached.wait()
-        assert on_disk(tmp_path, "SELECT state FROM turns") == [("CallLLM",)]
-        running.cancel()
-        await asyncio.wait({running})
-        assert on_disk(tmp_path, "SELECT state FROM turns") == [("ExecuteTools",)]
-
-    asyncio.run(stopping())
+    turn = agent_of(tmp_path, [tools(call("look"))], tools=[look]).start("go")
+    running = asyncio.ensure_future(turn.arun())
+    await reached.wait()
+    assert on_disk(tmp_path, "SELECT state FROM turns") == [("CallLLM",)]
+    running.cancel()
+    await asyncio.wait({running})
+    assert on_disk(tmp_path, "SELECT state FROM turns") == [("ExecuteTools",)]
 
 
 def agent_of(home: Path, script: object, **options: Any) -> Agent:

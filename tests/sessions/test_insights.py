@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from fsm_agent.sessions.store.reports.insights import Insights, insights
 from fsm_agent.sessions.store.reports.spending import SUMS, UsageTotals
 from fsm_agent.testing import FakeClock, ScriptedServer, blank, call, status, text, tools
 from fsm_agent_states.table import TURN
+from tests.helpers.command_line import Cli
 from tests.helpers.store_homes import agent, book, left_unfinished, look, lookup
 
-Cli = Callable[..., tuple[int, str, str]]
 DAY = 86_400
 
 
@@ -195,15 +194,14 @@ def test_a_provider_that_reports_nothing_costs_an_unknown_sum(cli: Cli, home: Pa
     out = cli("insights")[1]
     assert "unknown tokens · cost unknown · – of prompts from the cache" in out
     assert "no provider reported tokens" in out
-    assert json.loads(cli("insights", "--json")[1])["total"]["cost_usd"] is None
+    assert cli.json("insights")["total"]["cost_usd"] is None
 
 
 def test_no_turns_at_all(cli: Cli) -> None:
     code, out, err = cli("insights")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "there were no turns in the last 30 days" in err
-    code, out, _ = cli("insights", "--json")
-    assert code == 0
+    out = cli.ok("insights", "--json")
     assert json.loads(out)["overview"]["turns"] == 0
     assert cli("insights", "--days", "0")[0] == 2
 

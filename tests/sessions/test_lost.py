@@ -67,7 +67,9 @@ def test_nobody_goes_on_in_a_compaction_that_could_not_be_stored_and_is_not_want
 
 
 @pytest.mark.parametrize("resumes", ["the same process", "another one"])
-def test_a_turn_that_was_stopped_behind_its_compaction_goes_on_in_one_line(home: Path, resumes: str) -> None:
+async def test_a_turn_that_was_stopped_behind_its_compaction_goes_on_in_one_line(
+    home: Path, resumes: str
+) -> None:
     """The session has gone on as another one already, and the move that says so is not made yet: the visit
     that compacted it is run again."""
     store, stops = Store(home), list[str]()
@@ -78,20 +80,17 @@ def test_a_turn_that_was_stopped_behind_its_compaction_goes_on_in_one_line(home:
             stops.append(name)
             raise asyncio.CancelledError
 
-    async def scenario() -> Any:
-        await process(home, text("one"), store=store).arun("first", conversation_history=HISTORY)
-        one = process(home, compacts(), store=store, callbacks={"event": stopped}, **rotating)
-        turn = one.start("second")
-        with pytest.raises(asyncio.CancelledError):
-            await turn.arun()
-        assert stops
-        if resumes == "another one":
-            await store.written(lambda c: None)
-            locks_removed(home)
-            one = process(home, compacts(), **rotating)
-        return await one.resume(turn.id).arun()
-
-    result = asyncio.run(scenario())
+    await process(home, text("one"), store=store).arun("first", conversation_history=HISTORY)
+    one = process(home, compacts(), store=store, callbacks={"event": stopped}, **rotating)
+    turn = one.start("second")
+    with pytest.raises(asyncio.CancelledError):
+        await turn.arun()
+    assert stops
+    if resumes == "another one":
+        await store.written(lambda c: None)
+        locks_removed(home)
+        one = process(home, compacts(), **rotating)
+    result = await one.resume(turn.id).arun()
     assert (result.final_response, result.stored) == ("on", True)
     last = Store(home).newest("s-1")
     assert last.id == result.session_id
@@ -122,58 +121,47 @@ async def waiting_for_its_model(home: Path, store: Store) -> tuple[Any, asyncio.
 
 
 @pytest.mark.parametrize("how", ["another process has it", "somebody says so"])
-def test_a_call_of_a_model_is_ended_when_the_turn_is_lost(home: Path, how: str) -> None:
+async def test_a_call_of_a_model_is_ended_when_the_turn_is_lost(home: Path, how: str) -> None:
     """Nobody writes anything meanwhile: the loss is found out by looking, a few times a second."""
-
-    async def scenario() -> None:
-        turn, running, ended = await waiting_for_its_model(home, Store(home))
-        if how == "somebody says so":
-            turn.lose("the heartbeat was refused")
-        else:
-            assert await Store(home).claim(turn.id, 1) is not None
-        with pytest.raises(OwnershipLost, match="heartbeat" if how == "somebody says so" else "taken over"):
-            await asyncio.wait_for(running, 30)
-        assert ended == ["the call"]
-        with pytest.raises(OwnershipLost):
-            await turn.step()
-
-    asyncio.run(scenario())
+    turn, running, ended = await waiting_for_its_model(home, Store(home))
+    if how == "somebody says so":
+        turn.lose("the heartbeat was refused")
+    else:
+        assert await Store(home).claim(turn.id, 1) is not None
+    with pytest.raises(OwnershipLost, match="heartbeat" if how == "somebody says so" else "taken over"):
+        await asyncio.wait_for(running, 30)
+    assert ended == ["the call"]
+    with pytest.raises(OwnershipLost):
+        await turn.step()
 
 
-def test_of_two_attempts_in_one_process_the_later_one_goes_on(home: Path) -> None:
+async def test_of_two_attempts_in_one_process_the_later_one_goes_on(home: Path) -> None:
     """The earlier one has its own copy of the session, and stops."""
-
-    async def scenario() -> None:
-        store = Store(home)
-        turn, running, ended = await waiting_for_its_model(home, store)
-        claim = await store.claim(turn.id, 1)
-        later = process(home, text("done"), store=store).resume(turn.id, claim=claim)
-        assert (await later.arun()).stored
-        with pytest.raises(OwnershipLost, match="was taken over"):
-            await running
-        assert ended == ["the call"]
-        assert (await process(home, text("on"), store=store).arun("and now?")).final_response == "on"
-
-    asyncio.run(scenario())
+    store = Store(home)
+    turn, running, ended = await waiting_for_its_model(home, store)
+    claim = await store.claim(turn.id, 1)
+    later = process(home, text("done"), store=store).resume(turn.id, claim=claim)
+    assert (await later.arun()).stored
+    with pytest.raises(OwnershipLost, match="was taken over"):
+        await running
+    assert ended == ["the call"]
+    assert (await process(home, text("on"), store=store).arun("and now?")).final_response == "on"
     assert contents(Store(home).session("s-1").rows) == ["go", "done", "and now?", "on"]
 
 
-def test_who_is_cancelled_and_has_lost_the_turn_is_cancelled(home: Path) -> None:
-    async def scenario() -> None:
-        turn, running, _ = await waiting_for_its_model(home, Store(home))
-        turn.lose("elsewhere")
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-
-    asyncio.run(scenario())
+async def test_who_is_cancelled_and_has_lost_the_turn_is_cancelled(home: Path) -> None:
+    turn, running, _ = await waiting_for_its_model(home, Store(home))
+    turn.lose("elsewhere")
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
 # It never goes on in memory where somebody else may have it
 
 
 @pytest.mark.parametrize("why", ["handed out", "its lock is gone", "a shared database"])
-def test_a_turn_that_others_may_have_stops_when_its_store_fails(home: Path, why: str) -> None:
+async def test_a_turn_that_others_may_have_stops_when_its_store_fails(home: Path, why: str) -> None:
     class Shared(Locked):
         shared = why == "a shared database"
 
@@ -187,42 +175,36 @@ def test_a_turn_that_others_may_have_stops_when_its_store_fails(home: Path, why:
             locks_removed(home)
         return tools(call("look"))
 
-    async def scenario() -> None:
-        one = process(home, repeat(answer), store=store, tools=[look])
-        turn = one.start("go")
-        if why == "handed out":
-            await turn.step()
-            claim = await store.claim(turn.id, 1)
-            turn = one.resume(turn.id, claim=claim)
-        with pytest.raises(StoreError, match="holds its lock"):
-            await turn.arun()
-        store.database.locked = False  # type: ignore[attr-defined]
-        assert (await turn.arun()).stored
-
-    asyncio.run(scenario())
+    one = process(home, repeat(answer), store=store, tools=[look])
+    turn = one.start("go")
+    if why == "handed out":
+        await turn.step()
+        claim = await store.claim(turn.id, 1)
+        turn = one.resume(turn.id, claim=claim)
+    with pytest.raises(StoreError, match="holds its lock"):
+        await turn.arun()
+    store.database.locked = False  # type: ignore[attr-defined]
+    assert (await turn.arun()).stored
 
 
 # What is written beside the journal
 
 
-def test_who_lost_a_turn_is_not_heard_and_suspends_nothing(home: Path) -> None:
-    async def scenario() -> None:
-        store, other = Store(home), Store(home)
-        turn = process(home, text("one"), store=store).start("go")
-        await turn.step()
-        store.pause_points.opened(turn.gate)
-        claim = await other.claim(turn.id, 1)
-        assert claim is not None
-        said = (turn.id, "pause", "{}", 0.0)
-        insert = "INSERT INTO controls (turn, command, body, at) VALUES (?, ?, ?, ?)"
-        await other.written(lambda c: c.execute(insert, said) and None)
-        store.pause_points._look()
-        assert other.database.select("SELECT taken FROM controls") == [(None,)]
-        with pytest.raises(OwnershipLost):
-            await store.suspend(turn._log.fence)
-        assert other.database.select("SELECT owner FROM turns") == [(claim.owner,)]
-
-    asyncio.run(scenario())
+async def test_who_lost_a_turn_is_not_heard_and_suspends_nothing(home: Path) -> None:
+    store, other = Store(home), Store(home)
+    turn = process(home, text("one"), store=store).start("go")
+    await turn.step()
+    store.pause_points.opened(turn.gate)
+    claim = await other.claim(turn.id, 1)
+    assert claim is not None
+    said = (turn.id, "pause", "{}", 0.0)
+    insert = "INSERT INTO controls (turn, command, body, at) VALUES (?, ?, ?, ?)"
+    await other.written(lambda c: c.execute(insert, said) and None)
+    store.pause_points._look()
+    assert other.database.select("SELECT taken FROM controls") == [(None,)]
+    with pytest.raises(OwnershipLost):
+        await store.suspend(turn._log.fence)
+    assert other.database.select("SELECT owner FROM turns") == [(claim.owner,)]
 
 
 # Claiming: one statement before anything is read
@@ -234,58 +216,48 @@ async def begun(home: Path, store: Store) -> Any:
     return turn
 
 
-def test_a_claim_of_a_higher_rank_takes_a_turn_from_a_living_owner(home: Path) -> None:
+async def test_a_claim_of_a_higher_rank_takes_a_turn_from_a_living_owner(home: Path) -> None:
     """And an attempt that comes late takes nothing."""
-
-    async def scenario() -> None:
-        store, other, late = Store(home), Store(home), Store(home)
-        turn = await begun(home, store)
-        digest = process(home, store=store).journal.info(turn.id).digest
-        first = await other.claim(turn.id, 7, digest=digest)
-        assert first is not None
-        assert (first.turn, first.session, first.epoch, first.rank) == (turn.id, "s-1", 2, 7)
-        assert first.owner == other.owners.me
-        with pytest.raises(OwnershipLost, match="was taken over by another process"):
-            await turn.arun()
-        resumed = process(home, text("the new one's"), store=other).resume(turn.id, claim=first)
-        await moves(resumed, 1)
-        for rank in (1, 6, 7):
-            with pytest.raises(OwnershipLost, match="was claimed by a later attempt"):
-                await late.claim(turn.id, rank)
-        result = await resumed.arun()
-        assert (result.final_response, result.stored) == ("the new one's", True)
-        assert await other.claim(turn.id, 8) is None
-
-    asyncio.run(scenario())
+    store, other, late = Store(home), Store(home), Store(home)
+    turn = await begun(home, store)
+    digest = process(home, store=store).journal.info(turn.id).digest
+    first = await other.claim(turn.id, 7, digest=digest)
+    assert first is not None
+    assert (first.turn, first.session, first.epoch, first.rank) == (turn.id, "s-1", 2, 7)
+    assert first.owner == other.owners.me
+    with pytest.raises(OwnershipLost, match="was taken over by another process"):
+        await turn.arun()
+    resumed = process(home, text("the new one's"), store=other).resume(turn.id, claim=first)
+    await moves(resumed, 1)
+    for rank in (1, 6, 7):
+        with pytest.raises(OwnershipLost, match="was claimed by a later attempt"):
+            await late.claim(turn.id, rank)
+    result = await resumed.arun()
+    assert (result.final_response, result.stored) == ("the new one's", True)
+    assert await other.claim(turn.id, 8) is None
 
 
-def test_without_a_rank_a_living_owner_keeps_its_turn(home: Path) -> None:
-    async def scenario() -> None:
-        store, other = Store(home), Store(home)
-        turn = await begun(home, store)
-        with pytest.raises(SessionBusy, match="is running in process"):
-            await other.claim(turn.id)
-        before = process(home, store=store).journal.info(turn.id)
-        same = await store.claim(turn.id, as_read=before)
-        assert same is not None
-        assert (same.epoch, same.rank) == (2, 1)
-        with pytest.raises(SessionBusy, match="was moved by another process since it was read"):
-            await store.claim(turn.id, as_read=before)
-
-    asyncio.run(scenario())
+async def test_without_a_rank_a_living_owner_keeps_its_turn(home: Path) -> None:
+    store, other = Store(home), Store(home)
+    turn = await begun(home, store)
+    with pytest.raises(SessionBusy, match="is running in process"):
+        await other.claim(turn.id)
+    before = process(home, store=store).journal.info(turn.id)
+    same = await store.claim(turn.id, as_read=before)
+    assert same is not None
+    assert (same.epoch, same.rank) == (2, 1)
+    with pytest.raises(SessionBusy, match="was moved by another process since it was read"):
+        await store.claim(turn.id, as_read=before)
 
 
-def test_a_turn_of_another_version_of_the_table_stays_as_it_is(home: Path) -> None:
-    async def scenario() -> None:
-        store = Store(home)
-        turn = await begun(home, store)
-        with pytest.raises(ConfigError, match="was begun with another version of its table"):
-            await Store(home).claim(turn.id, 1, digest="another")
-        with pytest.raises(ConfigError, match="no such turn"):
-            await store.claim("t-none", 1)
-        assert (await turn.arun()).stored
-
-    asyncio.run(scenario())
+async def test_a_turn_of_another_version_of_the_table_stays_as_it_is(home: Path) -> None:
+    store = Store(home)
+    turn = await begun(home, store)
+    with pytest.raises(ConfigError, match="was begun with another version of its table"):
+        await Store(home).claim(turn.id, 1, digest="another")
+    with pytest.raises(ConfigError, match="no such turn"):
+        await store.claim("t-none", 1)
+    assert (await turn.arun()).stored
 
 
 # Taken over while its old owner lives, and stands at any point of it

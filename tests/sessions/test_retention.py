@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,8 @@ from fsm_agent.sessions.store.health import health
 from fsm_agent.sessions.store.retention import old, remove
 from fsm_agent.sessions.store.search.messages import search
 from fsm_agent.testing import call, text, tools
+from tests.helpers.command_line import Cli
 from tests.helpers.store_homes import agent, left_unfinished
-
-Cli = Callable[..., tuple[int, str, str]]
 
 
 def talked(home: Path, session: str, days_ago: float, words: str = "hello") -> str:
@@ -152,8 +150,7 @@ def test_an_archive_can_be_imported_again(home: Path, tmp_path: Path, cli: Cli) 
     assert [(said.snapshot(one), said.effects(one, 0), said.result(one)) for one in (first, second)] == was
     assert search(store.database, "ravens").hits
     aged(home, "s-a", 50)
-    code, _, err = cli("sessions", "archive", str(file), "--older-than", "30", "--yes")
-    assert code == 2
+    err = cli.refused("sessions", "archive", str(file), "--older-than", "30", "--yes")
     assert "the file is there already" in err
     assert ids(home) == ["s-a", "s-b", "s-c"]
 

@@ -45,18 +45,15 @@ def test_102_the_next_request_begins_with_the_bytes_of_the_last(home: Path) -> N
     assert [row["role"] for row in after[len(before) :]] == ["assistant", "user"]
 
 
-def test_109_a_second_process_is_refused_and_told_who_holds_the_session(home: Path) -> None:
-    async def scenario() -> None:
-        running = process(home, text("one")).start("first")
-        await moves(running, 1)
-        with pytest.raises(SessionBusy, match=rf"{running.id} is running in process \d+ on .+ \(up since"):
-            await process(home, text("x")).arun("second")
-        with pytest.raises(SessionBusy, match=r"is running in process"):
-            process(home, text("x")).resume(running.id)
-        await running.arun()
-        await process(home, text("two")).arun("second")
-
-    asyncio.run(scenario())
+async def test_109_a_second_process_is_refused_and_told_who_holds_the_session(home: Path) -> None:
+    running = process(home, text("one")).start("first")
+    await moves(running, 1)
+    with pytest.raises(SessionBusy, match=rf"{running.id} is running in process \d+ on .+ \(up since"):
+        await process(home, text("x")).arun("second")
+    with pytest.raises(SessionBusy, match=r"is running in process"):
+        process(home, text("x")).resume(running.id)
+    await running.arun()
+    await process(home, text("two")).arun("second")
 
 
 # Unfinished turns
@@ -104,29 +101,27 @@ def test_a_turn_that_stopped_early_goes_on_with_the_whole_conversation(home: Pat
     assert contents(other.run_conversation("third").messages) == [*said, "third", "three"]
 
 
-def test_a_new_message_gives_up_what_a_dead_process_left_and_keeps_the_transcript_valid(home: Path) -> None:
+async def test_a_new_message_gives_up_what_a_dead_process_left_and_keeps_the_transcript_valid(
+    home: Path,
+) -> None:
     (put, ran), store, heard = unsafe_tool(), Store(home), list[str]()
-
-    async def scenario() -> list[Any]:
-        turn = process(home, tools(call("put", {"key": "a"}, "c1")), store=store, tools=[put]).start("first")
-        await moves(turn, 3)  # up to ExecuteTools
-        await turn.step_into()  # the row with the call is written …
-        await store.written(lambda c: None)
-        turn._runner.journal._hand_over()  # … and handed over, as it is before a tool starts
-        await store.written(lambda c: None)
-        declared_dead(store)
-        model = ScriptedModel([text("done")])
-        await process(home, model=model, tools=[put], callbacks={"status": heard.append}).arun("second")
-        return model.requests[0]["messages"]
-
-    rows = asyncio.run(scenario())
+    turn = process(home, tools(call("put", {"key": "a"}, "c1")), store=store, tools=[put]).start("first")
+    await moves(turn, 3)  # up to ExecuteTools
+    await turn.step_into()  # the row with the call is written …
+    await store.written(lambda c: None)
+    turn._runner.journal._hand_over()  # … and handed over, as it is before a tool starts
+    await store.written(lambda c: None)
+    declared_dead(store)
+    model = ScriptedModel([text("done")])
+    await process(home, model=model, tools=[put], callbacks={"status": heard.append}).arun("second")
+    rows = model.requests[0]["messages"]
     assert any("left unfinished" in line for line in heard)
     assert [row["role"] for row in rows][-4:] == ["user", "assistant", "tool", "user"]
     assert rows[-2]["content"] == "not run: the process ended before it started"
     assert not ran
 
 
-def test_a_tool_whose_turn_was_cancelled_is_not_run_twice(home: Path) -> None:
+async def test_a_tool_whose_turn_was_cancelled_is_not_run_twice(home: Path) -> None:
     begun, ran = asyncio.Event(), list[str]()
 
     @tool(effect="unsafe")
@@ -137,16 +132,13 @@ def test_a_tool_whose_turn_was_cancelled_is_not_run_twice(home: Path) -> None:
         await asyncio.Event().wait()
         return "done"
 
-    async def scenario() -> Any:
-        turn = process(home, tools(call("put", {"key": "a"})), text("I see"), tools=[put]).start("go")
-        running = asyncio.create_task(turn.arun())
-        await begun.wait()
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        return await turn.arun()
-
-    result = asyncio.run(scenario())
+    turn = process(home, tools(call("put", {"key": "a"})), text("I see"), tools=[put]).start("go")
+    running = asyncio.create_task(turn.arun())
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    result = await turn.arun()
     assert ran == ["a"]
     assert result.messages[-2]["content"].startswith("Unknown outcome")
     assert result.final_response == "I see"
@@ -265,7 +257,7 @@ def test_an_edit_that_cannot_be_made_is_one_line(home: Path) -> None:
 # Snapshots
 
 
-def test_every_snapshot_is_what_the_turn_was(home: Path) -> None:
+async def test_every_snapshot_is_what_the_turn_was(home: Path) -> None:
     @tool(effect="pure")
     def look() -> str:
         """Look."""
@@ -275,18 +267,14 @@ def test_every_snapshot_is_what_the_turn_was(home: Path) -> None:
     rows = [{"role": role, "content": role * 80} for _ in range(12) for role in ("user", "assistant")]
     one = process(home, *script, tools=[look], context_window=60_000)
     turn = one.start("go", conversation_history=rows)
-
-    async def scenario() -> None:
-        while (step := await turn.step()) is not None:
-            state: Any = turn._state
-            snapshot = one.journal.snapshot(turn.id, step.seq)
-            assert (snapshot["state"], snapshot["seq"]) == (state.state, step.seq)
-            assert {name: snapshot[name] for name in ("counts", "sent", "visible")} == {
-                "counts": state.counters(), "sent": state.accounting.request_count, "visible": state.call.visible,
-            }  # fmt: skip
-            assert one.journal.messages(turn.id, step.seq) == [row.to_dict() for row in state.history]
-
-    asyncio.run(scenario())
+    while (step := await turn.step()) is not None:
+        state: Any = turn._state
+        snapshot = one.journal.snapshot(turn.id, step.seq)
+        assert (snapshot["state"], snapshot["seq"]) == (state.state, step.seq)
+        assert {name: snapshot[name] for name in ("counts", "sent", "visible")} == {
+            "counts": state.counters(), "sent": state.accounting.request_count, "visible": state.call.visible,
+        }  # fmt: skip
+        assert one.journal.messages(turn.id, step.seq) == [row.to_dict() for row in state.history]
     assert turn.result is not None
     assert any(step.source == "Compress" for step in turn.steps)
     assert one.journal.messages(turn.id) == turn.result.messages

@@ -7,7 +7,7 @@ import gc
 import itertools
 import logging
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,8 @@ from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.sessions.store.health import health, marked
 from fsm_agent.sessions.store.schema import VERSIONS, newest
 from fsm_agent.testing import call, repeat, text, tools
+from tests.helpers.command_line import Cli
 from tests.helpers.store_homes import agent, left_unfinished, process, unsafe_tool
-
-Cli = Callable[..., tuple[int, str, str]]
 
 
 class Breaking(SqliteDatabase):

@@ -26,10 +26,10 @@ from fsm_agent.sessions.store.rows import checked, loads
 from fsm_agent.sessions.store.schema import VERSIONS
 from fsm_agent.sessions.store.search.messages import search
 from fsm_agent.testing import call, text, tools
+from tests.helpers.command_line import Cli
 from tests.helpers.store_homes import agent
 from tests.helpers.waiting import until
 
-Cli = Callable[..., tuple[int, str, str]]
 PAGE, ROOT = 4096, Path(__file__).parents[2]
 NEEDLE = "the okapi of the third page"
 
@@ -121,8 +121,7 @@ def test_a_damaged_file_is_one_line_and_not_written_to(home: Path, cli: Cli, dam
     DAMAGES[damage](home / "sessions.db")
     before = kept(home)
     for _ in range(2):
-        code, _, err = cli("run", "-q", "hello", "--model", "offline:demo", "--home", str(home))
-        assert code == 2
+        err = cli.refused("run", "-q", "hello", "--model", "offline:demo", "--home", str(home))
         [line] = err.splitlines()
         assert line.startswith(
             f"fsm-agent: the session store {home / 'sessions.db'} cannot be used: it is damaged; restore a"
@@ -205,8 +204,7 @@ def test_a_text_that_was_changed_is_noticed_when_it_is_read(
     content = path.read_bytes()
     at = content.index(before.encode(), place, place + PAGE)
     path.write_bytes(content[:at] + after.encode() + content[at + len(after) :])
-    code, _, err = cli("run", "hello", "--session", "s-1", "--model", "offline:demo", "--home", str(home))
-    assert code == 2
+    err = cli.refused("run", "hello", "--session", "s-1", "--model", "offline:demo", "--home", str(home))
     assert len(err.splitlines()) == 1
     assert "a text in the session store is damaged (its checksum does not fit): " in err
     out = cli("doctor", "--home", str(home))[1]

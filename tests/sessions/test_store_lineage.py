@@ -22,9 +22,8 @@ from fsm_agent.sessions.store.reports.records import sessions
 from fsm_agent.sessions.store.rewind import undo
 from fsm_agent.support.threads import LOOP
 from fsm_agent.testing import call, repeat, text, tools
+from tests.helpers.command_line import Cli
 from tests.helpers.store_homes import agent, contents, process
-
-Cli = Callable[..., tuple[int, str, str]]
 
 
 def watched(home: Path, query: str) -> tuple[Store, list[list[Any]]]:
@@ -158,12 +157,11 @@ def test_the_command_line_says_so_too(home: Path, cli: Cli) -> None:
     assert " cli " in cli("sessions", "list")[1]
     shown = cli("sessions", "show", told["id"])[1].splitlines()
     assert any(line.startswith("  begun ") and " by cli · used " in line for line in shown)
-    code, out, err = cli("sessions", "list", "--source", "web")
-    assert (code, out) == (2, "")
+    err = cli.refused("sessions", "list", "--source", "web")
     assert "no session was begun so; given: web; allowed: cli" in err
     chat, _ = agent_of(CliOptions(model="offline:demo", home=str(home), source="chat"), None)
     chat.chat("hello")
-    told = json.loads(cli("insights", "--json")[1])["sources"]
+    told = cli.json("insights")["sources"]
     assert [(one["source"], one["sessions"], one["turns"]) for one in told] == [("chat", 1, 1), ("cli", 1, 1)]
 
 

@@ -114,15 +114,6 @@ def test_a_call_is_approved_from_another_process(world: World) -> None:
     assert (result.final_response, told(result), world.done) == ("done", ["users is gone"], ["dropped users"])
 
 
-def test_a_no_is_told_to_the_model(world: World) -> None:
-    item = world.suspended(DROP)
-    other = world.agent([text("well")])
-    other.answer(item.id, False)
-    [said] = told(other.resume("s").run())
-    assert said.startswith("denied: the user said no")
-    assert world.done == []
-
-
 def test_who_steps_sees_what_it_waits_for_and_goes_on_elsewhere(world: World) -> None:
     turn = world.agent([tools(DROP)]).start("please")
     steps = list(asyncio.run(moves(turn)))
@@ -213,12 +204,17 @@ def test_an_answer_counts_only_for_what_was_asked(world: World, tmp_path: Path) 
     assert world.done == []
 
 
-def test_what_was_forbidden_meanwhile_stays_forbidden(world: World) -> None:
+@pytest.mark.parametrize(
+    ("answer", "deny", "says"), [(False, [], "the user said no"), ("once", ["drop"], "it is forbidden")]
+)
+def test_a_no_is_told_to_the_model_and_what_was_forbidden_meanwhile_stays_so(
+    world: World, answer: Any, deny: list[str], says: str
+) -> None:
     item = world.suspended(DROP)
-    rules = {"approval": {**SUSPEND["approval"], "deny": ["drop"]}}
-    other = world.agent([text("well")], settings=rules)
-    other.answer(item.id, "once")
-    assert told(other.resume("s").run())[0].startswith("denied: it is forbidden")
+    other = world.agent([text("well")], settings={"approval": {**SUSPEND["approval"], "deny": deny}})
+    other.answer(item.id, answer)
+    [said] = told(other.resume("s").run())
+    assert said.startswith(f"denied: {says}")
     assert world.done == []
 
 

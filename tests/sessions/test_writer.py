@@ -156,26 +156,24 @@ def test_a_commit_that_fails_fails_everybody_in_it(database: Small) -> None:
     assert said(database) == ["again"]
 
 
-def test_a_job_that_fills_the_disk_leaves_room_for_the_others(database: Small) -> None:
-    def big(c: sqlite3.Connection) -> None:
-        c.execute("INSERT INTO said (word) VALUES (zeroblob(9000000))")
+def fills_the_disk(c: sqlite3.Connection) -> None:
+    c.execute("INSERT INTO said (word) VALUES (zeroblob(9000000))")
 
-    told = together(database, say("a"), big, say("b"))
+
+def refers_to_nothing(c: sqlite3.Connection) -> None:
+    """This is seen at the commit, as when sessions are imported."""
+    c.execute("PRAGMA defer_foreign_keys = ON")
+    c.execute("INSERT INTO transcripts VALUES ('nobody', 1, '[]', NULL)")
+
+
+@pytest.mark.parametrize(
+    ("job", "why"),
+    [(fills_the_disk, "the disk is full"), (refers_to_nothing, "FOREIGN KEY constraint failed")],
+)
+def test_a_job_that_fails_fails_alone(database: Small, job: Any, why: str) -> None:
+    told = together(database, say("a"), job, say("b"))
     assert (told[0], told[2]) == ("a", "b")
-    assert "the disk is full" in told[1]
-    assert said(database) == ["a", "b"]
-
-
-def test_what_fails_only_at_the_commit_fails_alone(database: Small) -> None:
-    """A reference that is looked at last, as when sessions are imported."""
-
-    def dangling(c: sqlite3.Connection) -> None:
-        c.execute("PRAGMA defer_foreign_keys = ON")
-        c.execute("INSERT INTO transcripts VALUES ('nobody', 1, '[]', NULL)")
-
-    told = together(database, say("a"), dangling, say("b"))
-    assert (told[0], told[2]) == ("a", "b")
-    assert "FOREIGN KEY constraint failed" in told[1]
+    assert why in told[1]
     assert said(database) == ["a", "b"]
 
 
@@ -356,30 +354,22 @@ def test_one_wake_up_for_all_that_is_done() -> None:
         assert runner.run(waiting()) == 1
 
 
-def test_what_failed_or_is_done_already_has_landed_too() -> None:
+async def test_what_failed_or_is_done_already_has_landed_too() -> None:
     commits, failed, done = CommitWaiter(), Future[None](), Future[None]()
     failed.set_exception(ValueError("no"))
     done.set_result(None)
-
-    async def waiting() -> None:
-        for future in (failed, done):
-            await asyncio.wait_for(commits.wait(future), PATIENCE)
-
-    asyncio.run(waiting())
+    for future in (failed, done):
+        await asyncio.wait_for(commits.wait(future), PATIENCE)
     with pytest.raises(ValueError, match="no"):
         failed.result()
 
 
-def test_who_stops_waiting_does_not_stop_what_is_waited_for() -> None:
+async def test_who_stops_waiting_does_not_stop_what_is_waited_for() -> None:
     commits, future = CommitWaiter(), Future[None]()
-
-    async def waiting() -> None:
-        waiter = asyncio.ensure_future(commits.wait(future))
-        await asyncio.sleep(0)
-        waiter.cancel()
-        await asyncio.wait({waiter})
-
-    asyncio.run(waiting())
+    waiter = asyncio.ensure_future(commits.wait(future))
+    await asyncio.sleep(0)
+    waiter.cancel()
+    await asyncio.wait({waiter})
     assert not future.cancelled()
     future.set_result(None)  # its loop is closed: nobody is told, and nothing is raised
 

@@ -151,24 +151,21 @@ for number in range(5):
     assert effects(tmp_path / "home") == ["execute_code", "weather", "weather", "weather"]
 
 
-def test_while_a_tool_runs_the_programs_time_stands_still() -> None:
-    async def served() -> None:
-        door = ProgramDoor()
-        with CallLine(door) as line:
-            _, [number] = line.words("main.py")
-            reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=os.dup(number)))
-            async with asyncio.timeout(60) as clock:
-                serving = asyncio.ensure_future(line.serve(clock))
-                writer.write(b'{"name": "weather", "arguments": {}}\n')
-                assert await door.asked == ("weather", "{}")
-                assert clock.when() is None
-                door.answer(ToolOutcome("1", "ok", "[1]"))
-                assert json.loads(await reader.readline()) == {"status": "ok", "value": [1]}
-                assert clock.when() is not None
-                writer.close()
-                await serving
-
-    asyncio.run(served())
+async def test_while_a_tool_runs_the_programs_time_stands_still() -> None:
+    door = ProgramDoor()
+    with CallLine(door) as line:
+        _, [number] = line.words("main.py")
+        reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=os.dup(number)))
+        async with asyncio.timeout(60) as clock:
+            serving = asyncio.ensure_future(line.serve(clock))
+            writer.write(b'{"name": "weather", "arguments": {}}\n')
+            assert await door.asked == ("weather", "{}")
+            assert clock.when() is None
+            door.answer(ToolOutcome("1", "ok", "[1]"))
+            assert json.loads(await reader.readline()) == {"status": "ok", "value": [1]}
+            assert clock.when() is not None
+            writer.close()
+            await serving
 
 
 @pytest.mark.parametrize(

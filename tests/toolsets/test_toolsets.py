@@ -233,17 +233,14 @@ def test_the_whole_group_is_killed(tmp_path: Path, core: ToolBench, how: str) ->
     ends(int(child.read_text()))
 
 
-def test_a_command_that_is_cancelled_while_it_starts_is_killed_too(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        running = asyncio.ensure_future(run_shell("echo $$ > shell; sleep 60", tmp_path, 60))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-
+async def test_a_command_that_is_cancelled_while_it_starts_is_killed_too(tmp_path: Path) -> None:
     before = children()
-    asyncio.run(scenario())
+    running = asyncio.ensure_future(run_shell("echo $$ > shell; sleep 60", tmp_path, 60))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
     until(lambda: children() <= before, "the end of all that was started")
     shell = tmp_path / "shell"
     if shell.exists() and (pid := shell.read_text()):

@@ -20,6 +20,7 @@ from fsm_agent.toolsets import toolset
 from fsm_agent.toolsets.fetch import Fetched, Fetcher, is_public, named, reachable
 from fsm_agent.toolsets.page_worker import read
 from fsm_agent.toolsets.web import PAGE, text_of_page, web_tools
+from tests.helpers.text_tables import sections
 from tests.helpers.toolbench import ToolBench
 from tests.helpers.waiting import PATIENCE
 from tests.helpers.web_server import Answer, html, moved, site
@@ -57,73 +58,15 @@ def use(url: str, settings: Web = HERE, **arguments: object) -> ToolOutcome:
     return ToolBench(web_tools(settings)).use("web_fetch", url=url, **arguments)
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "127.0.0.1",
-        "127.255.255.254",
-        "0.0.0.0",
-        "10.0.0.1",
-        "172.16.0.1",
-        "172.31.255.255",
-        "192.168.1.1",
-        "169.254.169.254",
-        "100.64.0.1",
-        "100.100.100.200",
-        "192.0.0.192",
-        "198.18.0.1",
-        "224.0.0.1",
-        "255.255.255.255",
-        "168.63.129.16",
-        "203.0.113.7",
-        "240.0.0.1",
-        "::",
-        "::1",
-        "fe80::1",
-        "fc00::1",
-        "fd00:ec2::254",
-        "fec0::1",
-        "ff02::1",
-        "2001:db8::1",
-        "2001::1",
-        "100::1",
-        "::ffff:127.0.0.1",
-        "::ffff:10.0.0.1",
-        "::ffff:169.254.169.254",
-        "::127.0.0.1",
-        "64:ff9b::7f00:1",
-        "::ffff:0:127.0.0.1",
-        "::ffff:0:10.0.0.1",
-        "4000::1",
-        "1::1",
-        "e000::1",
-        "64:ff9b::a9fe:a9fe",
-        "2002:7f00:1::",
-        "2002:a00:1::1",
-        "64:ff9b:1::10.0.0.1",
-    ],
-)
+ADDRESSES = sections(Path(__file__).with_name("addresses.txt"))
+
+
+@pytest.mark.parametrize("address", ADDRESSES["not public"])
 def test_addresses_that_are_not_public(address: str) -> None:
     assert not is_public(ipaddress.ip_address(address))
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "1.1.1.1",
-        "8.8.8.8",
-        "172.15.255.255",
-        "172.32.0.1",
-        "100.63.255.255",
-        "223.255.255.255",
-        "168.63.129.17",
-        "2606:4700:4700::1111",
-        "2a00:1450:4001::1",
-        "::ffff:8.8.8.8",
-        "64:ff9b::808:808",
-        "2002:808:808::1",
-    ],
-)
+@pytest.mark.parametrize("address", ADDRESSES["public"])
 def test_addresses_that_are_public(address: str) -> None:
     assert is_public(ipaddress.ip_address(address))
 
@@ -136,25 +79,7 @@ def test_hosts_by_name() -> None:
         assert not named(host, names), host
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://127.0.0.1/",
-        "http://localhost/",
-        "http://[::1]/",
-        "http://0.0.0.0/",
-        "http://0/",
-        "http://2130706433/",
-        "http://0x7f000001/",
-        "http://127.1/",
-        "http://[::ffff:127.0.0.1]/",
-        "http://169.254.169.254/latest/meta-data/",
-        "http://10.0.0.1/",
-        "http://192.168.0.1:8080/x",
-        "http://[fd00::1]/",
-        "http://127。0。0。1/",
-    ],
-)
+@pytest.mark.parametrize("url", ADDRESSES["the own network, however it is written"])
 def test_the_own_network_is_not_fetched_however_it_is_written(url: str) -> None:
     assert "not a public address" in refused(url, Web())
 

@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -77,6 +80,23 @@ def test_few_frames_stand_between_who_runs_a_turn_and_its_model(tmp_path: Path) 
         way = asyncio.run(way_of(tmp_path, run))
         assert "call_llm" in way
         assert len(way) <= MOST, way
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_round_and_the_first_agent_cost_no_more_than_they_did() -> None:
+    """In a process of its own: in this one, other tests may follow what happens."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "states")))}
+    command = [sys.executable, str(ROOT / "benchmarks" / "counts.py"), "30"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.count("at most") == 4, done.stderr
+    assert done.returncode == 0, done.stdout
+
+
+def test_making_an_agent_opens_no_database(tmp_path: Path) -> None:
+    Agent("openai:m", api_key="k", home=tmp_path)
+    assert [file.name for file in tmp_path.iterdir() if file.suffix.startswith(".db")] == []
 
 
 if __name__ == "__main__":

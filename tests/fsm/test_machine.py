@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Self
 
 import pytest
@@ -14,8 +16,11 @@ from fsm_agent.errors import StuckTurn, TableError, UndeclaredEvent
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 from fsm_agent.fsm.turn_protocol import TurnLike
+from fsm_agent.fsm.verify import verify_table
+from fsm_agent.testing.counting import CountingTurn
 from fsm_agent_states.table import TURN
 from tests.helpers.mutants import changed, without
+from tests.helpers.tables import DEFAULTS
 
 LIMITS = {
     "iterations": 3, "free_rounds": 1, "summary_calls": 2, "fallbacks": 1, "attempts": 20, "sends": 9, "opened": 1,
@@ -202,3 +207,43 @@ def test_who_logs_everything_is_not_told_each_step_of_the_library(
     with caplog.at_level(logging.DEBUG):
         assert machine.advance(Counted(), "ready").row.id == "Prepare.ready"
     assert [record.name for record in caplog.records if record.name.startswith("transitions")] == []
+
+
+FOUR_FALLBACKS = DEFAULTS | {"fallbacks": 4}
+LIKELY = ("built", "error", "limited", "overloaded", "rejected", "blank", "nothing", "ready")
+LIKELY += ("failed", "compressed")
+"""Events that lead from fallback to fallback."""
+
+
+def event_of(turn: CountingTurn, chance: random.Random) -> str:
+    declared = [event for event in TURN.events(turn.state) if event not in TURN.is_macro]
+    likely = [event for event in declared if event in LIKELY]
+    return chance.choice(likely if likely and chance.random() < 0.9 else declared)
+
+
+def test_the_turn_is_the_one_of_the_lower_limit() -> None:
+    machine, reached = Machine(TURN), set()
+    for seed in range(40):
+        chance, lowered = random.Random(seed), False
+        turn, events, rows = CountingTurn(TURN, FOUR_FALLBACKS), [], []
+        while turn.state != TURN.final:
+            events.append(event_of(turn, chance))
+            row = machine.advance(turn, events[-1]).row
+            rows.append(row)
+            if "fallbacks" in row.spends and turn.count("fallbacks") == 1 + seed % 4:
+                turn.limits["fallbacks"], lowered = turn.count("fallbacks"), True
+        other = CountingTurn(TURN, FOUR_FALLBACKS | {"fallbacks": turn.limits["fallbacks"]})
+        assert [machine.advance(other, event).row for event in events] == rows, seed
+        assert other.counters() == turn.counters(), seed
+        reached |= {turn.count("fallbacks")} if lowered else set()
+    assert reached == {1, 2, 3, 4}, "else nothing was compared"
+
+
+@pytest.mark.slow
+def test_a_lower_limit_has_no_larger_bound() -> None:
+    for counter in TURN.exhaustible:
+        reports = [verify_table(TURN, DEFAULTS | {counter: most}, small=False) for most in range(3)]
+        values = [[figure.value for figure in report.figures] for report in reports]
+        for lower, higher in pairwise(values):
+            assert all(a is not None and b is not None and a <= b for a, b in zip(lower, higher, strict=True))
+        assert values[0] < values[-1]

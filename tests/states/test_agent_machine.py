@@ -21,7 +21,7 @@ from fsm_agent.testing.strategies import answers_for
 from fsm_agent.testing.visits import Visit, a_request_is_paid_for, recovery_is_performed
 from fsm_agent_states.table import TURN
 from tests.helpers.shape_watch import ShapeWatch
-from tests.helpers.turn_configs import configs
+from tests.helpers.turn_configs import CONFIGS
 from tests.helpers.turn_driver import TOOLS, WINDOW, settings_in
 from tests.helpers.turn_facts import Config, TurnFacts
 
@@ -65,7 +65,7 @@ def test_sixty_agents_take_most_rows() -> None:
     """Three in each world in which some rows are near. A failure is not made shorter here, which would take
     minutes."""
     with RowCoverage(TURN) as coverage:
-        for world in [world_of(config) for config in configs()]:
+        for world in [world_of(config) for config in CONFIGS]:
 
             class Near(Turns, tools=Turns.tools, worlds=st.just(world)):
                 pass

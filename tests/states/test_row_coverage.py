@@ -32,7 +32,7 @@ from fsm_agent.testing import (
 from fsm_agent_states.table import TURN
 from tests.helpers.harness import SHOWN, assert_legal_path, assert_possible_pairs
 from tests.helpers.tables import DEFAULTS
-from tests.helpers.turn_configs import configs, more_configs
+from tests.helpers.turn_configs import CONFIGS, more_configs
 from tests.helpers.turn_driver import Driver, Interferer
 from tests.helpers.turn_facts import Config, TurnFacts
 from tests.helpers.turn_pairs import BY_HAND, REASONS, why_not
@@ -90,7 +90,7 @@ def play(
 
 @pytest.mark.behaviour("FSM-06", "LOOP-01", "PREP-13b")
 def test_every_row_of_the_turn_runs_on_the_engine(tmp_path: Path) -> None:
-    coverage, _, played = play(scripts(configs(), pairs=False, most_places=2_000), tmp_path)
+    coverage, _, played = play(scripts(CONFIGS, pairs=False, most_places=2_000), tmp_path)
     assert coverage.missed == []
     assert played <= 120
 
@@ -100,7 +100,7 @@ def test_the_footprints_of_the_turn_are_those_that_were_read(tmp_path: Path) -> 
     """Of pairs of rows too, so that what one visit leaves behind is seen in the next."""
     footprints = Footprints(TURN)
     for pairs in (False, True):
-        play(scripts(configs(), pairs=pairs, most_places=2_000), tmp_path, footprints)
+        play(scripts(CONFIGS, pairs=pairs, most_places=2_000), tmp_path, footprints)
     footprints.check(FOOTPRINTS)
 
 

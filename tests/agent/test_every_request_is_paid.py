@@ -15,12 +15,10 @@ from fsm_agent.fsm.verify import verify_table
 from fsm_agent.testing import FakeClock, Received, ScriptedServer, call, repeat, silence, status, text, tools
 from fsm_agent_states.compaction import COMPACTION
 from fsm_agent_states.table import TURN
+from tests.helpers.harness import talk
 from tests.helpers.waiting import until_so
 
-WORDS = "words and more words " * 60
-LONG: list[dict[str, Any]] = [
-    {"role": role, "content": f"{role} {n}: {WORDS}"} for n in range(40) for role in ("user", "assistant")
-]
+LONG = talk(40, "words and more words " * 60)
 """Too long for a window of 8,192 tokens."""
 
 

@@ -54,6 +54,7 @@ from fsm_agent.testing import (
 from fsm_agent.testing.scripts import PossibleScript
 from fsm_agent_states.replies import REPLIES
 from fsm_agent_states.table import TURN
+from tests.helpers.harness import Refreshable, echo, fail, put, talk, todo
 from tests.helpers.shape_watch import ShapeWatch
 from tests.helpers.turn_facts import GO, Config, TurnFacts
 
@@ -66,16 +67,6 @@ ENOUGH_REST = 7_200.0
 """Seconds after which every key is ready again."""
 
 
-@tool(concurrency="parallel", effect="pure")
-def echo(text: str = "x") -> str:
-    return text
-
-
-@tool
-def todo(item: str = "") -> str:
-    return f"noted {item}"
-
-
 @tool(path_arguments=["path"], effect="idempotent")
 def write(path: str) -> str:
     return f"wrote {path}"
@@ -84,16 +75,6 @@ def write(path: str) -> str:
 @tool
 def execute_code(code: str = "") -> str:
     return "42"
-
-
-@tool(effect="unsafe")
-def put(key: str, value: str = "") -> str:
-    return f"stored {key}"
-
-
-@tool
-def fail() -> str:
-    raise RuntimeError("it never works")
 
 
 TOOLS = (echo, todo, write, execute_code, put, fail)
@@ -158,19 +139,6 @@ LIMITS: dict[str, Literal["cost", "tokens", "time"]] = {
 
 class InjectedBug(RuntimeError):
     """Raised in the place of a bug of the engine's."""
-
-
-class Refreshable:
-    """A key that can be renewed while ``works``."""
-
-    def __init__(self) -> None:
-        self.works = True
-
-    async def get(self) -> str:
-        return "key"
-
-    async def refresh(self) -> bool:
-        return self.works
 
 
 class Budget(IterationBudget):
@@ -331,12 +299,7 @@ class Driver:
             return None
         if self.script.facts[0].solid:
             return [{"role": role, "content": role} for role in ("user", "assistant")]
-        words = self._words(24)
-        return [
-            {"role": role, "content": f"{role} {number}: {words}"}
-            for number in range(12)
-            for role in ("user", "assistant")
-        ]
+        return talk(12, self._words(24))
 
     def _message(self) -> str:
         return self._words(1) if self.script.facts[0].solid else GO
@@ -402,7 +365,7 @@ class Driver:
                 return tools(call("fail"))
             case "done" | "done_free":
                 name = self.script.facts[self.at + 2].tool
-                key = {"echo": "text", "todo": "item", "write": "path", "execute_code": "code"}[name]
+                key = {"echo": "text", "todo": "items", "write": "path", "execute_code": "code"}[name]
                 said = "all noted." if name == "todo" else ""
                 return tools(call(name, {key: f"{name}-{self.made}"}), text=said)
         return tools(call("echo", {"text": f"n{self.made}"}))

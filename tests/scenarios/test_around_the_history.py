@@ -17,7 +17,7 @@ from fsm_agent.conversation.history_rules import violations
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, overflow, status, text, tools
-from tests.helpers.harness import TOOLS, break_off, play, table
+from tests.helpers.harness import TOOLS, break_off, play, table, talk
 from tests.helpers.wire_rows import chat_rows
 from tests.scenarios.test_modes import MODELS
 
@@ -96,9 +96,8 @@ def test_speakers_take_turns_whoever_begins_and_ends_the_rows_before(
 
 
 def test_a_compaction_leaves_the_rows_before_the_conversation_where_they_are() -> None:
-    long = [{"role": ("user", "assistant")[i % 2], "content": f"{i} " + "word " * 400} for i in range(40)]
     script = [text("SUMMARY"), text("done")]
-    played = play(script, history=long, context_window=8_192, settings=prefilled(EXAMPLE))
+    played = play(script, history=talk(20, "word " * 400), context_window=8_192, settings=prefilled(EXAMPLE))
     assert len(played.result.compressions) == 1
     asked, after = played.server.bodies
     assert "EXAMPLE" not in json.dumps(asked), "they are not summed up"
@@ -229,11 +228,10 @@ def test_the_line_about_the_model_follows_a_fallback_and_nothing_else_changes(tm
 @pytest.mark.behaviour("PROMPT-18")
 def test_the_line_about_the_session_follows_a_compaction_into_another_one() -> None:
     settings = {"prompt": {"session_line": True}, "compression": {"mode": "rotate"}}
-    long = [{"role": ("user", "assistant")[i % 2], "content": f"{i} " + "word " * 400} for i in range(40)]
     script = [overflow(), text("SUMMARY"), text("done"), text("more")]
     with table(script, settings=settings, context_window=64_000) as (agent, server, _, _):
         began = agent.session_id
-        result = agent.run_conversation("go", conversation_history=long)
+        result = agent.run_conversation("go", conversation_history=talk(20, "word " * 400))
         agent.run_conversation("and?")
     assert result.session_id != began
     before, _, after, later = server.bodies

@@ -28,14 +28,8 @@ from fsm_agent.testing import (
     tools,
 )
 from fsm_agent.testing.http import Received
-from tests.helpers.harness import TOOLS, Heard, Played, play, table
+from tests.helpers.harness import PARAGRAPH, TOOLS, Heard, Played, play, table, talk
 from tests.helpers.wire_rules import anthropic_violations, responses_faults
-
-PARAGRAPH = "a paragraph of an earlier conversation, with facts in it. " * 12
-
-
-def history(pairs: int, said: str = PARAGRAPH) -> list[dict[str, Any]]:
-    return [{"role": role, "content": f"{n} {said}"} for n in range(pairs) for role in ("user", "assistant")]
 
 
 @tool(effect="unsafe")
@@ -47,7 +41,7 @@ def flood(n: int = 1) -> str:
 @pytest.mark.behaviour("ERR-12", "BACK-06", "COMP-04", "COMP-38")
 def test_68_an_overflow_is_compacted_and_the_iteration_is_not_charged_again() -> None:
     script = [overflow(8192), text("the summary"), text("done")]
-    played = play(script, history=history(14), context_window=8192)
+    played = play(script, history=talk(14), context_window=8192)
     assert played.summary == "3 text_response completed: done"
     assert played.result.api_calls == 1
     assert played.waits == [2.0], "BACK-06"
@@ -66,7 +60,7 @@ def test_69_an_overflow_for_ever_ends_after_three_compactions() -> None:
         asks_for_summary = "<conversation>" in str(request.body["messages"][0]["content"])
         return text("summary") if asks_for_summary else overflow(8192)
 
-    played = play(repeat(reply), history=history(14), context_window=8192)
+    played = play(repeat(reply), history=talk(14), context_window=8192)
     assert played.server.completions <= 7
     assert played.summary.endswith("overflow_uncompressible failed context_overflow")
 
@@ -74,7 +68,7 @@ def test_69_an_overflow_for_ever_ends_after_three_compactions() -> None:
 @pytest.mark.behaviour("PREP-13", "COMP-01", "COMP-01b", "COMP-21b", "COMP-19", "COMP-35")
 def test_74_a_conversation_that_is_too_large_is_compacted_before_the_first_call() -> None:
     words = "please do exactly this: 17 things, in order"
-    options: dict[str, Any] = {"history": history(40), "context_window": 8192}
+    options: dict[str, Any] = {"history": talk(40), "context_window": 8192}
     played = play([text("the summary"), text("done")], words, **options)
     assert played.summary == "2 text_response completed: done"
     assert [step.event for step in played.steps][:4] == ["ready", "oversized", "unsummarised", "compressed"]
@@ -100,7 +94,7 @@ def test_75_a_huge_result_is_compacted_before_the_next_send() -> None:
 
 @pytest.mark.behaviour("COMP-26")
 def test_a_summary_that_fails_is_made_without_a_model_when_the_provider_insists() -> None:
-    played = play([overflow(8192), status(500), text("done")], history=history(14), context_window=8192)
+    played = play([overflow(8192), status(500), text("done")], history=talk(14), context_window=8192)
     assert played.result.final_response == "done"
     assert played.result.compressions[0]["fallback_used"]
     assert any("made without a model" in line for line in played.heard.of("status"))
@@ -109,7 +103,7 @@ def test_a_summary_that_fails_is_made_without_a_model_when_the_provider_insists(
 @pytest.mark.behaviour("COMP-10", "COMP-26")
 def test_comp_26_a_wish_is_dropped_when_the_network_is_down_and_rests() -> None:
     with table([status(429), text("one"), text("two")], context_window=8192) as (agent, server, _clock, _):
-        first = agent.run_conversation("go", conversation_history=history(40))
+        first = agent.run_conversation("go", conversation_history=talk(40))
         assert first.final_response == "one"
         assert not first.compressions
         assert agent.run_conversation("again").final_response == "two", "resting: no second summary call"
@@ -129,7 +123,7 @@ def test_the_auxiliary_model_writes_the_summary_and_the_main_one_when_it_fails()
                 auxiliary={"model": "openai:small", "base_url": second.url, "api_key": "k", "context_window": 4096},
                 callbacks=heard.functions(),
             )  # fmt: skip
-            result = agent.run_conversation("go", conversation_history=history(40))
+            result = agent.run_conversation("go", conversation_history=talk(40))
             assert result.final_response == "done"
             assert result.compressions[0]["model"] == model
             assert result.attempts == first.completions + second.completions
@@ -145,7 +139,7 @@ def test_auxiliary_models_are_tried_in_their_order() -> None:
             for n, s in (("one", first), ("two", second))
         ]
         with table([text("done")], context_window=8192, auxiliary=chain) as (agent, main, _, _):
-            result = agent.run_conversation("go", conversation_history=history(40))
+            result = agent.run_conversation("go", conversation_history=talk(40))
     assert result.compressions[0]["model"] == "two"
     assert (main.completions, first.completions, second.completions) == (1, 1, 1)
 
@@ -155,7 +149,7 @@ def test_comp_35_rotation_goes_on_in_a_child_session() -> None:
     settings, script = {"compression": {"mode": "rotate"}}, [text("the summary"), text("done"), text("more")]
     with table(script, context_window=8192, settings=settings) as (agent, *_):
         parent = agent.session_id
-        result = agent.run_conversation("go", conversation_history=history(40))
+        result = agent.run_conversation("go", conversation_history=talk(40))
         assert (result.parent_session_id, result.final_response) == (parent, "done")
         assert result.session_id == agent.session_id != parent
         store = store_for(str(agent.home))
@@ -179,7 +173,7 @@ def test_comp_08_compactions_that_make_no_room_stop() -> None:
 @pytest.mark.behaviour("COMP-05")
 def test_comp_05_a_person_can_ask_for_a_compaction_with_a_focus() -> None:
     with table([text("ok"), text("about the database"), text("done")]) as (agent, server, _, _):
-        agent.run_conversation("go", conversation_history=history(20))
+        agent.run_conversation("go", conversation_history=talk(20))
         figures = agent.compact("the database")
         assert figures is not None
         assert figures["messages_after"] < figures["messages_before"]
@@ -235,7 +229,7 @@ def test_a_summary_model_that_answers_nonsense_or_never_costs_nothing_but_the_su
     }[nonsense]
     settings = {"stale": {"stream": 60}}
     options: dict[str, Any] = {
-        "history": history(40),
+        "history": talk(40),
         "context_window": 8192,
         "clock": clock,
         "settings": settings,
@@ -249,7 +243,7 @@ def test_a_summary_model_that_answers_nonsense_or_never_costs_nothing_but_the_su
 @pytest.mark.behaviour("PREP-13")
 def test_schemas_of_tools_fill_the_window_too() -> None:
     long = tool(note="Use it with care. " * 2_000, name="long")(lambda: "x")
-    fits = {"history": history(20), "context_window": 16_384}
+    fits = {"history": talk(20), "context_window": 16_384}
     assert not play([text("done")], tools=[], **fits).result.compressions
     assert play([text("the summary"), text("done")], tools=[long], **fits).result.compressions
 

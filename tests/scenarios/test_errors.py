@@ -31,7 +31,7 @@ from fsm_agent.testing import (
 )
 from fsm_agent_states.table import TURN
 from tests.helpers.deaf_proxy import BEHIND, deaf_proxy
-from tests.helpers.harness import play, reads, table
+from tests.helpers.harness import Refreshable, play, reads, table
 
 
 def error(message: str, code: str | None = None) -> dict[str, Any]:
@@ -130,21 +130,6 @@ def test_which_keys_are_asked(script: Any, asked: str) -> None:
     if asked == "k1 k2 k2":
         assert len(played.waits) == 1
         assert "rate limit: the next key is used" in played.heard.of("status")
-
-
-class Refreshable:
-    """A credential that goes stale."""
-
-    def __init__(self, works: bool = True) -> None:
-        self.key, self.refreshed, self.works = "old", 0, works
-
-    def get(self) -> str:
-        return self.key
-
-    def refresh(self) -> bool:
-        self.refreshed += 1
-        self.key = f"new-{self.refreshed}"
-        return self.works
 
 
 @pytest.mark.behaviour("CRED-04")

@@ -11,7 +11,7 @@ import pytest
 from fsm_agent import Agent, tool
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, FakeMemory, call, status, text, tools
-from tests.helpers.harness import play, table
+from tests.helpers.harness import play, table, talk
 
 OWN = {"toolsets": ["memory"], "tools": []}
 DAY = 86_400.0
@@ -292,10 +292,7 @@ def test_a_memory_is_used_from_an_event_loop_of_the_callers(agent: Any) -> None:
 def test_a_summary_keeps_what_the_memory_asks_for() -> None:
     library = FakeMemory(keeps="keep the date")
     with table([text("ok"), text("a summary")], memory=library, context_window=8_000) as (agent, _, _, _):
-        history = [
-            {"role": ("user", "assistant")[i % 2], "content": f"{i} " + "word " * 400} for i in range(40)
-        ]
-        agent.run_conversation("go on", conversation_history=history)
+        agent.run_conversation("go on", conversation_history=talk(20, "word " * 400))
         agent.compact()
         rows = [row.text for row in store_for(str(agent.home)).session(agent.session_id).rows]
     assert any(entry[0] == "pre_compress" for entry in library.calls)

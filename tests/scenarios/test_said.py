@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fsm_agent.testing import blank, call, cut, cut_tool_call, length, overflow, repeat, status, text, tools
-from tests.helpers.harness import Played, play, table
+from tests.helpers.harness import Played, play, table, talk
 
 HALF_JSON = tools(call("echo", '{"text": nope]}'))
 REFUSED = {"error": {"message": "max_tokens is too large. This model supports at most 4096 output tokens"}}
@@ -78,9 +78,7 @@ def test_each_recovery_has_one_plain_line(what: str) -> None:
 
 @pytest.mark.behaviour("COMP-38b")
 def test_a_compaction_says_what_it_gained() -> None:
-    words = "words and more words " * 60
-    long = [{"role": role, "content": f"{n} {words}"} for n in range(40) for role in ("user", "assistant")]
-    played = play([text("a summary"), text("done")], history=long, context_window=16_384)
+    played = play([text("a summary"), text("done")], history=talk(60), context_window=16_384)
     begun, gained = recoveries(played)
     (metrics,) = played.result.compressions
     assert begun.startswith("the window fills up: ")

@@ -30,19 +30,14 @@ from fsm_agent.testing import (
     text,
 )
 from fsm_agent_states.table import TURN
-from tests.helpers.harness import SHOWN, assert_legal_path, assert_possible_pairs
+from tests.helpers.harness import SHOWN, assert_legal_path, assert_possible_pairs, talk
 from tests.helpers.tables import DEFAULTS
 from tests.helpers.turn_configs import CONFIGS, more_configs
 from tests.helpers.turn_driver import Driver, Interferer
 from tests.helpers.turn_facts import Config, TurnFacts
 from tests.helpers.turn_pairs import BY_HAND, REASONS, why_not
 
-WORDS = "words and more words " * 60
-LONG = [
-    {"role": role, "content": f"{role} {number}: {WORDS}"}
-    for number in range(12)
-    for role in ("user", "assistant")
-]
+LONG = talk(12, "words and more words " * 60)
 GREETING = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"})
 FOOTPRINTS = Path(__file__).with_name("turn.footprints")
 

@@ -14,9 +14,9 @@ from fsm_agent.conversation.history_rules import violations
 from fsm_agent.fsm.runner import Step
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedServer
+from fsm_agent.testing.wirerows import chat_rows
 from fsm_agent_states.table import TURN
 from tests.helpers.turn_pairs import why_not
-from tests.helpers.wire_rows import chat_rows
 
 SHOWN = ("completed", "failed", "partial", "interrupted")
 

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 from fsm_agent.testing.counting import CountingTurn as Counting
+from fsm_agent_states.table import TURN
 
 __all__ = ["DEFAULTS", "UNCOUNTED", "Counting", "chain", "courier", "nested"]
 
-DEFAULTS = {
-    "iterations": 90, "free_rounds": 90, "summary_calls": 2, "fallbacks": 2, "rekeys": 2, "retries": 2, "patience": 1,
-    "rebuilds": 1, "compactions": 3, "overflows": 3, "repairs": 10, "continuations": 3, "cut_calls": 4,
-    "incompletes": 3, "scratchpads": 2, "acks": 2, "verifies": 1, "invalid_tool_rounds": 2, "reasks": 3, "nudges": 1,
-    "thinking_prefills": 2, "empties": 3, "attempts": 360, "sends": 12, "lost_requests": 10, "summarisers": 2, "modelless_compactions": 1,
-    "revisions": 2,
-}  # fmt: skip
+DEFAULTS = {name: most for name, most in TURN.default_limits().items() if name != "opened"}
 """Of a turn with two fallbacks, two rekeys and one auxiliary model."""
 
 UNCOUNTED = 10**9

@@ -17,8 +17,8 @@ from fsm_agent.conversation.history_rules import violations
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, overflow, status, text, tools
+from fsm_agent.testing.wirerows import chat_rows
 from tests.helpers.harness import TOOLS, break_off, play, table, talk
-from tests.helpers.wire_rows import chat_rows
 from tests.scenarios.test_modes import MODELS
 
 EXAMPLE = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "EXAMPLE: four."}]

@@ -23,9 +23,9 @@ from fsm_agent.conversation.history_rules import violations
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import FakeClock, ScriptedModel, overflow, repeat, status, text
+from fsm_agent.testing.wirerows import chat_rows
 from tests.crash.compacting import SESSION, agent_of
 from tests.helpers.harness import Played, play, table, talk
-from tests.helpers.wire_rows import chat_rows
 
 ROOT = Path(__file__).parents[2]
 NOT_USED = "the context engine's answer is not used"

@@ -31,8 +31,8 @@ from fsm_agent.testing import (
     text,
     tools,
 )
+from fsm_agent.testing.wirerows import chat_rows, rows_key
 from tests.helpers.harness import Interrupt, Played, Refreshable, play, reads, table, talk
-from tests.helpers.wire_rows import chat_rows, rows_key
 
 MODELS = {
     "chat_completions": "openai:gpt-x",

@@ -34,8 +34,7 @@ from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.telemetry import conventions
 from fsm_agent.telemetry.export import LogExport
 from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, status, text, tools
-from tests.helpers.collected import Collected, collected, id_of, told, trace_of
-from tests.helpers.collector import Collector, attributes_of
+from tests.helpers.collected import Collected, Collector, attributes_of, collected, id_of, told, trace_of
 from tests.helpers.mcp_bench import PATIENT, program
 from tests.helpers.waiting import until
 

@@ -193,9 +193,8 @@ def the_reply_in(body: Mapping[str, Any]) -> dict[str, Any]:
 def asked_anew(history: list[dict[str, Any]], server: ScriptedServer, recorded: RecordedShape) -> str:
     """The body of the next request when the history is handed to a new agent in front of ``server``."""
     options: dict[str, Any] = {"api_mode": recorded.api_mode, "tools": TOOLS, "toolsets": []}
-    agent = Agent(recorded.model, base_url=server.url, api_key="k", **options)
-    agent.run_conversation("and now?", conversation_history=history)
-    agent.close()
+    with Agent(recorded.model, base_url=server.url, api_key="k", **options) as agent:
+        agent.run_conversation("and now?", conversation_history=history)
     return json.dumps(rows_of(server.bodies[-1]))
 
 

@@ -251,10 +251,8 @@ def test_a_provider_may_be_silent_while_it_runs_them(hosted: list[str], seconds:
                 found.append(request.stale_after)
         return found
 
-    with ScriptedServer([text("done")]) as server:
-        agent = hosting(CLAUDE, server.url, hosted)
+    with ScriptedServer([text("done")]) as server, hosting(CLAUDE, server.url, hosted) as agent:
         assert asyncio.run(asked(agent)) == [seconds]
-        agent.close()
 
 
 # What comes back
@@ -332,13 +330,11 @@ def test_what_they_did_goes_back_to_claude_as_it_came(stream: bool, capsys: Any)
     lines: list[str] = []
     with WebReplies(*map(streamed, told) if stream else objects(*told)) as server:
         options: dict[str, Any] = {"callbacks": {"status": lines.append}}
-        agent = hosting(CLAUDE, server.url, BOTH, **options)
-        assert agent.run_conversation("how high?").final_response == "And 42."
-        session = agent.session_id
-        agent.close()
-        agent = hosting(CLAUDE, server.url, BOTH, session_id=session)  # as another process would
-        assert agent.chat("thanks") == "Bye."
-        agent.close()
+        with hosting(CLAUDE, server.url, BOTH, **options) as agent:
+            assert agent.run_conversation("how high?").final_response == "And 42."
+            session = agent.session_id
+        with hosting(CLAUDE, server.url, BOTH, session_id=session) as agent:
+            assert agent.chat("thanks") == "Bye."
     _, second, third = (asked.body["messages"] for asked in server.asked)
     assert without_marks(second[1]["content"]) == [THOUGHT, BEGUN, SEARCH, FOUND, CITED, ECHO]
     assert without_marks(third[1]["content"]) == [BEGUN, SEARCH, FOUND, CITED, ECHO], "without thoughts"
@@ -376,20 +372,19 @@ def test_another_maker_gets_the_words_alone() -> None:
 
 def test_one_that_was_begun_and_did_not_end_is_left_out() -> None:
     told = [message(BEGUN, SEARCH, ECHO, stop="tool_use"), message({"type": "text", "text": "Bye."})]
-    with WebReplies(*objects(*told)) as server:
-        agent = hosting(CLAUDE, server.url, BOTH)
+    with WebReplies(*objects(*told)) as server, hosting(CLAUDE, server.url, BOTH) as agent:
         assert agent.chat("go") == "Bye."
-        agent.close()
     assert without_marks(server.asked[1].body["messages"][1]["content"]) == [BEGUN, ECHO]
 
 
 def test_a_reply_that_pauses_goes_on_with_what_was_found() -> None:
     open_search = {**SEARCH, "id": "srvtoolu_9"}
-    paused = message(SEARCH, FOUND, open_search, stop="pause_turn")
-    with WebReplies(*objects(paused, message({"type": "text", "text": "2,962 m."}))) as server:
-        agent = hosting(CLAUDE, server.url, BOTH)
+    told = (
+        message(SEARCH, FOUND, open_search, stop="pause_turn"),
+        message({"type": "text", "text": "2,962 m."}),
+    )
+    with WebReplies(*objects(*told)) as server, hosting(CLAUDE, server.url, BOTH) as agent:
         assert agent.chat("how high?") == "2,962 m."
-        agent.close()
     rows = server.asked[1].body["messages"]
     assert without_marks(rows[1]["content"])[:2] == [SEARCH, FOUND]
     assert "srvtoolu_9" not in json.dumps(rows)
@@ -445,13 +440,11 @@ def test_what_they_did_goes_back_on_the_responses_wire(stream: bool) -> None:
     lines: list[str] = []
     with WebReplies(*map(flowing, told) if stream else objects(*told)) as server:
         options: dict[str, Any] = {"callbacks": {"status": lines.append}}
-        agent = hosting(REASONER, server.url, BOTH, **options)
-        assert agent.chat("how high?") == "It is high."
-        session = agent.session_id
-        agent.close()
-        agent = hosting(REASONER, server.url, BOTH, session_id=session)
-        assert agent.chat("thanks") == "Bye."
-        agent.close()
+        with hosting(REASONER, server.url, BOTH, **options) as agent:
+            assert agent.chat("how high?") == "It is high."
+            session = agent.session_id
+        with hosting(REASONER, server.url, BOTH, session_id=session) as agent:
+            assert agent.chat("thanks") == "Bye."
     _, second, third = (asked.body["input"] for asked in server.asked)
     thought = {key: value for key, value in REASON.items() if key != "id"}
     assert second[1:4] == [thought, LOOKED, COMPUTED]
@@ -482,9 +475,8 @@ def test_a_block_of_anything_sends_nothing_of_it(content: Any) -> None:
         )
         row = {"role": "assistant", "content": "hm", "issuer": issuer, "blocks": blocks}
         history = [{"role": "user", "content": "a"}, row]
-        agent = hosting(CLAUDE, server.url, BOTH)
-        assert agent.run_conversation("go", conversation_history=history).completed
-        agent.close()
+        with hosting(CLAUDE, server.url, BOTH) as agent:
+            assert agent.run_conversation("go", conversation_history=history).completed
     assert without_marks(server.bodies[0]["messages"][1]["content"]) == [{"type": "text", "text": "hm"}]
     assert [*told_in(blocks)] == []
 

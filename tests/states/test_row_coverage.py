@@ -145,15 +145,14 @@ def test_a_window_may_be_too_small_for_a_history_that_stays_as_it_is(tmp_path: P
     settings = {"compression": {"without_model": False}, "max_lost_requests": 0}
     with ScriptedServer([overflow(100), status(400)]) as server:
         given = {**SMALL, "base_url": server.url, "settings": settings}
-        agent = Agent(toolsets=[], home=tmp_path, clock=FakeClock(), **given)
-        turn = agent.start("go", conversation_history=LONG)
-        interferer = Interferer(lambda: None)
-        interferer.checks = "unaffordable" in row
-        turn.gate.attach(interferer)
-        while (step := LOOP.run(turn.step())) is not None:
-            interferer.lost = "lost" in row and step.dest == "Compress"
-            interferer.event = "unaffordable" if interferer.checks and step.dest == "Compress" else ""
-        agent.close()
+        with Agent(toolsets=[], home=tmp_path, clock=FakeClock(), **given) as agent:
+            turn = agent.start("go", conversation_history=LONG)
+            interferer = Interferer(lambda: None)
+            interferer.checks = "unaffordable" in row
+            turn.gate.attach(interferer)
+            while (step := LOOP.run(turn.step())) is not None:
+                interferer.lost = "lost" in row and step.dest == "Compress"
+                interferer.event = "unaffordable" if interferer.checks and step.dest == "Compress" else ""
     taken = {*pairwise(step.row for step in turn.steps)}
     assert (row, "BuildMessages.window_too_small") in BY_HAND & taken
 

@@ -252,9 +252,8 @@ def test_a_script_that_raises_is_a_500_and_remembered(entry: Any, capfd: pytest.
 def test_clients_with_addresses_of_their_own_are_told_apart() -> None:
     with ScriptedServer(repeat(text("hi"))) as server:
         for name in ("one", "two/three"):
-            agent = Agent("openai:m", base_url=server.at(name), api_key="k", toolsets=[])
-            assert agent.chat("go") == "hi"
-            agent.close()
+            with Agent("openai:m", base_url=server.at(name), api_key="k", toolsets=[]) as agent:
+                assert agent.chat("go") == "hi"
     paths = [received.path for received in server.requests]
     assert paths == ["/one/v1/chat/completions", "/two/three/v1/chat/completions"]
 

@@ -149,19 +149,18 @@ def echo(text: str) -> str:
 
 def test_a_real_turn_keeps_them(tmp_path: Path) -> None:
     model = ScriptedModel([status(500), tools(call("echo", {"text": "a"}), call("nope")), text("done")])
-    agent = Agent(model, tools=[echo], toolsets=[], home=tmp_path, clock=FakeClock())
+    with Agent(model, tools=[echo], toolsets=[], home=tmp_path, clock=FakeClock()) as agent:
 
-    async def run() -> int:
-        turn = agent.start("go")
-        look = Look(TURN, turn.gate.turn)  # type: ignore[arg-type]
-        moves = 0
-        async for step in turn:
-            look.moved(step.event, TURN.row(step.row))
-            moves += 1
-        return moves
+        async def run() -> int:
+            turn = agent.start("go")
+            look = Look(TURN, turn.gate.turn)  # type: ignore[arg-type]
+            moves = 0
+            async for step in turn:
+                look.moved(step.event, TURN.row(step.row))
+                moves += 1
+            return moves
 
-    assert asyncio.run(run()) == 9
-    agent.close()
+        assert asyncio.run(run()) == 9
 
 
 QUICK = settings(max_examples=40, stateful_step_count=30, deadline=None, derandomize=True)

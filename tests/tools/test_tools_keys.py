@@ -158,9 +158,8 @@ def test_eight_calls_run_at_the_same_time(asynchronous: bool) -> None:
 def test_each_call_of_a_turn_has_a_key_of_its_own() -> None:
     two, one = (call("pay", {"amount": 1}), call("pay", {"amount": 2})), call("pay", {"amount": 1})
     script = [tools(*two), tools(one), text("paid")]
-    agent = Agent(ScriptedModel(script), tools=[pay], toolsets=[])
-    rows = agent.run_conversation("go").messages
-    agent.close()
+    with Agent(ScriptedModel(script), tools=[pay], toolsets=[]) as agent:
+        rows = agent.run_conversation("go").messages
     keys = [row["content"].split()[1] for row in rows if row["role"] == "tool"]
     assert len(set(keys)) == 3
     assert "without" not in keys

@@ -1,4 +1,5 @@
-"""The wire copy: valid whatever was stored, and the same bytes however it was built up."""
+"""The wire copy: valid whatever was stored, the same bytes however it was built up; the Responses wire; and
+schemas of answers as vendors take them."""
 
 from __future__ import annotations
 

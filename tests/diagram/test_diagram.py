@@ -1,5 +1,5 @@
-"""Diagrams say what the table says and can be read: nothing missing, nothing on top of another thing, nothing
-stale."""
+"""Diagrams say what the table says and can be read: nothing missing, nothing on top of another thing,
+nothing stale; of a whole table, of one state's surroundings, of children, and in every format."""
 
 from __future__ import annotations
 

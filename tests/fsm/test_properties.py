@@ -1,5 +1,5 @@
-"""Properties: what they mean, their proofs and counterexamples against brute force over explicit counters, and
-monitors against a plain reading of runs."""
+"""Properties: what they mean, their proofs and counterexamples against brute force over explicit counters,
+monitors against a plain reading of runs, and the page about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rules of the house that no other tool checks."""
+"""Rules of the house that no other tool checks: what is kept, the rooms of ARCHITECTURE.md, the suite and
+make."""
 
 from __future__ import annotations
 

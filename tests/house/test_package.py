@@ -1,4 +1,5 @@
-"""What importing costs, and what is public."""
+"""The package: what importing costs, what is public, what an installation puts on the path, and what is
+installed besides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Compaction inside a turn."""
+"""Compaction inside a turn; and a window smaller than believed, with few big rows: the turn ends well
+whenever prompt, tools and newest request fit alone.
+
+There the server counts tokens itself and refuses what is over its window, summaries included. What is known
+of the window beforehand is too much or nothing, and the refusal names it or not.
+"""
 
 from __future__ import annotations
 

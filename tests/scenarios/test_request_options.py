@@ -1,4 +1,5 @@
-"""What is asked of a model besides the conversation, on each wire, as the server sees it."""
+"""What is asked of a model besides the conversation, on each wire, as the server sees it: options of a
+request, and tools that the provider runs, which go back to it as they came."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that are wrong in some way, and what is done about each."""
+"""Tools: calls that are wrong in some way, and calls that fail, hang, return too much, or need a yes."""
 
 from __future__ import annotations
 

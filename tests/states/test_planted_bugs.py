@@ -1,8 +1,8 @@
 """Bugs that are planted in copies of pure states, and what the tests of ``docs/testing.md`` find of them.
 
-``python -m tests.states.test_planted_bugs`` prints a line a bug. Each is one change of one line, of the kinds that
-people make: a request that is dropped or wrong, data that is lost, another event, a counter that a state
-changes by itself. The tests run in a copy of the tree, and are those that are named in ``TESTS``."""
+``python -m tests.states.test_planted_bugs`` prints a line a bug. Each is one change of one line, of the
+kinds that people make: a request that is dropped or wrong, data that is lost, another event, a counter that
+a state changes by itself. The tests run in a copy of the tree, and are those that are named in ``TESTS``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STATES, EXAMPLES = "states/fsm_agent_states", "examples"
 TESTS = {
     STATES: [
         "tests/states/test_row_coverage.py::test_the_footprints_of_the_turn_are_those_that_were_read",
-        "tests/states/test_agent_machine.py::test_sixty_agents_take_most_rows",
+        "tests/states/test_row_coverage.py::test_sixty_agents_take_most_rows",
     ],
     EXAMPLES: ["tests/workflow/test_examples_of_tables.py", "-k", "row or pair or footprints or random"],
 }

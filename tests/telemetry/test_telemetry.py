@@ -1,4 +1,5 @@
-"""Switching it on, what is sent besides, what is kept secret, and that it is not there when nobody wants it."""
+"""Switching it on, what is sent besides, what is kept secret, what leaves the process, and that it is not
+there when nobody wants it."""
 
 from __future__ import annotations
 

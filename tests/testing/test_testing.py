@@ -1,4 +1,5 @@
-"""The public fakes: the clock, the scripted model, and the server as any HTTP client sees it."""
+"""The public fakes: the clock, the scripted model, and the server as any HTTP client sees it; and every
+block of docs/testing.md."""
 
 from __future__ import annotations
 

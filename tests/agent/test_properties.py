@@ -122,16 +122,7 @@ class Case:
     moments: list[Moment] = field(default_factory=list)
 
 
-MOMENTS = moments(
-    (
-        "start",
-        "model",
-        "wait",
-        "tool",
-        "approval",
-        *(channel for channel in CHANNELS if channel != "approval"),
-    )
-)
+MOMENTS = moments(("start", "model", "wait", "tool", *CHANNELS))
 NAMES = [*REPLIES, *SILENT]
 GOING_ON = st.sampled_from([name for name in NAMES if name not in ENDING])
 ANY = GOING_ON | GOING_ON | GOING_ON | st.sampled_from(NAMES)

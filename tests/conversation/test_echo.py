@@ -43,19 +43,8 @@ def test_an_echo_is_neither_shown_nor_stored(said: str, left: str) -> None:
         assert (row.get("reasoning") or "") == ("hm" if "think" in said else "")
 
 
-PIECES = st.sampled_from(
-    [
-        "<memory-context>",
-        "</memory-context>",
-        "<think>",
-        "</think>",
-        "\n",
-        "```\n",
-        "a secret",
-        "word",
-        " <mem",
-    ]
-)
+TAGS = "<memory-context> </memory-context> <think> </think>"
+PIECES = st.sampled_from([*TAGS.split(), "\n", "```\n", "a secret", "word", " <mem"])
 
 
 @given(st.lists(PIECES, max_size=8), st.lists(st.integers(1, 6), min_size=1, max_size=8))

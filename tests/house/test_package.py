@@ -20,19 +20,8 @@ from fsm_agent.support.later import Later, uncollected
 from tests.helpers.processes import environment, ran
 
 UI = {"typer", "rich", "prompt_toolkit"}
-HEAVY = {
-    "openai",
-    "anthropic",
-    "httpx",
-    "httpx2",
-    "aiohttp",
-    "uvloop",
-    "transitions",
-    "tenacity",
-    "temporalio",
-    "psycopg",
-    *UI,
-}
+CLIENTS = "openai anthropic httpx httpx2 aiohttp uvloop transitions tenacity temporalio psycopg"
+HEAVY = {*CLIENTS.split(), *UI}
 NAMED, TURN = "from fsm_agent import Agent; Agent.chat", "Agent(ScriptedModel([text('x')])).chat('go')"
 STEPS = (
     "import fsm_agent",
@@ -40,16 +29,10 @@ STEPS = (
     f"from fsm_agent.testing import ScriptedModel, text; {TURN}",
     "Agent('openai:m', api_key='k')",
 )
-UNUSED = (
-    "html.parser",
-    "http.client",
-    "urllib.request",
-    "fsm_agent.toolsets.agent.ask",
-    "fsm_agent.toolsets.agent.lookback",
-    "fsm_agent.toolsets.code",
-    "fsm_agent.toolsets.mcp.servers",
-    "fsm_agent.toolsets.web",
-)
+UNUSED = {
+    f"fsm_agent.toolsets.{name}" for name in ("agent.ask", "agent.lookback", "code", "mcp.servers", "web")
+}
+UNUSED |= {"html.parser", "http.client", "urllib.request"}
 PROOFS = {"fsm_agent.fsm.promises", "fsm_agent.fsm.verify.proof.induction", "fsm_agent_states.logic.shapes"}
 
 

@@ -279,13 +279,7 @@ def test_narration_is_never_the_answer() -> None:
 
 
 def test_narration_beside_calls_is_told_and_its_phase_goes_back() -> None:
-    function = {
-        "type": "function_call",
-        "call_id": "c",
-        "name": "echo",
-        "arguments": "{}",
-        "status": "completed",
-    }
+    function = {"type": "function_call", "call_id": "c", "name": "echo", "arguments": "{}"}
     one = played([response(said("I look into it.", "commentary"), function), text("Four.")])
     assert one.heard.of("interim_assistant") == ["I look into it."]
     sent = {"type": "message", "role": "assistant", "content": "I look into it.", "phase": "commentary"}
@@ -313,15 +307,8 @@ def test_encrypted_reasoning_goes_back_in_this_turn_and_the_next() -> None:
         agent.run_conversation("go")
         agent.run_conversation("thanks")
         sent = [(item["type"], item.get("encrypted_content")) for item in server.bodies[2]["input"]]
-    assert [kind for kind, _ in sent] == [
-        "message",
-        "reasoning",
-        "function_call",
-        "function_call_output",
-        "reasoning",
-        "message",
-        "message",
-    ]
+    kinds = "message reasoning function_call function_call_output reasoning message message"
+    assert " ".join(kind for kind, _ in sent) == kinds
     sealed = [content for kind, content in sent if kind == "reasoning"]
     assert sealed == ["sealed-1", "sealed-2"]
 

@@ -31,6 +31,7 @@ from fsm_agent.fsm.codec import restored
 from fsm_agent.providers.choose import choose
 from fsm_agent.testing import Reply, ScriptedServer, call, repeat, status, text, tools
 from tests.helpers.harness import TOOLS, break_off, table
+from tests.helpers.wire_rules import item
 
 CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "echo", "arguments": "{}"}}
 THOUGHT, SECRET = "I should look it up.", "EqQBCgIYAhIk+opaque/bytes=="
@@ -61,11 +62,7 @@ def thinking(*blocks: dict[str, Any]) -> tuple[dict[str, Any], ...]:
         events.append({"type": "content_block_start", "index": index, "content_block": block})
         events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
         events.append({"type": "content_block_stop", "index": index})
-    return (
-        *events,
-        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}},
-        {"type": "message_stop"},
-    )
+    return (*events, item("message_delta", delta={"stop_reason": "tool_use"}), item("message_stop"))
 
 
 def signed() -> tuple[dict[str, Any], ...]:
@@ -77,41 +74,20 @@ def signed() -> tuple[dict[str, Any], ...]:
     )
 
 
-SIGNED = {
-    "content": [
-        {"type": "thinking", "thinking": THOUGHT, "signature": SECRET},
-        {"type": "redacted_thinking", "data": SECRET},
-        {"type": "tool_use", "id": "toolu_1", "name": "echo", "input": {}},
-    ]
-}
-BARE = {"content": SIGNED["content"][2:]}
+USED = item("tool_use", id="toolu_1", name="echo", input={})
+SIGNED_THOUGHT = item("thinking", thinking=THOUGHT, signature=SECRET)
+SIGNED = {"content": [SIGNED_THOUGHT, item("redacted_thinking", data=SECRET), USED]}
+BARE = {"content": [USED]}
 UNSIGNED = thinking(
     {"type": "thinking", "thinking": "", "then": ({"type": "thinking_delta", "thinking": THOUGHT},)},
     {"type": "tool_use", "id": "toolu_1", "name": "echo", "input": {}},
 )
 DETAIL = {"type": "reasoning.text", "text": THOUGHT, "signature": SECRET, "format": "anthropic-claude-v1"}
-ENCRYPTED = {
-    "type": "reasoning.encrypted",
-    "data": SECRET,
-    "id": "rs_1",
-    "format": "openai-responses-v1",
-    "index": 1,
-}
+ENCRYPTED = item("reasoning.encrypted", data=SECRET, id="rs_1", format="openai-responses-v1", index=1)
 GOOGLE = {"google": {"thought_signature": SECRET}}
-SEALED = {
-    "type": "reasoning",
-    "id": "rs_1",
-    "summary": [{"type": "summary_text", "text": THOUGHT}],
-    "encrypted_content": SECRET,
-}
-FUNCTION = {
-    "type": "function_call",
-    "id": "fc_1",
-    "call_id": "call_1",
-    "name": "echo",
-    "arguments": "{}",
-    "status": "completed",
-}
+SUMMARY = [item("summary_text", text=THOUGHT)]
+SEALED = item("reasoning", id="rs_1", summary=SUMMARY, encrypted_content=SECRET)
+FUNCTION = item("function_call", id="fc_1", call_id="call_1", name="echo", arguments="{}", status="completed")
 SPOKEN_CHUNK = [{"type": "thinking", "thinking": [{"type": "text", "text": THOUGHT}]}]
 CONTENT = chunks(
     {"reasoning_content": THOUGHT[:9]}, {"reasoning_content": THOUGHT[9:]}, {"tool_calls": [CALL]}
@@ -301,12 +277,7 @@ def test_mistral_gets_ids_of_nine_letters_and_digits_and_its_own_as_they_are() -
 def test_what_older_journals_and_sessions_hold_is_read() -> None:
     """A block named its issuer; reasoning, and a signature beside a call, named nobody: they are kept and go to
     nobody."""
-    block = {
-        "type": "thinking",
-        "thinking": "hm",
-        "signature": SECRET,
-        "issuer": "anthropic:https://a.example",
-    }
+    block = item("thinking", thinking="hm", signature=SECRET, issuer="anthropic:https://a.example")
     signature = {"type": "extra_content", "tool_call_id": "c", "extra_content": GOOGLE}
     stored = {"role": "assistant", "content": "a", "reasoning": THOUGHT, "blocks": [block, signature]}
     row = Message.from_dict(stored)

@@ -25,7 +25,7 @@ from fsm_agent.conversation.wire.efforts import levels_of, nearest, reasons
 from fsm_agent.conversation.wire.responses import NO_TEXT
 from fsm_agent.output import OutputType
 from fsm_agent.settings.model import EFFORTS
-from tests.helpers.wire_rules import HERE, HISTORIES, RULES, SCAFFOLD, VIEWS
+from tests.helpers.wire_rules import HERE, HISTORIES, RULES, SCAFFOLD, VIEWS, exchange, item
 
 PLAIN = View()
 
@@ -70,17 +70,12 @@ def test_built_up_or_at_once_the_bytes_are_the_same(
 @pytest.mark.behaviour("BUILD-14", "INV-08")
 def test_arguments_are_sorted_and_compact_and_corrupted_ones_are_blanked_on_the_wire_only() -> None:
     def sent(arguments: str) -> tuple[str, str]:
-        call = ToolCall("c", "echo", arguments)
-        history = [
-            Message("user", "q"),
-            Message("assistant", None, tool_calls=(call,)),
-            Message("tool", "r", tool_call_id="c"),
-        ]
+        history = exchange(ToolCall("c", "echo", arguments))
         _, _, said, result = rows(WireCopy(), history)
         assert history[1].tool_calls[0].arguments == arguments
         return said["tool_calls"][0]["function"]["arguments"], result["content"]
 
-    assert sent('{ "b": 1, "a": "é" }') == ('{"a":"é","b":1}', "r"), "so that prefixes stay stable"
+    assert sent('{ "b": 1, "a": "é" }') == ('{"a":"é","b":1}', "r0"), "so that prefixes stay stable"
     blanked, told = sent("{broken")
     assert blanked == "{}"
     assert "corrupted" in told
@@ -106,11 +101,7 @@ def test_a_wire_that_is_told_what_replaced_a_history_writes_that(
 
 @pytest.mark.behaviour("BUILD-06")
 def test_a_call_whose_result_never_came_is_removed_not_invented() -> None:
-    history = [
-        Message("user", "q"),
-        Message("assistant", None, tool_calls=(ToolCall("c", "echo", "{}"),)),
-        Message("user", "hm"),
-    ]
+    history = [*exchange(ToolCall("c", "echo", "{}"))[:2], Message("user", "hm")]
     sent = [row["content"] for row in rows(WireCopy(), history)]
     assert sent == ["prompt", "q", "(tool call removed)", "hm"]
 
@@ -316,9 +307,9 @@ def test_the_sdk_takes_every_body(history: list[Message], stream: bool, effort: 
     """By the types of the official SDK. They want an id in reasoning items, which the API does not: nothing
     is stored."""
     body = json.loads(body_of(history, stream=stream, effort=effort, cap=cap))
-    for item in body["input"]:
-        if item["type"] == "reasoning":
-            item["id"] = "rs"
+    for one in body["input"]:
+        if one["type"] == "reasoning":
+            one["id"] = "rs"
     validate(body)
 
 
@@ -398,14 +389,7 @@ def test_the_grammar_repair_takes_patterns_out_of_tools() -> None:
     assert b"pattern" not in RESPONSES.tools([spec], frozenset({"grammar"}))
 
 
-SEALED = {
-    "type": "reasoning",
-    "id": "rs_1",
-    "summary": [],
-    "encrypted_content": "sealed",
-    "status": None,
-    "issuer": HERE,
-}
+SEALED = item("reasoning", id="rs_1", summary=[], encrypted_content="sealed", status=None, issuer=HERE)
 ROUND = [
     Message("user", "q"),
     Message("assistant", "Looking.", tool_calls=(ToolCall("c", "echo", '{"b":1,"a":2}'),), blocks=(SEALED,)),

@@ -15,6 +15,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from tests.helpers.wire_rules import item
+
 Place = tuple[str | int, ...]
 Change = Callable[["Recorded"], "Recorded"]
 
@@ -140,12 +142,8 @@ def _chat() -> Iterator[Recorded]:
     def call(**more: Any) -> dict[str, Any]:
         return {"index": 0, **more}
 
-    opening = {
-        "id": "call_a",
-        "type": "function",
-        "function": {"name": "echo", "arguments": ""},
-        "extra_content": google,
-    }
+    function = {"name": "echo", "arguments": ""}
+    opening = {"id": "call_a", "type": "function", "function": function, "extra_content": google}
     yield recorded("stream", (
         chunk(role="assistant", content=""),
         chunk(reasoning_content="I think"), chunk(reasoning="therefore", reasoning_details=[detail, summary]),
@@ -170,7 +168,7 @@ def _chat() -> Iterator[Recorded]:
     yield recorded("whole", ({**whole, "choices": [choice]},))
     said = {
         "role": "assistant",
-        "content": [{"type": "text", "text": "no"}],
+        "content": [item("text", text="no")],
         "refusal": "I will not",
         "tool_calls": None,
     }
@@ -180,11 +178,8 @@ def _chat() -> Iterator[Recorded]:
              "metadata": {"raw": raw, "provider_name": "p", "headers": {"X-RateLimit-Reset": "5"}},
              "details": [{"@type": "RetryInfo", "retryDelay": "5s"}], "status": "FAILED"}  # fmt: skip
     yield recorded("error", ({"error": error, "user_id": "u"},), status=400)
-    yield recorded(
-        "error",
-        ([{"error": {"code": 429, "message": "slow", "status": "RESOURCE_EXHAUSTED"}}],),
-        status=429,
-    )
+    slow = {"code": 429, "message": "slow", "status": "RESOURCE_EXHAUSTED"}
+    yield recorded("error", ([{"error": slow}],), status=429)
     yield recorded("whole", ({"error": error, "choices": None},))
     yield recorded("stream", (chunk(content="Hello"), {**head, "choices": [], "error": error}))
 
@@ -236,11 +231,8 @@ def _messages() -> Iterator[Recorded]:
         {"type": "message_start", "message": head}, start(0, type="text", text=""), delta(0, type="text_delta", text="Hello"), stop(0),
         *ending("end_turn", stop_details=refused),
     ))  # fmt: skip
-    error = {
-        "type": "error",
-        "error": {"type": "overloaded_error", "message": "Overloaded", "details": {"error_code": "x"}},
-        "request_id": "r",
-    }
+    overloaded = item("overloaded_error", message="Overloaded", details={"error_code": "x"})
+    error = item("error", error=overloaded, request_id="r")
     yield recorded("stream", (
         {"type": "message_start", "message": head}, start(0, type="text", text=""), delta(0, type="text_delta", text="Hello"), error,
     ))  # fmt: skip
@@ -267,29 +259,12 @@ def _responses() -> Iterator[Recorded]:
                "content": [{"type": "reasoning_text", "text": "so"}], "encrypted_content": "zzz"}  # fmt: skip
     part = {"type": "output_text", "text": "Hello there", "annotations": [], "logprobs": []}
     done = {"status": "completed"}
-    said = {
-        "type": "message",
-        "id": "msg_1",
-        "role": "assistant",
-        **done,
-        "phase": "commentary",
-        "content": [part],
-    }
+    said = item("message", id="msg_1", role="assistant", **done, phase="commentary", content=[part])
     answer = {**said, "id": "msg_2", "phase": "final_answer"}
-    refused = {
-        **said,
-        "id": "msg_3",
-        "phase": None,
-        "content": [{"type": "refusal", "refusal": "I will not"}],
-    }
+    refused = {**said, "id": "msg_3", "phase": None, "content": [item("refusal", refusal="I will not")]}
     asks = {"call_id": "call_a", "name": "echo", "arguments": '{"text": "a"}'}
     call = {"type": "function_call", "id": "fc_1", **asks, **done}
-    searched = {
-        "type": "web_search_call",
-        "id": "ws_1",
-        "status": "completed",
-        "action": {"type": "search", "query": "x"},
-    }
+    searched = item("web_search_call", id="ws_1", **done, action=item("search", query="x"))
 
     def about(kind: str, index: int, item: str, **more: Any) -> dict[str, Any]:
         return {
@@ -301,20 +276,15 @@ def _responses() -> Iterator[Recorded]:
         }
 
     def begun(index: int, item: dict[str, Any], **empty: Any) -> dict[str, Any]:
-        return {
-            "type": "response.output_item.added",
-            "output_index": index,
-            "item": {**item, **empty, "status": "in_progress"},
-        }
+        begins = {**item, **empty, "status": "in_progress"}
+        return {"type": "response.output_item.added", "output_index": index, "item": begins}
 
     def done(index: int, item: dict[str, Any]) -> dict[str, Any]:
         return {"type": "response.output_item.done", "output_index": index, "item": item}
 
     def ended(status: str, output: list[Any], **more: Any) -> dict[str, Any]:
-        return {
-            "type": f"response.{status}",
-            "response": {**head, "status": status, "output": output, "usage": usage, **more},
-        }
+        ends = {**head, "status": status, "output": output, "usage": usage, **more}
+        return {"type": f"response.{status}", "response": ends}
 
     yield recorded("stream", (
         {"type": "response.created", "response": head}, {"type": "response.in_progress", "response": head},
@@ -370,13 +340,8 @@ def tags(wire: str) -> tuple[str, ...]:
     """Every word that tells a kind or a state on a wire."""
     reasons = ("finish_reason", "stop_reason", "reason")
     names = ("type", "status", *reasons, "object", "role", "phase", "code", "name")
-    found = (
-        at(recorded.events, path)
-        for recorded in RECORDED
-        if recorded.wire == wire
-        for path in fields(recorded.events)
-        if path and path[-1] in names
-    )
+    events = [recorded.events for recorded in RECORDED if recorded.wire == wire]
+    found = (at(one, path) for one in events for path in fields(one) if path and path[-1] in names)
     return tuple(dict.fromkeys([*(tag for tag in found if isinstance(tag, str)), "length", "content_filter", "incomplete",
                                 "queued", "pause_turn", "error"]))  # fmt: skip
 
@@ -456,11 +421,8 @@ def each_odd_order() -> Iterator[Recorded]:
             for n in range(len(events)):
                 yield replace(recorded, events=events[:n], odd=f"it ends before event {n}")
                 yield replace(recorded, events=events[n:], odd=f"it begins with event {n}")
-                yield replace(
-                    recorded,
-                    events=(*events[:n], *events[n : n + 2][::-1], *events[n + 2 :]),
-                    odd=f"{n} comes late",
-                )
+                turned = (*events[:n], *events[n : n + 2][::-1], *events[n + 2 :])
+                yield replace(recorded, events=turned, odd=f"{n} comes late")
                 yield replace(recorded, events=(*events, *events[n:]), odd=f"what is behind {n} comes again")
             yield replace(recorded, events=events[::-1], odd="it comes backwards")
 

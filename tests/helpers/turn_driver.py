@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fsm_agent import Agent, TurnResult, tool
 from fsm_agent.agent import Turn
@@ -129,11 +129,8 @@ def served(example: ModelReply) -> Reply | ModelReply:
     return Reply(text=example.text, calls=calls, finish=example.finish)
 
 
-LIMITS: dict[str, Literal["cost", "tokens", "time"]] = {
-    "over_cost": "cost",
-    "over_tokens": "tokens",
-    "over_time": "time",
-    "unaffordable": "cost",
+LIMITS: dict[str, Any] = {f"over_{unit}": unit for unit in ("cost", "tokens", "time")} | {
+    "unaffordable": "cost"
 }
 
 
@@ -218,20 +215,13 @@ class Driver:
         rekeys, refresh = self.config.limits["rekeys"], self.config.keys == "refresh"
         keys: Any = self.key if refresh and rekeys else [f"key-{number}" for number in range(rekeys + 1)]
         if 0 <= self.config.tiny_from <= place:
-            return {
-                "model": f"llamacpp:tiny-{place}",
-                "base_url": self.url,
-                "context_window": TINY,
-                "api_key": keys,
-            }
+            tiny = {"model": f"llamacpp:tiny-{place}", "base_url": self.url}
+            return {**tiny, "context_window": TINY, "api_key": keys}
         port = self._port()
         self.ports.append(port)
         wider = {"equal": 0, "wider": place, "ring": place == 0}[self.config.chain]
-        return {
-            "model": port,
-            "context_window": WINDOW + wider if self.config.window else None,
-            "api_key": keys,
-        }
+        window = WINDOW + wider if self.config.window else None
+        return {"model": port, "context_window": window, "api_key": keys}
 
     def _port(self) -> ScriptedModel:
         return ScriptedModel(repeat(self._answer), clock=self.clock)

@@ -199,12 +199,8 @@ class TurnFacts:
         opens, speaks = follows["opens_iteration"], follows["has_spoken"]
         broken = facts.breaker_open and facts.ordered != "switches"
         tiny = 0 <= config.tiny_from <= counts["fallbacks"]
-        over = (
-            facts.over
-            and config.window
-            and config.compression
-            and not (facts.muted or facts.compaction_blocked)
-        )
+        held = facts.muted or facts.compaction_blocked
+        over = facts.over and config.window and config.compression and not held
         possible = {
             "crashed": True,
             "cancelled": facts.ordered != "waits_at_once",

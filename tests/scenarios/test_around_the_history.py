@@ -389,12 +389,8 @@ def test_files_edited_while_running_cost_one_clear_line_each(tmp_path: Path) -> 
 @pytest.mark.behaviour("BUILD-21")
 def test_a_default_agent_offers_skills_only_where_there_are_any(tmp_path: Path) -> None:
     def offered() -> set[str]:
-        with table([text("ok")], tools=[], toolsets=["core", "memory", "skills"], workdir=tmp_path) as (
-            agent,
-            server,
-            _,
-            _,
-        ):
+        options = {"tools": [], "toolsets": ["core", "memory", "skills"], "workdir": tmp_path}
+        with table([text("ok")], **options) as (agent, server, *_):
             agent.run_conversation("go")
             return {one["function"]["name"] for one in server.bodies[0]["tools"]}
 

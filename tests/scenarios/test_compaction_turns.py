@@ -233,13 +233,8 @@ def test_a_summary_model_that_answers_nonsense_or_never_costs_nothing_but_the_su
         "reasoning": text("<think>hm, what a long conversation</think>"),
     }[nonsense]
     settings = {"stale": {"stream": 60}}
-    options: dict[str, Any] = {
-        "history": talk(40),
-        "context_window": 8192,
-        "clock": clock,
-        "settings": settings,
-    }
-    played = play([reply, text("done")], **options)
+    given = {"clock": clock, "settings": settings, "context_window": 8192}
+    played = play([reply, text("done")], history=talk(40), **given)
     assert played.summary == "2 text_response completed: done"
     assert any("gave no summary" in line for line in played.heard.of("status"))
     assert played.result.messages[-2]["content"] == "go"

@@ -17,6 +17,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.testing import FakeClock, ScriptedServer, call, status, text, tools
 from tests.helpers.harness import echo
 from tests.helpers.web_replies import WebReplies, events, objects
+from tests.helpers.wire_rules import item
 
 CHAT = "openai:gpt-4o", "chat_completions"
 RESPONSES = "openai:gpt-4o", "codex_responses"
@@ -259,12 +260,9 @@ def test_a_provider_may_be_silent_while_it_runs_them(hosted: list[str], seconds:
 # What comes back
 
 THOUGHT = {"type": "thinking", "thinking": "I look it up.", "signature": "signed-1"}
-SEARCH = {
-    "type": "server_tool_use",
-    "id": "srvtoolu_1",
-    "name": "web_search",
-    "input": {"query": "height of the Zugspitze"},
-}
+SEARCH = item(
+    "server_tool_use", id="srvtoolu_1", name="web_search", input={"query": "height of the Zugspitze"}
+)
 FOUND = {
     "type": "web_search_tool_result", "tool_use_id": "srvtoolu_1",
     "content": [{"type": "web_search_result", "url": "https://a.example", "title": "Ä", "encrypted_content": "EqgfCioI==", "page_age": None}],
@@ -275,12 +273,7 @@ CITED = {
 }  # fmt: skip
 BEGUN = {"type": "text", "text": "I will look. "}
 ECHO = {"type": "tool_use", "id": "toolu_1", "name": "echo", "input": {"text": "2962"}}
-RAN = {
-    "type": "server_tool_use",
-    "id": "srvtoolu_2",
-    "name": "code_execution",
-    "input": {"code": "print(6*7)"},
-}
+RAN = item("server_tool_use", id="srvtoolu_2", name="code_execution", input={"code": "print(6*7)"})
 PRINTED = {
     "type": "code_execution_tool_result", "tool_use_id": "srvtoolu_2",
     "content": {"type": "code_execution_result", "stdout": "42\n", "stderr": "", "return_code": 0, "content": []},
@@ -393,24 +386,12 @@ def test_a_reply_that_pauses_goes_on_with_what_was_found() -> None:
 
 
 REASON = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"}
-LOOKED = {
-    "type": "web_search_call",
-    "id": "ws_1",
-    "status": "completed",
-    "action": {"type": "search", "query": "Zugspitze"},
-}
+LOOKED = item("web_search_call", id="ws_1", status="completed", action=item("search", query="Zugspitze"))
 COMPUTED = {
     "type": "code_interpreter_call", "id": "ci_1", "status": "completed", "container_id": "cntr_1",
     "code": "print(6*7)", "outputs": [{"type": "logs", "logs": "42\n"}],
 }  # fmt: skip
-CALLED = {
-    "type": "function_call",
-    "id": "fc_1",
-    "call_id": "call_1",
-    "name": "echo",
-    "arguments": '{"text":"x"}',
-    "status": "completed",
-}
+CALLED = item("function_call", id="fc_1", call_id="call_1", name="echo", arguments='{"text":"x"}')
 
 
 def spoken(words: str) -> dict[str, Any]:
@@ -424,10 +405,10 @@ def response(*output: dict[str, Any]) -> dict[str, Any]:
 
 def flowing(told: dict[str, Any]) -> tuple[int, str, bytes]:
     lines: list[dict[str, Any]] = []
-    for index, item in enumerate(told["output"]):
-        begun = {"type": item["type"], "id": item["id"], "status": "in_progress"}
+    for index, one in enumerate(told["output"]):
+        begun = {"type": one["type"], "id": one["id"], "status": "in_progress"}
         lines.append({"type": "response.output_item.added", "output_index": index, "item": begun})
-        lines.append({"type": "response.output_item.done", "output_index": index, "item": item})
+        lines.append({"type": "response.output_item.done", "output_index": index, "item": one})
     return events("named", *lines, {"type": "response.completed", "response": told})
 
 
@@ -470,10 +451,8 @@ def test_any_item_can_be_told_in_words(item: dict[str, Any]) -> None:
 )
 def test_a_block_of_anything_sends_nothing_of_it(content: Any) -> None:
     with ScriptedServer([text("done")]) as server:
-        issuer, blocks = (
-            f"anthropic:http://127.0.0.1:{server.port}/v1",
-            [{"type": HOSTED, "content": content}],
-        )
+        issuer = f"anthropic:http://127.0.0.1:{server.port}/v1"
+        blocks = [{"type": HOSTED, "content": content}]
         row = {"role": "assistant", "content": "hm", "issuer": issuer, "blocks": blocks}
         history = [{"role": "user", "content": "a"}, row]
         with hosting(CLAUDE, server.url, BOTH) as agent:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fsm_agent.conversation.messages import ToolCall
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.testing import (
     Reply,
@@ -28,6 +29,7 @@ from fsm_agent.testing import (
     tools,
 )
 from tests.helpers.harness import Played, play, table, talk
+from tests.helpers.wire_rules import exchange
 
 WISH = tools(call("put", {"key": "a"}), text="I will store it.")
 ENDS: dict[str, tuple[Any, str]] = {
@@ -107,16 +109,7 @@ def test_29_a_nudge_after_tools_leaves_no_trace() -> None:
 
 
 def test_d11_a_blank_first_reply_of_a_new_turn_is_not_told_that_it_ran_tools() -> None:
-    function = {"name": "echo", "arguments": "{}"}
-    history = [
-        {"role": "user", "content": "q"},
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{"id": "c1", "type": "function", "function": function}],
-        },
-        {"role": "tool", "content": "r", "tool_call_id": "c1"},
-    ]
+    history = [row.to_dict() for row in exchange(ToolCall("c1", "echo", "{}"))]
     played = play([blank(), text("ok")], history=history)
     assert [step.event for step in played.steps if step.source == "EmptyRecovery"] == ["nothing"]
 
@@ -163,12 +156,8 @@ ANNOUNCEMENT = "I'll look at the files now."
 
 def with_fallback(script: list[Any], *backups: Any, **options: Any) -> tuple[Played, list[ScriptedModel]]:
     ports = [ScriptedModel([backup]) for backup in backups]
-    with table(script, fallbacks=[{"model": port} for port in ports], **options) as (
-        agent,
-        server,
-        clock,
-        heard,
-    ):
+    options["fallbacks"] = [{"model": port} for port in ports]
+    with table(script, **options) as (agent, server, clock, heard):
         turn = agent.start("go")
         return Played(turn.run(), server, agent, clock, heard, turn.steps), ports
 

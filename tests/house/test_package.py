@@ -29,11 +29,9 @@ STEPS = (
     f"from fsm_agent.testing import ScriptedModel, text; {TURN}",
     "Agent('openai:m', api_key='k')",
 )
-UNUSED = {
-    f"fsm_agent.toolsets.{name}" for name in ("agent.ask", "agent.lookback", "code", "mcp.servers", "web")
-}
+UNUSED = {f"fsm_agent.toolsets.{name}" for name in ("agent.ask", "code", "mcp.servers", "web")}
 UNUSED |= {"html.parser", "http.client", "urllib.request"}
-PROOFS = {"fsm_agent.fsm.properties", "fsm_agent.fsm.verify.proof.induction", "fsm_agent_states.logic.shapes"}
+PROOFS = {"fsm_agent.fsm.verify.proof.induction", "fsm_agent_states.logic.shapes"}
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,21 +12,28 @@ from fsm_agent import Agent, tool
 from fsm_agent.agent import Turn
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import verify_table
-from fsm_agent.testing import FakeClock, Received, ScriptedServer, call, repeat, silence, status, text, tools
+from fsm_agent.testing import Received, ScriptedServer, call, repeat, silence, status, text, tools
 from fsm_agent_states.compaction import COMPACTION
 from fsm_agent_states.table import TURN
+from tests.helpers.harness import talk
 from tests.helpers.waiting import until_so
 
-WORDS = "words and more words " * 60
-LONG: list[dict[str, Any]] = [
-    {"role": role, "content": f"{role} {n}: {WORDS}"} for n in range(40) for role in ("user", "assistant")
-]
+LONG = talk(40, "words and more words " * 60)
 """Too long for a window of 8,192 tokens."""
 
 
-def on(server: ScriptedServer, home: Path, **options: Any) -> Agent:
-    given = {"context_window": 8192, "toolsets": [], "clock": FakeClock(), **options}
-    return Agent("openai:m", base_url=server.url, api_key="sk-of-nobody", home=home, **given)
+OnServer = Callable[..., Agent]
+
+
+@pytest.fixture
+def on(agent: OnServer) -> OnServer:
+    """Make an agent whose model is a server, with a window of 8,192 tokens."""
+
+    def made(server: ScriptedServer, **options: Any) -> Agent:
+        given = {"model": "openai:m", "api_key": "sk-of-nobody", "context_window": 8192, "toolsets": []}
+        return agent(base_url=server.url, **given | options)
+
+    return made
 
 
 def auxiliaries(server: ScriptedServer, number: int) -> list[dict[str, Any]]:
@@ -34,29 +41,24 @@ def auxiliaries(server: ScriptedServer, number: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("cap", "sent"), [(1, 1), (2, 2), (5, 5), (60, 8)])
-def test_summarisers_that_fail_are_paid_for_one_by_one(tmp_path: Path, cap: int, sent: int) -> None:
+def test_summarisers_that_fail_are_paid_for_one_by_one(on: OnServer, cap: int, sent: int) -> None:
     """Five auxiliary models and the main one are asked for a summary; without one the turn goes on."""
     with ScriptedServer([*[status(500)] * 6, repeat(text("ok"))]) as server:
-        agent = on(
-            server, tmp_path, auxiliary=auxiliaries(server, 5), tools=[tool(lambda: "x", name="look")],
-            settings={"max_attempts_per_turn": cap},
-        )  # fmt: skip
-        turn = agent.start("go", conversation_history=LONG)
+        options = {"auxiliary": auxiliaries(server, 5), "tools": [tool(lambda: "x", name="look")]}
+        one = on(server, settings={"max_attempts_per_turn": cap}, **options)
+        turn = one.start("go", conversation_history=LONG)
         result = turn.run()
-        agent.close()
         assert server.completions == result.attempts == min(sent, 7)
     rows = [step.row for step in turn.steps if step.row.startswith("Compress.unsummarised")]
     assert rows[: min(cap, 6)] == ["Compress.unsummarised/1"] * min(cap, 6)
     assert result.turn_exit_reason == ("text_response" if cap > 6 else "attempt_cap_reached")
 
 
-def test_when_nobody_may_do_without_a_model_the_history_stays_as_it_is(tmp_path: Path) -> None:
+def test_when_nobody_may_do_without_a_model_the_history_stays_as_it_is(on: OnServer) -> None:
     settings = {"compression": {"without_model": False}}
     with ScriptedServer([status(500), text("ok")]) as server:
-        agent = on(server, tmp_path, settings=settings)
-        turn = agent.start("go", conversation_history=LONG)
+        turn = on(server, settings=settings).start("go", conversation_history=LONG)
         result = turn.run()
-        agent.close()
         assert len(server.bodies[1]["messages"]) == len(LONG) + 2
     assert "Compress.unsummarised/3" in [step.row for step in turn.steps]
     assert (result.final_response, result.attempts, result.compressions) == ("ok", 2, [])
@@ -74,51 +76,47 @@ async def cut_off(turn: Turn, server: ScriptedServer) -> None:
 @pytest.mark.parametrize("history", [[], LONG], ids=["request", "summary"])
 @pytest.mark.parametrize("anew", [False, True], ids=["same process", "another"])
 def test_a_request_that_was_out_when_the_process_ended_is_paid_for(
-    tmp_path: Path, history: list[dict[str, Any]], anew: bool
+    on: OnServer, history: list[dict[str, Any]], anew: bool
 ) -> None:
     """However often that happens: the server gets no more requests than the cap says."""
     with ScriptedServer(repeat(silence("headers"))) as server:
-        one = on(server, tmp_path, settings={"max_attempts_per_turn": 2})
-        turn = one.start("go", conversation_history=history)
+        turn = on(server, settings={"max_attempts_per_turn": 2}).start("go", conversation_history=history)
         for _ in range(6):
             if turn.result is None:
                 asyncio.run(cut_off(turn, server))
             if anew and turn.result is None:
-                turn = on(server, tmp_path).resume(turn.id)
+                turn = on(server).resume(turn.id)
         assert turn.result is not None
         assert server.completions == turn.result.attempts == 2
     assert turn.result.turn_exit_reason == "attempt_cap_reached"
 
 
-def test_so_many_lost_requests_end_the_turn(tmp_path: Path) -> None:
+def test_so_many_lost_requests_end_the_turn(on: OnServer) -> None:
     with ScriptedServer(repeat(silence("headers"))) as server:
-        turn = on(server, tmp_path, settings={"max_lost_requests": 2}).start("go")
+        turn = on(server, settings={"max_lost_requests": 2}).start("go")
         while turn.result is None:
             asyncio.run(cut_off(turn, server))
         assert server.completions == turn.result.attempts == 3
     assert turn.result.turn_exit_reason == "api_retries_exhausted"
 
 
-def test_a_turn_that_stood_before_its_request_goes_on_with_the_next(tmp_path: Path) -> None:
+def test_a_turn_that_stood_before_its_request_goes_on_with_the_next(on: OnServer) -> None:
     """Nobody can say whether the request left; so it counts, and the answer comes all the same."""
     with ScriptedServer([text("ok")]) as server:
-        turn = on(server, tmp_path).start("go")
+        turn = on(server).start("go")
         while asyncio.run(turn.step()).dest != "CallLLM":  # type: ignore[union-attr]
             pass
-        turn = on(server, tmp_path).resume(turn.id)
+        turn = on(server).resume(turn.id)
         assert turn.run().final_response == "ok"
         assert server.completions == 1 <= turn.result.attempts == 2  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("replies", "sent"), [([text("a summary")], 1), ([status(500)] * 3, 3)])
-def test_a_compaction_that_a_person_asks_for_has_a_bound(
-    tmp_path: Path, replies: list[Any], sent: int
-) -> None:
+def test_a_compaction_that_a_person_asks_for_has_a_bound(on: OnServer, replies: list[Any], sent: int) -> None:
     with ScriptedServer([text("ok"), *replies]) as server:
-        agent = on(server, tmp_path, context_window=100_000, auxiliary=auxiliaries(server, 2))
-        agent.run_conversation("go", conversation_history=LONG)
-        assert agent.compact() is not None
-        agent.close()
+        one = on(server, context_window=100_000, auxiliary=auxiliaries(server, 2))
+        one.run_conversation("go", conversation_history=LONG)
+        assert one.compact() is not None
         assert (
             server.completions
             == 1 + sent
@@ -148,7 +146,7 @@ def delegated(goal: str) -> Any:
 @pytest.mark.behaviour("BUD-03c")
 @pytest.mark.parametrize("mode", ["independent", "shared", "tree_cap"])
 @pytest.mark.parametrize("most", [1, pytest.param(4, marks=pytest.mark.slow), 9])
-def test_a_tree_of_turns_sends_no_more_than_its_cap(tmp_path: Path, mode: str, most: int) -> None:
+def test_a_tree_of_turns_sends_no_more_than_its_cap(on: OnServer, mode: str, most: int) -> None:
     """Children that go on for ever, with children of their own."""
 
     def answer(request: Received) -> Any:
@@ -158,14 +156,9 @@ def test_a_tree_of_turns_sends_no_more_than_its_cap(tmp_path: Path, mode: str, m
 
     delegation = {"budget": mode, "max_attempts_per_tree": most, "max_depth": 2, "max_iterations": 20}
     with ScriptedServer(repeat(answer)) as server:
-        options = {
-            "toolsets": ["delegate"],
-            "tools": [tool(lambda: "seen", name="look")],
-            "context_window": 100_000,
-        }
-        agent = on(server, tmp_path, settings={"delegation": delegation}, **options)
-        result = agent.run_conversation("go")
-        agent.close()
+        options = {"tools": [tool(lambda: "seen", name="look")], "context_window": 100_000}
+        one = on(server, toolsets=["delegate"], settings={"delegation": delegation}, **options)
+        result = one.run_conversation("go")
         assert server.completions == most
     assert result.turn_exit_reason == "attempt_cap_reached"
     assert result.attempts < most or most == 1

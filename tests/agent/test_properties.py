@@ -35,10 +35,11 @@ from fsm_agent.testing.strategies import KINDS, Moment, moments, small_settings,
 from fsm_agent_states import replies
 from fsm_agent_states.table import TURN
 from tests.helpers import sample
-from tests.helpers.harness import SHOWN, assert_legal_path
+from tests.helpers.harness import SHOWN, Refreshable, assert_legal_path, talk
 from tests.helpers.shape_watch import ShapeWatch
 
 HUGE = "a long line of a tool's result\n" * 150
+SAID = " words and more words " * 30
 SMALL_RESULTS = {"max_result_chars": 2_000, "turn_result_chars": 3_000, "preview_chars": 200}
 SCAFFOLDS = tuple(
     max(re.split(r"\{\w+\}", value), key=len)
@@ -120,16 +121,7 @@ class Case:
     moments: list[Moment] = field(default_factory=list)
 
 
-MOMENTS = moments(
-    (
-        "start",
-        "model",
-        "wait",
-        "tool",
-        "approval",
-        *(channel for channel in CHANNELS if channel != "approval"),
-    )
-)
+MOMENTS = moments(("start", "model", "wait", "tool", *CHANNELS))
 NAMES = [*REPLIES, *SILENT]
 GOING_ON = st.sampled_from([name for name in NAMES if name not in ENDING])
 ANY = GOING_ON | GOING_ON | GOING_ON | st.sampled_from(NAMES)
@@ -156,19 +148,6 @@ CASES = st.builds(
 
 
 # The world of a case
-
-
-class Refreshable:
-    """A key that can be renewed, or that looks so and is refused."""
-
-    def __init__(self, works: bool) -> None:
-        self._works = works
-
-    async def get(self) -> str:
-        return "key"
-
-    async def refresh(self) -> bool:
-        return self._works
 
 
 class JumpyClock(FakeClock):
@@ -423,21 +402,11 @@ def check_requests(world: World) -> None:
     assert not [body for port in world.ports for body in port.requests if violations(body["messages"])]
 
 
-def history(pairs: int) -> list[dict[str, Any]] | None:
-    said = " words and more words " * 30
-    rows = [
-        {"role": role, "content": f"{role} {n}:{said}"}
-        for n in range(pairs)
-        for role in ("user", "assistant")
-    ]
-    return rows or None
-
-
 async def play(case: Case, home: Path) -> None:
     world = World(case, home)
     WORLD.set(world)
     world.happens("start")
-    turn = world.agent.start("go", conversation_history=history(case.history))
+    turn = world.agent.start("go", conversation_history=talk(case.history, SAID) or None)
     counters: Mapping[str, int] = turn.snapshot()["counters"]
     number, shapes = 0, ShapeWatch(turn.gate.turn)
     async for step in turn:

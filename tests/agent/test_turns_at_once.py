@@ -230,15 +230,8 @@ def test_an_attempt_that_went_well_costs_nothing_when_nobody_listens() -> None:
 @pytest.mark.slow
 def test_two_hundred_turns_at_once_fail_none(tmp_path: Path) -> None:
     found = tmp_path / "figures.json"
-    program = [
-        sys.executable,
-        str(ROOT / "benchmarks" / "many_turns.py"),
-        "--turns",
-        "200",
-        "--json",
-        str(found),
-    ]
-    subprocess.run(program, check=True, timeout=600, stdout=subprocess.DEVNULL)
+    program = [sys.executable, "benchmarks/many_turns.py", "--turns", "200", "--json", str(found)]
+    subprocess.run(program, cwd=ROOT, check=True, timeout=600, stdout=subprocess.DEVNULL)
     ours = next(row for row in json.loads(found.read_text()) if row["way"] == "fsm_agent")
     assert ours["failed"] == 0
     assert ours["threads"] < 30

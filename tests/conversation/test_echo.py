@@ -1,12 +1,18 @@
-"""A model that gives back what memory had sent with a message: it is neither shown nor stored."""
+"""Replies: what is shown and stored of one that repeats what it was given, and what one is taken to have
+used when its provider did not say."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fsm_agent.conversation.effects import Cancelled, Failure, ModelRequest
+from fsm_agent.conversation.messages import NO_USAGE, ModelReply, ToolCall, Usage
 from fsm_agent.conversation.thinking import ThinkScrubber
+from fsm_agent.conversation.token_meter import assumed_usage
 from fsm_agent.support.texts import split_reasoning, with_memory_block
 from fsm_agent.testing import call, text, tools
 from tests.helpers.harness import play
@@ -37,19 +43,8 @@ def test_an_echo_is_neither_shown_nor_stored(said: str, left: str) -> None:
         assert (row.get("reasoning") or "") == ("hm" if "think" in said else "")
 
 
-PIECES = st.sampled_from(
-    [
-        "<memory-context>",
-        "</memory-context>",
-        "<think>",
-        "</think>",
-        "\n",
-        "```\n",
-        "a secret",
-        "word",
-        " <mem",
-    ]
-)
+TAGS = "<memory-context> </memory-context> <think> </think>"
+PIECES = st.sampled_from([*TAGS.split(), "\n", "```\n", "a secret", "word", " <mem"])
 
 
 @given(st.lists(PIECES, max_size=8), st.lists(st.integers(1, 6), min_size=1, max_size=8))
@@ -62,3 +57,23 @@ def test_what_is_shown_in_pieces_is_what_is_stored(parts: list[str], cuts: list[
     shown += scrubber.flush()[0]
     visible, _, _ = split_reasoning(whole)
     assert "".join(shown.split()) == "".join(visible.split())
+
+
+REQUEST = ModelRequest(estimate=1_000)
+
+
+@pytest.mark.parametrize(
+    ("reply", "usage"),
+    [
+        (ModelReply("x" * 400, "y" * 40), Usage(1_000, 110)),
+        (ModelReply(tool_calls=(ToolCall("1", "look", "z" * 36),)), Usage(1_000, 10)),
+        (Cancelled("x" * 40), Usage(1_000, 10)),
+        (Cancelled(sent=False), NO_USAGE),
+        (Failure("transport", "broken"), Usage(1_000)),
+        (Failure("lost", "its process ended"), Usage(1_000)),
+        (Failure("transport", "refused", sent=False), NO_USAGE),
+        (Failure("http", "too many", status=429), NO_USAGE),
+    ],
+)
+def test_a_request_that_left_counts_with_what_had_arrived(reply: Any, usage: Usage) -> None:
+    assert assumed_usage(REQUEST, reply) == usage

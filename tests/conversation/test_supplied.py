@@ -163,15 +163,8 @@ FIELDS = (
     "reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items", "codex_message_items",
     "extra_content", "blocks", "issuer",
 )  # fmt: skip
-ODD = json_values() | st.sampled_from(
-    [
-        [{}],
-        [{"type": "reasoning.text", "text": 1}],
-        [{"type": "thinking", "thinking": {}}],
-        [{"type": []}],
-        {"a": {}},
-    ]
-)
+ROWS = [[{}], [{"type": "reasoning.text", "text": 1}], [{"type": "thinking", "thinking": {}}], [{"type": []}]]
+ODD = json_values() | st.sampled_from([*ROWS, {"a": {}}])
 
 
 def messages_or_refusal(rows: list[Any], runtime: Runtime) -> tuple[Message, ...] | str:

@@ -17,7 +17,7 @@ from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
 from fsm_agent.settings.model import Effort
 from tests.helpers.closed_types import adapter
 from tests.helpers.wire_rules import HERE as ISSUER
-from tests.helpers.wire_rules import HISTORIES, MARKED, NATIVE, PNG, VIEWS
+from tests.helpers.wire_rules import HISTORIES, MARKED, NATIVE, PNG, VIEWS, exchange
 
 MODE: ApiMode = "anthropic_messages"
 PLAIN = View(MODE)
@@ -59,14 +59,6 @@ def test_marks_are_three_at_most_and_change_nothing_else(history: list[Message])
 
 
 # Rows one by one
-
-
-def exchange(*calls: ToolCall, blocks: Any = (), said: str | None = None) -> list[Message]:
-    return [
-        Message("user", "q"),
-        Message("assistant", said, tool_calls=calls, blocks=blocks),
-        *(Message("tool", f"r{number}", tool_call_id=call.id) for number, call in enumerate(calls)),
-    ]
 
 
 def thought(text: str, **more: Any) -> dict[str, Any]:

@@ -1,30 +1,45 @@
-"""Diagrams say what the table says and can be read: nothing missing, nothing on top of another thing, nothing
-stale."""
+"""Diagrams say what the table says and can be read: nothing missing, nothing on top of another thing,
+nothing stale; of a whole table, of one state's surroundings, of children, and in every format."""
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from fsm_agent.diagram import FORMATS, Layout, render
+from examples import nested
+from fsm_agent import Agent
+from fsm_agent.diagram import FORMATS, Layout, render, written
 from fsm_agent.diagram.__main__ import main
+from fsm_agent.diagram.around import around, near_json, near_markdown, neighbourhood
 from fsm_agent.diagram.geometry import text_width, wrapped
+from fsm_agent.diagram.graph_languages import laid_out
 from fsm_agent.diagram.layout import automatic
 from fsm_agent.diagram.model import diagram_of, words
 from fsm_agent.diagram.proof import proof_lines
+from fsm_agent.diagram.runs import runs_of
 from fsm_agent.diagram.scene import Scene, scene_of
 from fsm_agent.diagram.stale import files, stale, write
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table, end, go, lines_of, on
+from fsm_agent.sessions.store import store_for
+from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
 from fsm_agent_states.logic.layout import LAYOUT
 from fsm_agent_states.table import TURN
-from tests.helpers.diagram_reading import missing_rows, read_strictly, unreadable
-from tests.helpers.diagram_tables import SMALL
+from tests.diagram.test_diagram_runs import exported
+from tests.diagram.test_diagram_versions import TABLE_FILE
+from tests.helpers.diagram_reading import missing_rows, read_strictly, unreadable, visible_text
+from tests.helpers.diagram_tables import OTHER, SMALL, USUAL, coverage_of, steps
+from tests.helpers.processes import ran
 from tests.helpers.tables import courier
 
 BOUND = "sends ≤ blocks·(1 + overflows + retries·(1 + rebuilds)) + repairs + rekeys + fallbacks"
@@ -51,12 +66,6 @@ def vocabulary(table: Table) -> set[str]:
     names = {words(row.event) for row in table.rows}
     names |= {row.rung for row in table.rows if row.exit is None and not row.rung.startswith("→")}
     return names | {words(row.exit) for row in table.rows if row.exit is not None}
-
-
-def visible_text(svg: str) -> str:
-    """What a reader of the picture sees; tooltips and styles left out."""
-    texts = ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
-    return "\n".join("".join(text.itertext()) for text in texts)
 
 
 @each_table
@@ -245,3 +254,282 @@ def test_the_command_writes_checks_and_explains(tmp_path: Path, capsys: pytest.C
     assert "these are no limits" in capsys.readouterr().err
     assert main([str(tmp_path), *table, "--limits", "tests.helpers.tables:DEFAULTS"]) == 2
     assert "limits are missing; given: acts, asks, fixes" in capsys.readouterr().err
+
+
+EACH = [(table, state) for table in (TURN, SMALL, courier()) for state in table.states]
+each_state = pytest.mark.parametrize(
+    ("table", "state"), EACH, ids=[f"{table.name} {state}" for table, state in EACH]
+)
+
+
+@each_state
+def test_every_row_is_there_with_its_guard(table: Table, state: str) -> None:
+    diagram = neighbourhood(table, state)
+    svg = written(diagram, "svg", around(diagram, state))
+    root, text = ET.fromstring(svg), visible_text(svg)
+    for row in table.rows:
+        if row.source == state:
+            lines = (e for e in root.iter() if e.get("data-event"))
+            (line,) = (e for e in lines if row.id in e.get("data-rows", "").split())
+            told = ("".join(e.itertext()) for e in line.iter() if e.tag.endswith("}text"))
+            shown = " ".join(" ".join(told).split())
+            assert row.guard.label == "always" or f"if {row.guard.label}" in shown
+            assert words(row.exit) in shown if row.exit else row.rung.removeprefix("→ ") in shown
+            assert all(words(counter) in text for counter in row.spends)
+    arrows = {e.attrib["id"]: e.attrib["data-rows"].split() for e in root.iter() if "data-source" in e.attrib}
+    expected = {row.id for row in table.rows if state in (row.source, row.dest)}
+    assert {row for rows in arrows.values() for row in rows} == expected
+    assert {e.get("data-state") for e in root.iter()} - {None} == {state} | {
+        end for row in table.rows if row.id in expected for end in (row.source, row.dest)
+    }
+
+
+@each_state
+def test_nothing_stands_on_another_thing(table: Table, state: str) -> None:
+    diagram = neighbourhood(table, state)
+    picture = scene_of(diagram, around(diagram, state))
+    assert unreadable(picture) == []
+    assert picture.size[0] <= 1_650, "readable on a screen without zoom"
+
+
+def test_its_mermaid_has_each_row_on_a_line() -> None:
+    seen = read_strictly(written(neighbourhood(TURN, "ClassifyError"), "mermaid"))
+    assert set(seen.lines) == {"ClassifyError", "BuildMessages", "CallLLM", "Compress", "Finalize"}
+    assert (
+        "limited – retry if no fallbacks left and retries left, spends retries" in seen.lines["ClassifyError"]
+    )
+    assert len(seen.lines["ClassifyError"]) >= sum(row.source == "ClassifyError" for row in TURN.rows)
+
+
+def test_its_texts_have_the_rows_out_and_in() -> None:
+    text, rows = near_markdown(TURN, "Compress"), TURN.rows
+    out, _, into = text.partition("## In")
+    assert [row.id for row in rows if f"| `{row.id}` |" in out] == [
+        r.id for r in rows if r.source == "Compress"
+    ]
+    comes = [row.id for row in rows if row.dest == "Compress" != row.source]
+    assert [row.id for row in rows if f"| `{row.id}` |" in into] == comes
+    assert text.count("| `") == len(set(re.findall(r"\| `[^`]+` \|", text)))
+    value = json.loads(near_json(neighbourhood(TURN, "ExecuteTools"), "ExecuteTools"))
+    assert [row["id"] for row in value["out"]] == [row.id for row in rows if row.source == "ExecuteTools"]
+    assert "ExecuteTools.bad_json/2" not in [row["id"] for row in value["in"]]
+
+
+def test_an_unknown_state_is_refused_with_the_names_of_the_others() -> None:
+    others = "allowed: Start, Think, Act, Check, Done"
+    with pytest.raises(ConfigError, match=f"no such state; given: Nowhere; {others}"):
+        neighbourhood(SMALL, "Nowhere")
+
+
+Cli = Callable[..., tuple[int, str, str]]
+TASKS = [{"goal": "sub task one"}, {"goal": "sub task two"}]
+
+
+def provider(body: dict[str, Any]) -> Any:
+    last = body["messages"][-1]
+    if last["role"] == "user" and "sub task" in str(last["content"]):
+        return text("found it")
+    return text("all done") if last["role"] == "tool" else tools(call("delegate_task", {"tasks": TASKS}))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FSM_AGENT_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def session(home: Path) -> str:
+    """A session whose one turn had two children."""
+    options = {"store": store_for(home, "normal"), "clock": FakeClock(), "toolsets": ["delegate"]}
+    agent = Agent(ScriptedModel(repeat(provider)), home=home, **options)
+    agent.run_conversation("divide the work")
+    return agent.session_id
+
+
+def test_children_of_a_turn_are_told_and_have_their_moves(session: str, cli: Cli) -> None:
+    told = cli("diagram", "--overlay", session, "-f", "md")[1]
+    for number in ("one", "two"):
+        assert f"## ExecuteTools began “sub task {number}” after move 3: 3 moves," in told
+    assert told.count("| 3 | `CallLLM.text` | Finalize |") == 2
+    picture = visible_text(cli("diagram", "--overlay", session, "-f", "svg")[1]).replace("\n", " ")
+    assert "ExecuteTools began “sub task one” after move 3: 3 moves," in picture
+    assert "6 moves, " in picture
+    value = json.loads(cli("diagram", "--overlay", session, "-f", "json")[1])
+    assert value["moves"] == 6
+    assert [(child["asked"], child["at"], child["exit"]) for child in value["children"]] == [
+        (task["goal"], 3, "text_response") for task in TASKS
+    ]
+    assert value["children"][0]["path"] == ["Prepare.ready", "BuildMessages.built/3", "CallLLM.text"]
+
+
+def test_the_export_of_a_session_has_the_same_children(session: str, home: Path, cli: Cli) -> None:
+    file = home / "session.jsonl"
+    file.write_text(cli("sessions", "export", session)[1])
+    (run,) = runs_of(str(file))
+    assert [(child.asked, child.at, len(child.steps)) for child in run.children] == [
+        (task["goal"], 3, 3) for task in TASKS
+    ]
+    assert "after move 3: 3 moves" in cli("diagram", "--overlay", str(file), "-f", "md")[1]
+    covered = json.loads(cli("diagram", "--coverage", str(file), "-f", "json")[1])
+    assert covered["moves"] == 6 + 2 * 3
+
+
+def test_what_a_nested_table_did_is_drawn_in_its_frame(home: Path, cli: Cli) -> None:
+    workflow = nested.workflow(home)
+    workflow.start(nested.Visit(["lamp"])).run()
+    (outer,) = workflow.journal.recent(5, table="shop")
+    source = ("diagram", "examples.nested:TABLE", "--overlay", outer.id)
+    picture = cli(*source, "-f", "svg")[1]
+    inner = picture[picture.index('<g class="nested"') :]
+    assert "×1" in inner
+    assert 'class="arrow t0 unused"' in inner or " unused" in inner
+    assert "Order began" in visible_text(picture)
+    (child,) = json.loads(cli(*source, "-f", "json")[1])["children"]
+    assert child["table"] == "order"
+    assert child["exit"] == "sent"
+
+
+def test_turns_that_name_each_other_end(tmp_path: Path) -> None:
+    move = {"kind": "move", "source": "a", "event": "b", "dest": "c", "row": "d", "seconds": 0, "seq": 1}
+    circle = [("a", "b"), ("b", "c"), ("c", "a")]
+    lines: list[dict[str, Any]] = [{"kind": "fsm-agent", "of": "turn", "id": "a"}]
+    lines += [{"kind": "turn", "id": name, "parent": parent} for name, parent in circle]
+    lines += [move | {"turn": name} for name, _ in circle]
+    file = tmp_path / "circle.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    (run,) = runs_of(str(file))
+    assert [one.id for one in (run, *run.below())] == ["a", "c", "b"]
+
+
+ROOT = Path(__file__).parents[2]
+ACTION = ROOT / ".github" / "actions" / "diagram-diff"
+
+
+# The command line
+
+
+@pytest.mark.parametrize("form", ["mermaid", "dot", "svg", "md", "json"])
+def test_every_view_has_every_format(form: str, cli: Cli, tmp_path: Path) -> None:
+    source = exported(tmp_path / "turn.jsonl", ("a", steps(TURN, USUAL)))
+    for view in (["--state", "CallLLM"], ["--overlay", source], ["--coverage", source, "--coverage", source]):
+        code, out, err = cli("diagram", "--format", form, *view)
+        assert (code, err) == (0, "")
+        if form == "svg":
+            ET.fromstring(out)
+        if form == "json":
+            json.loads(out)
+        assert "CallLLM" in out
+    assert cli("diagram", "show", "--format", form) == cli("diagram", "-f", form)
+
+
+def test_a_table_of_the_users_own_has_every_view(cli: Cli, tmp_path: Path) -> None:
+    name = "tests.helpers.diagram_tables:SMALL"
+    (tmp_path / "rows.json").write_text(json.dumps({"table": "small", "rows": {"Act.ok": 3}}))
+    near = cli("diagram", name, "--state", "Check")[1]
+    assert "Check --> Think : ask" in near
+    assert "Act" not in near
+    text = visible_text(cli("diagram", name, "--coverage", str(tmp_path / "rows.json"), "-f", "svg")[1])
+    assert "→ Think ×3" in text
+    assert "1 of 4 rows" in text
+    assert "1 of 16 rows (6 %) taken by 3 moves." in text
+
+
+def test_the_exit_code_is_that_of_git_diff(cli: Cli, tmp_path: Path) -> None:
+    one, other = str(tmp_path / "one.json"), str(tmp_path / "other.json")
+    for table, file in ((SMALL, one), (OTHER, other)):
+        Path(file).write_text(render(table, "json"))
+    assert cli("diagram", "diff", one, one, "--exit-code")[0] == 0
+    code, out, err = cli("diagram", "diff", one, other)
+    assert (code, err) == (0, "")
+    assert "1 row removed, 1 row changed" in out
+    assert cli("diagram", "diff", one, other, "--exit-code")[0] == 1
+    assert json.loads(cli("diagram", "diff", one, other, "--json")[1])["changed"] is True
+    figures = cli(
+        "diagram", "diff", one, other, *(f"--set={limit}=2" for limit in ("asks", "acts", "fixes"))
+    )[1]
+    assert re.search(r"\| moves, without caps \| \d+ \| \d+ \|", figures)
+    for form in ("mermaid", "svg"):
+        assert "give back" in cli("diagram", "diff", one, other, "--format", form)[1]
+
+
+# Actions and hooks
+
+
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text("utf-8"))
+
+
+@pytest.mark.slow
+def test_the_hooks_run_what_is_there(tmp_path: Path) -> None:
+    hooks = {hook["id"]: hook for hook in load(ROOT / ".pre-commit-hooks.yaml")}
+    assert set(hooks) == {"fsm-agent-diagrams", "fsm-agent-verify"}
+    for hook in hooks.values():
+        assert {"id", "name", "entry", "language", "pass_filenames"} <= set(hook)
+        assert hook["pass_filenames"] is False
+    used = load(ROOT / "examples" / "github" / "pre-commit-config.yml")["repos"][0]["hooks"]
+    assert {hook["id"] for hook in used} == set(hooks)
+    (tmp_path / "mypackage").mkdir()
+    (tmp_path / "mypackage" / "table.py").write_text(TABLE_FILE.replace("LOOP =", "TABLE ="))
+
+    def run(name: str) -> int:
+        """As pre-commit does, in the project's folder."""
+        arguments = next(hook["args"] for hook in used if hook["id"] == name)
+        first, *words = [*shlex.split(hooks[name]["entry"]), *arguments]
+        module = ["-m", "fsm_agent.cli"] if first == "fsm-agent" else []
+        return ran(*module, *words, cwd=tmp_path).returncode
+
+    assert run("fsm-agent-diagrams") == 1
+    made = ran("-m", "fsm_agent.diagram", "diagrams", "--table=mypackage.table:TABLE", cwd=tmp_path)
+    assert made.returncode == 0
+    assert run("fsm-agent-diagrams") == 0
+    assert run("fsm-agent-verify") == 0
+
+
+def test_the_action_and_its_workflow_fit_together() -> None:
+    action, workflow = load(ACTION / "action.yml"), load(ROOT / "examples" / "github" / "diagram-diff.yml")
+    assert action["runs"]["using"] == "composite"
+    for step in action["runs"]["steps"]:
+        assert step["shell"] == "bash"
+        assert "${{" not in step["run"], "values come through the environment, never into a script"
+        for script in re.findall(r"\$GITHUB_ACTION_PATH/([\w.]+)", step["run"]):
+            assert (ACTION / script).is_file()
+    (job,) = workflow["jobs"].values()
+    (used,) = (step for step in job["steps"] if "diagram-diff" in step["uses"])
+    assert used["uses"].split("@")[0].endswith(str(ACTION.relative_to(ROOT)))
+    assert set(used["with"]) <= set(action["inputs"])
+    assert workflow["permissions"] == {"contents": "read", "pull-requests": "write"}
+    assert list(workflow[True]) == [
+        "pull_request"
+    ]  # YAML 1.1 reads the word "on" so; never pull_request_target
+
+
+# Graphviz
+
+
+@pytest.mark.parametrize("table", [TURN, SMALL, courier()], ids=lambda table: table.name)
+def test_dot_says_the_same_and_is_plain(table: Table) -> None:
+    text = render(table, "dot").replace('\\"', "''")
+    assert "label=<" not in text
+    assert [name for name in vocabulary(table) if name not in text] == []
+    marked = written(coverage_of(table) if table is TURN else coverage_of(TURN), "dot")
+    assert "style=dashed" in marked
+    assert "penwidth=" in marked
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table", [TURN, SMALL, courier()], ids=lambda table: table.name)
+def test_graphviz_draws_every_rows_label(table: Table) -> None:
+    svg = laid_out(render(table, "dot"))
+    text = visible_text(svg).replace("\u00a0", " ")
+    assert [name for name in vocabulary(table) if name not in text] == []
+    assert {state for state in table.states if state not in text} == set()
+    assert "Courier" not in svg
+    assert 'font-family="DejaVu Sans, Verdana, sans-serif"' in svg
+    assert words("gave_up") in text or table is not SMALL
+
+
+@pytest.mark.slow
+def test_graphviz_says_what_it_refuses() -> None:
+    with pytest.raises(ConfigError, match="graphviz cannot draw this"):
+        laid_out("digraph {")

@@ -32,8 +32,7 @@ from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Table
 from fsm_agent_states.logic.layout import LAYOUT
 from fsm_agent_states.table import TURN
-from tests.diagram.test_diagram import visible_text
-from tests.helpers.diagram_reading import unreadable
+from tests.helpers.diagram_reading import unreadable, visible_text
 from tests.helpers.diagram_tables import SMALL, USUAL, coverage_of, overlay_of, plain, steps, wandering
 
 HEADER = {"kind": "fsm-agent", "version": 1, "of": "turn", "id": "b"}

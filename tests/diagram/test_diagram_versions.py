@@ -26,8 +26,7 @@ from fsm_agent.fsm.verify import verify_table
 from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
 from fsm_agent_states.logic.layout import LAYOUT
 from fsm_agent_states.table import BLOCK, TURN
-from tests.diagram.test_diagram import visible_text
-from tests.helpers.diagram_reading import read_strictly, unreadable
+from tests.helpers.diagram_reading import read_strictly, unreadable, visible_text
 from tests.helpers.diagram_tables import LIMITS, SMALL, changed_pair, plain, proved, united_of
 from tests.helpers.tables import courier
 

@@ -49,10 +49,10 @@ RUN = (
 )
 """Their Python is run, and their configuration is read."""
 ELSEWHERE = {
-    "docs/testing.md": "tests/testing/test_testing_docs.py",
+    "docs/testing.md": "tests/testing/test_testing.py",
     "docs/coming-from.md": "tests/peers/test_coming_from.py",
     "CONTRIBUTING.md": "tests/house/test_contributing.py",
-    "ARCHITECTURE.md": "tests/house/test_architecture.py",
+    "ARCHITECTURE.md": "tests/house/test_house.py",
     "editors/vscode/README.md": "tests/debug/test_dap_extension.py",
 }
 COMMANDS_ONLY = {"docs/terminal.md", "docs/postgresql.md", "docs/sessions.md", "docs/commands.md"}

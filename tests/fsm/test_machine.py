@@ -1,56 +1,35 @@
-"""One move: which row is chosen, what it records, what it changes, and what it refuses."""
+"""One move: which row is chosen, what it records, what it changes, what it refuses, and what keeps it cheap."""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Mapping
+import random
+import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Self
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+from fsm_agent import Agent, tool
 from fsm_agent.errors import StuckTurn, TableError, UndeclaredEvent
 from fsm_agent.fsm.machine import Machine, TurnLike
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
+from fsm_agent.fsm.verify import verify_table
+from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.events import ToolProgress, Transition
+from fsm_agent.runtime.stream_accumulator import StreamAccumulator
+from fsm_agent.sessions.store import SqliteDatabase, Store
+from fsm_agent.support.clock import SystemClock
+from fsm_agent.testing import call, text, tools
+from fsm_agent.testing.scripts import CountingTurn
 from fsm_agent_states.table import TURN
 from tests.helpers.mutants import changed, without
+from tests.helpers.store_homes import process
+from tests.helpers.tables import DEFAULTS
 
-LIMITS = {
-    "iterations": 3, "free_rounds": 1, "summary_calls": 2, "fallbacks": 1, "attempts": 20, "sends": 9, "opened": 1,
-    "retries": 2, "patience": 1, "rebuilds": 1, "rekeys": 1, "compactions": 1, "overflows": 1, "repairs": 1,
-    "continuations": 3, "cut_calls": 4, "incompletes": 3, "scratchpads": 2, "acks": 2, "verifies": 1, "invalid_tool_rounds": 1,
-    "reasks": 1, "nudges": 1, "thinking_prefills": 1, "empties": 1,
-}  # fmt: skip
-
-
-@dataclass(slots=True)
-class Counted:
-    """The smallest turn: a dataclass with slots and equality, which ``transitions`` could not be bound to."""
-
-    state: str = "Prepare"
-    seq: int = 0
-    counts: dict[str, int] = field(default_factory=dict)
-    limits: dict[str, int] = field(default_factory=lambda: dict(LIMITS))
-
-    def count(self, counter: str) -> int:
-        return self.counts.get(counter, 0)
-
-    def limit(self, name: str) -> int:
-        return self.limits[name]
-
-    def spend(self, counter: str) -> None:
-        self.counts[counter] = self.count(counter) + 1
-
-    def reset(self, counter: str) -> None:
-        self.counts[counter] = 0
-
-    def dump(self) -> dict[str, object]:
-        return {"state": self.state, "seq": self.seq, "counts": dict(self.counts)}
-
-    @classmethod
-    def load(cls, data: Mapping[str, object]) -> Self:
-        return cls(str(data["state"]), int(str(data["seq"])), dict(data["counts"]))  # type: ignore[call-overload]
+LIMITS = DEFAULTS | {"iterations": 3, "attempts": 20, "sends": 9, "fallbacks": 1, "rekeys": 1}
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +37,16 @@ def machine() -> Machine:
     return Machine(TURN)
 
 
-def at(state: str, **counts: int) -> Counted:
-    return Counted(state, counts=counts)
+def at(state: str, **counts: int) -> CountingTurn:
+    turn = CountingTurn(TURN, LIMITS)
+    turn.state = state
+    turn.counts |= counts
+    return turn
 
 
 @pytest.mark.behaviour("FSM-02")
 def test_a_run_walks_the_table(machine: Machine) -> None:
-    turn: TurnLike = Counted()
+    turn: TurnLike = at("Prepare")
     events = ("ready", "built", "tools", "done", "built", "text")
     rows = [machine.advance(turn, event).row.id for event in events]
     assert rows == [
@@ -148,7 +130,7 @@ def test_a_guard_that_fails_changes_nothing(machine: Machine) -> None:
     del turn.limits["retries"]
     with pytest.raises(KeyError, match="retries"):
         machine.advance(turn, "server_error")
-    assert (turn.state, turn.seq, turn.counts) == ("ClassifyError", 0, {})
+    assert (turn.state, turn.seq, set(turn.counts.values())) == ("ClassifyError", 0, {0})
 
 
 def test_a_truthy_comparison_counts_as_true() -> None:
@@ -157,15 +139,17 @@ def test_a_truthy_comparison_counts_as_true() -> None:
             return 2  # type: ignore[return-value]
 
     lines = lines_of({"A": [on("x", Rung("loop", "A", left("n"), ("n",)), end("out", "E"), why="")]})
-    turn = Counted("A", counts={"n": Odd()}, limits={"n": 1})
-    move = Machine(Table("t", ("A", "E"), "E", (Counter("n"),), lines)).advance(turn, "x")
+    table = Table("t", ("A", "E"), "E", (Counter("n"),), lines)
+    turn = CountingTurn(table, {"n": 1})
+    turn.counts["n"] = Odd()
+    move = Machine(table).advance(turn, "x")
     assert (move.row.rung, move.guards) == ("loop", (("n left", True),))
 
 
 def test_one_machine_serves_many_threads(machine: Machine) -> None:
-    turns = [Counted() for _ in range(8)]
+    turns = [at("Prepare") for _ in range(8)]
 
-    def run(turn: Counted) -> None:
+    def run(turn: CountingTurn) -> None:
         for event in ("ready", *("built", "tools", "done") * 3, "built", "built", "summary"):
             machine.advance(turn, event)
 
@@ -190,8 +174,8 @@ def test_the_library_sees_the_same_transitions(machine: Machine) -> None:
 def test_names_that_the_library_uses_are_no_trap() -> None:
     first = [on("state", go("B"), why=""), on("trigger", end("x", "E"), why="")]
     lines = lines_of({"A": first, "B": [on("to_A", end("y", "E"), why="")]})
-    machine = Machine(Table("t", ("A", "B", "E"), "E", (), lines))
-    turn = Counted("A")
+    table = Table("t", ("A", "B", "E"), "E", (), lines)
+    machine, turn = Machine(table), CountingTurn(table, {})
     assert [machine.advance(turn, event).row.dest for event in ("state", "to_A")] == ["B", "E"]
 
 
@@ -199,5 +183,141 @@ def test_who_logs_everything_is_not_told_each_step_of_the_library(
     machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
-        assert machine.advance(Counted(), "ready").row.id == "Prepare.ready"
+        assert machine.advance(at("Prepare"), "ready").row.id == "Prepare.ready"
     assert [record.name for record in caplog.records if record.name.startswith("transitions")] == []
+
+
+FOUR_FALLBACKS = DEFAULTS | {"fallbacks": 4}
+LIKELY = ("built", "error", "limited", "overloaded", "rejected", "blank", "nothing", "ready")
+LIKELY += ("failed", "compressed")
+"""Events that lead from fallback to fallback."""
+
+
+def event_of(turn: CountingTurn, chance: random.Random) -> str:
+    declared = [event for event in TURN.events(turn.state) if event not in TURN.is_macro]
+    likely = [event for event in declared if event in LIKELY]
+    return chance.choice(likely if likely and chance.random() < 0.9 else declared)
+
+
+def test_the_turn_is_the_one_of_the_lower_limit() -> None:
+    machine, reached = Machine(TURN), set()
+    for seed in range(40):
+        chance, lowered = random.Random(seed), False
+        turn, events, rows = CountingTurn(TURN, FOUR_FALLBACKS), [], []
+        while turn.state != TURN.final:
+            events.append(event_of(turn, chance))
+            row = machine.advance(turn, events[-1]).row
+            rows.append(row)
+            if "fallbacks" in row.spends and turn.count("fallbacks") == 1 + seed % 4:
+                turn.limits["fallbacks"], lowered = turn.count("fallbacks"), True
+        other = CountingTurn(TURN, FOUR_FALLBACKS | {"fallbacks": turn.limits["fallbacks"]})
+        assert [machine.advance(other, event).row for event in events] == rows, seed
+        assert other.counters() == turn.counters(), seed
+        reached |= {turn.count("fallbacks")} if lowered else set()
+    assert reached == {1, 2, 3, 4}, "else nothing was compared"
+
+
+@pytest.mark.slow
+def test_a_lower_limit_has_no_larger_bound() -> None:
+    for counter in TURN.exhaustible:
+        reports = [verify_table(TURN, DEFAULTS | {counter: most}, small=False) for most in range(3)]
+        values = [[figure.value for figure in report.figures] for report in reports]
+        for lower, higher in pairwise(values):
+            assert all(a is not None and b is not None and a <= b for a, b in zip(lower, higher, strict=True))
+        assert values[0] < values[-1]
+
+
+class OneByOne(SqliteDatabase):
+    """Each job has a commit of its own, and when nobody waits for one, none before the next, so that commits
+    can be counted."""
+
+    group, late = 1, 60.0
+
+
+@tool(concurrency="parallel", effect="pure")
+async def echo(words: str) -> str:
+    """Give a text back."""
+    return words
+
+
+SETTINGS = {"prompt": {"context_files": False}, "store": {"index": False}}
+
+
+def agent(home: Path, rounds: int) -> Agent:
+    script = [*(tools(call("echo", {"words": str(number)})) for number in range(rounds)), text("done")]
+    settings = {"max_iterations": rounds + 1, **SETTINGS}
+    store = Store(home, opened=OneByOne)
+    return process(home, *script, tools=[echo], system_prompt="Be short.", store=store, settings=settings)
+
+
+def test_a_round_of_pure_tools_is_one_commit(tmp_path: Path) -> None:
+    """Before the model is asked again: three moves, the reply, and what the tool said."""
+    commits = []
+    for rounds in (2, 5):
+        one = agent(tmp_path / str(rounds), rounds)
+        assert one.chat("go") == "done"
+        commits.append(one.store.database.commits)
+    assert commits[1] - commits[0] == 3
+
+
+def test_a_move_of_a_long_turn_adds_as_little_to_the_journal_as_one_of_a_short_turn(tmp_path: Path) -> None:
+    """Also the 128 calls that the guardrails remember are written as what changed."""
+    one = agent(tmp_path, 150)
+    turn = one.start("go")
+    turn.run()
+    of = "SELECT length(delta) FROM transitions WHERE turn = ? ORDER BY seq"
+    sizes = [size for (size,) in one.store.database.select(of, turn.id)]
+    assert max(sizes[-30:-1]) - max(sizes[10:40]) < 80
+    assert max(sizes[10:]) < 500
+
+
+@pytest.mark.slow
+def test_a_chunk_costs_the_same_in_a_long_stream() -> None:
+    """Adding each piece to one long text would copy all of it for each: twenty times the cost at this
+    length."""
+
+    def cost(chunks: int) -> float:
+        live = StreamAccumulator(SystemClock(), Callbacks())
+        live.begin()
+        began = time.process_time()
+        for _ in range(chunks):
+            live.text("word ")
+        spent = time.process_time() - began
+        live.close()
+        assert live.shown == "word " * chunks
+        return spent / chunks
+
+    cost(2_000)
+    assert min(cost(100_000) for _ in range(2)) < 6 * min(cost(2_000) for _ in range(5))
+
+
+def test_what_is_costly_to_tell_is_made_only_for_somebody() -> None:
+    callbacks = Callbacks({"transition": lambda turn: None})
+    assert callbacks.hears(Transition)
+    assert not callbacks.hears(ToolProgress)
+
+
+def test_the_journal_of_a_turn_holds_every_request_and_reply_as_before(tmp_path: Path) -> None:
+    one = agent(tmp_path, 1)
+    turn = one.start("go")
+    turn.run()
+    of = "SELECT kind, status, request, reply FROM effects WHERE turn = ? ORDER BY seq, ordinal, place"
+    found = one.store.database.select(of, turn.id)
+    assert [kind for kind, *_ in found].count("CallModel") == 2
+    for kind, status, request, reply in found:
+        assert (status, json.loads(request)["is"]) == ("done", kind)
+        assert reply is not None
+
+
+def test_what_turns_have_alike_is_in_the_file_once(tmp_path: Path) -> None:
+    """Settings, limits, tools and prompts, and whatever is empty; the rest of a turn of one line is small."""
+    store = Store(tmp_path)
+    one = process(tmp_path, *[text("done")] * 80, tools=[echo], store=store, settings=SETTINGS)
+    pages, parts = [], []
+    for turns in (20, 60):
+        for _ in range(turns):
+            one.chat("hello")
+        pages.append(int(store.database.select("PRAGMA page_count")[0][0]))
+        parts.append(int(store.database.select("SELECT COUNT(*) FROM contents")[0][0]))
+    assert (pages[1] - pages[0]) * 4096 / 60 < 6_000
+    assert parts[1] - parts[0] < 5

@@ -4,6 +4,7 @@ and by those that let Mermaid read it."""
 from __future__ import annotations
 
 import re
+import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -93,3 +94,9 @@ def unreadable(picture: Scene) -> list[str]:
             if any(placed.rect.holds(point, -1) for point in p.path.points()):
                 found.append(f"{p.arrow.source} to {p.arrow.dest} runs through {placed.box.state}")
     return found
+
+
+def visible_text(svg: str) -> str:
+    """What a reader of the picture sees; tooltips and styles left out."""
+    texts = ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
+    return "\n".join("".join(text.itertext()) for text in texts)

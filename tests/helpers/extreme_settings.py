@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import itertools
 import logging
 import math
 import random
@@ -32,7 +31,7 @@ from fsm_agent.settings.model import Settings, merged
 from fsm_agent.testing import FakeClock, FakeMemory, Received, ScriptedServer, repeat
 from fsm_agent_states.table import TURN
 from tests.crash.hostile_plan import ANSWERS, MODES
-from tests.helpers.harness import echo, fail
+from tests.helpers.harness import echo, fail, talk
 from tests.helpers.mcp_bench import SERVER
 from tests.helpers.odd_turns import Records
 
@@ -247,7 +246,7 @@ class World:
         return faults + [f"logged: {line}" for line in log.seen if "asyncio" not in line]
 
     async def _turn(self, agent: Agent, message: Any, bound: Bound | None) -> list[str]:
-        turn = agent.start(message, conversation_history=history() if message == "go" else None)
+        turn = agent.start(message, conversation_history=talk(12, "word " * 60) if message == "go" else None)
         try:
             async with asyncio.timeout(PATIENCE):
                 result = await turn.arun()
@@ -326,11 +325,6 @@ async def asks() -> str:
 
 def picture() -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PICTURE}"}}
-
-
-def history() -> list[dict[str, str]]:
-    roles = itertools.cycle(("user", "assistant"))
-    return [{"role": next(roles), "content": f"row {number} " + "word " * 60} for number in range(24)]
 
 
 @cache

@@ -14,9 +14,9 @@ from fsm_agent.conversation.history import violations
 from fsm_agent.fsm.runner import Step
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedServer
+from fsm_agent.testing.wires import chat_rows
 from fsm_agent_states.table import TURN
 from tests.helpers.turn_pairs import why_not
-from tests.helpers.wire_rows import chat_rows
 
 SHOWN = ("completed", "failed", "partial", "interrupted")
 
@@ -46,6 +46,27 @@ def todo(items: list[str] | None = None) -> str:
 
 
 TOOLS = (echo, put, fail, todo)
+PARAGRAPH = "a paragraph of an earlier conversation, with facts in it. " * 12
+
+
+def talk(pairs: int, said: str = PARAGRAPH) -> list[dict[str, Any]]:
+    """An earlier conversation: messages of the user, each with an answer."""
+    return [{"role": role, "content": f"{n} {said}"} for n in range(pairs) for role in ("user", "assistant")]
+
+
+class Refreshable:
+    """A key that can be renewed, or that looks so and is refused; ``refreshed`` counts."""
+
+    def __init__(self, works: bool = True) -> None:
+        self.key, self.refreshed, self.works = "old", 0, works
+
+    def get(self) -> str:
+        return self.key
+
+    def refresh(self) -> bool:
+        self.refreshed += 1
+        self.key = f"new-{self.refreshed}"
+        return self.works
 
 
 @dataclass

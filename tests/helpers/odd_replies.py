@@ -9,11 +9,13 @@ import copy
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from http import HTTPStatus
 from typing import Any
 
 from hypothesis import strategies as st
+
+from tests.helpers.wire_rules import item
 
 Place = tuple[str | int, ...]
 Change = Callable[["Recorded"], "Recorded"]
@@ -37,12 +39,8 @@ class Recorded:
         return len(self.events) > 1 or self.name == "stream"
 
     def __repr__(self) -> str:
-        head = "".join(
-            [
-                f" {self.status}" * (self.status != 200),
-                *(f" {name}: {value[:40]!r}" for name, value in self.headers),
-            ]
-        )
+        head = f" {self.status}" * (self.status != 200)
+        head += "".join(f" {name}: {value[:40]!r}" for name, value in self.headers)
         cut = "" if self.cut is None else f" cut at {self.cut}"
         return f"<{self.wire} {self.name}{head}{cut}: {self.odd or 'as it should be'}>"
 
@@ -67,13 +65,8 @@ class Recorded:
         fields = {"content-type": kind, "content-length": str(len(content)), "connection": "close"}
         fields |= dict(self.headers)
         phrase = HTTPStatus(self.status).phrase if self.status in set(HTTPStatus) else "Odd"
-        head = [
-            f"HTTP/1.1 {self.status} {phrase}",
-            *(f"{name}: {value}" for name, value in fields.items()),
-            "",
-            "",
-        ]
-        return "\r\n".join(head).encode("latin-1") + content
+        head = [f"HTTP/1.1 {self.status} {phrase}", *(f"{name}: {value}" for name, value in fields.items())]
+        return "\r\n".join([*head, "", ""]).encode("latin-1") + content
 
 
 # Odd values
@@ -129,6 +122,7 @@ STATUSES = (
 
 
 def _chat() -> Iterator[Recorded]:
+    recorded = partial(Recorded, "chat_completions")
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m", "system_fingerprint": "fp",
             "service_tier": "default", "provider": "p"}  # fmt: skip
     usage = {
@@ -148,13 +142,9 @@ def _chat() -> Iterator[Recorded]:
     def call(**more: Any) -> dict[str, Any]:
         return {"index": 0, **more}
 
-    opening = {
-        "id": "call_a",
-        "type": "function",
-        "function": {"name": "echo", "arguments": ""},
-        "extra_content": google,
-    }
-    yield Recorded("chat_completions", "stream", (
+    function = {"name": "echo", "arguments": ""}
+    opening = {"id": "call_a", "type": "function", "function": function, "extra_content": google}
+    yield recorded("stream", (
         chunk(role="assistant", content=""),
         chunk(reasoning_content="I think"), chunk(reasoning="therefore", reasoning_details=[detail, summary]),
         chunk(reasoning_details=[detail]), chunk(reasoning_details=[hidden]),
@@ -165,7 +155,7 @@ def _chat() -> Iterator[Recorded]:
         chunk(tool_calls=[{**opening, "index": 1, "id": "call_b", "function": {"name": "echo", "arguments": {"text": "b"}}}]),
         chunk("tool_calls"), {**head, "choices": [], "usage": usage},
     ))  # fmt: skip
-    yield Recorded("chat_completions", "stream", (
+    yield recorded("stream", (
         chunk(role="assistant", content=""), chunk(content="Hello "), chunk(content="there"), {**chunk("stop"), "usage": usage},
     ))  # fmt: skip
     whole = {**head, "object": "chat.completion", "usage": usage}
@@ -174,39 +164,28 @@ def _chat() -> Iterator[Recorded]:
         "reasoning": "therefore", "reasoning_details": [detail, summary, hidden], "extra_content": google,
         "tool_calls": [{"id": "call_a", "type": "function", "function": {"name": "echo", "arguments": '{"text": "a"}'}, "extra_content": google}],
     }  # fmt: skip
-    yield Recorded(
-        "chat_completions", "whole",
-        ({**whole, "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "tool_calls"}]},),
-    )  # fmt: skip
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "tool_calls"}
+    yield recorded("whole", ({**whole, "choices": [choice]},))
     said = {
         "role": "assistant",
-        "content": [{"type": "text", "text": "no"}],
+        "content": [item("text", text="no")],
         "refusal": "I will not",
         "tool_calls": None,
     }
-    yield Recorded(
-        "chat_completions",
-        "whole",
-        ({**whole, "choices": [{"index": 0, "message": said, "finish_reason": "stop"}]},),
-    )
+    yield recorded("whole", ({**whole, "choices": [{"index": 0, "message": said, "finish_reason": "stop"}]},))
     raw = '{"error": {"message": "behind it", "code": 500}}'
     error = {"message": "no such thing", "type": "invalid_request_error", "param": "messages", "code": "bad",
              "metadata": {"raw": raw, "provider_name": "p", "headers": {"X-RateLimit-Reset": "5"}},
              "details": [{"@type": "RetryInfo", "retryDelay": "5s"}], "status": "FAILED"}  # fmt: skip
-    yield Recorded("chat_completions", "error", ({"error": error, "user_id": "u"},), status=400)
-    yield Recorded(
-        "chat_completions",
-        "error",
-        ([{"error": {"code": 429, "message": "slow", "status": "RESOURCE_EXHAUSTED"}}],),
-        status=429,
-    )
-    yield Recorded("chat_completions", "whole", ({"error": error, "choices": None},))
-    yield Recorded(
-        "chat_completions", "stream", (chunk(content="Hello"), {**head, "choices": [], "error": error})
-    )
+    yield recorded("error", ({"error": error, "user_id": "u"},), status=400)
+    slow = {"code": 429, "message": "slow", "status": "RESOURCE_EXHAUSTED"}
+    yield recorded("error", ([{"error": slow}],), status=429)
+    yield recorded("whole", ({"error": error, "choices": None},))
+    yield recorded("stream", (chunk(content="Hello"), {**head, "choices": [], "error": error}))
 
 
 def _messages() -> Iterator[Recorded]:
+    recorded = partial(Recorded, "anthropic_messages")
     usage = {
         "input_tokens": 50, "cache_creation_input_tokens": 2, "cache_read_input_tokens": 8, "output_tokens": 1,
         "cache_creation": {"ephemeral_5m_input_tokens": 2}, "output_tokens_details": {"thinking_tokens": 1}, "service_tier": "standard",
@@ -234,7 +213,7 @@ def _messages() -> Iterator[Recorded]:
     hidden = {"type": "redacted_thinking", "data": "zzz"}
     later = {"type": "thinking", "thinking": "more", "signature": "s2"}
     used = {"type": "tool_use", "id": "toolu_a", "name": "echo", "input": {"text": "a"}}
-    yield Recorded("anthropic_messages", "stream", (
+    yield recorded("stream", (
         {"type": "message_start", "message": head}, {"type": "ping"},
         start(0, type="thinking", thinking="", signature=""), delta(0, type="thinking_delta", thinking="I think"),
         delta(0, type="signature_delta", signature="s1"), stop(0),
@@ -248,32 +227,28 @@ def _messages() -> Iterator[Recorded]:
         *ending("tool_use"),
     ))  # fmt: skip
     refused = {"type": "refusal", "category": None, "explanation": "I will not"}
-    yield Recorded("anthropic_messages", "stream", (
+    yield recorded("stream", (
         {"type": "message_start", "message": head}, start(0, type="text", text=""), delta(0, type="text_delta", text="Hello"), stop(0),
         *ending("end_turn", stop_details=refused),
     ))  # fmt: skip
-    error = {
-        "type": "error",
-        "error": {"type": "overloaded_error", "message": "Overloaded", "details": {"error_code": "x"}},
-        "request_id": "r",
-    }
-    yield Recorded("anthropic_messages", "stream", (
+    overloaded = item("overloaded_error", message="Overloaded", details={"error_code": "x"})
+    error = item("error", error=overloaded, request_id="r")
+    yield recorded("stream", (
         {"type": "message_start", "message": head}, start(0, type="text", text=""), delta(0, type="text_delta", text="Hello"), error,
     ))  # fmt: skip
     whole = {
         **head,
         "content": [thought, hidden, {"type": "text", "text": "Hello", "citations": []}, later, used],
     }
-    yield Recorded("anthropic_messages", "whole", ({**whole, "stop_reason": "tool_use"},))
-    yield Recorded(
-        "anthropic_messages", "whole",
-        ({**head, "content": [{"type": "text", "text": "no"}], "stop_reason": "refusal", "stop_details": refused},),
-    )  # fmt: skip
-    yield Recorded("anthropic_messages", "error", (error,), status=529)
-    yield Recorded("anthropic_messages", "whole", (error,))
+    yield recorded("whole", ({**whole, "stop_reason": "tool_use"},))
+    no = {"content": [{"type": "text", "text": "no"}], "stop_reason": "refusal", "stop_details": refused}
+    yield recorded("whole", ({**head, **no},))
+    yield recorded("error", (error,), status=529)
+    yield recorded("whole", (error,))
 
 
 def _responses() -> Iterator[Recorded]:
+    recorded = partial(Recorded, "codex_responses")
     usage = {
         "input_tokens": 50, "input_tokens_details": {"cached_tokens": 8, "cache_write_tokens": 2}, "output_tokens": 9,
         "output_tokens_details": {"reasoning_tokens": 3}, "total_tokens": 59,
@@ -284,29 +259,12 @@ def _responses() -> Iterator[Recorded]:
                "content": [{"type": "reasoning_text", "text": "so"}], "encrypted_content": "zzz"}  # fmt: skip
     part = {"type": "output_text", "text": "Hello there", "annotations": [], "logprobs": []}
     done = {"status": "completed"}
-    said = {
-        "type": "message",
-        "id": "msg_1",
-        "role": "assistant",
-        **done,
-        "phase": "commentary",
-        "content": [part],
-    }
+    said = item("message", id="msg_1", role="assistant", **done, phase="commentary", content=[part])
     answer = {**said, "id": "msg_2", "phase": "final_answer"}
-    refused = {
-        **said,
-        "id": "msg_3",
-        "phase": None,
-        "content": [{"type": "refusal", "refusal": "I will not"}],
-    }
+    refused = {**said, "id": "msg_3", "phase": None, "content": [item("refusal", refusal="I will not")]}
     asks = {"call_id": "call_a", "name": "echo", "arguments": '{"text": "a"}'}
     call = {"type": "function_call", "id": "fc_1", **asks, **done}
-    searched = {
-        "type": "web_search_call",
-        "id": "ws_1",
-        "status": "completed",
-        "action": {"type": "search", "query": "x"},
-    }
+    searched = item("web_search_call", id="ws_1", **done, action=item("search", query="x"))
 
     def about(kind: str, index: int, item: str, **more: Any) -> dict[str, Any]:
         return {
@@ -318,22 +276,17 @@ def _responses() -> Iterator[Recorded]:
         }
 
     def begun(index: int, item: dict[str, Any], **empty: Any) -> dict[str, Any]:
-        return {
-            "type": "response.output_item.added",
-            "output_index": index,
-            "item": {**item, **empty, "status": "in_progress"},
-        }
+        begins = {**item, **empty, "status": "in_progress"}
+        return {"type": "response.output_item.added", "output_index": index, "item": begins}
 
     def done(index: int, item: dict[str, Any]) -> dict[str, Any]:
         return {"type": "response.output_item.done", "output_index": index, "item": item}
 
     def ended(status: str, output: list[Any], **more: Any) -> dict[str, Any]:
-        return {
-            "type": f"response.{status}",
-            "response": {**head, "status": status, "output": output, "usage": usage, **more},
-        }
+        ends = {**head, "status": status, "output": output, "usage": usage, **more}
+        return {"type": f"response.{status}", "response": ends}
 
-    yield Recorded("codex_responses", "stream", (
+    yield recorded("stream", (
         {"type": "response.created", "response": head}, {"type": "response.in_progress", "response": head},
         begun(0, thought, summary=[], content=[]),
         about("reasoning_summary_part.added", 0, "rs_1", summary_index=0, part={"type": "summary_text", "text": ""}),
@@ -348,27 +301,21 @@ def _responses() -> Iterator[Recorded]:
         about("function_call_arguments.done", 2, "fc_1", arguments='{"text": "a"}'), done(2, call),
         begun(3, searched), done(3, searched), ended("completed", [thought, said, call, searched]),
     ))  # fmt: skip
-    yield Recorded("codex_responses", "stream", (
+    yield recorded("stream", (
         {"type": "response.created", "response": head}, begun(0, answer, content=[]),
         about("output_text.delta", 0, "msg_2", content_index=0, delta="Hello"), done(0, answer),
         begun(1, refused, content=[]), about("refusal.delta", 1, "msg_3", content_index=0, delta="I will not"), done(1, refused),
         ended("incomplete", [], incomplete_details={"reason": "max_output_tokens"}),
     ))  # fmt: skip
     error = {"code": "server_error", "type": "server_error", "message": "it broke", "param": None}
-    yield Recorded(
-        "codex_responses", "stream", (begun(0, said, content=[]), ended("failed", [], error=error))
-    )
-    yield Recorded("codex_responses", "stream", (begun(0, said, content=[]), ended("cancelled", [])))
-    yield Recorded(
-        "codex_responses",
-        "stream",
-        ({"type": "response.created", "response": head}, {"type": "error", **error}),
-    )
+    yield recorded("stream", (begun(0, said, content=[]), ended("failed", [], error=error)))
+    yield recorded("stream", (begun(0, said, content=[]), ended("cancelled", [])))
+    yield recorded("stream", ({"type": "response.created", "response": head}, {"type": "error", **error}))
     whole = {**head, "status": "completed", "usage": usage}
-    yield Recorded("codex_responses", "whole", ({**whole, "output": [thought, said, call, searched]},))
-    yield Recorded("codex_responses", "whole", ({**whole, "output": [answer, refused]},))
-    yield Recorded("codex_responses", "whole", ({**whole, "status": "failed", "error": error},))
-    yield Recorded("codex_responses", "error", ({"error": error},), status=500)
+    yield recorded("whole", ({**whole, "output": [thought, said, call, searched]},))
+    yield recorded("whole", ({**whole, "output": [answer, refused]},))
+    yield recorded("whole", ({**whole, "status": "failed", "error": error},))
+    yield recorded("error", ({"error": error},), status=500)
 
 
 RECORDED = (*_chat(), *_messages(), *_responses())
@@ -382,13 +329,8 @@ KINDS = ("whole", "stream", "error")
 def fields(value: Any, path: Place = ()) -> Iterator[Place]:
     """The place of every value inside a value, itself included."""
     yield path
-    parts = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list | tuple)
-        else ()
-    )
+    listed = value if isinstance(value, list | tuple) else ()
+    parts = value.items() if isinstance(value, dict) else enumerate(listed)
     for key, part in parts:
         yield from fields(part, (*path, key))
 
@@ -398,13 +340,8 @@ def tags(wire: str) -> tuple[str, ...]:
     """Every word that tells a kind or a state on a wire."""
     reasons = ("finish_reason", "stop_reason", "reason")
     names = ("type", "status", *reasons, "object", "role", "phase", "code", "name")
-    found = (
-        at(recorded.events, path)
-        for recorded in RECORDED
-        if recorded.wire == wire
-        for path in fields(recorded.events)
-        if path and path[-1] in names
-    )
+    events = [recorded.events for recorded in RECORDED if recorded.wire == wire]
+    found = (at(one, path) for one in events for path in fields(one) if path and path[-1] in names)
     return tuple(dict.fromkeys([*(tag for tag in found if isinstance(tag, str)), "length", "content_filter", "incomplete",
                                 "queued", "pause_turn", "error"]))  # fmt: skip
 
@@ -484,11 +421,8 @@ def each_odd_order() -> Iterator[Recorded]:
             for n in range(len(events)):
                 yield replace(recorded, events=events[:n], odd=f"it ends before event {n}")
                 yield replace(recorded, events=events[n:], odd=f"it begins with event {n}")
-                yield replace(
-                    recorded,
-                    events=(*events[:n], *events[n : n + 2][::-1], *events[n + 2 :]),
-                    odd=f"{n} comes late",
-                )
+                turned = (*events[:n], *events[n : n + 2][::-1], *events[n + 2 :])
+                yield replace(recorded, events=turned, odd=f"{n} comes late")
                 yield replace(recorded, events=(*events, *events[n:]), odd=f"what is behind {n} comes again")
             yield replace(recorded, events=events[::-1], odd="it comes backwards")
 
@@ -521,11 +455,8 @@ def odd_replies(draw: st.DrawFn, wire: str) -> Recorded:
             break
         path = draw(st.sampled_from(places))
         how = draw(st.sampled_from([put, put, put, put, left_out, doubled, wrapped]))
-        recorded = (
-            put(recorded, path, draw(st.sampled_from(values_for(recorded, path))))
-            if how is put
-            else how(recorded, path)
-        )
+        value = [draw(st.sampled_from(values_for(recorded, path)))] if how is put else []
+        recorded = how(recorded, path, *value)
     if recorded.is_stream and draw(st.integers(0, 3)) == 0:
         events = draw(st.permutations(recorded.events))[: draw(st.integers(0, len(recorded.events)))]
         recorded = replace(

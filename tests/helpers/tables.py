@@ -2,45 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
+from fsm_agent.testing.scripts import CountingTurn as Counting
+from fsm_agent_states.table import TURN
 
-DEFAULTS = {
-    "iterations": 90, "free_rounds": 90, "summary_calls": 2, "fallbacks": 2, "rekeys": 2, "retries": 2, "patience": 1,
-    "rebuilds": 1, "compactions": 3, "overflows": 3, "repairs": 10, "continuations": 3, "cut_calls": 4,
-    "incompletes": 3, "scratchpads": 2, "acks": 2, "verifies": 1, "invalid_tool_rounds": 2, "reasks": 3, "nudges": 1,
-    "thinking_prefills": 2, "empties": 3, "attempts": 360, "sends": 12, "lost_requests": 10, "summarisers": 2, "modelless_compactions": 1,
-    "revisions": 2,
-}  # fmt: skip
+__all__ = ["DEFAULTS", "UNCOUNTED", "Counting", "chain", "courier", "nested"]
+
+DEFAULTS = {name: most for name, most in TURN.default_limits().items() if name != "opened"}
 """Of a turn with two fallbacks, two rekeys and one auxiliary model."""
 
 UNCOUNTED = 10**9
 """A limit for a cap that is taken away."""
-
-
-class Counting:
-    """A turn that is nothing but its place in a table and its counters."""
-
-    def __init__(self, table: Table, limits: Mapping[str, int]) -> None:
-        self.state, self.seq = table.initial, 0
-        self.counts = {counter.name: 0 for counter in table.counters}
-        self.limits = dict(limits) | {counter.name: 1 for counter in table.counters if counter.flag}
-
-    def count(self, counter: str) -> int:
-        return self.counts[counter]
-
-    def limit(self, name: str) -> int:
-        return self.limits[name]
-
-    def spend(self, counter: str) -> None:
-        self.counts[counter] += 1
-
-    def reset(self, counter: str) -> None:
-        self.counts[counter] = 0
-
-    def dump(self) -> dict[str, object]:
-        return {"state": self.state, **self.counts}
 
 
 def courier() -> Table:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fsm_agent import Agent, TurnResult, tool
 from fsm_agent.agent import Turn
@@ -54,6 +54,7 @@ from fsm_agent.testing import (
 from fsm_agent.testing.scripts import PossibleScript
 from fsm_agent_states.replies import REPLIES
 from fsm_agent_states.table import TURN
+from tests.helpers.harness import Refreshable, echo, fail, put, talk, todo
 from tests.helpers.shape_watch import ShapeWatch
 from tests.helpers.turn_facts import GO, Config, TurnFacts
 
@@ -66,16 +67,6 @@ ENOUGH_REST = 7_200.0
 """Seconds after which every key is ready again."""
 
 
-@tool(concurrency="parallel", effect="pure")
-def echo(text: str = "x") -> str:
-    return text
-
-
-@tool
-def todo(item: str = "") -> str:
-    return f"noted {item}"
-
-
 @tool(path_arguments=["path"], effect="idempotent")
 def write(path: str) -> str:
     return f"wrote {path}"
@@ -84,16 +75,6 @@ def write(path: str) -> str:
 @tool
 def execute_code(code: str = "") -> str:
     return "42"
-
-
-@tool(effect="unsafe")
-def put(key: str, value: str = "") -> str:
-    return f"stored {key}"
-
-
-@tool
-def fail() -> str:
-    raise RuntimeError("it never works")
 
 
 TOOLS = (echo, todo, write, execute_code, put, fail)
@@ -148,29 +129,13 @@ def served(example: ModelReply) -> Reply | ModelReply:
     return Reply(text=example.text, calls=calls, finish=example.finish)
 
 
-LIMITS: dict[str, Literal["cost", "tokens", "time"]] = {
-    "over_cost": "cost",
-    "over_tokens": "tokens",
-    "over_time": "time",
-    "unaffordable": "cost",
+LIMITS: dict[str, Any] = {f"over_{unit}": unit for unit in ("cost", "tokens", "time")} | {
+    "unaffordable": "cost"
 }
 
 
 class InjectedBug(RuntimeError):
     """Raised in the place of a bug of the engine's."""
-
-
-class Refreshable:
-    """A key that can be renewed while ``works``."""
-
-    def __init__(self) -> None:
-        self.works = True
-
-    async def get(self) -> str:
-        return "key"
-
-    async def refresh(self) -> bool:
-        return self.works
 
 
 class Budget(IterationBudget):
@@ -250,20 +215,13 @@ class Driver:
         rekeys, refresh = self.config.limits["rekeys"], self.config.keys == "refresh"
         keys: Any = self.key if refresh and rekeys else [f"key-{number}" for number in range(rekeys + 1)]
         if 0 <= self.config.tiny_from <= place:
-            return {
-                "model": f"llamacpp:tiny-{place}",
-                "base_url": self.url,
-                "context_window": TINY,
-                "api_key": keys,
-            }
+            tiny = {"model": f"llamacpp:tiny-{place}", "base_url": self.url}
+            return {**tiny, "context_window": TINY, "api_key": keys}
         port = self._port()
         self.ports.append(port)
         wider = {"equal": 0, "wider": place, "ring": place == 0}[self.config.chain]
-        return {
-            "model": port,
-            "context_window": WINDOW + wider if self.config.window else None,
-            "api_key": keys,
-        }
+        window = WINDOW + wider if self.config.window else None
+        return {"model": port, "context_window": window, "api_key": keys}
 
     def _port(self) -> ScriptedModel:
         return ScriptedModel(repeat(self._answer), clock=self.clock)
@@ -331,12 +289,7 @@ class Driver:
             return None
         if self.script.facts[0].solid:
             return [{"role": role, "content": role} for role in ("user", "assistant")]
-        words = self._words(24)
-        return [
-            {"role": role, "content": f"{role} {number}: {words}"}
-            for number in range(12)
-            for role in ("user", "assistant")
-        ]
+        return talk(12, self._words(24))
 
     def _message(self) -> str:
         return self._words(1) if self.script.facts[0].solid else GO
@@ -402,7 +355,7 @@ class Driver:
                 return tools(call("fail"))
             case "done" | "done_free":
                 name = self.script.facts[self.at + 2].tool
-                key = {"echo": "text", "todo": "item", "write": "path", "execute_code": "code"}[name]
+                key = {"echo": "text", "todo": "items", "write": "path", "execute_code": "code"}[name]
                 said = "all noted." if name == "todo" else ""
                 return tools(call(name, {key: f"{name}-{self.made}"}), text=said)
         return tools(call("echo", {"text": f"n{self.made}"}))

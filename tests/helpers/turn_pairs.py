@@ -33,18 +33,10 @@ def _opens(row: Row) -> bool:
 def _keeps_open(row: Row) -> bool:
     """After this row a call block is open. A request that was not sent, because the model is silent, has
     opened none."""
-    same = (
-        "CallLLM.lost/1",
-        "CallLLM.cut_call/1",
-        "CallLLM.no_summary/1",
-        "ExecuteTools.done_free/1",
-        "Compress.outgrown/1",
-    )
-    return (
-        (row.source == "ClassifyError" and row.id != "ClassifyError.rejected/1")
-        or row.id in same
-        or _opens(row)
-    )
+    same = {*(f"CallLLM.{rung}/1" for rung in ("lost", "cut_call", "no_summary"))}
+    same |= {"ExecuteTools.done_free/1", "Compress.outgrown/1"}
+    recovers = row.source == "ClassifyError" and row.id != "ClassifyError.rejected/1"
+    return recovers or row.id in same or _opens(row)
 
 
 def _needs_closed(row: Row) -> bool:

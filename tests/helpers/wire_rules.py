@@ -105,6 +105,17 @@ VIEWS: dict[ApiMode, list[View]] = {
 """Ways in which each wire may be asked to write a history."""
 
 
+def item(kind: str, **fields: Any) -> dict[str, Any]:
+    """An item, a block or a part of any wire."""
+    return {"type": kind, **fields}
+
+
+def exchange(*calls: ToolCall, blocks: Any = (), said: str | None = None) -> list[Message]:
+    """A question, calls, and their results, which are r0, r1 and so on."""
+    results = (Message("tool", f"r{number}", tool_call_id=call.id) for number, call in enumerate(calls))
+    return [Message("user", "q"), Message("assistant", said, tool_calls=calls, blocks=blocks), *results]
+
+
 def anthropic_violations(messages: list[dict[str, Any]]) -> list[str]:
     """The rules of the Messages API as its documentation states them, in words; empty when all are kept."""
     found = [] if not messages or messages[0]["role"] == "user" else ["the first row is not the user's"]

@@ -1,13 +1,23 @@
-"""Rules of the house that no other tool checks."""
+"""Rules of the house that no other tool checks: what is kept, the rooms of ARCHITECTURE.md, the suite and
+make."""
 
 from __future__ import annotations
 
 import ast
 import re
+import shutil
+import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
-from tests.helpers.sources import ROOT, product, tree
+import pytest
+
+from tests.helpers.rooms import BLOCK, imports_of_rooms, picture
+from tests.helpers.sources import ROOT, product, text, tree
+from tests.helpers.suite import Run
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -112,3 +122,119 @@ def is_repeated(node: ast.stmt) -> bool:
     """Another definition of a name that is there: a setter, an overload."""
     marks = [ast.unparse(mark) for mark in getattr(node, "decorator_list", ())]
     return any(mark.endswith((".setter", "overload")) for mark in marks)
+
+
+PAGE = text("ARCHITECTURE.md")
+CONTRACTS = tomllib.loads(text("pyproject.toml"))["tool"]["importlinter"]["contracts"]
+LAYERS = next(contract["layers"] for contract in CONTRACTS if contract["type"] == "layers")
+
+
+def rooms() -> list[str]:
+    """The first cells of its table, a room each, from the top floor down."""
+    table = PAGE.partition("| room | what is in it |\n|---|---|\n")[2].partition("\n\n")[0]
+    cells = [line.split("|")[1] for line in table.splitlines()]
+    return [name.rstrip("/").removesuffix(".py") for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+@pytest.mark.behaviour("FSM-14")
+def test_every_room_is_on_the_page_where_the_contract_has_it() -> None:
+    contract = [name.strip().removeprefix("fsm_agent.") for floor in LAYERS for name in floor.split("|")]
+    assert [name.removeprefix("states/") for name in rooms()] == contract
+    inside = (ROOT / "fsm_agent").iterdir()
+    there = {path.stem for path in inside if path.suffix == ".py" or any(path.rglob("*.py"))} - {"__init__"}
+    assert there == {name.split(".")[1] for floor in LAYERS for name in floor.split(" | ") if "." in name}
+
+
+def test_the_files_it_names_are_there() -> None:
+    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", PAGE.partition("## The rooms")[0]))
+    assert named
+    for name in named:
+        assert (ROOT / name).exists() or (ROOT / "fsm_agent" / name).exists(), name
+
+
+LEFT = {ROOT / "fsm_agent" / "sessions" / "remote_commands.py"}
+"""Loads the debugger's end of a turn only where somebody debugs."""
+
+
+def loaded_by_name(path: Path) -> set[str]:
+    """Modules of ours that a file imports by a constant string, literal or named: imports that no contract
+    would see."""
+    if "import_module" not in text(path):
+        return set()
+    named = {
+        ast.unparse(node.targets[0]): node.value for node in tree(path).body if isinstance(node, ast.Assign)
+    }
+    nodes = (node for node in ast.walk(tree(path)) if isinstance(node, ast.Call))
+    calls = [node for node in nodes if "import_module" in ast.unparse(node)]
+    values = [named.get(ast.unparse(part), part) for call in calls for part in call.args]
+    texts = {str(value.value) for value in values if isinstance(value, ast.Constant)}
+    return {text for text in texts if re.fullmatch(r"(fsm_agent|states)[\w.]*", text)}
+
+
+def test_nothing_of_ours_is_imported_behind_the_contracts_back() -> None:
+    found = {str(path): loaded_by_name(path) for path in product() if path not in LEFT}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_the_picture_is_that_of_the_imports_and_has_every_room() -> None:
+    assert BLOCK.findall(PAGE) == [picture()], "run: python -m tests.helpers.rooms"
+    imports = imports_of_rooms()
+    drawn = {"states" if name.startswith("states/") else name for name in rooms()}
+    assert drawn == set(imports).union(*imports.values())
+
+
+FILES = ["tests/support/test_backoff.py", "tests/support/test_installation.py"]
+
+
+def test_one_worker_runs_every_file() -> None:
+    run = Run(FILES, ["-p", "no:cacheprovider"], workers=1)
+    assert run.run() == 0
+    ran = {case.id.split("[")[0] for case in run.cases if case.outcome == "passed"}
+    wanted = {
+        f"{file}::{name}"
+        for file in FILES
+        for name in re.findall(r"(?m)^def (test_\w+)", (ROOT / file).read_text())
+    }
+    assert ran == wanted
+
+
+OLD = "#!/bin/sh\nexit 1\n"
+WITHOUT_VENV = '#!/bin/sh\ncase "$2" in *venv*) exit 1;; esac\n'
+OFFLINE = f"""#!/bin/sh
+test "$2" = venv || exit 0
+mkdir -p $3/bin
+printf '#!/bin/sh\\ncase "$*" in *pip*) echo no route to the index >&2; exit 1;; esac\\nexec {sys.executable} "$@"\\n' >$3/bin/python
+chmod +x $3/bin/python
+"""
+
+
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        (
+            "",
+            "fsm_agent needs Python 3.11 or newer; none was found. Install it, or: make PYTHON=/path/to/python3",
+        ),
+        (OLD, "fsm_agent needs Python 3.11 or newer; given: {python}"),
+        (WITHOUT_VENV, "{python} has no module venv; install it (Debian: apt install python3-venv)"),
+        (
+            OFFLINE,
+            "the packages cannot be installed: is the package index reachable? What pip said is in .venv-python.log",
+        ),
+    ],
+    ids=["no Python", "an old Python", "no venv module", "no network"],
+)
+def test_what_is_missing_is_said_in_one_line(python: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "requirements").mkdir()
+    for name in ("Makefile", "pyproject.toml", "requirements/testing.txt"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    program = tmp_path / "python"
+    program.write_text(python)
+    program.chmod(0o755)
+    given = str(program) if python else ""
+    done = subprocess.run(
+        ["make", "test", f"PYTHON={given}"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    lines = [line for line in done.stderr.splitlines() if not line.startswith(("make", "the lock is for"))]
+    assert lines == [said.format(python=program)]

@@ -1,15 +1,24 @@
-"""Pages name tests, files, decisions and words of the code that there are, and all that they must."""
+"""Pages name tests, files, decisions, words of the code and figures that there are, and all that they must;
+docs/behaviours.md is what its lines and the marks of the tests make."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from fsm_agent.composition.options import FILE_SERVERS
 from fsm_agent.conversation.result import ExitReason, Outcome
 from fsm_agent.toolsets import TOOLSETS
 from fsm_agent.toolsets.agent import AGENT_TOOLSETS
 from fsm_agent_states.table import TURN
+from tests.helpers.behaviours import MARK, PAGE, behaviours, counted, marked, page
 from tests.helpers.page_glossary import WRITTEN, glossary_script
+from tests.helpers.processes import ran
 from tests.helpers.sources import ROOT, named_tests, product, text
 
 SECURITY, VERIFY = text("SECURITY.md"), text("docs/verify.md")
@@ -124,3 +133,91 @@ def test_the_tables_of_the_python_guide_are_whole() -> None:
     named = re.search(r"Built-in toolsets \((.*?)\)", page, re.DOTALL)
     assert named is not None
     assert set(re.findall(r"`(\w+)`", named[1])) == {*TOOLSETS, *AGENT_TOOLSETS, FILE_SERVERS}
+
+
+BEHAVIOURS = behaviours()
+IDS = [line.id for line in BEHAVIOURS]
+GROUPS = "|".join(sorted({id.partition("-")[0] for id in IDS}))
+CITED = re.compile(rf"\b({GROUPS})-(\d\d)([a-z]?)(?:\.\.(\d\d))?")
+"""One, or as in INV-01..08 all from the first to the last."""
+
+CLAIMS, HOLD = 299, 290
+"""Claims of the specification, and how many of them hold. The second only grows."""
+
+
+def test_the_page_is_what_the_lines_and_the_marks_make_and_no_fewer_claims_hold_than_before() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "python -m tests.helpers.behaviours"
+    states = counted(BEHAVIOURS)
+    assert (states.total(), states["holds"]) == (CLAIMS, HOLD)
+
+
+def test_each_line_that_holds_has_a_test_and_no_other() -> None:
+    assert len(IDS) == len(set(IDS))
+    assert set(marked()) == {line.id for line in BEHAVIOURS if line.state in ("holds", "partly")}
+
+
+def cited() -> Iterator[str]:
+    """Every id that another file names."""
+    pages = [path for path in (ROOT / "docs").glob("*.md") if path != PAGE]
+    for path in [*pages, *ROOT.glob("*.md"), *product(), *(ROOT / "tests").rglob("*.py")]:
+        if path != Path(__file__):
+            for group, first, letter, last in CITED.findall(text(path)):
+                for number in range(int(first), int(last or first) + 1):
+                    yield f"{group}-{number:02}{letter}"
+
+
+def test_each_id_that_is_cited_has_a_line() -> None:
+    assert set(cited()) <= set(IDS)
+
+
+def test_what_is_cited_looks_like_nothing_else() -> None:
+    """An id of a group that the page does not have would be overlooked."""
+    others = {"UTF", "CRC", "ISO", "RFC", "SHA"}
+    for path in product():
+        found = set(re.findall(r"\b([A-Z]{2,7})-\d\d\b", text(path)))
+        assert found <= others | set(GROUPS.split("|")), path
+
+
+def test_the_files_that_it_names_are_there() -> None:
+    for line in BEHAVIOURS:
+        for path in line.where:
+            room = "states/fsm_agent_states" if path.startswith("states/") else "fsm_agent"
+            assert (ROOT / room / path.removeprefix("states/")).is_file(), (line.id, path)
+
+
+def test_marks_are_written_so_that_they_are_found() -> None:
+    """One of a variable, or of a parameter of a test, would count for nothing."""
+    for path in named_tests():
+        if path != Path(__file__):
+            written = re.findall(rf'^@{re.escape(MARK)}\(("|$)', text(path), re.MULTILINE)
+            assert len(written) == text(path).count("mark.behaviour"), path
+
+
+MEASURED = ROOT / "benchmarks" / "measured" / "overhead.json"
+WORSE = 1.5
+"""Times the ratio that was measured before it counts as dearer: a core that others use moves it by a third."""
+
+
+def ratios(found: Any) -> dict[str, float]:
+    return {row["what"]: row["cpu_ratio"] for row in found["rows"]}
+
+
+def test_the_pages_have_the_figures_that_were_measured() -> None:
+    done = ran("benchmarks/figures.py", "--check", cwd=ROOT)
+    assert (done.stdout, done.returncode) == ("", 0), done.stderr
+
+
+@pytest.mark.slow
+def test_a_model_call_costs_no_more_beside_a_bare_loop_than_it_did(tmp_path: Path) -> None:
+    """Processor time, as a ratio inside one run; the best of three runs counts."""
+    before = ratios(json.loads(MEASURED.read_text()))
+    best: dict[str, float] = {}
+    for number in range(3):
+        file = tmp_path / f"{number}.json"
+        command = ["benchmarks/overhead.py", "--iterations", "10", "50", "--turns", "--deltas", "--runs", "3"]
+        ran(*command, "--json", str(file), cwd=ROOT, timeout=900).check_returncode()
+        for what, ratio in ratios(json.loads(file.read_text())).items():
+            best[what] = min(ratio, best.get(what, ratio))
+        if all(ratio <= WORSE * before[what] for what, ratio in best.items()):
+            return
+    assert {what: ratio for what, ratio in best.items() if ratio > WORSE * before[what]} == {}

@@ -336,9 +336,8 @@ def test_an_answer_that_speaks_of_what_will_be_done_is_one(tmp_path: Path) -> No
 def local(home: Path, script: Any, **given: Any) -> tuple[Any, list[Any]]:
     with ScriptedServer(script) as server:
         options: Any = {"home": home, "toolsets": [], "output_type": City, **given}
-        agent = Agent("llamacpp:small", base_url=server.url, **options)
-        output = agent.run_conversation("go").output
-        agent.close()
+        with Agent("llamacpp:small", base_url=server.url, **options) as agent:
+            output = agent.run_conversation("go").output
     return output, server.bodies
 
 

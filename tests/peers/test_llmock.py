@@ -21,8 +21,8 @@ from fsm_agent.fsm.runner import Step
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import FakeClock
+from fsm_agent.testing.wires import chat_rows
 from tests.helpers.harness import SHOWN, TOOLS, Heard, assert_legal_path
-from tests.helpers.wire_rows import chat_rows
 from tests.peers.environment import PeerUnavailable
 from tests.peers.llmock import VERSION, LLMock
 

@@ -73,17 +73,8 @@ def skill(folder: Path, name: str, description: str, body: str = "Do it.") -> Pa
     return write(folder / name / "SKILL.md", f"{head}\n{body}\n")
 
 
-@pytest.mark.behaviour(
-    "PROMPT-08",
-    "PROMPT-09",
-    "PROMPT-11",
-    "PROMPT-12",
-    "PROMPT-14",
-    "PROMPT-15",
-    "PROMPT-16",
-    "PROMPT-06",
-    "FB-08",
-)
+@pytest.mark.behaviour("PROMPT-08", "PROMPT-09", "PROMPT-11", "PROMPT-12", "PROMPT-14", "PROMPT-15")
+@pytest.mark.behaviour("PROMPT-16", "PROMPT-06", "FB-08")
 def test_layers_come_from_the_most_to_the_least_lasting(sources: Sources) -> None:
     write(sources.home / SOUL, "I am Ada.")
     write(sources.workdir / "AGENTS.md", "Use tabs.")

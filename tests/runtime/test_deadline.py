@@ -1,14 +1,16 @@
-"""Racing work against a time limit and an interrupt: what it costs, and who wins."""
+"""Racing work against a time limit and an interrupt, and which turn runs here."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
+from contextvars import copy_context
 from typing import Any
 
 import pytest
 
 from fsm_agent.runtime.deadline import Finish, wait_with_deadline
+from fsm_agent.runtime.events import EVERYWHERE, TURN, Stream, running
 
 
 class Resumed:
@@ -70,3 +72,18 @@ def test_what_a_look_raises_reaches_who_waits() -> None:
 
     with pytest.raises(LookupError, match="a bug"):
         raced(9, lambda: 9, tick=fails)
+
+
+def test_a_turn_that_was_left_is_closed_in_another_context_without_a_word() -> None:
+    """The garbage collector does that; an error there was taken for a bug of the state."""
+
+    stream = Stream("t-1")
+
+    def turn() -> Generator[Stream, None, None]:
+        with running(stream):
+            yield TURN.get()
+
+    left = turn()
+    assert copy_context().run(next, left) is stream
+    left.close()
+    assert TURN.get() is EVERYWHERE

@@ -1,12 +1,24 @@
-"""Compaction inside a turn."""
+"""Compaction inside a turn; and a window smaller than believed, with few big rows: the turn ends well
+whenever prompt, tools and newest request fit alone.
+
+There the server counts tokens itself and refuses what is over its window, summaries included. What is known
+of the window beforehand is too much or nothing, and the refusal names it or not.
+"""
 
 from __future__ import annotations
 
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fsm_agent import Agent, tool
+from fsm_agent.providers.scripted.replies import Reply
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import (
     FakeClock,
@@ -20,13 +32,9 @@ from fsm_agent.testing import (
     text,
     tools,
 )
-from tests.helpers.harness import TOOLS, Heard, play, table
-
-PARAGRAPH = "a paragraph of an earlier conversation, with facts in it. " * 12
-
-
-def history(pairs: int, said: str = PARAGRAPH) -> list[dict[str, Any]]:
-    return [{"role": role, "content": f"{n} {said}"} for n in range(pairs) for role in ("user", "assistant")]
+from fsm_agent.testing.server import Received
+from tests.helpers.harness import PARAGRAPH, TOOLS, Heard, Played, play, table, talk
+from tests.helpers.wire_rules import anthropic_violations, responses_faults
 
 
 @tool(effect="unsafe")
@@ -38,7 +46,7 @@ def flood(n: int = 1) -> str:
 @pytest.mark.behaviour("ERR-12", "BACK-06", "COMP-04", "COMP-38")
 def test_68_an_overflow_is_compacted_and_the_iteration_is_not_charged_again() -> None:
     script = [overflow(8192), text("the summary"), text("done")]
-    played = play(script, history=history(14), context_window=8192)
+    played = play(script, history=talk(14), context_window=8192)
     assert played.summary == "3 text_response completed: done"
     assert played.result.api_calls == 1
     assert played.waits == [2.0], "BACK-06"
@@ -57,7 +65,7 @@ def test_69_an_overflow_for_ever_ends_after_three_compactions() -> None:
         asks_for_summary = "<conversation>" in str(request.body["messages"][0]["content"])
         return text("summary") if asks_for_summary else overflow(8192)
 
-    played = play(repeat(reply), history=history(14), context_window=8192)
+    played = play(repeat(reply), history=talk(14), context_window=8192)
     assert played.server.completions <= 7
     assert played.summary.endswith("overflow_uncompressible failed context_overflow")
 
@@ -65,7 +73,7 @@ def test_69_an_overflow_for_ever_ends_after_three_compactions() -> None:
 @pytest.mark.behaviour("PREP-13", "COMP-01", "COMP-01b", "COMP-21b", "COMP-19", "COMP-35")
 def test_74_a_conversation_that_is_too_large_is_compacted_before_the_first_call() -> None:
     words = "please do exactly this: 17 things, in order"
-    options: dict[str, Any] = {"history": history(40), "context_window": 8192}
+    options: dict[str, Any] = {"history": talk(40), "context_window": 8192}
     played = play([text("the summary"), text("done")], words, **options)
     assert played.summary == "2 text_response completed: done"
     assert [step.event for step in played.steps][:4] == ["ready", "oversized", "unsummarised", "compressed"]
@@ -91,7 +99,7 @@ def test_75_a_huge_result_is_compacted_before_the_next_send() -> None:
 
 @pytest.mark.behaviour("COMP-26")
 def test_a_summary_that_fails_is_made_without_a_model_when_the_provider_insists() -> None:
-    played = play([overflow(8192), status(500), text("done")], history=history(14), context_window=8192)
+    played = play([overflow(8192), status(500), text("done")], history=talk(14), context_window=8192)
     assert played.result.final_response == "done"
     assert played.result.compressions[0]["fallback_used"]
     assert any("made without a model" in line for line in played.heard.of("status"))
@@ -100,7 +108,7 @@ def test_a_summary_that_fails_is_made_without_a_model_when_the_provider_insists(
 @pytest.mark.behaviour("COMP-10", "COMP-26")
 def test_comp_26_a_wish_is_dropped_when_the_network_is_down_and_rests() -> None:
     with table([status(429), text("one"), text("two")], context_window=8192) as (agent, server, _clock, _):
-        first = agent.run_conversation("go", conversation_history=history(40))
+        first = agent.run_conversation("go", conversation_history=talk(40))
         assert first.final_response == "one"
         assert not first.compressions
         assert agent.run_conversation("again").final_response == "two", "resting: no second summary call"
@@ -120,7 +128,7 @@ def test_the_auxiliary_model_writes_the_summary_and_the_main_one_when_it_fails()
                 auxiliary={"model": "openai:small", "base_url": second.url, "api_key": "k", "context_window": 4096},
                 callbacks=heard.functions(),
             )  # fmt: skip
-            result = agent.run_conversation("go", conversation_history=history(40))
+            result = agent.run_conversation("go", conversation_history=talk(40))
             assert result.final_response == "done"
             assert result.compressions[0]["model"] == model
             assert result.attempts == first.completions + second.completions
@@ -136,7 +144,7 @@ def test_auxiliary_models_are_tried_in_their_order() -> None:
             for n, s in (("one", first), ("two", second))
         ]
         with table([text("done")], context_window=8192, auxiliary=chain) as (agent, main, _, _):
-            result = agent.run_conversation("go", conversation_history=history(40))
+            result = agent.run_conversation("go", conversation_history=talk(40))
     assert result.compressions[0]["model"] == "two"
     assert (main.completions, first.completions, second.completions) == (1, 1, 1)
 
@@ -146,7 +154,7 @@ def test_comp_35_rotation_goes_on_in_a_child_session() -> None:
     settings, script = {"compression": {"mode": "rotate"}}, [text("the summary"), text("done"), text("more")]
     with table(script, context_window=8192, settings=settings) as (agent, *_):
         parent = agent.session_id
-        result = agent.run_conversation("go", conversation_history=history(40))
+        result = agent.run_conversation("go", conversation_history=talk(40))
         assert (result.parent_session_id, result.final_response) == (parent, "done")
         assert result.session_id == agent.session_id != parent
         store = store_for(str(agent.home))
@@ -170,7 +178,7 @@ def test_comp_08_compactions_that_make_no_room_stop() -> None:
 @pytest.mark.behaviour("COMP-05")
 def test_comp_05_a_person_can_ask_for_a_compaction_with_a_focus() -> None:
     with table([text("ok"), text("about the database"), text("done")]) as (agent, server, _, _):
-        agent.run_conversation("go", conversation_history=history(20))
+        agent.run_conversation("go", conversation_history=talk(20))
         figures = agent.compact("the database")
         assert figures is not None
         assert figures["messages_after"] < figures["messages_before"]
@@ -225,13 +233,8 @@ def test_a_summary_model_that_answers_nonsense_or_never_costs_nothing_but_the_su
         "reasoning": text("<think>hm, what a long conversation</think>"),
     }[nonsense]
     settings = {"stale": {"stream": 60}}
-    options: dict[str, Any] = {
-        "history": history(40),
-        "context_window": 8192,
-        "clock": clock,
-        "settings": settings,
-    }
-    played = play([reply, text("done")], **options)
+    given = {"clock": clock, "settings": settings, "context_window": 8192}
+    played = play([reply, text("done")], history=talk(40), **given)
     assert played.summary == "2 text_response completed: done"
     assert any("gave no summary" in line for line in played.heard.of("status"))
     assert played.result.messages[-2]["content"] == "go"
@@ -240,6 +243,228 @@ def test_a_summary_model_that_answers_nonsense_or_never_costs_nothing_but_the_su
 @pytest.mark.behaviour("PREP-13")
 def test_schemas_of_tools_fill_the_window_too() -> None:
     long = tool(note="Use it with care. " * 2_000, name="long")(lambda: "x")
-    fits = {"history": history(20), "context_window": 16_384}
+    fits = {"history": talk(20), "context_window": 16_384}
     assert not play([text("done")], tools=[], **fits).result.compressions
     assert play([text("the summary"), text("done")], tools=[long], **fits).result.compressions
+
+
+WIRES = ("openai:gpt-x", "openai-responses:gpt-x", "anthropic:claude-sonnet-4-5")
+KINDS = ("user", "assistant", "result", "arguments")
+MOST_REQUESTS = 7
+"""Of one call block that is refused three times: four requests of the turn, and a summary before each but the
+first."""
+SPARE = 3_000
+"""Characters that a request may have beyond prompt, tools and the user's words: a short summary in its
+frame."""
+
+
+def words(number: int, chars: int) -> str:
+    return (f"fact {number} of an earlier conversation; " * (chars // 30 + 1))[: chars - 1] + "."
+
+
+def rows(kinds: Sequence[str], chars: Sequence[int]) -> list[dict[str, Any]]:
+    """An earlier conversation, of one big row for each kind."""
+    history: list[dict[str, Any]] = []
+    for number, (kind, size) in enumerate(zip(kinds, chars, strict=True)):
+        said = words(number, size)
+        if kind in ("user", "assistant"):
+            history.append({"role": kind, "content": said})
+            continue
+        given, result = ({"value": said}, "stored") if kind == "arguments" else ({"value": "x"}, said)
+        function = {"name": "put", "arguments": json.dumps({"key": "k", **given})}
+        history.append(
+            {"role": "assistant", "content": None, "tool_calls": [{"id": f"c{number}", "function": function}]}
+        )
+        history.append({"role": "tool", "tool_call_id": f"c{number}", "content": result})
+    return history
+
+
+class Window:
+    """A server with a window of so many tokens. ``named``: do its refusals say how many they are?
+    ``density``: characters a token. ``script``: what it answers to what fits, else "done"; ``summary``: what
+    it writes when it is asked for one."""
+
+    def __init__(
+        self,
+        tokens: int,
+        *,
+        named: bool = True,
+        density: float = 4,
+        script: Sequence[Reply] = (),
+        summary: int = 600,
+    ) -> None:
+        self.tokens, self.named, self.density = tokens, named, density
+        self.script, self.summary = list(script), summary
+        self.refused = 0
+
+    def __call__(self, request: Received) -> Reply:
+        sent = json.dumps(request.body, ensure_ascii=False)
+        used = int(len(sent) / self.density)
+        if used > self.tokens:
+            self.refused += 1
+            error = {"message": "the prompt is too long for this model", "code": "context_length_exceeded"}
+            return overflow(self.tokens, used) if self.named else status(400, {"error": error})
+        if "<conversation>" in sent:
+            return text(words(0, self.summary))
+        return self.script.pop(0) if self.script else text("done")
+
+
+def turn(window: Window, history: list[dict[str, Any]], message: str = "go", **options: Any) -> Played:
+    """A turn on that server; what holds of each is checked here and by ``play``."""
+    played = play(repeat(window), message, history=history, **options)
+    assert played.server.completions <= MOST_REQUESTS
+    for body in played.server.bodies:
+        if "input" in body:
+            assert responses_faults(body["input"]) == []
+        if "max_tokens" in body and "system" in body:
+            assert anthropic_violations(body["messages"]) == []
+    return played
+
+
+def last_sent(played: Played) -> str:
+    return json.dumps(played.server.bodies[-1], ensure_ascii=False)
+
+
+EVERY = list(itertools.product((2, 3, 4, 5), KINDS, WIRES))
+FAST = [one for one in EVERY if one[0] == 2 and (one[1] == "arguments" or one[2] == WIRES[0])]
+"""Each kind on one wire, and the hardest on all."""
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "model"),
+    [*FAST, *(pytest.param(*one, marks=pytest.mark.slow) for one in EVERY if one not in FAST)],
+)
+def test_few_big_rows_are_compacted_before_the_turn_gives_up(number: int, kind: str, model: str) -> None:
+    window = Window(6_000)
+    played = turn(window, rows([kind] * number, [20_000] * number), context_window=32_000, model=model)
+    assert window.refused == 1, "what the refusal names is enough to go by"
+    assert (played.exit, played.result.final_response) == ("text_response", "done")
+    assert [figures["trigger"] for figures in played.result.compressions] == ["overflow"]
+    assert '"go"' in last_sent(played)
+
+
+@pytest.mark.parametrize("believed", [None, 200_000])
+@pytest.mark.parametrize(
+    "number", [2, 5, *(pytest.param(number, marks=pytest.mark.slow) for number in (3, 4))]
+)
+def test_a_refusal_that_names_no_window_is_met_step_by_step(number: int, believed: int | None) -> None:
+    kinds = (["user", "assistant"] * 3)[:number]
+    window = Window(4_000, named=False)
+    played = turn(window, rows(kinds, [60_000] * number), context_window=believed)
+    assert (played.exit, played.result.final_response) == ("text_response", "done")
+    assert window.refused <= 3
+
+
+def test_text_that_is_denser_than_thought_is_met_step_by_step() -> None:
+    window = Window(9_000, named=True, density=1)
+    played = turn(window, rows(["user", "assistant"], [9_000, 9_000]), context_window=32_000)
+    assert played.exit == "text_response"
+
+
+@pytest.mark.parametrize(("chars", "model"), [(30_000, WIRES[0]), *((60_000, model) for model in WIRES)])
+def test_the_result_of_the_tool_just_called_is_cut_and_is_whole_in_a_file(chars: int, model: str) -> None:
+    @tool(effect="pure")
+    def look() -> str:
+        return words(7, chars)
+
+    window = Window(6_000, script=[tools(call("look")), text("seen")])
+    limits = {"tool": {"max_result_chars": 1_000_000, "turn_result_chars": 1_000_000}}
+    played = turn(window, [], tools=[look], settings=limits, model=model)
+    assert (played.exit, played.result.final_response) == ("text_response", "seen")
+    assert window.refused == 1
+    sent = last_sent(played)
+    assert sent.count("fact 7") > 50, "as much of it as there is room for"
+    path = sent.split("the whole is in ")[1].split(".txt")[0] + ".txt"
+    assert Path(path).read_text() == words(7, chars)
+    stored = [row for row in played.result.messages if row["role"] == "tool"]
+    assert stored[0]["content"] == words(7, chars), "the transcript keeps it whole"
+
+
+def test_the_arguments_of_the_call_just_made_are_cut_to_arguments_that_are_valid() -> None:
+    many = {str(number): "x" * 40 for number in range(600)}
+    window = Window(6_000, script=[tools(call("put", {"key": "k", "value": json.dumps(many)}))])
+    played = turn(window, [])
+    assert played.exit == "text_response"
+    (made,) = (row["tool_calls"][0] for row in played.server.bodies[-1]["messages"] if row.get("tool_calls"))
+    assert len(made["function"]["arguments"]) < 8_000
+    assert json.loads(made["function"]["arguments"])
+
+
+def test_many_results_of_one_reply_go_into_the_summary_when_they_do_not_fit_cut() -> None:
+    @tool(effect="pure", concurrency="parallel")
+    def look(n: int) -> str:
+        return words(n, 3_000)
+
+    calls = [call("look", {"n": number}) for number in range(24)]
+    window = Window(4_500, script=[tools(*calls), text("seen")], density=4)
+    played = turn(window, [], tools=[look])
+    assert (played.exit, played.result.final_response) == ("text_response", "seen")
+
+
+def test_a_summary_longer_than_asked_for_is_shortened() -> None:
+    window = Window(5_000, summary=60_000)
+    played = turn(window, rows(["user", "assistant"], [20_000, 3_000]), context_window=32_000)
+    assert (played.exit, window.refused) == ("text_response", 1)
+
+
+def test_a_request_that_cannot_fit_ends_the_turn_and_leaves_the_conversation_as_it_was() -> None:
+    window = Window(4_000)
+    history = rows(["user", "assistant"], [3_000, 3_000])
+    played = turn(window, history, words(9, 40_000), context_window=32_000)
+    assert played.exit == "overflow_uncompressible"
+    assert played.server.completions == 1, "the refusal counted the tokens: nothing was worth paying for"
+    assert played.result.messages[: len(history)] == history
+
+
+def test_a_wider_model_is_gone_to_before_the_conversation_is_cut_to_the_bone() -> None:
+    window, wide = Window(6_000), ScriptedServer([text("here")])
+    with wide:
+        entry = {"model": "openai:wide", "base_url": wide.url, "api_key": "k", "context_window": 64_000}
+        history = rows(["user", "assistant"], [20_000, 20_000])
+        with table(repeat(window), context_window=32_000, fallbacks=[entry]) as (agent, _, _, _):
+            result = agent.run_conversation("go", conversation_history=history)
+    assert (result.final_response, result.compressions) == ("here", [])
+    assert len(str(wide.bodies[0])) > 40_000
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> tuple[list[dict[str, Any]], str]:
+    kinds = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=5))
+    sizes = [draw(st.integers(1, 60)) ** 2 * 10 for _ in kinds]
+    return rows(kinds, sizes), words(99, draw(st.sampled_from([2, 800, 6_000])))
+
+
+FIXED: dict[str, int] = {}
+
+
+def fixed(model: str) -> int:
+    """Characters of a request with nothing said in it."""
+    if model not in FIXED:
+        FIXED[model] = len(json.dumps(play([text("done")], model=model).server.bodies[0], ensure_ascii=False))
+    return FIXED[model]
+
+
+@pytest.mark.slow
+@given(
+    conversation=conversations(),
+    model=st.sampled_from(WIRES),
+    named=st.booleans(),
+    believed=st.sampled_from([None, 16_000, 200_000]),
+    density=st.sampled_from([2.0, 4.0]),
+    room=st.integers(0, 20_000),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_turn_ends_well_whenever_the_newest_request_fits_alone(
+    conversation: tuple[list[dict[str, Any]], str],
+    model: str,
+    named: bool,
+    believed: int | None,
+    density: float,
+    room: int,
+) -> None:
+    history, message = conversation
+    tokens = int((fixed(model) + len(message) + SPARE + room) / density)
+    window = Window(tokens, named=named, density=density)
+    played = turn(window, history, message, model=model, context_window=believed)
+    assert (played.exit, played.result.final_response) == ("text_response", "done")
+    assert message in last_sent(played)

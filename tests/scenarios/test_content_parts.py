@@ -224,12 +224,8 @@ def test_people_are_told_once_of_what_a_session_cannot_show(tmp_path: Path) -> N
     with table([text("teal")], model=GPT, home=tmp_path) as (agent, _, _, _):
         agent.chat([ImagePart(picture(), "a.png")])
         session = agent.session_id
-    with table([text("one"), text("two")], model=BLIND, home=tmp_path, session_id=session) as (
-        agent,
-        server,
-        _,
-        heard,
-    ):
+    again = {"model": BLIND, "home": tmp_path, "session_id": session}
+    with table([text("one"), text("two")], **again) as (agent, server, _, heard):
         assert (agent.chat("and?"), agent.chat("and now?")) == ("one", "two")
     assert len([line for line in heard.of("status") if "a.png" in line]) == 1
     assert all("image a.png" in json.dumps(body) for body in server.bodies)

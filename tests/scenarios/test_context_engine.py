@@ -23,19 +23,12 @@ from fsm_agent.conversation.history import violations
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import FakeClock, ScriptedModel, overflow, repeat, status, text
+from fsm_agent.testing.wires import chat_rows
 from tests.crash.compacting import SESSION, agent_of
-from tests.helpers.harness import Played, play, table
-from tests.helpers.wire_rows import chat_rows
+from tests.helpers.harness import Played, play, table, talk
 
 ROOT = Path(__file__).parents[2]
-PARAGRAPH = "a paragraph of an earlier conversation, with facts in it. " * 12
 NOT_USED = "the context engine's answer is not used"
-
-
-def history(pairs: int = 40) -> list[dict[str, Any]]:
-    return [
-        {"role": role, "content": f"{n} {PARAGRAPH}"} for n in range(pairs) for role in ("user", "assistant")
-    ]
 
 
 class KeepsTwo:
@@ -66,7 +59,7 @@ class KeepsTwo:
 
 def compacted(engine: ContextEngine | None, **options: Any) -> Played:
     script = options.pop("script", [text("the summary"), text("done")])
-    options = {"history": history(), "context_window": 8_192, "context_engine": engine, **options}
+    options = {"history": talk(40), "context_window": 8_192, "context_engine": engine, **options}
     return play(script, **options)
 
 
@@ -85,12 +78,8 @@ def test_an_engine_says_what_goes_what_is_asked_and_what_becomes_of_the_reply() 
     assert [str(row["content"])[:6] for row in request[-2:]] == ["I see.", "go"]
     assert len(played.result.messages) == 6
     assert played.result.compressions[0]["messages_after"] == 5
-    assert [step.row for step in played.steps][:4] == [
-        "Prepare.ready",
-        "BuildMessages.oversized/2",
-        "Compress.unsummarised/1",
-        "Compress.compressed",
-    ]
+    rows = "Prepare.ready BuildMessages.oversized/2 Compress.unsummarised/1 Compress.compressed"
+    assert [step.row for step in played.steps][:4] == rows.split()
     assert played.result.attempts == 2, "the request for the summary is a row's spending"
     assert not lines(played)
 
@@ -119,7 +108,7 @@ def test_each_model_that_is_tried_is_asked_in_the_engines_words() -> None:
         engine, script = KeepsTwo(), [text("the summary"), text("done")]
         options = {"auxiliary": small, "context_engine": engine, "context_window": 8_192}
         with table(script, **options) as (agent, server, _, _):
-            result = agent.run_conversation("go", conversation_history=history())
+            result = agent.run_conversation("go", conversation_history=talk(40))
         assert engine.asked == ["cut", "prompt", "prompt", "rows"]
         assert "window 4096" in str(smaller.bodies[0]["messages"])
         assert "window 8192" in str(server.bodies[0]["messages"])
@@ -129,7 +118,7 @@ def test_each_model_that_is_tried_is_asked_in_the_engines_words() -> None:
 def test_a_compaction_by_hand_is_the_engines_too() -> None:
     engine = KeepsTwo()
     with table([text("ok"), text("a summary")], context_engine=engine) as (agent, server, _, _):
-        agent.run_conversation("go", conversation_history=history(20))
+        agent.run_conversation("go", conversation_history=talk(20))
         engine.own["cut"] = lambda: range(2, 40)
         assert agent.compact() is not None
         assert engine.asked == ["cut", "prompt", "rows"]
@@ -217,7 +206,7 @@ def test_an_engine_that_hangs_costs_its_time_limit() -> None:
 def test_a_request_that_was_refused_is_sent_again_whatever_the_engine_leaves(cut: Callable[[], Any]) -> None:
     engine = KeepsTwo(cut=cut, rows=lambda rows: [*rows])
     script = [overflow(8192), *[text("the summary")] * len(cut()), text("done")]
-    played = compacted(engine, history=history(4), script=script, context_window=16_000)
+    played = compacted(engine, history=talk(4), script=script, context_window=16_000)
     assert played.result.final_response == "done"
     assert "are of use" in lines(played)[0]
     assert len(str(played.server.bodies[-1])) < len(str(played.server.bodies[0]))
@@ -262,7 +251,7 @@ def test_whatever_an_engine_says_the_turn_ends_with_an_answer_and_the_message_is
         return text("ok")
 
     agent = Agent(ScriptedModel(repeat(reply)), toolsets=[], context_window=5_000, context_engine=Anything())
-    turn = agent.start("go", conversation_history=history(14))
+    turn = agent.start("go", conversation_history=talk(14))
     result = turn.run()
     assert result.completed
     assert "oversized" in [step.event for step in turn.steps]

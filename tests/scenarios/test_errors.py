@@ -31,7 +31,7 @@ from fsm_agent.testing import (
 )
 from fsm_agent_states.table import TURN
 from tests.helpers.deaf_proxy import BEHIND, deaf_proxy
-from tests.helpers.harness import play, reads, table
+from tests.helpers.harness import Refreshable, play, reads, table
 
 
 def error(message: str, code: str | None = None) -> dict[str, Any]:
@@ -130,21 +130,6 @@ def test_which_keys_are_asked(script: Any, asked: str) -> None:
     if asked == "k1 k2 k2":
         assert len(played.waits) == 1
         assert "rate limit: the next key is used" in played.heard.of("status")
-
-
-class Refreshable:
-    """A credential that goes stale."""
-
-    def __init__(self, works: bool = True) -> None:
-        self.key, self.refreshed, self.works = "old", 0, works
-
-    def get(self) -> str:
-        return self.key
-
-    def refresh(self) -> bool:
-        self.refreshed += 1
-        self.key = f"new-{self.refreshed}"
-        return self.works
 
 
 @pytest.mark.behaviour("CRED-04")
@@ -271,9 +256,8 @@ def test_66_a_request_that_is_killed_before_it_left_is_not_counted(monkeypatch: 
     clock = FakeClock()
     with deaf_proxy(lambda: clock.advance(61), monkeypatch):
         options: dict[str, Any] = {"toolsets": [], "clock": clock, "settings": {"stale": {"stream": 60}}}
-        agent = Agent("openai:m", base_url=BEHIND, api_key="k", **options)
-        result = agent.run_conversation("go")
-        agent.close()
+        with Agent("openai:m", base_url=BEHIND, api_key="k", **options) as agent:
+            result = agent.run_conversation("go")
     found = (result.turn_exit_reason, result.failure_class, result.attempts)
     assert found == ("api_retries_exhausted", "stale", 0)
 
@@ -384,9 +368,8 @@ def test_no_secret_is_in_a_record_of_an_attempt(caplog: pytest.LogCaptureFixture
         address = server.url.replace("http://", f"http://user:{SECRET}@") + f"?key={SECRET}"
         heard: list[Any] = []
         callbacks = {name: lambda *values: heard.append(values) for name in ("status", "event")}
-        agent = Agent("local:m", base_url=address, api_key=SECRET, toolsets=[], callbacks=callbacks)
-        agent.run_conversation("go")
-        agent.close()
+        with Agent("local:m", base_url=address, api_key=SECRET, toolsets=[], callbacks=callbacks) as agent:
+            agent.run_conversation("go")
     ours = [record for record in caplog.records if record.name.startswith("fsm_agent")]
     said = repr([vars(record) | {"line": record.getMessage()} for record in ours]) + repr(heard)
     assert "failed after" in said
@@ -396,9 +379,8 @@ def test_no_secret_is_in_a_record_of_an_attempt(caplog: pytest.LogCaptureFixture
 def test_nothing_at_the_address_is_said_with_the_address_and_how_often_it_was_tried() -> None:
     lines: list[str] = []
     options: dict[str, Any] = {"callbacks": {"status": lines.append}, "clock": FakeClock()}
-    agent = Agent("local:m", base_url="http://127.0.0.1:9/v1", toolsets=[], **options)
-    result = agent.run_conversation("go")
-    agent.close()
+    with Agent("local:m", base_url="http://127.0.0.1:9/v1", toolsets=[], **options) as agent:
+        result = agent.run_conversation("go")
     failed = [line for line in lines if "failed after" in line]
     assert failed
     assert all("127.0.0.1:9: the connection failed: " in line for line in failed)

@@ -253,10 +253,9 @@ def chain(
             for number, pool in enumerate(keys)
         ]
         first, fallbacks = entries[0], entries[1:]
-        agent = Agent(**first, fallbacks=fallbacks, toolsets=[], clock=FakeClock(), settings=settings)
-        turn = agent.start("go")
-        turn.run()
-        agent.close()
+        with Agent(**first, fallbacks=fallbacks, toolsets=[], clock=FakeClock(), settings=settings) as agent:
+            turn = agent.start("go")
+            turn.run()
         yield Played(turn, server)
 
 

@@ -35,11 +35,10 @@ def test_91_before_the_first_token() -> None:
 def test_91_before_the_request_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """What never left is not counted: ``attempts`` are the requests that were really sent."""
     interrupt = Interrupt()
-    with deaf_proxy(interrupt, monkeypatch):
-        agent = Agent("openai:m", base_url=BEHIND, api_key="k", toolsets=[])
+    agent = Agent("openai:m", base_url=BEHIND, api_key="k", toolsets=[])
+    with deaf_proxy(interrupt, monkeypatch), agent:
         interrupt.aim(agent)
         result = agent.run_conversation("go")
-        agent.close()
     assert (result.turn_exit_reason, result.attempts) == ("interrupted_in_call", 0)
 
 
@@ -60,10 +59,9 @@ def test_92_in_mid_stream_the_visible_text_is_kept() -> None:
 @pytest.mark.behaviour("INT-04")
 def test_d37_mid_stream_without_a_consumer() -> None:
     interrupt = Interrupt()
-    agent = Agent(ScriptedModel([silence("Hello there", hook=interrupt)]), toolsets=[])
-    interrupt.aim(agent)
-    assert agent.run_conversation("go").final_response == "Hello there"
-    agent.close()
+    with Agent(ScriptedModel([silence("Hello there", hook=interrupt)]), toolsets=[]) as agent:
+        interrupt.aim(agent)
+        assert agent.run_conversation("go").final_response == "Hello there"
 
 
 def test_in_a_wait() -> None:
@@ -78,13 +76,10 @@ def test_in_a_wait() -> None:
             await asyncio.Event().wait()
 
     interrupt = Interrupt("enough")
-    with ScriptedServer([status(429, headers={"Retry-After": "60"})]) as server:
-        agent = Agent("openai:m", base_url=server.url, api_key="k", toolsets=[], clock=Stuck())
+    with table([status(429, headers={"Retry-After": "60"})], clock=Stuck()) as (agent, *_):
         interrupt.aim(agent)
         result = agent.run_conversation("go")
-        assert result.turn_exit_reason == "interrupted_in_backoff"
-        assert result.interrupt_message == "enough"
-        agent.close()
+    assert (result.turn_exit_reason, result.interrupt_message) == ("interrupted_in_backoff", "enough")
 
 
 @pytest.mark.behaviour("INT-02", "INT-07")

@@ -31,8 +31,8 @@ from fsm_agent.testing import (
     text,
     tools,
 )
-from tests.helpers.harness import Interrupt, Played, play, reads, table
-from tests.helpers.wire_rows import chat_rows, rows_key
+from fsm_agent.testing.wires import chat_rows, rows_key
+from tests.helpers.harness import Interrupt, Played, Refreshable, play, reads, table, talk
 
 MODELS = {
     "chat_completions": "openai:gpt-x",
@@ -42,28 +42,6 @@ MODELS = {
 """A provider for each mode. The others must do what the first does."""
 WINDOW = 128_000
 ECHO = tools(call("echo", {"text": "abc"}))
-
-
-class Refreshable:
-    """A credential that works once it was refreshed."""
-
-    def __init__(self) -> None:
-        self.key = "old"
-
-    def get(self) -> str:
-        return self.key
-
-    def refresh(self) -> str:
-        self.key = "new"
-        return self.key
-
-
-def talk(turns: int) -> list[dict[str, Any]]:
-    return [
-        {"role": role, "content": f"{role} {n} " + "words " * 60}
-        for n in range(turns)
-        for role in ("user", "assistant")
-    ]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Replies that are cut, blank, refused, or only reasoning."""
+"""Replies that are cut, blank, refused, incomplete, or only reasoning; and the one plain line that a person
+reads about each recovery."""
 
 from __future__ import annotations
 
@@ -6,13 +7,17 @@ from typing import Any
 
 import pytest
 
+from fsm_agent.conversation.messages import ToolCall
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.testing import (
+    Reply,
     ScriptedModel,
     blank,
     call,
     content_filter,
     cut,
+    cut_tool_call,
+    json_reply,
     length,
     no_finish,
     overflow,
@@ -23,7 +28,8 @@ from fsm_agent.testing import (
     text,
     tools,
 )
-from tests.helpers.harness import Played, play, table
+from tests.helpers.harness import Played, play, table, talk
+from tests.helpers.wire_rules import exchange
 
 WISH = tools(call("put", {"key": "a"}), text="I will store it.")
 ENDS: dict[str, tuple[Any, str]] = {
@@ -103,16 +109,7 @@ def test_29_a_nudge_after_tools_leaves_no_trace() -> None:
 
 
 def test_d11_a_blank_first_reply_of_a_new_turn_is_not_told_that_it_ran_tools() -> None:
-    function = {"name": "echo", "arguments": "{}"}
-    history = [
-        {"role": "user", "content": "q"},
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{"id": "c1", "type": "function", "function": function}],
-        },
-        {"role": "tool", "content": "r", "tool_call_id": "c1"},
-    ]
+    history = [row.to_dict() for row in exchange(ToolCall("c1", "echo", "{}"))]
     played = play([blank(), text("ok")], history=history)
     assert [step.event for step in played.steps if step.source == "EmptyRecovery"] == ["nothing"]
 
@@ -159,12 +156,8 @@ ANNOUNCEMENT = "I'll look at the files now."
 
 def with_fallback(script: list[Any], *backups: Any, **options: Any) -> tuple[Played, list[ScriptedModel]]:
     ports = [ScriptedModel([backup]) for backup in backups]
-    with table(script, fallbacks=[{"model": port} for port in ports], **options) as (
-        agent,
-        server,
-        clock,
-        heard,
-    ):
+    options["fallbacks"] = [{"model": port} for port in ports]
+    with table(script, **options) as (agent, server, clock, heard):
         turn = agent.start("go")
         return Played(turn.run(), server, agent, clock, heard, turn.steps), ports
 
@@ -223,3 +216,199 @@ def test_what_an_overflow_taught_of_the_window_survives_a_change_of_keys() -> No
         turn.run()
         events = [step.event for step in turn.steps if step.source == "ClassifyError"]
     assert events[:3] == ["overflow", "bad_key", "outgrown"]
+
+
+RESPONSES = {"model": "openai-responses:gpt-5"}
+
+
+def said(words: str, phase: str | None = None) -> dict[str, Any]:
+    message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "phase": phase}
+    return {**message, "content": [{"type": "output_text", "text": words, "annotations": []}]}
+
+
+def response(*output: dict[str, Any]) -> Reply:
+    return json_reply({"status": "completed", "model": "gpt-5", "output": list(output)})
+
+
+def played(script: Any) -> Played:
+    return play(script, **RESPONSES)
+
+
+def inputs(one: Played, number: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = one.server.bodies[number]["input"]
+    return rows
+
+
+@pytest.mark.behaviour("RESP-11")
+def test_an_incomplete_reply_is_kept_and_an_answer_asked_for() -> None:
+    one = played([Reply(text="Looking at it.", finish="incomplete"), text("It is 4.")])
+    assert (one.result.final_response, one.exit, one.roles) == ("It is 4.", "text_response", "u a")
+    kept, nudge = inputs(one, 1)[-2:]
+    assert (kept["role"], kept["content"]) == ("assistant", "Looking at it.")
+    assert "incomplete" in nudge["content"]
+    assert "".join(delta for delta in one.heard.of("stream_delta") if delta) == "Looking at it.\n\nIt is 4."
+
+    one = played([Reply(finish="incomplete"), text("It is 4.")])
+    (nudge,) = inputs(one, 1)
+    assert nudge["role"] == "user", "with nothing to keep there is only the nudge"
+    assert "incomplete" in nudge["content"]
+
+
+def test_incomplete_for_ever_is_a_partial_result_with_the_last_text() -> None:
+    one = played([Reply(text="Some of it.", finish="incomplete"), *[Reply(finish="incomplete")] * 3])
+    assert (one.summary, one.result.final_response) == ("4 responses_incomplete partial", "Some of it.")
+
+
+@pytest.mark.behaviour("FMT-09")
+def test_narration_is_never_the_answer() -> None:
+    answer = response(said("Still looking.", "commentary"), said("Four."))
+    one = played([response(said("I look into it.", "commentary")), answer])
+    assert (one.server.completions, one.result.final_response) == (2, "Four.")
+    assert one.result.messages[-1]["content"] == "Four."
+
+
+def test_narration_beside_calls_is_told_and_its_phase_goes_back() -> None:
+    function = {"type": "function_call", "call_id": "c", "name": "echo", "arguments": "{}"}
+    one = played([response(said("I look into it.", "commentary"), function), text("Four.")])
+    assert one.heard.of("interim_assistant") == ["I look into it."]
+    sent = {"type": "message", "role": "assistant", "content": "I look into it.", "phase": "commentary"}
+    assert inputs(one, 1)[1] == sent
+
+
+@pytest.mark.behaviour("FMT-10")
+def test_a_call_that_was_leaked_as_text_is_neither_run_nor_shown_as_an_answer() -> None:
+    one = played([text('to=functions.echo {"text": "x"}'), tools(call("echo", {"text": "x"})), text("Done.")])
+    assert (one.server.completions, one.result.final_response, one.roles) == (3, "Done.", "u a t a")
+    assert "to=functions" not in str(inputs(one, 1))
+
+
+def test_reasoning_that_ate_the_output_ends_the_turn_at_once() -> None:
+    thought = {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "sealed"}
+    reason = {"reason": "max_output_tokens"}
+    one = played([json_reply({"status": "incomplete", "incomplete_details": reason, "output": [thought]})])
+    assert one.summary == "1 thinking_budget_exhausted partial"
+
+
+@pytest.mark.behaviour("BUILD-09e")
+def test_encrypted_reasoning_goes_back_in_this_turn_and_the_next() -> None:
+    script = [tools(call("echo", {}), reasoning="a"), Reply(text="Four.", reasoning="b"), text("Bye.")]
+    with table(script, **RESPONSES) as (agent, server, _, _):
+        agent.run_conversation("go")
+        agent.run_conversation("thanks")
+        sent = [(item["type"], item.get("encrypted_content")) for item in server.bodies[2]["input"]]
+    kinds = "message reasoning function_call function_call_output reasoning message message"
+    assert " ".join(kind for kind, _ in sent) == kinds
+    sealed = [content for kind, content in sent if kind == "reasoning"]
+    assert sealed == ["sealed-1", "sealed-2"]
+
+
+def test_rejected_encrypted_reasoning_is_left_out_of_the_wire_only() -> None:
+    error = {"message": "The encrypted content could not be verified.", "code": "invalid_encrypted_content"}
+    refused = status(400, {"error": error})
+    one = played([tools(call("echo", {}), reasoning="a"), refused, text("Four.")])
+    assert "reasoning" in [item["type"] for item in inputs(one, 1)]
+    assert "reasoning" not in [item["type"] for item in inputs(one, 2)]
+    assert one.result.messages[1]["blocks"][0]["encrypted_content"] == "sealed-1"
+
+
+HALF_JSON = tools(call("echo", '{"text": nope]}'))
+REFUSED = {"error": {"message": "max_tokens is too large. This model supports at most 4096 output tokens"}}
+RAISE = "raise the output cap: max_output_tokens"
+BATCH = tools(call("echo", {"text": "a"}), call("echo", {"text": "b"}), call("put", {"key": "k"}))
+IN_A_ROW = tools(call("put", {"key": "a"}), call("put", {"key": "b"}))
+SETTINGS: dict[str, dict[str, Any]] = {
+    "a cut reply": {"max_output_tokens": 500},
+    "the last iteration": {"max_iterations": 1},
+    "arguments that are no JSON": {"invalid_json_retries": 1},
+    "an output cap that is too large": {"max_output_tokens": 99_999},
+}
+TODO, ONE_CALL = tools(call("todo", {}), text="All is done."), tools(call("echo", {"text": "a"}))
+UNKNOWN = tools(call("nothing_like_it", {}))
+SAID: dict[str, tuple[list[Any], str]] = {
+    "a batch": ([BATCH, text("ok")], "3 tool calls, up to 2 at the same time"),
+    "a batch in a row": ([IN_A_ROW, text("ok")], "2 tool calls, one after the other"),
+    "a cut reply": (
+        [length("half"), text(" rest")],
+        f"the reply was cut off: continued (1 of 3) with 1,000 tokens; {RAISE}, now 500",
+    ),
+    "a cut call": (
+        [cut_tool_call(), text("ok")],
+        f"a tool call was cut off and not run: asked again (1 of 4) with 8,192 tokens; {RAISE}",
+    ),
+    "a reply that broke off": ([cut("half"), text(" rest")], "the reply was cut off: continued (1 of 3)"),
+    "a blank reply": ([blank(), text("ok")], "an empty reply: asked again (1 of 3)"),
+    "text before a blank": (
+        [TODO, blank()],
+        "an empty reply: the text beside the last tool calls is the answer",
+    ),
+    "text that was streamed before a blank": (
+        [length("half"), blank()],
+        f"the reply was cut off: continued (1 of 3) with 8,192 tokens; {RAISE}\n"
+        "an empty reply: the text that was shown before is the answer",
+    ),
+    "the last iteration": (
+        [ONE_CALL, text("so far")],
+        "the limit of 1 iterations is reached: a summary is asked for; raise max_iterations for longer tasks\n"
+        "the summary came: the task may be unfinished, another message goes on with it",
+    ),
+    "arguments that are no JSON": (
+        [HALF_JSON, HALF_JSON, text("ok")],
+        "the arguments of a call are no JSON: asked again (1 of 1)\n"
+        "the arguments of a call are still no JSON: the model is told why",
+    ),
+    "an unknown tool": ([UNKNOWN, text("ok")], "the model's calls cannot be run: it is told why (1 of 2)"),
+    "an output cap that is too large": (
+        [status(400, REFUSED), text("ok")],
+        "sent again with at most 4,032 output tokens; lower max_output_tokens to be spared this",
+    ),
+}
+
+
+def recoveries(played: Played) -> list[str]:
+    """The lines, without those of attempts and waits."""
+    lines = played.heard.of("status")
+    assert not any("\n" in line for line in lines)
+    return [line for line in lines if "failed after" not in line and not line.startswith("waiting")]
+
+
+@pytest.mark.behaviour("FIN-02", "ERR-29", "RESP-08b", "EMPTY-01", "EMPTY-01b", "EMPTY-02b", "EXEC-17b")
+@pytest.mark.parametrize("what", SAID)
+def test_each_recovery_has_one_plain_line(what: str) -> None:
+    script, lines = SAID[what]
+    assert recoveries(play(script, settings=SETTINGS.get(what, {}))) == lines.split("\n")
+
+
+@pytest.mark.behaviour("COMP-38b")
+def test_a_compaction_says_what_it_gained() -> None:
+    played = play([text("a summary"), text("done")], history=talk(60), context_window=16_384)
+    begun, gained = recoveries(played)
+    (metrics,) = played.result.compressions
+    assert begun.startswith("the window fills up: ")
+    assert gained == (
+        f"compacted: {metrics['messages_before']} → {metrics['messages_after']} messages, about"
+        f" {metrics['tokens_before']:,} → {metrics['tokens_after']:,} tokens"
+    )
+
+
+@pytest.mark.behaviour("COMP-38b")
+def test_a_compaction_that_gains_nothing_says_so() -> None:
+    played = play([overflow(8192)], history=[], context_window=8192)
+    assert recoveries(played)[0] == "compacting gained nothing: what is left must stay as it is"
+
+
+@pytest.mark.behaviour("COMP-08b")
+def test_after_two_compactions_without_gain_it_is_said_until_when_there_are_no_more() -> None:
+    with table(repeat(overflow(8192)), context_window=8192) as (agent, _server, _clock, heard):
+        for _ in range(3):
+            agent.run_conversation("go")
+    off = [line for line in heard.of("status") if line.startswith("automatic compaction is off")]
+    assert off == [
+        "automatic compaction is off: the last 2 compactions did not make room; off until a reply shows that there"
+        " is some, or compact by hand (/compact), or begin a new session"
+    ]
+
+
+@pytest.mark.behaviour("RESP-08b")
+def test_a_cut_call_that_ends_the_turn_says_what_to_raise() -> None:
+    played = play(repeat(cut_tool_call()))
+    assert (played.result.final_response or "").endswith("Raise the output cap: max_output_tokens.")

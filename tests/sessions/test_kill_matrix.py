@@ -16,11 +16,11 @@ from fsm_agent.conversation.effects import Runtime
 from fsm_agent.conversation.history import violations
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire import View, WireCopy
+from fsm_agent.testing.wires import chat_rows
 from fsm_agent_states.table import TURN
 from tests.crash.mutants import MUTANTS
 from tests.crash.waiting import PLAN, SESSION, agent_of
 from tests.helpers.sample import most, sampled
-from tests.helpers.wire_rows import chat_rows
 
 ROOT = Path(__file__).parents[2]
 SIGKILL = 9

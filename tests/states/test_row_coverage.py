@@ -1,4 +1,5 @@
-"""Every row of the turn's table, and every pair of rows that can follow each other, on the real engine.
+"""Every row of the turn's table, every pair of rows that can follow each other, and random turns, on the
+real engine.
 
 The checker makes the scripts, a driver arranges the world so that the real states report their events, and
 every move of the engine is compared with the script. All invariants are checked after every move."""
@@ -8,13 +9,21 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import run_state_machine_as_test
 
-from fsm_agent import Agent, TurnResult
+from fsm_agent import Agent, TurnResult, tool
+from fsm_agent.composition.turn_wiring import STATES
+from fsm_agent.conversation.effects import CallModel, ModelRequest, Wait, Waited
+from fsm_agent.conversation.messages import ModelReply
+from fsm_agent.fsm.journal import Exchange
 from fsm_agent.fsm.verify.reachability.goals import Aim, pair_goals
 from fsm_agent.fsm.verify.reachability.paths import Paths
 from fsm_agent.support.threads import LOOP
@@ -23,26 +32,25 @@ from fsm_agent.testing import (
     Footprints,
     PossibleScript,
     RowCoverage,
+    Script,
     ScriptedServer,
     overflow,
     possible_scripts,
     status,
     text,
 )
+from fsm_agent.testing.invariants import Visit, a_request_is_paid_for, recovery_is_performed
+from fsm_agent.testing.machine import AgentMachine, World
+from fsm_agent.testing.strategies import answers_for
 from fsm_agent_states.table import TURN
-from tests.helpers.harness import SHOWN, assert_legal_path, assert_possible_pairs
+from tests.helpers.harness import SHOWN, assert_legal_path, assert_possible_pairs, talk
+from tests.helpers.shape_watch import ShapeWatch
 from tests.helpers.tables import DEFAULTS
-from tests.helpers.turn_configs import configs, more_configs
-from tests.helpers.turn_driver import Driver, Interferer
-from tests.helpers.turn_facts import Config, TurnFacts
+from tests.helpers.turn_driver import TOOLS, WINDOW, Driver, Interferer, settings_in
+from tests.helpers.turn_facts import CONFIGS, Config, TurnFacts, more_configs
 from tests.helpers.turn_pairs import BY_HAND, REASONS, why_not
 
-WORDS = "words and more words " * 60
-LONG = [
-    {"role": role, "content": f"{role} {number}: {WORDS}"}
-    for number in range(12)
-    for role in ("user", "assistant")
-]
+LONG = talk(12, "words and more words " * 60)
 GREETING = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"})
 FOOTPRINTS = Path(__file__).with_name("turn.footprints")
 
@@ -90,7 +98,7 @@ def play(
 
 @pytest.mark.behaviour("FSM-06", "LOOP-01", "PREP-13b")
 def test_every_row_of_the_turn_runs_on_the_engine(tmp_path: Path) -> None:
-    coverage, _, played = play(scripts(configs(), pairs=False, most_places=2_000), tmp_path)
+    coverage, _, played = play(scripts(CONFIGS, pairs=False, most_places=2_000), tmp_path)
     assert coverage.missed == []
     assert played <= 120
 
@@ -100,7 +108,7 @@ def test_the_footprints_of_the_turn_are_those_that_were_read(tmp_path: Path) -> 
     """Of pairs of rows too, so that what one visit leaves behind is seen in the next."""
     footprints = Footprints(TURN)
     for pairs in (False, True):
-        play(scripts(configs(), pairs=pairs, most_places=2_000), tmp_path, footprints)
+        play(scripts(CONFIGS, pairs=pairs, most_places=2_000), tmp_path, footprints)
     footprints.check(FOOTPRINTS)
 
 
@@ -150,15 +158,14 @@ def test_a_window_may_be_too_small_for_a_history_that_stays_as_it_is(tmp_path: P
     settings = {"compression": {"without_model": False}, "max_lost_requests": 0}
     with ScriptedServer([overflow(100), status(400)]) as server:
         given = {**SMALL, "base_url": server.url, "settings": settings}
-        agent = Agent(toolsets=[], home=tmp_path, clock=FakeClock(), **given)
-        turn = agent.start("go", conversation_history=LONG)
-        interferer = Interferer(lambda: None)
-        interferer.checks = "unaffordable" in row
-        turn.gate.attach(interferer)
-        while (step := LOOP.run(turn.step())) is not None:
-            interferer.lost = "lost" in row and step.dest == "Compress"
-            interferer.event = "unaffordable" if interferer.checks and step.dest == "Compress" else ""
-        agent.close()
+        with Agent(toolsets=[], home=tmp_path, clock=FakeClock(), **given) as agent:
+            turn = agent.start("go", conversation_history=LONG)
+            interferer = Interferer(lambda: None)
+            interferer.checks = "unaffordable" in row
+            turn.gate.attach(interferer)
+            while (step := LOOP.run(turn.step())) is not None:
+                interferer.lost = "lost" in row and step.dest == "Compress"
+                interferer.event = "unaffordable" if interferer.checks and step.dest == "Compress" else ""
     taken = {*pairwise(step.row for step in turn.steps)}
     assert (row, "BuildMessages.window_too_small") in BY_HAND & taken
 
@@ -239,3 +246,99 @@ def test_every_pair_of_rows_of_the_turn_runs_on_the_engine(tmp_path: Path) -> No
     assert {aim: forbidden[aim] for aim in played if forbidden[aim]} == {}
     assert set(reasons) == set(REASONS), "no reason without a pair"
     assert len(played & table) >= 600
+
+
+@tool(approval="ask")
+def danger(name: str) -> str:
+    """What needs a yes."""
+    return f"did it to {name}"
+
+
+def world_of(config: Config) -> World:
+    """A configuration of the turn in which some rows are near, and the scripts that take them."""
+    limits, window = config.limits, WINDOW if config.window else None
+    scripts = possible_scripts(TURN, limits, TurnFacts(config), most_places=500)
+    chain = [
+        window and window + 1_000 * n * (config.chain != "equal") for n in range(limits["fallbacks"] + 1)
+    ]
+    return World(settings_in(config), chain, limits["rekeys"] + 1, None, scripts)
+
+
+class Turns(AgentMachine, tools=[*TOOLS, danger]):
+    """In any world, and with the transcript's declared shapes watched."""
+
+    def visited(self, visit: Visit) -> None:
+        if len(self.visits) == 1:
+            self.shapes = ShapeWatch(self.turn.gate.turn)
+        if visit.row is not None:
+            self.shapes.moved(visit.row.id)
+        else:
+            self.shapes.ended()
+
+
+TestTurns = Turns.TestCase
+FEW: dict[str, Any] = {"max_examples": 5, "stateful_step_count": 30, "derandomize": True}
+TestTurns.settings = settings(deadline=None, suppress_health_check=list(HealthCheck), **FEW)
+AT_LENGTH = settings(TestTurns.settings, stateful_step_count=100, phases=[Phase.generate])
+
+
+@pytest.mark.slow
+def test_sixty_agents_take_most_rows() -> None:
+    """Three in each world in which some rows are near. A failure is not made shorter here, which would take
+    minutes."""
+    with RowCoverage(TURN) as coverage:
+        for world in [world_of(config) for config in CONFIGS]:
+
+            class Near(Turns, tools=Turns.tools, worlds=st.just(world)):
+                pass
+
+            run_state_machine_as_test(Near, settings=settings(AT_LENGTH, max_examples=3))
+    print(coverage.summary())
+    assert len(coverage.missed) <= 45
+
+
+def visit(state: str, came: str, row: str, *exchanges: Exchange) -> Visit:
+    return Visit(state, TURN.row(came), list(exchanges), TURN.row(row))
+
+
+WAITED = Exchange(3, "BuildMessages", 0, Wait("exception", 1, "again"), Waited(1.0, False))
+SENT = Exchange(3, "CallLLM", 0, CallModel(ModelRequest(b"{}"), 1.0, 1.0), ModelReply("hi"))
+
+
+def test_a_recovery_that_is_ordered_is_performed_and_a_visit_of_call_llm_is_one_request() -> None:
+    for kept in ([WAITED], []):
+        one = visit("BuildMessages", "ClassifyError.server_error/1", "BuildMessages.built/2", *kept)
+        with nullcontext() if kept else pytest.raises(AssertionError, match="ordered Wait"):
+            recovery_is_performed(one, None)
+    for requests in range(3):
+        one = visit("CallLLM", "BuildMessages.built/3", "CallLLM.text", *[SENT] * requests)
+        with nullcontext() if requests == 1 else pytest.raises(AssertionError, match="paid for 1"):
+            a_request_is_paid_for(one, None)
+
+
+def test_a_second_request_anywhere_is_seen_by_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = STATES["EmptyRecovery"]
+
+    def asking(turn: Any) -> Any:
+        yield CallModel(turn.call.request, 1.0, 1.0)
+        return (yield from usual(turn))
+
+    monkeypatch.setitem(STATES, "EmptyRecovery", asking)
+    blanks = World({"max_iterations": 5, "empty": {"retries": 3}}, scripts=[script_of("blank", "nothing")])
+
+    class Blank(Turns, tools=Turns.tools, worlds=st.just(blanks)):
+        pass
+
+    with pytest.raises(AssertionError, match="EmptyRecovery"):
+        run_state_machine_as_test(Blank, settings=AT_LENGTH)
+
+
+def script_of(*events: str) -> Script:
+    """A script of which only the events count."""
+    rows = tuple(next(row for row in TURN.rows if row.event == event) for event in events)
+    return Script(rows, {}, (), 0)
+
+
+def test_answers_for_a_script() -> None:
+    events = "ready built tools bad_json built error bad_key built blank thought text"
+    assert answers_for(events.split()) == ["bad json", "401", "thought", "text"]

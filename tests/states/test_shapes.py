@@ -307,13 +307,12 @@ def watched(script: Sequence[Any], **options: Any) -> list[tuple[str, str, Shape
     """One turn, looked at on every move; what was seen."""
 
     async def scenario() -> list[tuple[str, str, Shape]]:
-        agent = Agent(ScriptedModel(script), tools=TOOLS, toolsets=[], clock=FakeClock())
-        turn = agent.start("go", **options)
-        watch = ShapeWatch(turn.gate.turn)
-        async for step in turn:
-            watch.moved(step.row)
-        watch.ended()
-        agent.close()
+        with Agent(ScriptedModel(script), tools=TOOLS, toolsets=[], clock=FakeClock()) as agent:
+            turn = agent.start("go", **options)
+            watch = ShapeWatch(turn.gate.turn)
+            async for step in turn:
+                watch.moved(step.row)
+            watch.ended()
         return watch.seen
 
     return asyncio.run(scenario())

@@ -29,10 +29,10 @@ from fsm_agent.testing import (
     tools,
 )
 from tests.helpers.collected import Collected, collected, id_of, told, trace_of
+from tests.helpers.harness import talk
 from tests.helpers.waiting import until_so
 
 WIRES = ("chat_completions", "codex_responses", "anthropic_messages")
-PARAGRAPH = "a paragraph of an earlier conversation, with facts in it. " * 12
 
 
 @tool(concurrency="parallel", effect="pure")
@@ -50,11 +50,6 @@ def seen() -> Iterator[Collected]:
 def agent(seen: Collected | None, *script: Any, **options: Any) -> Agent:
     given = {"toolsets": [], "clock": FakeClock(), "telemetry": seen and seen.given, **options}
     return Agent(ScriptedModel(script), **given)
-
-
-def talk(pairs: int) -> list[dict[str, str]]:
-    numbered = [f"{number} {PARAGRAPH}" for number in range(pairs)]
-    return [{"role": role, "content": said} for said in numbered for role in ("user", "assistant")]
 
 
 def looks(*cities: str) -> Any:

@@ -110,9 +110,8 @@ def test_a_turn_takes_whatever_they_give(
     assert all(isinstance(entry, Reply | ModelReply | Failure) for entry in script)
     model = ScriptedModel([*script, repeat(text("the end."))])
     options: dict[str, Any] = {"home": tmp_path, "settings": values, "context_window": window}
-    agent = Agent(model, tools=[lookup, put], clock=FakeClock(), **options)
-    result = agent.run_conversation("go", conversation_history=list(map(dict, history)))
-    agent.close()
+    with Agent(model, tools=[lookup, put], clock=FakeClock(), **options) as agent:
+        result = agent.run_conversation("go", conversation_history=list(map(dict, history)))
     assert sum((result.completed, result.failed, result.partial, result.interrupted)) == 1
     for body in model.requests:
         assert violations(body["messages"]) == []
@@ -122,13 +121,12 @@ def test_a_turn_takes_whatever_they_give(
 def test_every_kind_of_answer_ends_a_turn(tmp_path: Path) -> None:
     waiting: list[Any] = []
     model = ScriptedModel(repeat(lambda request: waiting.pop() if waiting else text("done.")))
-    agent = Agent(model, tools=[lookup], toolsets=[], home=tmp_path, clock=FakeClock())
-    for name, answer in KINDS.items():
-        waiting.append(answer)
-        result = agent.run_conversation("go", conversation_history=[])
-        assert not waiting
-        assert result.turn_exit_reason, name
-    agent.close()
+    with Agent(model, tools=[lookup], toolsets=[], home=tmp_path, clock=FakeClock()) as agent:
+        for name, answer in KINDS.items():
+            waiting.append(answer)
+            result = agent.run_conversation("go", conversation_history=[])
+            assert not waiting
+            assert result.turn_exit_reason, name
 
 
 # Cancelling
@@ -182,19 +180,18 @@ def test_a_turn_that_is_cancelled_at_any_await_bricks_nothing(tmp_path: Path) ->
         calls = tools(call("lookup", {"city": "Oslo"}), call("put", {"key": "k"}))
         model = ScriptedModel([status(500), calls, text("done."), repeat(text("and on."))])
         options: dict[str, Any] = {"home": tmp_path / str(nth), "settings": plain}
-        agent = Agent(model, tools=[lookup, put], clock=FakeClock(), **options)
-        work = cancelled_at(nth, agent.arun("go"))
-        try:
-            await work
-        except asyncio.CancelledError:
-            turn = asyncio.current_task()
-            assert turn is not None
-            turn.uncancel()
-        result = await agent.arun("and now?")
-        assert result.completed
-        for body in model.requests:
-            assert violations(body["messages"]) == []
-        agent.close()
+        with Agent(model, tools=[lookup, put], clock=FakeClock(), **options) as agent:
+            work = cancelled_at(nth, agent.arun("go"))
+            try:
+                await work
+            except asyncio.CancelledError:
+                turn = asyncio.current_task()
+                assert turn is not None
+                turn.uncancel()
+            result = await agent.arun("and now?")
+            assert result.completed
+            for body in model.requests:
+                assert violations(body["messages"]) == []
         return work.reached
 
     nth = 1

@@ -16,8 +16,9 @@ import pytest
 
 from fsm_agent import Agent, RunContext, tool
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.store import Store
 from fsm_agent.testing import ScriptedModel, call, text, tools
+
+MakeAgent = Callable[..., Agent]
 
 
 @dataclass
@@ -50,17 +51,15 @@ def bank() -> Bank:
 
 @pytest.mark.behaviour("EXEC-19f", "EXEC-19g")
 def test_a_tool_gets_what_the_turn_was_started_with_and_where_it_is(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    agent: MakeAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
     said: list[tuple[str, ...]] = []
     model = ScriptedModel([tools(call("pay", {"invoice": "7"}, "c1"), call("look", {}, "c2")), text("done")])
-    agent = Agent(
-        model, tools=[pay, look], toolsets=[], home=tmp_path,
-        callbacks={"tool_progress": lambda *values: said.append(values)},
-    )  # fmt: skip
+    one = agent(
+        model=model, tools=[pay, look], callbacks={"tool_progress": lambda *values: said.append(values)}
+    )
     deps = bank()
-    result = agent.run_conversation("pay it", task_id="t-1", deps=deps)
-    agent.close()
+    result = one.run_conversation("pay it", task_id="t-1", deps=deps)
     assert deps.paid == ["7 True"]
     paid, looked = (str(row["content"]) for row in result.messages if row["role"] == "tool")
     assert paid.startswith(f"{result.session_id} {result.turn_id} t-1 c1 pay ")
@@ -74,15 +73,11 @@ def test_a_tool_gets_what_the_turn_was_started_with_and_where_it_is(
     assert [sorted(schema["properties"]) for schema in schemas.values()] == [["invoice"], []]
 
 
-def test_deps_are_in_no_file(tmp_path: Path) -> None:
+def test_deps_are_in_no_file(agent: MakeAgent, home: Path) -> None:
     secret = Bank("a-secret-of-the-host", [])
-    agent = Agent(
-        ScriptedModel([tools(call("look")), text("done")]), tools=[quiet_look], toolsets=[], home=tmp_path
-    )
-    agent.run_conversation("go", deps=secret)
-    agent.close()
+    agent(tools(call("look")), text("done"), tools=[quiet_look]).run_conversation("go", deps=secret)
     assert secret.paid == ["seen"]
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    files = [path for path in home.rglob("*") if path.is_file()]
     assert files
     assert not any(b"a-secret-of-the-host" in path.read_bytes() for path in files)
     # children work with the deps of their parent
@@ -92,10 +87,8 @@ def test_deps_are_in_no_file(tmp_path: Path) -> None:
         text("paid"),
         text("done"),
     ]
-    agent = Agent(ScriptedModel(script), tools=[pay], toolsets=["delegate"], home=tmp_path / "2")
     deps = bank()
-    assert agent.run_conversation("pay it", deps=deps).completed
-    agent.close()
+    assert agent(*script, tools=[pay], toolsets=["delegate"]).run_conversation("pay it", deps=deps).completed
     assert deps.paid == ["8 True"]
 
 
@@ -106,14 +99,9 @@ def quiet_look(ctx: RunContext[Bank]) -> str:
     return "nothing"
 
 
-def test_a_turn_that_is_resumed_or_forked_asks_for_them_again(tmp_path: Path) -> None:
-    store = Store(tmp_path, "full")
-
-    def agent(*script: Any) -> Agent:
-        return Agent(ScriptedModel(list(script)), tools=[pay], toolsets=[], home=tmp_path, store=store)
-
+def test_a_turn_that_is_resumed_or_forked_asks_for_them_again(agent: MakeAgent) -> None:
     async def begun() -> str:
-        one = agent(tools(call("pay", {"invoice": "7"})), text("done"))
+        one = agent(tools(call("pay", {"invoice": "7"})), text("done"), tools=[pay])
         turn = one.start("pay it", deps=bank())
         for _ in range(3):
             await turn.step()
@@ -127,18 +115,15 @@ def test_a_turn_that_is_resumed_or_forked_asks_for_them_again(tmp_path: Path) ->
     ]
     for again in ways:
         with pytest.raises(ConfigError, match=r"tool 'pay' needs deps; .*deps= of type Bank"):
-            again(agent())
+            again(agent(tools=[pay]))
         deps = bank()
-        assert again(agent(text("done")), deps=deps).run().completed
+        assert again(agent(text("done"), tools=[pay]), deps=deps).run().completed
         assert deps.paid == ["7 True"]
-    store.close()
 
 
-def test_tools_that_need_deps_are_not_started_without() -> None:
-    agent = Agent(ScriptedModel([text("never")]), tools=[pay], toolsets=[])
+def test_tools_that_need_deps_are_not_started_without(agent: MakeAgent) -> None:
     with pytest.raises(ConfigError, match=r"tool 'pay' needs deps"):
-        agent.run_conversation("pay it")
-    agent.close()
+        agent(text("never"), tools=[pay]).run_conversation("pay it")
 
     # the context is the first parameter or none
     def wrong(invoice: str, ctx: RunContext[Bank]) -> str:
@@ -157,15 +142,14 @@ def test_tools_that_need_deps_are_not_started_without() -> None:
 @pytest.mark.parametrize(
     "annotation", [RunContext, RunContext[Any], RunContext[None], RunContext[Bank | None]]
 )
-def test_tools_that_can_do_without_are(annotation: Any) -> None:
+def test_tools_that_can_do_without_are(annotation: Any, agent: MakeAgent) -> None:
     def look_at(ctx: Any) -> str:
         """Look."""
         return str(ctx.deps)
 
     look_at.__annotations__["ctx"] = annotation
-    agent = Agent(ScriptedModel([tools(call("look_at")), text("done")]), tools=[look_at], toolsets=[])
-    assert "None" in str(agent.run_conversation("go").messages)
-    agent.close()
+    one = agent(tools(call("look_at")), text("done"), tools=[look_at])
+    assert "None" in str(one.run_conversation("go").messages)
 
 
 KILLED = """
@@ -183,8 +167,8 @@ Agent(ScriptedModel([tools(call("book", {"seat": "4"}))]), tools=[book], toolset
 
 
 @pytest.mark.slow
-def test_a_call_whose_process_ended_knows_that_it_is_made_again(tmp_path: Path) -> None:
-    died = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, timeout=60)
+def test_a_call_whose_process_ended_knows_that_it_is_made_again(agent: MakeAgent, home: Path) -> None:
+    died = subprocess.run([sys.executable, "-c", KILLED, str(home)], check=False, timeout=60)
     assert died.returncode == -9
     seen = []
 
@@ -193,7 +177,6 @@ def test_a_call_whose_process_ended_knows_that_it_is_made_again(tmp_path: Path) 
         seen.append(ctx.attempt)
         return "booked"
 
-    two = [tools(call("book", {"seat": "5"})), text("done")]
-    agent = Agent(ScriptedModel(two), tools=[book], toolsets=[], home=tmp_path)
-    assert agent.resume(agent.journal.recent(1)[0].id).run().completed
+    one = agent(tools(call("book", {"seat": "5"})), text("done"), tools=[book])
+    assert one.resume(one.journal.recent(1)[0].id).run().completed
     assert seen == [2, 1]

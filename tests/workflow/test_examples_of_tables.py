@@ -201,14 +201,8 @@ def test_two_agents_review_until_the_text_is_accepted(tmp_path: Path) -> None:
     clock = FakeClock()
     flow = review_loop.workflow(writer, reviewer, tmp_path, clock.sleep)
     result = flow.start(review_loop.Review("Write a line.")).run()
-    rows = [
-        "Draft.written",
-        "Criticise.objections/1",
-        "Revise.failed/1",
-        "Revise.written",
-        "Criticise.accepted",
-    ]
-    assert [step.row for step in result.steps] == rows
+    rows = "Draft.written Criticise.objections/1 Revise.failed/1 Revise.written Criticise.accepted"
+    assert " ".join(step.row for step in result.steps) == rows
     assert (result.exit, result.outcome, result.turn.text) == ("accepted", "completed", "two.")
     assert clock.sleeps == [0, 0, 0, 2.0, 0]
     assert [info.asked for info in flow.journal.recent(table="review")] == ["Write a line."]
@@ -315,12 +309,8 @@ def test_an_order_is_forked_with_other_figures(tmp_path: Path) -> None:
     first = flow.start(order.Order(["LAMP"])).run()
     (tmp_path / "says.json").write_text(json.dumps({"ship": "failed"}))
     fork = flow.fork(first.turn_id, 2, {"counters": {"tries": 1}, "fields": {"items": ["DESK"]}}).run()
-    assert [step.row for step in fork.steps][-4:] == [
-        "Ship.failed/1",
-        "Ship.failed/2",
-        "Refund.done",
-        "Release.done",
-    ]
+    ended = "Ship.failed/1 Ship.failed/2 Refund.done Release.done"
+    assert " ".join(step.row for step in fork.steps).endswith(ended)
     assert (fork.exit, fork.turn.items, first.turn.items) == ("cancelled", ["DESK"], ["LAMP"])
 
 

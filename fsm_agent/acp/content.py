@@ -55,8 +55,7 @@ from fsm_agent.toolsets.agent.todo import NAME as TODO
 # What an editor is shown of a tool call: its kind, a title, the files, and what it changes.
 #
 # Editors read titles and texts as Markdown, so whatever others wrote stands in code, from which nothing
-# leads
-# out.
+# leads out.
 
 
 KINDS: Mapping[str, ToolKind] = {

@@ -31,9 +31,8 @@ from fsm_agent.support.texts import one_line
 # ``git status`` runs whatever ``core.fsmonitor`` of ``.git/config`` names, and four plain files are a
 # repository. So before Git reads one unasked, its settings are read by commands of Git that run nothing. Of
 # those that a repository brings itself only the ones that are listed here count as harmless: a key that a
-# later
-# Git invents is asked about. Of a person's own settings only those matter that name what a reading command
-# runs.
+# later Git invents is asked about. Of a person's own settings only those matter that name what a reading
+# command runs.
 
 
 SECONDS = 5.0

@@ -350,9 +350,8 @@ def _translated(pattern: str) -> str:
 # What people approved, or forbade, for good or for a session: patterns of calls in the store of a home.
 #
 # ``fsm-agent approvals list`` shows them and ``approvals remove`` takes one back; a running agent looks
-# each
-# time. An answer for a session holds in it, and in what it goes on as after a compaction, also in another
-# process; not in its forks, and only in the working directory in which it was given.
+# each time. An answer for a session holds in it, and in what it goes on as after a compaction, also in
+# another process; not in its forks, and only in the working directory in which it was given.
 
 
 Verdict = Literal["allow", "deny"]

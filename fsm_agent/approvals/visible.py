@@ -187,9 +187,8 @@ def _moved(text: str) -> frozenset[int]:
 # Text of others beside words of ours: every row of it begins with the gutter, so that none can pass for a
 # question.
 #
-# ``command │ for f in *.py; do↵`` begins a line of the text, ``┆`` a row that goes on with it because
-# there is
-# no more room.
+# ``command │ for f in *.py; do↵`` begins a line of the text, ``┆`` a row that goes on with it because there
+# is no more room.
 
 
 BEGINS, GOES_ON, VALUE, NAMED = "│", "┆", "=", "›"

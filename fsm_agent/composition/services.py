@@ -32,7 +32,7 @@ from fsm_agent.telemetry import Telemetry
 from fsm_agent.tools.runner import ToolRunner
 from fsm_agent.toolsets.agent import AgentTools, Background
 from fsm_agent.toolsets.agent.child import ChildFactory
-from fsm_agent.toolsets.code import Programs
+from fsm_agent.toolsets.programs import Programs
 from fsm_agent.toolsets.sandbox.aside import ASIDE
 
 if TYPE_CHECKING:  # what it needs is an extra

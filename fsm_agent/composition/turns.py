@@ -77,8 +77,7 @@ from fsm_agent.toolsets.agent.background import children_of, spent_below
 
 # ----------------------------------------------------------------------------------------------------
 # What becomes of the parts of a message before its turn: made to fit where that can be done, else refused
-# in
-# one line. A model of the chain that reads less than the first gets a text or a name in their place.
+# in one line. A model of the chain that reads less than the first gets a text or a name in their place.
 
 
 MAX_MESSAGE = 8_000_000

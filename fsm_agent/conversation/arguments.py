@@ -34,8 +34,7 @@ __all__ = [
 # Fitting values to a JSON schema where a model wrote the right value in the wrong type.
 #
 # Only conversions that lose nothing are made. What cannot be converted stays as it is, so that the tool's
-# own
-# validation tells the model what is wrong.
+# own validation tells the model what is wrong.
 
 
 Schema = Mapping[str, Any]

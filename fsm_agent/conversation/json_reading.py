@@ -61,13 +61,10 @@ def checked(value: Any, levels: int = MAX_DEPTH) -> Any:
 # A JSON reader that forgives how models slip, and nothing else.
 #
 # Forgiven: control characters in strings, trailing commas, single quotes, ``\'``,
-# ``True``/``False``/``None``,
-# and closers that are missing or too many. A missing closer is supplied in the order of the stack, and only
-# strings that were written to their end count, so a brace inside a string closes nothing. Not forgiven,
-# because
-# it would be guessing: bare words, missing commas or colons, unknown escapes, ``NaN``, comments, words
-# around
-# the value.
+# ``True``/``False``/``None``, and closers that are missing or too many. A missing closer is supplied in the
+# order of the stack, and only strings that were written to their end count, so a brace inside a string
+# closes nothing. Not forgiven, because it would be guessing: bare words, missing commas or colons, unknown
+# escapes, ``NaN``, comments, words around the value.
 
 
 MAX_STEPS = 20_000

@@ -15,12 +15,9 @@ from fsm_agent.support.texts import CLOSERS, ECHO, MARK, MOST_MARKS, TAGS
 # Who makes reasoning in which form, and what each of them takes back.
 #
 # A reply has parts that mean something to their maker only: signatures, encrypted items, thought
-# signatures,
-# reasoning. The message that holds them says who made it (``Message.issuer``); they go back to that
-# issuer as
-# they came, and to nobody else (BUILD-09). The rows follow what vendors publish of their wires, which
-# changes
-# without notice. (Why: decision 90.)
+# signatures, reasoning. The message that holds them says who made it (``Message.issuer``); they go back to
+# that issuer as they came, and to nobody else (BUILD-09). The rows follow what vendors publish of their
+# wires, which changes without notice. (Why: decision 90.)
 
 
 Replay = Literal["nothing", "text", "chunks", "details", "extras", "signed", "unsigned", "items"]

@@ -19,8 +19,7 @@ from fsm_agent.support.installation import install_command
 #
 # Mermaid drops a label from ``<`` on and cuts it at ``;`` without a word, takes ``%%`` for a comment and
 # ``direction LR`` for a statement also inside a label, and ``:::`` is a syntax error, so none of them is
-# ever
-# written.
+# ever written.
 
 
 WIDTH = (
@@ -169,10 +168,9 @@ def clean(text: str) -> str:
 #
 # Plain, because HTML-like labels are dropped silently by builds of Graphviz that have no XML parser.
 # ``laid_out`` draws it without a program of that name on the machine: the extra ``graphviz`` brings
-# Graphviz as
-# WebAssembly. That has no fonts and so no widths of letters but those of Courier, the widest; the names
-# of the
-# fonts are put into the finished picture, so that text which fits in Courier fits in any of them.
+# Graphviz as WebAssembly. That has no fonts and so no widths of letters but those of Courier, the widest;
+# the names of the fonts are put into the finished picture, so that text which fits in Courier fits in any
+# of them.
 
 
 DOT_MARKED: Mapping[Mark, tuple[str, str]] = {

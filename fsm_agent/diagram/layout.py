@@ -216,10 +216,8 @@ def _size(arrow: Arrow) -> tuple[float, float]:
 # Places for the map of a table of the user's own: wider than high, as the page's picture is.
 #
 # Columns are the distance from the first state, the final state last. An arrow to the next column is a
-# curve;
-# every other one runs in a lane of its own, back above the boxes and forward below them, and passes boxes
-# by
-# the gap beside their column. (Why: decision 72.)
+# curve; every other one runs in a lane of its own, back above the boxes and forward below them, and passes
+# boxes by the gap beside their column. (Why: decision 72.)
 
 
 LANDSCAPE_MARGIN, ROW, LANDSCAPE_TRACK, LANE = 16.0, 62.0, 13.0, 24.0
@@ -372,10 +370,9 @@ def _end(
 # ----------------------------------------------------------------------------------------------------
 # A layout made roomier for a diagram whose boxes and labels have grown: counts, marks, more lines.
 #
-# A decision list that has become too long for its box is broken. Space is inserted, never taken away:
-# each axis
-# gets a growing function, the steepest where something grew. So what was apart stays apart, straight stays
-# straight, boxes keep their order, and two pictures compare box by box.
+# A decision list that has become too long for its box is broken. Space is inserted, never taken away: each
+# axis gets a growing function, the steepest where something grew. So what was apart stays apart, straight
+# stays straight, boxes keep their order, and two pictures compare box by box.
 
 
 ALIKE = 1e-6  # coordinates that differ by less are the same, however they were worked out
@@ -466,9 +463,8 @@ def _rects(scene: Scene) -> dict[object, Rect]:
 # The small picture of a table: every state as a box without lines, one arrow for all rows from one state to
 # another, also to the end.
 #
-# It is for README files, comments and pages, where the whole table would be too small to read: its text
-# has at
-# least 11 pixels in a column of ``COLUMN`` pixels wherever the table has few enough states for that.
+# It is for README files, comments and pages, where the whole table would be too small to read: its text has
+# at least 11 pixels in a column of ``COLUMN`` pixels wherever the table has few enough states for that.
 
 
 COLUMN = 830.0

@@ -39,8 +39,7 @@ from fsm_agent.support.installation import install_command
 # Colours and style sheet of the SVG: a light theme, and a dark one where the viewer asks for it.
 #
 # All rules are under ``.fsm``, so the picture can be put into a page. A reader of a journal highlights a
-# state,
-# arrow, event or rung by a class on its element (see ``svg``), never by drawing again.
+# state, arrow, event or rung by a class on its element (see ``svg``), never by drawing again.
 
 
 @dataclass(frozen=True, slots=True)

@@ -263,11 +263,9 @@ def answered(request: Any, said: Any) -> Any:
 # ----------------------------------------------------------------------------------------------------
 # What changed in a turn since the last move, as JSON values: small, however long the turn has become.
 #
-# A snapshot is an object of fields. ``Tracker.delta`` gives what of it changed; ``patched`` puts deltas
-# on top
-# of each other, so that the snapshot at any move is the sum of those before. A changed list is written as
-# what
-# was cut and what was added, a changed object as its changed keys. (Why: decision 63.)
+# A snapshot is an object of fields. ``Tracker.delta`` gives what of it changed; ``patched`` puts deltas on
+# top of each other, so that the snapshot at any move is the sum of those before. A changed list is written
+# as what was cut and what was added, a changed object as its changed keys. (Why: decision 63.)
 
 
 KEPT, ADDED, SET, GONE, IN = "kept", "added", "set", "gone", "in"

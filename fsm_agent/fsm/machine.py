@@ -22,14 +22,11 @@ from fsm_agent.runtime.events import EVERYWHERE, RowTaken
 
 # ----------------------------------------------------------------------------------------------------
 # What the engine knows of a turn: where it is, how often it moved, and its counters. Nothing about models
-# or
-# tools.
+# or tools.
 #
-# Any class with these members is a turn; it need not inherit from ``TurnLike``. The engine is the only
-# one that
-# writes ``state`` and ``seq`` and that spends or resets counters, always together and always from a row
-# of the
-# table; what a state changes of it is put back (``fsm_agent.fsm.runner``). (Why: decision 12.)
+# Any class with these members is a turn; it need not inherit from ``TurnLike``. The engine is the only one
+# that writes ``state`` and ``seq`` and that spends or resets counters, always together and always from a
+# row of the table; what a state changes of it is put back (``fsm_agent.fsm.runner``). (Why: decision 12.)
 
 
 class TurnLike(Protocol):

@@ -496,14 +496,10 @@ def _open(guard: Guard, holds: Holds) -> bool:
 # What is promised of a value that the turns of a table carry and its rows do not know, as data.
 #
 # A table counts; it does not see a transcript, a basket or a lock. ``Promises`` say in small abstract
-# values
-# what there is of it when a turn begins, what a visit of a state may do to it, and what must hold where.
-# They
-# are given to a ``Table`` as ``promises``, and ``fsm-agent verify`` proves them by induction over the
-# table,
-# for every setting (``fsm_agent.fsm.verify.proof.induction``). That the states do what is declared, tests
-# have
-# to show: ``Promises.allowed`` tells them what that is.
+# values what there is of it when a turn begins, what a visit of a state may do to it, and what must hold
+# where. They are given to a ``Table`` as ``promises``, and ``fsm-agent verify`` proves them by induction
+# over the table, for every setting (``fsm_agent.fsm.verify.proof.induction``). That the states do what is
+# declared, tests have to show: ``Promises.allowed`` tells them what that is.
 
 
 SAME: Any = ...

@@ -173,8 +173,7 @@ def _store_what_is_left() -> None:
 
 # ----------------------------------------------------------------------------------------------------
 # What goes to the model with a message of the user and is not theirs: what a memory recalls, what a
-# callback
-# adds.
+# callback adds.
 
 
 MOST = 20_000

@@ -25,8 +25,7 @@ from fsm_agent.support.texts import clean, one_line
 from fsm_agent.support.untrusted import scan
 
 # ----------------------------------------------------------------------------------------------------
-# The entries of a memory file as values: reading them out of its text, and changing them all or not at
-# all.
+# The entries of a memory file as values: reading them out of its text, and changing them all or not at all.
 
 
 SEPARATOR = "§"

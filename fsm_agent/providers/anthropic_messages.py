@@ -31,8 +31,7 @@ from fsm_agent.runtime.ports import StreamSink
 from fsm_agent.support.texts import clean
 
 # ----------------------------------------------------------------------------------------------------
-# Putting a reply of Anthropic's Messages API together, from events or from one object. No SDK, no
-# network.
+# Putting a reply of Anthropic's Messages API together, from events or from one object. No SDK, no network.
 
 
 _FINISH: dict[str, Finish] = {

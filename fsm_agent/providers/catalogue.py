@@ -134,11 +134,10 @@ def _ours() -> Mapping[str, Any]:
 # ``genai-prices``, and sums over them.
 #
 # List prices are in US dollars for a million tokens: the vendors' for their own APIs, as the installed
-# version
-# of the collection has them; nothing is fetched. What is not known exactly counts as unknown, never as 0:
-# models whose price depends on the time of day or, within their window, on the length of the prompt, models
-# that are paid for other things than text, and aggregators. A price is for its model's name, followed by
-# nothing but a date or ``-latest``: a new member of a family has a price of its own.
+# version of the collection has them; nothing is fetched. What is not known exactly counts as unknown, never
+# as 0: models whose price depends on the time of day or, within their window, on the length of the prompt,
+# models that are paid for other things than text, and aggregators. A price is for its model's name,
+# followed by nothing but a date or ``-latest``: a new member of a family has a price of its own.
 
 
 Status = Literal["estimated", "included", "unknown"]
@@ -280,10 +279,10 @@ def total_cost(usages: Mapping[tuple[str, str], Usage], ttl: CacheTtl = "5m", gi
 # What the replies of providers taught of their models, kept in the home: by provider, model and address
 # (BUILD-18, COMP-41).
 #
-# A fact is a number or a switch, within bounds, and can only make requests smaller or plainer: nothing
-# that a
-# server says may grant anything. Each is believed for some days (``learned.days``), and ``fsm-agent models
-# forget`` takes them back. Who writes holds a lock and replaces the file, so that several processes can.
+# A fact is a number or a switch, within bounds, and can only make requests smaller or plainer: nothing that
+# a server says may grant anything. Each is believed for some days (``learned.days``), and ``fsm-agent
+# models forget`` takes them back. Who writes holds a lock and replaces the file, so that several processes
+# can.
 
 
 LEARNED = "learned.json"

@@ -36,10 +36,8 @@ if TYPE_CHECKING:
 #
 # A key in the environment is for its provider's own address, and for the one that the provider's variable
 # (``OPENAI_BASE_URL``) names. A key that is given together with an address is for that address. Nothing
-# goes
-# to another machine without TLS unless its host is in the setting ``credential.plain_http``; only a
-# server in
-# a private network that is sent no key needs no such word.
+# goes to another machine without TLS unless its host is in the setting ``credential.plain_http``; only a
+# server in a private network that is sent no key needs no such word.
 
 
 KEY_SHAPES = (("sk-ant-", "anthropic"), ("sk-or-", "openrouter"), ("gsk_", "groq"), ("AIza", "gemini"),

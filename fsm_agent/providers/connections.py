@@ -21,8 +21,7 @@ from aiohttp.client_proto import ResponseHandler
 #
 # A call may be interrupted or killed at any moment. While its connection is being made nobody has seen the
 # request; a moment later the provider may be at work on it, and charge for it. Only the transport knows
-# which
-# it was.
+# which it was.
 
 
 DEPARTURE: ContextVar[Departure] = ContextVar("fsm_agent_departure")

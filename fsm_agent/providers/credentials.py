@@ -29,11 +29,9 @@ from fsm_agent.support.threads import in_daemon_thread
 # ----------------------------------------------------------------------------------------------------
 # The environment of the commands that a model asks for: a person's own, without the key of any provider.
 #
-# Hidden are the variables that a known provider's account is set by, those whose names end as names of
-# keys do,
-# those that the config file names (``key_env``, ``${VAR}`` of an MCP server), and those that hold a key
-# which
-# an agent of this process uses, whatever they are called.
+# Hidden are the variables that a known provider's account is set by, those whose names end as names of keys
+# do, those that the config file names (``key_env``, ``${VAR}`` of an MCP server), and those that hold a key
+# which an agent of this process uses, whatever they are called.
 
 
 _KEY = "_API_KEY"
@@ -270,8 +268,7 @@ def unkept(text: str) -> str:
 # first by the next.
 #
 # A key stands there as a digest of it. A rest is believed until it is over; one that begins in the future
-# was
-# written before the clock was set back, and is not.
+# was written before the clock was set back, and is not.
 
 
 RESTS = "key-rests.json"

@@ -149,9 +149,8 @@ def _texts(value: Any, depth: int) -> Iterator[str]:
 # ----------------------------------------------------------------------------------------------------
 # A provider's address that points elsewhere. No request to a model follows a redirect, to whatever place.
 #
-# A request carries the key and the whole conversation, which are meant for the address that the user
-# gave; and
-# each request is an attempt that the table has spent, so nobody may send another one behind its back.
+# A request carries the key and the whole conversation, which are meant for the address that the user gave;
+# and each request is an attempt that the table has spent, so nobody may send another one behind its back.
 # (Why: decision 54.)
 
 

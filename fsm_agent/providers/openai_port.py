@@ -114,10 +114,8 @@ def texts_of(content: Any, key: str) -> list[str]:
 # Putting a reply of the Responses wire together, from events or from one object. No SDK, no network.
 #
 # A reply of this wire is a list of items: messages, function calls, reasoning, and what the server did
-# itself.
-# A message of phase ``commentary`` is narration: it is shown as it comes, and stands beside calls, but it
-# is
-# never the answer.
+# itself. A message of phase ``commentary`` is narration: it is shown as it comes, and stands beside calls,
+# but it is never the answer.
 
 
 _FINISH: dict[str, Finish] = {"max_output_tokens": "length", "content_filter": "content_filter"}

@@ -13,8 +13,7 @@ from fsm_agent.conversation.messages import ModelReply, Usage
 # ----------------------------------------------------------------------------------------------------
 # A field of a reply as what it should be; what it is not counts as not said. Every reader of a wire takes
 # the fields of a reply by these, because a provider may put anything anywhere. What was JSON has its
-# mappings
-# as dicts.
+# mappings as dicts.
 
 
 def text_of(value: Any) -> str:
@@ -130,9 +129,8 @@ def _is_count(value: Any) -> bool:
 # How much a provider may say at once. Not settings: whoever needs more has met an attack, or a new kind of
 # model, for which these figures are to be raised for everybody.
 #
-# What a reply is made of is limited in ``fsm_agent.settings.model.Tools`` (``max_calls``), what arrives
-# of it
-# here, and how long it may take by ``Timeout`` and ``Stale``.
+# What a reply is made of is limited in ``fsm_agent.settings.model.Tools`` (``max_calls``), what arrives of
+# it here, and how long it may take by ``Timeout`` and ``Stale``.
 
 
 STREAM_BYTES = 64_000_000

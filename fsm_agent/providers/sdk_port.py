@@ -95,11 +95,10 @@ def _surroundings() -> Hashable:
 # ----------------------------------------------------------------------------------------------------
 # The SDKs, each imported once in a process and never by an event loop.
 #
-# An import takes half a second, on a busy machine many, in which a loop that did it would look at no
-# limit and
-# hear no interrupt. ``sys.modules`` is no sign that a module can be used: it is there from the beginning
-# of its
-# import, and whoever imports it then waits for the thread that is at it. (Why: decision 54.)
+# An import takes half a second, on a busy machine many, in which a loop that did it would look at no limit
+# and hear no interrupt. ``sys.modules`` is no sign that a module can be used: it is there from the
+# beginning of its import, and whoever imports it then waits for the thread that is at it. (Why: decision
+# 54.)
 
 
 _begun: dict[str, Future[ModuleType]] = {}

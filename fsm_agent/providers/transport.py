@@ -159,8 +159,8 @@ def origin_of(url: httpx2.URL) -> str:
 # Bodies of responses, read no further than anybody means them to go.
 #
 # They are unpacked here, piece by piece, because a few packed bytes can be made to unfold into gigabytes;
-# and
-# handed on in small pieces, between which the event loop gets its turn. Loaded with the first HTTP client.
+# and handed on in small pieces, between which the event loop gets its turn. Loaded with the first HTTP
+# client.
 
 
 PIECE = 16_384

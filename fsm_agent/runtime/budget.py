@@ -99,9 +99,8 @@ def tree_budget(settings: Settings, above: IterationBudget | None = None) -> Ite
 # ----------------------------------------------------------------------------------------------------
 # What requests to models that are under way may still cost, of all turns of a home in this process.
 #
-# A limit that several turns share is kept because each of them holds what its next request may take
-# before it
-# goes out, until what it took is on its way to the store.
+# A limit that several turns share is kept because each of them holds what its next request may take before
+# it goes out, until what it took is on its way to the store.
 
 
 class Reserved(NamedTuple):

@@ -31,21 +31,18 @@ if TYPE_CHECKING:
 # ----------------------------------------------------------------------------------------------------
 # ``Stream``: how all who want to know hear of what happens.
 #
-# Theory of operation
-# -------------------
-# What happens is published once, as one value, where it happens; whoever wants to know subscribes to the
-# types of events that they care for. Callbacks, ``turn.events()``, hooks that are only told, telemetry,
-# debuggers, and the coverage of rows are subscribers, and none of them is known to what they hear of.
+# Theory of operation ------------------- What happens is published once, as one value, where it happens;
+# whoever wants to know subscribes to the types of events that they care for. Callbacks, ``turn.events()``,
+# hooks that are only told, telemetry, debuggers, and the coverage of rows are subscribers, and none of them
+# is known to what they hear of.
 #
-# Each turn has a stream (``turn.gate.stream``). While the turn runs, ``TURN`` has it, so that code
-# which was handed no turn, such as a model port, publishes into the right one. Streams of turns lead on
-# into
-# ``EVERYWHERE``, the one place to subscribe to all turns of this process; what belongs to no turn
-# (how long a commit took, what a machine without a turn did) is published there.
+# Each turn has a stream (``turn.gate.stream``). While the turn runs, ``TURN`` has it, so that code which
+# was handed no turn, such as a model port, publishes into the right one. Streams of turns lead on into
+# ``EVERYWHERE``, the one place to subscribe to all turns of this process; what belongs to no turn (how long
+# a commit took, what a machine without a turn did) is published there.
 #
-# A subscriber is called at once, in the order of subscription, in the task or thread in which it
-# happened. It
-# must not block, and what it raises reaches who published: code of the user is behind ``Callbacks`` and
+# A subscriber is called at once, in the order of subscription, in the task or thread in which it happened.
+# It must not block, and what it raises reaches who published: code of the user is behind ``Callbacks`` and
 # ``EventQueue``, which let nothing through. Those who ask (``approval``, ``clarify``, ``before_tool``,
 # ``after_tool``, ``context``, ``transform``, hooks, guardrails) wait for an answer, so they are no
 # subscribers.

@@ -38,11 +38,9 @@ __all__ = [
 # ----------------------------------------------------------------------------------------------------
 # Git, run on a repository of our own beside somebody's working directory.
 #
-# Only plumbing is called, with an environment made for it: no configuration but ours is read, so there
-# are no
-# filters, hooks, monitors, external diffs, or helpers that could be run, and ``.gitattributes`` change no
-# byte.
-# Of what stands in the working directory only ``.gitignore`` counts.
+# Only plumbing is called, with an environment made for it: no configuration but ours is read, so there are
+# no filters, hooks, monitors, external diffs, or helpers that could be run, and ``.gitattributes`` change
+# no byte. Of what stands in the working directory only ``.gitignore`` counts.
 
 
 ATTRIBUTES = "* -text !eol !ident !filter !working-tree-encoding !diff\n"

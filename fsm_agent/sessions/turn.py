@@ -312,12 +312,10 @@ class DurableTurn(Stepping, Generic[Result]):
 # ``Workflow`` alike.
 #
 # The three ways to a turn differ in where its state comes from and in how it takes its session, and in
-# nothing
-# else. A new turn is written with the session that holds it. A resumed one is claimed in the store and read
-# again after that, because its former process may have written up to that moment; it continues with what is
-# recorded of its last visit. A fork copies what it needs into a session of its own. The caller makes the
-# state,
-# because it alone knows its class, and gets a ``DurableTurn`` that has not moved.
+# nothing else. A new turn is written with the session that holds it. A resumed one is claimed in the store
+# and read again after that, because its former process may have written up to that moment; it continues
+# with what is recorded of its last visit. A fork copies what it needs into a session of its own. The caller
+# makes the state, because it alone knows its class, and gets a ``DurableTurn`` that has not moved.
 
 
 EnterBehind = Callable[[Fence], Awaitable[Begun]]

@@ -19,8 +19,7 @@ from fsm_agent.support.linear import ByteMatch, decoded, encoded, search
 # Shapes of secrets, one a row, each with a text that it hides something of and one that it leaves alone.
 #
 # Every expression begins with something that is fixed, repeats what it repeats by bounds or up to a
-# character
-# that cannot be in it, and looks neither ahead nor back: its time is linear in the text.
+# character that cannot be in it, and looks neither ahead nor back: its time is linear in the text.
 
 
 MASK = "***"

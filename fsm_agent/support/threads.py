@@ -17,13 +17,11 @@ from typing import Any, TypeVar
 
 # ----------------------------------------------------------------------------------------------------
 # Threads for what would block a loop, kept for a while after their work because starting one costs more
-# than
-# most calls.
+# than most calls.
 #
 # They are daemons, because a wedged tool must not keep the process from exiting, and their number has no
-# limit:
-# how many calls run at the same time is the turn's decision, and a tool that never ends keeps nobody else
-# waiting. (Why: decision 61.)
+# limit: how many calls run at the same time is the turn's decision, and a tool that never ends keeps nobody
+# else waiting. (Why: decision 61.)
 
 
 IDLE = 10.0

@@ -17,8 +17,7 @@ from fsm_agent.support.linear import encoded, search
 # Text that would enter the system prompt, looked over for what tries to take the agent over. Pure.
 #
 # It finds the plain forms and no clever ones: it is a door that is shut, not a wall. What it finds costs
-# the
-# whole text, so it is kept from finding what ordinary project files say: an authorised ``curl``, a chat
+# the whole text, so it is kept from finding what ordinary project files say: an authorised ``curl``, a chat
 # template in a code block, emoji, Thai, Arabic. (Why: decision 25.)
 
 

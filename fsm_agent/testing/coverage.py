@@ -94,16 +94,12 @@ def _some(names: Iterable[str], most: int = 8) -> str:
 # What the states do at each row, kept in a file that is read in review: an oracle for effects and data.
 #
 # Scripts that take every row of a table see every wrong event and every wrong counter. They do not see a
-# wait
-# that was dropped, a wrong request, a list that was overwritten: the rows are the same. A *footprint* is
-# what a
-# visit asked for, in order, and which fields of the turn it changed, as the journal has it. ``Footprints``
-# gathers those of turns that were played, and compares them with a file beside the test:
+# wait that was dropped, a wrong request, a list that was overwritten: the rows are the same. A *footprint*
+# is what a visit asked for, in order, and which fields of the turn it changed, as the journal has it.
+# ``Footprints`` gathers those of turns that were played, and compares them with a file beside the test:
 #
-# >>> found = Footprints(TABLE)
-# >>> for script in scripts:
-# ...     found.add(flow.journal, play(flow, script).id)
-# >>> found.check(Path(__file__).with_name("parcel.footprints"))
+# >>> found = Footprints(TABLE) >>> for script in scripts: ...     found.add(flow.journal, play(flow,
+# script).id) >>> found.check(Path(__file__).with_name("parcel.footprints"))
 #
 # A change of a state shows as a change of the lines of its rows. One that is meant is a changed file.
 

@@ -189,8 +189,7 @@ class Look:
 
 # ----------------------------------------------------------------------------------------------------
 # What always holds of the data of an agent's turn: of each visit, and of the turn at its end. The
-# invariants
-# say it of rows and counters.
+# invariants say it of rows and counters.
 
 
 ORDERED = {

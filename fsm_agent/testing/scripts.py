@@ -51,8 +51,7 @@ __all__ = [
 
 
 # ----------------------------------------------------------------------------------------------------
-# A turn that is nothing but its place in a table and its counters: enough to run any table without
-# states.
+# A turn that is nothing but its place in a table and its counters: enough to run any table without states.
 
 
 class CountingTurn(BaseTurn):

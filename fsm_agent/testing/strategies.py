@@ -70,8 +70,8 @@ __all__ = [
 # ----------------------------------------------------------------------------------------------------
 # Every kind of answer that a provider gives, by name: what people report against agents, one example each.
 #
-# >>> from fsm_agent.testing.strategies import KINDS
-# >>> ScriptedModel([KINDS["429"], KINDS["cut"], KINDS["text"]])
+# >>> from fsm_agent.testing.strategies import KINDS >>> ScriptedModel([KINDS["429"], KINDS["cut"],
+# KINDS["text"]])
 #
 # None of them needs a tool of its own but ``echo``, which the calls that cannot run name.
 # ``fsm_agent.testing.strategies.replies`` draws from them.

@@ -160,8 +160,7 @@ def _event(data: dict[str, Any], delta: bool = False, counted: bool = False) -> 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Scripted replies in the wire form of the Responses API: events of a stream, or one object. Pure
-# functions.
+# Scripted replies in the wire form of the Responses API: events of a stream, or one object. Pure functions.
 
 
 _REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}

@@ -25,8 +25,7 @@ from fsm_agent.toolsets.files import Seen, plain_errors, writable
 # Finding the place in a file that a text means, when it is not there letter for letter.
 #
 # Three ways, the next only when the one before finds nothing: the exact text; the same lines when spaces
-# are
-# not compared; the most similar lines. Each must find one place: with two, nobody knows which is meant.
+# are not compared; the most similar lines. Each must find one place: with two, nobody knows which is meant.
 
 
 SIMILAR = 0.85

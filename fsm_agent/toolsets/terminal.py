@@ -44,8 +44,7 @@ from fsm_agent.toolsets.sandbox.place import LEFT, command_tool
 # Programs that run in the background of an agent, and end with it.
 #
 # Each has a supervisor of its own, which ends it when this process goes away, also by ``kill -9``. Output
-# goes
-# to files of bounded size in a temporary folder, so that nothing waits for a reader.
+# goes to files of bounded size in a temporary folder, so that nothing waits for a reader.
 
 
 MAX_RUNNING = 8

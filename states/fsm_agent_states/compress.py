@@ -21,8 +21,8 @@ from fsm_agent.conversation.effects import (
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire import CHARS_PER_TOKEN, tokens_of
 from fsm_agent_states.logic import context_engine, facts
+from fsm_agent_states.logic.checks import Over, check_limits
 from fsm_agent_states.logic.context_engine import Summary, keeps_history, summarise
-from fsm_agent_states.logic.ending import Over, check_limits
 from fsm_agent_states.logic.facts import believe_window
 from fsm_agent_states.logic.status_lines import compacted, say, tell_blocked
 from fsm_agent_states.logic.visit import Asks, check_signals

@@ -17,13 +17,11 @@ from fsm_agent.conversation.compaction import (
     Division,
     Protection,
     assembled,
+    divide,
     insisted,
     pruned,
     summary_prompt,
     summary_without_model,
-)
-from fsm_agent.conversation.compaction import (
-    plan as divide,
 )
 from fsm_agent.conversation.compaction.engine import CompactionGuard, fault_of
 from fsm_agent.conversation.compaction.plan import (

@@ -106,10 +106,9 @@ class BuiltInEngine:
 # ----------------------------------------------------------------------------------------------------
 # When automatic compaction is left alone: after failures, and when it does not help.
 #
-# Figures (COMP-08..10): it stops after two compactions that left the prompt over the threshold or
-# changed nothing, and after two summaries that had to be made without a model; after a failed summary it
-# rests
-# 600 s when there is no provider, 60 s for a passing fault, 30 s for a broken reply, and 60, 300, 900 s for
+# Figures (COMP-08..10): it stops after two compactions that left the prompt over the threshold or changed
+# nothing, and after two summaries that had to be made without a model; after a failed summary it rests 600
+# s when there is no provider, 60 s for a passing fault, 30 s for a broken reply, and 60, 300, 900 s for
 # timeouts in a row.
 
 

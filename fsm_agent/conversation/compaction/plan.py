@@ -14,8 +14,8 @@ from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import shorten
 
 # ----------------------------------------------------------------------------------------------------
-# Phase 2: where to cut. Boundaries fall between runs, so that no call is parted from its result.
-# (Why: decision 56.)
+# Phase 2: where to cut. Boundaries fall between runs, so that no call is parted from its result. (Why:
+# decision 56.)
 
 
 LEAST_TAIL = 3
@@ -370,10 +370,8 @@ def assembled(division: Division, summary: str, carried: str = "") -> list[Messa
 # left for the history is taken:
 #
 # 1. what the settings protect; 2. no first rows, and three rows behind the summary; 3. only the last
-# reply with
-# its results; 4. the same, its texts cut to one length; 5. nothing but the user's newest request, which
-# always
-# stays word for word.
+# reply with its results; 4. the same, its texts cut to one length; 5. nothing but the user's newest
+# request, which always stays word for word.
 
 
 SUMMARY_CHARS, LEAST_SUMMARY = 8_000, 1_000

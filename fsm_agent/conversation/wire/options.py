@@ -17,8 +17,7 @@ from fsm_agent.settings.model import EFFORTS, Effort, RequestSettings
 
 # ----------------------------------------------------------------------------------------------------
 # How much a model can be asked to think: the levels that vendors publish, by the names of their models.
-# They
-# change without notice.
+# They change without notice.
 
 
 _USUAL: tuple[Effort, ...] = ("low", "medium", "high")
@@ -73,8 +72,7 @@ def _rank(effort: Effort) -> int:
 # What a Messages request must know of its model: how long a reply may be, and how thinking is asked for.
 #
 # Figures are those that Anthropic publishes, in tokens; they change without notice. A model that no row
-# names
-# counts as a new one. Since API version 2026-10-21 no Claude model takes a temperature.
+# names counts as a new one. Since API version 2026-10-21 no Claude model takes a temperature.
 
 
 Thinking = Literal["none", "budget", "adaptive"]

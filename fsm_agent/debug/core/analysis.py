@@ -140,8 +140,7 @@ _SPAN = "WHERE turn = ? AND seq >= ? AND (? IS NULL OR seq < ?)"
 # ----------------------------------------------------------------------------------------------------
 # What could have been decided otherwise at a move: which rows its state has, what each of their budgets has
 # left, and with which other budgets each would have been taken. Everything is asked of the table's own
-# guards;
-# nothing runs. (Why: decision 108.)
+# guards; nothing runs. (Why: decision 108.)
 
 
 MOST = 64

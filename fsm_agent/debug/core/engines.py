@@ -25,8 +25,7 @@ from fsm_agent.workflow import Workflow
 
 # ----------------------------------------------------------------------------------------------------
 # Who makes the turns of a debug session: begins, resumes and forks them. For this agent's turns an
-# ``Agent``
-# does.
+# ``Agent`` does.
 
 
 Agents = Callable[[str | None], Agent]

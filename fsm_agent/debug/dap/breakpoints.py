@@ -25,9 +25,8 @@ from fsm_agent.fsm.table import Table
 
 # ----------------------------------------------------------------------------------------------------
 # What each line of the table's source stands for, read from its syntax: decision lists, rungs in them,
-# rungs
-# where they are defined, states, and lines that every state has. And the states' own functions. Nothing is
-# executed.
+# rungs where they are defined, states, and lines that every state has. And the states' own functions.
+# Nothing is executed.
 
 
 Target = tuple[str, str]

@@ -208,8 +208,7 @@ class Outbox:
 # token in its configuration, or the first at all behind a socket file that only our user can open.
 #
 # Until one is let in, every connection is heard on a thread of its own and for a limited time, so that a
-# slow
-# one keeps nobody out; none of them can do anything but say who it is.
+# slow one keeps nobody out; none of them can do anything but say who it is.
 
 
 log = logging.getLogger(__name__)

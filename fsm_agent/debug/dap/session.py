@@ -401,8 +401,7 @@ def _words(error: Exception) -> str:
 
 # ----------------------------------------------------------------------------------------------------
 # Taking an editor's connection: over standard input and output, at a socket of the file system, or on a
-# port
-# of this machine.
+# port of this machine.
 #
 # Standard input and output are the better way: only who started the process talks to it. A socket is a file
 # that only our user can open; a port needs a token (``door``). One editor is served. (Why: decision 78.)

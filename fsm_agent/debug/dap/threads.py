@@ -26,8 +26,7 @@ from fsm_agent.support.redaction import Exact
 # What waits for a person, in the words of the debug console, and the answer that names it.
 #
 # Every answer names what it answers by its number. So what was typed for one question cannot answer the
-# next
-# one, which may have come meanwhile.
+# next one, which may have come meanwhile.
 
 
 WIDTH = 100

@@ -336,9 +336,8 @@ def label(entry: Mapping[str, Any]) -> str:
 
 # ----------------------------------------------------------------------------------------------------
 # What a person types at a position: expressions such as ``retries``, ``retries >= 2``, ``meter.prompt``,
-# ``messages[-1].content``, ``guards.row``; and new values for what the tree shows, as the edits with
-# which the
-# turn is forked.
+# ``messages[-1].content``, ``guards.row``; and new values for what the tree shows, as the edits with which
+# the turn is forked.
 
 
 _FIRST = re.compile(r"\s*([A-Za-z_]\w*)")

@@ -127,13 +127,10 @@ def _gather(folder: Traversable, above: str, found: dict[str, Asset]) -> None:
 # read.
 #
 # A page of another site can make the browser send requests here, and a name of its own can be made to mean
-# 127.0.0.1 (DNS rebinding). Against both: ``Host`` must be ours, a request that changes something must
-# say that
-# it comes from our own page, and nothing but the page's own files is given without the token. The page
-# has it
-# from behind the ``#`` of the address, keeps it for its tab and origin, and sends it in a header. It is
-# in no
-# cookie: the browser would send that to every server on 127.0.0.1, whatever its port.
+# 127.0.0.1 (DNS rebinding). Against both: ``Host`` must be ours, a request that changes something must say
+# that it comes from our own page, and nothing but the page's own files is given without the token. The page
+# has it from behind the ``#`` of the address, keeps it for its tab and origin, and sends it in a header. It
+# is in no cookie: the browser would send that to every server on 127.0.0.1, whatever its port.
 
 
 HEADER = "x-fsm-agent-token"

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 # ----------------------------------------------------------------------------------------------------
-# Finding clauses, paths, places and sums in a sentence. Plain patterns: nothing here understands
-# anything.
+# Finding clauses, paths, places and sums in a sentence. Plain patterns: nothing here understands anything.
 
 
 _QUOTED = re.compile(r"`([^`\n]+)`|\"([^\"\n]+)\"|“([^”\n]+)”|(?<!\w)'([^'\n]+)'(?!\w)")

@@ -210,9 +210,8 @@ def _tell(entry: Any, sink: StreamSink) -> ModelReply | Failure:
 # Scripts as files: ``scripted:<path>`` is a model that answers from a JSON Lines file, one reply a line.
 #
 # A line is a string (the text of a reply) or an object with any of ``text``, ``reasoning``, ``calls`` (a
-# list
-# of ``{"name", "arguments"}``), ``finish``, ``refusal``, ``status`` (an HTTP error) with ``headers`` and
-# ``body``, and on the last line ``repeat: true``::
+# list of ``{"name", "arguments"}``), ``finish``, ``refusal``, ``status`` (an HTTP error) with ``headers``
+# and ``body``, and on the last line ``repeat: true``::
 #
 #     {"calls": [{"name": "get_time", "arguments": {}}]}
 #     {"status": 429, "headers": {"Retry-After": "2"}}

@@ -268,8 +268,7 @@ class Dialect(Protocol):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Scripted replies in the wire form of chat completions: chunks of a stream, or one object. Pure
-# functions.
+# Scripted replies in the wire form of chat completions: chunks of a stream, or one object. Pure functions.
 
 
 PIECES = 3

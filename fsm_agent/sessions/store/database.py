@@ -24,10 +24,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 # What the store's SQL is given to: a connection to SQLite or to PostgreSQL, with the little that both have.
 #
 # The SQL is one text for both, as SQLite reads it; ``postgres.dialect`` says what PostgreSQL is told
-# instead.
-# ``/* FOR UPDATE */`` behind a query means: nobody else may write these rows before this transaction has
-# ended.
-# SQLite, which has one writer at a time, reads a comment.
+# instead. ``/* FOR UPDATE */`` behind a query means: nobody else may write these rows before this
+# transaction has ended. SQLite, which has one writer at a time, reads a comment.
 
 
 Values = Sequence[Any] | Mapping[str, Any]

@@ -149,10 +149,8 @@ class Fences:
 # Which process owns a turn, and whether it still lives.
 #
 # Each process that runs turns holds a lock on a file of its own beside the database for as long as it
-# lives.
-# The system lets go of it when the process dies, however it dies, so nobody has to guess from process
-# numbers
-# or from times. (Why: decision 30.)
+# lives. The system lets go of it when the process dies, however it dies, so nobody has to guess from
+# process numbers or from times. (Why: decision 30.)
 
 
 FOLDER = "owners"

@@ -21,7 +21,7 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import Database, Durability
 from fsm_agent.sessions.store.fence import Fences, Owners
 from fsm_agent.sessions.store.health import FILE
-from fsm_agent.sessions.store.postgres.connecting import database_at, owners_of
+from fsm_agent.sessions.store.postgres.opening import database_at, owners_of
 from fsm_agent.sessions.store.rows import (
     GUARD,
     METER,

@@ -406,8 +406,8 @@ _EDITORS: Mapping[str, Callable[[Position, Any], None]] = {
 
 
 # ----------------------------------------------------------------------------------------------------
-# Taking turns back: the transcript is again what it was before them. No row is lost (SESS-12).
-# (Why: decision 74.)
+# Taking turns back: the transcript is again what it was before them. No row is lost (SESS-12). (Why:
+# decision 74.)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,7 @@ from fsm_agent.support.texts import clean
 # another one.
 #
 # Each column ``x`` that holds JSON has the CRC-32 of its text in a column ``x_crc``. ``NULL`` there means
-# that
-# the text was written without one, by hand, and is read as it is. (Why: decision 53.)
+# that the text was written without one, by hand, and is read as it is. (Why: decision 53.)
 
 
 Checked = tuple[str, int]

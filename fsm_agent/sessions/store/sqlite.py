@@ -35,9 +35,8 @@ from fsm_agent.support.files import private_folder, touch, write_new
 # ----------------------------------------------------------------------------------------------------
 # Writes groups of jobs to a SQLite file.
 #
-# Each job of a group stands behind a savepoint of its own. SQLite takes back a whole transaction by
-# itself when
-# it runs out of memory or of disk: who was not at fault is then run again, alone and in order.
+# Each job of a group stands behind a savepoint of its own. SQLite takes back a whole transaction by itself
+# when it runs out of memory or of disk: who was not at fault is then run again, alone and in order.
 
 
 WRITE_RETRIES, RETRY_FROM, RETRY_TO = 15, 0.02, 0.15

@@ -68,8 +68,7 @@ def ask_tool(delegation: Delegation, settings: Web, fetcher: Fetcher | None = No
 
 # ----------------------------------------------------------------------------------------------------
 # Questions about an image, for a model that reads images: the image is in the child's conversation, and
-# only
-# the answer in this one.
+# only the answer in this one.
 
 
 IMAGE_NAME = "ask_image"

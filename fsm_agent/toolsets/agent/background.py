@@ -46,9 +46,8 @@ from fsm_agent.toolsets.agent.review import REVIEW, TITLE, take_title
 # What the store knows of tasks that nobody waits for: a row for each, written before its child begins.
 #
 # A report is told once: the row says to which turn, and after how many of its moves. It counts as told when
-# that turn has moved on since, because then it is in the transcript. So a crash in between tells it
-# again, and
-# a turn that is taken back gives it back.
+# that turn has moved on since, because then it is in the transcript. So a crash in between tells it again,
+# and a turn that is taken back gives it back.
 #
 # Parents and children: a child's turn names its parent's, and has not been forked from it.
 

@@ -66,8 +66,7 @@ class AgentTools:
 
 # ----------------------------------------------------------------------------------------------------
 # Tools that no request names, because there are too many: they are searched for, and called through one
-# tool
-# (EXEC-34).
+# tool (EXEC-34).
 #
 # ``tool_call`` is never run: the turn takes the call out of it before anything looks at it, so that rules,
 # approvals, limits and callbacks see the tool itself. (Why: decision 82.)

@@ -96,8 +96,7 @@ def plain(value: Any) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What compactions took out of the conversation, for the model that works on it (AGT-10). No model
-# is asked.
+# What compactions took out of the conversation, for the model that works on it (AGT-10). No model is asked.
 #
 # A compaction puts rows aside and never deletes them, so what a summary left out can be had back, word for
 # word. ``session_search`` looks everywhere else. (Why: decision 59.)

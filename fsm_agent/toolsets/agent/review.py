@@ -54,8 +54,7 @@ def _conversation(rows: Sequence[Message]) -> str:
 
 # ----------------------------------------------------------------------------------------------------
 # A title for a session, by a model: a child turn in the background after the first turn, whose answer is
-# the
-# title. It is a task like those of ``background``, whose report nobody reads.
+# the title. It is a task like those of ``background``, whose report nobody reads.
 
 
 TITLE = "title"

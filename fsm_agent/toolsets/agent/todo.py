@@ -26,8 +26,7 @@ from fsm_agent.toolsets.tool_context import here
 # differs from it.
 #
 # The journal has the result of every call, whatever compactions do to the transcript and whenever the
-# process
-# ended. What was undone does not count, and a fork begins with what was there at its move.
+# process ended. What was undone does not count, and a fork begins with what was there at its move.
 
 
 MAX_RESULT = 2_000_000

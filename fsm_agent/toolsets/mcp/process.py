@@ -343,9 +343,8 @@ class Unusable(Exception):
 # ----------------------------------------------------------------------------------------------------
 # The protocol over a process's standard input and output.
 #
-# The SDK's own transport does the same without limits: a line without an end grows for ever, each line
-# that is
-# no message writes a traceback to this program's log, and nobody learns the process or why it ended.
+# The SDK's own transport does the same without limits: a line without an end grows for ever, each line that
+# is no message writes a traceback to this program's log, and nobody learns the process or why it ended.
 
 
 _CHUNK = 65_536
@@ -469,8 +468,7 @@ async def _listen(pipe: asyncio.StreamReader, server_log: ServerLog) -> None:
 
 # ----------------------------------------------------------------------------------------------------
 # Where a server is: its config with every ``${VAR}`` replaced, the environment it is given, and which
-# values
-# are secrets.
+# values are secrets.
 
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")

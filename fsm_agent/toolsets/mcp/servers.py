@@ -47,8 +47,7 @@ if TYPE_CHECKING:
 
 # ----------------------------------------------------------------------------------------------------
 # A server over all its connections: started when it is needed, started again after it died, never more
-# often
-# than is good.
+# often than is good.
 
 
 log = logging.getLogger(__name__)

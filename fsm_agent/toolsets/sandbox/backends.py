@@ -22,9 +22,8 @@ from fsm_agent.toolsets.sandbox.place import LOCAL, TMP, Access, Boundary, Troub
 # Commands in namespaces of their own, made by ``bwrap`` (Linux).
 #
 # They see the programs of the system, the working directory and little else: a folder that is not named
-# here
-# is not there. The only processes are their own, and the only network is an own loopback unless more is
-# allowed.
+# here is not there. The only processes are their own, and the only network is an own loopback unless more
+# is allowed.
 
 
 SYSTEM = (
@@ -112,8 +111,7 @@ def network(allowed: bool) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Commands in a container of their own, made by the command line of Docker or Podman and removed
-# afterwards.
+# Commands in a container of their own, made by the command line of Docker or Podman and removed afterwards.
 
 
 PROCESSES = 512

@@ -296,8 +296,7 @@ def _counted(turn: TurnState) -> int | None:
 
 # ----------------------------------------------------------------------------------------------------
 # The summary of a compaction: by the auxiliary models first, then by the main one, each paid for by a row
-# of
-# its own; then without a model.
+# of its own; then without a model.
 
 
 KEEPS_HISTORY = {

@@ -38,11 +38,10 @@ from fsm_agent.support.texts import one_line
 
 # ----------------------------------------------------------------------------------------------------
 # Loop detection among tool calls of one turn: the same failure again, the same tool failing, the same
-# result
-# again.
+# result again.
 #
-# Figures: warnings after 2 identical failures, 3 failures of one tool, 2 identical
-# results of a read-only tool; hard stops, when nobody is present to stop the turn, after 5, 8 and 5.
+# Figures: warnings after 2 identical failures, 3 failures of one tool, 2 identical results of a read-only
+# tool; hard stops, when nobody is present to stop the turn, after 5, 8 and 5.
 
 
 REMEMBERED = 128

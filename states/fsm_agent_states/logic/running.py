@@ -44,8 +44,7 @@ from fsm_agent_states.turn import TurnState
 # What the calls of a reply leave behind: their rows, and the files that were to change and did not.
 #
 # The store keeps all of a result, and the model sees a preview when it is long. A failed change of a file
-# is
-# named under the answer, because a person who reads "done" must not believe it (EXEC-33).
+# is named under the answer, because a person who reads "done" must not believe it (EXEC-33).
 
 
 LEFT_OUT = (

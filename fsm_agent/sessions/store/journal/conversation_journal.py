@@ -53,11 +53,9 @@ from fsm_agent.sessions.store.rows import (
 # What is known of an interrupted visit of a turn that talks to a model and runs tools.
 #
 # Replies of the world are taken from the record; what touches this process (keys, connections, rows of the
-# session) is done again. So is asking a person: a yes is never taken from the record, because the rules
-# may be
-# others by now, and the record a stranger's. Where rules or tools are others, the order is another one,
-# too; so
-# calls are known by their ids, and none runs twice.
+# session) is done again. So is asking a person: a yes is never taken from the record, because the rules may
+# be others by now, and the record a stranger's. Where rules or tools are others, the order is another one,
+# too; so calls are known by their ids, and none runs twice.
 
 
 NOTHING_TO_RUN = Approval(True, "its outcome is known; it is not run again")

@@ -65,8 +65,7 @@ from fsm_agent.sessions.store.rows import (
 # be asked for.
 #
 # States are pure, so a visit that is run again asks for the same things in the same order: a request is
-# known
-# by its place in the visit and by what it says. ``Recording`` is of the turns of any table;
+# known by its place in the visit and by what it says. ``Recording`` is of the turns of any table;
 # ``conversation_recording`` of those that talk to a model. (Why: decision 28.)
 
 

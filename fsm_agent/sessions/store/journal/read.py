@@ -297,8 +297,8 @@ def _step(row: tuple[Any, ...]) -> Step:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Turns that nobody runs any more, and what becomes of them when their session goes on without them.
-# (Why: decision 31.)
+# Turns that nobody runs any more, and what becomes of them when their session goes on without them. (Why:
+# decision 31.)
 
 
 ABANDONED = "abandoned"

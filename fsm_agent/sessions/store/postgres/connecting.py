@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
 from psycopg.adapt import Loader
 
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store.database import Values
+from fsm_agent.sessions.store.postgres.opening import shown
 from fsm_agent.sessions.store.schema import tables
 
 if TYPE_CHECKING:
     from psycopg.abc import Buffer
-
-    from fsm_agent.sessions.store.health import Health
-    from fsm_agent.sessions.store.postgres.database import PostgresDatabase, PostgresOwners
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -126,75 +122,6 @@ def _value(value: Any) -> Any:
     if isinstance(value, str):
         return value.replace("\0", "\N{REPLACEMENT CHARACTER}") if "\0" in value else value
     return int(value) if isinstance(value, bool) else value
-
-
-# ----------------------------------------------------------------------------------------------------
-# A database of PostgreSQL by its address: how that is shown, and what is loaded only for who names one.
-
-
-MASKED = "***"
-_SECRET = ("password", "sslpassword")
-
-
-def shown(url: str) -> str:
-    """Return ``postgresql://user:password@host:port/name?option=value`` as people may see it: without its
-    passwords. Another text is returned as it is."""
-    if not url.startswith(("postgresql://", "postgres://")):
-        return url
-    parts = urlsplit(url)
-    who, at, where = parts.netloc.rpartition("@")
-    user, colon, _ = who.partition(":")
-    query = urlencode(
-        [(name, MASKED if name.lower() in _SECRET else value) for name, value in parse_qsl(parts.query)],
-        quote_via=quote, safe="*/,",
-    )  # fmt: skip
-    netloc = f"{user}{colon and f':{MASKED}'}{at}{where}"
-    return urlunsplit((parts.scheme, netloc, parts.path, query, ""))
-
-
-def secrets(url: str) -> tuple[str, ...]:
-    """Return the passwords in an address."""
-    parts = urlsplit(url)
-    found = [
-        parts.password or "",
-        *(value for name, value in parse_qsl(parts.query) if name.lower() in _SECRET),
-    ]
-    return tuple(one for one in found if one)
-
-
-def database_at(url: str) -> PostgresDatabase:
-    """Open the database at an address. Raises ``StoreError``."""
-    _need_extra()
-    from fsm_agent.sessions.store.postgres.database import PostgresDatabase
-
-    return PostgresDatabase(url)
-
-
-def owners_of(store: Callable[[], Any]) -> PostgresOwners:
-    """Return who knows the processes that run turns in a store's database. Raises ``StoreError``."""
-    _need_extra()
-    from fsm_agent.sessions.store.postgres.database import PostgresOwners
-
-    return PostgresOwners(store)
-
-
-def health_of(url: str) -> Health:
-    """Look at the database at an address, without changing it. Raises ``StoreError``."""
-    _need_extra()
-    from fsm_agent.sessions.store.postgres import database
-
-    return database.health_of(url)
-
-
-def _need_extra() -> None:
-    try:
-        importlib.import_module("psycopg")
-    except ImportError as error:
-        from fsm_agent.support.installation import install_command
-
-        raise StoreError(
-            f"sessions in PostgreSQL need psycopg, which is not installed: {install_command('postgres')}"
-        ) from error
 
 
 Raw = psycopg.Connection[tuple[Any, ...]]

@@ -31,8 +31,8 @@ from fsm_agent.sessions.store.postgres.connecting import (
     as_store_error,
     connected,
     definition,
-    shown,
 )
+from fsm_agent.sessions.store.postgres.opening import shown
 from fsm_agent.sessions.store.postgres.writer import PATIENCE, PostgresWriter
 from fsm_agent.sessions.store.schema import FIRST, VERSIONS, Versions, newest, refusal, tables
 
@@ -302,11 +302,9 @@ _FACTS = """SELECT current_schema(), COALESCE(has_schema_privilege(current_schem
 # says every few seconds that it is still there.
 #
 # The lock is free as soon as a process has died, however it died. One that stands still, or whose machine
-# is
-# gone without a word, keeps it, and is silent: after ``SILENT`` seconds it counts as gone. A process whose
-# connection was cut, or whose server was restarted, takes its lock again. Should somebody have been
-# faster, the
-# fence of its turns stops it. (Why: decision 104.)
+# is gone without a word, keeps it, and is silent: after ``SILENT`` seconds it counts as gone. A process
+# whose connection was cut, or whose server was restarted, takes its lock again. Should somebody have been
+# faster, the fence of its turns stops it. (Why: decision 104.)
 
 
 log = logging.getLogger(__name__)

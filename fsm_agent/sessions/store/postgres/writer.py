@@ -25,9 +25,9 @@ from fsm_agent.sessions.store.postgres.connecting import (
     connected,
     is_cut,
     is_passing,
-    shown,
     translated,
 )
+from fsm_agent.sessions.store.postgres.opening import shown
 
 # A connection for the jobs of one transaction: statements are sent one behind the other, and the server is
 # waited for only where somebody reads what came, or before the commit.

@@ -52,7 +52,7 @@ mutants: $(VENV)/testing ## what the fast tests find of 100 faults in the source
 explore: $(VENV)/developing ## 20,000 random turns that nobody has tried; what fails becomes an example of the fast test
 	@EXPLORE=1 $(BIN)/pytest -m slow tests/agent/test_properties.py
 
-check: $(VENV)/developing ## style, types, import rules, fresh diagrams, and how much of the specification holds
+check: $(VENV)/developing ## style, types, import rules, fresh diagrams, prose, and how much of the specification holds
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -61,6 +61,7 @@ check: $(VENV)/developing ## style, types, import rules, fresh diagrams, and how
 	@$(OF_EXAMPLES) --check || exit 1; done
 	@$(BIN)/python -m tests.helpers.behaviours --check
 	@$(BIN)/python -m docs.site.reference --check
+	@$(BIN)/python -m tests.helpers.prose --check
 
 diagrams: $(VENV)/installed ## write all diagrams anew from their tables
 	@$(BIN)/python -m fsm_agent.diagram diagrams

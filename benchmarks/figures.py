@@ -89,7 +89,7 @@ def commands() -> str:
         for name, found in known("commands").items()
     ]
     words = (
-        "They need Python 3.11, 3.12 or 3.13 and `make`, and install all else into `.venv`:"
+        "They need Python 3.11, 3.12, or 3.13 and `make`, and install everything else into `.venv`:"
         f" {'; '.join(parts)}"
         f" ({known('machine')['cpus']} cores)."
     )
@@ -108,15 +108,12 @@ def in_a_word() -> str:
     (few, short), (many, long) = calls[0], calls[-1]
     words = (
         f"A model call with a tool call costs {short['engine_cpu']:.1f} ms of CPU in a turn of {few} and"
-        f" {long['engine_cpu']:.1f} ms in one of {many}, streamed over HTTP and with every move on disk. A"
-        f" bare loop over the official SDK, which keeps nothing, takes {short['bare_cpu']:.1f} and"
-        f" {long['bare_cpu']:.1f} ms, because it checks the whole conversation again with each request."
-        " [`benchmarks/`](benchmarks/README.md) has all figures, the method, and other frameworks."
+        f" {long['engine_cpu']:.1f} ms in one of {many} calls, streamed over HTTP with every move on disk. A"
+        f" bare loop over the official SDK, which stores nothing, takes {short['bare_cpu']:.1f} and"
+        f" {long['bare_cpu']:.1f} ms, because it validates the whole conversation with each request."
+        " [`benchmarks/`](benchmarks/README.md) has the method, all figures, and other frameworks."
     )
-    return (
-        f"{textwrap.fill(words, 140, break_long_words=False, break_on_hyphens=False)}\n\n"
-        "![CPU of a model call in turns of different lengths](docs/pictures/speed.svg)\n"
-    )
+    return textwrap.fill(words, 140, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def overhead() -> str:

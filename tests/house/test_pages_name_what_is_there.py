@@ -73,8 +73,10 @@ def test_every_assumption_says_who_enforces_it_and_names_a_test() -> None:
 # docs/decisions.md
 
 DECISIONS = text("docs/decisions.md")
-CONTENTS, _, BODY = DECISIONS.partition("## Contents\n")[2].partition("\n## ")
+CONTENTS, _, REST = DECISIONS.partition("## Contents\n")[2].partition("\n## ")
+BODY, _, MOVED_PART = REST.partition("\n## Moved into the code\n")
 TITLES = {int(number): title for number, title in re.findall(r"^### (\d+)\. (.*)$", BODY, re.MULTILINE)}
+MOVED = {int(row[0]) for row in rows(MOVED_PART)}
 
 
 def anchor(heading: str) -> str:
@@ -83,8 +85,7 @@ def anchor(heading: str) -> str:
 
 
 def test_each_decision_has_its_number_and_is_in_the_contents_with_its_date() -> None:
-    assert len(re.findall(r"^### \d+\. ", DECISIONS, re.MULTILINE)) == len(TITLES)
-    assert sorted(TITLES) == list(range(1, len(TITLES) + 1))
+    assert len(re.findall(r"^### \d+\. ", DECISIONS, re.MULTILINE)) == len(TITLES) <= 40
     listed = re.findall(r"^\| (\d+) \| \[(.*)\]\((#.*)\) \| (\d{4}-\d{2}-\d{2}) \|$", CONTENTS, re.MULTILINE)
     assert [(int(number), title) for number, title, _, _ in listed] == list(TITLES.items())
     assert all(link == anchor(f"{number}. {title}") for number, title, link, _ in listed)
@@ -93,13 +94,28 @@ def test_each_decision_has_its_number_and_is_in_the_contents_with_its_date() -> 
     assert all(link == anchor(name) for name, link in rooms)
 
 
+def test_each_decision_says_its_context_what_is_decided_and_what_follows() -> None:
+    for part in re.split(r"^### ", BODY, flags=re.MULTILINE)[1:]:
+        assert re.findall(r"^\*\*(\w+)\.\*\*", part, re.MULTILINE) == [
+            "Context",
+            "Decision",
+            "Consequences",
+        ], part
+
+
+def test_a_number_is_a_decision_or_has_moved_into_the_code() -> None:
+    assert not MOVED & set(TITLES)
+    assert len(MOVED) == len(rows(MOVED_PART))
+    assert set(range(1, max(TITLES) + 1)) - MOVED - set(TITLES) == {67}  # struck out: decision 83 replaced it
+
+
 def test_decisions_that_are_cited_are_there_and_the_code_cites_some() -> None:
     cited: dict[str, set[int]] = {}
     for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *product()):
         for words in re.findall(r"\b[Dd]ecisions? (\d+(?:(?:, | and )\d+)*)", text(path)):
             cited.setdefault(path.suffix, set()).update(map(int, re.findall(r"\d+", words)))
-    assert set().union(*cited.values()) <= set(TITLES)
-    assert len(cited[".py"]) >= 40
+    assert set().union(*cited.values()) <= set(TITLES) | MOVED
+    assert len(cited[".py"] & set(TITLES)) >= 15
 
 
 # docs/glossary.md

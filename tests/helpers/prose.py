@@ -1,0 +1,183 @@
+"""The prose of the project, checked by proselint with the word list of ``docs/style.md``.
+
+``python -m tests.helpers.prose`` prints every finding. ``--check`` fails if a page has one, or if a package has
+more than ``tests/house/prose.toml`` allows. ``--lower`` stores the counts of packages that have fewer now."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from proselint.checks import __register__ as published
+from proselint.registry import CheckRegistry
+from proselint.registry.checks import Check, CheckFlags, types
+from proselint.tools import LintFile
+
+from tests.helpers.sources import ROOT, text
+
+STYLE = "docs/style.md"
+ALLOWED = ROOT / "tests" / "house" / "prose.toml"
+PAGES = (
+    "*.md",
+    "docs/*.md",
+    "docs/behaviours.toml",
+    "docs/api/*.md",
+    "examples/*.md",
+    "benchmarks/*.md",
+    "editors/**/*.md",
+)
+GENERATED = {STYLE, "docs/behaviours.md", "docs/commands.md", "docs/settings.md"}
+"""Pages that are made from the Python sources and ``behaviours.toml``, which are checked themselves."""
+PACKAGES = ("fsm_agent", "states/fsm_agent_states", "tests", "examples", "benchmarks", "docs/site")
+
+CHECKS = {
+    "house": True,
+    "cliches": True,
+    "lexical_illusions": True,
+    "malapropisms": True,
+    "mondegreens": True,
+    "needless_variants": True,
+    "nonwords": True,
+    "redundancy": True,
+    "spelling": True,
+    "weasel_words": True,
+}
+WORDS_ONLY = {"house": True}
+"""For sources: strings in them are pieces of sentences, which the published checks misread."""
+CODE = re.compile(
+    r"^( *)(`{3,})[^\n]*\n.*?^\1\2$|<!--.*?-->|<[^<>\n]+>|(?P<ticks>`+)[^`]+?(?P=ticks)|(?<=\])\([^()\s]*\)|https?://\S+"
+    r"|“[^”\n]*”|~~.*?~~",
+    re.MULTILINE | re.DOTALL,
+)
+"""What is not prose on a page: blocks, spans of code, comments, tags, targets of links, quotations."""
+ENTRY = re.compile(r"^\| `(.+?)` \| (.+) \|$", re.MULTILINE)
+
+
+class Finding(NamedTuple):
+    """A word that should be another one. ``place``: path and line."""
+
+    path: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.message}"
+
+
+def word_list() -> dict[str, str]:
+    """What to avoid, as regular expressions, and what to write instead."""
+    entries = ENTRY.findall(text(STYLE).partition("## Word list\n")[2])
+    return {avoid.replace("\\|", "|"): write for avoid, write in entries}
+
+
+@cache
+def prepare() -> None:
+    """Register the published checks and the word list, once in a process."""
+    message = "write “{}” instead of “{}”"
+    flags = CheckFlags(allow_quotes=True)
+    registry = CheckRegistry()
+    registry.register_many(published)
+    registry.register(Check(types.PreferredForms(word_list()), path="house", message=message, flags=flags))
+
+
+def findings(path: str, content: str, checks: Mapping[str, bool] = CHECKS) -> Iterator[Finding]:
+    """The findings in a text, with the lines of ``content``."""
+    prepare()
+    content = content.encode("utf-8", "replace").decode()  # the expressions cannot read half a surrogate pair
+    if not content.strip():
+        return
+    for result in LintFile(path, content).lint({"max_errors": 10_000, "checks": dict(checks)}):
+        # The linter puts a line break in front of the text and matches the character before a word.
+        start = result.check_result.span[0]
+        yield Finding(path, max(1, f"\n{content}".count("\n", 0, start + 1)), result.check_result.message)
+
+
+def without_code(page: str) -> str:
+    """The page with dots for everything that is not prose; lines keep their numbers."""
+    return CODE.sub(lambda match: re.sub(r"[^\n]", "·", match[0]), page)
+
+
+def prose_of_python(source: str) -> str:
+    """The docstrings, comments, and strings with more than one word, each on its line."""
+    lines: dict[int, list[str]] = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
+            for offset, line in enumerate(node.value.splitlines()):
+                lines.setdefault(min(node.lineno + offset, node.end_lineno or node.lineno), []).append(line)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            lines.setdefault(token.start[0], []).append(token.string.lstrip("# "))
+    last = max(lines, default=0)
+    return without_code("\n".join(" · ".join(lines.get(number, ())) for number in range(1, last + 1)))
+
+
+def pages() -> list[str]:
+    """The pages that are written by hand."""
+    found = {path.relative_to(ROOT).as_posix() for pattern in PAGES for path in ROOT.glob(pattern)}
+    return sorted(found - GENERATED)
+
+
+def findings_on_pages() -> list[Finding]:
+    return [one for page in pages() for one in findings(page, without_code(text(page)))]
+
+
+def findings_in_packages() -> list[Finding]:
+    paths = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    return [
+        one
+        for path in paths
+        for one in findings(path.relative_to(ROOT).as_posix(), prose_of_python(text(path)), WORDS_ONLY)
+    ]
+
+
+def package_of(path: str) -> str:
+    """The entry of ``prose.toml`` that counts a file."""
+    return Path(path).parts[0]
+
+
+def allowed() -> Mapping[str, int]:
+    counts: Mapping[str, int] = tomllib.loads(ALLOWED.read_text(encoding="utf-8"))["findings"]
+    return counts
+
+
+def grown(counts: Mapping[str, int], most: Mapping[str, int]) -> list[str]:
+    """The packages that have more findings than they may."""
+    return [
+        f"{name}: {count} findings of prose, {most.get(name, 0)} allowed (python -m tests.helpers.prose)"
+        for name, count in sorted(counts.items())
+        if count > most.get(name, 0)
+    ]
+
+
+def lower(counts: Mapping[str, int], most: Mapping[str, int]) -> str:
+    """The file of allowed counts with each at most as high as before."""
+    kept = {name: min(counts[name], most.get(name, counts[name])) for name in sorted(counts)}
+    head = "# Findings of `python -m tests.helpers.prose` that a package may still have; `--lower` writes this file.\n"
+    return head + "[findings]\n" + "".join(f'"{name}" = {count}\n' for name, count in kept.items())
+
+
+def main(arguments: list[str]) -> int:
+    on_pages, in_packages = findings_on_pages(), findings_in_packages()
+    counts = Counter(package_of(one.path) for one in in_packages)
+    if "--lower" in arguments:  # the only way in which the file changes
+        ALLOWED.write_text(lower(counts, allowed() if ALLOWED.exists() else {}), encoding="utf-8")
+    if "--check" not in arguments:
+        print(*on_pages, *in_packages, sep="\n")
+    problems = [*map(str, on_pages), *grown(counts, allowed())]
+    if "--check" in arguments and problems:
+        print(*problems, sep="\n", file=sys.stderr)
+    print(f"prose: {len(on_pages)} findings on {len(pages())} pages, {sum(counts.values())} in the sources")
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

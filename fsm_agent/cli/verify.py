@@ -18,10 +18,15 @@ from fsm_agent.composition.turn_table import TURN, limits_for
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import search, verify_table
-from fsm_agent.fsm.verify.reachability.counterexample import counterexample
-from fsm_agent.fsm.verify.reachability.promela import STATES_OF_THE_END, promela
-from fsm_agent.fsm.verify.reachability.small_scopes import all_limit_names, limit_names
-from fsm_agent.fsm.verify.time_limit import SECONDS, TimeLimit
+from fsm_agent.fsm.verify.faults import counterexample
+from fsm_agent.fsm.verify.reach import (
+    SECONDS,
+    STATES_OF_THE_END,
+    TimeLimit,
+    all_limit_names,
+    limit_names,
+    promela,
+)
 from fsm_agent.settings.model import Settings
 
 LARGEST = 10_000_000

@@ -13,7 +13,7 @@ from fsm_agent.diagram.recorded import Run
 from fsm_agent.diagram.runs import Tally, tally_of_runs
 from fsm_agent.fsm.journal import Step as Move
 from fsm_agent.fsm.table import Table
-from fsm_agent.fsm.verify.folding import fold
+from fsm_agent.fsm.verify.report import fold
 
 PATH_PARTS = 40
 """Parts of a path that are written out; the rest is counted."""

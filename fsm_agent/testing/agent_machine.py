@@ -30,7 +30,7 @@ from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pipeline import Perform
 from fsm_agent.fsm.runner import CRASHED
 from fsm_agent.fsm.table import Row
-from fsm_agent.fsm.verify.reachability.cover import Script
+from fsm_agent.fsm.verify.cover import Script
 from fsm_agent.providers.scripted.clock import FakeClock
 from fsm_agent.providers.scripted.model import ScriptedModel
 from fsm_agent.providers.scripted.replies import repeat

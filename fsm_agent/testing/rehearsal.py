@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from fsm_agent.fsm.base_turn import BaseTurn
 from fsm_agent.fsm.runner import CRASHED
-from fsm_agent.fsm.verify.reachability.cover import Script
+from fsm_agent.fsm.verify.cover import Script
 from fsm_agent.sessions.turn import DurableTurn
 from fsm_agent.testing.invariants import Look
 from fsm_agent.workflow import Workflow, WorkflowResult

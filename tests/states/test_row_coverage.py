@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, TurnResult
-from fsm_agent.fsm.verify.reachability.goals import Aim, pair_goals
-from fsm_agent.fsm.verify.reachability.paths import Paths
+from fsm_agent.fsm.verify.cover import Aim, Paths, pair_goals
 from fsm_agent.support.threads import LOOP
 from fsm_agent.testing import (
     FakeClock,

@@ -12,7 +12,7 @@ from fsm_agent.fsm.base_turn import BaseTurn
 from fsm_agent.fsm.nested import Nested
 from fsm_agent.fsm.runner import State
 from fsm_agent.fsm.table import Row, Table
-from fsm_agent.fsm.verify.reachability.small_scopes import all_limit_names
+from fsm_agent.fsm.verify.reach import all_limit_names
 from fsm_agent.workflow import Workflow
 
 USUAL_LIMIT = 2

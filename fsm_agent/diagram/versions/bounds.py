@@ -9,8 +9,8 @@ from fsm_agent.diagram.versions.load import Version
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import Bound, Report, bounds, examine, verify_table
-from fsm_agent.fsm.verify.reachability.small_scopes import all_limit_names
-from fsm_agent.fsm.verify.worst_case.polynomial import Polynomial
+from fsm_agent.fsm.verify.polynomial import Polynomial
+from fsm_agent.fsm.verify.reach import all_limit_names
 
 KNOWN = "known: "
 """How a finding begins about which nothing is to be done."""

@@ -90,7 +90,7 @@ def verdict_of(product: Product, claimed: Property) -> PropertyVerdict:
             f"{product.table.name}: the property {claimed.says!r} reads {len(claimed.atoms())} comparisons,"
             f" at most {MOST_ATOMS}; split it"
         )
-    if counter := _paying(product, claimed):
+    if counter := paying_counter(product, claimed):
         return PropertyVerdict(
             claimed, "proved", f"each of them spends {counter}, which nothing between gives back"
         )
@@ -236,7 +236,7 @@ def _only(wanted: Below) -> Callable[[Below], bool | None]:
     return lambda atom: True if atom == wanted else None
 
 
-def _paying(product: Product, claimed: Property) -> str:
+def paying_counter(product: Product, claimed: Property) -> str:
     """For "at most so many as a limit says": a counter that each of the moves spends below that limit, and
     that no move between two of them resets; empty when there is none.
 

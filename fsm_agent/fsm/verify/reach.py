@@ -91,6 +91,12 @@ def all_limit_names(table: Table) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def inner_limits(table: Table, limits: Mapping[str, int] | None) -> Mapping[str, int] | None:
+    """The limits of an inner table under its own names, of those of the outer one."""
+    names = all_limit_names(table)
+    return limits and {name: limits[name if "." in name else f"{table.name}.{name}"] for name in names}
+
+
 def with_flags(table: Table, limits: Mapping[str, int]) -> dict[str, int]:
     """Add the limits of flags, which are 1."""
     return dict(limits) | {counter.name: 1 for counter in table.counters if counter.flag}

@@ -16,7 +16,7 @@ from fsm_agent.fsm.verify.formulas import Bound, bounds
 from fsm_agent.fsm.verify.induction import induct
 from fsm_agent.fsm.verify.proof import Proof, ending_faults, examine
 from fsm_agent.fsm.verify.properties import judge, run_in_words
-from fsm_agent.fsm.verify.reach import SECONDS, Scope, TimeLimit, all_limit_names, limit_names, small_scopes
+from fsm_agent.fsm.verify.reach import SECONDS, Scope, TimeLimit, inner_limits, limit_names, small_scopes
 from fsm_agent.fsm.verify.worst_case import Known, all_known, can_solve, visits
 
 LONGEST_PART = 200
@@ -321,15 +321,9 @@ def verify_table(
     inner: dict[str, Report] = {}
     for number, one in enumerate(table.within.values()):
         share = within.share(len(table.within) - number + 1)
-        inner[one.name] = _composed(one, _limits(one, limits, f"{one.name}."), (), small, share, inner)
+        inner[one.name] = _composed(one, inner_limits(one, limits), (), small, share, inner)
     whole = _composed(table, limits, watch, small, within, inner)
     return replace(whole, inner=tuple(inner.values()))
-
-
-def _limits(table: Table, limits: Mapping[str, int] | None, prefix: str) -> Mapping[str, int] | None:
-    """Those of an inner table, under its own names."""
-    names = all_limit_names(table)
-    return limits and {name: limits[name if "." in name else prefix + name] for name in names}
 
 
 def _composed(

@@ -63,7 +63,11 @@ def verify(
         report = verify_table(table, chosen, watch=watch, within=TimeLimit(seconds, tell))
         if certified is not None and report.ok:
             tell("certificate")
-            _write(jsonlib.dumps(certificate(table, chosen, TimeLimit(seconds)), ensure_ascii=False), certified, "certificate")
+            _write(
+                jsonlib.dumps(certificate(table, chosen, TimeLimit(seconds)), ensure_ascii=False),
+                certified,
+                "certificate",
+            )
     shown = [] if script is None or report.ok else _write_counterexample(table, name, script)
     if certified is not None:
         shown += _how_to_check_certificate(table, name, certified, report.ok)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fsm_agent.diagram.jsonform import as_json
+from fsm_agent.diagram.model import diagram_of
 from fsm_agent.diagram.versions.load import Version
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table

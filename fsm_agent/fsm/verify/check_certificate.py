@@ -40,6 +40,7 @@ from itertools import product
 from math import floor
 from operator import and_, or_
 from types import SimpleNamespace
+from typing import Any
 
 MOST_BYTES, MOST_BUDGETS, MOST_STEPS = 2_000_000, 12, 600_000
 JOINS = {"all": (and_, 1), "every": (and_, 1), "any": (or_, 0), "some": (or_, 0)}
@@ -227,30 +228,37 @@ def remember(claim, memory, seen, ends, pays, times):
     return 0 if again else 2 if resets and memory else memory
 
 
+def cases(graph, edge, names, cost):
+    """The values of comparisons that are possible before a move by this edge."""
+    for values in product((1, 0), repeat=len(names)):
+        holds, here, flags = dict(zip(names, values, strict=True)), edge.open, graph.places[edge.source][1]
+        graph.table.steps(cost)
+        for atom, value in holds.items():
+            if atom in edge.row.line.true:
+                here &= edge.row.line.true[atom] if value else ~edge.row.line.true[atom]
+            elif atom[0] == atom[1] and atom[0] in graph.table.flags and value == (atom[0] in flags):
+                here = 0
+        if here:
+            yield holds
+
+
 def check_property(graph, claim, proof):
     """The listed nodes hold the start and are closed under every move, and no move breaks the property."""
     need(not claim["known"], "it is declared as known not to hold, and proved")
-    counter, times, ends = proof["counter"], claim.get("times", 0), graph.table.final
+    counter, times, final = proof["counter"], claim.get("times", 0), graph.table.final
     need(counter or type(times) is int, "no counter pays for it")
     nodes, names = {(place, memory) for place, memory in proof["nodes"]}, sorted(atoms(claim))
     cost = 1 + len(str(claim)) // 200
     need((0, int(claim.get("begins", False))) in nodes, "the start is not listed")
     for place, memory in nodes:
-        for edge, values in product(graph.leaving[place], product((1, 0), repeat=len(names))):
-            graph.table.steps(cost)
-            holds, here, flags = dict(zip(names, values, strict=True)), edge.open, graph.places[place][1]
-            for atom, value in holds.items():
-                if atom in edge.row.line.true:
-                    here &= edge.row.line.true[atom] if value else ~edge.row.line.true[atom]
-                elif atom[0] == atom[1] and atom[0] in graph.table.flags and value == (atom[0] in flags):
-                    here = 0
-            if here:
-                pays = (counter in edge.spends and (counter, times) in edge.below, counter in edge.resets)
-                found = seen(claim, edge.row, holds)
-                after = remember(claim, memory, found, edge.row.dest == ends, counter and pays, times)
-                need(after is not None, f"{edge.row.id} may break it")
-                listed = edge.row.dest == ends or (edge.dest, after) in nodes
-                need(listed, f"{edge.row.id} leads to a node that is not listed")
+        for edge in graph.leaving[place]:
+            pays = counter in edge.spends and (counter, times) in edge.below, counter in edge.resets
+            for holds in cases(graph, edge, names, cost):
+                row, found = edge.row, seen(claim, edge.row, holds)
+                after = remember(claim, memory, found, row.dest == final, counter and pays, times)
+                need(after is not None, f"{row.id} may break it")
+                listed = row.dest == final or (edge.dest, after) in nodes
+                need(listed, f"{row.id} leads to a node that is not listed")
 
 
 def replay(table, run, limits, ignored=frozenset()):
@@ -347,7 +355,7 @@ def check_promises(graph, form):
             need(leads <= listed, f"{state}.{event} leads to a value that is not listed")
 
 
-def check(form, certificate):
+def check(form: Any, certificate: Any) -> str:
     """Check all claims about one table and the tables that its states run; say what is proved."""
     need(certificate["certificate"] == 1, "this is no certificate of version 1")
     same = all(certificate[key] == form[key] for key in ("name", "digest") if key in form)
@@ -398,7 +406,7 @@ def read(path):
     return json.loads(data, parse_float=fraction, parse_constant=fraction)
 
 
-def main(arguments):
+def main(arguments: list[str]) -> int:
     if len(arguments) != 2:
         print("usage: python -I check_certificate.py CERTIFICATE.json TABLE.json", file=sys.stderr)
         return 2

@@ -59,6 +59,7 @@ check: $(VENV)/developing ## style, types, import rules, fresh diagrams, prose, 
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m fsm_agent.diagram --check diagrams
 	@$(OF_EXAMPLES) --check || exit 1; done
+	@$(BIN)/python -m tests.helpers.certificates
 	@$(BIN)/python -m tests.helpers.behaviours --check
 	@$(BIN)/python -m docs.site.reference --check
 	@$(BIN)/python -m tests.helpers.prose --check

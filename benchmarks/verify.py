@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 from fsm_agent.conversation.effects import Runtime
 from fsm_agent.fsm.verify import bounds, examine, verify_table
-from fsm_agent.fsm.verify.reachability.cover import pair_scripts, row_scripts
-from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
-from fsm_agent.fsm.verify.worst_case.longest_run import long_run
+from fsm_agent.fsm.verify.cover import pair_scripts, row_scripts
+from fsm_agent.fsm.verify.reach import limit_names
+from fsm_agent.fsm.verify.worst_case import Flow, long_run
 from fsm_agent.settings.model import Settings
 from fsm_agent_states.table import TURN
 from fsm_agent_states.turn import limits_of
@@ -47,7 +47,7 @@ def main() -> None:
         "partition, structure, counters, end (at every start)": best_of(5, lambda: examine(TURN)),
         "bounds as formulas": best_of(3, lambda: bounds(proof.without_caps, proof.with_caps)),
         "a run with 2,776 requests": best_of(
-            3, lambda: long_run(TURN, LIMITS, ("CallLLM",), caps=False, enough=2776)
+            3, lambda: long_run(Flow(proof.without_caps, LIMITS), ("CallLLM",), caps=False, enough=2776)
         ),
         "the whole report": best_of(3, lambda: verify_table(TURN, LIMITS)),
         "fsm-agent verify": best_of(3, lambda: subprocess.run(command, check=True, capture_output=True)),

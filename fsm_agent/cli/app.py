@@ -171,6 +171,10 @@ def verify(
         str | None,
         typer.Option(metavar="FILE", help="Write a run that shows a fault, as a script."),
     ] = None,
+    certificate: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write what the proof rests on, for check_certificate.py."),
+    ] = None,
     time: Annotated[
         float, typer.Option(metavar="SECONDS", help="Time for the bounds; those not refined in it say so.")
     ] = 20.0,
@@ -181,8 +185,9 @@ def verify(
     from fsm_agent.cli.verify import verify
 
     models = (*((model,) if model else ()), *(fallback or ()))
+    watched = tuple(watch or ())
     raise typer.Exit(
-        verify(table, set or (), json, promela, tuple(watch or ()), time, counterexample, models)
+        verify(table, set or (), json, promela, watched, time, counterexample, models, certificate)
     )
 
 

@@ -17,11 +17,17 @@ from fsm_agent.cli.screen import console_of
 from fsm_agent.composition.turn_wiring import TURN, limits_for
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
-from fsm_agent.fsm.verify import search, verify_table
-from fsm_agent.fsm.verify.reachability.counterexample import counterexample
-from fsm_agent.fsm.verify.reachability.promela import STATES_OF_THE_END, promela
-from fsm_agent.fsm.verify.reachability.small_scopes import all_limit_names, limit_names
-from fsm_agent.fsm.verify.time_limit import SECONDS, TimeLimit
+from fsm_agent.fsm.verify import check_certificate, search, verify_table
+from fsm_agent.fsm.verify.certificate import certificate
+from fsm_agent.fsm.verify.faults import counterexample
+from fsm_agent.fsm.verify.reach import (
+    SECONDS,
+    STATES_OF_THE_END,
+    TimeLimit,
+    all_limit_names,
+    limit_names,
+    promela,
+)
 from fsm_agent.settings.model import Settings
 
 LARGEST = 10_000_000
@@ -39,10 +45,12 @@ def verify(
     seconds: float = SECONDS,
     script: str | None = None,
     models: Sequence[str] = (),
+    certified: str | None = None,
 ) -> int:
     """Print the report about a table; 1 when a check fails. ``model`` is the file that the Promela model is
     written to, ``watch`` are the states whose visits are bounded, ``seconds`` the time for the bounds,
-    ``script`` the file for a counterexample when there is one, ``models`` what a turn may ask."""
+    ``script`` the file for a counterexample when there is one, ``models`` what a turn may ask, ``certified``
+    the file for the certificate of a table that is proved."""
     table = table_of(name)
     if len(models) > 1 and "fallbacks" not in nested(sets):
         sets = [*sets, f"fallbacks={len(models) - 1}"]
@@ -53,13 +61,23 @@ def verify(
     written = None if model is None else write_model(table, chosen, model)
     with _progress() as tell:
         report = verify_table(table, chosen, watch=watch, within=TimeLimit(seconds, tell))
+        if certified is not None and report.ok:
+            tell("certificate")
+            _write(
+                jsonlib.dumps(certificate(table, chosen, TimeLimit(seconds)), ensure_ascii=False),
+                certified,
+                "certificate",
+            )
     shown = [] if script is None or report.ok else _write_counterexample(table, name, script)
+    if certified is not None:
+        shown += _how_to_check_certificate(table, name, certified, report.ok)
     requests = most_requests(chosen or {}, sets) if table is TURN else {}
     money = most_money(requests, models, _settings_in(sets)) if requests else None
     if json:
         more: dict[str, object] = {"requests": requests} if requests else {}
         more |= {"money": asdict(money)} if money else {}
         more |= {"promela": written} if written else {}
+        more |= {"certificate": certified if report.ok else None} if certified is not None else {}
         print(jsonlib.dumps(report.to_dict() | more, ensure_ascii=False))
         return 0 if report.ok else 1
     body, _, verdict = report.render().rpartition("\n")
@@ -152,12 +170,7 @@ def write_model(table: Table, chosen: Mapping[str, int] | None, file: str) -> di
             "a Promela model is of one configuration", "no maxima", f"--set for each of {', '.join(needed)}"
         )
     maxima = dict(chosen or {})
-    try:
-        Path(file).write_text(promela(table, maxima), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"the Promela model cannot be written ({error.strerror})", file, "a file in a folder that exists"
-        ) from None
+    _write(promela(table, maxima), file, "Promela model")
     found = search(table, maxima, caps=True, most_pairs=MOST_PAIRS)
     return {"file": file, "states": None if found is None else len(found.pairs) + STATES_OF_THE_END}
 
@@ -167,13 +180,28 @@ def _write_counterexample(table: Table, name: str | None, file: str) -> list[str
     if found is None:
         return ["No run under small maxima gets stuck or goes on for ever, as far as was looked: no script."]
     module, _, attribute = (name or "fsm_agent_states.table:TURN").partition(":")
+    _write(found.script(table, module, attribute), file, "counterexample")
+    return [f"Counterexample: python {shlex.quote(file)}"]
+
+
+def _write(text: str, file: str, what: str) -> None:
     try:
-        Path(file).write_text(found.script(table, module, attribute), encoding="utf-8")
+        Path(file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"the counterexample cannot be written ({error.strerror})", file, "a file in a folder that exists"
+            f"the {what} cannot be written ({error.strerror})", file, "a file in a folder that exists"
         ) from None
-    return [f"Counterexample: python {shlex.quote(file)}"]
+
+
+def _how_to_check_certificate(table: Table, name: str | None, file: str, ok: bool) -> list[str]:
+    if not ok:
+        return ["No certificate: the table is not proved."]
+    named, form = f" {shlex.quote(name)}" if name else "", shlex.quote(f"{table.name}.json")
+    return [
+        f"Certificate: {shlex.quote(file)}",
+        f"  fsm-agent diagram{named} --format json > {form}",
+        f"  python -I {shlex.quote(check_certificate.__file__)} {shlex.quote(file)} {form}",
+    ]
 
 
 def _how_to_check(written: dict[str, object]) -> list[str]:

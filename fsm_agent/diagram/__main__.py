@@ -15,7 +15,7 @@ from fsm_agent.diagram.stale import files, stale, write
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.layout import Layout
 from fsm_agent.fsm.table import Table
-from fsm_agent.fsm.verify.reachability.small_scopes import all_limit_names
+from fsm_agent.fsm.verify.reach import all_limit_names
 
 TABLE = "fsm_agent_states.table:TURN"
 

@@ -16,7 +16,7 @@ from fsm_agent.diagram.runs import Run, Tally, tally_of_runs
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.journal import Step as Move
 from fsm_agent.fsm.table import Table
-from fsm_agent.fsm.verify.folding import fold
+from fsm_agent.fsm.verify.report import fold
 
 PATH_PARTS = 40
 """Parts of a path that are written out; the rest is counted."""

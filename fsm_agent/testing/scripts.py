@@ -1,7 +1,7 @@
 """Scripts that cover a table, made by searching it: ``row_scripts``, ``pair_scripts``, and
 ``possible_scripts``.
 
-The first two come from the checker (``fsm_agent.fsm.verify.reachability.cover``) and know counters and limits
+The first two come from the checker (``fsm_agent.fsm.verify.cover``) and know counters and limits
 only. Real states also remember things that no counter says: that tools were run, that a text was begun.
 ``possible_scripts`` is told of them by ``Facts``, and makes scripts that the states can really play.
 
@@ -28,10 +28,9 @@ from fsm_agent.fsm.base_turn import BaseTurn
 from fsm_agent.fsm.machine import Machine, TurnLike
 from fsm_agent.fsm.runner import CRASHED
 from fsm_agent.fsm.table import Row, Table
+from fsm_agent.fsm.verify.cover import Aim, Cover, Script, cover, pair_scripts, row_scripts
 from fsm_agent.fsm.verify.properties import PropertyVerdict, judge
-from fsm_agent.fsm.verify.reachability.cover import Cover, Script, cover, pair_scripts, row_scripts
-from fsm_agent.fsm.verify.reachability.goals import Aim
-from fsm_agent.fsm.verify.reachability.successors import Pair, compile_moves
+from fsm_agent.fsm.verify.reach import Pair, compile_moves
 from fsm_agent.sessions.turn import DurableTurn
 from fsm_agent.testing.invariants import INVARIANTS, Invariant, InvariantBroken, Look
 from fsm_agent.workflow import Workflow, WorkflowResult

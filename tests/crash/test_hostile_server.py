@@ -19,7 +19,7 @@ from typing import Any, Self
 import pytest
 
 from fsm_agent.fsm.verify import Bound, bounds, examine, verify_table
-from fsm_agent.fsm.verify.time_limit import TimeLimit
+from fsm_agent.fsm.verify.reach import TimeLimit
 from fsm_agent.providers.scripted.replies import Reply, silence, text
 from fsm_agent.testing import Received, ScriptedServer, repeat
 from fsm_agent_states.table import TURN

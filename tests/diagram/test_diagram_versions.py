@@ -23,7 +23,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.properties import at_most, eventually, exits, rung
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 from fsm_agent.fsm.verify import verify_table
-from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
+from fsm_agent.fsm.verify.reach import limit_names
 from fsm_agent_states.logic.layout import LAYOUT
 from fsm_agent_states.table import BLOCK, TURN
 from tests.helpers.diagram_reading import read_strictly, unreadable, visible_text

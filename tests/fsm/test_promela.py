@@ -14,8 +14,7 @@ import pytest
 
 from fsm_agent.fsm.table import Counter, Rung, Table, end, left, lines_of, on
 from fsm_agent.fsm.verify import search
-from fsm_agent.fsm.verify.reachability.promela import STATES_OF_THE_END, promela
-from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
+from fsm_agent.fsm.verify.reach import STATES_OF_THE_END, limit_names, promela
 from fsm_agent_states.table import TURN
 from tests.helpers.mutants import changed, without
 from tests.helpers.tables import DEFAULTS, courier

@@ -46,7 +46,7 @@ from fsm_agent.fsm.properties import (
 from fsm_agent.fsm.table import Counter, Row, Table, left
 from fsm_agent.fsm.verify import examine
 from fsm_agent.fsm.verify.properties import Product, PropertyVerdict, judge, verdict_of
-from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
+from fsm_agent.fsm.verify.reach import limit_names
 from fsm_agent.testing import assert_properties, play
 from fsm_agent_states.table import TURN
 from tests.fsm.test_verify_random import random_table, some_limits

@@ -14,9 +14,9 @@ import pytest
 from fsm_agent.errors import TableError
 from fsm_agent.fsm.table import ALWAYS, Counter, Guard, Rung, Table, end, go, left, lines_of, on
 from fsm_agent.fsm.verify import Bound, bounds, examine, prove, search, verify_table
-from fsm_agent.fsm.verify.reachability.small_scopes import limit_names, small_scopes
-from fsm_agent.fsm.verify.worst_case.polynomial import Polynomial, Printer
-from fsm_agent.fsm.verify.worst_case.set_cover import cheapest_cover
+from fsm_agent.fsm.verify.formulas import cheapest_cover
+from fsm_agent.fsm.verify.polynomial import Polynomial, Printer
+from fsm_agent.fsm.verify.reach import limit_names, small_scopes
 from fsm_agent_states.table import TURN
 from tests.helpers.mutants import changed, mutant, with_rows, without
 from tests.helpers.tables import DEFAULTS, courier

@@ -10,9 +10,8 @@ import pytest
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import search
-from fsm_agent.fsm.verify.reachability.cover import Script, cover, pair_scripts, row_scripts
-from fsm_agent.fsm.verify.reachability.exact import Search
-from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
+from fsm_agent.fsm.verify.cover import Script, cover, pair_scripts, row_scripts
+from fsm_agent.fsm.verify.reach import Search, limit_names
 from fsm_agent_states.table import TURN
 from tests.helpers.tables import DEFAULTS, Counting, courier
 
@@ -37,18 +36,9 @@ def replay(table: Table, scripts: list[Script]) -> tuple[set[str], set[tuple[str
 
 def exact_pairs(found: Search) -> set[tuple[str, str]]:
     """Every two rows that follow each other in some run, by looking at all (state, counters) pairs."""
-    compiled, table = found.compiled, found.compiled.table
-    leaving = {state: [row for row in table.rows if row.source == state] for state in table.states}
-    open_at = {
-        pair: [row for row in leaving[table.states[pair[0]]] if compiled.opens[row.id](pair)]
-        for pair in found.pairs
-    }
+    moves = [list(found.moves(here)) for here in range(len(found.pairs))]
     return {
-        (row.id, after.id)
-        for pair, rows in open_at.items()
-        for row in rows
-        if row.dest != table.final
-        for after in open_at[compiled.apply(row, pair)]
+        (row.id, after.id) for here in moves for row, there in here if there >= 0 for after, _ in moves[there]
     }
 
 

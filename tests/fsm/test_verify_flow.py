@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from fractions import Fraction
+import sys
 from math import floor
 
 import pytest
@@ -11,31 +11,22 @@ import pytest
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 from fsm_agent.fsm.verify import bounds, examine, search, verify_table
-from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
-from fsm_agent.fsm.verify.worst_case.flow import Flow
-from fsm_agent.fsm.verify.worst_case.greedy_run import greedy_run
-from fsm_agent.fsm.verify.worst_case.longest_run import visits
-from fsm_agent.fsm.verify.worst_case.simplex import Constraint, most
+from fsm_agent.fsm.verify.reach import endless, limit_names
+from fsm_agent.fsm.verify.worst_case import Flow, FlowWalk, visits
 from fsm_agent_states.table import TURN
 from tests.helpers.mutants import mutant
 from tests.helpers.tables import DEFAULTS, UNCOUNTED, Counting, courier
 
 
-def test_the_largest_value_is_found_and_proved() -> None:
-    """3x + 2y with x + y ≤ 4, x + 3y ≤ 9, x ≤ 3: the corner (3, 1)."""
-    limits = [Constraint({1: 1, 2: 1}, 4), Constraint({1: 1, 2: 3}, 9), Constraint({1: 1}, 3)]
-    found = most({1: 3, 2: 2}, limits)
-    assert found is not None
-    assert (found.value, found.prices) == (11, (2, 0, 1))
-    assert [round(found.amounts[x]) for x in (1, 2)] == [3, 1]
-
-
-def test_a_value_may_be_a_fraction_and_what_has_no_limit_has_none() -> None:
-    found = most({1: 1}, [Constraint({1: 7}, 2178)])
-    assert found is not None
-    assert found.value == Fraction(2178, 7)
-    assert most({1: 1}, [Constraint({1: 1, 2: -1}, 3)]) is None
-    assert most({1: 1}, []) is None
+def test_without_the_solver_bounds_are_formulas_and_the_report_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    limits = {"tries": 90, "rings": 90, "repacks": 90}
+    report = verify_table(courier(), limits)
+    assert report.ok
+    assert all(figure.value == figure.by_formula and figure.kind == "upper" for figure in report.figures)
+    assert " ".join(report.render().split()).count("the extra bounds is not installed (pip install") == 1
 
 
 def check_scopes(tables: list[Table], seed: int, most_pairs: int) -> tuple[int, int]:
@@ -60,7 +51,7 @@ def check_scopes(tables: list[Table], seed: int, most_pairs: int) -> tuple[int, 
                     continue
                 exact = bound.exact(result)
                 assert exact <= floor(priced.value), (table.digest, limits, bound.name, caps)
-                run = greedy_run(flow, priced, limits, 300)
+                run = FlowWalk(flow, priced).run(300)
                 assert not run or visits(table, run, bound.states) <= exact
                 compared, equal = compared + 1, equal + (exact == floor(priced.value))
     return compared, equal
@@ -87,7 +78,8 @@ def test_the_moves_of_a_turn_at_the_default_limits(caps: bool, least: int, large
     priced = flow.most()
     assert priced is not None
     assert floor(priced.value) == largest
-    run = greedy_run(flow, priced, DEFAULTS, 2 * largest)
+    runs = [FlowWalk(flow, guide).run(2 * largest) for guide in flow.guides((), endless())]
+    run = max(runs, key=len)
     turn = Counting(TURN, DEFAULTS if caps else DEFAULTS | {"attempts": UNCOUNTED, "sends": UNCOUNTED})
     machine = Machine(TURN)
     assert all(machine.advance(turn, row.event).row == row for row in run)

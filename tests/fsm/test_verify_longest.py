@@ -11,12 +11,9 @@ from fsm_agent.conversation.effects import Runtime
 from fsm_agent.fsm.machine import Machine, TurnLike
 from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify import bounds, examine, search
-from fsm_agent.fsm.verify.folding import FoldedPart, fold
-from fsm_agent.fsm.verify.proof.graph import unfold
-from fsm_agent.fsm.verify.proof.truth_tables import line_truths
-from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
-from fsm_agent.fsm.verify.worst_case.budget_value import BudgetValue
-from fsm_agent.fsm.verify.worst_case.longest_run import long_run, visits
+from fsm_agent.fsm.verify.reach import limit_names
+from fsm_agent.fsm.verify.report import FoldedPart, fold
+from fsm_agent.fsm.verify.worst_case import Flow, Worth, long_run, visits
 from fsm_agent.settings.model import Settings
 from fsm_agent_states.table import TURN
 from fsm_agent_states.turn import TurnState, limits_of
@@ -24,6 +21,10 @@ from tests.helpers.tables import DEFAULTS, UNCOUNTED, Counting, courier
 
 FREE = {"attempts": UNCOUNTED, "sends": UNCOUNTED}
 RUNTIME = Runtime("any", "any", usable_fallbacks=2, possible_rekeys=2)
+
+
+def default_flow() -> Flow:
+    return Flow(examine(TURN).without_caps, DEFAULTS)
 
 
 def real_turn(*, caps: bool) -> TurnState:
@@ -52,7 +53,7 @@ def test_a_turn_at_the_default_limits_reaches_the_bound_on_requests(caps: bool, 
     proof = examine(TURN)
     found = bounds(proof.without_caps, proof.with_caps)
     bound = next(one for one in found if (one.states, one.caps) == (("CallLLM",), caps))
-    run = long_run(TURN, DEFAULTS, ("CallLLM",), caps=caps, enough=requests)
+    run = long_run(default_flow(), ("CallLLM",), caps=caps, enough=requests)
     turn = real_turn(caps=caps)
     assert entries(turn, TURN, run)["CallLLM"] == requests == bound.value(DEFAULTS)
     if caps:
@@ -63,12 +64,12 @@ def test_a_turn_at_the_default_limits_reaches_the_bound_on_requests(caps: bool, 
 
 
 def test_a_turn_at_the_default_limits_reaches_the_bound_on_compactions() -> None:
-    run = long_run(TURN, DEFAULTS, ("Compress",), caps=False, enough=4450)
+    run = long_run(default_flow(), ("Compress",), caps=False, enough=4450)
     assert entries(real_turn(caps=False), TURN, run)["Compress"] == 4450
 
 
 def test_the_cap_on_attempts_covers_requests_and_summaries_together() -> None:
-    run = long_run(TURN, DEFAULTS, ("CallLLM", "Compress"), caps=True, enough=1_000)
+    run = long_run(default_flow(), ("CallLLM", "Compress"), caps=True, enough=1_000)
     turn = real_turn(caps=True)
     entered = entries(turn, TURN, run)
     asked = entered["CallLLM"] + sum(row.dest == "Compress" and "attempts" in row.spends for row in run)
@@ -88,7 +89,7 @@ def check_scopes(seeds: range, most_pairs: int) -> tuple[int, int]:
             found = search(TURN, limits, caps=caps, most_pairs=most_pairs)
             if found is not None:
                 most = found.most_visits(["CallLLM"])
-                run = long_run(TURN, limits, ("CallLLM",), caps=caps)
+                run = long_run(Flow(examine(TURN).without_caps, limits), ("CallLLM",), caps=caps)
                 turn = Counting(TURN, limits if caps else limits | FREE)
                 assert entries(turn, TURN, run)["CallLLM"] <= most, (seed, caps)
                 compared, equal = compared + 1, equal + (visits(TURN, run, ("CallLLM",)) == most)
@@ -110,7 +111,7 @@ def test_a_run_of_a_table_of_another_kind_is_a_longest_one(state: str) -> None:
     limits = {"tries": 3, "rings": 2, "repacks": 1}
     found = search(courier(), limits)
     assert found is not None
-    run = long_run(courier(), limits, (state,), caps=False)
+    run = long_run(Flow(examine(courier()).without_caps, limits), (state,), caps=False)
     assert entries(Counting(courier(), limits), courier(), run)[state] == found.most_visits([state])
 
 
@@ -118,16 +119,20 @@ def test_what_a_budget_is_worth() -> None:
     """An iteration is one request and what a new call block allows: 4 cut calls, 3 overflows, 2 rekeys, 2
     retries, and a rebuild with 2 more; a fallback is one request, 2 retries, 2 rekeys, 10 repairs and 3
     overflows."""
-    worth = BudgetValue(unfold(TURN, line_truths(TURN), caps=False), DEFAULTS, frozenset({"CallLLM"}))
-    assert (
-        worth.of["iterations"]
-        == worth.of["free_rounds"]
-        == worth.of["summary_calls"]
-        == 1 + 4 + 3 + 2 + 2 + 3
-    )
-    assert worth.of["fallbacks"] == 1 + 2 + 2 + 10 + 3
-    assert (worth.of["rebuilds"], worth.of["retries"], worth.of["nudges"]) == (3, 1, 0)
-    assert worth.of_flag == {"opened": 14}
+    flow = default_flow()
+    priced = flow.most(("CallLLM",))
+    assert priced is not None
+    worth, table = Worth(flow, priced), flow.graph.table
+    start = (0,) * (1 + len(table.counters))
+
+    def less(counter: str) -> float:
+        """What one unit of a counter takes from the worth of a turn's begin."""
+        place = 1 + [one.name for one in table.counters].index(counter)
+        return worth.of(start) - worth.of((*start[:place], 1, *start[place + 1 :]))
+
+    assert round(less("iterations")) == round(less("free_rounds")) == 1 + 4 + 3 + 2 + 2 + 3
+    assert round(less("fallbacks")) == 1 + 2 + 2 + 10 + 3
+    assert round(less("lost_requests")) == 1
 
 
 def unfolded(part: str | FoldedPart) -> list[str]:
@@ -137,7 +142,7 @@ def unfolded(part: str | FoldedPart) -> list[str]:
 
 
 def test_what_repeats_is_folded_and_nothing_is_lost() -> None:
-    run = [row.id for row in long_run(TURN, DEFAULTS, ("CallLLM",), caps=False, enough=2776)]
+    run = [row.id for row in long_run(default_flow(), ("CallLLM",), caps=False, enough=2776)]
     folded = fold(run)
     assert [row for part in folded for row in unfolded(part)] == run
     assert len(" ".join(map(str, folded))) < len(" ".join(run)) / 20

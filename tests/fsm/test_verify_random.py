@@ -14,12 +14,10 @@ import pytest
 
 from fsm_agent.fsm.table import Counter, Guard, Rung, Table, all_of, any_of, end, left, lines_of, on
 from fsm_agent.fsm.verify import bounds, examine, search
-from fsm_agent.fsm.verify.proof.examine import Proof
-from fsm_agent.fsm.verify.reachability.cover import row_scripts
-from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
-from fsm_agent.fsm.verify.worst_case.flow import Flow
-from fsm_agent.fsm.verify.worst_case.greedy_run import greedy_run
-from fsm_agent.fsm.verify.worst_case.longest_run import visits
+from fsm_agent.fsm.verify.cover import row_scripts
+from fsm_agent.fsm.verify.proof import Proof
+from fsm_agent.fsm.verify.reach import limit_names
+from fsm_agent.fsm.verify.worst_case import Flow, FlowWalk, visits
 from tests.helpers.tables import Counting
 
 MOST_PAIRS = 1_500
@@ -93,7 +91,7 @@ def compare_bounds(table: Table, proof: Proof, limits: Mapping[str, int], seen: 
             if bound.spends:
                 continue
             assert floor(priced.value) >= exact, (table.name, limits, bound.name)
-            assert visits(table, greedy_run(flow, priced, limits, 200), bound.states) <= exact
+            assert visits(table, FlowWalk(flow, priced).run(200), bound.states) <= exact
             seen["bounds"] += 1
             seen["exact"] += min(bound.value(limits), floor(priced.value)) == exact
 

@@ -9,8 +9,8 @@ import pytest
 
 from fsm_agent.fsm.table import Counter, Line, Rung, Table, end, go, left, lines_of, on
 from fsm_agent.fsm.verify import examine, verify_table
-from fsm_agent.fsm.verify.repairs import repairs
-from fsm_agent.fsm.verify.time_limit import TimeLimit, endless
+from fsm_agent.fsm.verify.faults import repairs
+from fsm_agent.fsm.verify.reach import TimeLimit, endless
 from fsm_agent_states.table import TURN
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.verify import bounds, examine, search, verify_table
-from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
-from fsm_agent.fsm.verify.time_limit import TimeLimit
+from fsm_agent.fsm.verify.reach import TimeLimit, limit_names
 from tests.fsm.test_verify_random import random_table, some_limits
 from tests.helpers.tables import chain, courier, nested
 

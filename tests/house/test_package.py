@@ -31,7 +31,7 @@ STEPS = (
 )
 UNUSED = {f"fsm_agent.toolsets.{name}" for name in ("agent.ask", "code", "mcp.servers", "web")}
 UNUSED |= {"html.parser", "http.client", "urllib.request"}
-PROOFS = {"fsm_agent.fsm.verify.proof.induction", "fsm_agent_states.logic.shapes"}
+PROOFS = {"fsm_agent.fsm.verify.induction", "fsm_agent_states.logic.shapes"}
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_a_turn_loads_nothing_that_it_does_not_use_and_no_proof_but_that_it_ends
     turn = loaded[2]
     assert not packages(turn) & {*HEAVY, "mcp"} - {"transitions", "uvloop"}
     assert not turn & {*UNUSED, *PROOFS}
-    assert "fsm_agent.fsm.verify.proof.ranking" in turn
+    assert "fsm_agent.fsm.verify.proof" in turn
 
 
 def test_an_agent_loads_no_sdk_before_its_first_call(loaded: list[set[str]]) -> None:

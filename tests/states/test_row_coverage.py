@@ -24,8 +24,7 @@ from fsm_agent.composition.turn_wiring import STATES
 from fsm_agent.conversation.effects import CallModel, ModelRequest, Wait, Waited
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.fsm.journal import Exchange
-from fsm_agent.fsm.verify.reachability.goals import Aim, pair_goals
-from fsm_agent.fsm.verify.reachability.paths import Paths
+from fsm_agent.fsm.verify.cover import Aim, Paths, pair_goals
 from fsm_agent.support.threads import LOOP
 from fsm_agent.testing import (
     FakeClock,

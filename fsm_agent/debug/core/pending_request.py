@@ -29,7 +29,7 @@ from fsm_agent.fsm.journal import answered, plain
 from fsm_agent.fsm.nested import Nested
 from fsm_agent.fsm.runner import State
 from fsm_agent.fsm.table import Row, Table
-from fsm_agent.fsm.verify.reachability.small_scopes import all_limit_names
+from fsm_agent.fsm.verify.reach import all_limit_names
 from fsm_agent.request import answerable
 from fsm_agent.workflow import Workflow
 

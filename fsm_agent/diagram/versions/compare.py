@@ -7,17 +7,21 @@ it is told apart from one that changed itself. (Why: decision 76.)
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Literal, TypeVar
 
+from fsm_agent.diagram.model import diagram_of
+from fsm_agent.diagram.table_json import as_json
 from fsm_agent.diagram.versions.load import Version
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Guard, Row, Table
-from fsm_agent.fsm.verify import Bound, Report, bounds, examine, verify_table
-from fsm_agent.fsm.verify.reachability.small_scopes import all_limit_names
-from fsm_agent.fsm.verify.worst_case.polynomial import Polynomial
+from fsm_agent.fsm.verify import Bound, Report, bounds, check_certificate, examine, verify_table
+from fsm_agent.fsm.verify.certificate import certificate
+from fsm_agent.fsm.verify.polynomial import Polynomial
+from fsm_agent.fsm.verify.reach import all_limit_names
 
 Change = Literal["added", "removed", "changed", "kept"]
 T = TypeVar("T")
@@ -249,6 +253,7 @@ def _changes(kind: str, old: Mapping[str, str], new: Mapping[str, str]) -> Itera
 # How the proofs and the bounds of two versions differ: both are proved here, by the same checkers.
 
 
+CERTIFIED = "check_certificate.py accepts the certificate"
 KNOWN = "known: "
 """How a finding begins about which nothing is to be done."""
 
@@ -304,7 +309,8 @@ def proofs(old: Version, new: Version, limits: Mapping[str, int] | None = None) 
     before = verify_table(old.table, values[0], small=False)
     same = _proved_alike(old.table) == _proved_alike(new.table) and values[0] == values[1]
     after = before if same else verify_table(new.table, values[1], small=False)
-    findings = [_findings(report) for report in (before, after)]
+    findings = [_findings(before) | _certified(old.table, before)]
+    findings += findings if same else [_findings(after) | _certified(new.table, after)]
     checks = [
         (name, findings[0].get(name), findings[1].get(name))
         for name in dict.fromkeys([*findings[0], *findings[1]])
@@ -332,6 +338,19 @@ def _findings(report: Report) -> dict[str, tuple[str, ...]]:
         known = f"{KNOWN}{one.run or one.basis}" if one.verdict != "proved" else ""
         found[f"property: {one.says}"] = tuple(text for text in (one.finding or known,) if text)
     return found
+
+
+def _certified(table: Table, report: Report) -> dict[str, tuple[str, ...]]:
+    """What ``check_certificate.py`` says of the certificate of a table that is proved."""
+    if not report.ok:
+        return {}
+    form = json.loads(as_json(diagram_of(table)))
+    try:
+        made = certificate(table, report.limits, runs=False)
+        check_certificate.check(form, json.loads(json.dumps(made)))
+    except (ConfigError, check_certificate.Refused) as refusal:
+        return {CERTIFIED: (str(refusal),)}
+    return {CERTIFIED: ()}
 
 
 def _limits(version: Version, changes: Mapping[str, int]) -> Mapping[str, int] | None:

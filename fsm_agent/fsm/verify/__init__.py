@@ -12,20 +12,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fsm_agent.fsm.verify.proof import Fault
-from fsm_agent.fsm.verify.proof.examine import Proof, examine, prove
+from fsm_agent.fsm.verify.proof import Fault, Proof, examine, prove
 
 if TYPE_CHECKING:
-    from fsm_agent.fsm.verify.reachability.exact import Search, search
-    from fsm_agent.fsm.verify.report import Check, Figure, Report
-    from fsm_agent.fsm.verify.verdict import verify_table
-    from fsm_agent.fsm.verify.worst_case.formulas import Bound, bounds
+    from fsm_agent.fsm.verify.formulas import Bound, bounds
+    from fsm_agent.fsm.verify.reach import Search, search
+    from fsm_agent.fsm.verify.report import Check, Figure, Report, verify_table
 
 _HOMES = {
-    **dict.fromkeys(("Bound", "bounds"), "worst_case.formulas"),
-    **dict.fromkeys(("Check", "Figure", "Report"), "report"),
-    "verify_table": "verdict",
-    **dict.fromkeys(("Search", "search"), "reachability.exact"),
+    **dict.fromkeys(("Bound", "bounds"), "formulas"),
+    **dict.fromkeys(("Check", "Figure", "Report", "verify_table"), "report"),
+    **dict.fromkeys(("Search", "search"), "reach"),
 }
 
 __all__ = [

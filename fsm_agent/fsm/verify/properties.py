@@ -17,12 +17,9 @@ from typing import Literal
 from fsm_agent.errors import TableError
 from fsm_agent.fsm.properties import BROKEN, AtMostProperty, Holds, Property
 from fsm_agent.fsm.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
-from fsm_agent.fsm.verify.proof.examine import examine, prove
-from fsm_agent.fsm.verify.proof.graph import Edge, Graph, reach
-from fsm_agent.fsm.verify.proof.truth_tables import LineTruth, line_truths
-from fsm_agent.fsm.verify.reachability.cover import Script
-from fsm_agent.fsm.verify.reachability.paths import Paths
-from fsm_agent.fsm.verify.report import run_in_words
+from fsm_agent.fsm.verify.cover import Paths, Script
+from fsm_agent.fsm.verify.graph import Edge, Graph, LineTruth, line_truths, reach
+from fsm_agent.fsm.verify.proof import examine, prove
 
 MOST_NODES = 20_000
 """Nodes of a product; a second."""
@@ -93,7 +90,7 @@ def verdict_of(product: Product, claimed: Property) -> PropertyVerdict:
             f"{product.table.name}: the property {claimed.says!r} reads {len(claimed.atoms())} comparisons,"
             f" at most {MOST_ATOMS}; split it"
         )
-    if counter := _paying(product, claimed):
+    if counter := paying_counter(product, claimed):
         return PropertyVerdict(
             claimed, "proved", f"each of them spends {counter}, which nothing between gives back"
         )
@@ -144,6 +141,12 @@ def _refuted(
 ) -> PropertyVerdict:
     maxima = {name: found.limits[name] for name in limits if found.limits[name]}
     return PropertyVerdict(claimed, "refuted", f"by {run} of {found.reached} moves", found, maxima)
+
+
+def run_in_words(rows: Sequence[str], maxima: Mapping[str, int]) -> str:
+    """Return the rows of a run, and the maxima that it needs; empty without rows."""
+    under = ", ".join(f"{name} {most}" for name, most in maxima.items())
+    return " → ".join(rows) + (f", with {under}" if under else "")
 
 
 # The proof
@@ -233,7 +236,7 @@ def _only(wanted: Below) -> Callable[[Below], bool | None]:
     return lambda atom: True if atom == wanted else None
 
 
-def _paying(product: Product, claimed: Property) -> str:
+def paying_counter(product: Product, claimed: Property) -> str:
     """For "at most so many as a limit says": a counter that each of the moves spends below that limit, and
     that no move between two of them resets; empty when there is none.
 

@@ -3,8 +3,7 @@
 The invariant is found first: the least set of (place, value) pairs that holds the starts and is closed under
 every row with what is declared of the visit that reports its event. Each row is taken where its guard can be
 true, whatever the limits are, so the set is at least all that can happen. Then every demand is looked at in
-every pair where it is made.
-"""
+every pair where it is made."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from typing import Any
 
 from fsm_agent.fsm.properties import Promises, VisitChange, results
 from fsm_agent.fsm.table import Row, Table
+from fsm_agent.fsm.verify.graph import Edge, Graph
 from fsm_agent.fsm.verify.proof import Fault
-from fsm_agent.fsm.verify.proof.graph import Edge, Graph
 
 
 @dataclass(frozen=True, slots=True)

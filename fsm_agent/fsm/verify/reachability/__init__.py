@@ -1,2 +1,0 @@
-"""Which (state, counters) pairs turns reach, for given limits: exact search, runs that cover rows, a model
-for spin."""

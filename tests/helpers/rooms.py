@@ -1,4 +1,8 @@
-"""The picture of the rooms in ARCHITECTURE.md, made from the imports. ``python -m tests.helpers.rooms`` writes it anew."""
+"""What ARCHITECTURE.md shows of the rooms: the picture of their imports, and how large each folder may be.
+
+``python -m tests.helpers.rooms`` draws the picture again. ``python -m tests.helpers.rooms --budgets`` also sets the
+budgets to the sizes of now; do that only in a change that says why a folder has to grow.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,13 @@ from pathlib import Path
 
 import grimp
 
+from tests.helpers.sources import product, text
+
 PAGE = Path(__file__).parents[2] / "ARCHITECTURE.md"
+BUDGETS = re.compile(r"<!-- budgets -->\n(.*?)<!-- end of budgets -->\n", re.DOTALL)
+BUDGET = re.compile(r"^\| `([^`]+)` \| ([\d,]+) \| ([\d,]+) \|$", re.MULTILINE)
+STEP = 50
+"""Lines that a budget is rounded up to."""
 BLOCK = re.compile(r"```mermaid\n.*?```\n", re.DOTALL)
 STATES = "fsm_agent_states"
 Imports = Mapping[str, set[str]]
@@ -56,7 +66,32 @@ def picture() -> str:
     return "\n".join(["```mermaid", "flowchart TD", *(f"    {a} --> {b}" for a, b in arrows), "```", ""])
 
 
+def sizes() -> dict[str, tuple[int, int]]:
+    """Files and lines of Python in each folder of the product, without those of the folders in it."""
+    found = defaultdict[str, list[int]](list)
+    for path in product():
+        found[f"{path.parent.relative_to(PAGE.parent)}/"].append(len(text(path).splitlines()))
+    return {folder: (len(lines), sum(lines)) for folder, lines in sorted(found.items())}
+
+
+def budgets(page: str) -> dict[str, tuple[int, int]]:
+    """Files and lines that the page allows each folder."""
+    rows = BUDGET.findall("".join(BUDGETS.findall(page)))
+    return {folder: (int(files), int(lines.replace(",", ""))) for folder, files, lines in rows}
+
+
+def table_of_budgets() -> str:
+    rows = [
+        f"| `{folder}` | {files} | {-(-lines // STEP) * STEP:,} |"
+        for folder, (files, lines) in sizes().items()
+    ]
+    head = ["<!-- budgets -->", "| folder | files | lines |", "|---|---:|---:|"]
+    return "\n".join([*head, *rows, "<!-- end of budgets -->", ""])
+
+
 if __name__ == "__main__":
-    page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(BLOCK.sub(lambda _: picture(), page), encoding="utf-8")
+    page = BLOCK.sub(lambda _: picture(), PAGE.read_text(encoding="utf-8"))
+    if "--budgets" in sys.argv:
+        page = BUDGETS.sub(lambda _: table_of_budgets(), page)
+    PAGE.write_text(page, encoding="utf-8")
     sys.stdout.write(f"written: {PAGE}\n")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.rooms import BLOCK, imports_of_rooms, picture
+from tests.helpers.rooms import BLOCK, budgets, imports_of_rooms, picture, sizes
 from tests.helpers.sources import ROOT, product, text, tree
 from tests.helpers.suite import Run
 
@@ -181,6 +181,17 @@ def test_the_picture_is_that_of_the_imports_and_has_every_room() -> None:
     imports = imports_of_rooms()
     drawn = {"states" if name.startswith("states/") else name for name in rooms()}
     assert drawn == set(imports).union(*imports.values())
+
+
+def test_no_folder_outgrows_its_budget_by_more_than_a_tenth() -> None:
+    allowed, found = budgets(PAGE), sizes()
+    assert allowed.keys() == found.keys(), "run: python -m tests.helpers.rooms --budgets"
+    grown = {
+        folder: (found[folder], budget)
+        for folder, budget in allowed.items()
+        if any(size > 1.1 * most for size, most in zip(found[folder], budget, strict=True))
+    }
+    assert grown == {}
 
 
 FILES = ["tests/support/test_backoff.py", "tests/support/test_installation.py"]

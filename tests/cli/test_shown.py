@@ -22,7 +22,7 @@ from fsm_agent.conversation import result
 from fsm_agent.conversation.result import Figure, Flag, OptionalText, TurnResult
 from fsm_agent.runtime.events import CHANNELS, ToolStart
 from fsm_agent.toolsets.edit import Edits
-from fsm_agent.toolsets.seen import Seen
+from fsm_agent.toolsets.files import Seen
 from tests.helpers.answer_terminal import AnswerTerminal, answer_terminal
 from tests.helpers.markdown_documents import Document, document
 from tests.helpers.processes import ran

@@ -20,8 +20,7 @@ from fsm_agent.sessions.store.transfer.export import export_session
 from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.testing import FakeClock, FakeMemory, ScriptedModel, ScriptedServer, call, repeat, text, tools
 from fsm_agent.toolsets.mcp.config import ServerConfig
-from fsm_agent.toolsets.mcp.offer import offered
-from fsm_agent.toolsets.mcp.schema import Listed
+from fsm_agent.toolsets.mcp.offer import Listed, offered
 from tests.helpers.store_homes import left_unfinished
 
 ROOT = Path(__file__).parents[2]

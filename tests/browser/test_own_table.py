@@ -12,8 +12,9 @@ import pytest
 from examples.review_loop import TABLE, workflow
 from fsm_agent.debug import DebugSession
 from fsm_agent.debug.core.pending_request import played
+from tests.browser.acting import engine, more, press
 from tests.browser.conftest import Browser
-from tests.browser.test_page import NAMELESS, OVERLAPS, engine, looks_at
+from tests.browser.test_page import NAMELESS, OVERLAPS
 
 pytestmark = pytest.mark.slow
 
@@ -33,8 +34,7 @@ def test_a_review_is_stepped_looked_at_and_forked(browser: Browser, home: Path) 
     # run to the first objection, and see what was said
     page.locator("#arrow-Criticise-Revise .label").click()
     page.locator("#arrow-Criticise-Revise[aria-pressed=true]").wait_for()
-    page.keyboard.press("c")
-    engine(page, "paused.*Revise.*2 moves")
+    press(page, "c", runs="paused.*Revise.*2 moves")
     inspector = page.get_by_label("inspector")
     inspector.get_by_text("REVISE Which?").wait_for()
     assert "rounds left" in inspector.inner_text()
@@ -47,19 +47,13 @@ def test_a_review_is_stepped_looked_at_and_forked(browser: Browser, home: Path) 
     page.get_by_role("tab", name="Move").click()
     page.keyboard.press("i")
     page.locator(".reason", has_text="Ask done").wait_for()
-    page.keyboard.press("o")
-    engine(page, "paused.*Criticise.*3 moves")
-    page.keyboard.press("b")
-    looks_at(page, "2 of 3.*Revise")
-    page.keyboard.press("End")
-    page.keyboard.press("c")
-    engine(page, "ended")
+    press(page, "o", runs="paused.*Criticise.*3 moves")
+    press(page, "b", shows="2 of 3.*Revise")
+    press(page, "End", "c", runs="ended")
     page.get_by_label("how the turn ended").get_by_text("Completed: accepted").wait_for()
 
     # fork with another counter, and compare
-    page.keyboard.press("b")
-    page.keyboard.press("b")
-    looks_at(page, "2 of 4")
+    press(page, "b", "b", shows="2 of 4")
     page.get_by_role("tab", name="State").click()
     page.get_by_role("button", name="fork with other counters").click()
     page.get_by_role("dialog").get_by_label("rounds").fill("3")
@@ -92,18 +86,15 @@ def test_a_new_turn_an_export_and_its_import(browser: Browser, home: Path, tmp_p
     page.get_by_label("message", exact=True).fill("Say what a dog is.")
     page.get_by_role("dialog").get_by_role("button", name="Start").click()
     page.locator(".picker .asked", has_text="Say what a dog is.").first.wait_for()
-    page.keyboard.press("c")
-    engine(page, "ended")
+    press(page, "c", runs="ended")
     page.get_by_role("button", name="show the whole table").click()
     page.locator(".table-view [data-event='accepted'].taken").wait_for()
-    page.get_by_label("more", exact=True).click()
-    page.get_by_role("button", name="Export the run").click()
+    more(page, "Export the run")
     with page.expect_download() as download:
         page.get_by_role("button", name=re.compile("^save as")).click()
     download.value.save_as(tmp_path / "run.jsonl")
     page.get_by_role("button", name="close", exact=True).click()
-    page.get_by_label("more", exact=True).click()
-    page.get_by_role("button", name="Import a run").click()
+    more(page, "Import a run")
     page.get_by_label("exported file").set_input_files(tmp_path / "run.jsonl")
     page.get_by_role("dialog").get_by_role("button", name="Import").click()
     page.wait_for_function("() => document.querySelector('.ending')?.textContent.includes('accepted')")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from fsm_agent.debug import DebugSession
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 from tests.browser import scenes
+from tests.browser.acting import engine, fill, looks_at, more, press
 from tests.browser.conftest import Browser
 from tests.browser.scenes import cleaner, failed_turn, lengthened, long_turn, paced, provider, workshop_of
 from tests.debug.test_debug_remote import Elsewhere
@@ -24,14 +24,6 @@ pytestmark = pytest.mark.slow
 LONG = {"max_iterations": 100, "guardrail": {"hard_stop": False}}
 PLACES = 8
 """Where a long turn is looked at."""
-
-
-def engine(page: Any, words: str) -> None:
-    page.locator(".chip.engine", has_text=re.compile(words)).wait_for()
-
-
-def looks_at(page: Any, words: str) -> None:
-    page.locator(".chip.look", has_text=re.compile(words)).wait_for()
 
 
 def test_a_failed_turn_is_understood_and_cured_by_a_fork(
@@ -48,9 +40,7 @@ def test_a_failed_turn_is_understood_and_cured_by_a_fork(
     assert "token=" not in page.url
 
     # looking back: nothing runs, the engine stays where it is
-    page.keyboard.press("b")
-    page.keyboard.press("b")
-    looks_at(page, "6 of 8.*ClassifyError")
+    press(page, "b", "b", shows="6 of 8.*ClassifyError")
     engine(page, "ended")
     page.get_by_label("inspector").get_by_text("http 400").wait_for()
     page.locator(".effect.bad .said", has_text="maximum context length").wait_for()
@@ -61,9 +51,7 @@ def test_a_failed_turn_is_understood_and_cured_by_a_fork(
     page.locator("#arrow-CallLLM-ClassifyError[aria-pressed=true]").wait_for()
 
     # the result of the tool was too long: give a shorter one, and go on from before the call
-    page.keyboard.press("b")
-    page.keyboard.press("b")
-    looks_at(page, "4 of 8")
+    press(page, "b", "b", shows="4 of 8")
     page.get_by_role("button", name="fork with another result of read_log").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Result of a tool", exact=True).fill(scenes.TAIL)
@@ -72,19 +60,15 @@ def test_a_failed_turn_is_understood_and_cured_by_a_fork(
     assert page.locator("#arrow-CallLLM-ClassifyError").get_attribute("aria-pressed") == "true"
 
     # step, step into, on to the end: this time it answers
-    page.keyboard.press("n")
-    engine(page, "paused.*BuildMessages.*4 moves")
+    press(page, "n", runs="paused.*BuildMessages.*4 moves")
     page.keyboard.press("i")
     page.locator(".reason", has_text="CheckSignals done").wait_for()
-    page.keyboard.press("o")
-    engine(page, "paused.*CallLLM.*5 moves")
-    page.keyboard.press("c")
-    engine(page, "ended")
+    press(page, "o", runs="paused.*CallLLM.*5 moves")
+    press(page, "c", runs="ended")
     page.get_by_label("how the turn ended").get_by_text(scenes.ANSWER).wait_for()
 
     # both runs side by side
-    page.get_by_label("more", exact=True).click()
-    page.get_by_role("button", name="Compare with …").click()
+    more(page, "Compare with …")
     page.get_by_role("dialog").get_by_role("button", name=re.compile("failed")).click()
     page.get_by_text(
         "3 moves in common before the fork · first other answer in move 4 · first other move is 6"
@@ -97,23 +81,20 @@ def test_a_failed_turn_is_understood_and_cured_by_a_fork(
     page.get_by_label("two runs compared").wait_for(state="detached")
 
     # a test of it, which is green, and the run as a file
-    page.get_by_label("more", exact=True).click()
-    page.get_by_role("button", name="Make a pytest").click()
+    more(page, "Make a pytest")
     made = page.get_by_label("A test of this turn").last
     made.get_by_text("def test_turn").wait_for()
     (tmp_path / "test_made.py").write_text(page.locator("pre.tall").inner_text())
     played = ran("-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "test_made.py"))
     assert played.returncode == 0, played.stdout
     page.get_by_role("button", name="close", exact=True).click()
-    page.get_by_label("more", exact=True).click()
-    page.get_by_role("button", name="Export the run").click()
+    more(page, "Export the run")
     with page.expect_download() as download:
         page.get_by_role("button", name=re.compile("^save as")).click()
     exported = tmp_path / "run.jsonl"
     download.value.save_as(exported)
     page.get_by_role("button", name="close", exact=True).click()
-    page.get_by_label("more", exact=True).click()
-    page.get_by_role("button", name="Import a run").click()
+    more(page, "Import a run")
     page.get_by_label("exported file").set_input_files(exported)
     page.get_by_role("dialog").get_by_role("button", name="Import").click()
     page.get_by_label("how the turn ended").get_by_text(scenes.ANSWER).wait_for()
@@ -125,22 +106,17 @@ def test_conditions_hits_and_notes(browser: Browser, home: Path) -> None:
     page.get_by_role("tab", name="Breaks").click()
     page.get_by_label("what to stop at").select_option("ExecuteTools")
     page.get_by_role("button", name="add the breakpoint").click()
-    page.get_by_label("condition of ExecuteTools").fill("iterations >= 2")
-    page.get_by_label("condition of ExecuteTools").press("Tab")
-    page.get_by_label("hits of ExecuteTools").fill("2")
-    page.get_by_label("hits of ExecuteTools").press("Tab")
+    fill(page, "condition of ExecuteTools", "iterations >= 2")
+    fill(page, "hits of ExecuteTools", "2")
     page.get_by_label("kind of breakpoint").select_option("event")
     page.get_by_label("what to stop at").select_option("tools")
     page.get_by_role("button", name="add the breakpoint").click()
-    page.get_by_label("logpoint of tools").fill("round {iterations} at {seq}")
-    page.get_by_label("logpoint of tools").press("Tab")
+    fill(page, "logpoint of tools", "round {iterations} at {seq}")
     page.locator(".tabs").click(position={"x": 2, "y": 2})
-    page.keyboard.press("c")
-    engine(page, "paused.*ExecuteTools.*9 moves")
+    press(page, "c", runs="paused.*ExecuteTools.*9 moves")
     logs = page.locator(".logs").inner_text().split("\n")
     assert logs == ["3 round 1 at 3", "6 round 2 at 6", "9 round 3 at 9"]
-    page.get_by_label("condition of ExecuteTools").fill("nonsense >= 2")
-    page.get_by_label("condition of ExecuteTools").press("Tab")
+    fill(page, "condition of ExecuteTools", "nonsense >= 2")
     page.get_by_role("alert").filter(has_text="unknown name").wait_for()
 
 
@@ -232,8 +208,7 @@ def test_long_turns_are_scrubbed_by_windows(
         page.wait_for_function("() => document.querySelector('.move-row.looked .state-name') !== null")
         times.append(page.evaluate("performance.now()") - before)
     page.mouse.up()
-    page.keyboard.press("Home")
-    looks_at(page, f"0 of {moves}")
+    press(page, "Home", shows=f"0 of {moves}")
     page.get_by_role("listbox", name="list of moves").get_by_text("the turn begins").wait_for()
     shown = "[window.fsmAgent.moves().loaded, document.querySelectorAll('.move-row').length]"
     loaded, rows = page.evaluate(f"() => {shown}")
@@ -326,18 +301,13 @@ def test_search_the_map_by_keyboard_and_run_to_here(browser: Browser, home: Path
     page.locator("#state-CallLLM").focus()
     page.keyboard.press("Enter")
     page.locator("#state-CallLLM[aria-pressed=true]").wait_for()
-    page.keyboard.press("c")
-    engine(page, "paused.*CallLLM.*5 moves")
+    press(page, "c", runs="paused.*CallLLM.*5 moves")
     page.locator(".reason", has_text="breakpoint: state CallLLM").wait_for()
     page.keyboard.press("/")
     page.keyboard.type("duplicate key")
-    page.keyboard.press("Enter")
-    looks_at(page, "4 of 5")
-    page.keyboard.press("Escape")
-    page.keyboard.press("Home")
-    looks_at(page, "0 of 5")
-    page.keyboard.press("]")
-    looks_at(page, "2 of 5")
+    press(page, "Enter", shows="4 of 5")
+    press(page, "Escape", "Home", shows="0 of 5")
+    press(page, "]", shows="2 of 5")
     page.get_by_role("button", name="show the whole table").click()
     page.locator(".table-view [data-event='built'].taken").wait_for()
     page.get_by_role("button", name="dark colours").click()
@@ -348,14 +318,12 @@ def test_a_turn_that_was_left_is_resumed(browser: Browser, home: Path) -> None:
     workshop = workshop_of(home, repeat(cleaner))
     debugger = workshop.start("Remove the duplicate")
     page = browser.open(browser.serve(workshop, debugger.id).url)
-    page.keyboard.press("o")
-    engine(page, "paused.*CallLLM")
+    press(page, "o", runs="paused.*CallLLM")
     debugger.close()
     engine(page, "stopped")
     page.get_by_role("button", name="resume the turn").click()
     engine(page, "paused.*CallLLM.*2 moves")
-    page.keyboard.press("x")
-    engine(page, "ended")
+    press(page, "x", runs="ended")
     page.get_by_label("how the turn ended").get_by_text("Interrupted").wait_for()
 
 
@@ -377,8 +345,7 @@ def test_a_screen_reader_hears_where_it_stands_and_not_every_move(browser: Brows
     page.wait_for_function(
         "() => window.spoken.at(-1)?.startsWith('engine paused in BuildMessages after 1 move')"
     )
-    page.keyboard.press("c")
-    engine(page, "ended")
+    press(page, "c", runs="ended")
     page.wait_for_function("() => window.spoken.at(-1)?.startsWith('engine ended after')")
     page.keyboard.press("b")
     page.wait_for_function("() => window.spoken.at(-1)?.includes('You look at')")
@@ -403,8 +370,7 @@ def test_the_keyboard_reaches_everything_in_few_steps(browser: Browser, home: Pa
     assert reached[-1] == "list of moves"
     assert len(reached) < 30
     page.locator("#state-Prepare").focus()
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("Enter")
+    press(page, "ArrowRight", "Enter")
     page.locator("#state-BuildMessages[aria-pressed=true]").wait_for()
     page.get_by_label("more", exact=True).click()
     page.get_by_role("button", name="Compare with …").wait_for()
@@ -420,11 +386,9 @@ def test_the_keyboard_reaches_everything_in_few_steps(browser: Browser, home: Pa
 def test_nothing_moves_for_those_who_want_it_so(browser: Browser, home: Path) -> None:
     workshop = workshop_of(home, paced(40, 0.1), settings=LONG)
     page = browser.open(browser.serve(workshop, workshop.start("go").id).url, still=True)
-    page.keyboard.press("c")
-    engine(page, "running")
+    press(page, "c", runs="running")
     assert page.evaluate("document.getAnimations().length") == 0
-    page.keyboard.press("x")
-    engine(page, "ended")
+    press(page, "x", runs="ended")
 
 
 def test_a_question_at_a_terminal_elsewhere_is_answered_on_the_page(browser: Browser, home: Path) -> None:

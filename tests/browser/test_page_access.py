@@ -10,10 +10,10 @@ import pytest
 
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import repeat
+from tests.browser.acting import engine, looks_at, press
 from tests.browser.axe import violations
 from tests.browser.conftest import Browser
 from tests.browser.scenes import cleaner, failed_turn, lengthened, long_turn, provider, workshop_of
-from tests.browser.test_page import engine, looks_at
 
 pytestmark = pytest.mark.slow
 WIDTHS = [(1280, 800, False), (1280, 800, True), (390, 844, False), (390, 844, True)]
@@ -41,9 +41,7 @@ def test_axe_finds_nothing_in_any_view(
     page = browser.open(server.url, width, height, dark)
     views = Views(page, width)
     views.look("as it opens")
-    page.keyboard.press("b")
-    page.keyboard.press("b")
-    looks_at(page, "6 of 8")
+    press(page, "b", "b", shows="6 of 8")
     page.locator(".whatif .ladder").wait_for()
     views.look("a move")
     for name in ("State", "Messages", "Wire", "Breaks"):
@@ -72,8 +70,7 @@ def test_axe_finds_nothing_in_any_view(
     page.locator(".picker summary").click()
     page.locator(".picker li").first.wait_for()
     views.look("turns")
-    page.keyboard.press("Escape")
-    page.keyboard.press("f")
+    press(page, "Escape", "f")
     for kind in ("counters", "messages", "user_message"):
         page.get_by_label("add a change").select_option(kind)
     page.get_by_role("dialog").get_by_label("iterations", exact=True).wait_for()

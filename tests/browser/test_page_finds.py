@@ -11,9 +11,9 @@ import pytest
 
 from fsm_agent.debug import DebugSession
 from fsm_agent.testing import repeat, text
+from tests.browser.acting import engine, looks_at, press
 from tests.browser.conftest import Browser
 from tests.browser.scenes import agent_of, failed_turn, long_turn, paced, provider, workshop_of
-from tests.browser.test_page import engine, looks_at
 from tests.debug.test_debug_data import dead
 
 pytestmark = pytest.mark.slow
@@ -24,14 +24,12 @@ def test_a_link_leads_to_a_move_and_is_there_after_a_reload(browser: Browser, ho
     page = browser.open(f"{server.url}&at=3")
     looks_at(page, "3 of 8")
     assert page.url.endswith("#at=3")
-    page.keyboard.press("m")
-    looks_at(page, "4 of 8")
+    press(page, "m", shows="4 of 8")
     page.reload()
     looks_at(page, "4 of 8")
     page.evaluate("() => { location.hash = '#at=2'; }")
     looks_at(page, "2 of 8")
-    page.keyboard.press("End")
-    looks_at(page, "8 of 8")
+    press(page, "End", shows="8 of 8")
     assert "#" not in page.url
     page.goto(f"{server.address}?turn=s-nothing")
     page.get_by_role("heading", name="There is no such turn").wait_for()
@@ -103,8 +101,7 @@ def test_a_condition_on_a_tool_is_completed_checked_and_met(browser: Browser, ho
     field.press("Enter")
     page.get_by_role("alert").wait_for(state="detached")
     page.locator(".tabs").click(position={"x": 2, "y": 2})
-    page.keyboard.press("c")
-    engine(page, "paused.*BuildMessages.*7 moves")
+    press(page, "c", runs="paused.*BuildMessages.*7 moves")
     page.locator(".reason", has_text="breakpoint: move any").wait_for()
     page.locator(".spent", has_text=re.compile("2 requests · [0-9]+ tokens")).wait_for()
 
@@ -161,8 +158,7 @@ def test_a_process_that_died_has_a_red_card(browser: Browser, home: Path) -> Non
     card.get_by_role("button", name="resume the turn").click()
     engine(page, "paused.*ExecuteTools")
     card.wait_for(state="detached")
-    page.keyboard.press("c")
-    engine(page, "ended")
+    press(page, "c", runs="ended")
 
 
 def test_without_the_program_nothing_can_be_pressed(browser: Browser, home: Path) -> None:

@@ -16,6 +16,7 @@ from fsm_agent.errors import TurnSuspended
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.support.redaction import mask_json
 from fsm_agent.testing import call, repeat, text, tools
+from tests.browser.acting import press
 from tests.browser.conftest import Browser
 from tests.browser.scenes import agent_of, apart, cleaner, failed_turn, workshop_of
 from tests.helpers.questions import ARGUMENTS, rebuilt, with_lists_as_objects
@@ -113,8 +114,7 @@ def test_a_click_that_was_meant_for_the_question_before_answers_nothing(browser:
     page.locator(".call-text", has_text="second").wait_for()
     assert presses(page, "allow once") is True
     page.get_by_text("Not taken: this has only just appeared here").wait_for()
-    page.keyboard.press("Enter")
-    page.keyboard.press("Space")
+    press(page, "Enter", "Space")
     page.wait_for_timeout(1_500)
     assert page.locator(".call-text", has_text="second").is_visible()
     page.locator(CARD).get_by_role("button", name="deny").click()

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsm_agent.conversation.assumed_usage import assumed_usage
 from fsm_agent.conversation.effects import Cancelled, Failure, ModelRequest
 from fsm_agent.conversation.messages import NO_USAGE, ModelReply, ToolCall, Usage
-from fsm_agent.conversation.thinking_filter import ThinkScrubber
+from fsm_agent.conversation.thinking import ThinkScrubber
+from fsm_agent.conversation.token_meter import assumed_usage
 from fsm_agent.support.texts import split_reasoning, with_memory_block
 from fsm_agent.testing import call, text, tools
 from tests.helpers.harness import play

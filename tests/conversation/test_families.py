@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 from fsm_agent import Agent
 from fsm_agent.conversation.effects import ApiMode, Runtime
-from fsm_agent.conversation.families import (
+from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.thinking import (
     FAMILIES,
     GEMINI_STAND_IN,
     ReasoningFamily,
     issuer_of,
     runtime_family,
 )
-from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent.conversation.wire.form import dump
 from fsm_agent.fsm.codec import restored

@@ -20,8 +20,15 @@ from pydantic import BaseModel, Field, TypeAdapter
 from fsm_agent.conversation.effects import ApiMode, OutputSpec, Runtime, ToolSpec
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
-from fsm_agent.conversation.wire.answers import TAKEN, NotStrictError, mode_of, strict
-from fsm_agent.conversation.wire.efforts import levels_of, nearest, reasons
+from fsm_agent.conversation.wire.options import (
+    TAKEN,
+    NotStrictError,
+    levels_of,
+    mode_of,
+    nearest,
+    reasons,
+    strict,
+)
 from fsm_agent.conversation.wire.responses import NO_TEXT
 from fsm_agent.output import OutputType
 from fsm_agent.settings.model import EFFORTS

@@ -14,9 +14,8 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.errors import StuckTurn, TableError, UndeclaredEvent
-from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.machine import Machine, TurnLike
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
-from fsm_agent.fsm.turn_protocol import TurnLike
 from fsm_agent.fsm.verify import verify_table
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.events import ToolProgress, Transition
@@ -24,7 +23,7 @@ from fsm_agent.runtime.stream_accumulator import StreamAccumulator
 from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import call, text, tools
-from fsm_agent.testing.counting import CountingTurn
+from fsm_agent.testing.scripts import CountingTurn
 from fsm_agent_states.table import TURN
 from tests.helpers.mutants import changed, without
 from tests.helpers.store_homes import process

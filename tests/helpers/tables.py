@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
-from fsm_agent.testing.counting import CountingTurn as Counting
+from fsm_agent.testing.scripts import CountingTurn as Counting
 from fsm_agent_states.table import TURN
 
 __all__ = ["DEFAULTS", "UNCOUNTED", "Counting", "chain", "courier", "nested"]

@@ -33,7 +33,7 @@ UNUSED = {
     f"fsm_agent.toolsets.{name}" for name in ("agent.ask", "agent.lookback", "code", "mcp.servers", "web")
 }
 UNUSED |= {"html.parser", "http.client", "urllib.request"}
-PROOFS = {"fsm_agent.fsm.promises", "fsm_agent.fsm.verify.proof.induction", "fsm_agent_states.logic.shapes"}
+PROOFS = {"fsm_agent.fsm.verify.proof.induction", "fsm_agent_states.logic.shapes"}
 
 
 @pytest.fixture(scope="module")

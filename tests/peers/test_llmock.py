@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, TurnResult, tool
-from fsm_agent.conversation.history_rules import sendable, violations
+from fsm_agent.conversation.history import sendable, violations
 from fsm_agent.conversation.messages import Message
 from fsm_agent.fsm.runner import Step
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import FakeClock
-from fsm_agent.testing.wirerows import chat_rows
+from fsm_agent.testing.wires import chat_rows
 from tests.helpers.harness import SHOWN, TOOLS, Heard, assert_legal_path
 from tests.peers.environment import PeerUnavailable
 from tests.peers.llmock import VERSION, LLMock

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fsm_agent.runtime.deadline import Finish, wait_with_deadline
-from fsm_agent.runtime.stream import EVERYWHERE, TURN, Stream, running
+from fsm_agent.runtime.events import EVERYWHERE, TURN, Stream, running
 
 
 class Resumed:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.history import violations
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import (
@@ -28,7 +28,7 @@ from fsm_agent.testing import (
     text,
     tools,
 )
-from fsm_agent.testing.wirerows import chat_rows
+from fsm_agent.testing.wires import chat_rows
 from tests.helpers.harness import TOOLS, break_off, play, table, talk
 from tests.scenarios.test_modes import MODELS
 

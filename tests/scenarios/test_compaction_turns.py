@@ -32,7 +32,7 @@ from fsm_agent.testing import (
     text,
     tools,
 )
-from fsm_agent.testing.http import Received
+from fsm_agent.testing.server import Received
 from tests.helpers.harness import PARAGRAPH, TOOLS, Heard, Played, play, table, talk
 from tests.helpers.wire_rules import anthropic_violations, responses_faults
 

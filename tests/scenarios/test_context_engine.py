@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from fsm_agent import Agent
 from fsm_agent.conversation.compaction import BuiltInEngine, ContextEngine, LongContext, summary_row
-from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.history import violations
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import FakeClock, ScriptedModel, overflow, repeat, status, text
-from fsm_agent.testing.wirerows import chat_rows
+from fsm_agent.testing.wires import chat_rows
 from tests.crash.compacting import SESSION, agent_of
 from tests.helpers.harness import Played, play, table, talk
 

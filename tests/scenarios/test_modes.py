@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import TurnResult
-from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.history import violations
 from fsm_agent.testing import (
     ScriptedServer,
     blank,
@@ -31,7 +31,7 @@ from fsm_agent.testing import (
     text,
     tools,
 )
-from fsm_agent.testing.wirerows import chat_rows, rows_key
+from fsm_agent.testing.wires import chat_rows, rows_key
 from tests.helpers.harness import Interrupt, Played, Refreshable, play, reads, table, talk
 
 MODELS = {

@@ -39,9 +39,9 @@ from fsm_agent.testing import (
     status,
     text,
 )
-from fsm_agent.testing.agent_machine import AgentMachine, World
+from fsm_agent.testing.invariants import Visit, a_request_is_paid_for, recovery_is_performed
+from fsm_agent.testing.machine import AgentMachine, World
 from fsm_agent.testing.strategies import answers_for
-from fsm_agent.testing.visits import Visit, a_request_is_paid_for, recovery_is_performed
 from fsm_agent_states.table import TURN
 from tests.helpers.harness import SHOWN, assert_legal_path, assert_possible_pairs, talk
 from tests.helpers.shape_watch import ShapeWatch

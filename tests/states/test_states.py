@@ -13,7 +13,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from fsm_agent.composition.turn_wiring import STATES
-from fsm_agent.conversation.exit_reason import ExitReason, Outcome
+from fsm_agent.conversation.result import ExitReason, Outcome
 from fsm_agent.fsm.codec import fields_of, parts_of
 from fsm_agent.fsm.runner import CRASHED
 from fsm_agent_states import build_messages, classify_error
@@ -91,7 +91,7 @@ PARTS = {part: {one.name for one in dataclasses.fields(kind)} for part, kind in 
 ITS_OWN = {field.name for field in dataclasses.fields(TurnState)} - set(PARTS)
 TURNS = {"turn", "state"}
 """What a turn is called."""
-ENGINES = {name: {"state", "seq"} for name in ("fsm.machine", "fsm.standing")}
+ENGINES = {name: {"state", "seq"} for name in ("fsm.machine", "fsm.runner")}
 """Fields that every turn of every table has, and who writes them: by a row, or as they were before a bug."""
 
 

@@ -196,7 +196,7 @@ def test_settings_switch_it_on_an_argument_decides(tmp_path: Path, monkeypatch: 
     with pytest.raises(ConfigError, match=r"telemetry has the wrong type"):
         tracing(telemetry="yes")
     # without the extra it is one clear line
-    monkeypatch.setitem(sys.modules, "fsm_agent.telemetry.tracing", None)
+    monkeypatch.setitem(sys.modules, "fsm_agent.telemetry.turn_spans", None)
     with pytest.raises(ConfigError, match=r"telemetry needs OpenTelemetry .*\[otel\]"):
         Agent("offline:demo", home=tmp_path / "2", telemetry=True)
 
@@ -343,8 +343,7 @@ def test_a_worker_exports_its_turns_which_are_linked_to_where_they_were_queued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("temporalio")
-    from fsm_agent.dispatch.in_process import InProcess
-    from fsm_agent.dispatch.submit import submit
+    from fsm_agent.dispatch.dispatcher import InProcess, submit
     from tests.dispatch.crew import WorkerProcess
 
     home = tmp_path / "home"

@@ -43,7 +43,7 @@ from fsm_agent.testing import (
     tools,
 )
 from fsm_agent.testing.invariants import INVARIANTS
-from fsm_agent.testing.kinds import KINDS
+from fsm_agent.testing.strategies import KINDS
 from tests.helpers.page_blocks import PageBlocks
 from tests.helpers.ports import Seen
 from tests.helpers.waiting import PATIENCE, until

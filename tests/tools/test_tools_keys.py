@@ -17,8 +17,8 @@ from fsm_agent import Agent
 from fsm_agent.conversation.effects import RunTool, ToolOutcome
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.clock import SystemClock
+from fsm_agent.support.threads import Workers
 from fsm_agent.support.untrusted import wrapped
-from fsm_agent.support.workers import Workers
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 from fsm_agent.tools import Tool, ToolFailure, ToolRunner, tool
 from fsm_agent.toolsets import toolset

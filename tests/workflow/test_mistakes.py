@@ -16,12 +16,11 @@ import pytest
 from examples import order
 from fsm_agent import BaseTurn, Workflow
 from fsm_agent.errors import ConfigError, UndeclaredEvent
-from fsm_agent.fsm.exchange_form import kept_reply, kept_request
-from fsm_agent.fsm.journal import UNKNOWN
+from fsm_agent.fsm.journal import UNKNOWN, kept_reply, kept_request
 from fsm_agent.fsm.properties import Property, Watch, at_most, enters, eventually, exits, never
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 from fsm_agent.request import Effect, Request
-from fsm_agent.sessions.store.journal.recording import Recorded, Recording
+from fsm_agent.sessions.store.journal.log import Recorded, Recording
 from fsm_agent.testing import text
 from fsm_agent_states.table import TURN
 from tests.helpers.store_homes import agent

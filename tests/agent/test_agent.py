@@ -310,9 +310,7 @@ def test_the_first_program_of_the_readme_sends_its_prompt_and_its_tool_and_nothi
 
 @pytest.mark.parametrize(("form", "provider"), FORMS)
 @pytest.mark.behaviour("PROMPT-21")
-def test_without_built_in_tools_the_prompt_is_the_one_given_on_every_wire(
-    form: str, provider: str, place: Path
-) -> None:
+def test_without_built_in_tools_the_prompt_is_the_one_given(form: str, provider: str, place: Path) -> None:
     with ScriptedServer(repeat(text("hi"))) as server:
         for prompt in ("You are a bank clerk.", "", None):
             with Agent(

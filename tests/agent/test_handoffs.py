@@ -284,10 +284,7 @@ def test_what_cannot_be_a_handoff_is_one_line(handoffs: Any, line: str) -> None:
     assert line in str(refused.value)
 
 
-def test_the_page_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FSM_AGENT_HOME", str(tmp_path))
+def test_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
     space: dict[str, Any] = {"__name__": "docs_agents"}
     for block in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):

@@ -94,7 +94,7 @@ def check(history: list[Message], shorter: list[Message]) -> None:
 
 @pytest.mark.behaviour("COMP-19", "COMP-18e", "COMP-31")
 @given(histories())
-def test_whatever_goes_the_rest_is_valid_and_the_newest_request_stays_word_for_word(
+def test_whatever_goes_the_rest_is_valid_and_the_newest_request_stays_whole(
     history: list[Message],
 ) -> None:
     check(history, compacted(history))
@@ -126,9 +126,7 @@ USUAL = Protection(front=3, tail_rows=8, tail_chars=4_000, unpruned=8, soft_fact
 
 
 @given(histories(), st.integers(0, 12_000))
-def test_a_compaction_that_is_insisted_on_fits_into_its_room_and_is_valid(
-    history: list[Message], spare: int
-) -> None:
+def test_a_compaction_that_is_insisted_on_fits_and_is_valid(history: list[Message], spare: int) -> None:
     request = [row for row in history if row.role == "user"][-1]
     room = 2_000 + size_of([request]) + spare
     plan = insisted(history, USUAL, 6_000, room)

@@ -253,9 +253,7 @@ def test_none_of_it_goes_to_any_other_family_in_mid_turn(name: str) -> None:
         (Runtime("scripted", "m"), "scripted:"),
     ],
 )
-def test_an_issuer_is_a_provider_an_address_and_where_it_matters_a_model(
-    runtime: Runtime, issuer: str
-) -> None:
+def test_an_issuer_is_a_provider_an_address_and_sometimes_a_model(runtime: Runtime, issuer: str) -> None:
     assert issuer_of(runtime) == issuer
 
 

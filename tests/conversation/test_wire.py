@@ -95,9 +95,7 @@ def test_a_replaced_history_is_read_anew() -> None:
 
 
 @given(HISTORIES, st.data())
-def test_a_wire_that_is_told_what_replaced_a_history_writes_that(
-    history: list[Message], data: st.DataObject
-) -> None:
+def test_a_wire_told_what_replaced_a_history_writes_that(history: list[Message], data: st.DataObject) -> None:
     wire = WireCopy()
     written(wire, history)
     changed = data.draw(st.lists(st.sampled_from(range(len(history)))) if history else st.just([]))

@@ -53,7 +53,7 @@ def test_importing_the_package_loads_little_and_naming_an_agent_no_client(loaded
     assert not packages(named) & HEAVY - {"transitions"}
 
 
-def test_a_turn_loads_nothing_that_it_does_not_use_and_no_proof_but_that_it_ends(
+def test_a_turn_loads_nothing_that_it_does_not_use_and_one_proof_that_it_ends(
     loaded: list[set[str]],
 ) -> None:
     turn = loaded[2]
@@ -138,9 +138,7 @@ def test_the_wheel_has_no_name_that_a_user_could_have(wheel: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["module", "package"])
 @pytest.mark.parametrize("installed", ["editable", "wheel"])
-def test_a_program_with_modules_of_these_names_runs(
-    tmp_path: Path, wheel: Path, installed: str, kind: str
-) -> None:
+def test_a_program_with_such_modules_runs(tmp_path: Path, wheel: Path, installed: str, kind: str) -> None:
     """As a program, as a module, and under pytest."""
     path = {"editable": [], "wheel": [str(wheel)]}[installed]
     env = environment(PYTHONPATH=os.pathsep.join(path))

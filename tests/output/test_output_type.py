@@ -237,7 +237,8 @@ def test_reading_costs_a_few_times_the_length() -> None:
     assert sum(read) < 7 * 250_000
 
 
-LEAVES: list[tuple[Any, st.SearchStrategy[Any]]] = [
+Kind = tuple[Any, st.SearchStrategy[Any]]
+LEAVES: list[Kind] = [
     (int, st.integers(-(2**60), 2**60)),
     (str, st.text()),
     (bool, st.booleans()),
@@ -246,7 +247,7 @@ LEAVES: list[tuple[Any, st.SearchStrategy[Any]]] = [
 ]
 
 
-def grown(kind: tuple[Any, st.SearchStrategy[Any]]) -> st.SearchStrategy[tuple[Any, st.SearchStrategy[Any]]]:
+def grown(kind: Kind) -> st.SearchStrategy[Kind]:
     inner, values = kind
     return st.sampled_from(
         [
@@ -262,9 +263,7 @@ KINDS = st.recursive(st.sampled_from(LEAVES), lambda kinds: kinds.flatmap(grown)
 
 
 @given(KINDS, st.data())
-def test_each_value_of_a_type_is_accepted(
-    kind: tuple[Any, st.SearchStrategy[Any]], data: st.DataObject
-) -> None:
+def test_each_value_of_a_type_is_accepted(kind: Kind, data: st.DataObject) -> None:
     wanted, values = kind
     value = data.draw(values)
     output = OutputType[Any](wanted)
@@ -284,7 +283,7 @@ JSON = st.recursive(
 
 
 @given(KINDS, JSON.map(json.dumps) | st.text())
-def test_no_reply_is_more_than_refused(kind: tuple[Any, st.SearchStrategy[Any]], text: str) -> None:
+def test_no_reply_is_more_than_refused(kind: Kind, text: str) -> None:
     wanted, _ = kind
     try:
         value = OutputType[Any](wanted).read(text).value

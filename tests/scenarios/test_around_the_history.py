@@ -139,9 +139,7 @@ def test_what_is_no_row_before_a_conversation_is_refused_in_one_line(rows: Any, 
 
 @pytest.mark.behaviour("BUILD-10")
 @pytest.mark.parametrize("mode", MODELS)
-def test_ephemeral_words_stand_behind_the_prompt_and_are_gone_with_the_turn(
-    mode: str, tmp_path: Path
-) -> None:
+def test_ephemeral_words_stand_behind_the_prompt_and_go_with_the_turn(mode: str, tmp_path: Path) -> None:
     settings = {"prompt": {"ephemeral": "AGENT-WORDS"}, "store": {"trajectories": True}}
     with table(ROUND, model=MODELS[mode], settings=settings, home=tmp_path) as (agent, server, _, _):
         result = agent.run_conversation("go", ephemeral_prompt=" TURN-WORDS ")

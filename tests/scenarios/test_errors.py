@@ -340,7 +340,7 @@ def test_each_failed_attempt_is_told_once_with_its_number_class_and_address() ->
 
 
 @pytest.mark.behaviour("ERR-09b")
-def test_every_attempt_is_a_record_and_an_event_with_the_same_fields(
+def test_every_attempt_is_a_record_and_an_event_of_the_same_fields(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", "fsm_agent.composition.model_caller")

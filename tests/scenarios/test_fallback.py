@@ -301,9 +301,7 @@ def test_every_key_of_every_fallback_is_tried_until_one_is_good(code: int, keys:
     (402, ["rekey", "fallback"]),
     (429, ["one retry", "rekey", "fallback"]),
 ])  # fmt: skip
-def test_keys_that_are_ready_again_at_once_do_not_keep_the_turn_from_its_fallback(
-    code: int, rungs: list[str]
-) -> None:
+def test_keys_ready_again_at_once_do_not_keep_a_turn_from_its_fallback(code: int, rungs: list[str]) -> None:
     """A ``Retry-After`` of nothing makes a rested key ready again, so there always is another one."""
 
     def answer(request: Received) -> Reply:

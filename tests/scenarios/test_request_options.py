@@ -26,19 +26,18 @@ KIMI = "moonshot:kimi-k2", "anthropic_messages"
 """Speaks the wire of Claude, and takes a temperature."""
 
 
+Model, Body = tuple[str, str], dict[str, Any]
 NOWHERE = "http://127.0.0.1:9/v1"
 ROUND = tools(call("echo", {"text": "a"})), text("done")
 
 
-def asking(model: tuple[str, str], url: str, request: Any, **options: Any) -> Agent:
+def asking(model: Model, url: str, request: Any, **options: Any) -> Agent:
     given = {"tools": [echo], "toolsets": [], "settings": {}, **options}
     given["settings"] = {"request": request, **given["settings"]}
     return Agent(model[0], api_mode=model[1], base_url=url, api_key="k", **given)
 
 
-def asked(
-    model: tuple[str, str], request: Any, *script: Any, tools: Any = (echo,), **settings: Any
-) -> list[dict[str, Any]]:
+def asked(model: Model, request: Any, *script: Any, tools: Any = (echo,), **settings: Any) -> list[Body]:
     """The bodies of a turn's requests."""
     with ScriptedServer(script or [text("done")]) as server:
         with asking(model, server.url, request, tools=tools, settings=settings) as agent:
@@ -68,7 +67,7 @@ def asked(
         (KIMI, {"top_p": 0.5}, {"top_p": 0.5}),
     ],
 )
-def test_each_request_of_a_turn_asks_for_it(model: tuple[str, str], request_: Any, written: Any) -> None:
+def test_each_request_of_a_turn_asks_for_it(model: Model, request_: Any, written: Any) -> None:
     bodies = asked(model, request_, *ROUND)
     assert len(bodies) == 2
     for body in bodies:
@@ -86,9 +85,7 @@ def test_each_request_of_a_turn_asks_for_it(model: tuple[str, str], request_: An
         (CLAUDE, "echo", {"type": "tool", "name": "echo"}),
     ],
 )
-def test_a_choice_that_is_forced_holds_until_a_tool_has_run(
-    model: tuple[str, str], choice: str, written: Any
-) -> None:
+def test_a_choice_that_is_forced_holds_until_a_tool_has_run(model: Model, choice: str, written: Any) -> None:
     first, second = asked(model, {"tool_choice": choice}, *ROUND)
     assert first["tool_choice"] == written
     assert "tool_choice" not in second
@@ -130,9 +127,7 @@ def test_claude_is_not_asked_to_think_while_a_tool_is_forced() -> None:
         (CHAT, {"extra_body": {"x": object()}}, r"extra_body"),
     ],
 )
-def test_what_the_model_lacks_is_refused_with_what_it_has(
-    model: tuple[str, str], request_: Any, says: str
-) -> None:
+def test_what_the_model_lacks_is_refused_with_what_it_has(model: Model, request_: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         asking(model, NOWHERE, request_)
 
@@ -164,7 +159,7 @@ BOTH = ["web_search", "code_execution"]
 INTERPRETER = {"type": "code_interpreter", "container": {"type": "auto"}}
 
 
-def hosting(model: tuple[str, str], url: str, hosted: Any, **options: Any) -> Agent:
+def hosting(model: Model, url: str, hosted: Any, **options: Any) -> Agent:
     return asking(model, url, {"hosted_tools": hosted}, **options)
 
 
@@ -194,7 +189,7 @@ def hosting(model: tuple[str, str], url: str, hosted: Any, **options: Any) -> Ag
 )  # fmt: skip
 @pytest.mark.parametrize("own", [[echo], []], ids=["beside ours", "alone"])
 def test_they_stand_behind_the_tools_of_the_agent(
-    model: tuple[str, str], hosted: Any, written: list[Any], own: list[Any]
+    model: Model, hosted: Any, written: list[Any], own: list[Any]
 ) -> None:
     [body] = asked(model, {"hosted_tools": hosted}, tools=own)
     assert body["tools"][len(own) :] == written
@@ -206,7 +201,7 @@ def test_they_stand_behind_the_tools_of_the_agent(
 @pytest.mark.parametrize(
     ("model", "written"), [(SEARCHING, {"web_search_options": {}}), (ROUTER, {"plugins": [{"id": "web"}]})]
 )
-def test_chat_completions_has_what_its_vendors_have(model: tuple[str, str], written: dict[str, Any]) -> None:
+def test_chat_completions_has_what_its_vendors_have(model: Model, written: Body) -> None:
     [body] = asked(model, {"hosted_tools": ["web_search"]})
     assert written.items() <= body.items()
     assert len(body["tools"]) == 1
@@ -229,7 +224,7 @@ def test_a_request_in_which_no_tool_may_run_has_none() -> None:
         (REASONER, {"web_search": 1}, r"request.hosted_tools"),
     ],
 )  # fmt: skip
-def test_what_is_not_there_is_refused_with_what_is(model: tuple[str, str], hosted: Any, says: str) -> None:
+def test_what_is_not_there_is_refused_with_what_is(model: Model, hosted: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         hosting(model, NOWHERE, hosted)
 
@@ -280,15 +275,13 @@ PRINTED = {
 }  # fmt: skip
 
 
-def message(*content: dict[str, Any], stop: str = "end_turn") -> dict[str, Any]:
+def message(*content: Body, stop: str = "end_turn") -> Body:
     return {"type": "message", "role": "assistant", "content": list(content), "stop_reason": stop}
 
 
-def streamed(told: dict[str, Any]) -> tuple[int, str, bytes]:
+def streamed(told: Body) -> tuple[int, str, bytes]:
     """The same as events, texts and inputs in pieces."""
-    lines: list[dict[str, Any]] = [
-        {"type": "message_start", "message": {**told, "content": [], "stop_reason": None}}
-    ]
+    lines: list[Body] = [{"type": "message_start", "message": {**told, "content": [], "stop_reason": None}}]
     for index, block in enumerate(told["content"]):
         begun, deltas = dict(block), []
         if "input" in block:
@@ -323,7 +316,7 @@ def test_what_they_did_goes_back_to_claude_as_it_came(stream: bool, capsys: Any)
     ]
     lines: list[str] = []
     with WebReplies(*map(streamed, told) if stream else objects(*told)) as server:
-        options: dict[str, Any] = {"callbacks": {"status": lines.append}}
+        options: Body = {"callbacks": {"status": lines.append}}
         with hosting(CLAUDE, server.url, BOTH, **options) as agent:
             assert agent.run_conversation("how high?").final_response == "And 42."
             session = agent.session_id
@@ -340,7 +333,7 @@ def test_what_they_did_goes_back_to_claude_as_it_came(stream: bool, capsys: Any)
     assert all(line in shown for line in said)
 
 
-def without_marks(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_marks(content: list[Body]) -> list[Body]:
     """The blocks without the marks of a cache, which move from request to request."""
     return [{key: value for key, value in block.items() if key != "cache_control"} for block in content]
 
@@ -394,17 +387,17 @@ COMPUTED = {
 CALLED = item("function_call", id="fc_1", call_id="call_1", name="echo", arguments='{"text":"x"}')
 
 
-def spoken(words: str) -> dict[str, Any]:
+def spoken(words: str) -> Body:
     content = [{"type": "output_text", "text": words, "annotations": []}]
     return {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}
 
 
-def response(*output: dict[str, Any]) -> dict[str, Any]:
+def response(*output: Body) -> Body:
     return {"id": "resp_1", "status": "completed", "output": list(output)}
 
 
-def flowing(told: dict[str, Any]) -> tuple[int, str, bytes]:
-    lines: list[dict[str, Any]] = []
+def flowing(told: Body) -> tuple[int, str, bytes]:
+    lines: list[Body] = []
     for index, one in enumerate(told["output"]):
         begun = {"type": one["type"], "id": one["id"], "status": "in_progress"}
         lines.append({"type": "response.output_item.added", "output_index": index, "item": begun})
@@ -421,7 +414,7 @@ def test_what_they_did_goes_back_on_the_responses_wire(stream: bool) -> None:
     ]
     lines: list[str] = []
     with WebReplies(*map(flowing, told) if stream else objects(*told)) as server:
-        options: dict[str, Any] = {"callbacks": {"status": lines.append}}
+        options: Body = {"callbacks": {"status": lines.append}}
         with hosting(REASONER, server.url, BOTH, **options) as agent:
             assert agent.chat("how high?") == "It is high."
             session = agent.session_id
@@ -442,7 +435,7 @@ def test_what_they_did_goes_back_on_the_responses_wire(stream: bool) -> None:
 
 @pytest.mark.parametrize("item", [{}, {"type": 1}, {"type": "web_search_call", "action": 3}, {"type": "server_tool_use"},
                                   {"type": "server_tool_use", "name": 7, "input": "x"}])  # fmt: skip
-def test_any_item_can_be_told_in_words(item: dict[str, Any]) -> None:
+def test_any_item_can_be_told_in_words(item: Body) -> None:
     assert isinstance(words_of(item), str)
 
 
@@ -493,9 +486,7 @@ def test_a_block_of_anything_sends_nothing_of_it(content: Any) -> None:
     ],
     ids=["chat", "responses", "claude", "kimi"],
 )  # fmt: skip
-def test_all_options_go_together(
-    model: tuple[str, str], settings: dict[str, Any], written: dict[str, Any]
-) -> None:
+def test_all_options_go_together(model: Model, settings: Body, written: Body) -> None:
     [body] = asked(model, **settings)
     assert {name: body.get(name) for name in written} == written
 
@@ -511,9 +502,7 @@ def test_all_options_go_together(
         (LOOKED, {"action": {"type": {}}}),
     ],
 )
-def test_an_item_that_its_maker_would_refuse_does_not_go_back(
-    item: dict[str, Any], odd: dict[str, Any]
-) -> None:
+def test_an_item_that_its_maker_would_refuse_does_not_go_back(item: Body, odd: Body) -> None:
     """It would spoil every later request of the session."""
     assert taken_back(item)
     assert taken_back({**COMPUTED, "code": None, "outputs": None})

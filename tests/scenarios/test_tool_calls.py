@@ -437,11 +437,8 @@ def test_the_calls_are_stored_before_the_first_of_them_runs(home: Path) -> None:
 @pytest.mark.behaviour("AGT-05c")
 def test_100_a_delegated_task_over_real_http() -> None:
     """Three requests: parent, child, parent. Only the summary is in the parent's; the child's begins anew."""
-    script = [
-        tools(call("delegate_task", {"goal": "find the cat"})),
-        text("It sleeps in the barn."),
-        text("The cat sleeps."),
-    ]
+    asks = tools(call("delegate_task", {"goal": "find the cat"}))
+    script = [asks, text("It sleeps in the barn."), text("The cat sleeps.")]
     with table(script, tools=[echo], toolsets=["delegate"]) as (agent, server, _, heard):
         result = agent.run_conversation("my private talk")
         assert server.completions == 3

@@ -203,12 +203,8 @@ def test_an_error_is_true(given: Mapping[str, Any], says: str) -> None:
 
 
 def test_names_with_dots_are_taken_as_the_command_line_takes_them(tmp_path: Path) -> None:
-    given = {
-        "limits.turn.usd": 1,
-        "limits": {"turn": {"tokens": 5}},
-        "limits.turn.seconds": 9,
-        "max_iterations": 3,
-    }
+    given = {"limits.turn.usd": 1, "limits": {"turn": {"tokens": 5}}}
+    given |= {"limits.turn.seconds": 9, "max_iterations": 3}
     for settings in (Settings.of(given), Settings(**given), Agent("offline:demo", settings=given).settings):
         assert settings.limits.turn.model_dump() == {"usd": 1, "tokens": 5, "seconds": 9}
         assert settings.max_iterations == 3

@@ -254,9 +254,7 @@ def rows_on(
 @pytest.mark.parametrize(
     "speakers", [(), ("user",), ("assistant",), ("user", "assistant"), ("assistant", "user")]
 )
-def test_every_shape_that_is_proved_to_go_out_is_written_as_the_wire_takes_it(
-    mode: Any, speakers: Any
-) -> None:
+def test_every_shape_that_is_proved_to_go_out_is_written_as_a_wire_takes_it(mode: Any, speakers: Any) -> None:
     """Also behind rows before it, with a hint."""
     before = [PrefillRow(role=speaker, content=f"before {speaker}") for speaker in speakers]
     around: dict[str, Any] = {"prefill": before, "hint": "HINT"} if speakers else {}

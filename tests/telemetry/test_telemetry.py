@@ -184,9 +184,7 @@ def test_what_belongs_to_no_turn_is_measured(seen: Collected, tmp_path: Path) ->
     assert seen.total("fsm.store.fenced_writes") == 1
 
 
-def test_settings_switch_it_on_and_an_argument_decides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_switch_it_on_an_argument_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def tracing(**options: Any) -> Any:
         return Agent(ScriptedModel(), home=tmp_path, **options)._services.tracing
 

@@ -69,11 +69,8 @@ def test_a_turn_is_a_tree_of_its_visits_and_what_they_asked_for(seen: Collected)
     assert len({trace_of(span) for span in seen.spans}) == 1
     chat = seen.named("chat")[0]
     assert chat.kind is SpanKind.CLIENT
-    of_chat = {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": "scripted",
-        "gen_ai.request.model": "scripted",
-    }
+    of_chat = {"gen_ai.operation.name": "chat"}
+    of_chat |= {"gen_ai.provider.name": "scripted", "gen_ai.request.model": "scripted"}
     figures = {"gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 5, "fsm.sent": True}
     ended = {"gen_ai.response.finish_reasons": ("tool_calls",), "fsm.turn.id": result.turn_id}
     where = {"gen_ai.conversation.id": result.session_id}
@@ -83,11 +80,8 @@ def test_a_turn_is_a_tree_of_its_visits_and_what_they_asked_for(seen: Collected)
     assert (of_tool | {"gen_ai.tool.call.id": "call_1_0"}).items() <= told(
         seen.named("execute_tool")[0]
     ).items()
-    of_turn = {
-        "gen_ai.operation.name": "invoke_agent",
-        "gen_ai.agent.name": "bot",
-        "session.id": result.session_id,
-    }
+    of_turn = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "bot"}
+    of_turn["session.id"] = result.session_id
     end = {"fsm.exit": "text_response", "fsm.outcome": "completed", "gen_ai.usage.input_tokens": 20}
     counts = dict.fromkeys(("fsm.requests", "fsm.iterations", "fsm.counter.attempts"), 2)
     assert (of_turn | end | counts).items() <= told(turn).items()
@@ -97,11 +91,8 @@ def test_a_turn_is_a_tree_of_its_visits_and_what_they_asked_for(seen: Collected)
 def test_a_visit_tells_its_row_the_guards_that_were_read_and_the_counters(seen: Collected) -> None:
     agent(seen, status(500), text("fine")).run_conversation("go")
     [recovery] = seen.named("state ClassifyError")
-    row = {
-        "fsm.row": "ClassifyError.server_error/1",
-        "fsm.state": "ClassifyError",
-        "fsm.event": "server_error",
-    }
+    row = {"fsm.row": "ClassifyError.server_error/1"}
+    row |= {"fsm.state": "ClassifyError", "fsm.event": "server_error"}
     why = {"fsm.guards": ("retries left: true",), "fsm.changes": ("retries 0→1",)}
     where = {"fsm.dest": "BuildMessages", "fsm.failure.class": "server_error"}
     assert (row | why | where).items() <= told(recovery).items()
@@ -282,9 +273,7 @@ def test_a_conversation_that_is_handed_over_is_linked(seen: Collected, tmp_path:
 
 
 @pytest.mark.behaviour("OBS-02")
-def test_a_suspended_turn_ends_its_span_and_the_one_that_goes_on_is_linked(
-    seen: Collected, tmp_path: Path
-) -> None:
+def test_a_suspended_turn_ends_its_span_and_what_goes_on_is_linked(seen: Collected, tmp_path: Path) -> None:
     @tool
     def order() -> str:
         """Order something that comes later."""

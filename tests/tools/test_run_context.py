@@ -81,12 +81,8 @@ def test_deps_are_in_no_file(agent: MakeAgent, home: Path) -> None:
     assert files
     assert not any(b"a-secret-of-the-host" in path.read_bytes() for path in files)
     # children work with the deps of their parent
-    script = [
-        tools(call("delegate_task", {"goal": "pay"})),
-        tools(call("pay", {"invoice": "8"})),
-        text("paid"),
-        text("done"),
-    ]
+    script = [tools(call("delegate_task", {"goal": "pay"})), tools(call("pay", {"invoice": "8"}))]
+    script += [text("paid"), text("done")]
     deps = bank()
     assert agent(*script, tools=[pay], toolsets=["delegate"]).run_conversation("pay it", deps=deps).completed
     assert deps.paid == ["8 True"]

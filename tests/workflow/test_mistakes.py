@@ -402,9 +402,7 @@ class Pay(AskAnew):
 @pytest.mark.parametrize(
     ("request_", "found"), [(Ask("time"), "noon"), (AskAnew("time"), UNKNOWN), (Pay("time"), "noon")]
 )
-def test_a_recorded_reply_is_used_again_unless_the_request_declares_otherwise(
-    request_: Ask, found: object
-) -> None:
+def test_a_recorded_reply_is_used_again_unless_declared_otherwise(request_: Ask, found: object) -> None:
     kept = Recorded(type(request_).__name__, kept_request(request_), "done", kept_reply(request_, "noon"))
     assert Recording({(0, 0): kept}).reply(0, 0, request_) == found
 
@@ -523,9 +521,7 @@ def test_an_agent_watches_its_turns_when_asked_to(
     assert result.turn_exit_reason == reason
 
 
-def test_the_properties_of_the_turn_hold_while_it_runs(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_properties_of_the_turn_hold_while_it_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     watched = agent([text("hello")], tmp_path, settings={"properties": "stop"})
     assert watched.start("hi").run().turn_exit_reason == "text_response"

@@ -61,11 +61,8 @@ def test_a_shop_takes_another_item_when_one_is_sold_out(tmp_path: Path) -> None:
         ("order", "v", "sold_out", "LAMP"),
     ]
     (tmp_path / "says.json").unlink()
-    assert visits.start(visits.begin("LAMP")).run().turn.said == [
-        "reserve: done",
-        "charge: done",
-        "ship: done",
-    ]
+    sold = visits.start(visits.begin("LAMP")).run().turn
+    assert sold.said == ["reserve: done", "charge: done", "ship: done"]
 
 
 def test_the_chapters_of_a_book_are_written_at_once(tmp_path: Path) -> None:
@@ -149,9 +146,7 @@ def outer(home: Path, begin: Callable[[Small], list[Any]] | None = None) -> Work
         (["bad", "odd"], "odd"),  # a line that all states have comes first
     ],
 )
-def test_the_first_line_that_any_turn_ended_with_is_taken(
-    ends: list[str], event: str, tmp_path: Path
-) -> None:
+def test_the_first_line_that_a_turn_ended_with_is_taken(ends: list[str], event: str, tmp_path: Path) -> None:
     assert outer(tmp_path).start(Small([], [[one] for one in ends])).run().exit == event
 
 
@@ -451,10 +446,8 @@ def test_orders_at_once_survive_kill_9_each_where_it_was(point: int, when: str, 
     assert len(paid) == len(set(paid)), "nobody is charged twice"
     journal = basket(tmp_path).journal
     exits = {journal.info(turn).exit for turn in ("1.0@b", "1.1@b")}
-    assert exits <= {
-        "sent",
-        "cancelled",
-    }  # the latter: killed before a charge, which is looked up, never repeated
+    # cancelled: killed before a charge, which is looked up, never repeated
+    assert exits <= {"sent", "cancelled"}
     assert result.exit == ("cancelled" if "cancelled" in exits else "sent")
     assert [len(said) >= 3 for said in result.turn.said] == [True, True]
     assert [step.seq for step in journal.steps("b")] == [1, 2]
@@ -640,9 +633,7 @@ def test_turns_that_chance_plays_keep_to_the_bound(table: Table, drawn: st.DataO
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(table=tables("T", 3), drawn=st.data())
-def test_many_turns_that_chance_plays_keep_to_the_bound(
-    table: Table, drawn: st.DataObject, home: Path
-) -> None:
+def test_many_turns_that_chance_plays_keep_the_bound(table: Table, drawn: st.DataObject, home: Path) -> None:
     play(table, drawn, home)
 
 

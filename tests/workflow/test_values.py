@@ -235,9 +235,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("annotation", "said"), REFUSED, ids=lambda one: str(one)[:20])
-def test_a_field_that_cannot_be_stored_is_refused_by_its_name(
-    annotation: Any, said: str, tmp_path: Path
-) -> None:
+def test_a_field_that_cannot_be_stored_is_refused_by_name(annotation: Any, said: str, tmp_path: Path) -> None:
     turn: Any = dataclasses.make_dataclass("Parcel", [("held", annotation, None)], bases=(BaseTurn,))
     with pytest.raises(ConfigError) as refused:
         flow_of(lambda turn: None, turn, tmp_path)

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from fsm_agent.conversation.messages import Message
-from fsm_agent.fsm.promises import Promises
+from fsm_agent.fsm.properties import Promises
 from fsm_agent.fsm.table import Row
 from fsm_agent.fsm.verify.proof.examine import examine
 from fsm_agent.fsm.verify.proof.induction import Induction, induct

@@ -1,4 +1,4 @@
-"""The picture of the rooms in ARCHITECTURE.md, made from the imports. ``python -m tests.helpers.rooms`` writes it anew."""
+"""The picture of the rooms in ARCHITECTURE.md, made from the imports. ``python -m tests.helpers.rooms`` writes it again."""
 
 from __future__ import annotations
 

@@ -98,7 +98,6 @@ def test_a_number_is_a_decision_or_has_moved_into_the_code() -> None:
     assert not MOVED & set(TITLES)
     assert len(MOVED) == len(rows(MOVED_PART))
     assert [row[2] for row in rows(MOVED_PART) if not (ROOT / row[2].strip("`")).is_file()] == []
-    assert [row[2] for row in rows(MOVED_PART) if not (ROOT / row[2].strip("`")).is_file()] == []
     assert set(range(1, max(TITLES) + 1)) - MOVED - set(TITLES) == {67}  # struck out: decision 83 replaced it
 
 

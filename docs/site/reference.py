@@ -21,16 +21,16 @@ from fsm_agent.settings.model import ENV_PREFIX, Settings
 DOCS = Path(__file__).parents[1]
 SETTINGS = """# Settings
 
-Every figure that you may change, made from the code that checks it. The same name works in three places, the
-later one wins: `[settings.budget]` in `config.toml`, `{prefix}BUDGET__GRACE_CALL=false` in the environment,
-`settings={{"budget": {{"grace_call": False}}}}` in Python; for one run `--set budget.grace_call=false`.
-`fsm-agent config list` shows what is in force here and where it comes from. How files, keys and providers are
-set up: [configuration](configuration.md).
+Reference of every setting, generated from the code that validates it. The same name works in three places,
+and the later one wins: `[settings.budget]` in `config.toml`, `{prefix}BUDGET__GRACE_CALL=false` in the
+environment, `settings={{"budget": {{"grace_call": False}}}}` in Python. For one run, use
+`--set budget.grace_call=false`. `fsm-agent config list` prints the current values and their sources.
+[Configuration](configuration.md) explains files, keys, and providers.
 """
 COMMANDS = """# Commands
 
-Every command with its options, made from the program itself. `fsm-agent COMMAND --help` says the same, and
-`python -m fsm_agent.cli` is the same program where `fsm-agent` is not on the path.
+Reference of every command and option, generated from the program. `fsm-agent COMMAND --help` prints the same.
+If `fsm-agent` is not on the path, use `python -m fsm_agent.cli`.
 """
 
 

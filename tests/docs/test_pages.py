@@ -21,7 +21,7 @@ from tests.helpers.page_pictures import stale
 
 ROOT = Path(__file__).parents[2]
 TYPED_IN = ("docs/quickstart.md", "docs/tutorial.md", "docs/cookbook.md", "docs/troubleshooting.md")
-"""Their commands are run as they stand, in a fresh home."""
+"""Their commands are run as shown, in a fresh home."""
 RUN = (
     "README.md",
     "examples/README.md",

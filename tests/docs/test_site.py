@@ -100,7 +100,7 @@ def test_a_diagram_that_only_a_script_from_elsewhere_could_draw_is_refused() -> 
 
 
 def built(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Build what stands in ``folder / "pages"`` as `make docs` does."""
+    """Build ``folder / "pages"`` as `make docs` does."""
     config = CONFIG.replace('"dist/pages"', '"pages"').replace('"dist/site"', '"site"')
     config = config.replace('paths = [".", "states"]', f'paths = ["{ROOT}", "{ROOT / "states"}"]')
     (folder / "zensical.toml").write_text(config, encoding="utf-8")

@@ -19,21 +19,21 @@ LINES = ROOT / "docs" / "behaviours.toml"
 PAGE = LINES.with_suffix(".md")
 MARK = "pytest.mark.behaviour"
 BEYOND = "beyond"
-WORDS = {"partly": "In part", "missing": "Not yet", "product": "Of a product around the engine"}
+WORDS = {"partly": "In part", "missing": "Not yet", "product": "Part of a product around the engine"}
 """What the page says of the states that need a reason. Without one a claim holds."""
 
-HEAD = """# Behaviours
+HEAD = """# Behaviors
 
-What must happen, with its figures, where it is in the code, and the tests that fail when it does not. Code and tests name a row by its id,
-such as `COMP-13`; a letter behind the number tells claims of one behaviour apart. The specification is what this engine was asked to be, claim
-by claim; ids in *italics* are beyond it: what good agents of this kind do besides. Figures that a user may change are [settings](configuration.md). Paths begin at `fsm_agent/`, or at
-`states/fsm_agent_states/` where they say `states/`. The words of a test are its name, in the file behind the link.
+The testable claims of the project, for someone changing it: what must happen, where the code is, and the tests that fail when it does not. Code and
+tests refer to a claim by its id, such as `COMP-13`; a letter after the number separates claims about the same behavior. Ids in *italics* go beyond the
+specification. Figures that a user may change are [settings](configuration.md). Paths start at `fsm_agent/`, or at `states/fsm_agent_states/` if they say
+`states/`. The text of a test is its name, in the linked file.
 
 **{summary}**
 
 {open_}
 
-This page is written by `python -m tests.helpers.behaviours` from `behaviours.toml` beside it and from the marks of the tests.
+`python -m tests.helpers.behaviours` generates this page from `behaviours.toml` and from the marks of the tests.
 """
 
 
@@ -97,8 +97,8 @@ def summary(lines: Sequence[BehaviourRow]) -> str:
     besides = sum(line.beyond for line in lines)
     return (
         f"{states['holds']} of {states.total()} claims of the specification hold, {states['partly']} in part,"
-        f" {states['missing']} not yet, {states['product']} are of a product around the engine;"
-        f" besides, {besides} behaviours beyond it hold."
+        f" {states['missing']} not yet, {states['product']} belong to a product around the engine;"
+        f" {besides} behaviors beyond it also hold."
     )
 
 

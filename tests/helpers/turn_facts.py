@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
+from fsm_agent.fsm.verify.reach import limit_names
 
 from fsm_agent.conversation.effects import Runtime
 from fsm_agent.conversation.messages import Message, ModelReply

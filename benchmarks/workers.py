@@ -10,8 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from fsm_agent.dispatch.dispatcher import DIGEST, submit
 from fsm_agent.dispatch.follow import Follower
-from fsm_agent.dispatch.submit import DIGEST, submit
 from fsm_agent.dispatch.temporal.dispatcher import TemporalDispatcher
 from fsm_agent.sessions.store import Store
 from tests.dispatch.crew import WorkerProcess, histories

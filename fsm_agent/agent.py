@@ -9,10 +9,9 @@ from typing import Any, Generic, Self, overload
 
 from typing_extensions import TypeForm, TypeVar, Unpack
 
-from fsm_agent.approvals.waiting import answer
+from fsm_agent.approvals.service import answer
 from fsm_agent.composition.agent_factory import composed, named
-from fsm_agent.composition.agent_tool import agent_tool
-from fsm_agent.composition.handoffs import OtherAgents, found_handoff
+from fsm_agent.composition.handoffs import OtherAgents, agent_tool, found_handoff
 from fsm_agent.composition.message_queue import HandoffChain, MessageQueue
 from fsm_agent.composition.options import AgentArguments, AgentOptions, Deps, TurnArguments, options_of
 from fsm_agent.composition.turns import AgentTurns
@@ -26,11 +25,10 @@ from fsm_agent.runtime.ports import ModelPort
 from fsm_agent.sessions.store import Claim, Store
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.names import any_turn, rename
+from fsm_agent.sessions.store.names import any_turn, rename, speaker_after, speaker_of
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.sessions.store.queued import ASKED
-from fsm_agent.sessions.store.rewind.undo import Undone
-from fsm_agent.sessions.store.speaker import speaker_after, speaker_of
+from fsm_agent.sessions.store.rewind import Undone
 from fsm_agent.sessions.turn import DurableTurn
 from fsm_agent.support.threads import LOOP, warn_if_blocking
 from fsm_agent.tools import Tool
@@ -310,7 +308,7 @@ class Agent(Generic[Deps, Out]):
         output_type: Any = None,
     ) -> Turn[Out]:
         """A new turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves, with the
-        changes of ``edit`` (``fsm_agent.sessions.store.rewind.edits.edited`` says which). The old turn stays
+        changes of ``edit`` (``fsm_agent.sessions.store.rewind.edited`` says which). The old turn stays
         as it is. ``deps``, ``output_type``: as of ``resume``. Raises ``ConfigError``."""
         return self._turns.fork(turn_id, at, edit or {}, deps, output_type)
 

@@ -26,25 +26,22 @@ from typing import Any, Generic, TypeVar, get_args
 from fsm_agent.errors import ConfigError, TurnSuspended, near
 from fsm_agent.fsm import values
 from fsm_agent.fsm.base_turn import BaseTurn, OutcomeName, with_counters
-from fsm_agent.fsm.exchange_form import refuse_unstorable
-from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.journal import Step, refuse_unstorable
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.nested import Nested, RunTurn, TurnEnded
-from fsm_agent.fsm.pause_point import PausePoint
+from fsm_agent.fsm.pause_point import PausePoint, TurnKind
 from fsm_agent.fsm.pipeline import Perform, Pipeline
 from fsm_agent.fsm.properties import Watch
 from fsm_agent.fsm.runner import CRASHED, State
 from fsm_agent.fsm.table import Table
-from fsm_agent.fsm.turn_kind import TurnKind
-from fsm_agent.runtime.not_yet import NotYet
+from fsm_agent.runtime.ports import NotYet
 from fsm_agent.runtime.turn_inbox import TurnInbox
-from fsm_agent.sessions.durable_turns import DurableTurns, EnterBehind
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Begun, Claim, Closing, NewTurn, Store, TurnLog, store_for
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.rewind.positions import Position
+from fsm_agent.sessions.store.rewind import Position
 from fsm_agent.sessions.store.rows import asked_words
-from fsm_agent.sessions.turn import DurableTurn, Enter, TurnEnding
+from fsm_agent.sessions.turn import DurableTurn, DurableTurns, Enter, EnterBehind, TurnEnding
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.home import home_of
 

@@ -15,8 +15,8 @@ import typer.main
 from pydantic import BaseModel
 
 from fsm_agent.cli.app import app
+from fsm_agent.settings.errors import every_setting
 from fsm_agent.settings.model import ENV_PREFIX, Settings
-from fsm_agent.settings.setting_docs import every_setting
 
 DOCS = Path(__file__).parents[1]
 SETTINGS = """# Settings

@@ -6,8 +6,7 @@ prompts, replays transcripts and names the ends of turns. Needs the extra ``acp`
 
 from __future__ import annotations
 
-from fsm_agent.acp.server import EditorServer, serve_stdio
-from fsm_agent.acp.session import EditorHost
-from fsm_agent.acp.told import EditorView
+from fsm_agent.acp.server import EditorHost, EditorServer, serve_stdio
+from fsm_agent.acp.updates import EditorView
 
 __all__ = ["EditorHost", "EditorServer", "EditorView", "serve_stdio"]

@@ -15,10 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from fsm_agent.approvals.programs import base_name, names
+from fsm_agent.approvals.programs import UNKNOWN, Command, Word, base_name, names
 from fsm_agent.approvals.shell import MAX_COMMAND, read
-from fsm_agent.approvals.shell_programs import Command
-from fsm_agent.approvals.shell_words import UNKNOWN, Word
 
 _FORK_BOMB = re.compile(r"([\w:.]{1,40})\(\)\{[^}]{0,200}?\1\|\1&")
 _GLOB = re.compile(r"[.\[\]!^,{}]*[*?][*?.\[\]!^,{}]*")

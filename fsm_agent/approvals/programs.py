@@ -1,16 +1,24 @@
 """What the reading of commands knows of programs, as data: here which run what their words say, and in
 ``programs.txt`` which only read, and which options write files or run something.
 
-A program that is not named here is one that nothing is known of: a pattern of yours may allow it."""
+A program that is not named here is one that nothing is known of: a pattern of yours may allow it.
+"""
 
 from __future__ import annotations
 
+import codecs
 import functools
+import itertools
 import posixpath
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.resources import files
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 
 def names(text: str) -> frozenset[str]:
@@ -186,3 +194,354 @@ def _rows() -> dict[str, ProgramRow]:
             program, *commands = word.split("/")
             rows.update({f"{program}/{one}": row for one in commands} or {program: row})
     return rows
+
+
+# ----------------------------------------------------------------------------------------------------
+# The words of a command as the shell makes them: quotes taken off, variables guessed. Pure.
+
+
+MAX_VALUE = 4_096
+"""Characters of a variable that are followed."""
+UNKNOWN = "\0"
+"""Stands in a guess for what the text does not say."""
+LITERALS = frozenset(("==", "=~", "$"))
+"""Nodes without a name that are words of a command."""
+
+_LEAVES = frozenset(("word", "number", "test_operator", "variable_name", "special_variable_name", *LITERALS))
+_ACTIVE = re.compile(r"[\s|&;()<>\"'`$]")
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_IN_QUOTES = re.compile(r"\\([$`\"\\\n])")
+_LIVE_IN_QUOTES = re.compile(r"[`\"]|\$(?![\s|)/.,:;\\]|$)")
+_BRACES = re.compile(r"\{([^{}\s]*,[^{}\s]*)\}")
+_OPERATORS = (":-", "-", ":=", "=")
+_UNSURE = frozenset(("?", "$", "!", "#", "0", "-", "_", "OLDPWD", "RANDOM"))
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What the shell makes of a word. ``exact``: this text. ``names``: the names of files that ``text`` fits,
+    as ``*.py`` or ``~/x``. ``open``: the text does not say; ``text`` is a guess."""
+
+    text: str
+    kind: Literal["exact", "names", "open"] = "exact"
+
+    @property
+    def may_be_option(self) -> bool:
+        """Could an option come out of it that nobody sees in the text?"""
+        return self.kind == "open" or (self.kind == "names" and self.text[:1] in "*?[-")
+
+
+class WordReader(ABC):
+    """Reads words of the tree of a line. ``unread`` is the first thing that was not understood."""
+
+    def __init__(self, environ: Mapping[str, str], directory: str, budget: int) -> None:
+        self.unread = ""
+        self._environ, self._directory, self._budget = environ, directory, budget
+        self._variables: dict[str, str] = {}
+        self._sourced, self._data = False, b""
+
+    @abstractmethod
+    def _inside(self, node: Node) -> None: ...
+
+    @abstractmethod
+    def _substitution(self, node: Node) -> str: ...
+
+    def _miss(self, what: str) -> None:
+        self.unread = self.unread or what
+
+    def _text(self, node: Node) -> str:
+        return self._data[node.start_byte : node.end_byte].decode("utf-8", "replace")
+
+    def _words(self, node: Node) -> list[Word]:
+        pieces = list(self._pieces(node))
+        text = "".join(piece for piece, _ in pieces)
+        bare = "".join(piece if how == "bare" else "Q" * len(piece) for piece, how in pieces)
+        ways = {how for _, how in pieces}
+        if "{" in bare and "}" in bare and ("," in bare or ".." in bare):
+            self._miss("braces")
+            return [Word(one, "open") for one in spelled_out(text)]
+        if "split" in ways:
+            return [Word(one, "open") for one in text.split() or [""]]
+        if "value" in ways or re.search("[=:]~", bare):
+            return [Word(text, "open")]
+        return [Word(text, "names" if bare[:1] == "~" or re.search(r"[*?\[]", bare) else "exact")]
+
+    def _pieces(self, node: Node, quoted: bool = False) -> Iterator[tuple[str, str]]:
+        """(text, how): ``bare`` and ``quoted`` stand there, ``split`` and ``value`` are guesses, which the
+        shell splits into words or not."""
+        open_kind = "value" if quoted else "split"
+        match node.type:
+            case kind if kind in _LEAVES and not node.named_child_count:
+                yield from self._bare(self._text(node))
+            case "raw_string":
+                if "'" in (text := self._text(node)[1:-1]):
+                    self._miss("a quote")
+                yield text, "quoted"
+            case "concatenation":
+                at = node.start_byte
+                for child in node.children:
+                    if child.start_byte != at or (child.type == "$" and child.end_byte < node.end_byte):
+                        self._miss("a blank")  # or $"…"
+                    at = child.end_byte
+                    yield from self._pieces(child)
+            case "string":
+                yield from self._string(node)
+            case "simple_expansion":
+                yield self._value(self._text(node.children[-1])), open_kind
+            case "expansion":
+                yield self._expansion(node), open_kind
+            case "command_substitution":
+                yield self._substitution(node), open_kind
+            case "ansi_c_string":
+                self._miss("escapes of another kind")
+                yield _decoded(self._text(node)[2:-1]), "quoted"
+            case other:
+                self._miss(other.replace("_", " "))
+                self._inside(node)
+                yield self._text(node) if not node.named_child_count else UNKNOWN, open_kind
+
+    def _bare(self, text: str) -> Iterator[tuple[str, str]]:
+        at = 0
+        for match in _ESCAPE.finditer(text):
+            if match[1] == "\n":
+                self._miss("a blank")
+            yield from ((text[at : match.start()], "bare"), (match[1].replace("\n", ""), "quoted"))
+            at = match.end()
+        rest = text[at:]
+        if text != "$" and _ACTIVE.search(_ESCAPE.sub("", text)):
+            self._miss("a quote")
+        yield rest, "bare"
+
+    def _string(self, node: Node) -> Iterator[tuple[str, str]]:
+        parts = [child for child in node.children if child.type not in ('"', "string_content", "$")]
+        if not parts:
+            text = self._text(node)[1:-1]
+            if _LIVE_IN_QUOTES.search(_ESCAPE.sub("", text)):
+                self._miss("a quote")
+            yield _IN_QUOTES.sub(lambda match: match[1].replace("\n", ""), text), "quoted"
+            return
+        at = node.start_byte + 1
+        for child in parts:
+            between = self._data[at : child.start_byte].decode("utf-8", "replace")
+            yield _IN_QUOTES.sub(lambda match: match[1].replace("\n", ""), between), "quoted"
+            yield from self._pieces(child, quoted=True)
+            at = child.end_byte
+        yield self._data[at : node.end_byte - 1].decode("utf-8", "replace"), "quoted"
+
+    def _value(self, name: str) -> str:
+        """The best guess at what a variable holds; one that is nowhere set is empty, as it is for the
+        shell."""
+        self._budget -= 1
+        if name == "PWD":
+            value = self._directory or UNKNOWN
+        elif name in self._variables:
+            value = self._variables[name]
+        elif name in ("HOME", "IFS"):
+            value = self._environ.get("HOME", "~") if name == "HOME" else " "
+        elif name in _UNSURE:
+            value = UNKNOWN
+        else:
+            value = self._environ.get(name, UNKNOWN if self._sourced else "")[:MAX_VALUE]
+        self._budget -= len(value)
+        return value if self._budget > 0 else UNKNOWN
+
+    def _expansion(self, node: Node) -> str:
+        names = [child for child in node.children if child.type in ("variable_name", "special_variable_name")]
+        signs = [child.type for child in node.children if not child.is_named]
+        value = self._value(self._text(names[0])) if names else UNKNOWN
+        if len(node.children) == 3 and names and [sign.strip() for sign in signs] == ["${", "}"]:
+            return value
+        self._miss("an expansion")
+        if len(signs) == 3 and signs[1] in _OPERATORS:
+            other = " ".join(word.text for one in node.named_children[1:] for word in self._words(one))
+            return value or other
+        self._inside(node)
+        return UNKNOWN
+
+
+def spelled_out(word: str) -> list[str]:
+    """The words that bash makes of ``{a,b}``, at most 64."""
+    words = [word]
+    while len(word) < 1_000 and len(words) < 64 and (match := _BRACES.search(words[0])) is not None:
+        words = [
+            one[: found.start()] + part + one[found.end() :]
+            for one in words
+            if (found := _BRACES.search(one))
+            for part in match[1].split(",")
+        ]
+    return words
+
+
+def _decoded(text: str) -> str:
+    try:
+        return codecs.decode(text.replace("\\e", "\x1b"), "unicode_escape")
+    except ValueError:
+        return text
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the programs of a command run in their turn, by their words. Pure.
+
+
+MAX_DEPTH = 60
+"""Levels of the tree, and of programs in one another."""
+MAX_WRAPPERS = 8
+"""Programs in a row that each run the next, as in ``sudo nice timeout 5 ls``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program with its words. ``starts``: where programs begin in them, so that ``sudo rm x`` has two.
+    ``piped``: it reads what another one writes. ``carrier``: all it does is to run others, which are read."""
+
+    words: tuple[Word, ...]
+    starts: tuple[int, ...] = (0,)
+    directory: str = ""
+    piped: bool = False
+    carrier: bool = False
+
+    def texts(self, start: int = 0) -> list[str]:
+        """The words from ``start`` on."""
+        return [word.text for word in self.words[start:]]
+
+
+class ProgramReader(WordReader):
+    """Reads what programs run. ``commands`` are those that were found, in their order."""
+
+    def __init__(self, environ: Mapping[str, str], directory: str, budget: int) -> None:
+        super().__init__(environ, directory, budget)
+        self.commands: list[Command] = []
+        self.assigns, self._depth = False, 0
+
+    @abstractmethod
+    def line(self, text: str) -> None:
+        """Read a line that a word carries."""
+
+    def _run(self, words: Sequence[Word], piped: bool) -> None:
+        while words and words[0] == Word("", "open"):  # a variable that is not set leaves nothing
+            self._miss("a program that the text does not name")
+            words = words[1:]
+        if not words:
+            return
+        if words[0].kind != "exact" or words[0].text in RESERVED:
+            self._miss("a program that the text does not name")
+        command = Command(tuple(words), self._starts(words), self._directory, piped)
+        position = len(self.commands)
+        self.commands.append(command)
+        self._budget -= sum(len(word.text) + 1 for word in words)
+        self._depth += 1
+        if self._budget < 0 or self._depth > MAX_DEPTH:
+            self._miss("deep nesting")
+        elif [self._program(words[start:]) for start in command.starts][-1]:
+            self.commands[position] = replace(command, carrier=True)
+        self._depth -= 1
+
+    def _starts(self, words: Sequence[Word]) -> tuple[int, ...]:
+        """Where programs begin: the first word, and those behind ``sudo`` and its like."""
+        starts = [0]
+        texts = [word.text for word in words]
+        while (name := base_name(texts[starts[-1]])) in WRAPPERS:
+            if len(starts) > MAX_WRAPPERS:
+                self._miss("deep nesting")
+                break
+            at = WRAPPERS[name].program(texts, starts[-1] + 1)
+            if at is None:
+                self._miss(f"an option of {name}")
+                later = range(starts[-1] + 1, len(words))
+                likely = (one for one in later if not re.match(r"-|\d|\w+=", texts[one]))
+                return (*starts, *itertools.islice(likely, 3))
+            self.assigns = self.assigns or any("=" in one for one in texts[starts[-1] + 1 : at])
+            if at >= len(words):
+                break
+            if words[at].kind != "exact" or words[at].text in RESERVED:
+                self._miss("a program that the text does not name")
+            starts.append(at)
+        return tuple(starts)
+
+    def _program(self, words: Sequence[Word]) -> bool:
+        """Look at what a program runs by its words. Are they all it does?"""
+        name, rest = base_name(words[0].text), [word.text for word in words[1:]]
+        if name in SHELLS:
+            return self._shell(name, words)
+        if name in OPAQUE or name in RUNNERS:
+            self._miss(name)
+        row, own = row_of([name, *rest])
+        if name in RUN_BY_OPTION and row is not None:
+            active = {word for word in row.active(own) if word[:1] == "-" or name != "git"}
+            if any(not word.startswith(RUN_BY_OPTION[name]) for word in active):
+                self._miss(f"what {name} runs")
+            self._lines_in(
+                [word for last, word in zip(["", *rest], rest, strict=False) if active & {last, word}]
+            )
+        if INTERPRETERS.fullmatch(name) and not _runs_a_file(rest):
+            self._miss(f"code for {name}")
+        match name:
+            case "cd" | "pushd":
+                self._enter([word for word in rest if word[:1] != "-"])
+            case "find":
+                found = [at for at, word in enumerate(rest) if word in ("-exec", "-execdir", "-ok", "-okdir")]
+                for at in found[:MAX_WRAPPERS]:
+                    self._miss("what find runs")
+                    ends = (one for one in range(at, len(rest)) if rest[one] in (";", "+"))
+                    self._run(words[at + 2 : next(ends, len(rest)) + 1], False)
+            case _ if name in RUNNERS:
+                operands = [at for at, word in enumerate(rest, 1) if not re.match(r"-|\d|\{", word)]
+                for at in operands[:3]:
+                    self._run(words[at:], True)
+                self._lines_in(rest)
+            case "eval":
+                self.line(" ".join(rest))
+            case "trap" | "alias":
+                self.line(rest[0].partition("=")[2] if name == "alias" and rest else "".join(rest[:1]))
+            case "env":
+                at = next((at for at, word in enumerate(rest) if word.startswith(("-S", "--s"))), len(rest))
+                self.line(re.sub(r"-S|--split-string=?", "", " ".join(rest[at:])))
+            case "source" | ".":
+                self._sourced = True
+            case "read" | "mapfile" | "readarray" | "getopts":
+                self._variables.update((word, UNKNOWN) for word in rest)
+        return False
+
+    def _lines_in(self, words: Sequence[str]) -> None:
+        """Words that another program may run as lines of a shell."""
+        for word in words:
+            if " " in word:
+                self._miss("a command in a word")
+                self.line(re.sub(r"\A([\w.-]+=)*[!+: ]*", "", word.lstrip("-")))
+
+    def _shell(self, name: str, words: Sequence[Word]) -> bool:
+        at, code = 1, False
+        while at < len(words) and words[at].text[:1] == "-" and len(words[at].text) > 1:
+            option = words[at].text
+            code = code or (option[1:2] != "-" and "c" in option)
+            at += 1
+            if option == "--":
+                break
+            if not set(option) <= set("-ceuxl") or option[2:3] == "-":
+                self._miss(f"an option of {name}")
+        if not code:
+            if at >= len(words) or words[at].text.startswith(("/dev/", "/proc/", "-")):
+                self._miss(f"what {name} reads")
+            return False
+        if at >= len(words) or name not in READ_SHELLS or words[at].kind != "exact":
+            self._miss(f"code for {name}")
+        if at < len(words):
+            self.line(words[at].text)
+        return True
+
+    def _enter(self, operands: Sequence[str]) -> None:
+        """After ``cd``."""
+        target = operands[0] if operands else self._value("HOME")
+        known = target.startswith(("/", "~")) or (self._directory and UNKNOWN not in target)
+        self._directory = posixpath.join(self._directory, target)[:MAX_VALUE] if known else ""
+
+
+def _runs_a_file(rest: Sequence[str]) -> bool:
+    """Do these words of an interpreter name the file or module to run, or ask for its version?"""
+    for word in rest:
+        if word in PLAIN_OPTIONS:
+            if word in ("-m", "--version", "-V"):
+                return True
+        else:
+            return not word.startswith(("-", "/dev/", "/proc/"))
+    return False

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fsm_agent.approvals.gutter import BEGINS, NAMED, VALUE, QuestionRow, beside, broken
 from fsm_agent.approvals.rules import Pattern
-from fsm_agent.approvals.visible import ESCAPE, visible
+from fsm_agent.approvals.visible import BEGINS, ESCAPE, NAMED, VALUE, QuestionRow, beside, broken, visible
 from fsm_agent.conversation.effects import AskApproval, RunTool
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.redaction import Exact

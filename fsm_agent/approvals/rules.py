@@ -28,16 +28,73 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from fsm_agent.approvals.command_rules import adds_nothing, hides_options, is_plain_file, only_reads, spelled
-from fsm_agent.approvals.programs import STATEFUL, base_name, row_of
+from fsm_agent.approvals.programs import STATEFUL, VERSIONED, WRAPPERS, Command, Word, base_name, row_of
 from fsm_agent.approvals.readers import ReaderFolder
 from fsm_agent.approvals.shell import ShellReading, read
-from fsm_agent.approvals.shell_programs import Command
 from fsm_agent.errors import ConfigError
+from fsm_agent.sessions.store.database import Database, SqlConnection
+from fsm_agent.sessions.store.rows import compacted_line
+
+# ----------------------------------------------------------------------------------------------------
+# What is sure of a simple command: that it only reads, that no option hides in it, how it is spelled.
+
+
+_QUOTED = re.compile(r"[\s\"'\\$`;&|<>()]")
+
+
+def adds_nothing(command: Command, layer: int) -> bool:
+    """Say whether the program at this start only runs the next one, as ``timeout`` does."""
+    wrapper = WRAPPERS.get(command.words[command.starts[layer]].text)
+    return wrapper is not None and wrapper.plain
+
+
+def hides_options(command: Command) -> bool:
+    """Could an option come out of a word that does not show it, for a program to which options matter?"""
+    row, _ = row_of(command.texts(command.starts[-1]))
+    return not (row is not None and row.harmless) and any(word.may_be_option for word in command.words)
+
+
+def only_reads(command: Command, folder: ReaderFolder) -> bool:
+    """Is it a program that only reads, by its name and all its words, and only in the working directory? What
+    the folder makes of it is another question: ``ReaderFolder.why_ask``."""
+    if not all(adds_nothing(command, layer) for layer in range(len(command.starts) - 1)):
+        return False
+    words = command.words[command.starts[-1] :]
+    texts = [word.text for word in words]
+    if len(texts) == 2 and texts[1] in VERSIONED.get(texts[0], ()):
+        return True
+    row, rest = row_of(texts)
+    return (
+        row is not None
+        and row.reads
+        and "/" not in texts[0]
+        and not any(word.kind == "open" for word in words)
+        and not hides_options(command)
+        and not row.active(rest)
+        and folder.inside(texts[0], words[len(words) - len(rest) :])
+    )
+
+
+def is_plain_file(word: Word, folder: ReaderFolder) -> bool:
+    """Is what a redirection reads a file of the working directory? To bash ``/dev/tcp/…`` is a connection."""
+    return word.kind == "exact" and not word.text.startswith("/dev/") and folder.is_inside(word.text)
+
+
+def spelled(words: Sequence[Word]) -> str:
+    """The words as one line, quoted only where they have to be."""
+    return " ".join(
+        shlex.quote(word.text)
+        if word.kind == "exact" and (not word.text or _QUOTED.search(word.text))
+        else word.text
+        for word in words
+    )
+
 
 _PATTERN = re.compile(r"(?P<tool>[A-Za-z0-9_.*-]{1,64})(?:\((?P<what>.+)\))?", re.DOTALL)
 READ_ONLY = "@read-only"
@@ -287,3 +344,108 @@ def _translated(pattern: str) -> str:
     return "".join(
         known.get(part) or re.escape(part[1] if re.fullmatch(r"\[[*?[]\]", part) else part) for part in parts
     )
+
+
+# ----------------------------------------------------------------------------------------------------
+# What people approved, or forbade, for good or for a session: patterns of calls in the store of a home.
+#
+# ``fsm-agent approvals list`` shows them and ``approvals remove`` takes one back; a running agent looks
+# each time. An answer for a session holds in it, and in what it goes on as after a compaction, also in
+# another process; not in its forks, and only in the working directory in which it was given.
+
+
+Verdict = Literal["allow", "deny"]
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """``at`` in seconds since the epoch. ``session`` and ``workdir`` are empty for what was answered for
+    good."""
+
+    pattern: Pattern
+    verdict: Verdict
+    at: float
+    session: str = ""
+    workdir: str = ""
+
+
+class Grants:
+    """Raises ``StoreError`` when the store cannot be used. ``database`` is asked for when it is first
+    needed."""
+
+    def __init__(self, database: Callable[[], Database], now: Callable[[], float] = time.time) -> None:
+        self._database, self._now = database, now
+
+    def all(self) -> list[Grant]:
+        """Those for good, oldest first."""
+        with self._database().reading() as c:
+            rows = c.execute(
+                "SELECT pattern, verdict, at FROM grants WHERE scope = 'always' ORDER BY at, pattern"
+            ).fetchall()
+        return [Grant(Pattern.of(pattern), verdict, at) for pattern, verdict, at in rows]
+
+    def of_session(self, session: str, workdir: str) -> list[Grant]:
+        """Those that hold in this session and directory, oldest first."""
+        with self._database().reading() as c:
+            line = json.dumps(compacted_line(c, session))
+        return self._of_sessions(
+            "SELECT pattern, verdict, at, session, workdir FROM session_grants"
+            " WHERE session IN (SELECT value FROM json_each(?)) AND workdir = ? ORDER BY at, pattern",
+            (line, workdir),
+        )
+
+    def of_sessions(self) -> list[Grant]:
+        """Those of every session, oldest first."""
+        return self._of_sessions(
+            "SELECT pattern, verdict, at, session, workdir FROM session_grants ORDER BY at, pattern", ()
+        )
+
+    def _of_sessions(self, query: str, values: tuple[str, ...]) -> list[Grant]:
+        with self._database().reading() as c:
+            return [
+                Grant(Pattern.of(pattern), *rest) for pattern, *rest in c.execute(query, values).fetchall()
+            ]
+
+    def add(self, pattern: str, verdict: Verdict) -> None:
+        """Remember a verdict for good; it replaces an earlier one on the same pattern."""
+        read = Pattern.of(pattern)
+        values = (read.text, read.tool, verdict, self._now())
+        self._database().write(
+            lambda c: (
+                c.execute(
+                    "INSERT OR REPLACE INTO grants (pattern, tool, verdict, scope, at) VALUES (?, ?, ?,"
+                    " 'always', ?)",
+                    values,
+                )
+                and None
+            )
+        )
+
+    def add_for(self, session: str, workdir: str, pattern: str, verdict: Verdict) -> None:
+        """Remember a verdict for a session that is in the store, in this directory."""
+        values = (session, Pattern.of(pattern).text, verdict, workdir, self._now())
+        self._database().write(
+            lambda c: (
+                c.execute("INSERT OR REPLACE INTO session_grants VALUES (?, ?, ?, ?, ?)", values) and None
+            )
+        )
+
+    def remove(self, pattern: str, session: str = "") -> None:
+        """Forget a verdict everywhere, or only the one of ``session``. Raises ``ConfigError`` for one that is
+        not there."""
+        wanted = pattern.strip()
+
+        def remove(c: SqlConnection) -> int:
+            if session:
+                return c.execute(
+                    "DELETE FROM session_grants WHERE pattern = ? AND session = ?", (wanted, session)
+                ).rowcount
+            found = c.execute("DELETE FROM grants WHERE pattern = ?", (wanted,)).rowcount
+            return found + c.execute("DELETE FROM session_grants WHERE pattern = ?", (wanted,)).rowcount
+
+        if not self._database().write(remove):
+            there = self.of_sessions() if session else [*self.all(), *self.of_sessions()]
+            known = [grant.pattern.text for grant in there if not session or grant.session == session]
+            raise ConfigError(
+                "no such approval", pattern, ", ".join(dict.fromkeys(known[:10])) or "nothing is remembered"
+            )

@@ -16,9 +16,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fsm_agent.approvals.programs import is_run_variable, names
-from fsm_agent.approvals.shell_programs import MAX_DEPTH, Command, ProgramReader
-from fsm_agent.approvals.shell_words import LITERALS, MAX_VALUE, UNKNOWN, Word, spelled_out
+from fsm_agent.approvals.programs import (
+    LITERALS,
+    MAX_DEPTH,
+    MAX_VALUE,
+    UNKNOWN,
+    Command,
+    ProgramReader,
+    Word,
+    is_run_variable,
+    names,
+    spelled_out,
+)
 
 if TYPE_CHECKING:
     from tree_sitter import Language, Node

@@ -4,12 +4,12 @@ text back.
 =============================  =========================================================================
 shown                          stands for
 =============================  =========================================================================
-``\\x1b`` ``\\u202e`` …          the character with this number: one that steers, hides or looks like a blank,
+``\x1b`` ``\u202e`` …          the character with this number: one that steers, hides or looks like a blank,
                                or a letter that a screen would put elsewhere than it stands
-``\\x20⟨5,000 times⟩``          that character so many times in a row
+``\x20⟨5,000 times⟩``          that character so many times in a row
 ``↵`` and a new line           a new line
 ``⇥`` and three blanks         a tab
-anything else                  itself; a backslash that would be read as an escape is shown as ``\\x5c``
+anything else                  itself; a backslash that would be read as an escape is shown as ``\x5c``
 =============================  =========================================================================
 
 Nothing is ever left out: whoever decides whether something may run has to see all of it. (Why: decision 51.)
@@ -18,6 +18,7 @@ Nothing is ever left out: whoever decides whether something may run has to see a
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from unicodedata import category
@@ -180,3 +181,72 @@ def _moved(text: str) -> frozenset[int]:
         if re.search(r"\d", stretch) or (words and _MOVING.search(stretch, 0, words.end())):
             places |= {found.start() + letter.start() for letter in _RIGHTWARD.finditer(stretch)}
     return frozenset(places)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Text of others beside words of ours: every row of it begins with the gutter, so that none can pass for a
+# question.
+#
+# ``command │ for f in *.py; do↵`` begins a line of the text, ``┆`` a row that goes on with it because there
+# is no more room.
+
+
+BEGINS, GOES_ON, VALUE, NAMED = "│", "┆", "=", "›"
+"""Between label and row: of a text, of the rest of a line that is too long, of a number or another value that
+is no text; and before a name that is too long to stand beside its value."""
+NARROWEST = 20
+"""Columns for the text at least; a terminal that has fewer breaks the rows itself."""
+_PIECES = re.compile(rf"{ESCAPE.pattern}|.")
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionRow:
+    """One row that a person reads: ``head`` is ours, ``text`` is a piece of what others wrote. ``sentence``:
+    it is the question itself."""
+
+    head: str
+    text: str = ""
+    sentence: bool = False
+
+    def __str__(self) -> str:
+        return self.head + self.text
+
+
+def beside(label: str, shown: str, width: int, sign: str = BEGINS) -> list[QuestionRow]:
+    """The rows of a text that ``fsm_agent.approvals.visible`` made; the label stands beside the first.
+    ``width`` in columns."""
+    before = f"    {label} "
+    room = max(NARROWEST, width - len(before) - 2)
+    rows: list[QuestionRow] = []
+    for line in shown.split("\n"):
+        for number, piece in enumerate(broken(line, room)):
+            head = before if not rows else " " * len(before)
+            rows.append(QuestionRow(f"{head}{GOES_ON if number else sign} ", piece))
+    return rows
+
+
+def broken(line: str, room: int) -> Iterator[str]:
+    """Pieces of a line, each at most ``room`` columns wide. Whatever is not ASCII counts as two: terminals do
+    not agree about it. A piece ends before a blank if it can, because a blank is seen at the beginning of a
+    row and not at its end. No escape is torn."""
+    signs, start = _PIECES.findall(line), 0
+    while start < len(signs):
+        end, used = start, 0
+        while end < len(signs) and (used := used + _columns(signs[end])) <= room:
+            end += 1
+        end = max(end, start + 1)
+        if end < len(signs):
+            middle = (start + end) // 2
+            end = next((at for at in range(end, middle, -1) if signs[at] == " " != signs[at - 1]), end)
+            seen = end
+            while seen > start and signs[seen - 1] == " ":
+                seen -= 1
+            end = seen if seen > start else end
+        yield "".join(signs[start:end])
+        start = end
+    if not signs:
+        yield ""
+
+
+def _columns(piece: str) -> int:
+    return len(piece) if piece.isascii() else sum(1 if char.isascii() else 2 for char in piece)

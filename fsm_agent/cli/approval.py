@@ -11,16 +11,15 @@ from typing import Literal
 
 from rich.text import Text
 
-from fsm_agent.approvals.gutter import BEGINS, GOES_ON, VALUE, QuestionRow
 from fsm_agent.approvals.question import Question, QuestionPart
-from fsm_agent.approvals.visible import ESCAPE, NEWLINE, TAB, visible
+from fsm_agent.approvals.visible import BEGINS, ESCAPE, GOES_ON, NEWLINE, TAB, VALUE, QuestionRow, visible
 from fsm_agent.cli import keyboard
 from fsm_agent.cli.diff import colour_of
 from fsm_agent.cli.live import ProgressView
 from fsm_agent.cli.screen import clean, console_of
 from fsm_agent.conversation.effects import Approval, AskApproval
 from fsm_agent.toolsets.edit import Edits
-from fsm_agent.toolsets.seen import Seen
+from fsm_agent.toolsets.files import Seen
 
 Answer = Literal["once", "session", "always", "deny", "never"]
 ANSWERS: dict[str, Answer] = {

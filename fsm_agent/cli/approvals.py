@@ -6,7 +6,7 @@ import json
 import sys
 from datetime import UTC, datetime
 
-from fsm_agent.approvals.repository import Grant, Grants
+from fsm_agent.approvals.rules import Grant, Grants
 from fsm_agent.approvals.visible import visible
 from fsm_agent.cli.sessions import store_of
 

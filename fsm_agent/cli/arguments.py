@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from fsm_agent.composition.turn_table import TURN
+from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.errors import ConfigError, TableError
 from fsm_agent.fsm.table import Table
 from fsm_agent.tools import Tool, as_tool
@@ -86,7 +86,7 @@ def value_of(text: str, setting: str = "") -> Any:
         return text
     if not setting or value is None or isinstance(value, str):
         return value
-    from fsm_agent.settings.setting_docs import every_setting
+    from fsm_agent.settings.errors import every_setting
 
     known = every_setting().get(setting)
     return text if known is not None and known.allowed.startswith(("text", "some text")) else value

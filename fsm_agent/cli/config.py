@@ -24,12 +24,10 @@ from fsm_agent.providers.choose import MODEL_ENV
 from fsm_agent.providers.config_file import CONFIG, KEYS, Config, checked_config, config_of
 from fsm_agent.providers.profiles import PROFILES
 from fsm_agent.sessions.store.postgres.opening import shown
-from fsm_agent.settings.errors import about_unknown
+from fsm_agent.settings.errors import about_unknown, every_setting
 from fsm_agent.settings.model import ENV_PREFIX, Settings, from_environment, unknown_variables
-from fsm_agent.settings.setting_docs import every_setting
-from fsm_agent.support.atomic_write import replace_file
+from fsm_agent.support.files import private_folder, replace_file
 from fsm_agent.support.home import home_of
-from fsm_agent.support.private_files import private_folder
 from fsm_agent.support.redaction import mask
 
 DEFAULT = "default"

@@ -15,7 +15,7 @@ from fsm_agent.cli.run import go
 from fsm_agent.cli.screen import clean, preview
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers.probe import is_loopback
+from fsm_agent.providers.profiles import is_loopback
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.names import any_turn, find_turn

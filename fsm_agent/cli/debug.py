@@ -15,7 +15,7 @@ from fsm_agent.cli.options import CliOptions
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.cli.verify import limits
 from fsm_agent.debug import DebugSession
-from fsm_agent.debug.core.manual import played
+from fsm_agent.debug.core.pending_request import played
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 from fsm_agent.support.home import home_of

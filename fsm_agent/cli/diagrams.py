@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fsm_agent.cli.arguments import dotted, nested, table_of
-from fsm_agent.composition.turn_table import TURN
+from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.diagram import FORMATS, render, written
 from fsm_agent.diagram import runs as files
 from fsm_agent.diagram.around import around, near_json, near_markdown, neighbourhood
-from fsm_agent.diagram.counted import covered, overlaid
-from fsm_agent.diagram.countedtext import counted_json, coverage_markdown, run_markdown
-from fsm_agent.diagram.map import map_of
+from fsm_agent.diagram.counts import counted_json, coverage_markdown, covered, overlaid, run_markdown
+from fsm_agent.diagram.layout import map_of, roomy
 from fsm_agent.diagram.model import diagram_of
 from fsm_agent.diagram.proof import proof_lines
-from fsm_agent.diagram.recorded import Run, begun_at
-from fsm_agent.diagram.roomy import roomy
-from fsm_agent.diagram.runs import Tally
+from fsm_agent.diagram.runs import Run, Tally, begun_at
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Table
@@ -83,7 +80,7 @@ def _print(text: str, format: str, dark: bool) -> None:
     if format != "png":
         sys.stdout.write(text)
         return
-    from fsm_agent.diagram.png import as_png
+    from fsm_agent.diagram.svg import as_png
 
     if sys.stdout.isatty():
         raise ConfigError("a PNG is nothing for a terminal", format, "> FILE.png")
@@ -152,7 +149,9 @@ def diff(
     old: str, new: str, format: str, name: str | None, sets: Sequence[str], exit_code: bool, dark: bool
 ) -> int:
     """Print what changed from one version to another; with ``exit_code`` 1 when something did."""
-    from fsm_agent.diagram.versions import bounds, comment, compare, load, picture, text
+    from fsm_agent.diagram.versions import compare, load, picture, text
+    from fsm_agent.diagram.versions import compare as bounds
+    from fsm_agent.diagram.versions import text as comment
 
     if format not in _OF_DIFFS:
         raise ConfigError("unknown format of a comparison", format, ", ".join(_OF_DIFFS))

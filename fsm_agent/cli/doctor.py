@@ -16,15 +16,14 @@ from rich.text import Text
 from fsm_agent.cli.figures import count
 from fsm_agent.cli.models import known_of, learned_in, lines_of, name_of
 from fsm_agent.cli.screen import clean, console_of
-from fsm_agent.composition.turn_table import TURN
+from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.extension import Check, Extension, extensions_of, kept_values
 from fsm_agent.fsm.verify import examine
+from fsm_agent.providers.catalogue import price_of
 from fsm_agent.providers.config_file import Config, config_of
-from fsm_agent.providers.kept_keys import is_kept, unkept
-from fsm_agent.providers.prices import price_of
-from fsm_agent.providers.probe import local_models
-from fsm_agent.providers.profiles import LOCAL_SERVERS
+from fsm_agent.providers.credentials import is_kept, unkept
+from fsm_agent.providers.profiles import LOCAL_SERVERS, local_models
 from fsm_agent.sessions.checkpoints import Checkpoints
 from fsm_agent.sessions.store.health import health
 from fsm_agent.settings.errors import about_unknown
@@ -35,7 +34,7 @@ from fsm_agent.support.installation import installed_extensions
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.threads import LOOP, in_a_loop
 from fsm_agent.support.version import __version__
-from fsm_agent.toolsets.mcp.log import LOGS
+from fsm_agent.toolsets.mcp.process import LOGS
 from fsm_agent.toolsets.mcp.servers import McpServers
 from fsm_agent.toolsets.sandbox import sandbox_of
 
@@ -340,7 +339,7 @@ def _checkpoints(given: str | None, config: Config) -> Check:
 
 def _dispatcher(config: Config) -> Check:
     """Who hands queued turns to workers, and whether a worker with this table asks for some."""
-    from fsm_agent.dispatch.submit import dispatcher_of
+    from fsm_agent.dispatch.dispatcher import dispatcher_of
 
     try:
         settings = Settings.of(None, config.settings).dispatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from fsm_agent.cli.screen import seconds
-from fsm_agent.sessions.store.reports.usage_totals import UsageTotals
+from fsm_agent.sessions.store.reports.spending import UsageTotals
 
 
 def ago(at: float, now: float) -> str:

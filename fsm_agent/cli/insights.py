@@ -12,7 +12,7 @@ from fsm_agent.cli.figures import cost, count, share, short, spell, tokens
 from fsm_agent.cli.screen import clean, preview
 from fsm_agent.cli.sessions import OUTCOMES, put, screen, store_of
 from fsm_agent.cli.table import WholeTable
-from fsm_agent.composition.turn_table import TURN
+from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.reports.insights import Insights, insights
 

@@ -11,11 +11,10 @@ from typing import Any
 
 from fsm_agent.cli.screen import clean
 from fsm_agent.errors import ConfigError, StoreError
+from fsm_agent.providers.catalogue import FREE, GIVEN, SOURCE, LearnedFact, LearnedFacts, price_of
 from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.config_file import Config, config_of
-from fsm_agent.providers.key_rests import KeyRest
-from fsm_agent.providers.learned import LearnedFact, LearnedFacts
-from fsm_agent.providers.prices import FREE, GIVEN, SOURCE, price_of
+from fsm_agent.providers.credentials import KeyRest
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.home import home_of
 

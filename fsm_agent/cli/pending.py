@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fsm_agent.approvals.waiting import answer
+from fsm_agent.approvals.service import answer
 from fsm_agent.cli.continued import resume
 from fsm_agent.cli.figures import moment
 from fsm_agent.cli.options import CliOptions

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fsm_agent.cli.live import ProgressView
 from fsm_agent.cli.screen import clean
-from fsm_agent.support.private_files import private_folder, touch
+from fsm_agent.support.files import private_folder, touch
 from fsm_agent.support.threads import in_daemon_thread
 
 if TYPE_CHECKING:

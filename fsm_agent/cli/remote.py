@@ -19,9 +19,8 @@ from fsm_agent.cli.run import code_of, ctrl_c, suspended, view_of, words_of
 from fsm_agent.cli.screen import clean, console_of
 from fsm_agent.conversation.parts import FilePart, ImagePart, part_of
 from fsm_agent.conversation.result import TurnResult
+from fsm_agent.dispatch.dispatcher import Dispatcher, cancel, dispatcher_of, submit
 from fsm_agent.dispatch.follow import Follower
-from fsm_agent.dispatch.port import Dispatcher
-from fsm_agent.dispatch.submit import cancel, dispatcher_of, submit
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.names import find_session

@@ -21,7 +21,7 @@ from fsm_agent.cli.live import ProgressView
 from fsm_agent.cli.options import CliOptions
 from fsm_agent.cli.pending_line import waiting_line
 from fsm_agent.cli.screen import console_of
-from fsm_agent.conversation.nesting import json_of
+from fsm_agent.conversation.json_reading import json_of
 from fsm_agent.conversation.parts import FilePart, ImagePart
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, TurnSuspended

@@ -23,14 +23,13 @@ from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.names import find_session, one_of
 from fsm_agent.sessions.store.names import rename as renamed
 from fsm_agent.sessions.store.reports.records import SessionInfo, sessions
-from fsm_agent.sessions.store.rewind.undo import undo as undone
+from fsm_agent.sessions.store.rewind import undo as undone
 from fsm_agent.sessions.store.transfer.export import export_session, export_turn
-from fsm_agent.sessions.store.transfer.importing import import_lines
+from fsm_agent.sessions.store.transfer.importing import MAX_LINE, import_lines
 from fsm_agent.sessions.store.transfer.trajectory import session_trajectory, turn_trajectory
-from fsm_agent.sessions.store.transfer.validation import MAX_LINE
 from fsm_agent.settings.model import Settings
+from fsm_agent.support.files import private_file
 from fsm_agent.support.home import home_of
-from fsm_agent.support.private_files import private_file
 from fsm_agent.support.redaction import mask, mask_json
 from fsm_agent.support.threads import LOOP
 
@@ -172,7 +171,7 @@ def export(home: str | None, name: str, output: str | None, format: str, raw: bo
         told = session_trajectory if kind == "session" else turn_trajectory
         lines: Iterator[str] = iter([json.dumps(told(store.database, found, raw=raw, secrets=secrets))])
     elif format == "pytest":
-        from fsm_agent.debug.core.pytest_export import make_test
+        from fsm_agent.debug.core.replay import make_test
 
         if kind == "session":
             raise ConfigError(

@@ -17,8 +17,8 @@ from fsm_agent.providers.config_file import config_of
 from fsm_agent.sessions.checkpoints import Checkpoint, Checkpoints
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.lineage import compacted_line
 from fsm_agent.sessions.store.names import find_session
+from fsm_agent.sessions.store.rows import compacted_line
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.home import home_of, workdir_of
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from fsm_agent.cli.arguments import dotted, nested, table_of
 from fsm_agent.cli.money import most_money
 from fsm_agent.cli.screen import console_of
-from fsm_agent.composition.turn_table import TURN, limits_for
+from fsm_agent.composition.turn_wiring import TURN, limits_for
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import check_certificate, search, verify_table

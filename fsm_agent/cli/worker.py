@@ -11,10 +11,8 @@ from fsm_agent.cli.arguments import attribute_of
 from fsm_agent.cli.dispatching import settings_for
 from fsm_agent.cli.exporting import telemetry_of
 from fsm_agent.cli.screen import clean
-from fsm_agent.dispatch.apps import SHAPE, App
-from fsm_agent.dispatch.port import Dispatcher
-from fsm_agent.dispatch.submit import DIGEST, dispatcher_of
-from fsm_agent.dispatch.worker import Worker
+from fsm_agent.dispatch.dispatcher import DIGEST, Dispatcher, dispatcher_of
+from fsm_agent.dispatch.worker import SHAPE, App, Worker
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.settings.model import ENV_PREFIX, Settings
 from fsm_agent.support.home import home_of

@@ -2,57 +2,55 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import os
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fsm_agent.approvals.repository import Grants
+from fsm_agent.approvals.rules import Grants
 from fsm_agent.approvals.service import Approvals
-from fsm_agent.composition.agent_tool import AgentTool
 from fsm_agent.composition.answers import output_type_of
-from fsm_agent.composition.child_factory import ChildAgentFactory
 from fsm_agent.composition.engine_calls import EngineCalls
-from fsm_agent.composition.handoffs import transfer_tools
-from fsm_agent.composition.options import DEFAULT, FILE_SERVERS, AgentOptions
-from fsm_agent.composition.services import HOME_FILES, RESULTS, Services
-from fsm_agent.composition.side_models import ENTRY, by_task
+from fsm_agent.composition.handoffs import AgentTool, transfer_tools
+from fsm_agent.composition.model_caller import ENTRY, asked_by, by_task
+from fsm_agent.composition.options import DEFAULT, FILE_SERVERS, AgentOptions, Inherited
+from fsm_agent.composition.services import HOME_FILES, RESULTS, Services, save
+from fsm_agent.conversation.effects import Saved
 from fsm_agent.conversation.handover import NAME
 from fsm_agent.conversation.wire.options import check_options
 from fsm_agent.errors import ConfigError
 from fsm_agent.extension import extensions_of, tools_in
-from fsm_agent.hooks.calls import HookCalls
-from fsm_agent.memory.context_injection import MemoryRecall
-from fsm_agent.memory.external import ExternalMemory, checked
+from fsm_agent.hooks import HookCalls
+from fsm_agent.memory.external import ExternalMemory, MemoryProvider, MemoryRecall, checked
 from fsm_agent.memory.files import Notes
-from fsm_agent.memory.provider import MemoryProvider
-from fsm_agent.providers.choose import Choice
+from fsm_agent.providers.catalogue import LearnedFacts
+from fsm_agent.providers.choose import Choice, connect
 from fsm_agent.providers.config_file import Config, config_of, database_secrets, variables_of
-from fsm_agent.providers.connect import connect
+from fsm_agent.providers.credentials import hide_from_children, unkept
 from fsm_agent.providers.failover import Backend, Backends, fallback_backends, make_backend
-from fsm_agent.providers.kept_keys import unkept
-from fsm_agent.providers.keyless_environment import hide_from_children
-from fsm_agent.providers.learned import LearnedFacts
-from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.callbacks import Callbacks, listened
 from fsm_agent.runtime.events import StatusText, ToolProgress
 from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.sessions.checkpoints import Checkpoints
 from fsm_agent.sessions.store import Store, store_for
+from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.kept_values import KeptValues
 from fsm_agent.settings.model import DATABASE_VARIABLE, Settings
-from fsm_agent.support.backoff import Backoff
-from fsm_agent.support.clock import SystemClock
+from fsm_agent.support.clock import Backoff, SystemClock
+from fsm_agent.support.files import made_private
 from fsm_agent.support.home import home_of, workdir_of
-from fsm_agent.support.private_files import made_private
+from fsm_agent.support.texts import one_line
 from fsm_agent.telemetry import tracing_of
 from fsm_agent.tools import Tool, as_tool
+from fsm_agent.tools.decorator import ToolSource
 from fsm_agent.tools.runner import ToolRunner
-from fsm_agent.tools.source import ToolSource
-from fsm_agent.toolsets import TOOLSETS
+from fsm_agent.toolsets import TOOLSETS as ALL_TOOLSETS
 from fsm_agent.toolsets import toolsets as tools_of
 from fsm_agent.toolsets.agent import (
     AGENT_LEVEL,
@@ -60,12 +58,153 @@ from fsm_agent.toolsets.agent import (
     BEGIN_TURNS,
     AgentTools,
     Background,
+    ChildTask,
     agent_tools,
 )
-from fsm_agent.toolsets.agent.bridge import bridge_tools
-from fsm_agent.toolsets.agent.child import ChildAgent
-from fsm_agent.toolsets.agent.review import REVIEW
-from fsm_agent.toolsets.agent.title import TITLE
+from fsm_agent.toolsets.agent.child import ChildAgent, ChildFactory
+from fsm_agent.toolsets.agent.dispatch import bridge_tools
+from fsm_agent.toolsets.agent.review import REVIEW, TITLE, TOOLSETS
+
+# ----------------------------------------------------------------------------------------------------
+# Agents for child turns: like their parent, or like another agent, without what a child may not do.
+
+
+WITHHELD_TOOLSETS = frozenset({"memory", "learn", "clarify", "code"})
+WITHHELD = frozenset(
+    {"memory", "skill_manage", "clarify", "execute_code", "send_message", "cronjob", "schedule"}
+)
+"""Tools that a child never has, whoever made them: it does not write notes or skills, ask or message people,
+schedule work, or run programs that call tools (AGT-05). A review is there for notes and skills."""
+
+
+SIDE_ITERATIONS = 3
+"""Of a child that only answers: one, and two for a reply that is cut."""
+
+
+class Borrowed:
+    """Tools of a source that somebody else keeps running."""
+
+    def __init__(self, source: ToolSource) -> None:
+        self._source = source
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self._source.labels
+
+    def tools(self) -> Sequence[Tool]:
+        return self._source.tools()
+
+    async def ready(self, taken: Collection[str], interrupted: asyncio.Event) -> tuple[str, ...]:
+        return ()
+
+    async def find(self, name: str) -> Tool | None:
+        return await self._source.find(name)
+
+    async def aclose(self) -> None:
+        """Not ours to close."""
+
+
+class ChildAgentFactory:
+    """Makes the agents of children with ``make``: from the options of their parent, and in its services."""
+
+    def __init__(
+        self,
+        make: Callable[[AgentOptions], ChildAgent],
+        options: AgentOptions,
+        services: Services,
+        more: ToolSource | None,
+    ) -> None:
+        self._make, self._services = make, services
+        self._options: AgentOptions = {**options, "mcp": None, "handoffs": ()}  # a child answers its parent
+        self._more = None if more is None else Borrowed(more)
+        self._depth = 0 if options["inherits"] is None else options["inherits"].depth
+        self._settings, self._most = services.settings, services.settings.delegation.max_iterations
+        self._other = False
+
+    @property
+    def allowed(self) -> bool:
+        """May an agent of this depth have children at all?"""
+        return self._depth < self._services.settings.delegation.max_depth
+
+    def has_models(self, task: str) -> bool:
+        """Say whether there are models for this side task, besides the one in use."""
+        return bool(by_task(self._options["auxiliary"])[task])
+
+    def of(self, other: AgentOptions, settings: Settings, most: int) -> ChildFactory:
+        """Return where the children come from that are turns of another agent, with its own ``settings``, of
+        at most ``most`` iterations. The limits on the tree stay those of its first agent."""
+        family = copy.copy(self)
+        hooks = (*self._options["hooks"], *other["hooks"])
+        family._options = {**other, "handoffs": (), "hooks": hooks}
+        family._more, family._most = None, most
+        family._other = True
+        mine = self._settings
+        above: dict[str, Any] = {"delegation": mine.delegation, "limits": settings.limits.within(mine.limits)}
+        above["prices"] = {**mine.prices, **settings.prices}
+        family._settings = settings.model_copy(update=above)
+        return family
+
+    def child(self, order: ChildTask) -> ChildAgent:
+        options, more = self._options, self._more
+        bounds: dict[str, Any] = {"max_iterations": self._most}
+        if order.side_task:
+            options, more = asked_by(options, order.side_task), None
+            request = self._settings.request.without_hosted().for_another()
+            bounds = {**_few(SIDE_ITERATIONS), "request": request}
+        elif order.task_id == REVIEW:
+            groups = [name for name in options["toolsets"] or () if name in TOOLSETS]
+            options, more = {**options, "tools": (), "toolsets": groups}, None
+            bounds = _few(self._settings.memory.review_iterations)
+        else:
+            own = [one for one in map(as_tool, options["tools"] or ()) if one.spec.name not in WITHHELD]
+            groups = [name for name in options["toolsets"] or () if name not in WITHHELD_TOOLSETS]
+            options = {**options, "tools": own, "toolsets": groups}
+        return self._made(order, options, self._settings.model_copy(update=bounds), more)
+
+    def _made(
+        self, order: ChildTask, options: AgentOptions, settings: Settings, more: ToolSource | None
+    ) -> ChildAgent:
+        services, limits = self._services, self._services.settings.delegation
+        session = services.store.session(order.session_id)
+        session.kind, session.source, session.parent = "child", "child", order.parent_session
+        approvals = services.approvals.for_child(
+            Callbacks(order.callbacks),
+            one_line(order.goal, 200),
+            ask=limits.approvals == "ask" and not order.unattended,
+            rules=settings.approval if self._other else None,
+        )
+        if Turns(services.store.database).info(order.parent_turn).imported:
+            approvals = approvals.for_imported()
+        heard = listened(options["callbacks"], order.callbacks) if self._other else order.callbacks
+        return self._make(
+            {
+                **options,
+                "settings": settings,
+                "home": services.home,
+                "session_id": order.session_id,
+                "callbacks": heard,
+                "clock": services.clock,
+                "budget": order.budget,
+                "memory": None,
+                "output_type": options["output_type"] if self._other else None,
+                "input_guardrails": options["input_guardrails"] if self._other else (),
+                "output_guardrails": options["output_guardrails"] if self._other else (),
+                "workdir": options["workdir"] if self._other and options["workdir"] else services.workdir,
+                "store": services.store,
+                "inbox": None,
+                "telemetry": services.telemetry if options["telemetry"] is None else options["telemetry"],
+                "inherits": Inherited(order, self._depth + 1, approvals, more, session),
+                "source": "child",
+            }
+        )
+
+    def keep(self, name: str, text: str) -> Saved:
+        return save(self._services.home / RESULTS, name, text)
+
+
+def _few(most: int) -> dict[str, int]:
+    """Limits of a child with little to do."""
+    return {"max_iterations": most, "max_attempts_per_turn": 3 * most}
 
 
 def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) -> Services:
@@ -206,13 +345,13 @@ def _tools(
     """(those that are a part of the agent, all others). A user's tool takes the place of a built-in one of
     its name."""
     named_groups = options["toolsets"] or ()
-    known = sorted((*TOOLSETS, *AGENT_TOOLSETS, FILE_SERVERS, DEFAULT))
+    known = sorted((*ALL_TOOLSETS, *AGENT_TOOLSETS, FILE_SERVERS, DEFAULT))
     if unknown := [name for name in named_groups if name not in known]:
         raise ConfigError("unknown toolset", unknown[0], ", ".join(known))
     own = [as_tool(one) for one in (*(options["tools"] or ()), *(external.tools() if external else ()))]
     own += tools_in(services.extensions, {one.spec.name for one in own})
     names = {one.spec.name for one in own}
-    groups = [name for name in named_groups if name in TOOLSETS]
+    groups = [name for name in named_groups if name in ALL_TOOLSETS]
     mine = [name for name in named_groups if name not in BEGIN_TURNS or services.child_factory.allowed]
     home, settings = services.home, services.settings
     offered = [

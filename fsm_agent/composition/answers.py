@@ -12,7 +12,7 @@ from fsm_agent.composition.services import Services
 from fsm_agent.conversation.effects import FINAL, AnswerChecked, Checks, OutputSpec, ToolSpec
 from fsm_agent.errors import ConfigError
 from fsm_agent.output import OutputType, ValidOutput
-from fsm_agent.runtime.users_code import UsersCode, answer_of
+from fsm_agent.runtime.deadline import UsersCode, answer_of
 from fsm_agent.settings.model import Settings
 from fsm_agent.tools import RunContext, Tool, ToolFailure
 from fsm_agent.tools.result import text_of_error, words_of

@@ -10,12 +10,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fsm_agent.approvals.waiting import Waiting
+from fsm_agent.approvals.service import Waiting
 from fsm_agent.composition.answers import Answers
 from fsm_agent.composition.limit_keeper import LimitKeeper
 from fsm_agent.composition.model_caller import ModelCaller
 from fsm_agent.composition.services import DUMPS, RESULTS, Services, save
-from fsm_agent.conversation.call_key import signature
+from fsm_agent.conversation.arguments import signature
 from fsm_agent.conversation.effects import (
     FINAL,
     AnswerChecked,
@@ -89,14 +89,14 @@ from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
 from fsm_agent.runtime.events import (
     CHANNELS,
     StatusText,
+    Stream,
     ToolComplete,
     ToolProgress,
     ToolStart,
     Transition,
     listen,
 )
-from fsm_agent.runtime.not_yet import NotYet
-from fsm_agent.runtime.stream import Stream
+from fsm_agent.runtime.ports import NotYet
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.fence import NO_TURN, Fence
 from fsm_agent.sessions.store.pending import Pending, PendingItems
@@ -107,8 +107,7 @@ from fsm_agent.tools import RunContext, ToolFailure
 from fsm_agent.tools.runner import NOWHERE
 from fsm_agent.toolsets.agent import ChildTask, ToolContext, bridged
 from fsm_agent.toolsets.agent.clarify import answered
-from fsm_agent.toolsets.agent.review import review_of
-from fsm_agent.toolsets.agent.title import TITLE, title_of
+from fsm_agent.toolsets.agent.review import TITLE, review_of, title_of
 from fsm_agent_states.logic.calls import PROGRAMMATIC
 from fsm_agent_states.turn import TurnState
 

@@ -11,8 +11,8 @@ from typing import Any, Self
 from fsm_agent.conversation.compaction import ContextEngine
 from fsm_agent.conversation.effects import AskEngine, EngineAnswer
 from fsm_agent.conversation.messages import Message
+from fsm_agent.runtime.deadline import UsersCode, answer_of, required
 from fsm_agent.runtime.ports import Clock
-from fsm_agent.runtime.users_code import UsersCode, answer_of, required
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.threads import in_daemon_thread
 

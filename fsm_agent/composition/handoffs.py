@@ -4,16 +4,57 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, Generic, Protocol, TypeVar
+
+from pydantic import Field
 
 from fsm_agent.composition.options import AgentOptions
 from fsm_agent.composition.services import Services
-from fsm_agent.conversation.handover import HandoffStep
+from fsm_agent.conversation.handover import TRANSFER, HandoffStep
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.events import StatusText
 from fsm_agent.settings.model import Settings
-from fsm_agent.tools import Tool
-from fsm_agent.toolsets.agent.transfer import transfer_tool
+from fsm_agent.tools import Tool, ToolFailure, tool
+from fsm_agent.toolsets.agent.delegate import LONGEST, MAX_TASK, Delegation, delegating
+from fsm_agent.toolsets.tool_context import here
+
+# ----------------------------------------------------------------------------------------------------
+# Handing the conversation over: a tool for each agent that can go on with it. The call only says so; the
+# turn ends when all calls of its round have their results, and the next turn is the other agent's.
+
+
+LONGEST_NOTE = 20_000
+"""Characters."""
+TOO_OFTEN = (
+    "Not handed over: the conversation went from agent to agent {count} times since the user spoke, and at"
+    " most {most} are allowed (delegation.max_handoffs). Answer the user yourself."
+)
+
+
+class Transfer:
+    """Hands a conversation to one agent; at most ``most`` times in a row, whoever does."""
+
+    def __init__(self, to: str, most: int) -> None:
+        self._to, self._most = to, most
+
+    async def transfer(self, note: Annotated[str, Field(max_length=LONGEST_NOTE)] = "") -> str:
+        """Hand the conversation over.
+
+        Args:
+            note: What the next agent should know besides the conversation, which it sees.
+        """
+        if (count := here().handoffs) >= self._most:
+            raise ToolFailure(TOO_OFTEN.format(count=count, most=self._most))
+        return f"{self._to} goes on with the conversation."
+
+
+def transfer_tool(to: str, description: str, most: int) -> Tool:
+    """The tool that hands the conversation to the agent of this name. It changes nothing by itself, and no
+    program may call it."""
+    made = tool(name=f"{TRANSFER}{to}", concurrency="interactive", effect="pure")(Transfer(to, most).transfer)
+    return replace(made, spec=replace(made.spec, description=description))
+
 
 A = TypeVar("A", bound="OptionedAgent")
 Rows = Sequence[Mapping[str, Any]]
@@ -183,3 +224,96 @@ class OtherAgents(Generic[A]):
             "inbox": services.signals,
             "telemetry": services.telemetry if own["telemetry"] is None else own["telemetry"],
         }
+
+
+# ----------------------------------------------------------------------------------------------------
+# Another agent as a tool: each call is a child turn of that agent, under its own model, prompt and tools.
+
+
+UNHELD = "The agent {name} answers only an agent that has it among its tools."
+TOO_DEEP = (
+    "The agent {name} was not asked: agents may stand {most} below the first one (delegation.max_depth)."
+    " Do without it."
+)
+
+
+class OtherAgent:
+    """Asks one agent. ``delegation`` makes its turns, ``None`` until an agent has it as a tool; ``refusal``:
+    why that agent may ask nobody, or nothing."""
+
+    def __init__(self, name: str, delegation: Delegation | None = None, refusal: str = "") -> None:
+        self._name, self._delegation, self._refusal = name, delegation, refusal
+
+    async def ask(
+        self,
+        task: Annotated[str, Field(min_length=1, max_length=MAX_TASK)],
+        context: Annotated[str, Field(max_length=MAX_TASK)] = "",
+        idempotency_key: str = "",
+    ) -> str:
+        """Give a task to another assistant and get its answer.
+
+        Args:
+            task: What is to be done, and what the answer must hold. It sees nothing of this conversation.
+            context: All that it must know for it.
+        """
+        if self._delegation is None or self._refusal:
+            raise ToolFailure(self._refusal or UNHELD.format(name=self._name))
+        order = self._delegation.order(idempotency_key, task, context)
+        [end] = await self._delegation.raised([order], idempotency_key)
+        answer = self._delegation.fitted(order, end.text)
+        if end.status == "completed":
+            return answer
+        rest = f"\n\nWhat it said so far:\n{answer}" if answer.strip() else ""
+        raise ToolFailure(f"{self._name} did not finish ({end.status}): {end.error or 'no answer'}{rest}")
+
+
+def other_agent(name: str, description: str, agent: OtherAgent) -> Tool:
+    """Idempotent by the call's key, which names the child. Raises ``ConfigError`` for a name that is none of
+    a tool."""
+    made = tool(name=name, concurrency="parallel", effect="idempotent", timeout=LONGEST)(agent.ask)
+    return delegating(made, description)
+
+
+# ----------------------------------------------------------------------------------------------------
+# An agent as a tool of other agents: what ``Agent.as_tool`` returns.
+
+
+TASK_DESCRIBED = (
+    "Give a task to the agent {name} and get its answer. It sees nothing of this conversation, so tell it"
+    " everything that it must know."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentTool(Tool):
+    """A tool whose calls are child turns of an agent with these ``options`` and ``settings``. ``most``:
+    iterations of one."""
+
+    options: AgentOptions
+    settings: Settings
+    most: int
+
+    def held_by(self, services: Services) -> Tool:
+        """Return the tool as it is called in the turns of an agent with these services."""
+        name, limits = self.spec.name, services.settings.delegation
+        family = Delegation(
+            services.child_factory.of(self.options, self.settings, self.most),
+            services.store,
+            services.callbacks,
+            services.clock,
+            services.settings,
+            self.most,
+        )
+        refusal = "" if services.child_factory.allowed else TOO_DEEP.format(name=name, most=limits.max_depth)
+        return replace(self, handler=OtherAgent(name, family, refusal).ask)
+
+
+def agent_tool(options: AgentOptions, settings: Settings, description: str, most: int | None) -> AgentTool:
+    """Return an agent with these options as a tool, by its name. Raises ``ConfigError``."""
+    most = settings.max_iterations if most is None else most
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise ConfigError("max_iterations of as_tool cannot be used", most, "a whole number from 1")
+    name = options["name"]
+    made = other_agent(name, description or TASK_DESCRIBED.format(name=name), OtherAgent(name))
+    values = {one.name: getattr(made, one.name) for one in fields(made)}
+    return AgentTool(**values, options=options, settings=settings, most=most)

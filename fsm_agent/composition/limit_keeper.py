@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fsm_agent.composition.services import Services
-from fsm_agent.conversation.assumed_usage import assumed_usage
 from fsm_agent.conversation.effects import (
     AskApproval,
     CallModel,
@@ -28,13 +27,13 @@ from fsm_agent.conversation.effects import (
     Wait,
 )
 from fsm_agent.conversation.messages import ModelReply, Usage
-from fsm_agent.conversation.token_meter import LEAST_REPLY
+from fsm_agent.conversation.token_meter import LEAST_REPLY, assumed_usage
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.fsm.pipeline import Layer, Perform
+from fsm_agent.providers.catalogue import PER, Price, dearest, price_of
 from fsm_agent.providers.failover import Backend
-from fsm_agent.providers.prices import PER, Price, dearest, price_of
 from fsm_agent.runtime.deadline import Stopwatch
-from fsm_agent.runtime.work_time import WorkTime
+from fsm_agent.runtime.turn_limiter import WorkTime
 from fsm_agent.sessions.store.reports.spending import NOTHING_SPENT, Expense, Spending
 from fsm_agent.settings.model import LimitScope
 

@@ -3,23 +3,121 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
+from urllib.parse import urlsplit
 
-from fsm_agent.composition.attempts import tell_attempt
+from fsm_agent.composition.options import AgentOptions
 from fsm_agent.composition.services import Services
-from fsm_agent.conversation.effects import CallModel, Cancelled, Failure, ModelRequest, Wait, Waited
+from fsm_agent.conversation.effects import CallModel, Cancelled, Failure, ModelRequest, Runtime, Wait, Waited
 from fsm_agent.conversation.messages import ModelReply
+from fsm_agent.errors import ConfigError
 from fsm_agent.output import NOTHING
+from fsm_agent.providers.choose import Choice
 from fsm_agent.runtime.budget import RequestCap
+from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
-from fsm_agent.runtime.events import PartialOutput, StatusText, Thinking
-from fsm_agent.runtime.partial_objects import PartialObjects
+from fsm_agent.runtime.events import TURN, Named, PartialOutput, StatusText, Thinking
 from fsm_agent.runtime.ports import ModelPort
-from fsm_agent.runtime.stream_accumulator import StreamAccumulator
+from fsm_agent.runtime.stream_accumulator import PartialObjects, StreamAccumulator
+from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
+from fsm_agent_states.logic.detect import Size, detect
+
+# ----------------------------------------------------------------------------------------------------
+# What is said of each attempt at a model: a log record and an event, and a line for people when it failed.
+#
+# The record and the event ``model:attempt`` have the same fields. None holds a key, a prompt, or more of an
+# address than its host and port.
+
+
+log = logging.getLogger(__name__)
+log.addHandler(logging.NullHandler())  # people are told by callbacks; who wants records configures logging
+
+EVENT = "model:attempt"
+SHORT = 160
+"""Characters of what a provider said that are shown."""
+
+
+def tell_attempt(
+    callbacks: Callbacks,
+    request: CallModel,
+    choice: Choice,
+    reply: ModelReply | Failure | Cancelled,
+    seconds: float,
+    rows: int,
+    *,
+    sent: bool,
+) -> None:
+    """Say what became of ``request`` to ``choice`` after so many ``seconds``, with ``rows`` of history, and
+    whether it left, as its wire says. When all went well and nobody listens, nothing is made."""
+    failed = isinstance(reply, Failure)
+    if not (failed or callbacks.hears(Named) or log.isEnabledFor(logging.INFO)):
+        return
+    told = fields_of(request, choice.runtime(), reply, seconds, rows, sent=sent)
+    words = line_of(told) if failed else f"attempt at {told['address']}: {told['outcome']}"
+    log.log(logging.WARNING if failed else logging.INFO, "%s", words, extra=told)
+    callbacks.publish(Named(EVENT, told))
+    if failed and request.request.purpose == "turn":
+        callbacks.publish(StatusText(words))
+
+
+def fields_of(
+    request: CallModel,
+    runtime: Runtime,
+    reply: ModelReply | Failure | Cancelled,
+    seconds: float,
+    rows: int,
+    *,
+    sent: bool,
+) -> dict[str, Any]:
+    """What is known of an attempt, as plain values by name."""
+    told: dict[str, Any] = {
+        "turn_id": TURN.get().turn_id,
+        "purpose": request.request.purpose,
+        "attempt": request.attempt,
+        "most": request.most,
+        "provider": runtime.provider,
+        "model": runtime.model,
+        "address": address_of(runtime),
+        "seconds": round(seconds, 3),
+        "prompt_estimate": request.request.estimate,
+        "sent": sent,
+    }
+    match reply:
+        case ModelReply():
+            return {**told, "outcome": "reply", "finish": reply.finish}
+        case Cancelled():
+            return {**told, "outcome": "cancelled"}
+    size = Size(request.request.estimate, rows, runtime.window, thinks=runtime.stale_floor > 0)
+    return {
+        **told,
+        "outcome": "failure",
+        "kind": reply.kind,
+        "exception": reply.exception,
+        "failure_class": detect(reply, size, runtime.error_rows).name,
+        "status": reply.status,
+        "problem": one_line(mask(reply.message), SHORT),
+    }
+
+
+def line_of(told: dict[str, Any]) -> str:
+    """The line about an attempt that failed."""
+    which = f"attempt {told['attempt']} of {told['most']}" if told["most"] > 1 else "the request"
+    kind = told["failure_class"].replace("_", " ")
+    if kind == "timeout" and told["kind"] == "transport" and "timeout" not in told["exception"].lower():
+        kind = "the connection failed"
+    return f"{which} failed after {told['seconds']:.1f} s at {told['address']}: {kind}: {told['problem']}"
+
+
+def address_of(runtime: Runtime) -> str:
+    """Host and port of a model; the provider's name where there is no address."""
+    parts = urlsplit(runtime.base_url or "")
+    return parts.netloc.rpartition("@")[2] or runtime.provider
+
 
 PARAGRAPH = "\n\n"
 OUT_OF_TIME = "a limit in seconds was reached while the model was asked"
@@ -208,3 +306,45 @@ class Heartbeat:
         if elapsed - self._told >= self._services.settings.poll.heartbeat:
             self._told = elapsed
             self._services.callbacks.publish(StatusText(f"{self._what} ({elapsed:.0f} s)"))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The models for side work: which of them do which task, and in what order they are tried.
+
+
+TASKS = ("summary", "web", "vision", "title")
+"""Summaries of compactions; questions about pages of the web, and about images; titles of sessions."""
+Specs = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None
+"""One entry like those of ``fallbacks``, or a list of them; a text is short for one with only a model."""
+ENTRY = ("model", "base_url", "api_key", "api_mode", "context_window")
+
+
+def by_task(given: Specs) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """Return the entries for each task. Entries that name none are for all but titles, which nobody needs;
+    the model in use is tried after them. Raises ``ConfigError`` for a task that nothing asks for."""
+    if isinstance(given, str) or not isinstance(given, Mapping) or "model" in given:
+        return dict.fromkeys(TASKS, _listed(given)) | {"title": ()}
+    if unknown := sorted(set(given) - set(TASKS)):
+        raise ConfigError("auxiliary names an unknown task", unknown[0], ", ".join(TASKS))
+    return {task: _listed(given.get(task)) for task in TASKS}
+
+
+def _listed(given: Any) -> Sequence[Mapping[str, Any]]:
+    entries = [given] if isinstance(given, Mapping | str) else given or ()
+    if not isinstance(entries, Iterable):
+        raise ConfigError("auxiliary has the wrong type", given, "a model, a list of them, or a dict by task")
+    return [{"model": one} if isinstance(one, str) else one for one in entries]
+
+
+def asked_by(options: AgentOptions, task: str) -> AgentOptions:
+    """Return the options of an agent whose turns are requests for ``task``: its models first, then the model
+    in use with its fallbacks, which may read no images and are not asked about them when others can be.
+    ``options`` name a model."""
+    given: Mapping[str, Any] = options
+    own = {name: given[name] for name in ENTRY if given[name] is not None}
+    chain = list(by_task(options["auxiliary"])[task])
+    if task != "vision" or not chain:
+        chain += [own, *(options["fallbacks"] or ())]
+    first: dict[str, Any] = dict.fromkeys(ENTRY) | dict(chain[0])
+    changes = {**first, "fallbacks": chain[1:], "tools": (), "toolsets": ()}
+    return cast(AgentOptions, {**options, **changes})

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fsm_agent.conversation.messages import Message
     from fsm_agent.extension import Extension
     from fsm_agent.hooks import Guardrail, Hooks
-    from fsm_agent.memory.provider import MemoryProvider
+    from fsm_agent.memory.external import MemoryProvider
     from fsm_agent.providers.credentials import ApiKey
     from fsm_agent.runtime.budget import IterationBudget
     from fsm_agent.runtime.ports import Clock, ModelPort
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fsm_agent.settings.model import Settings
     from fsm_agent.telemetry import Telemetry
     from fsm_agent.tools import Tool
-    from fsm_agent.tools.source import ToolSource
+    from fsm_agent.tools.decorator import ToolSource
     from fsm_agent.toolsets.agent import ChildTask
 
 Deps = DefaultTypeVar("Deps", default=Any)

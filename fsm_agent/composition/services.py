@@ -12,12 +12,12 @@ from fsm_agent.composition.engine_calls import EngineCalls
 from fsm_agent.composition.options import AgentOptions
 from fsm_agent.conversation.effects import Saved, Tell
 from fsm_agent.extension import Extension
-from fsm_agent.hooks.calls import HookCalls
-from fsm_agent.memory.context_injection import MemoryRecall
+from fsm_agent.hooks import HookCalls
+from fsm_agent.memory.external import MemoryRecall
 from fsm_agent.memory.files import Notes
 from fsm_agent.output import OutputType
+from fsm_agent.providers.catalogue import LearnedFacts
 from fsm_agent.providers.failover import Backend, Backends
-from fsm_agent.providers.learned import LearnedFacts
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.ports import Clock
@@ -26,8 +26,8 @@ from fsm_agent.sessions.checkpoints import FOLDER as CHECKPOINTS
 from fsm_agent.sessions.checkpoints import Checkpoints
 from fsm_agent.sessions.store import Store
 from fsm_agent.settings.model import Settings
-from fsm_agent.support.backoff import Backoff
-from fsm_agent.support.private_files import private_file, private_folder
+from fsm_agent.support.clock import Backoff
+from fsm_agent.support.files import private_file, private_folder
 from fsm_agent.telemetry import Telemetry
 from fsm_agent.tools.runner import ToolRunner
 from fsm_agent.toolsets.agent import AgentTools, Background
@@ -36,7 +36,7 @@ from fsm_agent.toolsets.programs import Programs
 from fsm_agent.toolsets.sandbox.aside import ASIDE
 
 if TYPE_CHECKING:  # what it needs is an extra
-    from fsm_agent.telemetry.tracing import Tracing
+    from fsm_agent.telemetry.turn_spans import Tracing
 
 RESULTS = "results"
 """Folder of the home directory where long tool results are saved."""

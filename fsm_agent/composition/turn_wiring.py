@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from fsm_agent.composition.answers import Answers
 from fsm_agent.conversation.effects import Opened
-from fsm_agent.conversation.exit_reason import ExitReason, Outcome
 from fsm_agent.conversation.handover import HandoffStep
-from fsm_agent.conversation.result import TurnResult, TurnUsage, VisitedState
+from fsm_agent.conversation.result import ExitReason, Outcome, TurnResult, TurnUsage, VisitedState
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.fsm.base_turn import with_counters
 from fsm_agent.fsm.codec import restored
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.pause_point import TurnKind
 from fsm_agent.fsm.runner import Perform, State, drive
-from fsm_agent.fsm.turn_kind import TurnKind
-from fsm_agent.providers.prices import total_cost
+from fsm_agent.providers.catalogue import total_cost
 from fsm_agent.runtime.authority import SETTINGS
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Closing, Store
-from fsm_agent.sessions.store.rewind.positions import Position
+from fsm_agent.sessions.store.rewind import Position
 from fsm_agent.sessions.store.search.messages import keep_up
 from fsm_agent.sessions.store.transfer.trajectory import save_trajectory
 from fsm_agent.sessions.turn import TurnEnding
@@ -40,9 +39,22 @@ from fsm_agent_states.table import TURN
 from fsm_agent_states.turn import COUNTERS, TurnState, limits_of
 
 __all__ = [
-    "DIGEST", "KIND", "MACHINE", "STATES",
-    "TurnState", "compacted", "continued", "ending_of", "joined", "recompose", "reopened", "result_of",
-]  # fmt: skip
+    "DIGEST",
+    "KIND",
+    "MACHINE",
+    "STATES",
+    "TURN",
+    "TurnState",
+    "compacted",
+    "continued",
+    "ending_of",
+    "joined",
+    "limits_for",
+    "recompose",
+    "reopened",
+    "result_of",
+]
+
 
 STATES: dict[str, State] = {
     "Prepare": prepare,
@@ -256,3 +268,19 @@ def ending_of(
         return ""
 
     return TurnEnding(result, closing, noted, follow_up)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The table of this agent's turn, for those who draw, prove or count it and run none: it is loaded without
+# the turn's states.
+
+
+def limits_for(settings: Mapping[str, Any]) -> Mapping[str, int]:
+    """Return the maximum of every counter for ``settings`` (values by the names of ``Settings``; the rest as
+    the environment has it), with no fallback and no second key. Raises ``ConfigError`` for a value that is
+    not allowed."""
+    from fsm_agent.conversation.effects import Runtime
+    from fsm_agent.settings.model import Settings
+    from fsm_agent_states.turn import limits_of
+
+    return limits_of(Settings.of(settings), Runtime("any", "any"))

@@ -1,24 +1,241 @@
 """The arguments of a tool call: read from the model's text, fitted to the tool's schema, compared as paths.
 
 Damage never becomes ``{}``, because that is a valid call, and text that may be half of something is never
-run."""
+run.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import difflib
+import hashlib
 import json
 import math
 import os.path
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal, NoReturn
 
-from fsm_agent.conversation import lenient_json
-from fsm_agent.conversation.coercion import coerce
-from fsm_agent.conversation.nesting import OverlyNestedError, json_of
+from fsm_agent.conversation import json_reading
+from fsm_agent.conversation.json_reading import OverlyNestedError, json_of
 
-__all__ = ["Kind", "Parsed", "coerce", "parse", "paths_conflict"]
+__all__ = [
+    "Kind",
+    "Parsed",
+    "coerce",
+    "parse",
+    "paths_conflict",
+]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Fitting values to a JSON schema where a model wrote the right value in the wrong type.
+#
+# Only conversions that lose nothing are made. What cannot be converted stays as it is, so that the tool's
+# own validation tells the model what is wrong.
+
+
+Schema = Mapping[str, Any]
+
+MAX_DEPTH = 100
+MAX_STEPS = 50_000
+"""Schemas looked at for one call. A schema that refers to itself in two ways would otherwise take for
+ever."""
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,400}(\.0+)?")
+_DECIMAL = re.compile(r"[+-]?([0-9]++(?:\.[0-9]*+)?|\.[0-9]++)([eE][+-]?[0-9]++)?")
+_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+
+
+def coerce(arguments: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+    """The arguments with each value in the type that ``schema`` (a JSON schema object) asks for, where that
+    is exact.
+
+    ``"42"`` → 42, ``"3.0"`` → 3, ``"true"`` → true, a JSON string → array or object, a scalar → an array of
+    one, ``"null"`` → null where null is allowed; inside properties, items, unions and references. The given
+    mapping and its values are not changed."""
+    value = _Coercer(schema).fit(dict(arguments), schema, 0)
+    return value if isinstance(value, dict) else dict(arguments)
+
+
+class _Coercer:
+    __slots__ = ("root", "steps")
+
+    def __init__(self, root: Schema) -> None:
+        self.root, self.steps = root, 0
+
+    def spent(self, depth: int) -> bool:
+        self.steps += 1
+        return depth > MAX_DEPTH or self.steps > MAX_STEPS
+
+    def fit(self, value: Any, schema: object, depth: int) -> Any:
+        """``value`` as ``schema`` wants it, or ``value`` itself."""
+        if self.spent(depth) or not isinstance(schema, Mapping):
+            return value
+        if "$ref" in schema:
+            value = self.fit(value, self.resolve(schema["$ref"]), depth + 1)
+        for part in _list(schema.get("allOf")):
+            value = self.fit(value, part, depth + 1)
+        branches = _list(schema.get("anyOf")) or _list(schema.get("oneOf"))
+        if branches:
+            value = self.fit_any(value, branches, depth + 1)
+        types = _types(schema)
+        if "null" in types and value == "null" and value not in _list(schema.get("enum")):
+            return None
+        if types and not _is_any(value, types):
+            value = self.convert(value, schema, types, depth)
+        return self.inside(value, schema, depth)
+
+    def fit_any(self, value: Any, branches: Sequence[Any], depth: int) -> Any:
+        """A union: what already fits a branch stays; else the first branch that its conversion fits."""
+        if value == "null" and any(self.accepts(None, branch, depth) for branch in branches):
+            return None
+        for branch in branches:
+            if self.accepts(value, branch, depth):
+                return value
+        for branch in branches:
+            fitted = self.fit(value, branch, depth)
+            if self.accepts(fitted, branch, depth):
+                return fitted
+        return value
+
+    def convert(self, value: Any, schema: Schema, types: Sequence[str], depth: int) -> Any:
+        for name in types:
+            converted = _scalar(value, name)
+            if converted is not None:
+                return converted
+        if "array" in types and isinstance(value, str | int | float):
+            item = self.fit(value, schema.get("items"), depth + 1)
+            if self.accepts(item, schema.get("items", {}), depth + 1):
+                return [item]
+        return value
+
+    def inside(self, value: Any, schema: Schema, depth: int) -> Any:
+        if isinstance(value, dict):
+            properties = schema.get("properties")
+            known = properties if isinstance(properties, Mapping) else {}
+            other = schema.get("additionalProperties")
+            return {key: self.fit(item, known.get(key, other), depth + 1) for key, item in value.items()}
+        if isinstance(value, list):
+            first = _list(schema.get("prefixItems"))
+            rest = schema.get("items")
+            return [
+                self.fit(item, first[index] if index < len(first) else rest, depth + 1)
+                for index, item in enumerate(value)
+            ]
+        return value
+
+    def accepts(self, value: Any, schema: object, depth: int) -> bool:
+        """Does ``value`` have the types, names and constants of ``schema``? Ranges and patterns are not
+        looked at."""
+        if self.spent(depth) or not isinstance(schema, Mapping):
+            return schema is not False
+        if "$ref" in schema and not self.accepts(value, self.resolve(schema["$ref"]), depth + 1):
+            return False
+        if not all(self.accepts(value, part, depth + 1) for part in _list(schema.get("allOf"))):
+            return False
+        branches = _list(schema.get("anyOf")) or _list(schema.get("oneOf"))
+        if branches and not any(self.accepts(value, branch, depth + 1) for branch in branches):
+            return False
+        types = _types(schema)
+        if types and not _is_any(value, types):
+            return False
+        if "const" in schema and value != schema["const"]:
+            return False
+        if "enum" in schema and value not in _list(schema["enum"]):
+            return False
+        return self.accepts_inside(value, schema, depth + 1)
+
+    def accepts_inside(self, value: Any, schema: Schema, depth: int) -> bool:
+        if isinstance(value, list):
+            first, rest = _list(schema.get("prefixItems")), schema.get("items", True)
+            return all(
+                self.accepts(item, first[index] if index < len(first) else rest, depth)
+                for index, item in enumerate(value)
+            )
+        if not isinstance(value, dict):
+            return True
+        properties = schema.get("properties")
+        known = properties if isinstance(properties, Mapping) else {}
+        other = schema.get("additionalProperties", True)
+        return all(name in value for name in _list(schema.get("required"))) and all(
+            self.accepts(item, known.get(key, other), depth) for key, item in value.items()
+        )
+
+    def resolve(self, reference: object) -> object:
+        """What a reference inside the same document (``#/$defs/Name``) points to; ``None`` when it points
+        nowhere."""
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return None
+        target: object = self.root
+        for step in filter(None, reference[1:].split("/")):
+            if not isinstance(target, Mapping):
+                return None
+            target = target.get(step.replace("~1", "/").replace("~0", "~"))
+        return target
+
+
+def _list(value: object) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _types(schema: Schema) -> Sequence[str]:
+    given = schema.get("type")
+    if isinstance(given, str):
+        return (given,)
+    if given is None and isinstance(schema.get("properties"), Mapping):
+        return ("object",)
+    return [name for name in _list(given) if isinstance(name, str)]
+
+
+def _is_any(value: Any, types: Sequence[str]) -> bool:
+    """A boolean is no number here, and an unknown type name accepts everything."""
+    for name in types:
+        wanted = _PYTHON_TYPES.get(name)
+        if wanted is None or (
+            isinstance(value, wanted) and (name == "boolean" or not isinstance(value, bool))
+        ):
+            return True
+    return False
+
+
+def _scalar(value: Any, name: str) -> Any:
+    """``value`` as the JSON type ``name``, or ``None`` when there is no exact conversion."""
+    if isinstance(value, float) and name == "integer":
+        return int(value) if math.isfinite(value) and value.is_integer() else None
+    if not isinstance(value, str):
+        return None
+    text = value.strip()
+    if name == "boolean":
+        return {"true": True, "false": False}.get(text.lower())
+    if name in ("integer", "number") and _WHOLE.fullmatch(text) and (name == "integer" or "." not in text):
+        return int(text.partition(".")[0])
+    if name == "number" and _DECIMAL.fullmatch(text) and math.isfinite(float(text)):
+        return float(text)
+    if name in ("array", "object"):
+        return _container(text, list if name == "array" else dict)
+    return None
+
+
+def _container(text: str, wanted: type) -> Any:
+    if text[:1] not in ("[", "{"):
+        return None
+    try:
+        value = json_of(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, wanted) else None
+
 
 Kind = Literal["ok", "cut", "bad", "not_object"]
 _FENCE = re.compile(r"```[\w+-]*[ \t]*\r?\n?")
@@ -76,10 +293,10 @@ def _repaired(body: str) -> Parsed:
             "cut", error=f"the JSON stops after {len(body):,} characters, before its closing bracket"
         )
     try:
-        value, complete = lenient_json.read(body)
-    except lenient_json.EndedError as error:
+        value, complete = json_reading.read(body)
+    except json_reading.EndedError as error:
         return Parsed("cut", error=str(error))
-    except lenient_json.DamagedError as error:
+    except json_reading.DamagedError as error:
         return Parsed("bad", error=str(error))
     if not complete:
         half = value if isinstance(value, dict) else None
@@ -121,3 +338,84 @@ _JSON_NAMES = {
     type(None): "null",
 }
 _STRICT = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Finding the tool that a model meant when it wrote a name that does not exist.
+
+
+MAX_NAME = 64
+"""Characters, as providers allow; longer names are not compared, because comparing is quadratic."""
+MAX_WRITTEN = 1_000
+"""Characters of what stands in the place of a name: a name, and what a model let follow it."""
+
+_QUOTES = "\"'`<>“”‘’«»"
+_AFTER_QUOTE = re.compile(f"[{_QUOTES}].*", re.DOTALL)
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_SEPARATORS = re.compile(r"[-\s_]+")
+
+
+def repair_name(name: str, known: Sequence[str], cutoff: float = 0.7) -> str | None:
+    """The one name of ``known`` that ``name`` stands for, or ``None``.
+
+    An exact name wins; then spelling (quotes and what follows them, case, dashes, camel case, a "tool" suffix
+    once or twice); then likeness by ``difflib`` of at least ``cutoff`` (0 to 1). Two equally good answers are
+    no answer."""
+    bare = _AFTER_QUOTE.sub("", name[:MAX_WRITTEN].strip().lstrip(_QUOTES)).strip()
+    if not bare:
+        return None
+    if bare in known:
+        return bare
+    spelled: dict[str, set[str]] = {}
+    for candidate in known:
+        spelled.setdefault(_snake(candidate), set()).add(candidate)
+    for spelling in _spellings(bare):
+        if spelling in spelled:
+            return _only(spelled[spelling])
+    if len(bare) > MAX_NAME:
+        return None
+    return _alike(list(_spellings(bare)), spelled, cutoff)
+
+
+def _alike(spellings: Sequence[str], spelled: dict[str, set[str]], cutoff: float) -> str | None:
+    scores: dict[str, float] = {}
+    for known in spelled:
+        best = max(difflib.SequenceMatcher(None, known, spelling).ratio() for spelling in spellings)
+        if best >= cutoff:
+            scores[known] = best
+    winners = {
+        name for known, score in scores.items() if score == max(scores.values()) for name in spelled[known]
+    }
+    return _only(winners)
+
+
+def _spellings(bare: str) -> Iterator[str]:
+    """The name in snake case, then without its "tool" suffix, at most twice."""
+    spelling = _snake(bare)
+    yield spelling
+    for _ in range(2):
+        shorter = spelling.removesuffix("tool").rstrip("_")
+        if shorter in ("", spelling):
+            return
+        spelling = shorter
+        yield spelling
+
+
+def _snake(name: str) -> str:
+    return _SEPARATORS.sub("_", _HUMP.sub("_", name)).strip("_").lower()
+
+
+def _only(names: set[str]) -> str | None:
+    return next(iter(names)) if len(names) == 1 else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# The identity of a tool call: the same tool with the same arguments, in whatever order they were written.
+
+
+def signature(name: str, arguments: Mapping[str, Any]) -> str:
+    """A hash of the name and the arguments as sorted compact JSON."""
+    return hashlib.sha256(_SORTED.encode([name, arguments]).encode("utf-8", "replace")).hexdigest()
+
+
+_SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from fsm_agent.conversation.nesting import portable
+from fsm_agent.conversation.json_reading import portable
 from fsm_agent.conversation.parts import Part, kind_of
 from fsm_agent.conversation.parts import said as said_of
 from fsm_agent.errors import ConfigError

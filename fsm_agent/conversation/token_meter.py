@@ -1,11 +1,14 @@
 """How full a model's window is: one meter, and its thresholds. Tokens, unless it says
-characters. (Why: decision 16.)"""
+characters. (Why: decision 16.)
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fsm_agent.conversation.wire import CHARS_PER_TOKEN
+from fsm_agent.conversation.effects import Cancelled, Failure, ModelRequest
+from fsm_agent.conversation.messages import NO_USAGE, ModelReply, Usage
+from fsm_agent.conversation.wire import CHARS_PER_TOKEN, tokens_of
 from fsm_agent.settings.model import Compression
 
 SMALL_WINDOW, TINY_WINDOW = 512_000, 64_000
@@ -70,3 +73,23 @@ def fits_at_all(fixed_chars: int, window: int) -> bool:
     """Could a compaction down to prompt, tools and the newest user row (``fixed_chars``) ever make the
     request fit?"""
     return fixed_chars // CHARS_PER_TOKEN + LEAST_REPLY <= window
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a request is taken to have used when its provider did not say.
+
+
+def assumed_usage(request: ModelRequest, reply: ModelReply | Failure | Cancelled) -> Usage:
+    """Return the estimate of its prompt, and of what had arrived of its reply; nothing for a request that did
+    not leave, and for one that a provider refused."""
+    match reply:
+        case Failure(kind="http") | Failure(sent=False) | Cancelled(sent=False):
+            return NO_USAGE
+        case ModelReply():
+            calls = (call.name + call.arguments for call in reply.tool_calls)
+            arrived = [reply.text, reply.reasoning, *calls]
+        case Cancelled():
+            arrived = [reply.text, reply.reasoning]
+        case Failure():
+            arrived = []
+    return Usage(input=request.estimate, output=tokens_of(sum(map(len, arrived))))

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
+from fsm_agent.debug.core.analysis import Comparison, compare
 from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
-from fsm_agent.debug.core.compare import Comparison, compare
-from fsm_agent.debug.core.cursor import Cursor
 from fsm_agent.debug.core.debug_session import DebugSession
-from fsm_agent.debug.core.debugger import Debugger
+from fsm_agent.debug.core.debugger import Cursor, Debugger
 from fsm_agent.debug.core.events import DebugEvent, Status
 from fsm_agent.debug.core.record import Record
 

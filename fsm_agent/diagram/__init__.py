@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fsm_agent.diagram.dot import as_dot, laid_out
-from fsm_agent.diagram.jsonform import as_json
+from fsm_agent.diagram.graph_languages import as_dot, as_mermaid, laid_out
 from fsm_agent.diagram.markdown import as_markdown
-from fsm_agent.diagram.mermaid import as_mermaid
 from fsm_agent.diagram.model import Diagram, diagram_of
 from fsm_agent.diagram.svg import as_svg
+from fsm_agent.diagram.table_json import as_json
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.layout import Layout
 from fsm_agent.fsm.table import Table

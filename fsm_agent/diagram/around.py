@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fsm_agent.diagram.describe import row_form
+from fsm_agent.diagram.geometry import joined
 from fsm_agent.diagram.markdown import row_grid, runs_in_words
 from fsm_agent.diagram.model import (
     Arrow,
@@ -24,7 +24,7 @@ from fsm_agent.diagram.model import (
     words,
 )
 from fsm_agent.diagram.scene import label_size, measure
-from fsm_agent.diagram.textwidth import joined
+from fsm_agent.diagram.table_json import row_form
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.layout import Layout, Route, Side
 from fsm_agent.fsm.table import Row, Table

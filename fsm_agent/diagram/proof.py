@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from fsm_agent.diagram.markdown import grid
 from fsm_agent.diagram.model import words
-from fsm_agent.fsm.promises import SAME, Change
+from fsm_agent.fsm.properties import SAME, Change
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import Report, verify_table
 from fsm_agent.fsm.verify.report import EVERY

@@ -2,19 +2,156 @@
 
 Of an export only the lines with ``"kind": "move"`` are looked at; they carry the fields of ``journal.Step``
 under their names. A file of row counts is ``{"table": name, "rows": {row id: count}}``, as the pytest plugin
-writes it."""
+writes it.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
-from fsm_agent.diagram.recorded import ALLOWED, Run, runs_of, text_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Table
+
+# ----------------------------------------------------------------------------------------------------
+# Recorded turns with those that they began: children of an agent, and turns of nested tables.
+
+
+ALLOWED = "a file of JSON lines with moves (a turn's or a session's export), or a JSON file of row counts"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The moves of one turn. ``id``, ``table`` and ``asked`` are empty where a file does not say them. ``at``
+    is the number of moves that the turn which began it had made by then."""
+
+    steps: tuple[Step, ...]
+    id: str = ""
+    table: str = ""
+    asked: str = ""
+    at: int = 0
+    children: tuple[Run, ...] = ()
+
+    @property
+    def exit(self) -> str | None:
+        """Return why it ended; ``None`` for one that has not."""
+        return self.steps[-1].exit if self.steps else None
+
+    def below(self) -> Iterator[Run]:
+        """Yield the turns that it began, and those that they began, each before its own."""
+        for child in self.children:
+            yield child
+            yield from child.below()
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What a file says of a turn."""
+
+    about: Mapping[str, Any]
+    steps: list[Step]
+    times: list[float]
+
+
+def runs_of(source: str) -> list[Run]:
+    """The turns in a file, each with those that it began; of an export of one turn that turn alone. Raises
+    ``ConfigError`` for what cannot be read."""
+    wanted, turns = None, dict[str, _Turn]()
+    for number, line in enumerate(text_of(source).splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            raise ConfigError(f"line {number} is not JSON", source, ALLOWED) from None
+        match value:
+            case {"kind": "fsm-agent", "of": "turn", "id": str(name)}:
+                wanted = name
+            case {"kind": "turn", "id": str(name)}:
+                turns[name] = _Turn(value, [], [])
+            case {"kind": "move"}:
+                turn = turns.setdefault(str(value.get("turn", "")), _Turn({}, [], []))
+                turn.steps.append(_step(source, number, value))
+                turn.times.append(float(value.get("at") or 0))
+    return [run for name in _first(turns, wanted) for run in _divided(_run(turns, name))]
+
+
+def text_of(source: str) -> str:
+    """The text of a file. Raises ``ConfigError`` when there is none."""
+    try:
+        return Path(source).read_text("utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read it ({error.strerror})", source, ALLOWED) from None
+    except UnicodeDecodeError:
+        raise ConfigError("this is no text", source, ALLOWED) from None
+
+
+def begun_at(began: float, times: Sequence[float]) -> int:
+    """How many moves had been made when something began; ``times`` are those of the moves."""
+    return sum(time <= began for time in times)
+
+
+def _first(turns: Mapping[str, _Turn], wanted: str | None) -> list[str]:
+    """The turns that no other one in the file began."""
+    if wanted is not None and wanted in turns:
+        return [wanted]
+    return [name for name, turn in turns.items() if _parent(turn) not in turns and turn.steps]
+
+
+def _parent(turn: _Turn) -> str | None:
+    """The turn that began it; a fork is nobody's child."""
+    parent = turn.about.get("parent")
+    return parent if isinstance(parent, str) and turn.about.get("forked_at") is None else None
+
+
+def _run(turns: dict[str, _Turn], name: str, times: Sequence[float] = ()) -> Run:
+    """The turn of that name, taken out of ``turns`` with all below it, so that none is its own child."""
+    turn = turns.pop(name)
+    began = turn.about.get("began")
+    names = [other for other, one in turns.items() if _parent(one) == name]
+    return Run(
+        tuple(turn.steps),
+        name,
+        str(turn.about.get("table_name") or ""),
+        str(turn.about.get("asked") or ""),
+        begun_at(float(began), times) if isinstance(began, int | float) else 0,
+        tuple(_run(turns, child, turn.times) for child in names if child in turns),
+    )
+
+
+def _divided(run: Run) -> list[Run]:
+    """Moves of several turns one after the other, where a file does not tell them apart: a new turn begins
+    where the numbers do not grow."""
+    runs: list[list[Step]] = []
+    for step in run.steps:
+        if not runs or step.seq <= runs[-1][-1].seq:
+            runs.append([])
+        runs[-1].append(step)
+    return [run] if len(runs) < 2 else [replace(run, steps=tuple(steps)) for steps in runs]
+
+
+def _step(source: str, number: int, value: Mapping[str, Any]) -> Step:
+    match value:
+        case {
+            "seq": int(seq), "source": str(left), "event": str(event), "dest": str(dest), "row": str(row),
+            "seconds": int() | float() as seconds,
+        }:  # fmt: skip
+            pass
+        case _:
+            raise ConfigError(
+                f"line {number} is no whole move", source, "seq, source, event, dest, row, seconds, exit"
+            )
+    guards = [(str(label), bool(holds)) for label, holds in value.get("guards") or ()]
+    changes = [(str(name), int(before), int(after)) for name, before, after in value.get("changes") or ()]
+    end = value.get("exit")
+    return Step(
+        seq, left, event, dest, row, guards, changes, float(seconds), None if end is None else str(end)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +197,13 @@ def tally(table: Table, steps: Iterable[Step]) -> Tally:
     """Count the moves of one or several turns. Raises ``ConfigError`` when none of their rows is one of the
     table."""
     steps = list(steps)
-    return tally_from(table, Counter(step.row for step in steps), _divided(steps))
+    return tally_from(table, Counter(step.row for step in steps), _runs_divided(steps))
 
 
 def tally_of(table: Table, sources: Sequence[str], steps: Sequence[Step] = ()) -> Tally:
     """Count what files say, exports and row counts mixed, and ``steps``. Raises ``ConfigError``."""
     counts = Counter(step.row for step in steps)
-    runs = _divided(steps)
+    runs = _runs_divided(steps)
     for source in sources:
         found = _row_counts(text_of(source))
         if found is None:
@@ -122,7 +259,7 @@ def _row_counts(text: str) -> tuple[str, dict[str, int]] | None:
     return None
 
 
-def _divided(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
+def _runs_divided(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
     """Moves of several turns one after the other: a new turn begins where the numbers do not grow."""
     runs: list[list[Step]] = []
     for step in steps:

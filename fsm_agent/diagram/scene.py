@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import dist, log2
 
-from fsm_agent.diagram.geometry import Path, Rect, around, bent, curve
+from fsm_agent.diagram.geometry import Path, Rect, around, bent, curve, grouped, joined, text_width, wrapped
 from fsm_agent.diagram.model import Arrow, Box, Diagram, Mark, ShownStep, StateEntry, spaced
-from fsm_agent.diagram.textwidth import grouped, joined, text_width, wrapped
 from fsm_agent.fsm.layout import Layout, Point, Route, Side
 
 TEXT = 13.0

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fsm_agent.diagram import FORMATS, Layout, render, written
-from fsm_agent.diagram.map import map_of
+from fsm_agent.diagram.layout import map_of
 from fsm_agent.diagram.proof import proof_lines, proof_page
 from fsm_agent.fsm.table import Table
 

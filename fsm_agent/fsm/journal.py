@@ -3,15 +3,35 @@ this.
 
 A running turn writes through ``Journal``: ``asked`` before requests are performed, ``got`` for each reply,
 ``moved`` for each transition. A request that is large and follows from something else says with a method
-``recorded()`` what is kept of it."""
+``recorded()`` what is kept of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import enum
+import itertools
+import json
+import math
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from fsm_agent.runtime.not_yet import NotYet
+from fsm_agent.errors import ConfigError, near
+from fsm_agent.fsm import values
+from fsm_agent.fsm.codec import Codec, dumps, fields_of, restored, values_of
+from fsm_agent.request import answerable, effect_of, refuse_effect, without_doubt
+from fsm_agent.runtime.ports import NotYet
+
+__all__ = [
+    "ExactTracker",
+    "Tracker",
+    "applied",
+    "difference",
+    "patched",
+    "restored",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +126,282 @@ class MemoryJournal:
 
 def _slim(request: Any) -> Any:
     return request.recorded() if hasattr(request, "recorded") else request
+
+
+# ----------------------------------------------------------------------------------------------------
+# Requests and replies of any table as JSON: to be shown, kept, and read back. What a request declares about
+# itself is in ``request``.
+
+
+DEEP = 12
+"""Values within values that are shown; deeper ones as their text."""
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """A dataclass becomes an object that says under ``"is"`` what it is; what JSON has no word for, its
+    ``repr``."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value.value if isinstance(value, enum.Enum) else value
+    if depth >= DEEP:
+        return repr(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {one.name: plain(getattr(value, one.name), depth + 1) for one in dataclasses.fields(value)}
+        return {"is": type(value).__name__, **fields}
+    if isinstance(value, Mapping):
+        return {str(key): plain(one, depth + 1) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(one, depth + 1) for one in value]
+    return repr(value)
+
+
+def shown(value: Any) -> dict[str, Any]:
+    """As ``plain``, but always an object: how requests are kept."""
+    made = plain(value)
+    return made if isinstance(made, dict) else {"is": type(value).__name__, "value": made}
+
+
+def refuse_unstorable(kind: type) -> None:
+    """Raise ``ConfigError`` for a class of requests that cannot be stored, or whose reply cannot be, and for
+    one that says nonsense of its effect."""
+    types = {f"request {kind.__name__}": kind}
+    if hasattr(kind, "reply"):
+        types[f"the reply to {kind.__name__}"] = kind.reply
+    for what, annotation in types.items():
+        try:
+            values.codec_of(annotation)
+        except values.NoCodec as error:
+            raise ConfigError(f"{what} cannot be stored", str(error), values.STORABLE) from None
+    refuse_effect(kind)
+
+
+def _reply_codec(request: Any) -> Codec:
+    return values.codec_of(type(request).reply)
+
+
+def _kept(annotation: Any, value: Any) -> dict[str, Any]:
+    """A value with the name of its type; fields of a dataclass stand beside it."""
+    name, encoded = values.name_of(annotation), values.codec_of(annotation).encode(value)
+    return {"is": name, **encoded} if values.is_flat(annotation) else {"is": name, "value": encoded}
+
+
+def _unkept(annotation: Any, kept: Mapping[str, Any]) -> Any:
+    decode = values.codec_of(annotation).decode
+    if values.is_flat(annotation):
+        return decode({key: one for key, one in kept.items() if key != "is"})
+    return decode(kept.get("value"))
+
+
+def kept_request(request: Any) -> dict[str, Any]:
+    """A request as it is kept, which is how it is known again. Raises ``ConfigError`` for one that cannot be
+    stored."""
+    kind = type(request)
+    try:
+        kept = _kept(kind, request)
+    except values.NoCodec as error:
+        raise ConfigError(f"request {kind.__name__} cannot be stored", str(error), values.STORABLE) from None
+    except values.Unstorable as error:
+        what = f"request {kind.__name__}{error.path} cannot be stored"
+        raise ConfigError(what, error.given, error.allowed) from None
+    if effect_of(request) == "unsafe":  # after the crash it would be too late
+        try:
+            _reply_codec(request).encode(request.in_doubt())
+        except values.Unstorable:
+            raise without_doubt(kind) from None
+    return kept
+
+
+def is_kept_as(request: Any, kept: Any) -> bool:
+    """Is this the request that was kept? Older versions kept requests as they are ``shown``."""
+    return any(kept == json.loads(dumps(form(request))) for form in (kept_request, shown))
+
+
+def kept_reply(request: Any, reply: Any) -> dict[str, Any]:
+    """A reply as it is kept, every field of it; ``read_reply`` reads it. Raises ``ConfigError`` for one of
+    another type than the request names."""
+    if not answerable(request):
+        return shown(reply)
+    try:
+        return _kept(type(request).reply, reply)
+    except values.Unstorable as error:
+        what = f"the reply to {type(request).__name__}{error.path} cannot be stored"
+        raise ConfigError(what, error.given, error.allowed) from None
+
+
+def read_reply(request: Any, kept: Mapping[str, Any]) -> Any:
+    """The reply that ``kept_reply`` kept. Only of a request that is ``answerable``."""
+    return _unkept(type(request).reply, kept)
+
+
+def answered(request: Any, said: Any) -> Any:
+    """The reply that a person's words stand for. Raises ``ConfigError``."""
+    name = type(request).__name__
+    if not answerable(request):
+        raise ConfigError(
+            f"nobody knows what {name} is answered with",
+            None,
+            f"in class {name}: reply: ClassVar[type] = TheReply; or let it be done",
+        )
+    kind: Any = type(request).reply
+    if kind is type(None):
+        return None
+    fields = [one.name for one in dataclasses.fields(kind)] if values.is_flat(kind) else []
+    allowed = ", ".join(fields) or values.name_of(kind)
+    if fields:
+        said = said if isinstance(said, Mapping) else {fields[0]: said}
+        if unknown := sorted(set(said) - {*fields, "is"}):
+            raise ConfigError(f"{name} cannot be answered so", unknown[0], allowed)
+    try:
+        reply = _unkept(kind, said if fields else {"value": said})
+        values.codec_of(kind).encode(reply)
+    except values.UNREADABLE as error:
+        raise ConfigError(f"{name} cannot be answered so ({error})", said, allowed) from None
+    return reply
+
+
+# ----------------------------------------------------------------------------------------------------
+# What changed in a turn since the last move, as JSON values: small, however long the turn has become.
+#
+# A snapshot is an object of fields. ``Tracker.delta`` gives what of it changed; ``patched`` puts deltas on
+# top of each other, so that the snapshot at any move is the sum of those before. A changed list is written
+# as what was cut and what was added, a changed object as its changed keys. (Why: decision 63.)
+
+
+KEPT, ADDED, SET, GONE, IN = "kept", "added", "set", "gone", "in"
+
+
+def difference(before: Any, after: Any) -> Any:
+    """``after`` as a change of ``before``: ``{"to": …}`` for a new value, else what to add to a list, or what
+    to set, drop and change in an object."""
+    if isinstance(before, list) and isinstance(after, list):
+        kept = _common(before, after)
+        if kept:
+            return {KEPT: kept, ADDED: after[kept:]}
+    if isinstance(before, dict) and isinstance(after, dict) and before:
+        put = {key: value for key, value in after.items() if key not in before or before[key] != value}
+        gone = [key for key in before if key not in after]
+        inner = {
+            key: change
+            for key in put
+            if key in before and "to" not in (change := difference(before[key], put[key]))
+        }
+        found: dict[str, Any] = {
+            SET: {key: value for key, value in put.items() if key not in inner},
+            GONE: gone,
+        }
+        if inner:
+            found[IN] = inner
+        if (inner or len(put) + len(gone) < len(after)) and list(applied(before, found)) == list(after):
+            # order counts
+            return found
+    return {"to": after}
+
+
+def applied(before: Any, change: Mapping[str, Any]) -> Any:
+    """The value after a change that ``difference`` made; ``before`` stays as it is."""
+    if "to" in change:
+        return change["to"]
+    if KEPT in change:
+        return [*before[: change[KEPT]], *change[ADDED]]
+    after = before | change[SET] | {key: applied(before[key], one) for key, one in change.get(IN, {}).items()}
+    for key in change[GONE]:
+        del after[key]
+    return after
+
+
+def patched(start: Mapping[str, Any], deltas: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The snapshot after all deltas, in order."""
+    found = dict(start)
+    for delta in deltas:
+        for name, change in delta.items():
+            found[name] = applied(found.get(name), change)
+    return found
+
+
+def _common(before: list[Any], after: list[Any]) -> int:
+    count = 0
+    for one, other in zip(before, after, strict=False):
+        if one is not other and one != other:
+            break
+        count += 1
+    return count
+
+
+class Tracker:
+    """Remembers a dataclass as it was last seen, and says what of it is different now. Only what changed is
+    written; the rest costs a comparison."""
+
+    def __init__(self, turn: Any) -> None:
+        kind: type = type(turn)
+        self._turn, self._fields, self._values = turn, fields_of(kind), values_of(kind)
+        values, self._places = self._values(turn), range(len(self._fields))
+        self._held = [field.codec.held(value) for field, value in zip(self._fields, values, strict=True)]
+        self.start = {
+            field.name: field.codec.encode(value) for field, value in zip(self._fields, values, strict=True)
+        }
+        self._written = dict(self.start)
+
+    def delta(self) -> dict[str, Any]:
+        """What changed since the last call, field by field; empty when nothing did."""
+        changed: dict[str, Any] = {}
+        values = self._values(self._turn)
+        for place in itertools.compress(self._places, map(operator.is_not, values, self._held)):
+            value = values[place]
+            if value == self._held[place]:
+                continue
+            name, codec = self._fields[place].name, self._fields[place].codec
+            before, after = self._written[name], codec.encode(value)
+            self._held[place], self._written[name] = codec.held(value), after
+            if after != before:
+                changed[name] = difference(before, after)
+        return changed
+
+
+class ExactTracker:
+    """The same for a turn in types of the user's own (``fsm_agent.fsm.values``). It compares what is written
+    and not the values, because ``==`` calls 1 and True the same, and two objects that differ in a field which
+    is not compared. Raises ``ConfigError`` for a value that cannot be stored; then nothing counts as
+    written."""
+
+    def __init__(self, turn: Any) -> None:
+        self._turn, self._fields = turn, values.fields_of(type(turn))
+        self._known = set(getattr(turn, "__dict__", ()))
+        self._held: dict[str, Any] = {}
+        self._texts: dict[str, str] = {}
+        self._written: dict[str, Any] = {}
+        self.delta()
+        self.start = dict(self._written)
+
+    def delta(self) -> dict[str, Any]:
+        """What changed since the last call, field by field; empty when nothing did."""
+        held, written, texts = {}, {}, {}
+        self._refuse_unknown()
+        for part, value in values.fields_in(self._turn, self._fields):
+            if part.codec.frozen and part.name in self._held and value is self._held[part.name]:
+                continue
+            after = values.stored_field(self._turn, part, value)
+            held[part.name], text = value, dumps(after)
+            if text != self._texts.get(part.name):
+                written[part.name], texts[part.name] = after, text
+        changed = {
+            name: self._change(name, after, texts[name]) if name in self._written else {"to": after}
+            for name, after in written.items()
+        }
+        self._held |= held
+        self._texts |= texts
+        self._written |= written
+        return changed
+
+    def _refuse_unknown(self) -> None:
+        """A name without a field would be forgotten, and is misspelt more often than not."""
+        kind = type(self._turn)
+        for name in getattr(self._turn, "__dict__", {}).keys() - self._known:
+            if not hasattr(kind, name):  # else it is a property that was computed once
+                fields = [field.name for field in self._fields]
+                raise ConfigError(f"{kind.__name__} has no such field", name, near(name, fields))
+
+    def _change(self, name: str, after: Any, text: str) -> Any:
+        before = self._written[name]
+        change = difference(before, after)
+        return change if dumps(applied(before, change)) == text else {"to": after}

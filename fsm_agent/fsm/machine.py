@@ -3,22 +3,85 @@
 The choice is pure. ``transitions`` moves a throw-away ``_Choice`` that only reads the turn, so whatever goes
 wrong while guards are evaluated leaves the turn as it was. No model is ever bound to the machine, no callback
 is registered and no event is queued: one machine serves any number of turns and threads.
-(Why: decision 64.)"""
+(Why: decision 64.)
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import transitions
 
 from fsm_agent.errors import StuckTurn, TableError, UndeclaredEvent
 from fsm_agent.fsm.table import Guard, Row, Table
-from fsm_agent.fsm.turn_protocol import TurnLike
 from fsm_agent.fsm.verify import prove
-from fsm_agent.runtime.events import RowTaken
-from fsm_agent.runtime.stream import EVERYWHERE
+from fsm_agent.runtime.events import EVERYWHERE, RowTaken
+
+# ----------------------------------------------------------------------------------------------------
+# What the engine knows of a turn: where it is, how often it moved, and its counters. Nothing about models
+# or tools.
+#
+# Any class with these members is a turn; it need not inherit from ``TurnLike``. The engine is the only one
+# that writes ``state`` and ``seq`` and that spends or resets counters, always together and always from a
+# row of the table; what a state changes of it is put back (``fsm_agent.fsm.runner``). (Why: decision 12.)
+
+
+class TurnLike(Protocol):
+    """A turn as the machine, the journal and the debugger see it.
+
+    ``state`` is a name of the table, ``seq`` the number of moves made. ``dump`` gives plain JSON values:
+    where the turn is and what it counted. ``count`` and ``limit`` raise ``KeyError`` for a name that the turn
+    does not have."""
+
+    state: str
+    seq: int
+
+    def count(self, counter: str) -> int:
+        """How much of ``counter`` is spent; 0 at the start and after a reset."""
+        ...
+
+    def limit(self, name: str) -> int:
+        """The limit of that name; constant while the turn runs, see ``Counter.exhaustible``."""
+        ...
+
+    def spend(self, counter: str) -> None:
+        """Add one to ``counter``. The guard of the row has already said that its budget is left."""
+        ...
+
+    def reset(self, counter: str) -> None:
+        """Set ``counter`` to 0."""
+        ...
+
+    def dump(self) -> dict[str, object]:
+        """Return what people are shown of the turn, as JSON values."""
+        ...
+
+
+class RunnableTurn(TurnLike, Protocol):
+    """What the runner needs besides what the machine needs. ``limits`` are the maxima by name,
+    ``last_transition`` is the row that led to ``state``."""
+
+    turn_id: str
+    limits: dict[str, int]
+    last_transition: Row | None
+
+    def counters(self) -> dict[str, int]:
+        """Return all counters by their names; a copy."""
+        ...
+
+    def put_back(self, counters: Mapping[str, int], limits: Mapping[str, int]) -> None:
+        """Have these counters and limits again, whatever they are now."""
+        ...
+
+    def arrive(self, row: Row) -> None:
+        """The row that was just taken: what it spent is what the new state does first."""
+
+    def crash(self, error: BaseException) -> None:
+        """A bug of ours, kept for the explanation at the end."""
+
 
 logging.getLogger("transitions.core").setLevel(logging.INFO)
 """It tells each of its steps at ``DEBUG``; what moved and why is in the journal, in better words."""

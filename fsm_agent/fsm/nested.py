@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Protocol, Self
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm import values
 from fsm_agent.fsm.base_turn import BaseTurn
+from fsm_agent.fsm.pause_point import TurnKind
 from fsm_agent.fsm.table import Table
-from fsm_agent.fsm.turn_kind import TurnKind
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,52 @@
 
 Nobody there costs nothing. A debugger in this process takes its place with ``PausePoint.attach``; one in
 another process is let in by ``fsm_agent.sessions.remote_commands``, which looks for what people ask of the
-turns that run here."""
+turns that run here.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from fsm_agent.fsm.pipeline import Layer, Perform, Pipeline
-from fsm_agent.fsm.turn_kind import TurnKind
-from fsm_agent.runtime.events import ApprovalAsked, Entered, Opened, Stopped
-from fsm_agent.runtime.stream import EVERYWHERE, Stream, running
+from fsm_agent.fsm.runner import State
+from fsm_agent.fsm.table import Table
+from fsm_agent.runtime.events import EVERYWHERE, ApprovalAsked, Entered, Opened, Stopped, Stream, running
 from fsm_agent.runtime.turn_inbox import TurnInbox
+
+# ----------------------------------------------------------------------------------------------------
+# ``TurnKind``: what all turns of one table have in common, for whoever looks at them or stops them.
+
+
+@dataclass(frozen=True)
+class TurnKind:
+    """``over``: the state at which *step over* stops; without one it stops when the state that it began in is
+    left, however often that state is repeated. ``talks``: its turns have a transcript, requests to a model,
+    and tools. ``inner``: the kinds of the turns that its states run, and theirs, by the names of their
+    tables."""
+
+    table: Table
+    states: Mapping[str, State] = field(hash=False)
+    over: str | None = None
+    talks: bool = False
+    inner: Mapping[str, TurnKind] = field(default_factory=dict, hash=False)
+
+    @property
+    def holds(self) -> tuple[str, ...]:
+        """Kinds of requests that may be held back before they are performed."""
+        return ("model", "tool") if self.talks else ("request",)
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        """Names, sorted."""
+        return tuple(sorted(counter.name for counter in self.table.counters))
+
 
 DEBUGGER = "debugger"
 

@@ -25,8 +25,7 @@ from fsm_agent.errors import TableError
 from fsm_agent.fsm.layout import Layout
 
 if TYPE_CHECKING:
-    from fsm_agent.fsm.promises import Promises
-    from fsm_agent.fsm.properties import Property
+    from fsm_agent.fsm.properties import Promises, Property
 
 
 class Counted(Protocol):

@@ -3,8 +3,7 @@
 >>> from fsm_agent.memory import MemoryFile, MemoryProvider
 """
 
-from fsm_agent.memory.entries import EntryRefused, Operation
-from fsm_agent.memory.files import Held, MemoryFile, Notes
-from fsm_agent.memory.provider import MemoryProvider
+from fsm_agent.memory.external import MemoryProvider
+from fsm_agent.memory.files import EntryRefused, Held, MemoryFile, Notes, Operation
 
 __all__ = ["EntryRefused", "Held", "MemoryFile", "MemoryProvider", "Notes", "Operation"]

@@ -13,12 +13,112 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
-from fsm_agent.memory.entries import EntryRefused, Operation, changed, entries_of, text_of
+from pydantic import BaseModel, ConfigDict, Field
+
+from fsm_agent.prompt.book import Recalled
+from fsm_agent.prompt.files import SMALLEST_CAP, capped
 from fsm_agent.settings.model import Memory
-from fsm_agent.support.atomic_write import replace_file
-from fsm_agent.support.file_lock import locked
-from fsm_agent.support.private_files import private_folder
+from fsm_agent.support.files import locked, private_folder, replace_file
+from fsm_agent.support.texts import clean, one_line
+from fsm_agent.support.untrusted import scan
+
+# ----------------------------------------------------------------------------------------------------
+# The entries of a memory file as values: reading them out of its text, and changing them all or not at all.
+
+
+SEPARATOR = "§"
+"""Stands alone on the line between two entries."""
+
+
+class Operation(BaseModel):
+    """One change: add ``content``; put ``content`` in place of the entry that holds ``old_text``; or remove
+    that entry."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    action: Literal["add", "replace", "remove"]
+    content: Annotated[str, Field(description="The new entry; for add and replace.")] = ""
+    old_text: Annotated[
+        str, Field(description="A part of the old entry that no other entry has; for replace and remove.")
+    ] = ""
+
+
+class EntryRefused(Exception):  # a result, not a bug
+    """The change cannot be made, in words for the model; nothing was changed."""
+
+
+def entries_of(text: str) -> list[str]:
+    """The entries in a file's text, without blank ones."""
+    entries: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if line.strip() == SEPARATOR:
+            entries.append([])
+        else:
+            entries[-1].append(line)
+    return [entry for lines in entries if (entry := "\n".join(lines).strip())]
+
+
+def text_of(entries: Sequence[str]) -> str:
+    """The text that ``entries_of`` reads back; its length is what the limits count."""
+    return f"\n{SEPARATOR}\n".join(entries)
+
+
+def changed(entries: Sequence[str], operations: Sequence[Operation], limit: int) -> list[str]:
+    """The entries after all operations. ``limit`` in characters holds of the outcome, so room can be made in
+    the same list; a file that is over its limit already may still shrink. Raises ``EntryRefused``."""
+    after = list(entries)
+    for operation in operations:
+        _apply(after, operation)
+    size = len(text_of(after))
+    if size > limit and size >= len(text_of(entries)):
+        raise EntryRefused(
+            f"That would take {size:,} of {limit:,} characters. Shorten, merge or remove entries that matter"
+            " less, in the same call (operations) or before it."
+        )
+    return after
+
+
+def _apply(entries: list[str], operation: Operation) -> None:
+    if operation.action == "remove":
+        del entries[_found(entries, operation)]
+        return
+    entry = _entry(operation)
+    if operation.action == "replace":
+        entries[_found(entries, operation)] = entry
+    elif entry not in entries:
+        entries.append(entry)
+
+
+def _entry(operation: Operation) -> str:
+    entry = clean(operation.content).strip()
+    if not entry:
+        raise EntryRefused(f"{operation.action} needs content: the text of the entry.")
+    if any(line.strip() == SEPARATOR for line in entry.splitlines()):
+        raise EntryRefused(
+            f"An entry cannot hold a line with only {SEPARATOR}, which separates entries. Add two entries"
+            " instead."
+        )
+    if reasons := scan(entry, strict=True):
+        raise EntryRefused(
+            f"Not stored, because every later session would read it as its own: {'; '.join(reasons)}."
+        )
+    return entry
+
+
+def _found(entries: Sequence[str], operation: Operation) -> int:
+    part = clean(operation.old_text).strip()
+    if not part:
+        raise EntryRefused(f"{operation.action} needs old_text: a part of the entry that is meant.")
+    places = [index for index, entry in enumerate(entries) if part in entry]
+    if not places:
+        raise EntryRefused(f"No entry holds {one_line(part, 120)!r}.")
+    if len(places) > 1 and entries[places[0]] != part:
+        some = "; ".join(one_line(entries[place], 60) for place in places[:5])
+        raise EntryRefused(f"{len(places)} entries hold {one_line(part, 120)!r}: {some}. Take a longer part.")
+    return places[0]
+
 
 MAX_FILE = 1_000_000
 """Bytes; a larger file is no memory file, and is left alone."""
@@ -133,3 +233,73 @@ def _text(content: bytes, name: str) -> str:
         raise EntryRefused(
             f"{name} is not UTF-8 text; it is left as it is until somebody repairs or removes it."
         ) from None
+
+
+# ----------------------------------------------------------------------------------------------------
+# What was remembered, as the prompt of a new session shows it: frozen there, whatever is written later
+# (MEM-02).
+
+
+MOST_EXTERNAL = SMALLEST_CAP
+"""Characters that an external memory has in the prompt."""
+
+
+def recalled(notes: Notes | None, external: str | None = "", problem: str = "") -> Recalled:
+    """Both files, and the block of an external memory, for the prompt. What cannot be used is left out with
+    a notice. ``external`` is ``None``, with the ``problem`` in words, when that memory did not answer."""
+    notices = [problem] if problem else []
+    return Recalled(
+        _layer("# Memory: what you noted in earlier sessions", notes.memory, notices) if notes else "",
+        _layer("# The user: what you noted about them in earlier sessions", notes.user, notices)
+        if notes
+        else "",
+        _block((external or "").strip(), notices),
+        tuple(notices),
+        whole=external is not None,
+    )
+
+
+def _block(text: str, notices: list[str]) -> str:
+    if not text:
+        return ""
+    if len(text) > MOST_EXTERNAL:
+        notices.append(
+            f"the block of the external memory is too long ({len(text):,} characters): the prompt holds its"
+            f" beginning and its end, {MOST_EXTERNAL:,} characters"
+        )
+    shown = capped(_safe(text, "the external memory", notices), MOST_EXTERNAL)
+    return f"# External memory\n\n{shown}"
+
+
+def _layer(title: str, file: MemoryFile, notices: list[str]) -> str:
+    try:
+        held = file.read()
+    except (OSError, EntryRefused) as error:
+        notices.append(f"{file.path.name} could not be used: {error}")
+        return ""
+    shown = _shown(held, file.path.name, notices)
+    return f"{title} ({held.usage})\n\n{text_of(shown)}" if shown else ""
+
+
+def _shown(held: Held, name: str, notices: list[str]) -> list[str]:
+    """Entries up to the limit; one that would take the agent over is replaced, in the snapshot only
+    (MEM-04)."""
+    shown: list[str] = []
+    left = held.limit
+    for entry in held.entries:
+        left -= len(entry) + (len(SEPARATOR) + 2 if shown else 0)
+        if left < 0:
+            notices.append(
+                f"{name} is over its limit ({held.usage}): the prompt holds the first {len(shown)} entries"
+            )
+            break
+        shown.append(_safe(entry, name, notices))
+    return shown
+
+
+def _safe(entry: str, name: str, notices: list[str]) -> str:
+    if not (reasons := scan(entry, strict=True)):
+        return entry
+    why = "; ".join(reason.rpartition(" (line")[0] for reason in reasons)
+    notices.append(f"an entry of {name} was left out of the prompt: {why}")
+    return f"[an entry was left out: it holds {why}]"

@@ -12,9 +12,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fsm_agent.prompt.readers import leads_out
-from fsm_agent.support.injection_scan import scan
+from fsm_agent.prompt.files import leads_out
 from fsm_agent.support.texts import clean
+from fsm_agent.support.untrusted import scan
 
 SKILL_FILE = "SKILL.md"
 MAX_NAME, MAX_DESCRIPTION = 64, 1_024

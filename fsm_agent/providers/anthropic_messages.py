@@ -2,16 +2,316 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 from urllib.parse import urlsplit
 
 from fsm_agent.conversation.effects import Failure
-from fsm_agent.conversation.messages import ModelReply
-from fsm_agent.providers.anthropic_reply import MessagesReply, whole_message
+from fsm_agent.conversation.hosted import HOSTED, words_of
+from fsm_agent.conversation.json_reading import json_of
+from fsm_agent.conversation.messages import Finish, ModelReply, ToolCall, Usage
+from fsm_agent.providers.chat_reply import EMPTY, named
+from fsm_agent.providers.failures import event_failure, shape_failure
 from fsm_agent.providers.profiles import Auth
+from fsm_agent.providers.reply_values import (
+    NAME_CHARACTERS,
+    id_of,
+    mapping_of,
+    mappings_of,
+    messages_usage,
+    place_of,
+    text_of,
+)
 from fsm_agent.providers.sdk_port import NO_KEY, SdkPort
 from fsm_agent.runtime.ports import StreamSink
+from fsm_agent.support.texts import clean
+
+# ----------------------------------------------------------------------------------------------------
+# Putting a reply of Anthropic's Messages API together, from events or from one object. No SDK, no network.
+
+
+_FINISH: dict[str, Finish] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "content_filter",
+    "pause_turn": "incomplete",
+}
+_KIND_OF_DELTA = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "thinking"}
+THOUGHTS = ("thinking", "redacted_thinking")
+
+
+@dataclass(slots=True)
+class ReplyBlock:
+    """A content block that is arriving. ``first`` is what it began with; ``pieces`` is what its deltas
+    added."""
+
+    first: Mapping[str, Any]
+    pieces: list[str] = field(default_factory=list)
+    signature: list[str] = field(default_factory=list)
+    citations: list[Any] = field(default_factory=list)
+    closed: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Return the type that the block began with."""
+        return text_of(self.first.get("type"))
+
+    @property
+    def text(self) -> str:
+        """Return the text that came so far."""
+        return clean("".join(self.pieces))
+
+    @property
+    def arguments(self) -> str:
+        """The input of a tool call as JSON text; servers that send it whole put it into the first event. A
+        call without any has none only once it is complete: before, its arguments may still have been on their
+        way."""
+        given = self.first.get("input")
+        if self.pieces or not given:
+            return self.text or ("{}" if self.closed else "")
+        return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+
+    @property
+    def whole(self) -> dict[str, Any]:
+        """Return the block as it goes back to its maker."""
+        own = {**self.first, "type": self.kind}
+        if self.kind == "thinking":
+            own |= {"thinking": self.text, "signature": "".join(self.signature)}
+        elif self.kind == "text":
+            own |= {"text": self.text} | ({"citations": self.citations} if self.citations else {})
+        elif self.kind == "server_tool_use":
+            own["input"] = _object(self.arguments)
+        return own
+
+
+class MessagesReply:
+    """A reply as it grows. ``feed`` takes events in order and reports deltas to the sink; ``end`` judges what
+    came.
+
+    ``now`` (wall time in seconds) and ``secrets`` serve the failure of an error event."""
+
+    def __init__(self, sink: StreamSink, now: float = 0.0, secrets: Iterable[str] = ()) -> None:
+        self._sink = sink
+        self._now, self._secrets = now, secrets
+        self._failure: Failure | None = None
+        self._blocks: dict[Any, ReplyBlock] = {}
+        self._stop: str | None = None
+        self._refusal: str | None = None
+        self._model: str | None = None
+        self._counts: dict[str, Any] = {}
+        self._torn = False
+
+    @property
+    def usage(self) -> Usage | None:
+        """Return what the stream said of tokens; ``None`` when it said nothing."""
+        return messages_usage(self._counts)
+
+    @property
+    def finished(self) -> bool:
+        """A stop reason or an error has come; nothing that matters follows."""
+        return self._stop is not None or self._failure is not None
+
+    def feed(self, event: Any) -> None:
+        """Take one decoded event. A ping, or anything that is no event, is passed over."""
+        if not isinstance(event, Mapping) or event.get("type") in ("ping", None):
+            return
+        self._sink.alive()
+        match event["type"]:
+            case "message_start":
+                self._begin(mapping_of(event.get("message")))
+            case "content_block_start":
+                self._open(place_of(event.get("index")), mapping_of(event.get("content_block")))
+            case "content_block_delta":
+                self._grow(place_of(event.get("index")), mapping_of(event.get("delta")))
+            case "content_block_stop":
+                self._close(place_of(event.get("index")))
+            case "message_delta":
+                self._note_stop(mapping_of(event.get("delta")))
+                self._count(event.get("usage"))
+            case "error":
+                self._failure = event_failure(event, self._now, self._secrets)
+
+    def _begin(self, message: Mapping[str, Any]) -> None:
+        self._model = text_of(message.get("model")) or None
+        self._count(message.get("usage"))
+
+    def _open(self, index: Any, first: Mapping[str, Any]) -> None:
+        block = self._blocks[index] = ReplyBlock(first)
+        block.signature = [text_of(first.get("signature"))]
+        block.citations = mappings_of(first.get("citations"))
+        self._add(block, first.get("text") if block.kind == "text" else first.get("thinking"))
+        if block.kind == "tool_use":
+            self._sink.tool(text_of(first.get("name"))[:NAME_CHARACTERS])
+
+    def _grow(self, index: Any, delta: Mapping[str, Any]) -> None:
+        block = self._blocks.get(index)
+        if block is None:
+            # its beginning was lost on the way: what is left of it is shown, but the reply is not whole
+            self._torn = True
+            kind = _KIND_OF_DELTA.get(text_of(delta.get("type")), "lost")
+            block = self._blocks[index] = ReplyBlock({"type": kind})
+        if isinstance(signature := delta.get("signature"), str):
+            block.signature.append(signature)
+        if isinstance(part := delta.get("partial_json"), str):
+            block.pieces.append(part)
+            self._sink.arguments(text_of(block.first.get("name")), part)
+        if citation := mapping_of(delta.get("citation")):
+            block.citations.append(citation)
+        self._add(block, delta.get("text") or delta.get("thinking"))
+
+    def _add(self, block: ReplyBlock, text: Any) -> None:
+        if isinstance(text, str) and text and block.kind in ("text", "thinking"):
+            block.pieces.append(text)
+            (self._sink.text if block.kind == "text" else self._sink.reasoning)(text)
+
+    def _close(self, index: Any) -> None:
+        if index in self._blocks:
+            self._blocks[index].closed = True
+            if words := words_of(self._blocks[index].whole):
+                self._sink.notice(words)
+
+    def _note_stop(self, delta: Mapping[str, Any]) -> None:
+        if isinstance(reason := delta.get("stop_reason"), str) and reason:
+            self._stop = reason
+        details = mapping_of(delta.get("stop_details"))
+        if isinstance(words := details.get("explanation"), str) and words:
+            self._refusal = words
+
+    def _count(self, usage: Any) -> None:
+        """Counts are totals so far. A zero never replaces a figure: some gateways know the input only at the
+        start."""
+        for name, value in mapping_of(usage).items():
+            if value or name not in self._counts:
+                self._counts[name] = value
+
+    def whole(self, message: Mapping[str, Any]) -> None:
+        """Take a complete message."""
+        self._sink.alive()
+        self._begin(message)
+        for index, block in enumerate(message.get("content") or ()):
+            self._open(index, mapping_of(block))
+            self._close(index)
+        self._note_stop(
+            {"stop_reason": "end_turn", **{k: v for k, v in message.items() if k.startswith("stop_") and v}}
+        )
+
+    def end(self, failure: Failure | None = None) -> ModelReply | Failure:
+        """What the request brought, once nothing more comes; ``failure`` is what broke it off, if anything
+        did.
+
+        A stop reason makes a reply whole only when every block was closed: a lost event would go unnoticed
+        otherwise. Without one, text is a cut reply: asking again would show it twice. Nothing delivered, or a
+        tool call in flight when the connection broke, is a failure."""
+        failure = self._failure or failure
+        whole = (
+            self._stop is not None and not self._torn and all(block.closed for block in self._blocks.values())
+        )
+        said = any(block.kind == "text" and block.pieces for block in self._blocks.values())
+        called = any(block.kind == "tool_use" for block in self._blocks.values())
+        if whole or (said and not called) or (failure is None and called):
+            return self._reply(whole)
+        if failure is None:
+            failure = Failure("transport", EMPTY, exception="EmptyStream", detail=EMPTY)
+        return replace(failure, usage=self.usage)
+
+    def _reply(self, whole: bool) -> ModelReply:
+        finish: Finish | None = _FINISH.get(self._stop or "", "stop") if whole else None
+        calls = self._calls()
+        if finish in ("stop", "tool_calls"):
+            finish = "tool_calls" if calls else "stop"
+        return ModelReply(
+            text=self._said("text"),
+            reasoning=self._said("thinking"),
+            tool_calls=tuple(calls.values()),
+            finish=finish,
+            cut=finish is None,
+            refusal=self._refusal,
+            usage=self.usage,
+            model=self._model,
+            blocks=tuple(self._opaque(calls)),
+        )
+
+    def _said(self, kind: str) -> str:
+        return "".join(block.text for block in self._blocks.values() if block.kind == kind)
+
+    def _calls(self) -> dict[Any, ToolCall]:
+        """The tool calls by block, each with an id that is unique among them."""
+        used = {index: block for index, block in self._blocks.items() if block.kind == "tool_use"}
+        given = (
+            (id_of(block.first.get("id")), text_of(block.first.get("name")), block.arguments)
+            for block in used.values()
+        )
+        return dict(zip(used, named(given), strict=True))
+
+    def _opaque(self, calls: Mapping[Any, ToolCall]) -> Iterable[Mapping[str, Any]]:
+        """What only the maker of the reply can read."""
+        if hosted := self._hosted():
+            yield {"type": HOSTED, "content": [block.whole for block in hosted.values()]}
+        yield from (thought for index, thought in self._thoughts(calls) if index not in hosted)
+
+    def _hosted(self) -> dict[Any, ReplyBlock]:
+        """The blocks of a reply in which the provider's own tools ran: all but the calls, and the thoughts
+        behind the first of them."""
+        kept, called = {}, False
+        for index, block in self._blocks.items():
+            called = called or block.kind == "tool_use"
+            if block.closed and block.kind != "tool_use" and not (called and block.kind in THOUGHTS):
+                kept[index] = block
+        return kept if any(block.kind == "server_tool_use" for block in kept.values()) else {}
+
+    def _thoughts(self, calls: Mapping[Any, ToolCall]) -> Iterable[tuple[Any, Mapping[str, Any]]]:
+        """The thinking blocks in order, each with its place. One that does not lead the reply names the call
+        it stands before, ``before`` is empty when none follows."""
+        kinds = ((index, block.kind in THOUGHTS) for index, block in self._blocks.items())
+        leading = {index for index, _ in takewhile(lambda pair: pair[1], kinds)}
+        following = ""
+        kept: list[tuple[Any, dict[str, Any]]] = []
+        for index, block in reversed(self._blocks.items()):
+            following = calls[index].id if index in calls else following
+            if block.kind not in THOUGHTS or not (block.closed or any(block.signature)):
+                continue
+            if block.kind == "redacted_thinking" and not text_of(block.first.get("data")):
+                continue
+            place = {} if index in leading else {"before": following}
+            kept.append((index, block.whole | place))
+        return kept[::-1]
+
+
+def _object(text: str) -> Any:
+    """The input of a provider's own tool, which went by in pieces."""
+    try:
+        return json_of(text)
+    except ValueError:
+        return {}
+
+
+def whole_message(
+    body: Any, sink: StreamSink, now: float = 0.0, secrets: Iterable[str] = ()
+) -> ModelReply | Failure:
+    """Read one complete object. Its text is reported to the sink once; a stop reason that is missing counts
+    as end of turn.
+
+    ``now`` (wall time in seconds) and ``secrets`` serve the failure: a body without content.
+    """
+    if not isinstance(body, Mapping):
+        return shape_failure("the response is no JSON object", body, secrets)
+    reply = MessagesReply(sink, now, secrets)
+    if isinstance(body.get("content"), list):
+        reply.whole(body)
+        return reply.end()
+    if body.get("error"):
+        return replace(event_failure(body, now, secrets), usage=messages_usage(body.get("usage")))
+    return replace(
+        shape_failure("the response has no content", body, secrets), usage=messages_usage(body.get("usage"))
+    )
+
 
 HOST = "api.anthropic.com"
 

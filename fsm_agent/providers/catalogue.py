@@ -2,20 +2,30 @@
 
 Two files beside this one say it: ``models.json``, made of the data that ``litellm`` keeps about models
 (``make models``; its licence is in ``models.LICENSE``), and over it ``models.toml``, our own. Nothing is
-fetched. What tokens cost is in ``fsm_agent.providers.prices``."""
+fetched. What tokens cost is in ``fsm_agent.providers.catalogue``.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
+from fsm_agent.conversation.effects import Lesson, Runtime
+from fsm_agent.conversation.messages import Usage
 from fsm_agent.conversation.parts import Kind
+from fsm_agent.providers.credentials import KeyRests
+from fsm_agent.providers.profiles import PROFILES
+from fsm_agent.settings.model import CacheTtl, ModelPrice
+from fsm_agent.support.files import HomeRows
 
 _HERE = Path(__file__).parent
 _DATED = re.compile(r"(-\d{4}-\d{2}-\d{2}|-\d{8}|-latest)\Z")
@@ -117,3 +127,315 @@ def _listed() -> Mapping[str, Any]:
 @cache
 def _ours() -> Mapping[str, Any]:
     return tomllib.loads((_HERE / "models.toml").read_text(encoding="utf-8"))
+
+
+# ----------------------------------------------------------------------------------------------------
+# What tokens cost: prices that a person gives (the setting ``prices``), else list prices of the collection
+# ``genai-prices``, and sums over them.
+#
+# List prices are in US dollars for a million tokens: the vendors' for their own APIs, as the installed
+# version of the collection has them; nothing is fetched. What is not known exactly counts as unknown, never
+# as 0: models whose price depends on the time of day or, within their window, on the length of the prompt,
+# models that are paid for other things than text, and aggregators. A price is for its model's name,
+# followed by nothing but a date or ``-latest``: a new member of a family has a price of its own.
+
+
+Status = Literal["estimated", "included", "unknown"]
+SOURCE = "list prices of genai-prices"
+GIVEN = "the setting prices"
+Given = Mapping[str, ModelPrice]
+"""Prices of models by ``<provider>:<model>``."""
+PER = 1_000_000
+_VERSION = re.compile(r"(-0)?(-\d{4}-\d{2}-\d{2}|-\d{8}|-latest)?\Z")
+_KEYS = {
+    "input": "input_mtok", "output": "output_mtok",
+    "read": "cache_read_mtok", "write": "cache_write_mtok", "write_1h": "cache_write_1h_mtok",
+}  # fmt: skip
+_OTHER_THAN_TEXT = re.compile(r"audio|realtime|image|transcribe|tts")
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars for a million tokens. ``write``: for five minutes, ``write_1h``: for an hour, where writing
+    to the cache costs anything besides the input. ``read`` is ``None`` where there is no cache, or no price
+    for it."""
+
+    input: float
+    output: float
+    read: float | None = None
+    write: float | None = None
+    write_1h: float | None = None
+
+    def most(self, prompt: int, output: int) -> float:
+        """Return what a request costs at most, in US dollars: none of its prompt was in the cache, and all of
+        it is written there, as long as can be."""
+        dearest = max(self.input, self.read or 0.0, self.write or 0.0, self.write_1h or 0.0)
+        return (prompt * dearest + output * self.output) / PER
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """``usd`` is ``None`` unless the status is ``estimated``: a model of one's own costs nothing by the token
+    (``included``), and an unknown price is not 0."""
+
+    usd: float | None
+    status: Status
+    source: str | None = None
+
+
+UNKNOWN, INCLUDED = Cost(None, "unknown"), Cost(None, "included")
+
+
+def dearest(prices: Iterable[Price | None]) -> Price | None:
+    """Return the price at which every token costs what it does at the dearest of these; ``None`` when one of
+    them is not known."""
+    found = list(prices)
+    known = [price for price in found if price is not None]
+    if len(known) < len(found) or not known:
+        return None
+    prompt = max(price.most(PER, 0) for price in known)
+    return Price(prompt, max(price.output for price in known))
+
+
+FREE = Price(0.0, 0.0, 0.0)
+NOBODYS: Given = MappingProxyType({})
+
+
+def cost(model: str, provider: str, usage: Usage, ttl: CacheTtl = "5m", given: Given = NOBODYS) -> Cost:
+    """What these tokens of one model cost. ``ttl``: how long what was written to a cache is kept."""
+    price = price_of(model, provider, given)
+    if price is FREE:
+        return INCLUDED
+    if price is None or (usage.cache_read and price.read is None):
+        return UNKNOWN
+    write = (price.write_1h if ttl == "1h" else price.write) or price.input
+    tokens = (
+        (usage.input, price.input),
+        (usage.output, price.output),
+        (usage.cache_read, price.read),
+        (usage.cache_write, write),
+    )
+    source = GIVEN if f"{provider}:{model}" in given else SOURCE
+    return Cost(sum(count * (each or 0.0) for count, each in tokens) / PER, "estimated", source)
+
+
+def price_of(model: str, provider: str, given: Given = NOBODYS) -> Price | None:
+    """Return the price: as ``given``, ``FREE`` for a model of one's own, else as listed; ``None`` where it is
+    not known exactly."""
+    if own := given.get(f"{provider}:{model}"):
+        read, write = own.cache_read, own.cache_write
+        return Price(own.input, own.output, own.input if read is None else read, write, write)
+    profile = PROFILES.get(provider)
+    if profile is not None and (profile.local or profile.in_process):
+        return FREE
+    return listed_price(model, provider)
+
+
+@cache
+def listed_price(model: str, provider: str) -> Price | None:
+    """Return the list price as of the first time it is asked for; ``None`` where it is not known exactly."""
+    profile = PROFILES.get(provider)
+    if profile is None or not profile.price_list or _OTHER_THAN_TEXT.search(model):
+        return None
+    from genai_prices.data_snapshot import get_snapshot  # here, because only the end of a turn needs it
+    from genai_prices.types import TieredPrices, TimeOfDateConstraint
+
+    try:
+        _, found = get_snapshot().find_provider_model(model, None, profile.price_list, None)
+    except LookupError:
+        return None
+    conditions = [one.constraint for one in found.prices] if isinstance(found.prices, list) else []
+    if _VERSION.sub("", model) != _VERSION.sub("", found.id) or any(
+        isinstance(one, TimeOfDateConstraint) for one in conditions
+    ):
+        return None
+    listed = found.get_prices(datetime.now(UTC))
+    figures: dict[str, float] = {}
+    for name, key in _KEYS.items():
+        figure = getattr(listed, key)
+        if isinstance(figure, TieredPrices):
+            if found.context_window is None or any(
+                tier.start < found.context_window for tier in figure.tiers
+            ):
+                return None
+            figure = figure.base
+        if figure is not None:
+            figures[name] = float(figure)
+    return Price(**figures) if {"input", "output"} <= set(figures) else None
+
+
+def total_cost(usages: Mapping[tuple[str, str], Usage], ttl: CacheTtl = "5m", given: Given = NOBODYS) -> Cost:
+    """The sum over (provider, model). One price that is not known makes the whole unknown; models of one's
+    own add nothing."""
+    parts = [cost(model, provider, usage, ttl, given) for (provider, model), usage in usages.items()]
+    if not parts or any(part.status == "unknown" for part in parts):
+        return UNKNOWN
+    paid = [part.usd for part in parts if part.usd is not None]
+    sources = " and ".join(sorted({part.source for part in parts if part.source}))
+    return Cost(sum(paid), "estimated", sources) if paid else INCLUDED
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the replies of providers taught of their models, kept in the home: by provider, model and address
+# (BUILD-18, COMP-41).
+#
+# A fact is a number or a switch, within bounds, and can only make requests smaller or plainer: nothing that
+# a server says may grant anything. Each is believed for some days (``learned.days``), and ``fsm-agent
+# models forget`` takes them back. Who writes holds a lock and replaces the file, so that several processes
+# can.
+
+
+LEARNED = "learned.json"
+DAY = 86_400.0
+MOST_FACTS = 500
+BOUNDS: dict[str, tuple[int, int]] = {"window": (2_048, 100_000_000), "output": (256, 10_000_000)}
+"""Tokens that are believed, by what they are of: a server that names less must not make a model useless."""
+SWITCHES = {
+    "vision": "reads no images",
+    "no_streaming": "does not stream",
+    "flat_tool_content": "takes results of tools as text alone",
+    "grammar": "takes simpler schemas of tools alone",
+    "structured_output": "takes no JSON schema for its answers",
+    "temperature": "takes no temperature",
+    "effort": "cannot be asked to think",
+    "output_key": "knows the cap on its replies by the other name",
+    "long_context_beta": "has no beta of long contexts",
+}
+"""What can be learned besides numbers, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedFact:
+    """One of them. ``at`` in seconds since the epoch; ``value`` in tokens, 1 for a switch."""
+
+    provider: str
+    model: str
+    address: str
+    name: str
+    value: int
+    at: float
+
+    @property
+    def subject(self) -> tuple[str, str, str]:
+        """Return what it is about."""
+        return self.provider, self.model, self.address
+
+    def words(self) -> str:
+        """What it says, as the rest of a sentence about the model."""
+        if self.name in BOUNDS:
+            kind = "prompts" if self.name == "window" else "replies"
+            return f"has room for {kind} of {self.value:,} tokens"
+        return SWITCHES[self.name]
+
+
+class LearnedFacts:
+    """The facts of a home, and ``rests``, the keys that may not be used now. ``days``: how long a fact is
+    believed; 0 for not at all. ``now``: the wall clock. What cannot be read counts as nothing learned."""
+
+    def __init__(self, home: Path, days: float, now: Callable[[], float]) -> None:
+        self._rows, self._days, self._now = HomeRows(home / LEARNED, "facts"), days, now
+        self.rests = KeyRests(home, now)
+        self._facts: tuple[LearnedFact, ...] = ()
+
+    def refresh(self) -> None:
+        """Read what there is: each turn begins with it."""
+        self._facts = tuple(self._believed()) if self._days else ()
+        self.rests.refresh()
+
+    def all(self) -> tuple[LearnedFact, ...]:
+        """Those that are believed, as of the last ``refresh``."""
+        return self._facts
+
+    def of(self, runtime: Runtime) -> dict[str, LearnedFact]:
+        """Those of a model, by name."""
+        subject = runtime.provider, runtime.model, address_of(runtime.base_url)
+        return {fact.name: fact for fact in self._facts if fact.subject == subject}
+
+    def until(self, fact: LearnedFact) -> float:
+        """When it is believed no longer, in seconds since the epoch."""
+        return fact.at + self._days * DAY
+
+    def applied(self, runtime: Runtime) -> Runtime:
+        """The runtime with what was learned of it: smaller, never larger."""
+        facts = self.of(runtime)
+        if not facts:
+            return runtime
+        return replace(
+            runtime,
+            window=_least(runtime.window, facts.get("window")),
+            window_learned="window" in facts,
+            most_output=_least(runtime.most_output, facts.get("output")),
+            vision=runtime.vision and "vision" not in facts,
+            streaming=runtime.streaming and "no_streaming" not in facts,
+            repairs=runtime.repairs | (facts.keys() & SWITCHES.keys()),
+        )
+
+    def keep(self, lessons: Iterable[Lesson]) -> None:
+        """Write what a turn has learned; a value of 0 takes a fact back. What has no address, or is out of
+        bounds, is not kept. Raises ``OSError`` and ``TimeoutError``."""
+        lessons = [
+            one for one in lessons if one.base_url and (not one.value or _possible(one.name, one.value))
+        ]
+        if not lessons or not self._days:
+            return
+        with self._rows.alone():
+            before = {(*fact.subject, fact.name): fact for fact in self._believed()}
+            facts = dict(before)
+            for one in lessons:
+                key = one.provider, one.model, address_of(one.base_url), one.name
+                facts.pop(key, None)
+                if one.value:
+                    facts[key] = LearnedFact(*key, one.value, self._now())
+            if facts != before:
+                self._write(facts.values())
+
+    def forget(self, model: str = "") -> tuple[LearnedFact, ...]:
+        """Take back what was learned of a model (``<provider>:<model>``, or the model's name alone), or of
+        all; returns what it was. Raises ``OSError`` and ``TimeoutError``."""
+        if not self._rows.path.exists():
+            return ()
+        with self._rows.alone():
+            there = list(self._read())
+            gone = [one for one in there if model in ("", one.model, f"{one.provider}:{one.model}")]
+            self._write(one for one in there if one not in gone)
+        return tuple(gone)
+
+    def _write(self, facts: Iterable[LearnedFact]) -> None:
+        newest = sorted(facts, key=lambda fact: fact.at)[-MOST_FACTS:]
+        self._rows.write(map(asdict, newest))
+
+    def _believed(self) -> Iterator[LearnedFact]:
+        now = self._now()
+        return (fact for fact in self._read() if fact.at - DAY < now < self.until(fact))
+
+    def _read(self) -> Iterator[LearnedFact]:
+        """The facts of the file that can be true."""
+        for row in self._rows.read():
+            try:
+                fact = LearnedFact(**row)
+            except TypeError:
+                return
+            if _possible(fact.name, fact.value) and isinstance(fact.at, (int, float)):
+                yield fact
+
+
+def address_of(base_url: str | None) -> str:
+    """The address without what may be secret in it, a name, a query; empty for none."""
+    if not base_url:
+        return ""
+    parts = urlsplit(base_url)
+    host = parts.netloc.rpartition("@")[2].lower()
+    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
+
+
+def _possible(name: object, value: object) -> bool:
+    if type(value) is not int or not isinstance(name, str):
+        return False
+    least, most = BOUNDS.get(name, (1, 1))
+    return (name in BOUNDS or name in SWITCHES) and least <= value <= most
+
+
+def _least(known: int | None, learned: LearnedFact | None) -> int | None:
+    if learned is None:
+        return known
+    return learned.value if known is None else min(known, learned.value)

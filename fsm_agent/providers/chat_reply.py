@@ -1,20 +1,209 @@
 """Putting a reply of the chat-completions wire together, from chunks or from one object. No SDK, no
-network."""
+network.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fsm_agent.conversation.effects import Failure
-from fsm_agent.conversation.messages import Finish, ModelReply, Usage
+from fsm_agent.conversation.messages import Finish, ModelReply, ToolCall, Usage
 from fsm_agent.providers.failures import body_failure, shape_failure
-from fsm_agent.providers.fields import mappings_of, text_of
-from fsm_agent.providers.reasoning import Reasoning, split_content
-from fsm_agent.providers.tool_calls import CallSlots
-from fsm_agent.providers.usage import usage_from
+from fsm_agent.providers.reply_values import (
+    ID_CHARACTERS,
+    NAME_CHARACTERS,
+    id_of,
+    mapping_of,
+    mappings_of,
+    text_of,
+    usage_from,
+)
 from fsm_agent.runtime.ports import StreamSink
+from fsm_agent.support.texts import clean
+
+# ----------------------------------------------------------------------------------------------------
+# Reasoning as the vendors of the chat-completions wire send it.
+
+
+_JOINED = ("text", "summary", "data")
+"""Fields of a reasoning detail that arrive in pieces; the others (format, signature, id) are kept as last
+seen."""
+
+_FIELDS = frozenset(("reasoning", "reasoning_content", "reasoning_details", "extra_content"))
+
+
+class Reasoning:
+    """The reasoning of one reply: its text for display, and its details as they must be sent back."""
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._details: list[dict[str, Any]] = []
+        self._signed: Mapping[str, Any] | None = None
+        """What else a vendor said of the reply as a whole, when there is a signature in it."""
+        self._pieces: list[dict[str, list[str]]] = []
+        """Of each detail the fields that arrive in pieces."""
+
+    @property
+    def text(self) -> str:
+        """Return the reasoning that came so far."""
+        return "".join(self._text)
+
+    @property
+    def blocks(self) -> tuple[Mapping[str, Any], ...]:
+        """The details, the pieces of each joined, otherwise verbatim; and what is signed of the reply."""
+        details = (
+            detail | {key: clean("".join(pieces)) for key, pieces in joined.items()}
+            for detail, joined in zip(self._details, self._pieces, strict=True)
+        )
+        signed = self._signed
+        return (*details, *([{"type": "extra_content", "extra_content": signed}] if signed else ()))
+
+    def add(self, text: str) -> None:
+        """Add a piece of it."""
+        self._text.append(text)
+
+    def feed(self, delta: Mapping[str, Any]) -> str:
+        """Take the reasoning fields of a delta; returns the text to show.
+
+        Servers that send ``reasoning`` beside ``reasoning_details`` say it twice: the first that has text is
+        used."""
+        if _FIELDS.isdisjoint(delta):
+            return ""
+        details = mappings_of(delta.get("reasoning_details"))
+        for part in details:
+            self._merge(part)
+        extra = mapping_of(delta.get("extra_content"))
+        if any(mapping_of(one).get("thought_signature") for one in extra.values()):
+            self._signed = extra
+        for key in ("reasoning", "reasoning_content"):
+            if text := text_of(delta.get(key)):
+                return text
+        return "".join(text_of(part.get("text")) or text_of(part.get("summary")) for part in details)
+
+    def _merge(self, part: Mapping[str, Any]) -> None:
+        last = self._details[-1] if self._details else None
+        place = (part.get("type"), part.get("index"))
+        if last is None or place[1] is None or place != (last.get("type"), last.get("index")):
+            self._details.append(last := {})
+            self._pieces.append({})
+        for key, value in part.items():
+            if value is None:
+                last.setdefault(key, None)
+            elif key not in _JOINED:
+                last[key] = value
+            elif isinstance(value, str):
+                self._pieces[-1].setdefault(key, []).append(value)
+
+
+def split_content(content: Any) -> tuple[str, str]:
+    """Text and reasoning of a message's content: a string, or parts of types ``text`` and ``thinking``."""
+    if isinstance(content, str):
+        return content, ""
+    parts = content if isinstance(content, list) else [content]
+    texts, thoughts = [], []
+    for part in parts:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, Mapping) and part.get("type") == "thinking":
+            inner = part.get("thinking")
+            thoughts.append(inner if isinstance(inner, str) else split_content(inner)[0])
+        elif isinstance(part, Mapping) and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+    return "\n".join(texts), "".join(thoughts)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Putting tool calls together from their deltas.
+
+
+@dataclass(slots=True)
+class Slot:
+    """A call that is still arriving. ``extra`` is a vendor's signature that must be sent back with the
+    call."""
+
+    id: str = ""
+    name: str = ""
+    pieces: list[str] = field(default_factory=list)
+    extra: Mapping[str, Any] | None = None
+
+
+class CallSlots:
+    """Tool calls by the index of their deltas.
+
+    A new id on an index that is in use opens a new slot: some servers send every call at index 0. A name is
+    assigned, not appended: some servers repeat it in every delta. A delta without an index belongs to the
+    slot of its id; one with neither continues the last slot, unless it brings a name. ``newest``: (name,
+    piece of the arguments) of the last delta."""
+
+    def __init__(self) -> None:
+        self._slots: list[Slot] = []
+        self._open: dict[int, Slot] = {}
+        self._by_id: dict[str, Slot] = {}
+        self.newest = "", ""
+
+    def __bool__(self) -> bool:
+        return bool(self._slots)
+
+    def feed(self, delta: Mapping[str, Any]) -> str | None:
+        """Take one delta. Returns the call's name when this delta made it known."""
+        call_id, function = id_of(delta.get("id")), mapping_of(delta.get("function"))
+        name = text_of(function.get("name"))[:NAME_CHARACTERS]
+        slot = self._slot(delta.get("index"), call_id, name)
+        slot.id = slot.id or call_id
+        self._by_id.setdefault(slot.id, slot)
+        known, slot.name = bool(slot.name), name or slot.name
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            slot.pieces.append(arguments)
+        elif arguments is not None:
+            slot.pieces = [json.dumps(arguments, ensure_ascii=False)]
+        self.newest = slot.name, "" if arguments is None else slot.pieces[-1]
+        if isinstance(extra := delta.get("extra_content"), Mapping):
+            slot.extra = extra
+        return slot.name if slot.name and not known else None
+
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The calls in the order of their first deltas, each with an id that is unique among them."""
+        calls = named((slot.id, slot.name, "".join(slot.pieces)) for slot in self._slots)
+        return tuple(replace(call, extra=slot.extra) for call, slot in zip(calls, self._slots, strict=True))
+
+    def _slot(self, index: Any, call_id: str, name: str) -> Slot:
+        if isinstance(index, int):
+            slot = self._open.get(index)
+            if slot is None or (call_id and slot.id and call_id != slot.id):
+                slot = self._open[index] = self._new()
+            return slot
+        if call_id:
+            return self._by_id.get(call_id) or self._new()
+        return self._new() if name or not self._slots else self._slots[-1]
+
+    def _new(self) -> Slot:
+        self._slots.append(Slot())
+        return self._slots[-1]
+
+
+def named(calls: Iterable[tuple[str, str, str]]) -> Iterator[ToolCall]:
+    """The calls of a reply, each given by its id, name and arguments, with ids that are unique among them. An
+    id that is missing, or longer than anybody sends, is made; a name is cut."""
+    seen: set[str] = set()
+    for index, (given, name, arguments) in enumerate(calls):
+        given = clean(given)
+        usable = 0 < len(given) <= ID_CHARACTERS and given not in seen
+        call_id = given if usable else stable_id(name, arguments, index)
+        seen.add(call_id)
+        yield ToolCall(call_id, name[:NAME_CHARACTERS], arguments)
+
+
+def stable_id(name: str, arguments: str, index: int) -> str:
+    """The id of a call that came without one: the same reply always gets the same id."""
+    return (
+        "call_" + hashlib.sha256(f"{index}\0{name}\0{arguments}".encode("utf-8", "replace")).hexdigest()[:24]
+    )
+
 
 _FINISH: dict[str, Finish] = {
     **dict.fromkeys(("stop", "end_turn", "eos", "eos_token", "stop_sequence"), "stop"),

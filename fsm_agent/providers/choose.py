@@ -3,20 +3,99 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import quote, urlsplit
 
 from fsm_agent.conversation.effects import ApiMode, OutputMode, Runtime
 from fsm_agent.conversation.parts import Kind
-from fsm_agent.conversation.wire.efforts import reasons
+from fsm_agent.conversation.wire.options import reasons
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.catalogue import ModelFacts, facts_of, silence_of
-from fsm_agent.providers.kept_keys import unkept
-from fsm_agent.providers.key_origin import check_keys, check_tls, is_for, origin, vendors_at
-from fsm_agent.providers.probe import is_loopback, is_nearby
-from fsm_agent.providers.profiles import BY_KEY, LOCAL_SERVERS, PROFILES, Profile
+from fsm_agent.providers.credentials import unkept
+from fsm_agent.providers.profiles import (
+    BY_KEY,
+    LOCAL_SERVERS,
+    PROFILES,
+    ROWS,
+    Profile,
+    is_loopback,
+    is_nearby,
+)
+from fsm_agent.runtime.ports import Clock, ModelPort
+from fsm_agent.settings.model import Settings
+from fsm_agent.support.redaction import mask
+
+if TYPE_CHECKING:
+    from fsm_agent.providers.sdk_port import SdkPort
+
+
+# ----------------------------------------------------------------------------------------------------
+# Where a key may go: to the origin that it is for, and over TLS.
+#
+# A key in the environment is for its provider's own address, and for the one that the provider's variable
+# (``OPENAI_BASE_URL``) names. A key that is given together with an address is for that address. Nothing
+# goes to another machine without TLS unless its host is in the setting ``credential.plain_http``; only a
+# server in a private network that is sent no key needs no such word.
+
+
+KEY_SHAPES = (("sk-ant-", "anthropic"), ("sk-or-", "openrouter"), ("gsk_", "groq"), ("AIza", "gemini"),
+              ("xai-", "xai"))  # fmt: skip
+"""How keys begin that only one provider gives out."""
+_PORTS = {"http": 80, "https": 443}
+
+
+def origin(url: str) -> str:
+    """Scheme, host and port, as a browser compares them: ``https://api.openai.com``."""
+    parts = urlsplit(url)
+    host = (parts.hostname or "").rstrip(".")
+    host = f"[{host}]" if ":" in host else host
+    port = parts.port
+    return f"{parts.scheme}://{host}" + ("" if port in (None, _PORTS.get(parts.scheme)) else f":{port}")
+
+
+def vendors_at(url: str | None) -> frozenset[str]:
+    """The known providers whose own address this is, whatever the path."""
+    if not url:
+        return frozenset()
+    host = urlsplit(origin(url)).hostname
+    return frozenset(
+        row.name for row in ROWS if row.needs_key and row.base_url and urlsplit(row.base_url).hostname == host
+    )
+
+
+def is_for(profile: Profile, url: str | None, named: str | None) -> bool:
+    """Is the key in the environment for ``url``? ``named``: the address that the provider's variable names. A
+    provider without an address of its own has its key for the one that is given."""
+    if url is None or profile.base_url is None:
+        return not vendors_at(url)
+    own = {origin(profile.base_url)}
+    if named and vendors_at(named) <= vendors_at(profile.base_url):
+        own.add(origin(named))
+    return origin(url) in own
+
+
+def check_keys(profile: Profile, url: str | None, keys: Iterable[str]) -> None:
+    """A key of another provider, sent to a provider's own address, can only be a mistake (decision 20)."""
+    expected = vendors_at(url) or (frozenset((profile.name,)) if url == profile.base_url else frozenset())
+    for key in keys if expected else ():
+        owner = next((name for shape, name in KEY_SHAPES if key.startswith(shape)), "")
+        if owner and owner not in expected:
+            what = f"the key for provider {profile.name!r} looks like one of {owner}"
+            raise ConfigError(what, mask(key), f"a key of {profile.name}, or model '{owner}:<model>'")
+
+
+def check_tls(url: str | None, *, key: bool, plain_http: Collection[str]) -> None:
+    """Refuse an address without TLS that nobody has allowed. ``key``: one is sent there."""
+    if url is None or urlsplit(url).scheme != "http" or is_loopback(url) or (is_nearby(url) and not key):
+        return
+    host = urlsplit(url).hostname or ""
+    if host not in {one.lower() for one in plain_http}:
+        carried = "the key and the conversation" if key else "the conversation"
+        allowed = f'an https address, or the setting credential.plain_http = ["{host}"]'
+        raise ConfigError(f"{carried} would go to {origin(url)} without TLS", None, allowed)
+
 
 MODES: tuple[ApiMode, ...] = get_args(ApiMode)
 MOST_WINDOW = 1_000_000_000_000
@@ -347,3 +426,55 @@ def _check_url(url: Any, setting: str) -> None:
 
 def _from_env(name: str | None, env: Mapping[str, str]) -> str | None:
     return (env.get(name) or "").strip() or None if name else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# From a choice to a model port. The only place that knows which class speaks which wire.
+
+
+LINGER = 5.0
+"""Seconds that a stream may stay open after its finish reason. The reply is whole by then: a shorter stale
+limit must not come first, or the watchdog would take it for a cut one and have it continued."""
+
+
+def connect(
+    choice: Choice, settings: Settings, clock: Clock, headers: Mapping[str, str] | None = None
+) -> ModelPort:
+    """A port for the choice; nothing is opened before its first call, and no SDK is loaded before it.
+    ``headers`` go out with each of its requests."""
+    if choice.profile.name == "offline":
+        from fsm_agent.providers.offline import OfflineDemo
+
+        return OfflineDemo()
+    if choice.profile.name == "scripted":
+        from fsm_agent.providers.scripted.model import ScriptedModel, script_from
+
+        return ScriptedModel(script_from(choice.model), clock)
+    timeout, stale, profile = settings.timeout, settings.stale, choice.profile
+    versioned = bool(choice.route and profile.api_version)
+    options: dict[str, Any] = {
+        "connect": timeout.connect,
+        "read": max(stale.local, timeout.read, *stale.stream.each, *stale.whole.each),
+        "total": timeout.total,
+        "linger": min(LINGER, min(stale.stream.each) / 2),
+        "now": clock.now,
+        "headers": headers or {},
+        "auth": profile.auth,
+        "route": choice.route,
+        "query": {"api-version": profile.api_version} if versioned else {},
+    }
+    made: type[SdkPort]
+    if profile.client == "bedrock":
+        from fsm_agent.providers.bedrock import BedrockMessages, check_installed
+
+        check_installed()
+        made = BedrockMessages
+    elif choice.api_mode == "anthropic_messages":
+        from fsm_agent.providers.anthropic_messages import AnthropicMessages
+
+        made = AnthropicMessages
+    else:
+        from fsm_agent.providers.openai_port import OpenAIChat, OpenAIResponses
+
+        made = OpenAIResponses if choice.api_mode == "codex_responses" else OpenAIChat
+    return made(choice.base_url or "", choice.keys[0] if choice.keys else "", **options)

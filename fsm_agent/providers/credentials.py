@@ -2,20 +2,72 @@
 
 A failed key rests: 5 minutes after a 401, an hour after 429 or 402, or as long as the provider says
 (CRED-05), in all processes of the home (``key_rests``). Which ready key a turn starts with is a strategy; by
-default the first. A refresh is tried at most twice a key and turn. (Why: decision 55.)"""
+default the first. A refresh is tried at most twice a key and turn. (Why: decision 55.)
+"""
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import os
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers.keyless_environment import hide_from_children
-from fsm_agent.settings.model import Credential
+from fsm_agent.providers.profiles import PROFILES
+from fsm_agent.settings.model import ENV_PREFIX, Credential
+from fsm_agent.support.files import HomeRows
+from fsm_agent.support.installation import install_command
+from fsm_agent.support.processes import PASSED_ON
+from fsm_agent.support.redaction import KEYS, keep_secret
 from fsm_agent.support.threads import in_daemon_thread
+
+# ----------------------------------------------------------------------------------------------------
+# The environment of the commands that a model asks for: a person's own, without the key of any provider.
+#
+# Hidden are the variables that a known provider's account is set by, those whose names end as names of keys
+# do, those that the config file names (``key_env``, ``${VAR}`` of an MCP server), and those that hold a key
+# which an agent of this process uses, whatever they are called.
+
+
+_KEY = "_API_KEY"
+ACCOUNTS = (
+    ENV_PREFIX,
+    *sorted(
+        {row.key_env.removesuffix(_KEY) + "_" for row in PROFILES.values() if row.key_env and row.needs_key}
+    ),
+)
+"""How the variables begin that set the account of a provider: ``OPENAI_``, ``ANTHROPIC_`` …"""
+ENDS = ("API_KEY", "APIKEY", "_OAUTH_TOKEN", "_HEADERS")
+KEY_VARIABLES: set[str] = set()
+"""Variables that no command may see, by name, besides those that are known by their form."""
+SHORTEST = 8
+"""Characters of a key that is looked for in values; a shorter one is a placeholder like "none"."""
+
+
+def hide_from_children(variables: Iterable[str] = (), keys: Iterable[str] = ()) -> None:
+    """Keep these variables, and those whose values hold one of these keys, from every command that this
+    process starts from now on, and the keys out of all that it shows, logs and exports."""
+    KEY_VARIABLES.update(name for name in variables if name not in PASSED_ON)
+    keep_secret(keys)
+
+
+def keyless_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return ``environment`` without the variables that hold keys."""
+    return {name: value for name, value in environment.items() if not _hidden(name, value)}
+
+
+def _hidden(name: str, value: str) -> bool:
+    return (
+        name in KEY_VARIABLES
+        or name.upper().startswith(ACCOUNTS)
+        or name.upper().endswith(ENDS)
+        or (name not in PASSED_ON and any(key in value for key in tuple(KEYS) if len(key) >= SHORTEST))
+    )
 
 
 @runtime_checkable
@@ -167,3 +219,140 @@ async def _called(function: Any) -> Any:
         return await function()
     answer = await in_daemon_thread(function)
     return await answer if inspect.isawaitable(answer) else answer
+
+
+# ----------------------------------------------------------------------------------------------------
+# Keys that a keyring of the machine keeps: ``keyring:<service>/<name>`` stands for one wherever a key is
+# given, in an argument, in the environment, and in the config file, which holds no key itself.
+
+
+PREFIX = "keyring:"
+FORM = "keyring:<service>/<name>"
+
+
+def is_kept(text: object) -> bool:
+    """Say whether this stands for a key in a keyring."""
+    return isinstance(text, str) and text.strip().startswith(PREFIX)
+
+
+def unkept(text: str) -> str:
+    """Return a key: the one that ``text`` stands for, or ``text`` itself. Raises ``ConfigError`` for one that
+    no keyring gives."""
+    text = text.strip()
+    if not is_kept(text):
+        return text
+    service, _, name = text.removeprefix(PREFIX).rpartition("/")
+    if not service or not name:
+        raise ConfigError("this names no key of a keyring", text, FORM)
+    if find_spec("keyring") is None:
+        raise ConfigError("a key in a keyring needs keyring", text, install_command("keyring"))
+    import keyring
+    from keyring.errors import NoKeyringError
+
+    try:
+        key = (keyring.get_password(service, name) or "").strip()
+    except NoKeyringError:
+        raise ConfigError(
+            "this machine has no keyring that can be used", text, "a key, or its variable"
+        ) from None
+    except Exception as error:  # every backend has errors of its own
+        what = f"the keyring cannot be read ({type(error).__name__})"
+        raise ConfigError(what, text, "a keyring that is unlocked") from None
+    if not key:
+        raise ConfigError("the keyring has no such key", text, f"keyring set {service} {name}")
+    return key
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which keys rest, and until when, for all processes of a home: a key that one was refused with is not tried
+# first by the next.
+#
+# A key stands there as a digest of it. A rest is believed until it is over; one that begins in the future
+# was written before the clock was set back, and is not.
+
+
+RESTS = "key-rests.json"
+LONGEST = 86_400.0
+"""Seconds: a server that names more does not put a key away for good."""
+SHORTEST_REST = 16
+"""Characters of a key that is kept; a shorter one is a placeholder, and could be guessed from its digest."""
+MOST, SLACK = 500, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRest:
+    """A key of a provider that rests for one model, from ``at`` to ``until`` in seconds since the epoch."""
+
+    provider: str
+    model: str
+    digest: str
+    at: float
+    until: float
+
+    @property
+    def subject(self) -> tuple[str, str, str]:
+        """Return what rests."""
+        return self.provider, self.model, self.digest
+
+    def is_of(self, model: str) -> bool:
+        """Say whether it is of this model: ``<provider>:<model>``, the model's name alone, empty for any."""
+        return model in ("", self.model, f"{self.provider}:{self.model}")
+
+
+class KeyRests:
+    """The rests of a home. ``now``: the wall clock."""
+
+    def __init__(self, home: Path, now: Callable[[], float]) -> None:
+        self._rows, self._now = HomeRows(home / RESTS, "rests"), now
+        self._rests: dict[tuple[str, str, str], KeyRest] = {}
+
+    def refresh(self) -> None:
+        """Read what there is: each turn begins with it."""
+        self._rests = {rest.subject: rest for rest in self._believed()}
+
+    def all(self) -> tuple[KeyRest, ...]:
+        """Those that are believed, as of the last ``refresh``."""
+        return tuple(self._rests.values())
+
+    def until(self, provider: str, model: str, key: str) -> float:
+        """When a key may be used again, in seconds since the epoch; 0 for now."""
+        rest = self._rests.get((provider, model, digest_of(key)))
+        return rest.until if rest else 0.0
+
+    def keep(self, provider: str, model: str, key: str, until: float) -> None:
+        """Write that a key rests. What is over goes. Raises ``OSError`` and ``TimeoutError``."""
+        now = self._now()
+        if len(key) < SHORTEST_REST or until <= now:
+            return
+        new = KeyRest(provider, model, digest_of(key), now, min(until, now + LONGEST))
+        with self._rows.alone():
+            rests = {rest.subject: rest for rest in self._believed()} | {new.subject: new}
+            newest = sorted(rests.values(), key=lambda rest: rest.at)[-MOST:]
+            self._rows.write(map(asdict, newest))
+            self._rests = rests
+
+    def forget(self, model: str = "") -> tuple[KeyRest, ...]:
+        """Let the keys of a model be used again, or all; returns which rested. Raises ``OSError`` and
+        ``TimeoutError``."""
+        if not self._rows.path.exists():
+            return ()
+        with self._rows.alone():
+            there = list(self._believed())
+            self._rows.write(asdict(rest) for rest in there if not rest.is_of(model))
+        return tuple(rest for rest in there if rest.is_of(model))
+
+    def _believed(self) -> Iterator[KeyRest]:
+        now = self._now()
+        for row in self._rows.read():
+            try:
+                rest = KeyRest(**row)
+                texts = all(isinstance(text, str) for text in rest.subject)
+                if texts and rest.at - SLACK <= now < rest.until <= rest.at + LONGEST:
+                    yield rest
+            except TypeError:
+                continue
+
+
+def digest_of(key: str) -> str:
+    """What stands for a key: it says nothing of it, and is the same in every process."""
+    return hashlib.sha256(b"fsm-agent key rest\0" + key.encode("utf-8", "replace")).hexdigest()[:24]

@@ -10,11 +10,9 @@ from typing import Any
 
 from fsm_agent.conversation.effects import Rekey, Runtime, Switched
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers.catalogue import ModelFacts
+from fsm_agent.providers.catalogue import LearnedFacts, ModelFacts
 from fsm_agent.providers.choose import Choice
-from fsm_agent.providers.credentials import CredentialEntry, CredentialSource, KeyPool
-from fsm_agent.providers.key_rests import LONGEST
-from fsm_agent.providers.learned import LearnedFacts
+from fsm_agent.providers.credentials import LONGEST, CredentialEntry, CredentialSource, KeyPool
 from fsm_agent.providers.profiles import PROFILES
 from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.settings.model import Settings

@@ -5,26 +5,33 @@ The body of a request is bytes built elsewhere and the events of a reply are pla
 an SDK walks every message on every call, which costs more than the network on long conversations. Their
 readers of streams are not used either: one passes over every event without a name, which is all that some
 gateways send, and reports an error inside a stream with the status of its response, 200. The SDK never
-retries (CALL-04)."""
+retries (CALL-04).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
+import os
 import ssl
+import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from types import ModuleType
 from typing import Any, ClassVar, Protocol
 
 from fsm_agent.conversation.effects import Failure, ModelRequest
+from fsm_agent.conversation.json_reading import OverlyNestedError, json_of
 from fsm_agent.conversation.messages import ModelReply
-from fsm_agent.conversation.nesting import OverlyNestedError, json_of
-from fsm_agent.providers.departure import departing, watched
-from fsm_agent.providers.failures import failure_from, shape_failure
-from fsm_agent.providers.reply_limits import (
+from fsm_agent.providers.connections import departing, watched
+from fsm_agent.providers.failures import failure_from, little_left, shape_failure
+from fsm_agent.providers.reply_values import (
     ERROR_BYTES,
     EVENT_BYTES,
     EVENTS,
@@ -33,10 +40,110 @@ from fsm_agent.providers.reply_limits import (
     too_much,
     within_limits,
 )
-from fsm_agent.providers.retry_after import little_left
-from fsm_agent.providers.sdk_import import sdk_module
-from fsm_agent.providers.shared_client import SharedClient
+from fsm_agent.providers.transport import BadBody
 from fsm_agent.runtime.ports import TRACE_HEADERS, StreamSink
+
+# ----------------------------------------------------------------------------------------------------
+# The clients of SDKs that ports share: for one loop, address, key and set of headers there is one. Making a
+# client takes longer than a request to a server nearby.
+
+
+CLIENTS: weakref.WeakValueDictionary[Hashable, SharedClient] = weakref.WeakValueDictionary()
+READ_BY_SDKS = ("OPENAI_", "ANTHROPIC_")
+"""How the variables begin that an SDK reads when a client is made; and proxies, by how they end."""
+
+
+class SharedClient:
+    """A client and those who use it. It is closed with the last one that leaves; where one is dropped without
+    a word, with the last reference."""
+
+    def __init__(self, key: Hashable, client: Any) -> None:
+        self._key, self.client, self._users = key, client, 0
+
+    @classmethod
+    def of(cls, alike: Hashable, make: Callable[[], Any]) -> SharedClient:
+        """The client of the running loop for ``alike`` and the variables that matter to it; made if there is
+        none. Who gets it says so by ``leave`` when he needs it no more."""
+        key = (asyncio.get_running_loop(), alike, _surroundings())
+        shared = CLIENTS.get(key)
+        if shared is None:
+            shared = CLIENTS[key] = cls(key, make())
+        shared._users += 1
+        return shared
+
+    def retire(self) -> None:
+        """Serve those who have it, and nobody else."""
+        if CLIENTS.get(self._key) is self:
+            del CLIENTS[self._key]
+
+    async def leave(self) -> None:
+        """Close it if nobody else uses it."""
+        self._users -= 1
+        if not self._users:
+            self.retire()
+            await self.client.close()
+
+
+def _surroundings() -> Hashable:
+    return tuple(
+        (name, value)
+        for name, value in os.environ.items()
+        if name.startswith(READ_BY_SDKS) or name[-6:].upper() == "_PROXY"
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# The SDKs, each imported once in a process and never by an event loop.
+#
+# An import takes half a second, on a busy machine many, in which a loop that did it would look at no limit
+# and hear no interrupt. ``sys.modules`` is no sign that a module can be used: it is there from the
+# beginning of its import, and whoever imports it then waits for the thread that is at it. (Why: decision
+# 54.)
+
+
+_begun: dict[str, Future[ModuleType]] = {}
+"""Imports by name, under way or done. One that failed is taken out, so that who asks next begins another."""
+_BEGIN = threading.Lock()
+_ONE_BY_ONE = threading.Lock()
+"""SDKs share libraries, and threads that import the same ones may see each other's half-made modules."""
+
+
+async def sdk_module(name: str) -> ModuleType:
+    """The module ``name``, shared by all who wait for it in any loop; without waiting once it is there.
+
+    The import goes on when a waiter is cancelled. Raises ``ImportError`` that says what went wrong; the next
+    call tries again.
+    """
+    module = _begun.get(name)
+    if module is not None and module.done():
+        return module.result()
+    return await asyncio.wrap_future(_import_of(name))
+
+
+def _import_of(name: str) -> Future[ModuleType]:
+    with _BEGIN:
+        module = _begun.get(name)
+        if module is None:
+            module = _begun[name] = Future()
+            module.set_running_or_notify_cancel()  # from now on a waiter that is cancelled cannot cancel it
+            label = f"fsm-agent-import-{name}"
+            threading.Thread(target=_load, args=(name, module), daemon=True, name=label).start()
+    return module
+
+
+def _load(name: str, module: Future[ModuleType]) -> None:
+    try:
+        with _ONE_BY_ONE:
+            loaded = importlib.import_module(name)
+    except BaseException as error:  # whatever it is, somebody waits
+        del _begun[name]
+        what = f"the SDK {name!r} cannot be imported: {type(error).__name__}: {error}"
+        failed = ImportError(what, name=name)
+        failed.__cause__ = error
+        module.set_exception(failed)
+    else:
+        module.set_result(loaded)
+
 
 NO_KEY = "none"
 """Sent to servers that ask for no key; some refuse a request without the header."""
@@ -142,7 +249,6 @@ class SdkPort(ABC):
 
     def _events(self) -> EventReader:
         """What finds the events in the bytes of a stream."""
-        from fsm_agent.providers.event_lines import EventLines
 
         return EventLines(EVENT_BYTES)
 
@@ -275,8 +381,7 @@ def http_client(headers: Mapping[str, str]) -> Any:
     request."""
     from http.cookiejar import CookieJar, DefaultCookiePolicy
 
-    from fsm_agent.providers.bounded_body import ENCODINGS, BoundedBody
-    from fsm_agent.providers.transport import AioClient
+    from fsm_agent.providers.transport import ENCODINGS, AioClient, BoundedBody
 
     async def added(request: Any) -> None:
         request.headers.update(headers)
@@ -312,3 +417,57 @@ def tls() -> ssl.SSLContext:
     import httpx2
 
     return httpx2.create_ssl_context()
+
+
+# ----------------------------------------------------------------------------------------------------
+# The lines of a stream of events (SSE), put together from the bytes that arrive. No network, no SDK.
+
+
+class EventLines:
+    """What has come of a stream. An event of more than ``most`` bytes is not read on."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._begun: list[bytes] = []  # of the line that has no end yet
+        self._begun_size = 0
+        self._data: list[bytes] = []  # of the event that has no end yet
+        self._data_size = 0
+        self._ended_in_cr = False
+
+    def feed(self, piece: bytes) -> list[str]:
+        """Take the next bytes, and return the data of the events that are whole now, in order. The names of
+        events are not looked at; an event without data is none.
+
+        Raises ``BadBody`` for one that is too long, and ``UnicodeDecodeError``."""
+        if not piece:
+            return []
+        if self._ended_in_cr and piece.startswith(b"\n"):
+            piece = piece[1:]
+        self._ended_in_cr = piece.endswith(b"\r")
+        if b"\r" in piece:
+            piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *lines, rest = piece.split(b"\n")
+        if lines and self._begun:
+            lines[0] = b"".join((*self._begun, lines[0]))
+        if lines:
+            self._begun, self._begun_size = [], 0
+        self._begun.append(rest)
+        self._begun_size += len(rest)
+        found = [data for line in lines if (data := self._line(line))]
+        self._judge()
+        return found
+
+    def _line(self, line: bytes) -> str:
+        """Take a line, and return the data of the event that it ends."""
+        if line:
+            if line.startswith(b"data:"):
+                self._data_size += len(line)
+                self._judge()
+                self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+            return ""
+        data, self._data, self._data_size = self._data, [], 0
+        return b"\n".join(data).decode()
+
+    def _judge(self) -> None:
+        if self._begun_size + self._data_size > self._most:
+            raise BadBody(f"it sent an event of more than {self._most:,} bytes")

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from fsm_agent.conversation.call_key import signature
+from fsm_agent.conversation.arguments import signature
 from fsm_agent.conversation.effects import Approval, AskApproval, RunTool, ToolSpec
 
 FIELDS = frozenset({"attended", "auxiliary", "has_engine", "has_memory", "runtime", "tools", "workdir"})

@@ -47,8 +47,7 @@ from typing import Any
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime import events
-from fsm_agent.runtime.events import EventValues, FirstChunk, StreamDelta
-from fsm_agent.runtime.stream import TURN
+from fsm_agent.runtime.events import TURN, EventValues, FirstChunk, StreamDelta
 from fsm_agent.support.threads import in_daemon_thread
 
 log = logging.getLogger(__name__)

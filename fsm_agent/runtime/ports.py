@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.messages import ModelReply
@@ -78,3 +79,30 @@ class ModelPort(Protocol):
     async def aclose(self) -> None:
         """Close connections; the port may be used again."""
         ...
+
+
+# ----------------------------------------------------------------------------------------------------
+# What stands in the place of a reply that comes later, perhaps days later and in another process.
+
+
+Waits = Literal["approval", "question", "result", "timer"]
+"""What a suspended turn waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """In place of a reply: the turn is suspended until somebody gives it.
+
+    ``kind``: what is waited for, ``None`` when another turn waits, which has it written down. ``call`` and
+    ``tool`` that it is for; ``asked``: in words, whole; ``choices``: the answers there are, or that are
+    offered; ``digest`` of what the answer is about; ``due``: when nobody need answer any more, in seconds
+    since the epoch. ``otherwise``: the reply where this cannot be written down."""
+
+    kind: Waits | None = None
+    call: str = ""
+    tool: str = ""
+    asked: str = ""
+    choices: tuple[str, ...] = ()
+    digest: str = ""
+    due: float | None = None
+    otherwise: Any = None

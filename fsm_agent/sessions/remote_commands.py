@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fsm_agent.errors import StoreError
 from fsm_agent.fsm.pause_point import PausePoint
-from fsm_agent.sessions.store.connection import SqlConnection
+from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.fence import Fences
 
 if TYPE_CHECKING:
     from fsm_agent.sessions.store.database import Database
-    from fsm_agent.sessions.store.owners import Owners
+    from fsm_agent.sessions.store.fence import Owners
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ class CommandPoller:
         if known is not None and known[0] is gate:
             return known[1]
         # by name, and only here: the debugger is built on turns, not turns on the debugger
-        made = importlib.import_module("fsm_agent.debug.core.remote_server").RemoteDebugServer
+        made = importlib.import_module("fsm_agent.debug.core.remote").RemoteDebugServer
         server: Obeys = made(gate, home.database, home.owners)
         self._servers[gate.turn.turn_id] = gate, server
         return server

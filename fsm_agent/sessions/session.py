@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fsm_agent.conversation.compaction.guard import CompactionGuard
+from fsm_agent.conversation.compaction.engine import CompactionGuard
 from fsm_agent.conversation.messages import NO_USAGE, Message, Usage
 from fsm_agent.conversation.token_meter import ContextMeter
 from fsm_agent.conversation.wire import WireCopy

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.support.private_files import private_folder
+from fsm_agent.support.files import private_folder
 
 HOME_ENV = "FSM_AGENT_HOME"
 

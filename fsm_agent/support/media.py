@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fsm_agent.support import pdf_worker
-from fsm_agent.support.bare_environment import bare_environment
+from fsm_agent.support.processes import bare_environment
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from fsm_agent.settings.model import TelemetrySettings
-    from fsm_agent.telemetry.tracing import Tracing
+    from fsm_agent.telemetry.turn_spans import Tracing
 
 FORMS = "true, false, or fsm_agent.telemetry.Telemetry(…)"
 
@@ -56,7 +56,7 @@ def tracing_of(given: Telemetry | bool | None, settings: TelemetrySettings) -> T
     if not wanted:
         return None
     try:
-        from fsm_agent.telemetry.tracing import Tracing
+        from fsm_agent.telemetry.turn_spans import Tracing
     except ImportError as error:
         needs = install_command("otel")
         raise ConfigError(f"telemetry needs OpenTelemetry ({error})", wanted, needs) from None

@@ -27,7 +27,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.texts import one_line
 from fsm_agent.support.version import __version__
-from fsm_agent.telemetry import contents
+from fsm_agent.telemetry import conventions
 from fsm_agent.telemetry import conventions as names
 
 ENDPOINT, PROTOCOL = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_PROTOCOL"
@@ -84,7 +84,7 @@ def finish() -> str:
         thread.join(max(0.0, until - time.monotonic()))
     heard = [one for one in logging.getLogger("opentelemetry").handlers if isinstance(one, ExportTrouble)]
     said = next((one.first for one in heard), "")
-    return one_line(f"telemetry could not be sent: {contents.masked(said)}") if said else ""
+    return one_line(f"telemetry could not be sent: {conventions.masked(said)}") if said else ""
 
 
 def _wanted(environment: Mapping[str, str], signal: str) -> bool:
@@ -136,7 +136,7 @@ class LogExport(logging.Handler):
                 timestamp=int(record.created * 1e9),
                 severity_number=LEVELS.get(record.levelno, SeverityNumber.INFO),
                 severity_text=record.levelname,
-                body=contents.masked(record.getMessage()),
+                body=conventions.masked(record.getMessage()),
                 attributes={**about, "logger.name": record.name},
             )
         except Exception:

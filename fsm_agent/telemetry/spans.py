@@ -2,20 +2,139 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any, Protocol
 
-from opentelemetry import trace
+from opentelemetry import metrics, trace
 from opentelemetry.context import Context
+from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Link, Span, SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from fsm_agent.conversation.effects import OutputSpec, Runtime
+from fsm_agent.conversation.messages import Usage
+from fsm_agent.runtime.events import EVERYWHERE, Measured
 from fsm_agent.support.version import __version__
 from fsm_agent.telemetry import Telemetry
 from fsm_agent.telemetry import conventions as names
-from fsm_agent.telemetry.instruments import Instruments
+
+# ----------------------------------------------------------------------------------------------------
+# The instruments of one meter provider, and what is recorded in them.
+
+
+Attributes = Mapping[str, Any]
+OF_METRICS = (
+    names.OPERATION,
+    names.PROVIDER,
+    names.REQUEST_MODEL,
+    names.RESPONSE_MODEL,
+    names.AGENT,
+    names.TOOL_NAME,
+    names.SERVER_ADDRESS,
+    names.SERVER_PORT,
+    names.ERROR_TYPE,
+)
+"""The attributes of spans that figures have too: those of which there are few different values."""
+
+
+class Instruments:
+    """``of`` gives those of a provider, made once; ``leave`` lets them hear no more of the engine."""
+
+    leave: Callable[[], None]
+
+    def __init__(self, provider: MeterProvider | None) -> None:
+        meter = metrics.get_meter(names.SCOPE, __version__, provider, names.SCHEMA_URL)
+        count, seconds = meter.create_counter, meter.create_histogram
+        self._duration = seconds(
+            names.OPERATION_DURATION, "s", explicit_bucket_boundaries_advisory=names.SECONDS
+        )
+        self._tokens = seconds(names.TOKEN_USAGE, "{token}", explicit_bucket_boundaries_advisory=names.TOKENS)
+        self._first_chunk = seconds(
+            names.TIME_TO_FIRST_CHUNK, "s", explicit_bucket_boundaries_advisory=names.SECONDS
+        )
+        self._exits = count(names.TURN_EXITS, "{turn}", "Turns that have ended, by exit and outcome")
+        self._cost = count(names.TURN_COST, "USD", "What ended turns cost, where prices are known")
+        self._running = meter.create_up_down_counter(names.TURNS_RUNNING, "{turn}", "Turns that run now")
+        self._spent = {
+            "retries": count(names.RETRIES, "{retry}", "Requests made again after a failure"),
+            "fallbacks": count(names.FALLBACKS, "{switch}", "Switches to another model"),
+        }
+        self._compactions = count(names.COMPACTIONS, "{compaction}", "Conversations made shorter")
+        self._takeovers = count(names.TAKEOVERS, "{turn}", "Turns of other processes taken up")
+        self._fenced = count(names.FENCED_WRITES, "{write}", "Writes refused to a former owner of a turn")
+        self._waits = seconds(
+            names.QUEUE_WAIT, "s", "Until a turn may run", explicit_bucket_boundaries_advisory=names.SECONDS
+        )
+        self._commits = seconds(
+            names.COMMIT_DURATION,
+            "s",
+            "Of one commit of the store",
+            explicit_bucket_boundaries_advisory=names.SHORT_SECONDS,
+        )
+
+    @staticmethod
+    @cache
+    def of(provider: MeterProvider | None) -> Instruments:
+        """The instruments of a provider; they hear from then on what the engine measures besides turns."""
+        made = Instruments(provider)
+        made.leave = EVERYWHERE.subscribe(made.measured, Measured)
+        return made
+
+    def operation(self, seconds: float, attributes: Attributes) -> None:
+        """A turn, a request to a model or a call of a tool took so many seconds."""
+        self._duration.record(seconds, of_metrics(attributes))
+
+    def used(self, usage: Usage, attributes: Attributes) -> None:
+        """A reply was paid with these tokens."""
+        about = of_metrics(attributes)
+        self._tokens.record(usage.prompt, {**about, names.TOKEN_TYPE: "input"})
+        self._tokens.record(usage.output, {**about, names.TOKEN_TYPE: "output"})
+
+    def began_to_answer(self, seconds: float, attributes: Attributes) -> None:
+        """The first chunk of a streamed reply came after so many seconds."""
+        self._first_chunk.record(seconds, of_metrics(attributes))
+
+    def running(self, turns: int) -> None:
+        """So many turns more run now."""
+        self._running.add(turns)
+
+    def moved(self, changes: Iterable[tuple[str, int, int]]) -> None:
+        """A row of the table spent and reset these counters (name, before, after)."""
+        for counter, before, after in changes:
+            if after > before and (found := self._spent.get(counter)) is not None:
+                found.add(after - before)
+
+    def ended(self, exit_reason: str, outcome: str, cost: float | None, attributes: Attributes) -> None:
+        """A turn has ended; ``cost`` in US dollars."""
+        about = {names.AGENT: attributes.get(names.AGENT, "")}
+        self._exits.add(1, {**about, names.FSM_EXIT: exit_reason, names.FSM_OUTCOME: outcome})
+        if cost is not None:
+            self._cost.add(cost, about)
+
+    def compacted(self, trigger: str) -> None:
+        """A conversation became shorter."""
+        self._compactions.add(1, {names.FSM_COMPACTION + "trigger": trigger})
+
+    def measured(self, figure: Measured) -> None:
+        """Take a figure of the engine that belongs to no turn."""
+        value = figure.value
+        match figure.name:
+            case "queue_wait":
+                self._waits.record(value)
+            case "takeover":
+                self._takeovers.add(int(value))
+            case "fenced_write":
+                self._fenced.add(int(value))
+            case "commit":
+                self._commits.record(value)
+
+
+def of_metrics(attributes: Attributes) -> dict[str, Any]:
+    """Return those attributes of a span that figures have too."""
+    return {name: attributes[name] for name in OF_METRICS if name in attributes}
+
 
 TEXT = TraceContextTextMapPropagator()
 TRACEPARENT = "traceparent"

@@ -17,8 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fsm_agent.providers.scripted.clock import FakeClock
-    from fsm_agent.providers.scripted.model import ScriptedModel
+    from fsm_agent.providers.scripted.model import FakeClock, ScriptedModel
     from fsm_agent.providers.scripted.replies import (
         Call,
         Reply,
@@ -44,82 +43,91 @@ if TYPE_CHECKING:
         text,
         tools,
     )
-    from fsm_agent.testing.cancelling import cancelled_at
-    from fsm_agent.testing.counting import CountingTurn
-    from fsm_agent.testing.coverage import RowCoverage
-    from fsm_agent.testing.footprints import Footprints
-    from fsm_agent.testing.http import Received
+    from fsm_agent.testing.coverage import Footprints, RowCoverage
+    from fsm_agent.testing.fakes import FakeMemory, cancelled_at
     from fsm_agent.testing.invariants import INVARIANTS, Invariant, InvariantBroken, Look, Moved, Place
-    from fsm_agent.testing.memory import FakeMemory
-    from fsm_agent.testing.properties import assert_properties
-    from fsm_agent.testing.rehearsal import rehearse
     from fsm_agent.testing.scripts import (
+        CountingTurn,
         Cover,
         Facts,
         PossibleScript,
         Script,
+        assert_properties,
         cover,
         ids_of,
         pair_scripts,
         play,
         possible_scripts,
+        rehearse,
         row_scripts,
     )
-    from fsm_agent.testing.server import ScriptedServer
+    from fsm_agent.testing.server import Received, ScriptedServer
 
 _IN = {
-    "testing.cancelling": ("cancelled_at",),
-    "providers.scripted.clock": ("FakeClock",),
-    "testing.counting": ("CountingTurn",),
-    "testing.coverage": ("RowCoverage",),
-    "testing.footprints": ("Footprints",),
-    "testing.http": ("Received",),
-    "testing.invariants": ("INVARIANTS", "Invariant", "InvariantBroken", "Look", "Moved", "Place"),
-    "testing.memory": ("FakeMemory",),
-    "testing.rehearsal": ("rehearse",),
-    "testing.properties": ("assert_properties",),
-    "providers.scripted.model": ("ScriptedModel",),
+    "providers.scripted.model": (
+        "FakeClock",
+        "ScriptedModel",
+    ),
     "providers.scripted.replies": (
-        *(
-            "Call",
-            "Reply",
-            "bad_json",
-            "blank",
-            "call",
-            "content_filter",
-            "cut",
-            "cut_tool_call",
-            "drop",
-            "empty_sse",
-        ),
-        *(
-            "json_reply",
-            "length",
-            "malformed_chunk",
-            "no_finish",
-            "overflow",
-            "reasoning",
-            "refusal",
-            "repeat",
-            "silence",
-        ),
-        *("slow", "status", "text", "tools"),
+        "Call",
+        "Reply",
+        "bad_json",
+        "blank",
+        "call",
+        "content_filter",
+        "cut",
+        "cut_tool_call",
+        "drop",
+        "empty_sse",
+        "json_reply",
+        "length",
+        "malformed_chunk",
+        "no_finish",
+        "overflow",
+        "reasoning",
+        "refusal",
+        "repeat",
+        "silence",
+        "slow",
+        "status",
+        "text",
+        "tools",
+    ),
+    "testing.coverage": (
+        "Footprints",
+        "RowCoverage",
+    ),
+    "testing.fakes": (
+        "FakeMemory",
+        "cancelled_at",
+    ),
+    "testing.invariants": (
+        "INVARIANTS",
+        "Invariant",
+        "InvariantBroken",
+        "Look",
+        "Moved",
+        "Place",
     ),
     "testing.scripts": (
-        *(
-            "Cover",
-            "Facts",
-            "PossibleScript",
-            "Script",
-            "cover",
-            "ids_of",
-            "pair_scripts",
-            "play",
-            "possible_scripts",
-        ),
+        "CountingTurn",
+        "Cover",
+        "Facts",
+        "PossibleScript",
+        "Script",
+        "assert_properties",
+        "cover",
+        "ids_of",
+        "pair_scripts",
+        "play",
+        "possible_scripts",
+        "rehearse",
         "row_scripts",
     ),
-    "testing.server": ("ScriptedServer",),
+    "testing.server": (
+        "Received",
+        "ScriptedServer",
+    ),
 }
 _HOMES = {name: f"fsm_agent.{module}" for module, names in _IN.items() for name in names}
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from fsm_agent.fsm.table import Table
-from fsm_agent.runtime.events import RowTaken
-from fsm_agent.runtime.stream import EVERYWHERE
+from fsm_agent.runtime.events import EVERYWHERE, RowTaken
+from fsm_agent.sessions.store.journal.read import Effect, Turns
 
 
 class RowCoverage:
@@ -86,3 +88,103 @@ def _some(names: Iterable[str], most: int = 8) -> str:
     listed = list(names)
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the states do at each row, kept in a file that is read in review: an oracle for effects and data.
+#
+# Scripts that take every row of a table see every wrong event and every wrong counter. They do not see a
+# wait that was dropped, a wrong request, a list that was overwritten: the rows are the same. A *footprint*
+# is what a visit asked for, in order, and which fields of the turn it changed, as the journal has it.
+# ``Footprints`` gathers those of turns that were played, and compares them with a file beside the test:
+#
+# >>> found = Footprints(TABLE) >>> for script in scripts: ...     found.add(flow.journal, play(flow,
+# script).id) >>> found.check(Path(__file__).with_name("parcel.footprints"))
+#
+# A change of a state shows as a change of the lines of its rows. One that is meant is a changed file.
+
+
+NEVER = frozenset({"state", "seq", "counts", "limits", "last_transition"})
+"""Fields that every row changes as the table says: the invariants look at these."""
+UNNAMED = frozenset({"is", "call_id", "session_id"})
+"""Parts of a request that are different in every turn."""
+WORD = re.compile(r"[A-Za-z_][A-Za-z_ :/-]{0,39}")
+"""A text that says what kind of thing it is, and is shown as it is; others are shown as ``…``."""
+
+
+class Footprints:
+    """What the visits of a table's states asked for and changed, by the row that they ended in; those of the
+    final state by its name."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._hidden = NEVER | {counter.name for counter in table.counters}
+        self._found: dict[str, set[str]] = {}
+
+    def add(self, journal: Turns, turn_id: str) -> None:
+        """Read the visits of one turn that has ended."""
+        for step, changes in zip(journal.steps(turn_id), journal.changes(turn_id), strict=False):
+            self._note(turn_id, step.row, journal.effects(turn_id, step.seq - 1), changes)
+        last = journal.info(turn_id)
+        self._note(turn_id, last.state, journal.effects(turn_id, last.seq), {})
+
+    def lines(self) -> list[str]:
+        """Each footprint in a line behind its row, in the order of the table."""
+        order = {row.id: number for number, row in enumerate(self._table.rows)}
+        rows = sorted(self._found, key=lambda name: (order.get(name, len(order)), name))
+        return [f"{name:32} {footprint}".rstrip() for name in rows for footprint in sorted(self._found[name])]
+
+    def check(self, file: Path) -> None:
+        """Raise ``AssertionError`` with the difference when the file says something else. A file that is not
+        there is written, and that is an error too: read it before it is believed."""
+        lines = self.lines()
+        if not file.exists():
+            file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            raise AssertionError(
+                f"{file} was not there and is written now: read it, and keep it with the test"
+            )
+        before = file.read_text(encoding="utf-8").splitlines()
+        changed = difflib.unified_diff(before, lines, "as it was read", "as it is now", lineterm="", n=0)
+        if difference := "\n".join(changed):
+            raise AssertionError(f"{difference}\n(if that is meant: remove {file} and run the test again)")
+
+    def _note(self, turn_id: str, name: str, effects: list[Effect], changes: Mapping[str, Any]) -> None:
+        asked = [_asked(effect, turn_id) for effect in effects]
+        changed = [
+            f"{field}{_changed(change)}" for field, change in changes.items() if field not in self._hidden
+        ]
+        self._found.setdefault(name, set()).add(" ".join([*asked, *(["|", *changed] if changed else [])]))
+
+
+def _asked(effect: Effect, turn_id: str) -> str:
+    parts = {name: "(turn)" if value == turn_id else _shown(value) for name, value in _flat(effect.request)}
+    said = ", ".join(f"{name}={shown}" for name, shown in parts.items())
+    status = "" if effect.status == "done" else f"!{effect.status}"
+    return f"{effect.kind}{status}({said})"
+
+
+def _flat(request: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in request.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value)
+        elif name not in UNNAMED:
+            yield name, value
+
+
+def _changed(change: Mapping[str, Any]) -> str:
+    if isinstance(change.get("to", {}), dict) and "added" not in change:
+        return "~"  # which parts of it differ may depend on the length of a path
+    return f"={_shown(change['to'])}" if "to" in change else f"+{len(change['added'])}"
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case None | bool():
+            return str(value).lower()
+        case int() | float():
+            return "n" if value else "0"
+        case str():
+            return value if not value or WORD.fullmatch(value) else "…"
+        case list():
+            return f"{len(value)}×"
+    return "~"

@@ -11,23 +11,57 @@ Parcel(); state.packed(); …``).
 
 By default a move is made by ``Machine.advance`` on a ``CountingTurn``. Override ``begin`` to bring a turn of
 your own, and ``move`` to let your states report the event: arrange the outside world, then step your runner.
-Needs ``hypothesis`` (the extra ``testing``)."""
+Needs ``hypothesis`` (the extra ``testing``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import asyncio
+import tempfile
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.strategies import DataObject, SearchStrategy
 
+from fsm_agent.agent import Agent
+from fsm_agent.composition.turn_wiring import TURN
+from fsm_agent.conversation.effects import Persist
+from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import UndeclaredEvent
-from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.journal import Exchange, Step
+from fsm_agent.fsm.machine import Machine, TurnLike
+from fsm_agent.fsm.pipeline import Perform
+from fsm_agent.fsm.runner import CRASHED
 from fsm_agent.fsm.table import Row, Table
-from fsm_agent.fsm.turn_protocol import TurnLike
-from fsm_agent.testing.counting import CountingTurn
-from fsm_agent.testing.invariants import INVARIANTS, Invariant, InvariantBroken, Look, Place
+from fsm_agent.fsm.verify.cover import Script
+from fsm_agent.providers.scripted.model import FakeClock, ScriptedModel
+from fsm_agent.providers.scripted.replies import repeat
+from fsm_agent.runtime.budget import IterationBudget
+from fsm_agent.testing.invariants import (
+    END_CHECKS,
+    INVARIANTS,
+    VISIT_CHECKS,
+    Ended,
+    Invariant,
+    InvariantBroken,
+    Look,
+    Place,
+    Visit,
+)
+from fsm_agent.testing.scripts import CountingTurn
+from fsm_agent.testing.strategies import answers_for, histories, small_settings, told_apart, windows
+from fsm_agent.tools import Tool, as_tool
 
-__all__ = ["UNDECLARED", "TurnMachine"]
+__all__ = [
+    "UNDECLARED",
+    "AgentMachine",
+    "TurnMachine",
+]
+
 
 UNDECLARED = "no event of any table"
 
@@ -140,3 +174,221 @@ def _method(cls: type, event: str) -> str:
     it."""
     name = event if event.isidentifier() else "".join(char if char.isalnum() else "_" for char in event)
     return f"report_{name}" if hasattr(cls, name) or not name.isidentifier() else name
+
+
+# ----------------------------------------------------------------------------------------------------
+# A Hypothesis state machine over the real states of an agent's turn: its rules are what the world does.
+#
+# >>> from fsm_agent.testing.machine import AgentMachine >>> class Mine(AgentMachine, tools=[lookup]): ...
+# pass >>> TestMine = Mine.TestCase
+#
+# Models answer, a person interrupts and steers, the engine has a bug, a state reports what it may not: each
+# with data that Hypothesis generates. After every move the invariants are checked, and what the visit asked
+# for; after every turn, that nothing was lost or told twice. Needs ``hypothesis`` (the extra ``testing``).
+
+
+HAPPENS = (*["nothing"] * 60, "interrupt", "steer", "bug", "undeclared")
+"""What comes between two visits."""
+STORED = {"index": False, "durability": "normal"}
+LONG = st.builds(
+    lambda pairs, words: [
+        {"role": role, "content": f"{role} {number} " + "word " * words}
+        for number in range(pairs)
+        for role in ("user", "assistant")
+    ],
+    st.integers(3, 12),
+    st.sampled_from([20, 200, 1_000]),
+)
+"""A history that is worth a compaction."""
+
+
+@dataclass(frozen=True)
+class World:
+    """What an agent is made with: ``settings``, ``windows`` of the models of its chain, ``keys`` of each of
+    them, and a ``budget`` that its turns share. Turns begin like one of ``scripts``, as far as answers decide
+    it."""
+
+    settings: Mapping[str, Any]
+    windows: Sequence[int | None] = (None,)
+    keys: int = 1
+    budget: int | None = None
+    scripts: Sequence[Script] = ()
+
+    @cached_property
+    def starts(self) -> Sequence[Sequence[str]]:
+        """Return what models answer first, by kinds; nothing is decided by an empty one."""
+        return list(dict.fromkeys(tuple(answers_for(script.events)) for script in self.scripts)) or [()]
+
+
+WORLDS = st.builds(
+    World,
+    small_settings(),
+    st.lists(windows(), min_size=1, max_size=3),
+    st.integers(1, 3),
+    st.sampled_from([None, None, None, 12]),
+)
+
+
+class AgentMachine(RuleBasedStateMachine):
+    """Subclass it with ``tools=`` and, if you like, ``worlds=``, a strategy for what agents are made with.
+
+    An example is one agent, and as many turns of one session as there is time for. ``turn`` is the turn in
+    motion, ``taken`` the rows it took so far, ``visits`` what they did. Override ``visited`` and ``ended`` to
+    check more; ``checks`` are the invariants of every move."""
+
+    tools: ClassVar[Sequence[Tool]]
+    worlds: ClassVar[SearchStrategy[World]]
+    answers: ClassVar[Mapping[str, SearchStrategy[Any]]]
+    checks: ClassVar[tuple[Invariant, ...]] = INVARIANTS
+
+    def __init_subclass__(
+        cls, *, tools: Sequence[Any] = (), worlds: SearchStrategy[World] = WORLDS, **kwargs: Any
+    ) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.tools, cls.worlds = [as_tool(tool) for tool in tools], worlds
+        cls.answers = told_apart(cls.tools)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._runner = asyncio.Runner()
+        self._home = tempfile.TemporaryDirectory()
+        self._ports: list[ScriptedModel] = []
+        self._bug, self._answer = False, "once"
+        self.turn: Any = None
+        self.turns = 0
+        self.taken: list[Row] = []
+        self.visits: list[Visit] = []
+
+    def teardown(self) -> None:
+        """Close what the example opened."""
+        self._runner.run(self.agent.aclose())
+        self._runner.close()
+        self._home.cleanup()
+
+    # To be overridden
+
+    def visited(self, visit: Visit) -> None:
+        """A visit has ended with a move, after it was checked."""
+
+    def ended(self, result: TurnResult) -> None:
+        """A turn has come to its end, after it was checked."""
+
+    # The rules
+
+    @initialize(data=st.data())
+    def an_agent(self, data: DataObject) -> None:
+        """Made for a world."""
+        self.world = world = data.draw(self.worlds, label="world")
+        self._start = data.draw(st.integers(0, 10**9), label="first script")
+        first, *rest = [self._entry(window, world.keys) for window in world.windows]
+        self.clock = FakeClock()
+        self.agent = Agent(
+            first.pop("model"),
+            **first,
+            fallbacks=rest,
+            tools=self.tools,
+            toolsets=[],
+            settings={**world.settings, "dump_failed_requests": False, "store": STORED},
+            home=self._home.name,
+            workdir=self._home.name,
+            clock=self.clock,
+            budget=None if world.budget is None else IterationBudget(world.budget),
+            callbacks={"approval": self._asked},
+        )
+
+    @precondition(lambda self: self.turn is None)
+    @rule(data=st.data())
+    def begin(self, data: DataObject) -> None:
+        """A message; what models say until the turn has ended is of a few kinds, so that budgets run out."""
+        kinds = st.lists(st.sampled_from(sorted(self.answers)), min_size=1, max_size=4)
+        self.kinds = data.draw(kinds, label="kinds of replies")
+        starts = self.world.starts
+        self._first = list(starts[(self._start + self.turns) % len(starts)])
+        self.turns += 1
+        history = data.draw(st.none() | histories() | LONG, label="history")
+        self.turn = self.agent.start("go", conversation_history=history)
+        self.turn.gate.attach(self)
+        self.taken, self.visits = [], []
+        self._sent = sum(len(port.sent) for port in self._ports)
+        self._served = sum(port.served_usage.total for port in self._ports)
+        self._look = Look(TURN, self.turn.gate.turn, self.checks)
+
+    @precondition(lambda self: self.turn is not None)
+    @rule(data=st.data(), happens=st.sampled_from(HAPPENS))
+    def visit(self, data: DataObject, happens: str) -> None:
+        """The state that the turn is in does its work, in a world that answers anything."""
+        self._data, state = data, self.turn.state
+        self._bug = bug = happens == "bug" and state != TURN.final
+        if state == "ExecuteTools":
+            self._answer = data.draw(st.sampled_from(["once", "deny"]), label="what a person says")
+        if happens == "interrupt":
+            self.agent.interrupt("stop it")
+        if happens == "steer":
+            self.agent.steer("look at the other one")
+        if strange := happens == "undeclared" and state != TURN.final:
+            self.turn._runner.states = {**(usual := self.turn._runner.states), state: _shrugs}
+        visit = Visit(state, self.taken[-1] if self.taken else None)
+        while isinstance(happened := self._runner.run(self.turn.step_into()), Exchange):
+            visit.exchanges.append(happened)
+        if strange:
+            self.turn._runner.states = usual
+        struck = "RuntimeError: a bug" if bug and not self._bug else ""
+        self._over(visit, happened, f"UndeclaredEvent: turn: {state} reported" if strange else struck)
+
+    def _over(self, visit: Visit, step: Step | None, expected: str) -> None:
+        turn = self.turn.gate.turn
+        if step is not None:
+            visit.row = row = TURN.row(step.row)
+            assert (row.event == CRASHED) == bool(expected), f"{row.id}: {turn.recovery.error}"
+            assert expected in turn.recovery.error, f"{row.id} does not say {expected}: {turn.recovery.error}"
+            visit.said = turn.call.visible if visit.state == "CallLLM" else ""
+            self._look.moved(step.event, row)
+            self.taken.append(row)
+        self.visits.append(visit)
+        for check in VISIT_CHECKS:
+            check(visit, turn)
+        self.visited(visit)
+        if step is None:
+            result, self.turn = self.turn.result, None
+            sent = sum(len(port.sent) for port in self._ports) - self._sent
+            served = sum(port.served_usage.total for port in self._ports) - self._served
+            for end_check in END_CHECKS:
+                end_check(Ended(turn, result, self.visits, self.agent, sent, served))
+            self.ended(result)
+            self.clock.advance(7_200)
+
+    # The world
+
+    def _entry(self, window: int | None, keys: int) -> dict[str, Any]:
+        self._ports.append(port := ScriptedModel(repeat(self._said)))
+        return {
+            "model": port,
+            "context_window": window,
+            "api_key": [f"key-{number}" for number in range(keys)],
+        }
+
+    def _said(self, body: Mapping[str, Any]) -> Any:
+        kind = (
+            self._first.pop(0) if self._first else self._data.draw(st.sampled_from(self.kinds), label="kind")
+        )
+        return self._data.draw(self.answers[kind], label="reply")
+
+    def _asked(self, *question: Any) -> str:
+        return self._answer
+
+    # Who stands at the gate
+
+    async def passing(self) -> None:
+        """Lets the turn pass."""
+
+    async def performing(self, request: Any, turn: Any, call_next: Perform) -> Any:
+        """Raises a bug where one is wanted, but for what is being stored: that is not the states' affair."""
+        if self._bug and not isinstance(request, Persist):
+            self._bug = False
+            raise RuntimeError("a bug, as the machine wants it")
+        return await call_next(request)
+
+
+def _shrugs(turn: Any) -> Generator[Any, Any, str]:
+    yield from ()
+    return UNDECLARED

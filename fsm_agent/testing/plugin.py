@@ -27,8 +27,7 @@ import pytest
 
 if TYPE_CHECKING:
     from fsm_agent.fsm.table import Table
-    from fsm_agent.providers.scripted.clock import FakeClock
-    from fsm_agent.providers.scripted.model import ScriptedModel
+    from fsm_agent.providers.scripted.model import FakeClock, ScriptedModel
     from fsm_agent.testing.coverage import RowCoverage
 
 TURN = "fsm_agent_states.table:TURN"
@@ -142,9 +141,9 @@ class Rows:
 def drawn(coverage: RowCoverage) -> str:
     """The picture of a coverage: every row with its count, those never taken in red."""
     from fsm_agent.diagram import written
-    from fsm_agent.diagram.counted import covered
+    from fsm_agent.diagram.counts import covered
+    from fsm_agent.diagram.layout import roomy
     from fsm_agent.diagram.model import diagram_of
-    from fsm_agent.diagram.roomy import roomy
     from fsm_agent.diagram.runs import Tally
 
     table = coverage.table
@@ -178,7 +177,7 @@ def _table(named: str, root: Path | None = None) -> Table:
 @pytest.fixture
 def fake_clock() -> FakeClock:
     """A clock that moves only when it is told to, or when somebody sleeps on it."""
-    from fsm_agent.providers.scripted.clock import FakeClock
+    from fsm_agent.providers.scripted.model import FakeClock
 
     return FakeClock()
 

@@ -24,13 +24,16 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.base_turn import BaseTurn
+from fsm_agent.fsm.machine import Machine, TurnLike
+from fsm_agent.fsm.runner import CRASHED
 from fsm_agent.fsm.table import Row, Table
-from fsm_agent.fsm.turn_protocol import TurnLike
 from fsm_agent.fsm.verify.cover import Aim, Cover, Script, cover, pair_scripts, row_scripts
+from fsm_agent.fsm.verify.properties import PropertyVerdict, judge
 from fsm_agent.fsm.verify.reach import Pair, compile_moves
-from fsm_agent.testing.counting import CountingTurn
+from fsm_agent.sessions.turn import DurableTurn
 from fsm_agent.testing.invariants import INVARIANTS, Invariant, InvariantBroken, Look
+from fsm_agent.workflow import Workflow, WorkflowResult
 
 __all__ = [
     "Cover",
@@ -44,6 +47,20 @@ __all__ = [
     "possible_scripts",
     "row_scripts",
 ]
+
+
+# ----------------------------------------------------------------------------------------------------
+# A turn that is nothing but its place in a table and its counters: enough to run any table without states.
+
+
+class CountingTurn(BaseTurn):
+    """A turn of ``table`` in its first state, under ``limits`` (flags need none, theirs is 1). ``counts``
+    are the counters by name. Raises ``ConfigError`` for a limit that is missing."""
+
+    def __init__(self, table: Table, limits: Mapping[str, int], turn_id: str = "turn") -> None:
+        super().__init__(turn_id=turn_id, limits=dict(limits))
+        self.enter(table)
+
 
 MOST_PLACES = 30_000
 """(Counters, facts) looked at in one search; a few seconds and 100 MB."""
@@ -253,3 +270,53 @@ def play(
             )
         look.moved(row.event, taken)
     return turn
+
+
+# ----------------------------------------------------------------------------------------------------
+# Scripts of a table of your own, played on its real states: ``rehearse``.
+
+
+T = TypeVar("T", bound=BaseTurn)
+Says = Callable[[str, Any, T], Any]
+
+
+async def rehearse(
+    flow: Workflow[T], turn: T, script: Script, says: Says[T]
+) -> DurableTurn[WorkflowResult[T]]:
+    """Play ``script`` on the states of ``flow``, stored in its home like any turn, and return the turn, which
+    has ended. Nothing is performed: ``says(event, request, turn)`` gives the reply to each request of a
+    visit, such that the state reports ``event``; for ``crashed`` it is not asked, and the request fails. The
+    invariants are checked after every move. Raises ``AssertionError`` for the first move that is not the
+    script's."""
+    row = script.rows[0]
+
+    async def world(request: Any) -> Any:
+        if row.event == CRASHED:
+            raise RuntimeError("a bug, as the script wants it")
+        return says(row.event, request, turn)
+
+    kind = flow.kind
+    played = Workflow(kind.table, kind.states, flow.turn_type, world, begin=flow.begin, home=flow.home)
+    running = played.start(turn)
+    look = Look(kind.table, turn)
+    for row in script.rows:
+        step = await running.step()
+        took = "the end of the turn" if step is None else step.row
+        assert took == row.id, f"{script.name}: {took} was taken where {row.id} was to come"
+        look.moved(row.event, row)
+    assert await running.step() is None
+    return running
+
+
+# ----------------------------------------------------------------------------------------------------
+# ``assert_properties``: the properties of a table in one line of a test.
+
+
+def assert_properties(table: Table) -> tuple[PropertyVerdict, ...]:
+    """Prove the properties of ``table`` and give the verdicts. Raises ``AssertionError`` with a shortest run
+    for each that is not proved and not declared as known, ``TableError`` for a table that is not proved
+    itself. ``play(table, verdict.run)`` takes that run."""
+    verdicts = judge(table)
+    if findings := [verdict.finding for verdict in verdicts if verdict.finding]:
+        raise AssertionError("\n".join(findings))
+    return verdicts

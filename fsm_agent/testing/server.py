@@ -11,22 +11,176 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Self
 
 from fsm_agent.conversation.messages import NO_USAGE, Usage
-from fsm_agent.providers.scripted.dialects import Dialect
-from fsm_agent.providers.scripted.replies import Repeat, Reply, status
-from fsm_agent.providers.scripted.script import ReplyScript, entries_of
-from fsm_agent.providers.scripted.wire import ChatDialect
-from fsm_agent.testing import http
-from fsm_agent.testing.answer import answer
-from fsm_agent.testing.http import Received
-from fsm_agent.testing.messages_wire import MessagesDialect
-from fsm_agent.testing.responses_wire import ResponsesDialect
+from fsm_agent.providers.scripted import replies
+from fsm_agent.providers.scripted.model import ReplyScript, entries_of
+from fsm_agent.providers.scripted.replies import ChatDialect, Dialect, Repeat, Reply, status
+from fsm_agent.testing.wires import MessagesDialect, ResponsesDialect
+
+# ----------------------------------------------------------------------------------------------------
+# The little of HTTP/1.1 that a scripted server needs: read one request, write one response.
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One request as it arrived. ``headers`` have lower-case names; ``time`` is wall time in seconds.
+    ``cut_off``: the client went away before the body was whole."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    raw: bytes
+    time: float
+    cut_off: bool = False
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The JSON body; empty when there is none or it is no object."""
+        try:
+            value = json.loads(self.raw)
+        except ValueError:
+            return {}
+        return value if isinstance(value, dict) else {}
+
+
+async def read_request(reader: asyncio.StreamReader, first: bytes, now: float) -> Received | None:
+    """Read a request whose first bytes may have been read already. ``None`` when the client is gone before
+    its headers were whole."""
+    try:
+        head = first + await reader.readuntil(b"\r\n\r\n")
+        start, *lines = head.decode("latin-1").split("\r\n")
+        method, path, _ = start.split(" ", 2)
+        pairs = (line.partition(":") for line in lines if line)
+        headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+        size = int(headers.get("content-length", 0))
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, ValueError):
+        return None
+    try:
+        return Received(method, path, headers, await reader.readexactly(size), now)
+    except (asyncio.IncompleteReadError, ConnectionError) as gone:
+        partial = gone.partial if isinstance(gone, asyncio.IncompleteReadError) else b""
+        return Received(method, path, headers, partial, now, cut_off=True)
+
+
+def head(code: int, headers: Mapping[str, str]) -> bytes:
+    """Status line and headers."""
+    reason = HTTPStatus(code).phrase if code in set(HTTPStatus) else "Unassigned"
+    lines = [f"HTTP/1.1 {code} {reason}", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+    return "\r\n".join(lines).encode("latin-1")
+
+
+def whole(code: int, body: Any, headers: Mapping[str, str] | None = None) -> bytes:
+    """A complete response. A string body is sent as it is, anything else as JSON."""
+    content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    kind = "text/html" if isinstance(body, str) and body.lstrip().startswith("<") else "application/json"
+    fields = {"content-type": kind, "content-length": str(len(content)), **(headers or {})}
+    return head(code, fields) + content
+
+
+STREAM = {"content-type": "text/event-stream", "cache-control": "no-cache", "transfer-encoding": "chunked"}
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+def framed(data: bytes) -> bytes:
+    """One chunk of a chunked body."""
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def sse_event(data: str, name: str = "") -> bytes:
+    """One server-sent event as a chunk."""
+    named = f"event: {name}\n" if name else ""
+    return framed(f"{named}data: {data}\n\n".encode())
+
+
+# ----------------------------------------------------------------------------------------------------
+# Playing one scripted reply to one client.
+
+
+Served = Callable[[Usage], object]
+"""Told of the tokens just before they are sent: a client that has read them must find them counted."""
+
+
+async def answer(
+    reply: Reply, dialect: Dialect, stream: bool, number: int, writer: asyncio.StreamWriter, served: Served
+) -> bool:
+    """Write a reply as a stream or as one object. May the connection be used again?
+
+    Raises ``ConnectionError`` when the client is gone.
+    """
+    if reply.shape == "drop":
+        return False
+    if reply.shape == "mute":
+        await _hold(reply)
+    if reply.shape in ("status", "verbatim"):
+        body = dialect.error(reply) if reply.shape == "status" else reply.body
+        await _send(writer, whole(reply.status, body, reply.headers))
+        return True
+    if stream and not reply.whole:
+        return await _as_stream(reply, dialect, number, writer, served)
+    return await _as_object(reply, dialect, number, writer, served)
+
+
+async def _as_stream(
+    reply: Reply, dialect: Dialect, number: int, writer: asyncio.StreamWriter, served: Served
+) -> bool:
+    await _send(writer, head(200, {**STREAM, **reply.headers}))
+    if reply.shape == "message":
+        for event in dialect.events(reply, number):
+            if reply.delay and event.delta:
+                await asyncio.sleep(reply.delay)
+            if event.counted:
+                served(reply.usage or NO_USAGE)
+            await _send(writer, sse_event(json.dumps(event.data), event.name))
+    for line in reply.raw:
+        await _send(writer, sse_event(line))
+    if reply.end == "hold":
+        await _hold(reply)
+    if reply.end == "cut":
+        await _send(writer, b"400\r\ndata: {")
+        return False
+    done = sse_event(dialect.done) if dialect.done and reply.end == "done" else b""
+    await _send(writer, done + LAST_CHUNK)
+    return True
+
+
+async def _as_object(
+    reply: Reply, dialect: Dialect, number: int, writer: asyncio.StreamWriter, served: Served
+) -> bool:
+    await asyncio.sleep(reply.delay)
+    if reply.shape == "empty":
+        await _send(writer, whole(200, ""))
+        return True
+    response = whole(200, "".join(reply.raw) or dialect.whole(reply, number), reply.headers)
+    if reply.end in ("cut", "hold"):
+        await _send(writer, response[: response.index(b"\r\n\r\n") + 5])
+        if reply.end == "hold":
+            await _hold(reply)
+        return False
+    served(replies.served_usage(reply) or NO_USAGE)
+    await _send(writer, response)
+    return True
+
+
+async def _hold(reply: Reply) -> None:
+    """Silence until the client goes away or the server is closed, which cancels this."""
+    if reply.on_hold is not None:
+        await asyncio.to_thread(reply.on_hold)
+    await asyncio.Event().wait()
+
+
+async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(data)
+    await writer.drain()
+
 
 EXHAUSTED = "the script of this server is used up: the client sent more requests than the test foresaw"
 
@@ -151,7 +305,7 @@ class ScriptedServer:
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         first = b""
         try:
-            while (request := await http.read_request(reader, first, time.time())) is not None:
+            while (request := await read_request(reader, first, time.time())) is not None:
                 if request.cut_off:
                     self.cut_off.append(request)
                     break

@@ -8,11 +8,9 @@
 A handler may raise ``ToolFailure`` to report an error in its own words, ``ResultLater`` when its result is
 given in later, ``WakeAt`` to let the turn rest until a time, and poll ``cancelled()`` to stop early."""
 
-from fsm_agent.tools.cancel import cancelled
 from fsm_agent.tools.decorator import Tool, as_tool, tool
-from fsm_agent.tools.failure import ToolFailure
-from fsm_agent.tools.later import ResultLater, WakeAt
-from fsm_agent.tools.run_context import RunContext
+from fsm_agent.tools.result import ResultLater, ToolFailure, WakeAt
+from fsm_agent.tools.run_context import RunContext, cancelled
 from fsm_agent.tools.runner import ToolRunner
 
 __all__ = [

@@ -2,21 +2,77 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import re
 import types
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args, overload
+from typing import Any, Literal, Protocol, get_args, overload
 
 from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.conversation.effects import Concurrency, ToolSpec
 from fsm_agent.errors import ConfigError, near
 from fsm_agent.request import Effect
-from fsm_agent.tools.docstring import described, undeclared
 from fsm_agent.tools.signature import KEY, Signature, signature_of
+
+# ----------------------------------------------------------------------------------------------------
+# Descriptions of parameters, taken out of a docstring.
+
+
+_HEADER = re.compile(r"\s*(?:args|arguments|parameters|params)\s*:\s*$", re.IGNORECASE)
+_SPHINX = re.compile(r"\s*:param\s+(?:[^:]*\s)?\*{0,2}(?P<name>\w+)\s*:\s*(?P<text>.*)$")
+_SPHINX_TYPE = re.compile(r"\s*:(?:type\s+\w+|rtype)\s*:")
+_PLAIN = re.compile(r"\s*(?:[-*]\s+)?`{0,2}(?P<name>\w+)`{0,2}\s*(?:\([^()]*\)\s*)?:(?=\s|$)(?P<text>.*)$")
+
+
+def described(docstring: str | None, names: Collection[str]) -> tuple[str, dict[str, str]]:
+    """What the tool does, and what each of ``names`` means.
+
+    Understands ``Args:`` sections (Google), ``:param name: text`` (Sphinx) and plain ``name: text`` lines; a
+    deeper indented line continues the entry above it. Everything that describes no parameter stays in the
+    first text."""
+    kept: list[str] = []
+    found: dict[str, str] = {}
+    current, indent = "", 0
+    for line in inspect.cleandoc(docstring or "").splitlines():
+        depth = len(line) - len(line.lstrip())
+        entry = _SPHINX.match(line) or _PLAIN.match(line)
+        if entry and entry["name"] in names and entry["name"] not in found:
+            current, indent = entry["name"], depth
+            found[current] = entry["text"].strip()
+        elif current and line.strip() and depth > indent:
+            found[current] = f"{found[current]} {line.strip()}".strip()
+        else:
+            current = ""
+            if not _HEADER.match(line) and not _SPHINX_TYPE.match(line):
+                kept.append(line.rstrip())
+    return _joined(kept), {name: text for name, text in found.items() if text}
+
+
+def undeclared(docstring: str | None, names: Collection[str]) -> str | None:
+    """The first name that the docstring describes as a parameter, in an ``Args:`` section or after
+    ``:param``, and that is none of ``names``; ``None`` when all are there. Plain lines may be anything."""
+    section = entries = -1
+    for line in inspect.cleandoc(docstring or "").splitlines():
+        depth = len(line) - len(line.lstrip())
+        if _HEADER.match(line):
+            section, entries = depth, -1
+        elif line.strip() and depth <= section:
+            section = -1
+        elif line.strip() and section >= 0 and entries < 0:
+            entries = depth
+        entry = _SPHINX.match(line) or (_PLAIN.match(line) if 0 <= section < depth == entries else None)
+        if entry and entry["name"] not in names:
+            return entry["name"]
+    return None
+
+
+def _joined(lines: list[str]) -> str:
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
 
 Approval = Literal["never", "ask"]
 Handler = Callable[..., Any]
@@ -264,3 +320,32 @@ def _check_kind(handler: Handler, name: str) -> None:
     first = next(iter(_safe_parameters(handler)), None)
     if first is not None and first.name in ("self", "cls") and "." in handler.__qualname__:
         raise ConfigError(f"tool {name!r} is a method without its object", handler, "tool(object.method)")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Tools that come and go between turns.
+
+
+class ToolSource(Protocol):
+    """A group of tools that is not the same for every turn: those of other programs, for instance.
+
+    What ``tools`` answers changes only in ``ready`` and ``find``, so that a turn keeps the tools that it
+    began with."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names for its parts that stay the same whichever of them are there; they keep a prompt from
+        changing with them."""
+
+    def tools(self) -> Sequence[Tool]: ...
+
+    async def ready(self, taken: Collection[str], interrupted: asyncio.Event) -> tuple[str, ...]:
+        """Look what is there, within limits; ``taken`` are names that it may not use. Lines for people about
+        what is missing."""
+
+    async def find(self, name: str) -> Tool | None:
+        """A tool that a turn, begun by another process perhaps, knows by this name."""
+
+    async def aclose(self) -> None:
+        """Let go of the tools: end connections and processes."""
+        ...

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from datetime import datetime
+from typing import Any, Literal
 
 from pydantic_core import to_jsonable_python
 
+from fsm_agent.conversation.arguments import signature
+from fsm_agent.conversation.effects import RunTool, ToolOutcome
 from fsm_agent.conversation.parts import (
     AudioPart,
     FilePart,
@@ -22,6 +26,7 @@ from fsm_agent.conversation.parts import (
     part_of,
 )
 from fsm_agent.errors import ConfigError
+from fsm_agent.runtime.ports import NotYet, Waits
 from fsm_agent.support.media import ImageBounds, UnusableMedia, fitted
 from fsm_agent.support.texts import clean, shorten
 
@@ -124,3 +129,87 @@ def text_of_error(error: BaseException) -> str:
 def words_of(failure: Any) -> str:
     """The own words of a ``ToolFailure``."""
     return clean(str(failure)) or "The tool failed without saying why."
+
+
+# ----------------------------------------------------------------------------------------------------
+# How a handler says that it failed.
+
+
+class ToolFailure(Exception):  # a result, not a bug
+    """Raised by a tool's handler to give the model an error result in the tool's own words.
+
+    ``status`` is ``unknown`` when the handler cannot say whether the call took effect. The runner turns it
+    into a ``ToolOutcome`` with this status and exactly this text, so it never leaves a turn and is no part of
+    the tree in ``fsm_agent.errors``. Any other exception becomes an error result with its type."""
+
+    def __init__(self, text: str = "", *, status: Literal["error", "unknown"] = "error") -> None:
+        super().__init__(text)
+        self.status = status
+
+
+# ----------------------------------------------------------------------------------------------------
+# How a handler says that its result is not there yet, so that the turn is suspended until it is.
+
+
+NOT_KEPT = (
+    "Its result was to come later, and what is waited for cannot be written down at the moment. Whatever was"
+    " begun goes on by itself."
+)
+
+
+class ComesLater(Exception):
+    """Raised by a handler whose result is not there yet. ``asked``: what is waited for, in words."""
+
+    kind: Waits = "result"
+    choices: tuple[str, ...] = ()
+    due: float | None = None
+
+    def __init__(self, asked: str) -> None:
+        super().__init__(asked)
+        self.asked = asked
+
+    def later(self, request: RunTool) -> NotYet:
+        """What stands in the place of the result of this call."""
+        return NotYet(
+            self.kind,
+            request.call_id,
+            request.name,
+            self.asked,
+            self.choices,
+            signature(request.name, request.arguments),
+            self.due,
+            ToolOutcome(request.call_id, "error", NOT_KEPT),
+        )
+
+
+class ResultLater(ComesLater):
+    """Raised by a tool that has handed its work to somebody else; ``asked`` says to whom. The tool is not
+    called again: ``agent.answer``, or ``fsm-agent pending answer``, gives the result of the call."""
+
+
+class WakeAt(ComesLater):
+    """Raised by a tool to let the turn rest until ``at``: an aware ``datetime``, or seconds since the epoch.
+    ``result`` is the result of the call then; the tool is not called again. Raises ``ConfigError`` for a time
+    that is none."""
+
+    kind: Waits = "timer"
+
+    def __init__(self, at: datetime | float, result: str = "It is time.") -> None:
+        super().__init__(result)
+        if isinstance(at, datetime):
+            at = at.timestamp() if at.tzinfo is not None else math.nan
+        if isinstance(at, bool) or not isinstance(at, int | float) or not math.isfinite(at):
+            raise ConfigError(
+                "the turn cannot be woken then", at, "seconds since the epoch, or a datetime with its zone"
+            )
+        self.due = float(at)
+
+
+class AnswerLater(ComesLater):
+    """Raised by a tool that has nobody to ask now. ``choices``: answers that it offers."""
+
+    kind: Waits = "question"
+
+    def __init__(self, asked: str, choices: tuple[str, ...] = ()) -> None:
+        super().__init__(asked)
+        self.choices = choices

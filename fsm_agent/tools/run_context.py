@@ -1,14 +1,17 @@
 """What a tool can know of the turn that calls it, for a function whose first parameter is annotated
-``RunContext``."""
+``RunContext``.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import logging
+import threading
 import types
 import typing
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
@@ -73,3 +76,21 @@ def must_have(deps: Any) -> bool:
     if typing.get_origin(deps) in (typing.Union, types.UnionType):
         return type(None) not in typing.get_args(deps)
     return deps not in (None, type(None), Any, object) and not isinstance(deps, typing.TypeVar)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The cooperative stop signal of a running tool.
+
+
+TOOL_STOPPED: ContextVar[threading.Event | None] = ContextVar("fsm_agent_tool_stopped", default=None)
+"""Tells the tool that runs here to stop."""
+
+
+def cancelled() -> bool:
+    """Should the tool that is running here stop? True after the user's interrupt and after the tool's time
+    limit.
+
+    For synchronous handlers, which nobody can stop from outside; asynchronous ones are cancelled by asyncio
+    too. False outside a tool."""
+    signal = TOOL_STOPPED.get()
+    return signal is not None and signal.is_set()

@@ -1,14 +1,18 @@
 """Running one tool call: under a time limit, interruptible, and always with exactly one outcome.
-(Why: decision 4.)"""
+(Why: decision 4.)
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import inspect
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextvars import Context
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fsm_agent.conversation.confinement import Confinement
@@ -16,20 +20,85 @@ from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec, ToolS
 from fsm_agent.conversation.parts import Part, kind_of
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
-from fsm_agent.runtime.not_yet import NotYet
-from fsm_agent.runtime.ports import Clock
+from fsm_agent.runtime.ports import Clock, NotYet
 from fsm_agent.support.redaction import masked_traceback
-from fsm_agent.support.threads import in_daemon_thread
+from fsm_agent.support.threads import WORKERS, in_daemon_thread
 from fsm_agent.support.untrusted import risks, wrapped
-from fsm_agent.tools import handler
-from fsm_agent.tools.cancel import TOOL_STOPPED
-from fsm_agent.tools.decorator import Tool
-from fsm_agent.tools.failure import ToolFailure
-from fsm_agent.tools.later import ComesLater
-from fsm_agent.tools.result import parts_in, text_of, text_of_error, words_of
-from fsm_agent.tools.run_context import RunContext
+from fsm_agent.tools.decorator import Tool, ToolSource
+from fsm_agent.tools.result import ComesLater, ToolFailure, parts_in, text_of, text_of_error, words_of
+from fsm_agent.tools.run_context import TOOL_STOPPED, RunContext
 from fsm_agent.tools.signature import KEY
-from fsm_agent.tools.source import ToolSource
+
+# ----------------------------------------------------------------------------------------------------
+# Starting a handler, so that whatever it does comes back as a value and cannot stop the engine.
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What a handler gave back."""
+
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """What a handler raised."""
+
+    error: BaseException
+
+
+Ending = Returned | Raised
+
+
+def start(tool: Tool, arguments: Mapping[str, Any], context: Context) -> asyncio.Future[Ending]:
+    """Run the handler in ``context``: a task of this loop for an asynchronous one, else a thread.
+
+    The future never holds an exception. It is cancelled when the handler let a cancellation through. Raises
+    ``RuntimeError`` when the machine can start no more threads.
+    """
+    loop = asyncio.get_running_loop()
+    if tool.is_async:
+        return loop.create_task(_contained(tool.handler, arguments), context=context)
+    ending: asyncio.Future[Ending] = loop.create_future()
+
+    def deliver(value: Ending) -> None:
+        if not ending.done():
+            ending.set_result(value)
+
+    def work() -> None:
+        nonlocal tool, arguments, context
+        threading.current_thread().name = f"tool-{tool.spec.name}"
+        value = context.run(_finished, tool.handler, arguments)
+        del tool, arguments, context  # nobody who hears of the end finds what it worked with still held here
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(deliver, value)
+
+    WORKERS.run(work)
+    return ending
+
+
+async def _contained(
+    handler: Callable[..., Coroutine[Any, Any, object]], arguments: Mapping[str, Any]
+) -> Ending:
+    try:
+        return Returned(await handler(**arguments))
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # asyncio lets SystemExit and KeyboardInterrupt of a task end the loop
+        return Raised(error)
+
+
+def _finished(handler: Callable[..., Any], arguments: Mapping[str, Any]) -> Ending:
+    try:
+        value = handler(**arguments)
+        return Returned(asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value)
+    except BaseException as error:
+        return Raised(error)
+
+
+async def _awaited(value: Any) -> object:
+    return await value
+
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +223,7 @@ class ToolRunner:
     async def brought(self, request: RunTool, value: object) -> ToolOutcome:
         """The outcome of a call whose result came later: as if its tool had returned ``value`` now."""
         tool = self._tools.get(request.name) or await self._late(request.name)
-        told = await in_daemon_thread(self._written, request, handler.Returned(value))
+        told = await in_daemon_thread(self._written, request, Returned(value))
         status, text, parts = told if tool is None else self._marked(tool, told)
         return ToolOutcome(request.call_id, status, text, 0.0, parts)
 
@@ -175,9 +244,9 @@ class ToolRunner:
         signal, context = threading.Event(), contextvars.copy_context()
         context.run(TOOL_STOPPED.set, signal)
         try:
-            work = handler.start(tool, _arguments(tool, request, scene), context)
+            work = start(tool, _arguments(tool, request, scene), context)
         except Exception as error:
-            return self._written(request, handler.Raised(error))
+            return self._written(request, Raised(error))
         try:
             finish = await wait_with_deadline(
                 work, left=lambda: request.timeout - watch.elapsed(), interrupted=interrupted, poll=self._poll
@@ -193,13 +262,13 @@ class ToolRunner:
                 work.cancel()
         ending = work.result() if work.done() and not work.cancelled() else None
         told: Told | None
-        if isinstance(ending, handler.Raised):
+        if isinstance(ending, Raised):
             if (later := _later(request, ending.error)) and (
                 later.due is None or later.due > self._clock.now()
             ):
                 return later
-            ending = handler.Returned(later.asked) if later else ending
-        if isinstance(ending, handler.Returned) and not isinstance(ending.value, str):
+            ending = Returned(later.asked) if later else ending
+        if isinstance(ending, Returned) and not isinstance(ending.value, str):
             # an image that is made smaller takes a while
             told = await in_daemon_thread(self._written, request, ending)
         else:
@@ -207,7 +276,7 @@ class ToolRunner:
         return self._marked(tool, _outcome(tool, finish, told, request.timeout))
 
     @staticmethod
-    def _written(request: RunTool, ending: handler.Ending) -> Told:
+    def _written(request: RunTool, ending: Ending) -> Told:
         """How the call ended, in words. The model reads what was wrong; whoever wrote the tool finds in the
         log where a bug is."""
         told, bug = _told(ending)
@@ -231,7 +300,7 @@ class ToolRunner:
             self._on_risk(tool.spec.name, found)
         return status, wrapped(text, tool.spec.name), parts
 
-    async def _wound_up(self, work: asyncio.Future[handler.Ending], *, wait: bool) -> None:
+    async def _wound_up(self, work: asyncio.Future[Ending], *, wait: bool) -> None:
         """Let the handler end within the grace; a thread that is late gets none, because nothing can make it
         end."""
         if isinstance(work, asyncio.Task):
@@ -278,11 +347,11 @@ def _outcome(tool: Tool, finish: Finish, told: Told | None, timeout: float) -> T
     return "unknown", f"The user interrupted and the tool did not end in time. {UNKNOWN_EFFECT}", ()
 
 
-def _told(ending: handler.Ending) -> tuple[Told, BaseException | None]:
+def _told(ending: Ending) -> tuple[Told, BaseException | None]:
     """(how the call ended, the bug that is why). Judged by how the handler ended, never by words in its
     text."""
     try:
-        if isinstance(ending, handler.Returned):
+        if isinstance(ending, Returned):
             parts = parts_in(ending.value)
             media = tuple(part for part in parts if kind_of(part))
             return ("ok", text_of(ending.value, parts), media), None

@@ -16,7 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.texts import one_line
-from fsm_agent.tools.failure import ToolFailure
+from fsm_agent.tools.result import ToolFailure
 from fsm_agent.tools.run_context import deps_of, must_have
 
 _CONTEXTS = ("ctx", "run_context")

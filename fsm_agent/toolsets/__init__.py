@@ -34,8 +34,7 @@ from fsm_agent.toolsets.core import core, files
 from fsm_agent.toolsets.memory import memory_tools
 from fsm_agent.toolsets.sandbox import CommandPlace, aside_of, usable_sandbox
 from fsm_agent.toolsets.sandbox.aside import Aside
-from fsm_agent.toolsets.skill_writing import skill_writing_tools
-from fsm_agent.toolsets.skills import skill_tools
+from fsm_agent.toolsets.skills import skill_tools, skill_writing_tools
 from fsm_agent.toolsets.terminal import job_tools, terminal_tools
 
 

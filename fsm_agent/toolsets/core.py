@@ -9,11 +9,10 @@ from pathlib import Path
 
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.edit import edit_tools
-from fsm_agent.toolsets.files import file_tools
+from fsm_agent.toolsets.files import Seen, file_tools
 from fsm_agent.toolsets.sandbox import LOCAL, CommandPlace
 from fsm_agent.toolsets.sandbox.aside import Aside
 from fsm_agent.toolsets.search import search_tools
-from fsm_agent.toolsets.seen import Seen
 from fsm_agent.toolsets.small import small_tools
 from fsm_agent.toolsets.terminal import terminal_tools
 

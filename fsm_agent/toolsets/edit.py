@@ -1,20 +1,325 @@
 """Changing files: write a whole one, or replace a place in it. A file is either the old one or the new
-one."""
+one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import difflib
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from fsm_agent.support.atomic_write import replace_file
+from fsm_agent.support.files import replace_file
+from fsm_agent.support.texts import shorten
 from fsm_agent.tools import Tool, ToolFailure, tool
-from fsm_agent.toolsets.anchors import TextPlace, places
-from fsm_agent.toolsets.confine import plain_errors, writable
-from fsm_agent.toolsets.diff import diff, whole_diff
-from fsm_agent.toolsets.indent import reindented
-from fsm_agent.toolsets.seen import Seen
+from fsm_agent.toolsets.files import Seen, plain_errors, writable
+
+# ----------------------------------------------------------------------------------------------------
+# Finding the place in a file that a text means, when it is not there letter for letter.
+#
+# Three ways, the next only when the one before finds nothing: the exact text; the same lines when spaces
+# are not compared; the most similar lines. Each must find one place: with two, nobody knows which is meant.
+
+
+SIMILAR = 0.85
+"""Share of characters in common from which lines count as meant. Below it, lines of one kind (imports, rows
+of a table) begin to be taken for each other."""
+EDGE = 0.6
+"""So similar the first line must be to the first and the last to the last, or a line more or less would be
+replaced."""
+DISTANCE = 0.05
+"""By so much the best place must be more similar than the next, or they are ambiguous."""
+SHORTEST = 20
+"""Characters besides spaces; a shorter text is like too much else."""
+SPAN = 2
+"""So many lines more or less than the text has a place may have: they were forgotten or invented."""
+MAX_SCORED = 300
+"""Places that are compared letter by letter; those that share no whole line with the text come last."""
+MAX_LINES = 100_000
+MAX_PLACES = 1_000
+
+How = Literal["exact", "spaces", "similar"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextPlace:
+    """Characters ``start`` to before ``end`` of the file, on lines ``first`` to ``last`` (from 1). ``score``:
+    how similar."""
+
+    start: int
+    end: int
+    first: int
+    last: int
+    how: How
+    score: float = 1.0
+
+    def lines(self) -> str:
+        """Return the place in words."""
+        return f"line {self.first}" if self.first == self.last else f"lines {self.first} to {self.last}"
+
+
+def places(text: str, wanted: str) -> list[TextPlace]:
+    """Where ``wanted`` may be meant: one place when it is clear, several when it is ambiguous, the best
+    first."""
+    if exact := list(islice(_exact(text, wanted), MAX_PLACES)):
+        return exact
+    index = FileLines(text)
+    if not wanted.strip() or len(index.lines) > MAX_LINES:
+        return []
+    return (
+        list(_by_spaces(index, wanted)) or list(_inside_a_line(text, wanted)) or _by_similarity(index, wanted)
+    )
+
+
+class FileLines:
+    """A text as lines with their ends, and where each begins."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = text.splitlines(keepends=True)
+        self.starts = [0]
+        for line in self.lines:
+            self.starts.append(self.starts[-1] + len(line))
+
+    def place(self, first: int, count: int, whole: bool, how: How, score: float = 1.0) -> TextPlace:
+        """Of ``count`` lines from index ``first``; without the last line's end unless the ``whole`` line is
+        meant."""
+        end = self.starts[first + count]
+        if not whole:
+            last = self.lines[first + count - 1]
+            end -= len(last) - len(last.rstrip("\r\n"))
+        return TextPlace(self.starts[first], end, first + 1, first + count, how, score)
+
+
+def _exact(text: str, wanted: str) -> Iterator[TextPlace]:
+    """Overlapping places included, because those are ambiguous too."""
+    at, starts = text.find(wanted), None
+    while at >= 0:
+        starts = starts or [0, *(match.end() for match in re.finditer("\n", text))]
+        first = bisect_right(starts, at)
+        last = bisect_right(starts, max(at, at + len(wanted) - 1))
+        yield TextPlace(at, at + len(wanted), first, last, "exact")
+        at = text.find(wanted, at + 1)
+
+
+def _by_spaces(index: FileLines, wanted: str) -> Iterator[TextPlace]:
+    """Runs of lines that are the wanted ones when all spaces are taken out; blank lines at its ends do not
+    count."""
+    lines = _trimmed(wanted)
+    keys = [_packed(line) for line in lines]
+    packed = [_packed(line) for line in index.lines]
+    for first in range(len(packed) - len(keys) + 1):
+        if packed[first] == keys[0] and packed[first : first + len(keys)] == keys:
+            yield index.place(first, len(keys), wanted.endswith("\n"), "spaces")
+
+
+def _inside_a_line(text: str, wanted: str) -> Iterator[TextPlace]:
+    """A part of a line whose words are apart by other spaces."""
+    if wanted != wanted.strip() or "\n" in wanted:
+        return
+    pattern = r"[^\S\n]+".join(re.escape(word) for word in wanted.split())
+    for match in islice(re.finditer(pattern, text), MAX_PLACES):
+        line = text.count("\n", 0, match.start()) + 1
+        yield TextPlace(match.start(), match.end(), line, line, "spaces")
+
+
+def _by_similarity(index: FileLines, wanted: str) -> list[TextPlace]:
+    lines = _trimmed(wanted)
+    target = "\n".join(_spaced(line) for line in lines)
+    if len(_packed(target)) < SHORTEST:
+        return []
+    scored = []
+    for first, count in _candidates(index, lines):
+        ends = ((index.lines[first], lines[0]), (index.lines[first + count - 1], lines[-1]))
+        if any(_similarity(_spaced(one), _spaced(other), EDGE) < EDGE for one, other in ends):
+            continue
+        score = _similarity("\n".join(_spaced(line) for line in index.lines[first : first + count]), target)
+        if score >= SIMILAR:
+            scored.append(index.place(first, count, wanted.endswith("\n"), "similar", score))
+    scored.sort(key=lambda place: -place.score)
+    apart: list[TextPlace] = []
+    for place in scored:
+        if all(place.first > other.last or place.last < other.first for other in apart):
+            apart.append(place)
+    if not apart:
+        return []
+    return [place for place in apart if place.score > apart[0].score - DISTANCE]
+
+
+def _candidates(index: FileLines, lines: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Where to look: (first line, number of lines). Places that share most whole lines with the text come
+    first."""
+    where: dict[str, list[int]] = defaultdict(list)
+    for number, line in enumerate(index.lines):
+        where[_packed(line)].append(number)
+    votes: dict[int, int] = defaultdict(int)
+    for offset, line in enumerate(lines):
+        found = where.get(_packed(line), []) if line.strip() else []
+        for number in found[:MAX_SCORED]:
+            votes[number - offset] += 1
+    if not votes:
+        votes = dict.fromkeys(_like_a_line(index, lines), 1)
+    tried = set()
+    for start in sorted(votes, key=lambda start: -votes[start])[:MAX_SCORED]:
+        for first in (start, start - 1, start + 1):
+            for count in range(len(lines) - SPAN, len(lines) + SPAN + 1):
+                inside = first >= 0 and count > 0 and first + count <= len(index.lines)
+                if inside and (first, count) not in tried:
+                    tried.add((first, count))
+                    yield first, count
+
+
+def _like_a_line(index: FileLines, lines: Sequence[str]) -> list[int]:
+    """Where the text may begin when none of its lines is there: where its longest line has a likeness."""
+    offset = max(range(len(lines)), key=lambda number: len(lines[number]))
+    target = _spaced(lines[offset])
+    likeness = [(_similarity(_spaced(line), target), number) for number, line in enumerate(index.lines)]
+    return [
+        number - offset for score, number in sorted(likeness, reverse=True)[:10] if score >= SIMILAR - 0.1
+    ]
+
+
+def _similarity(one: str, other: str, least: float = SIMILAR - 0.1) -> float:
+    """0 when it is certainly below ``least``, which is quicker to find out."""
+    matcher = SequenceMatcher(None, one, other, autojunk=False)
+    if matcher.real_quick_ratio() < least or matcher.quick_ratio() < least:
+        return 0.0
+    return matcher.ratio()
+
+
+def _trimmed(wanted: str) -> list[str]:
+    lines = wanted.splitlines()
+    while not lines[0].strip():
+        del lines[0]
+    while not lines[-1].strip():
+        del lines[-1]
+    return lines
+
+
+def _packed(line: str) -> str:
+    return "".join(line.split())
+
+
+def _spaced(line: str) -> str:
+    return " ".join(line.split())
+
+
+# ----------------------------------------------------------------------------------------------------
+# Giving a replacement the indentation of the place that it goes to.
+
+
+def reindented(new: str, wanted: str, found: str) -> str:
+    """``new`` with the indentation moved as ``found`` is against ``wanted``, when that is the same for every
+    line of them."""
+    move = _move(_filled(wanted), _filled(found))
+    if move is None:
+        return new
+    old, own = move
+    lines = new.splitlines(keepends=True)
+    if not all(line.startswith(old) for line in lines if line.strip()):
+        return new
+    return "".join(own + line[len(old) :] if line.strip() else line for line in lines)
+
+
+def _move(wanted: Sequence[str], found: Sequence[str]) -> tuple[str, str] | None:
+    """The indentation to take away and the one to put there; ``None`` when lines are moved differently, or
+    not at all."""
+    if len(wanted) != len(found) or not wanted:
+        return None
+    for cut in range(len(_indent(wanted[0])) + 1):
+        old = _indent(wanted[0])[: len(_indent(wanted[0])) - cut]
+        kept = _indent(wanted[0])[len(old) :]
+        if not _indent(found[0]).endswith(kept):
+            continue
+        own = _indent(found[0])[: len(_indent(found[0])) - len(kept)]
+        if all(
+            _indent(w).startswith(old) and _indent(f) == own + _indent(w)[len(old) :]
+            for w, f in zip(wanted, found, strict=True)
+        ):
+            return None if old == own else (old, own)
+    return None
+
+
+def _filled(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip(" \t"))]
+
+
+# ----------------------------------------------------------------------------------------------------
+# A change of a text as a unified diff, in time that depends on the change and not on the text.
+
+
+CONTEXT = 3
+MAX_DIFF = 10_000
+"""Characters."""
+MAX_COMPARED = 4_000
+"""Lines, on both sides together; comparing more takes seconds, and nobody reads such a diff."""
+
+_HEADER = re.compile(r"@@ -(\d+)(,\d+)? \+(\d+)(,\d+)? @@")
+
+
+def diff(before: str, after: str, path: str) -> str:
+    """The change in the form of ``diff -u``, cut in the middle when it is long; a sentence when it cannot be
+    shown so."""
+    old: Sequence[str]
+    new: Sequence[str]
+    old, new = before.splitlines(), after.splitlines()
+    if old == new:
+        return "Changed line ends only." if before != after else "Changed nothing."
+    start, old, new = _diff_trimmed(old, new)
+    if len(old) + len(new) > MAX_COMPARED:
+        return f"From line {start + 1} on {len(old):,} lines were replaced by {len(new):,}."
+    return shorten("\n".join(_unified(start, old, new, path)), MAX_DIFF)
+
+
+def whole_diff(before: str, after: str, path: str) -> str | None:
+    """The change with nothing cut, in which every sign but the line feed stands as it is; ``None`` when it is
+    too long to be compared."""
+    start, old, new = _diff_trimmed(before.split("\n"), after.split("\n"))
+    if len(old) + len(new) > MAX_COMPARED:
+        return None
+    return "\n".join(_unified(start, old, new, path))
+
+
+def _diff_trimmed(old: Sequence[str], new: Sequence[str]) -> tuple[int, Sequence[str], Sequence[str]]:
+    """(lines left out before, and the lines of both sides) around what differs."""
+    head = _common(old, new)
+    tail = _common(old[head:][::-1], new[head:][::-1])
+    start = max(0, head - CONTEXT)
+    keep = max(0, tail - CONTEXT)
+    return start, old[start : len(old) - keep], new[start : len(new) - keep]
+
+
+def _unified(start: int, old: Sequence[str], new: Sequence[str], path: str) -> Iterator[str]:
+    lines = difflib.unified_diff(old, new, path, path, n=CONTEXT, lineterm="")
+    return (_moved(line, start) for line in lines)
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> int:
+    count = 0
+    for mine, yours in zip(one, other, strict=False):
+        if mine != yours:
+            break
+        count += 1
+    return count
+
+
+def _moved(line: str, by: int) -> str:
+    """A hunk's header with the line numbers of the whole text."""
+    header = _HEADER.fullmatch(line)
+    if header is None:
+        return line
+    return f"@@ -{int(header[1]) + by}{header[2] or ''} +{int(header[3]) + by}{header[4] or ''} @@"
+
 
 Writing = Callable[[], AbstractContextManager[None]]
 

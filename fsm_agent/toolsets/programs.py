@@ -1,8 +1,10 @@
 """Programs of a model that run, and wait while the turn makes the calls of tools that they ask for.
 
 A program never calls a tool by itself. What it asks for comes out of its door as the reply to the request
-that runs it; the state judges it like every other call, has it run, and hands the outcome back with the next
-request. (Why: decision 92.)"""
+that runs it; the state judges it like every other call, has it run, and hands the outcome back with the
+next
+request. (Why: decision 92.)
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.conversation.effects import AnswerProgram, ProgramAsks, RunTool, ToolOutcome
-from fsm_agent.runtime.not_yet import NotYet
+from fsm_agent.runtime.ports import NotYet
 
 GONE = (
     "Unknown outcome: the process ended while this program waited for a tool, and the program with it. The"

@@ -2,17 +2,120 @@
 
 from __future__ import annotations
 
+import asyncio
+import codecs
+import contextlib
+import re
+import sys
 from typing import Annotated
 
 from pydantic import Field
 
 from fsm_agent.settings.model import Web
+from fsm_agent.support.processes import bare_environment
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.support.untrusted import wrapped
 from fsm_agent.tools import Tool, ToolFailure, tool
+from fsm_agent.toolsets import page_worker
 from fsm_agent.toolsets.fetch import Fetched, Fetcher
-from fsm_agent.toolsets.output import readable
-from fsm_agent.toolsets.page import text_of_page
+from fsm_agent.toolsets.process import readable
+
+# ----------------------------------------------------------------------------------------------------
+# What was fetched, as text: by its content type, its character set, and its markup.
+
+
+PARSE_SECONDS = 10.0
+_HTML = ("text/html", "application/xhtml+xml")
+_TEXT = re.compile(
+    r"text/.*|application/(?:[\w.+-]*\+)?(?:json|xml|yaml|toml|javascript|x-javascript|x-sh|x-ndjson|sql)"
+)
+_CHARSET = re.compile(r"charset\s*+=\s*+[\"']?\s*+([\w.:-]{1,40})", re.IGNORECASE)
+CHARSETS = frozenset(
+    (
+        *("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "ascii"),
+        *(f"iso8859-{part}" for part in (*range(1, 12), 13, 14, 15, 16)),
+        *(f"cp{page}" for page in (437, 850, 852, 855, 866, 874, 932, 949, 950, *range(1250, 1259))),
+        *("koi8-r", "koi8-u", "kz1048", "mac-roman", "mac-cyrillic", "tis-620"),
+        *("gb2312", "gbk", "gb18030", "big5", "big5hkscs", "shift_jis", "euc_jp", "iso2022_jp", "euc_kr"),
+    )
+)
+"""Python's names of the character sets that pages are decoded with: what is on the web, and decoded in time
+proportional to the page. Others that Python knows, such as punycode, are not."""
+_PIECE = 65_536
+"""Bytes that are decoded at once, so that a large page in a thread does not hold up the others."""
+_BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+
+
+async def text_of_page(fetched: Fetched, whole: bool, seconds: float = PARSE_SECONDS) -> str:
+    """The text of a page, or of whatever else is text. Raises ``ToolFailure`` for what is none, and for a
+    page that takes longer than ``seconds`` to be read."""
+    kind = fetched.content_type.partition(";")[0].strip().lower() or _guessed(fetched.body)
+    if kind in _HTML:
+        page = await in_daemon_thread(_decoded, fetched, True)
+        return await _from_html(page, fetched.address, whole, seconds)
+    if not _TEXT.fullmatch(kind):
+        size = f"{len(fetched.body):,} bytes{' or more' if fetched.cut else ''}"
+        raise ToolFailure(f"{fetched.address}: {kind}, {size}: not text, so it is not shown.")
+    return await in_daemon_thread(_decoded, fetched, False)
+
+
+def _guessed(body: bytes) -> str:
+    start = body[:1_000].lstrip().lower()
+    if start.startswith((b"<!doctype html", b"<html")):
+        return "text/html"
+    return "application/octet-stream" if b"\0" in start else "text/plain"
+
+
+def _decoded(fetched: Fetched, markup: bool) -> str:
+    pieces = (fetched.body[at : at + _PIECE] for at in range(0, len(fetched.body), _PIECE))
+    return "".join(codecs.iterdecode(pieces, _charset(fetched, markup), "replace"))
+
+
+def _charset(fetched: Fetched, markup: bool) -> str:
+    """What the page is written in, by its first bytes, its header, or itself; UTF-8 when that is no
+    character set of the web."""
+    for mark, name in _BOMS:
+        if fetched.body.startswith(mark):
+            return name
+    declared = _CHARSET.search(fetched.content_type)
+    if declared is None and markup:
+        declared = _CHARSET.search(fetched.body[:2_048].decode("ascii", "replace"))
+    with contextlib.suppress(LookupError):
+        if declared is not None and (name := codecs.lookup(declared[1]).name) in CHARSETS:
+            return "utf-16-le" if name == "utf-16" else name  # without a mark: as browsers do
+    return "utf-8"
+
+
+async def _from_html(page: str, address: str, whole: bool, seconds: float) -> str:
+    """In a process of its own, which is killed when a page keeps it busy."""
+    command = (
+        sys.executable,
+        "-I",
+        "-S",
+        "-X",
+        "utf8",
+        page_worker.__file__,
+        address,
+        "whole" if whole else "main",
+    )
+    pipe = asyncio.subprocess.PIPE
+    worker = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL, env=bare_environment()
+    )
+    try:
+        async with asyncio.timeout(seconds):
+            text, _ = await worker.communicate(page.encode("utf-8", "replace"))
+    except TimeoutError:
+        raise ToolFailure(f"{address}: the page could not be read within {seconds:g} seconds.") from None
+    finally:
+        if worker.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                worker.kill()
+            await worker.wait()
+    if worker.returncode:
+        raise ToolFailure(f"{address}: the page could not be read.")
+    return text.decode("utf-8", "replace")
+
 
 PAGE = 40_000
 """Characters of one answer, about 10,000 tokens."""

@@ -10,7 +10,7 @@ from fsm_agent.conversation.effects import CheckSignals, Failure, ModelRequest, 
 from fsm_agent.conversation.wire import Ask, View, format_of
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.checks import Over, check_limits
-from fsm_agent_states.logic.limits import output_cap
+from fsm_agent_states.logic.facts import output_cap
 from fsm_agent_states.logic.recover import recover
 from fsm_agent_states.logic.request_context import (
     ephemeral_for,

@@ -17,13 +17,13 @@ from fsm_agent.conversation.effects import (
     RequestChanged,
     ShowRequest,
 )
-from fsm_agent.conversation.families import issuer_of
 from fsm_agent.conversation.messages import ModelReply
+from fsm_agent.conversation.thinking import issuer_of
 from fsm_agent.conversation.token_meter import plausible
 from fsm_agent.conversation.wire.options import changed_body
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.checks import check_answer, refused
-from fsm_agent_states.logic.limits import doubt_window
+from fsm_agent_states.logic.facts import doubt_window
 from fsm_agent_states.logic.status_lines import say, tell_blocked
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.replies import REPLIES, Received, ReplyKind, triage, with_output_tool

@@ -9,7 +9,7 @@ from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.token_meter import LEAST_REPLY
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.detect import Size, detect, status_of
-from fsm_agent_states.logic.limits import believe_cap, output_cap_from
+from fsm_agent_states.logic.facts import believe_cap, output_cap_from
 from fsm_agent_states.logic.recover import repair_for
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState

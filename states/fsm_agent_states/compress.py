@@ -1,7 +1,7 @@
 """Compress: make the conversation shorter, or say that it cannot be done. Progress is a fact, never assumed.
 
 A compaction that we wish for protects what the settings say. When the provider has refused the request and no
-wider model is next, it protects less and less (``fsm_agent.conversation.compaction.protect``), as far as the
+wider model is next, it protects less and less (``fsm_agent.conversation.compaction.plan``), as far as the
 refusal asks for, and the last time that the call block allows as far as it goes: only system prompt, tools
 and the newest request that do not fit alone end the turn. (Why: decision 18.)
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fsm_agent.conversation.compaction.divide import size_of
+from fsm_agent.conversation.compaction.plan import size_of
 from fsm_agent.conversation.effects import (
     Compacted,
     NoteCompaction,
@@ -22,9 +22,9 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire import CHARS_PER_TOKEN, tokens_of
 from fsm_agent_states.logic import context_engine, facts
 from fsm_agent_states.logic.checks import Over, check_limits
-from fsm_agent_states.logic.limits import believe_window
+from fsm_agent_states.logic.context_engine import Summary, keeps_history, summarise
+from fsm_agent_states.logic.facts import believe_window
 from fsm_agent_states.logic.status_lines import compacted, say, tell_blocked
-from fsm_agent_states.logic.summarise import Summary, keeps_history, summarise
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
 

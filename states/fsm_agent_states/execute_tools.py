@@ -15,8 +15,7 @@ from fsm_agent_states.logic.calls import (
     check_calls,
     limit_delegation,
 )
-from fsm_agent_states.logic.results import store_results
-from fsm_agent_states.logic.running import run_calls
+from fsm_agent_states.logic.running import run_calls, store_results
 from fsm_agent_states.logic.status_lines import say
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState

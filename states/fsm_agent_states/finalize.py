@@ -19,15 +19,15 @@ from fsm_agent.conversation.effects import (
     Transform,
     Transformed,
 )
-from fsm_agent.conversation.exit_reason import ExitReason as E
-from fsm_agent.conversation.exit_reason import Outcome
-from fsm_agent.conversation.history_rules import unanswered
+from fsm_agent.conversation.history import unanswered
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import said
+from fsm_agent.conversation.result import ExitReason as E
+from fsm_agent.conversation.result import Outcome
 from fsm_agent.support.texts import one_line
 from fsm_agent_states.logic.checks import check_answer
 from fsm_agent_states.logic.ending import closing_row, explain, final_text, outcome_of, spoken_text, withdraws
-from fsm_agent_states.logic.results import footer
+from fsm_agent_states.logic.running import footer
 from fsm_agent_states.logic.status_lines import say
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState

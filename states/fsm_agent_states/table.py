@@ -76,7 +76,7 @@ from fsm_agent_states.logic.layout import LAYOUT
 from fsm_agent_states.properties import PROPERTIES
 
 if TYPE_CHECKING:
-    from fsm_agent.fsm.promises import Promises
+    from fsm_agent.fsm.properties import Promises
 
 StateName = Literal[
     "Prepare",

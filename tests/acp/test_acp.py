@@ -36,7 +36,7 @@ from acp.schema import (
 from acp.stdio import spawn_agent_process
 
 from fsm_agent.acp import EditorServer
-from fsm_agent.approvals.waiting import answer
+from fsm_agent.approvals.service import answer
 from fsm_agent.cli.acp import CommandLineHost
 from fsm_agent.cli.options import CliOptions
 from fsm_agent.sessions.store import store_for

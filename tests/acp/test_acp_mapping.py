@@ -12,12 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsm_agent import Agent
-from fsm_agent.acp.calls import KINDS, changes_of, fenced, inline, kind_of, raw, title_of
-from fsm_agent.acp.told import OPTIONS, EditorView
-from fsm_agent.acp.words import STOPS, plan_of, replayed
+from fsm_agent.acp.content import (
+    KINDS,
+    STOPS,
+    changes_of,
+    fenced,
+    inline,
+    kind_of,
+    plan_of,
+    raw,
+    replayed,
+    title_of,
+)
+from fsm_agent.acp.updates import OPTIONS, EditorView
 from fsm_agent.cli.approval import ANSWERS
-from fsm_agent.conversation.exit_reason import ExitReason, Outcome
 from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.result import ExitReason, Outcome
 from fsm_agent.testing import ScriptedModel, text
 from fsm_agent.toolsets import TOOLSETS, toolset
 from fsm_agent.toolsets.agent import AGENT_LEVEL

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from fsm_agent import Agent, TurnResult, tool
 from fsm_agent.conversation.effects import Failure
-from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.history import violations
 from fsm_agent.conversation.messages import Message, Usage
 from fsm_agent.fsm.journal import Step
 from fsm_agent.runtime.budget import IterationBudget
@@ -31,8 +31,7 @@ from fsm_agent.runtime.callbacks import CHANNELS
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, cut, no_finish, repeat, silence, text, tools
-from fsm_agent.testing.kinds import KINDS
-from fsm_agent.testing.strategies import Moment, moments, small_settings, windows
+from fsm_agent.testing.strategies import KINDS, Moment, moments, small_settings, windows
 from fsm_agent_states import replies
 from fsm_agent_states.table import TURN
 from tests.helpers import sample

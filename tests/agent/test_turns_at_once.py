@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, TurnResult, tool
-from fsm_agent.composition.attempts import tell_attempt
+from fsm_agent.composition.model_caller import tell_attempt
 from fsm_agent.conversation.effects import CallModel, Failure, ModelRequest
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.errors import ConfigError, SessionBusy
 from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.events import Stream, running
 from fsm_agent.runtime.ports import StreamSink
-from fsm_agent.runtime.stream import Stream, running
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.testing import ScriptedModel, ScriptedServer, call, text, tools
 from tests.helpers.waiting import PATIENCE, until_so

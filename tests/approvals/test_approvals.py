@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.approvals.repository import Grants
-from fsm_agent.approvals.rules import Asked, Pattern
+from fsm_agent.approvals.rules import Asked, Grants, Pattern
 from fsm_agent.approvals.service import Approvals, read_answer
 from fsm_agent.conversation.effects import Approval, AskApproval, ToolSpec
 from fsm_agent.errors import ConfigError, StoreError

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsm_agent.approvals.gutter import BEGINS, GOES_ON, beside
 from fsm_agent.approvals.question import Question
 from fsm_agent.approvals.rules import Asked
-from fsm_agent.approvals.visible import original, visible
+from fsm_agent.approvals.visible import BEGINS, GOES_ON, beside, original, visible
 from fsm_agent.conversation.effects import AskApproval
 from tests.helpers.questions import TEXTS
 

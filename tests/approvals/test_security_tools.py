@@ -16,7 +16,7 @@ from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools import ToolFailure
-from fsm_agent.toolsets.confine import still_inside
+from fsm_agent.toolsets.files import still_inside
 from tests.helpers.web_server import Answer, html, site
 
 Heard = dict[str, Callable[..., Any]]

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from fsm_agent.diagram.page import as_page
-from fsm_agent.diagram.recorded import Run
-from fsm_agent.diagram.runs import tally_of_runs
+from fsm_agent.diagram.runs import Run, tally_of_runs
 from fsm_agent_states.table import TURN
 from tests.helpers.diagram_tables import SMALL, USUAL, steps
 

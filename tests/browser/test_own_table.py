@@ -11,7 +11,7 @@ import pytest
 
 from examples.review_loop import TABLE, workflow
 from fsm_agent.debug import DebugSession
-from fsm_agent.debug.core.manual import played
+from fsm_agent.debug.core.pending_request import played
 from tests.browser.conftest import Browser
 from tests.browser.test_page import NAMELESS, OVERLAPS, engine, looks_at
 

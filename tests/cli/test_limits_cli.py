@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.providers.prices import price_of
+from fsm_agent.providers.catalogue import price_of
 
 Cli = Callable[..., tuple[int, str, str]]
 UNKNOWN = ("--set", 'prices={"offline:demo": {"input": 1, "output": 1}}')

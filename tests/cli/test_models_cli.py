@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fsm_agent.conversation.effects import Lesson
-from fsm_agent.providers.learned import LearnedFacts
+from fsm_agent.providers.catalogue import LearnedFacts
 
 Cli = Callable[..., tuple[int, str, str]]
 URL = "http://127.0.0.1:9/v1"

@@ -18,7 +18,7 @@ from fsm_agent.conversation import result
 from fsm_agent.conversation.result import Figure, Flag, OptionalText, TurnResult
 from fsm_agent.runtime.events import CHANNELS, ToolStart
 from fsm_agent.toolsets.edit import Edits
-from fsm_agent.toolsets.seen import Seen
+from fsm_agent.toolsets.files import Seen
 from tests.helpers.processes import ran
 
 ANSWER = "# One\n\ntwo\nthree\n\n```python\na = 1\n\nb = 2\n```\n\n- x\n\n- y\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nend"

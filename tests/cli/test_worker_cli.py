@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from fsm_agent.dispatch.dispatcher import InProcess, submit
 from fsm_agent.dispatch.follow import Follower
-from fsm_agent.dispatch.in_process import InProcess
-from fsm_agent.dispatch.submit import submit
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.queued import to_be_run
 from fsm_agent.support.installation import install_command

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from fsm_agent.conversation.arguments import coerce, parse, paths_conflict
-from fsm_agent.conversation.name_repair import repair_name
+from fsm_agent.conversation.arguments import coerce, parse, paths_conflict, repair_name
 
 JSON_VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.conversation.assumed_usage import assumed_usage
 from fsm_agent.conversation.effects import Cancelled, Failure, ModelRequest
 from fsm_agent.conversation.messages import NO_USAGE, ModelReply, ToolCall, Usage
+from fsm_agent.conversation.token_meter import assumed_usage
 
 REQUEST = ModelRequest(estimate=1_000)
 

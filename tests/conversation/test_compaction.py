@@ -23,10 +23,15 @@ from fsm_agent.conversation.compaction import (
     summary_prompt,
     summary_without_model,
 )
-from fsm_agent.conversation.compaction.cut import cut_length, cut_row, is_longer
-from fsm_agent.conversation.compaction.divide import LEAST_TAIL, size_of
-from fsm_agent.conversation.compaction.guard import CompactionGuard, fault_of
-from fsm_agent.conversation.compaction.prune import without_parts
+from fsm_agent.conversation.compaction.engine import CompactionGuard, fault_of
+from fsm_agent.conversation.compaction.plan import (
+    LEAST_TAIL,
+    cut_length,
+    cut_row,
+    is_longer,
+    size_of,
+    without_parts,
+)
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.token_meter import ContextMeter, threshold
 from fsm_agent.conversation.wire import View, WireCopy

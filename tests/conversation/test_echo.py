@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsm_agent.conversation.thinking_filter import ThinkScrubber
+from fsm_agent.conversation.thinking import ThinkScrubber
 from fsm_agent.support.texts import split_reasoning, with_memory_block
 from fsm_agent.testing import call, text, tools
 from tests.helpers.harness import play

@@ -15,17 +15,19 @@ from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.events import (
     CHATTY,
     DROPPED,
+    EVERYWHERE,
+    TURN,
     Event,
     EventQueue,
     Named,
     Opened,
     StatusText,
     Stopped,
+    Stream,
     StreamDelta,
     Thinking,
     Transition,
 )
-from fsm_agent.runtime.stream import EVERYWHERE, TURN, Stream
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from tests.helpers.harness import Heard, echo
 from tests.helpers.waiting import PATIENCE, until

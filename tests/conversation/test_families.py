@@ -14,8 +14,8 @@ import pytest
 
 from fsm_agent import Agent
 from fsm_agent.conversation.effects import ApiMode, Runtime
-from fsm_agent.conversation.families import FAMILIES, GEMINI_STAND_IN, issuer_of, runtime_family
 from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.thinking import FAMILIES, GEMINI_STAND_IN, issuer_of, runtime_family
 from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent.fsm.codec import restored
 from fsm_agent.providers.choose import choose

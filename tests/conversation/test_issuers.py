@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsm_agent.conversation.families import FAMILIES, ReasoningFamily
 from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.thinking import FAMILIES, ReasoningFamily
 from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent.conversation.wire.form import dump
 from fsm_agent.testing import Reply, ScriptedServer, call, repeat, status, text, tools

@@ -15,14 +15,13 @@ from PIL import Image
 
 from fsm_agent import AudioPart, FilePart, ImagePart
 from fsm_agent.conversation.compaction import pruned, summary_prompt, summary_without_model
-from fsm_agent.conversation.compaction.cut import cut_row
-from fsm_agent.conversation.compaction.prune import partless
+from fsm_agent.conversation.compaction.plan import cut_row, partless
 from fsm_agent.conversation.effects import ApiMode
+from fsm_agent.conversation.history import supplied_history
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.parts import kind_of, named, part_of, parts_of, weight
-from fsm_agent.conversation.supplied import supplied_history
 from fsm_agent.conversation.wire import View, WireCopy
-from fsm_agent.conversation.wire.parts import REPAIRED, TAKEN, reduced
+from fsm_agent.conversation.wire.form import REPAIRED, TAKEN, reduced
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.choose import choose
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsm_agent.conversation.effects import Runtime
-from fsm_agent.conversation.families import issuer_of
+from fsm_agent.conversation.history import supplied_history
 from fsm_agent.conversation.messages import Message
-from fsm_agent.conversation.supplied import supplied_history
+from fsm_agent.conversation.thinking import issuer_of
 from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import text

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from fsm_agent.conversation.effects import OutputSpec, Runtime
-from fsm_agent.conversation.wire.answers import TAKEN, NotStrictError, mode_of, strict
+from fsm_agent.conversation.wire.options import TAKEN, NotStrictError, mode_of, strict
 from fsm_agent.output import OutputType
 
 ALL = TAKEN["chat_completions"]

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from fsm_agent.conversation.effects import Runtime, ToolSpec
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
-from fsm_agent.conversation.wire.efforts import levels_of, nearest, reasons
+from fsm_agent.conversation.wire.options import levels_of, nearest, reasons
 from fsm_agent.conversation.wire.responses import NO_TEXT
 from fsm_agent.settings.model import EFFORTS
 from tests.helpers.wire_rules import HERE, HISTORIES

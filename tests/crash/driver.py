@@ -37,7 +37,7 @@ from fsm_agent import (
 from fsm_agent.hooks import ShownCall, ShownRequest
 from fsm_agent.sessions.store import Store
 from fsm_agent.settings.model import Settings
-from fsm_agent.support.workers import WORKERS
+from fsm_agent.support.threads import WORKERS
 from fsm_agent.testing import ScriptedModel, repeat, text
 from tests.crash.mutants import MUTANTS
 from tests.crash.scene import (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from fsm_agent.composition import model_caller, turn_wiring
-from fsm_agent.fsm.standing import Standing
+from fsm_agent.fsm.runner import Standing
 from fsm_agent.providers import sdk_port
 
 

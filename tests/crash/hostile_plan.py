@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from fsm_agent.providers.scripted.replies import Reply, call, overflow, silence, slow, status, text, tools
 from fsm_agent.settings.model import Settings
-from fsm_agent.testing.kinds import BROKEN, REFUSED, SAID
+from fsm_agent.testing.strategies import BROKEN, REFUSED, SAID
 
 MODES = ("chat_completions", "codex_responses", "anthropic_messages")
 ENOUGH = 90

@@ -15,7 +15,7 @@ import pytest
 
 from fsm_agent import tool
 from fsm_agent.debug import DebugSession
-from fsm_agent.debug.dap.options import CAPABILITIES
+from fsm_agent.debug.dap.context import CAPABILITIES
 from fsm_agent.debug.dap.requests import REQUESTS
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import call, overflow, repeat, status, text, tools

@@ -11,8 +11,13 @@ from pathlib import Path
 import pytest
 
 from fsm_agent.composition.turn_wiring import MACHINE, STATES
-from fsm_agent.debug.dap.breakpoints import EditorBreakpoints
-from fsm_agent.debug.dap.table_map import TableMap, state_sources, table_map, table_map_of
+from fsm_agent.debug.dap.breakpoints import (
+    EditorBreakpoints,
+    TableMap,
+    state_sources,
+    table_map,
+    table_map_of,
+)
 from fsm_agent.fsm.table import Counter, Table, end, go, lines_of, on
 from fsm_agent_states import table as table_module
 from fsm_agent_states.table import TURN

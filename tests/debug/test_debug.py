@@ -13,9 +13,8 @@ import pytest
 from fsm_agent import tool
 from fsm_agent.debug import Breakpoint, Breakpoints, Debugger, DebugSession
 from fsm_agent.debug.core import commands
-from fsm_agent.debug.core.breakpoints import at_hit, targets_of
-from fsm_agent.debug.core.move_facts import MoveFacts
-from fsm_agent.debug.core.wire import composed
+from fsm_agent.debug.core.breakpoints import MoveFacts, at_hit, targets_of
+from fsm_agent.debug.core.debugger import composed
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.support.threads import LOOP

@@ -12,11 +12,10 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.debug import DebugSession
-from fsm_agent.debug.core.crash import crash_of
-from fsm_agent.debug.core.search import search
-from fsm_agent.debug.core.timeline import columns, waits_of
-from fsm_agent.debug.core.what_if import Budgets, choices
-from fsm_agent.debug.web.markdown import tree
+from fsm_agent.debug.core.analysis import Budgets, choices, columns, waits_of
+from fsm_agent.debug.core.debug_session import crash_of
+from fsm_agent.debug.core.record import search
+from fsm_agent.debug.web.rendering import tree
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.condition_parser import condition, names_in
 from fsm_agent.sessions.store import Store, store_for

@@ -16,10 +16,10 @@ import pytest
 
 from examples import nested, order, parallel
 from fsm_agent.debug import Debugger, DebugSession
-from fsm_agent.debug.core.manual import played
+from fsm_agent.debug.core.pending_request import played
 from fsm_agent.debug.dap.context import EditorContext
-from fsm_agent.debug.dap.events import EventTranslator
 from fsm_agent.debug.dap.protocol import Outbox
+from fsm_agent.debug.dap.session import EventTranslator
 from fsm_agent.errors import ConfigError
 from tests.helpers.dap_editor import editing, workshop_of
 from tests.helpers.debugging import ended, give

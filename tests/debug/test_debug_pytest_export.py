@@ -11,7 +11,7 @@ import pytest
 from fsm_agent import Agent, tool
 from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.debug import DebugSession
-from fsm_agent.debug.core.pytest_export import make_test
+from fsm_agent.debug.core.replay import make_test
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import (

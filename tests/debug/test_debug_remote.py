@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fsm_agent.debug import Debugger, Status
-from fsm_agent.debug.core.remote_client import RemoteDebugClient
+from fsm_agent.debug.core.remote import RemoteDebugClient
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns

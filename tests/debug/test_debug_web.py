@@ -15,8 +15,8 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.debug import DebugSession
-from fsm_agent.debug.web.assets import assets
-from fsm_agent.debug.web.map import bare, map_of
+from fsm_agent.debug.web.app import assets
+from fsm_agent.debug.web.rendering import bare, map_of
 from fsm_agent.debug.web.serve import DebugServer
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.sessions.store import store_for

@@ -13,12 +13,12 @@ import pytest
 
 from fsm_agent.diagram import FORMATS, Layout, render
 from fsm_agent.diagram.__main__ import main
-from fsm_agent.diagram.layers import automatic
+from fsm_agent.diagram.geometry import text_width, wrapped
+from fsm_agent.diagram.layout import automatic
 from fsm_agent.diagram.model import diagram_of, words
 from fsm_agent.diagram.proof import proof_lines
 from fsm_agent.diagram.scene import Scene, scene_of
 from fsm_agent.diagram.stale import files, stale, write
-from fsm_agent.diagram.textwidth import text_width, wrapped
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table, end, go, lines_of, on
 from fsm_agent_states.logic.layout import LAYOUT

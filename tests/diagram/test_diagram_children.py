@@ -11,7 +11,7 @@ import pytest
 
 from examples import nested
 from fsm_agent import Agent
-from fsm_agent.diagram.recorded import runs_of
+from fsm_agent.diagram.runs import runs_of
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
 from tests.diagram.test_diagram import visible_text

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
-from fsm_agent.diagram.versions.comment import LONGEST, as_comment
 from fsm_agent.diagram.versions.compare import compare
 from fsm_agent.diagram.versions.load import Version
+from fsm_agent.diagram.versions.text import LONGEST, as_comment
 from fsm_agent.fsm.table import Table
 from tests.diagram.test_diagram_versions import QUIET, TABLE_FILE, git
 from tests.helpers.diagram_tables import LIMITS, OTHER, SMALL, proved

@@ -14,11 +14,10 @@ import pytest
 
 from fsm_agent.diagram import render, written
 from fsm_agent.diagram.around import around, neighbourhood
-from fsm_agent.diagram.map import COLUMN, map_of
-from fsm_agent.diagram.png import as_png
+from fsm_agent.diagram.layout import COLUMN, map_of, roomy
 from fsm_agent.diagram.proof import SENTENCES, sentence_of
-from fsm_agent.diagram.roomy import roomy
 from fsm_agent.diagram.scene import scene_of
+from fsm_agent.diagram.svg import as_png
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 from fsm_agent.support.installation import install_command

@@ -13,11 +13,18 @@ from pathlib import Path
 import pytest
 
 from fsm_agent.diagram import written
-from fsm_agent.diagram.counted import coverage, covered, duration, overlaid, path_in_words
-from fsm_agent.diagram.countedtext import counted_json, coverage_markdown, run_markdown
-from fsm_agent.diagram.layers import automatic
+from fsm_agent.diagram.counts import (
+    counted_json,
+    coverage,
+    coverage_markdown,
+    covered,
+    duration,
+    overlaid,
+    path_in_words,
+    run_markdown,
+)
+from fsm_agent.diagram.layout import automatic, roomy
 from fsm_agent.diagram.model import Diagram, words
-from fsm_agent.diagram.roomy import roomy
 from fsm_agent.diagram.runs import recorded, tally, tally_from, tally_of
 from fsm_agent.diagram.scene import scene_of
 from fsm_agent.errors import ConfigError

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from fsm_agent.diagram import render, written
-from fsm_agent.diagram.dot import laid_out
+from fsm_agent.diagram.graph_languages import laid_out
 from fsm_agent.diagram.model import words
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table

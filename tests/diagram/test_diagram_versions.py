@@ -13,14 +13,11 @@ from pathlib import Path
 import pytest
 
 from fsm_agent.diagram import render, written
-from fsm_agent.diagram.describe import describe
-from fsm_agent.diagram.layers import automatic
-from fsm_agent.diagram.roomy import roomy
+from fsm_agent.diagram.layout import automatic, roomy
 from fsm_agent.diagram.scene import scene_of
-from fsm_agent.diagram.versions.bounds import proofs
-from fsm_agent.diagram.versions.compare import compare, merged_order
+from fsm_agent.diagram.table_json import describe, expands_alike, table_from
+from fsm_agent.diagram.versions.compare import compare, merged_order, proofs
 from fsm_agent.diagram.versions.load import Version, version_of
-from fsm_agent.diagram.versions.tableform import expands_alike, table_from
 from fsm_agent.diagram.versions.text import as_diff_json, as_diff_markdown
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.properties import at_most, eventually, exits, rung

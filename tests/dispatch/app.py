@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent import Agent, RunContext, tool
-from fsm_agent.dispatch.port import Order
+from fsm_agent.dispatch.dispatcher import Order
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 
 WORLD = Path(os.environ.get("DISPATCH_WORLD", "."))

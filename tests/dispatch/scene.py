@@ -8,13 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fsm_agent import Agent, RunContext, TurnResult, tool
-from fsm_agent.dispatch.apps import App
+from fsm_agent.dispatch.dispatcher import DIGEST, InProcess, Order, TurnLink, submit
 from fsm_agent.dispatch.follow import Follower
-from fsm_agent.dispatch.in_process import InProcess
-from fsm_agent.dispatch.port import Order, TurnLink
-from fsm_agent.dispatch.run_turn import run_turn
-from fsm_agent.dispatch.submit import DIGEST, submit
-from fsm_agent.dispatch.worker import Worker
+from fsm_agent.dispatch.worker import App, Worker, run_turn
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.queued import queue
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools

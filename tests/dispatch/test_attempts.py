@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent
-from fsm_agent.dispatch.port import HandOver, Order, TurnLink
-from fsm_agent.dispatch.run_turn import LOST, OneAttempt
-from fsm_agent.dispatch.submit import DIGEST
+from fsm_agent.dispatch.dispatcher import DIGEST, HandOver, Order, TurnLink
+from fsm_agent.dispatch.worker import LOST, OneAttempt
 from fsm_agent.errors import OwnershipLost, StoreError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns

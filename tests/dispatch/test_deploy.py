@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from fsm_agent.dispatch.apps import App
+from fsm_agent.dispatch.worker import App
 from fsm_agent.sessions.store import Store
-from fsm_agent.settings.setting_docs import every_setting
+from fsm_agent.settings.errors import every_setting
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

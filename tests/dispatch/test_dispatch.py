@@ -14,12 +14,9 @@ from rich.console import Console
 
 from fsm_agent import Agent, RunContext, TurnResult, tool
 from fsm_agent.cli.live import ProgressView
-from fsm_agent.dispatch.apps import App
+from fsm_agent.dispatch.dispatcher import DIGEST, InProcess, Order, cancel, control, submit
 from fsm_agent.dispatch.follow import Follower
-from fsm_agent.dispatch.in_process import InProcess
-from fsm_agent.dispatch.port import Order
-from fsm_agent.dispatch.run_turn import SUSPENDED, WITHDRAWN
-from fsm_agent.dispatch.submit import DIGEST, cancel, control, submit
+from fsm_agent.dispatch.worker import SUSPENDED, WITHDRAWN, App
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns

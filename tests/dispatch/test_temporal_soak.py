@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
+from fsm_agent.dispatch.dispatcher import DIGEST, Order, cancel, submit
 from fsm_agent.dispatch.follow import Follower
-from fsm_agent.dispatch.port import Order
-from fsm_agent.dispatch.submit import DIGEST, cancel, submit
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.queued import queue
@@ -168,7 +167,7 @@ def digest_of(states: Path) -> str:
     import subprocess
     import sys
 
-    words = "from fsm_agent.dispatch.submit import DIGEST; print(DIGEST)"
+    words = "from fsm_agent.dispatch.dispatcher import DIGEST; print(DIGEST)"
     path = f"{states}{os.pathsep}{Path(__file__).parents[2]}"
     done = subprocess.run(
         [sys.executable, "-c", words], env=os.environ | {"PYTHONPATH": path}, capture_output=True, check=True

@@ -71,7 +71,10 @@ def holds(guard: Json, atom: Callable[[tuple[str, str]], bool]) -> bool:
 
 
 def atoms(value: Json) -> set[tuple[str, str]]:
-    return set(check_certificate.atoms(value))
+    if isinstance(value, dict) and "left" in value:
+        return {(value["left"], value["limit"])}
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return {atom for part in parts for atom in atoms(part)}
 
 
 class Brute:
@@ -432,7 +435,7 @@ def hostile(kind: str) -> tuple[str, str]:
     form, made = form_of(table), certificate_of(table, limits)
     other = json.dumps(certificate_of(*TABLES["review"]))
     good = json.dumps(made)
-    rung = {"rung": "r", "to": "B", "needs": {"left": "c0", "limit": "c0"}}
+    rung: Json = {"rung": "r", "to": "B", "needs": {"left": "c0", "limit": "c0"}}
     match kind:
         case "another table":
             return other, json.dumps(form)
@@ -467,7 +470,7 @@ def hostile(kind: str) -> tuple[str, str]:
         case "many empty lists":
             made["properties"] = [[]] * 650_000
         case "many budgets":
-            rung["needs"] = {"all": [{"left": f"c{i}", "limit": f"c{i}"} for i in range(30)]}  # type: ignore[dict-item]
+            rung["needs"] = {"all": [{"left": f"c{i}", "limit": f"c{i}"} for i in range(30)]}
             form["lines"][0]["ladder"] = [rung, rung]
         case "many lines":
             form["lines"] = [{**form["lines"][0], "event": str(i)} for i in range(3_000)]

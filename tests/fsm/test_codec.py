@@ -33,7 +33,7 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.conversation.messages import Message, ModelReply, ToolCall, Usage
 from fsm_agent.fsm.codec import PART, STORED, STORED_AS, assembled, codec_of, dumps, fields_of
-from fsm_agent.fsm.deltas import Tracker, applied, difference, patched, restored
+from fsm_agent.fsm.journal import Tracker, applied, difference, patched, restored
 
 VALUES: list[Any] = [
     CheckSignals(charge=True),

@@ -10,7 +10,7 @@ import pytest
 
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.verify import verify_table
-from fsm_agent.testing.counting import CountingTurn
+from fsm_agent.testing.scripts import CountingTurn
 from fsm_agent_states.table import TURN
 from tests.helpers.tables import DEFAULTS
 

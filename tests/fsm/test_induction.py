@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fsm_agent.diagram.proof import proof_page
-from fsm_agent.fsm.promises import SAME, Change, Demand, Promises, VisitChange, may
+from fsm_agent.fsm.properties import SAME, Change, Demand, Promises, VisitChange, may
 from fsm_agent.fsm.table import Counter, Rung, Table, end, left, lines_of, on
 from fsm_agent.fsm.verify import verify_table
 

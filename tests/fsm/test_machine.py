@@ -11,9 +11,8 @@ from typing import Self
 import pytest
 
 from fsm_agent.errors import StuckTurn, TableError, UndeclaredEvent
-from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.machine import Machine, TurnLike
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
-from fsm_agent.fsm.turn_protocol import TurnLike
 from fsm_agent_states.table import TURN
 from tests.helpers.mutants import changed, without
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.conversation.exit_reason import ExitReason
+from fsm_agent.conversation.result import ExitReason
 from fsm_agent.errors import TableError
 from fsm_agent.fsm.table import (
     ALWAYS,

@@ -8,9 +8,8 @@ from collections import Counter as Tally
 import pytest
 
 from fsm_agent.conversation.effects import Runtime
-from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.machine import Machine, TurnLike
 from fsm_agent.fsm.table import Row, Table
-from fsm_agent.fsm.turn_protocol import TurnLike
 from fsm_agent.fsm.verify import bounds, examine, search
 from fsm_agent.fsm.verify.reach import limit_names
 from fsm_agent.fsm.verify.report import FoldedPart, fold

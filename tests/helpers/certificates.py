@@ -15,8 +15,8 @@ import examples.nested
 import examples.order
 import examples.parallel
 import examples.review_loop
-from fsm_agent.diagram.jsonform import as_json
 from fsm_agent.diagram.model import diagram_of
+from fsm_agent.diagram.table_json import as_json
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import check_certificate
 from fsm_agent.fsm.verify.certificate import certificate

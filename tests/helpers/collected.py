@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from fsm_agent.telemetry import Telemetry
-from fsm_agent.telemetry.instruments import Instruments
+from fsm_agent.telemetry.spans import Instruments
 
 
 class Open(SpanProcessor):

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from fsm_agent.diagram.geometry import Rect
-from fsm_agent.diagram.mermaid import clean
+from fsm_agent.diagram.geometry import Rect, text_width
+from fsm_agent.diagram.graph_languages import clean
 from fsm_agent.diagram.model import words
 from fsm_agent.diagram.scene import PAD, TEXT, TITLE, Scene, part_width
-from fsm_agent.diagram.textwidth import text_width
 from fsm_agent.fsm.table import Row, Table
 
 

@@ -7,11 +7,10 @@ from collections import Counter as Counts
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fsm_agent.diagram.counted import covered, overlaid
+from fsm_agent.diagram.counts import covered, overlaid
 from fsm_agent.diagram.model import Diagram, diagram_of
 from fsm_agent.diagram.runs import tally, tally_from
-from fsm_agent.diagram.versions.bounds import ProofChange, proofs
-from fsm_agent.diagram.versions.compare import compare
+from fsm_agent.diagram.versions.compare import ProofChange, compare, proofs
 from fsm_agent.diagram.versions.load import Version
 from fsm_agent.diagram.versions.picture import united
 from fsm_agent.fsm.journal import Step

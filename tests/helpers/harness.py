@@ -10,7 +10,7 @@ from typing import Any
 
 from fsm_agent import Agent, TurnResult, tool
 from fsm_agent.agent import Turn
-from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.history import violations
 from fsm_agent.fsm.runner import Step
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedServer

@@ -20,17 +20,18 @@ from pydantic import TypeAdapter, ValidationError
 
 from fsm_agent import Agent, TurnResult
 from fsm_agent.conversation.effects import Runtime
-from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.history import violations
+from fsm_agent.conversation.json_reading import portable
 from fsm_agent.conversation.messages import Message
-from fsm_agent.conversation.nesting import portable
 from fsm_agent.conversation.wire import Ask, View, WireCopy
-from fsm_agent.conversation.wire.modes import FORMATS
+from fsm_agent.conversation.wire.copy import FORMATS
+from fsm_agent.providers.reply_values import MOST_TOKENS
 from fsm_agent.providers.scripted.replies import Reply, call, text, tools
-from fsm_agent.providers.usage import MOST_TOKENS
 from fsm_agent.sessions.store import Store
-from fsm_agent.testing import FakeClock, http
+from fsm_agent.testing import FakeClock
+from fsm_agent.testing import server as http
 from fsm_agent.testing.server import DIALECTS
-from fsm_agent.testing.wirerows import chat_rows
+from fsm_agent.testing.wires import chat_rows
 from tests.helpers.harness import SHOWN, echo
 from tests.helpers.odd_replies import EARLIER, Recorded
 

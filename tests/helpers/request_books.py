@@ -10,8 +10,7 @@ from weakref import WeakKeyDictionary
 from fsm_agent.conversation.effects import CallModel
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.runner import CRASHED
-from fsm_agent.runtime.events import Named, Opened, Stopped
-from fsm_agent.runtime.stream import EVERYWHERE, TURN, Stream
+from fsm_agent.runtime.events import EVERYWHERE, TURN, Named, Opened, Stopped, Stream
 
 if TYPE_CHECKING:
     from fsm_agent.fsm.pause_point import PausePoint

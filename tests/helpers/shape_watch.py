@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from fsm_agent.conversation.messages import Message
-from fsm_agent.fsm.promises import Promises
+from fsm_agent.fsm.properties import Promises
 from fsm_agent.fsm.table import Row
 from fsm_agent.fsm.verify.induction import Induction, induct
 from fsm_agent.fsm.verify.proof import examine

@@ -13,7 +13,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.owners import Owners
+from fsm_agent.sessions.store.fence import Owners
 from fsm_agent.sessions.store.rows import insert_session
 from fsm_agent.testing import FakeClock, ScriptedModel
 from tests.helpers.waiting import until

@@ -3,6 +3,6 @@ tests know."""
 
 from __future__ import annotations
 
-from fsm_agent.testing.wirerows import Row, chat_rows, rows_key
+from fsm_agent.testing.wires import Row, chat_rows, rows_key
 
 __all__ = ["Row", "chat_rows", "rows_key"]

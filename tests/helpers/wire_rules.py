@@ -12,9 +12,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from fsm_agent.conversation.effects import ApiMode
-from fsm_agent.conversation.families import family_of
-from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.history import violations
 from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.thinking import family_of
 from fsm_agent.conversation.wire import View
 from fsm_agent.support.texts import clean
 

@@ -37,12 +37,11 @@ UNUSED = (
     "http.client",
     "urllib.request",
     "fsm_agent.toolsets.agent.ask",
-    "fsm_agent.toolsets.agent.lookback",
     "fsm_agent.toolsets.code",
     "fsm_agent.toolsets.mcp.servers",
     "fsm_agent.toolsets.web",
 )
-PROOFS = {"fsm_agent.fsm.promises", "fsm_agent.fsm.verify.induction", "fsm_agent_states.logic.shapes"}
+PROOFS = {"fsm_agent.fsm.verify.induction", "fsm_agent_states.logic.shapes"}
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fsm_agent.composition.options import FILE_SERVERS
-from fsm_agent.conversation.exit_reason import ExitReason, Outcome
+from fsm_agent.conversation.result import ExitReason, Outcome
 from fsm_agent.toolsets import TOOLSETS
 from fsm_agent.toolsets.agent import AGENT_TOOLSETS
 from fsm_agent_states.table import TURN
@@ -57,7 +57,7 @@ def test_every_assumption_says_who_enforces_it_and_names_a_test() -> None:
     for path, name in re.findall(r"`(tests/[^`]+)::(\w+)`", part):
         assert name in named_tests()[ROOT / path], name
     named = re.findall(r"`([\w/]+\.py)`", part)
-    assert "fsm_agent/fsm/standing.py" in named
+    assert "fsm_agent/fsm/runner.py" in named
     assert [path for path in named if not (ROOT / path).is_file()] == []
 
 

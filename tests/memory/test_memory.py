@@ -16,11 +16,10 @@ from fsm_agent import Settings
 from fsm_agent.conversation.messages import Message
 from fsm_agent.errors import ConfigError
 from fsm_agent.memory import EntryRefused, MemoryFile, Notes, Operation
-from fsm_agent.memory.entries import changed, entries_of, text_of
 from fsm_agent.memory.external import ExternalMemory, checked
-from fsm_agent.memory.snapshot import recalled
+from fsm_agent.memory.files import changed, entries_of, recalled, text_of
 from fsm_agent.settings.model import Memory
-from fsm_agent.support.file_lock import locked
+from fsm_agent.support.files import locked
 from fsm_agent.support.texts import with_memory_block, without_memory_block
 from fsm_agent.testing import FakeClock, FakeMemory
 from fsm_agent.tools import ToolFailure

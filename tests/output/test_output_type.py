@@ -20,7 +20,7 @@ from fsm_agent import RunContext
 from fsm_agent.conversation.effects import OutputSpec
 from fsm_agent.errors import ConfigError
 from fsm_agent.output import NOTHING, JsonSchema, OutputType
-from fsm_agent.runtime.partial_objects import PartialObjects
+from fsm_agent.runtime.stream_accumulator import PartialObjects
 from fsm_agent.tools import ToolFailure
 
 

@@ -11,13 +11,13 @@ import pytest
 from pydantic import BaseModel, Field, create_model
 
 from fsm_agent import Agent, Retry, Rewrite, RunContext
-from fsm_agent.debug.core.pytest_export import make_test
+from fsm_agent.debug.core.replay import make_test
 from fsm_agent.errors import ConfigError
 from fsm_agent.output import JsonSchema
-from fsm_agent.providers.learned import LearnedFacts
+from fsm_agent.providers.catalogue import LearnedFacts
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import ScriptedModel, ScriptedServer, blank, call, length, status, text, tools
-from fsm_agent.testing.kinds import error_body
+from fsm_agent.testing.strategies import error_body
 from fsm_agent.tools import ToolFailure
 from tests.helpers.harness import echo
 

@@ -20,15 +20,14 @@ from pydantic import BaseModel, Field
 
 from fsm_agent import Agent, TurnResult
 from fsm_agent.conversation.effects import Failure
-from fsm_agent.conversation.history_rules import sendable, violations
+from fsm_agent.conversation.history import sendable, violations
 from fsm_agent.conversation.messages import Message
 from fsm_agent.fsm.runner import Step
 from fsm_agent.providers.choose import MODES, choose
-from fsm_agent.providers.probe import local_models
-from fsm_agent.providers.profiles import LOCAL_SERVERS
+from fsm_agent.providers.profiles import LOCAL_SERVERS, local_models
 from fsm_agent.sessions.store.rows import REPLY
 from fsm_agent.testing import FakeClock
-from fsm_agent_states.logic.limits import window_from
+from fsm_agent_states.logic.facts import window_from
 from tests.helpers.harness import SHOWN, Heard, assert_legal_path, echo
 from tests.peers.environment import PeerUnavailable
 from tests.peers.gateway import WholeRepliesOnly

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, TurnResult, tool
-from fsm_agent.conversation.history_rules import sendable, violations
+from fsm_agent.conversation.history import sendable, violations
 from fsm_agent.conversation.messages import Message
 from fsm_agent.fsm.runner import Step
 from fsm_agent.runtime.ports import Clock

@@ -9,7 +9,7 @@ import pytest
 from examples import parallel
 from fsm_agent.diagram import render, written
 from fsm_agent.diagram.around import neighbourhood
-from fsm_agent.diagram.mermaid import clean
+from fsm_agent.diagram.graph_languages import clean
 from fsm_agent.diagram.model import diagram_of
 from fsm_agent.fsm.table import Rung, Table, end, lines_of, on
 from fsm_agent_states.logic.layout import LAYOUT

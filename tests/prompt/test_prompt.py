@@ -12,14 +12,20 @@ import pytest
 
 from fsm_agent import Settings
 from fsm_agent.prompt import Recalled, Sources, StoredPrompt, prompt_of
-from fsm_agent.prompt.book import SOUL
-from fsm_agent.prompt.guidance import ENFORCE, GOOGLE_NOTE, IDENTITY, OPENAI_NOTE, enforcement, platform_hint
-from fsm_agent.prompt.machine import system_line
-from fsm_agent.prompt.project import project
-from fsm_agent.prompt.readers import cap_of, read
+from fsm_agent.prompt.book import (
+    ENFORCE,
+    GOOGLE_NOTE,
+    IDENTITY,
+    OPENAI_NOTE,
+    SOUL,
+    enforcement,
+    platform_hint,
+    system_line,
+)
+from fsm_agent.prompt.files import cap_of, project, read
 from fsm_agent.prompt.skills import find_skills, front_matter
 from fsm_agent.settings.model import Prompt
-from fsm_agent.support.injection_scan import scan
+from fsm_agent.support.untrusted import scan
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import toolset
 

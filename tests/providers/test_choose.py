@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.conversation.families import runtime_family
 from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.thinking import runtime_family
 from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.catalogue import silence_of
 from fsm_agent.providers.choose import choose
-from fsm_agent.providers.probe import is_loopback, is_nearby, local_models
-from fsm_agent.providers.profiles import PROFILES, Profile
+from fsm_agent.providers.profiles import PROFILES, Profile, is_loopback, is_nearby, local_models
 from fsm_agent.testing import ScriptedServer
 
 OPENAI = {"OPENAI_API_KEY": "sk-one"}
@@ -212,7 +211,7 @@ from fsm_agent import Agent
 assert 'genai_prices' not in sys.modules
 def refused(*_, **__): raise AssertionError('network')
 socket.socket.connect = refused
-from fsm_agent.providers.prices import price_of
+from fsm_agent.providers.catalogue import price_of
 assert price_of('gpt-5', 'openai').input == 1.25
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -21,7 +21,7 @@ from fsm_agent import Agent, TurnResult
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers import bedrock
 from fsm_agent.providers.choose import choose
-from fsm_agent.providers.keyless_environment import keyless_environment
+from fsm_agent.providers.credentials import keyless_environment
 from fsm_agent.support.installation import install_command
 from tests.helpers.web_replies import Asked, WebReplies, objects
 

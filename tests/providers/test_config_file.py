@@ -12,10 +12,10 @@ import pytest
 
 from fsm_agent import Agent, Settings
 from fsm_agent.cli.arguments import nested
-from fsm_agent.conversation.families import runtime_family
+from fsm_agent.conversation.thinking import runtime_family
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.config_file import checked_config, config_of
-from fsm_agent.settings.setting_docs import every_setting
+from fsm_agent.settings.errors import every_setting
 from fsm_agent.testing import ScriptedModel, ScriptedServer, status, text
 
 Cli = Callable[..., tuple[int, str, str]]

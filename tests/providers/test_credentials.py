@@ -23,9 +23,8 @@ from keyring.backends.fail import Keyring as NoKeyring
 from fsm_agent import Agent
 from fsm_agent.cli import main
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers import kept_keys
-from fsm_agent.providers.credentials import KeyPool
-from fsm_agent.providers.key_rests import LONGEST, RESTS, KeyRests, digest_of
+from fsm_agent.providers import credentials
+from fsm_agent.providers.credentials import LONGEST, RESTS, KeyPool, KeyRests, digest_of
 from fsm_agent.settings.model import Credential
 from fsm_agent.support.installation import install_command
 from fsm_agent.testing import ScriptedServer, status, text
@@ -317,7 +316,7 @@ def test_a_keyring_that_gives_nothing_is_one_line(
     keyring.set_keyring(NoKeyring())
     with pytest.raises(ConfigError, match="no keyring that can be used; given: keyring:a/b; allowed: a key"):
         Agent("openai:gpt-4o", api_key="keyring:a/b", home=tmp_path)
-    monkeypatch.setattr(kept_keys, "find_spec", lambda name: None)
+    monkeypatch.setattr(credentials, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=re.escape(f"allowed: {install_command('keyring')}")):
         Agent("openai:gpt-4o", api_key="keyring:a/b", home=tmp_path)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fsm_agent.providers.bounded_body import BadBody
-from fsm_agent.providers.event_lines import EventLines
+from fsm_agent.providers.sdk_port import EventLines
+from fsm_agent.providers.transport import BadBody
 
 STREAM = (
     ': a comment\n\nevent: message\ndata: {"a": 1}\nid: 7\n\ndata:Grüße 🙂\n\n'

@@ -9,9 +9,18 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.providers.error_body import codes, one_line, sentence, texts
-from fsm_agent.providers.failures import body_failure, failure_from, http_failure, shape_failure
-from fsm_agent.providers.retry_after import little_left, retry_after
+from fsm_agent.providers.failures import (
+    body_failure,
+    codes,
+    failure_from,
+    http_failure,
+    little_left,
+    one_line,
+    retry_after,
+    sentence,
+    shape_failure,
+    texts,
+)
 from fsm_agent.support.redaction import mask
 
 NOW = 1_700_000_000.0

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from fsm_agent import Agent
 from fsm_agent.composition.effect_handler import EffectHandler
 from fsm_agent.conversation.effects import CloseTurn, Lesson, Runtime
-from fsm_agent.providers.learned import BOUNDS, LEARNED, SWITCHES, LearnedFacts
+from fsm_agent.providers.catalogue import BOUNDS, LEARNED, SWITCHES, LearnedFacts
 from fsm_agent.testing import ScriptedServer, repeat, status, text
 from tests.helpers.picky_server import Picky, picky
 

@@ -12,9 +12,9 @@ from pydantic import TypeAdapter
 
 from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.messages import ModelReply, Usage
-from fsm_agent.providers.responses_reply import OTHER_WIRE, ResponsesReply, whole_response
+from fsm_agent.providers.openai_port import OTHER_WIRE, ResponsesReply, whole_response
 from fsm_agent.testing import Reply, blank, call, length, malformed_chunk, refusal, text, tools
-from fsm_agent.testing.responses_wire import ResponsesDialect
+from fsm_agent.testing.wires import ResponsesDialect
 from tests.helpers.ports import RESPONSES, Seen
 
 ask, reply_of, failure_of = RESPONSES.ask, RESPONSES.reply_of, RESPONSES.failure_of

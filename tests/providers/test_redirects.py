@@ -11,9 +11,8 @@ import pytest
 from fsm_agent import Agent
 from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.result import TurnResult
-from fsm_agent.providers.failures import failure_from
-from fsm_agent.providers.probe import local_models
-from fsm_agent.providers.redirects import redirect_failure
+from fsm_agent.providers.failures import failure_from, redirect_failure
+from fsm_agent.providers.profiles import local_models
 from fsm_agent.testing import FakeClock, ScriptedServer, text
 from fsm_agent_states.logic.detect import detect
 from tests.helpers.ports import CHAT, KEY, WIRES, Seen, Wire

@@ -14,8 +14,7 @@ import pytest
 
 from fsm_agent import Agent
 from fsm_agent.conversation.effects import Failure
-from fsm_agent.providers.sdk_import import sdk_module
-from fsm_agent.providers.sdk_port import SdkPort
+from fsm_agent.providers.sdk_port import SdkPort, sdk_module
 from fsm_agent.testing import ScriptedModel, text
 from tests.helpers.ports import CHAT, Seen
 from tests.helpers.slow_import import LIMIT, SlowImport, Ticker

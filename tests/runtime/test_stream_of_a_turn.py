@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextvars import copy_context
 
-from fsm_agent.runtime.stream import EVERYWHERE, TURN, Stream, running
+from fsm_agent.runtime.events import EVERYWHERE, TURN, Stream, running
 
 
 def test_a_turn_that_was_left_is_closed_in_another_context_without_a_word() -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from fsm_agent import Agent
 from fsm_agent.conversation.compaction import BuiltInEngine, ContextEngine, LongContext, summary_row
-from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.history import violations
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import FakeClock, ScriptedModel, overflow, repeat, status, text

@@ -359,10 +359,10 @@ def test_each_failed_attempt_is_told_once_with_its_number_class_and_address() ->
 def test_every_attempt_is_a_record_and_an_event_with_the_same_fields(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level("INFO", "fsm_agent.composition.attempts")
+    caplog.set_level("INFO", "fsm_agent.composition.model_caller")
     played = play([status(503), text("ok")])
     events = [data for name, data in played.heard.of("event") if name == "model:attempt"]
-    records = [record for record in caplog.records if record.name == "fsm_agent.composition.attempts"]
+    records = [record for record in caplog.records if record.name == "fsm_agent.composition.model_caller"]
     assert [record.levelname for record in records] == ["WARNING", "INFO"]
     for record, event in zip(records, events, strict=True):
         assert {name: getattr(record, name) for name in event} == event

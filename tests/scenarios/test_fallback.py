@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, Turn, TurnResult
-from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.history import violations
 from fsm_agent.fsm.verify import verify_table
 from fsm_agent.providers.scripted.replies import Reply
 from fsm_agent.testing import (
@@ -27,7 +27,7 @@ from fsm_agent.testing import (
     status,
     text,
 )
-from fsm_agent.testing.http import Received
+from fsm_agent.testing.server import Received
 from fsm_agent_states.table import TURN
 from tests.helpers.harness import Heard, table
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from fsm_agent import tool
 from fsm_agent.providers.scripted.replies import Reply
 from fsm_agent.testing import ScriptedServer, call, overflow, repeat, status, text, tools
-from fsm_agent.testing.http import Received
+from fsm_agent.testing.server import Received
 from tests.helpers.harness import Played, play, table
 from tests.helpers.wire_rules import anthropic_violations, responses_faults
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import TurnResult
-from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.history import violations
 from fsm_agent.testing import (
     ScriptedServer,
     blank,

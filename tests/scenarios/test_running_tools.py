@@ -14,7 +14,7 @@ from fsm_agent import tool
 from fsm_agent.sessions.store import store_for
 from fsm_agent.settings.model import GuardrailSettings
 from fsm_agent.testing import FakeClock, call, repeat, text, tools
-from fsm_agent_states.logic.guardrails import REMEMBERED, Guardrails
+from fsm_agent_states.logic.parts import REMEMBERED, Guardrails
 from tests.helpers.harness import echo, fail, play, table
 from tests.helpers.waiting import PATIENCE, until
 

@@ -15,9 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fsm_agent.approvals.programs import names
-from fsm_agent.approvals.shell_programs import Command
-from fsm_agent.approvals.shell_words import Word
+from fsm_agent.approvals.programs import Command, Word, names
 
 ACTS = names("rm dd curl mv cp touch chmod python3 perl ssh evil")
 """Programs that only write down how they were started. That they run is what a person has to be asked for."""

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fsm_agent.toolsets.sandbox.acting_scan import ActingScan, Identity
-from fsm_agent.toolsets.sandbox.aside import Aside
+from fsm_agent.toolsets.sandbox.aside import ActingScan, Aside, Identity
 from tests.helpers.waiting import until
 from tests.security.test_sandbox import Scene, engine, opened, walled  # noqa: F401  # fixtures
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from fsm_agent import tool
-from fsm_agent.approvals.repository import Grants
+from fsm_agent.approvals.rules import Grants
 from fsm_agent.approvals.service import Approvals
 from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.debug import Debugger, Status
 from fsm_agent.debug.core.pending_request import call_form
-from fsm_agent.debug.core.remote_client import received
+from fsm_agent.debug.core.remote import received
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.sessions.store import Store

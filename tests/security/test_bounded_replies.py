@@ -16,8 +16,8 @@ import pytest
 from fsm_agent import Agent
 from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.messages import ModelReply
-from fsm_agent.providers import reply_limits
-from fsm_agent.providers.usage import messages_usage, responses_usage, usage_from
+from fsm_agent.providers import reply_values
+from fsm_agent.providers.reply_values import messages_usage, responses_usage, usage_from
 from fsm_agent.testing import FakeClock, Reply, ScriptedServer, call, text
 from fsm_agent.testing import tools as called
 from fsm_agent.tools import tool
@@ -89,7 +89,7 @@ def given_up(failure: Any, why: str) -> bool:
 def test_a_small_body_that_unfolds_into_gigabytes_is_given_up(wire: Wire, encoding: str) -> None:
     head = f"200 OK\r\ncontent-encoding: {encoding}\r\ncontent-type: application/json"
     failure, _ = asked(wire, head, packed(encoding, b" " * 1_000_000, 40), stream=False)
-    assert given_up(failure, f"more than {reply_limits.WHOLE_BYTES:,} bytes")
+    assert given_up(failure, f"more than {reply_values.WHOLE_BYTES:,} bytes")
 
 
 @every_wire
@@ -124,7 +124,7 @@ def test_of_a_large_error_only_the_beginning_is_read(wire: Wire, kind: str) -> N
 def test_an_event_without_an_end_is_given_up(wire: Wire) -> None:
     events = iter([b"data: ", *[b"x" * 65_536] * 1_000])
     failure, sent = asked(wire, "200 OK\r\ncontent-type: text/event-stream", events)
-    assert given_up(failure, f"an event of more than {reply_limits.EVENT_BYTES:,} bytes")
+    assert given_up(failure, f"an event of more than {reply_values.EVENT_BYTES:,} bytes")
     assert sent < 40_000_000
 
 
@@ -216,8 +216,8 @@ def test_nested_arguments_are_told_to_the_model(arguments: str) -> None:
 
 
 def test_a_reply_of_more_than_anybody_means_is_a_failure() -> None:
-    reply = ModelReply(text="x" * (reply_limits.CHARACTERS + 1), finish="stop")
-    failure = reply_limits.within_limits(reply)
+    reply = ModelReply(text="x" * (reply_values.CHARACTERS + 1), finish="stop")
+    failure = reply_values.within_limits(reply)
     assert given_up(failure, "characters")
     small = ModelReply(text="x", finish="stop")
-    assert reply_limits.within_limits(small) == small
+    assert reply_values.within_limits(small) == small

@@ -20,7 +20,7 @@ import pytest
 from fsm_agent.cli.debug_dap import serve
 from fsm_agent.cli.options import CliOptions
 from fsm_agent.debug.dap import LaunchOptions, serve_port
-from fsm_agent.debug.dap.door import MOST
+from fsm_agent.debug.dap.protocol import MOST
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import text
 from tests.helpers.dap_editor import Editor, Refused, workshop_of

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from fsm_agent import Agent
 from fsm_agent.cli import main
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers.choose import choose
-from fsm_agent.providers.key_origin import is_for, origin, vendors_at
+from fsm_agent.providers.choose import choose, is_for, origin, vendors_at
 from fsm_agent.providers.profiles import ROWS
 from fsm_agent.testing import ScriptedServer, text
 

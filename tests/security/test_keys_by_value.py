@@ -16,7 +16,7 @@ from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.providers.config_file import config_of
 from fsm_agent.sessions.store import store_for
 from fsm_agent.support.redaction import KEYS, keep_secret, mask, mask_json, secrets_among
-from fsm_agent.telemetry import contents
+from fsm_agent.telemetry import conventions
 from fsm_agent.testing import ScriptedServer, call, status, text, tools
 from tests.helpers.harness import echo
 
@@ -113,8 +113,8 @@ def test_another_process_knows_it_by_the_config_file_and_the_environment(
 
 def test_spans_do_not_hold_it() -> None:
     keep_secret([KEY])
-    assert KEY not in contents.as_json([{"text": f"it is {KEY}"}])
-    assert contents.masked(f"it is {KEY}") == "it is ***"
+    assert KEY not in conventions.as_json([{"text": f"it is {KEY}"}])
+    assert conventions.masked(f"it is {KEY}") == "it is ***"
 
 
 def test_a_placeholder_and_a_path_are_no_secrets() -> None:

@@ -16,8 +16,7 @@ import pytest
 from fsm_agent import Agent
 from fsm_agent.diagram.versions.load import version_of
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers.credentials import KeyPool
-from fsm_agent.providers.keyless_environment import hide_from_children, keyless_environment
+from fsm_agent.providers.credentials import KeyPool, hide_from_children, keyless_environment
 from fsm_agent.providers.profiles import PROFILES
 from fsm_agent.settings.model import Credential
 from fsm_agent.testing import ScriptedModel, call, text, tools

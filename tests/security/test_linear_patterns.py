@@ -20,19 +20,19 @@ import pytest
 
 import fsm_agent
 import fsm_agent_states
-from fsm_agent.support import injection_scan, linear, redaction
-from fsm_agent.support.secret_shapes import SecretShape
+from fsm_agent.support import linear, redaction, untrusted
+from fsm_agent.support.redaction import SecretShape
 
 OURS = (
     "fsm_agent.diagram",
     "fsm_agent.fsm.verify",
-    "fsm_agent.debug.web.map",  # reads the picture that was just made
+    "fsm_agent.debug.web.rendering",  # reads the picture that was just made
     "fsm_agent.testing",
     "fsm_agent.providers.offline",  # reads what the user at the keyboard says to it
     "fsm_agent.debug.dap",
     "fsm_agent.debug.core.breakpoints",  # these two read what the user writes into a debugger
-    "fsm_agent.tools.docstring",  # reads the functions of the user's program
-    "fsm_agent.toolsets.mcp.endpoint",  # reads the user's configuration
+    "fsm_agent.tools.decorator",  # reads the functions of the user's program
+    "fsm_agent.toolsets.mcp.process",  # reads the user's configuration
     "fsm_agent.cli.diagrams",  # reads an option
 )
 """Rooms whose patterns read only what this program or its user wrote, and one that is held against them elsewhere."""
@@ -258,7 +258,7 @@ def test_the_test_finds_patterns_that_are_known_to_be_slow(pattern: str) -> None
 def test_what_reads_the_longest_texts_is_matched_by_re2() -> None:
     """An expression that RE2 does not take, such as one with look-around, is refused when it is compiled."""
     for expression in (
-        *(words for _, words in (*injection_scan.WORDS, injection_scan.TAGS)),
+        *(words for _, words in (*untrusted.WORDS, untrusted.TAGS)),
         redaction._SHAPES,
     ):
         linear.search(expression, b"x")

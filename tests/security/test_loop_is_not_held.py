@@ -16,7 +16,7 @@ import pytest
 from mcp_types import CallToolResult, TextContent
 from PIL import Image
 
-from fsm_agent.approvals.repository import Grant, Grants
+from fsm_agent.approvals.rules import Grant, Grants
 from fsm_agent.approvals.service import Approvals
 from fsm_agent.approvals.shell import MAX_COMMAND
 from fsm_agent.conversation.arguments import parse
@@ -26,11 +26,11 @@ from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.parts import ImagePart, kind_of
 from fsm_agent.providers.chat_reply import ChatReply, whole_reply
 from fsm_agent.providers.failures import http_failure
-from fsm_agent.providers.reply_limits import ERROR_BYTES
+from fsm_agent.providers.reply_values import ERROR_BYTES
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.stream_accumulator import StreamAccumulator
 from fsm_agent.settings.model import Settings, Web
-from fsm_agent.support import injection_scan
+from fsm_agent.support import untrusted
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import split_reasoning, without_memory_block
 from fsm_agent.support.untrusted import MAX_SCANNED, risks, wrapped
@@ -39,10 +39,9 @@ from fsm_agent.tools import tool
 from fsm_agent.tools.result import text_of_error
 from fsm_agent.tools.runner import ToolRunner
 from fsm_agent.toolsets.fetch import Fetched, Fetcher
-from fsm_agent.toolsets.mcp.results import result_of
-from fsm_agent.toolsets.page import text_of_page
-from fsm_agent.toolsets.web import Reader
-from fsm_agent_states.logic import limits
+from fsm_agent.toolsets.mcp.offer import result_of
+from fsm_agent.toolsets.web import Reader, text_of_page
+from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.calls import check_calls
 
 SIZE = 1_000_000
@@ -158,7 +157,7 @@ def called(text: str) -> None:
 
 
 def scanned(text: str) -> None:
-    injection_scan.scan.cache_clear()
+    untrusted.scan.cache_clear()
     risks(text)
 
 
@@ -166,9 +165,9 @@ def refused(text: str) -> None:
     """An error as it is after ``ERROR_BYTES``."""
     said = text[:ERROR_BYTES]
     failure = http_failure(400, {"error": {"message": said}}, {"retry-after": said[:100]}, 0.0)
-    limits.window_from(failure.detail)
-    limits.output_cap_from(failure.detail, None, 1)
-    limits.prompt_tokens_from(failure.detail)
+    facts.window_from(failure.detail)
+    facts.output_cap_from(failure.detail, None, 1)
+    facts.prompt_tokens_from(failure.detail)
 
 
 def page(kind: str) -> Callable[[str], Awaitable[None]]:

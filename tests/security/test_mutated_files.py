@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fsm_agent.approvals.repository import Grants
+from fsm_agent.approvals.rules import Grants
 from fsm_agent.conversation.effects import AskApproval, RunTool
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.transfer.export import export_session

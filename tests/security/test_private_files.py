@@ -17,10 +17,9 @@ from fsm_agent.cli.prompt import typed_before
 from fsm_agent.composition.services import HOME_FILES
 from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.sessions.store.schema import VERSIONS
-from fsm_agent.support.atomic_write import replace_file
-from fsm_agent.support.private_files import made_private, private_folder
+from fsm_agent.support.files import made_private, private_folder, replace_file
 from fsm_agent.testing import ScriptedModel, call, status, text, tools
-from fsm_agent.toolsets.mcp.log import LOGS, ServerLog
+from fsm_agent.toolsets.mcp.process import LOGS, ServerLog
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
 

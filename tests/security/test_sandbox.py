@@ -25,13 +25,13 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.approvals.question import Question
-from fsm_agent.approvals.repository import Grants
+from fsm_agent.approvals.rules import Grants
 from fsm_agent.approvals.service import Approvals
 from fsm_agent.cli.doctor import doctor
 from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.conversation.effects import Approval, AskApproval, RunTool, ToolOutcome, ToolSpec
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers.scripted.clock import FakeClock
+from fsm_agent.providers.scripted.model import FakeClock
 from fsm_agent.runtime.authority import SETTINGS
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.sessions.store import store_for
@@ -39,9 +39,9 @@ from fsm_agent.settings.model import SandboxSettings, Settings
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools import Tool, ToolRunner
 from fsm_agent.toolsets import toolsets
-from fsm_agent.toolsets.jobs import Jobs
 from fsm_agent.toolsets.sandbox import sandbox_of, usable_sandbox
-from fsm_agent.toolsets.sandbox.boundary import Boundary, homes
+from fsm_agent.toolsets.sandbox.place import Boundary, homes
+from fsm_agent.toolsets.terminal import Jobs
 from tests.helpers.engine import RecordedEngine
 from tests.helpers.leaping import LeapingLoop
 from tests.helpers.waiting import PATIENCE, until, until_so
@@ -245,7 +245,7 @@ def test_nothing_outlives_an_agent_that_is_killed(scene: Scene, what: str) -> No
     program = (
         "import asyncio, sys, time, pathlib\n"
         "from fsm_agent.settings.model import SandboxSettings\n"
-        "from fsm_agent.toolsets.jobs import Jobs\n"
+        "from fsm_agent.toolsets.terminal import Jobs\n"
         "from fsm_agent.toolsets.sandbox import sandbox_of\n"
         "from fsm_agent.toolsets.terminal import run_shell\n"
         f"work, command = pathlib.Path({str(scene.work)!r}), 'echo > begun; {scene.stay} & {scene.stay}'\n"

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsm_agent.support.redaction import mask, mask_json
-from fsm_agent.support.secret_shapes import SECRET_SHAPES, SecretShape
+from fsm_agent.support.redaction import SECRET_SHAPES, SecretShape, mask, mask_json
 
 ROOT = Path(__file__).parents[2]
 each = pytest.mark.parametrize("shape", SECRET_SHAPES, ids=lambda shape: shape.name)

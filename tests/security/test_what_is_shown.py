@@ -20,10 +20,10 @@ from fsm_agent.cli.approval import LONGER, drawn
 from fsm_agent.conversation.effects import AskApproval, RunTool
 from fsm_agent.debug.core.events import Status
 from fsm_agent.debug.core.pending_request import PendingRequest
-from fsm_agent.debug.dap.held import asked_for, variables
 from fsm_agent.debug.dap.protocol import Outbox, read_message, write_message
+from fsm_agent.debug.dap.threads import asked_for, variables
 from fsm_agent.debug.dap.variables import References, ValuePlace
-from fsm_agent.debug.web.responses import answer
+from fsm_agent.debug.web.rendering import answer
 from tests.helpers.questions import ARGUMENTS, call_in, call_of, with_lists_as_objects
 
 KEY = "sk-live-0123456789abcdef"

@@ -10,8 +10,7 @@ import pytest
 from fsm_agent import Agent, tool
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
 from fsm_agent.toolsets.mcp.config import ServerConfig
-from fsm_agent.toolsets.mcp.offer import offered
-from fsm_agent.toolsets.mcp.schema import Listed
+from fsm_agent.toolsets.mcp.offer import Listed, offered
 from tests.security.test_authority import Desk
 
 CLAIMS = (

@@ -15,14 +15,13 @@ from fsm_agent import tool
 from fsm_agent.errors import ConfigError, JournalError, OwnershipLost, SessionBusy
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.lineage import compacted_line, descendants, lineage
-from fsm_agent.sessions.store.owners import Owners
-from fsm_agent.sessions.store.rows import changed, insert_session
+from fsm_agent.sessions.store.database import SqlConnection
+from fsm_agent.sessions.store.fence import Owners
+from fsm_agent.sessions.store.rows import changed, compacted_line, descendants, insert_session, lineage
 from fsm_agent.sessions.store.search.messages import Among, search
-from fsm_agent.support.file_lock import take
+from fsm_agent.support.files import take
 from fsm_agent.testing import ScriptedModel, call, overflow, repeat, text, tools
-from fsm_agent.toolsets.agent.earlier import newest_result
+from fsm_agent.toolsets.agent.todo import newest_result
 from tests.helpers.store_homes import (
     HISTORY,
     ROTATE,

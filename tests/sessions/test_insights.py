@@ -13,7 +13,7 @@ from fsm_agent import Agent
 from fsm_agent.cli.insights import RECOVERIES, bar
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.reports.insights import Insights, insights
-from fsm_agent.sessions.store.reports.usage_totals import SUMS, UsageTotals
+from fsm_agent.sessions.store.reports.spending import SUMS, UsageTotals
 from fsm_agent.testing import FakeClock, ScriptedServer, blank, call, status, text, tools
 from fsm_agent_states.table import TURN
 from tests.helpers.store_homes import agent, book, left_unfinished, look, lookup

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fsm_agent.conversation.effects import Runtime
-from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.history import violations
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent_states.table import TURN

@@ -22,10 +22,10 @@ import pytest
 from fsm_agent import Agent, tool
 from fsm_agent.errors import ConfigError, OwnershipLost, SessionBusy, StoreError
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.connection import SqlConnection
+from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.postgres import presence
+from fsm_agent.sessions.store.postgres import database as presence
 from fsm_agent.sessions.store.postgres.connecting import connected
 from fsm_agent.sessions.store.postgres.database import PostgresDatabase
 from fsm_agent.sessions.store.postgres.writer import WriterLink

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.store.postgres.dialect import definition, translated
+from fsm_agent.sessions.store.postgres.connecting import definition, translated
 from fsm_agent.sessions.store.postgres.opening import secrets, shown
 from fsm_agent.sessions.store.search.text_analysis import columns
 from fsm_agent.sessions.store.search.tsvector import vector_of

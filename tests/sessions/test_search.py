@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.checksum import checked, loads
+from fsm_agent.sessions.store.rows import checked, loads
 from fsm_agent.sessions.store.search.fts5 import index_batch
 from fsm_agent.sessions.store.search.messages import (
     SCAN,

@@ -9,8 +9,8 @@ from itertools import islice
 import pytest
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.settings.errors import every_setting
 from fsm_agent.settings.model import Settings
-from fsm_agent.settings.setting_docs import every_setting
 from tests.helpers.extreme_settings import (
     MODEL,
     ExtremeServer,

@@ -17,11 +17,10 @@ from pydantic_core import to_jsonable_python
 from fsm_agent import Agent
 from fsm_agent.cli.arguments import nested
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers.choose import choose
+from fsm_agent.providers.choose import choose, connect
 from fsm_agent.providers.config_file import config_of
-from fsm_agent.providers.connect import connect
+from fsm_agent.settings.errors import every_setting
 from fsm_agent.settings.model import Settings, Stale
-from fsm_agent.settings.setting_docs import every_setting
 from fsm_agent.testing import FakeClock
 
 TRIED: tuple[Any, ...] = (

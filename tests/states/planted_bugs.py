@@ -63,7 +63,7 @@ BUGS = (
     _in_turn("event", "empty_recovery.py", "if facts.text_prior(turn):", "if False:"),
     _in_turn("event", "classify_error.py", '"invalid_response": "limited"', '"invalid_response": "overloaded"'),
     _in_turn("counter", "call_llm.py", "    turn.recovery.succeed()\n", '    turn.recovery.succeed()\n    turn.reset("repairs")\n'),
-    _in_turn("counter", "logic/results.py", "    note_files(turn, calls)\n", '    note_files(turn, calls)\n    turn.spend("invalid_tool_rounds")\n'),
+    _in_turn("counter", "logic/running.py", "    note_files(turn, calls)\n", '    note_files(turn, calls)\n    turn.spend("invalid_tool_rounds")\n'),
     _in_example("effect", "order.py", 'again = "tries" in turn.spent and request is Pay', "again = False"),
     _in_example("effect", "order.py", "kind(what, turn.turn_id,", 'kind(what, "",'),
     _in_example("effect", "review_loop.py", 'yield Ask("reviewer", prompt', 'yield Ask("writer", prompt'),

@@ -16,9 +16,9 @@ from fsm_agent.conversation.effects import CallModel, ModelRequest, Wait, Waited
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.fsm.journal import Exchange
 from fsm_agent.testing import RowCoverage, Script, possible_scripts
-from fsm_agent.testing.agent_machine import AgentMachine, World
+from fsm_agent.testing.invariants import Visit, a_request_is_paid_for, recovery_is_performed
+from fsm_agent.testing.machine import AgentMachine, World
 from fsm_agent.testing.strategies import answers_for
-from fsm_agent.testing.visits import Visit, a_request_is_paid_for, recovery_is_performed
 from fsm_agent_states.table import TURN
 from tests.helpers.shape_watch import ShapeWatch
 from tests.helpers.turn_configs import configs

@@ -12,7 +12,7 @@ from fsm_agent.conversation.effects import ErrorRow, Failure
 from fsm_agent.providers.choose import choose
 from fsm_agent.providers.failures import body_failure, failure_from, http_failure, shape_failure
 from fsm_agent_states.logic.detect import DETECTIONS, Size, detect
-from fsm_agent_states.logic.limits import output_cap_from, prompt_tokens_from, window_from
+from fsm_agent_states.logic.facts import output_cap_from, prompt_tokens_from, window_from
 
 
 def http(

@@ -16,16 +16,16 @@ import pytest
 
 from fsm_agent import Agent
 from fsm_agent.conversation.effects import Runtime
-from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.history import violations
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
-from fsm_agent.conversation.wire.roles import WIRES
-from fsm_agent.fsm.promises import Change, VisitChange, may
+from fsm_agent.conversation.wire.form import WIRES
+from fsm_agent.fsm.properties import Change, VisitChange, may
 from fsm_agent.fsm.table import Table, end, go, lines_of, on
 from fsm_agent.fsm.verify import verify_table
 from fsm_agent.settings.model import PrefillRow
 from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, reasoning, text, tools
-from fsm_agent.testing.wirerows import chat_rows
+from fsm_agent.testing.wires import chat_rows
 from fsm_agent_states.logic.shapes import (
     CALLS,
     EMPTY,

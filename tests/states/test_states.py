@@ -9,7 +9,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from fsm_agent.composition.turn_wiring import STATES
-from fsm_agent.conversation.exit_reason import ExitReason, Outcome
+from fsm_agent.conversation.result import ExitReason, Outcome
 from fsm_agent.fsm.runner import CRASHED
 from fsm_agent_states import build_messages, classify_error
 from fsm_agent_states.logic.ending import TEXTS

@@ -28,7 +28,7 @@ PARTS = {part: {one.name for one in dataclasses.fields(kind)} for part, kind in 
 ITS_OWN = {field.name for field in dataclasses.fields(TurnState)} - set(PARTS)
 TURNS = {"turn", "state"}
 """What a turn is called."""
-ENGINES = {name: {"state", "seq"} for name in ("fsm.machine", "fsm.standing")}
+ENGINES = {name: {"state", "seq"} for name in ("fsm.machine", "fsm.runner")}
 """Fields that every turn of every table has, and who writes them: by a row, or as they were before a bug."""
 
 

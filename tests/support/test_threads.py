@@ -14,7 +14,7 @@ import pytest
 from fsm_agent import Agent, tool
 from fsm_agent.support.threads import LoopThread, in_a_loop, in_daemon_thread
 from fsm_agent.testing import ScriptedModel, call, text, tools
-from fsm_agent.tools import handler
+from fsm_agent.tools import runner
 
 
 class Thing:
@@ -38,9 +38,9 @@ async def in_thread(thing: Thing) -> weakref.ref[Thing]:
 async def in_tool(thing: Thing) -> weakref.ref[Thing]:
     watched = weakref.ref(thing)
     context = contextvars.copy_context()
-    work = handler.start(look, {"thing": thing}, context)
+    work = runner.start(look, {"thing": thing}, context)
     del thing, context
-    assert await work == handler.Returned("seen")
+    assert await work == runner.Returned("seen")
     return watched
 
 

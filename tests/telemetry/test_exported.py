@@ -137,8 +137,7 @@ def test_a_worker_exports_its_turns_which_are_linked_to_where_they_were_queued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("temporalio")
-    from fsm_agent.dispatch.in_process import InProcess
-    from fsm_agent.dispatch.submit import submit
+    from fsm_agent.dispatch.dispatcher import InProcess, submit
     from tests.dispatch.crew import WorkerProcess
 
     home = tmp_path / "home"

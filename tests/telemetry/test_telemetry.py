@@ -192,7 +192,7 @@ def test_settings_switch_it_on_and_an_argument_decides(
     with pytest.raises(ConfigError, match=r"telemetry has the wrong type"):
         tracing(telemetry="yes")
     # without the extra it is one clear line
-    monkeypatch.setitem(sys.modules, "fsm_agent.telemetry.tracing", None)
+    monkeypatch.setitem(sys.modules, "fsm_agent.telemetry.turn_spans", None)
     with pytest.raises(ConfigError, match=r"telemetry needs OpenTelemetry .*\[otel\]"):
         Agent("offline:demo", home=tmp_path / "2", telemetry=True)
 

@@ -34,7 +34,7 @@ from fsm_agent.testing import (
     text,
     tools,
 )
-from fsm_agent.testing.kinds import KINDS
+from fsm_agent.testing.strategies import KINDS
 from tests.helpers.ports import Seen
 from tests.helpers.waiting import PATIENCE, until
 

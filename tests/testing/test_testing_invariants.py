@@ -18,9 +18,8 @@ from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import Ask
 from fsm_agent.conversation.wire.chat import ChatFormat
 from fsm_agent.conversation.wire.form import Pieces
-from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.machine import Machine, TurnLike
 from fsm_agent.fsm.table import Row, Table, end, go, lines_of, on
-from fsm_agent.fsm.turn_protocol import TurnLike
 from fsm_agent.testing import (
     INVARIANTS,
     CountingTurn,

@@ -12,8 +12,7 @@ import pytest
 import fsm_agent.testing
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.table import Row, Table, end, go, lines_of, on
-from fsm_agent.runtime.events import RowTaken
-from fsm_agent.runtime.stream import EVERYWHERE
+from fsm_agent.runtime.events import EVERYWHERE, RowTaken
 from fsm_agent.testing import (
     CountingTurn,
     InvariantBroken,

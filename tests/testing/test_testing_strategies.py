@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fsm_agent import Agent, tool
 from fsm_agent.conversation.effects import Failure
-from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.history import violations
 from fsm_agent.conversation.messages import Message, ModelReply, Usage
 from fsm_agent.settings.model import Settings
 from fsm_agent.testing import (
@@ -30,7 +30,7 @@ from fsm_agent.testing import (
     tools,
 )
 from fsm_agent.testing import strategies as given_by
-from fsm_agent.testing.kinds import KINDS
+from fsm_agent.testing.strategies import KINDS
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 

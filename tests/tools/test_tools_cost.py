@@ -12,7 +12,7 @@ import pytest
 
 from fsm_agent.conversation.effects import RunTool
 from fsm_agent.support.clock import SystemClock
-from fsm_agent.support.workers import Workers
+from fsm_agent.support.threads import Workers
 from fsm_agent.tools import ToolRunner, tool
 from fsm_agent.toolsets import toolset
 from tests.helpers.waiting import PATIENCE, until

@@ -11,7 +11,7 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.conversation.compaction import Division, assembled
-from fsm_agent.conversation.compaction.carry import carried_todos
+from fsm_agent.conversation.compaction.summary import carried_todos
 from fsm_agent.conversation.effects import RunTool
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.errors import ConfigError

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.history import violations
 from fsm_agent.testing import ScriptedServer, call, repeat, text, tools
-from fsm_agent.testing.wirerows import chat_rows
+from fsm_agent.testing.wires import chat_rows
 from tests.helpers.families import Lines, Stay, delegate, model, told
 from tests.helpers.waiting import PATIENCE, until, until_so
 

@@ -13,17 +13,38 @@ from fsm_agent import Agent
 from fsm_agent.conversation.effects import Effect
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import Settings
-from fsm_agent.support.bare_environment import bare_environment
 from fsm_agent.support.clock import SystemClock
+from fsm_agent.support.processes import bare_environment
 from fsm_agent.testing import ScriptedModel
 from fsm_agent.toolsets.mcp import McpServers, ServerConfig, ToolRule
 from fsm_agent.toolsets.mcp.config import servers_of
-from fsm_agent.toolsets.mcp.endpoint import Unset, endpoint_of
-from fsm_agent.toolsets.mcp.lines import BURST, MOST_NOISE, STEADY, Flood, LineReader, Misbehaved
-from fsm_agent.toolsets.mcp.log import MAX_A_SECOND, MAX_FILE, ServerLog
-from fsm_agent.toolsets.mcp.names import MOST, names_of, server_of
-from fsm_agent.toolsets.mcp.offer import MOST_NOTICES, MOST_TOOLS, Offer, offered
-from fsm_agent.toolsets.mcp.schema import MAX_SCHEMA, Listed, Unfit, fitted, looked_over
+from fsm_agent.toolsets.mcp.offer import (
+    MAX_SCHEMA,
+    MOST,
+    MOST_NOTICES,
+    MOST_TOOLS,
+    Listed,
+    Offer,
+    Unfit,
+    fitted,
+    looked_over,
+    names_of,
+    offered,
+    server_of,
+)
+from fsm_agent.toolsets.mcp.process import (
+    BURST,
+    MAX_A_SECOND,
+    MAX_FILE,
+    MOST_NOISE,
+    STEADY,
+    Flood,
+    LineReader,
+    Misbehaved,
+    ServerLog,
+    Unset,
+    endpoint_of,
+)
 
 OBJECT = {"type": "object", "properties": {"text": {"type": "string"}}}
 

@@ -19,7 +19,7 @@ from fsm_agent.conversation.effects import RunTool, ToolOutcome
 from fsm_agent.fsm.journal import Exchange
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import call, text, tools
-from fsm_agent.toolsets.call_line import CallLine
+from fsm_agent.toolsets.code import CallLine
 from fsm_agent.toolsets.programs import ProgramDoor
 from tests.helpers.store_homes import agent
 from tests.helpers.waiting import PATIENCE, until

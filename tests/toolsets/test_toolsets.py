@@ -13,8 +13,8 @@ import pytest
 from fsm_agent.errors import ConfigError
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import toolset
-from fsm_agent.toolsets.confine import resolve
-from fsm_agent.toolsets.output import HEAD, TAIL
+from fsm_agent.toolsets.files import resolve
+from fsm_agent.toolsets.process import HEAD, TAIL
 from fsm_agent.toolsets.terminal import run_shell
 from tests.helpers.processes import alive, children
 from tests.helpers.toolbench import ToolBench

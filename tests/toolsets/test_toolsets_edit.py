@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import toolset
-from fsm_agent.toolsets.anchors import places
-from fsm_agent.toolsets.confine import writable
-from fsm_agent.toolsets.diff import diff
-from fsm_agent.toolsets.indent import reindented
+from fsm_agent.toolsets.edit import diff, places, reindented
+from fsm_agent.toolsets.files import writable
 from tests.helpers.toolbench import ToolBench
 
 SOURCE = """\

@@ -19,9 +19,8 @@ import pytest
 from fsm_agent.conversation.effects import RunTool, ToolOutcome
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import toolset
-from fsm_agent.toolsets.jobs import MAX_RUNNING, Jobs
-from fsm_agent.toolsets.output import readable
-from fsm_agent.toolsets.process import TERM_GRACE
+from fsm_agent.toolsets.process import TERM_GRACE, readable
+from fsm_agent.toolsets.terminal import MAX_RUNNING, Jobs
 from tests.helpers.processes import alive
 from tests.helpers.toolbench import ToolBench
 from tests.helpers.waiting import PATIENCE, until
@@ -215,7 +214,7 @@ def test_an_agent_that_is_forgotten_leaves_nothing_running(tmp_path: Path) -> No
 def test_jobs_do_not_outlive_their_process(tmp_path: Path, how: str) -> None:
     program = (
         f"import sys, time, pathlib; sys.path.insert(0, {str(ROOT)!r})\n"
-        "from fsm_agent.toolsets.jobs import Jobs\n"
+        "from fsm_agent.toolsets.terminal import Jobs\n"
         "jobs = Jobs()\n"
         f"job = jobs.start({FAMILY!r}, pathlib.Path('.'), 60)\n"
         "pathlib.Path('folder').write_text(str(job.folder)); print(job.process.pid, flush=True)\n"

@@ -17,11 +17,9 @@ from fsm_agent.conversation.effects import ToolOutcome
 from fsm_agent.settings.model import Settings, Web
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import toolset
-from fsm_agent.toolsets.addresses import is_public, named, reachable
-from fsm_agent.toolsets.fetch import Fetched, Fetcher
-from fsm_agent.toolsets.page import text_of_page
+from fsm_agent.toolsets.fetch import Fetched, Fetcher, is_public, named, reachable
 from fsm_agent.toolsets.page_worker import read
-from fsm_agent.toolsets.web import PAGE, web_tools
+from fsm_agent.toolsets.web import PAGE, text_of_page, web_tools
 from tests.helpers.toolbench import ToolBench
 from tests.helpers.waiting import PATIENCE
 from tests.helpers.web_server import Answer, html, moved, site

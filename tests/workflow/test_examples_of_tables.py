@@ -21,10 +21,9 @@ from examples import order, review_loop
 from fsm_agent import Agent, BaseTurn, Workflow
 from fsm_agent.diagram.__main__ import main as written_diagrams
 from fsm_agent.errors import ConfigError, SessionBusy
-from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.machine import Machine, TurnLike
 from fsm_agent.fsm.runner import drive
 from fsm_agent.fsm.table import Row, Table
-from fsm_agent.fsm.turn_protocol import TurnLike
 from fsm_agent.fsm.verify import search, verify_table
 from fsm_agent.testing import (
     FakeClock,

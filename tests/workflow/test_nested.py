@@ -29,14 +29,14 @@ from examples import nested, order, parallel, review_loop
 from fsm_agent import BaseTurn, Nested, Workflow
 from fsm_agent.diagram import FORMATS, render, written
 from fsm_agent.diagram.around import near_markdown, neighbourhood
+from fsm_agent.diagram.table_json import table_from
 from fsm_agent.diagram.versions.compare import compare
-from fsm_agent.diagram.versions.tableform import table_from
 from fsm_agent.errors import ConfigError, TableError, TurnSuspended, UndeclaredEvent
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.table import Counter, Inner, Line, Rung, Table, end, go, left, lines_of, on, runs
 from fsm_agent.fsm.verify import verify_table
 from fsm_agent.fsm.verify.reach import all_limit_names
-from fsm_agent.runtime.not_yet import NotYet
+from fsm_agent.runtime.ports import NotYet
 from fsm_agent.testing import ScriptedModel, repeat, text
 from tests.helpers.tables import Counting
 from tests.helpers.waiting import until_so
@@ -364,7 +364,7 @@ import os, signal, sys
 from pathlib import Path
 from examples import order
 from fsm_agent.runtime.events import RowTaken
-from fsm_agent.runtime.stream import EVERYWHERE
+from fsm_agent.runtime.events import EVERYWHERE
 from tests.workflow import test_nested
 
 home, left, when, perform = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], None

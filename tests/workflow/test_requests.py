@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from fsm_agent.fsm.exchange_form import kept_reply, kept_request
-from fsm_agent.fsm.journal import UNKNOWN
+from fsm_agent.fsm.journal import UNKNOWN, kept_reply, kept_request
 from fsm_agent.request import Effect, Request
-from fsm_agent.sessions.store.journal.recording import Recorded, Recording
+from fsm_agent.sessions.store.journal.log import Recorded, Recording
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 from fsm_agent import BaseTurn, Workflow
 from fsm_agent.errors import ConfigError, UndeclaredEvent
 from fsm_agent.fsm.codec import dumps
-from fsm_agent.fsm.exchange_form import is_kept_as, kept_request
+from fsm_agent.fsm.journal import is_kept_as, kept_request
 from fsm_agent.fsm.values import restored, stored
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.transfer.export import export_turn

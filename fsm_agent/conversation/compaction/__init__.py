@@ -14,11 +14,18 @@ given another ``ContextEngine``.
 
 from __future__ import annotations
 
-from fsm_agent.conversation.compaction.assemble import assembled, summary_row
-from fsm_agent.conversation.compaction.divide import Division, divide
 from fsm_agent.conversation.compaction.engine import BuiltInEngine, ContextEngine
-from fsm_agent.conversation.compaction.protect import Plan, Protection, insisted, planned
-from fsm_agent.conversation.compaction.prune import pruned
+from fsm_agent.conversation.compaction.plan import (
+    Division,
+    Plan,
+    Protection,
+    assembled,
+    divide,
+    insisted,
+    planned,
+    pruned,
+    summary_row,
+)
 from fsm_agent.conversation.compaction.summary import summary_prompt, summary_without_model
 from fsm_agent.conversation.effects import LongContext
 

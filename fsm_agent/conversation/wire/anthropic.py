@@ -13,27 +13,33 @@ from dataclasses import replace
 from typing import Any
 
 from fsm_agent.conversation.effects import ToolSpec
-from fsm_agent.conversation.history_rules import CALL_REMOVED, valid_rows
+from fsm_agent.conversation.history import CALL_REMOVED, valid_rows
 from fsm_agent.conversation.hosted import HOSTED, content_again, without_thoughts
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import Part, body_of, data_of, kind_of
-from fsm_agent.conversation.wire.answers import answer_fields
 from fsm_agent.conversation.wire.chat import wire_text
-from fsm_agent.conversation.wire.claude import family_of, output_cap, thinking_params
 from fsm_agent.conversation.wire.form import (
     Ask,
     Pieces,
     View,
     WireRow,
     cache_mark,
+    content_of,
     dump,
     joined,
     system_blocks,
     system_text,
     without_patterns,
 )
-from fsm_agent.conversation.wire.options import all_tools, forces, option_fields
-from fsm_agent.conversation.wire.parts import content_of
+from fsm_agent.conversation.wire.options import (
+    all_tools,
+    answer_fields,
+    family_of,
+    forces,
+    option_fields,
+    output_cap,
+    thinking_params,
+)
 from fsm_agent.settings.model import CacheTtl
 from fsm_agent.support.texts import clean
 

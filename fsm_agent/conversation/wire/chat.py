@@ -8,25 +8,30 @@ from dataclasses import replace
 from typing import Any
 
 from fsm_agent.conversation.effects import ToolSpec
-from fsm_agent.conversation.history_rules import as_parts, call_ids, opens_group, valid_rows
+from fsm_agent.conversation.history import as_parts, call_ids, opens_group, valid_rows
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.parts import body_of
-from fsm_agent.conversation.wire.answers import answer_fields
-from fsm_agent.conversation.wire.efforts import NORMALISED, levels_of, nearest
 from fsm_agent.conversation.wire.form import (
     Ask,
     Pieces,
     View,
     WireRow,
     cache_mark,
+    content_of,
     dump,
     joined,
     system_blocks,
     system_text,
     without_patterns,
 )
-from fsm_agent.conversation.wire.options import all_tools, option_fields
-from fsm_agent.conversation.wire.parts import content_of
+from fsm_agent.conversation.wire.options import (
+    NORMALISED,
+    all_tools,
+    answer_fields,
+    levels_of,
+    nearest,
+    option_fields,
+)
 from fsm_agent.settings.model import CacheTtl
 from fsm_agent.support.texts import clean
 

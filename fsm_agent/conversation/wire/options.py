@@ -1,18 +1,155 @@
 """What may be asked of a model besides the conversation (``settings.request``): which wire has which, and how
-it is written there. What a wire lacks is refused for the model in use, and said of a fallback."""
+it is written there. What a wire lacks is refused for the model in use, and said of a fallback.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from fsm_agent.conversation.effects import ApiMode, Runtime
+from fsm_agent.conversation.effects import ApiMode, OutputMode, OutputSpec, Runtime
 from fsm_agent.conversation.hosted import HostedTool, hosted_by
-from fsm_agent.conversation.wire.claude import family_of
-from fsm_agent.conversation.wire.form import Ask, dump
+from fsm_agent.conversation.wire.form import Ask, dump, without_patterns
 from fsm_agent.errors import ConfigError
-from fsm_agent.settings.model import RequestSettings
+from fsm_agent.settings.model import EFFORTS, Effort, RequestSettings
+
+# ----------------------------------------------------------------------------------------------------
+# How much a model can be asked to think: the levels that vendors publish, by the names of their models.
+# They change without notice.
+
+
+_USUAL: tuple[Effort, ...] = ("low", "medium", "high")
+NORMALISED = EFFORTS[:-1]
+"""What an aggregator takes for every model, and makes fit."""
+
+_LEVELS: dict[str, tuple[Effort, ...]] = {
+    "o1": _USUAL,
+    "o1-mini": (),
+    "o1-preview": (),
+    "o3": _USUAL,
+    "o4": _USUAL,
+    "codex": _USUAL,
+    "gpt-5": ("minimal", *_USUAL),
+    "gpt-5-chat": (),
+    "gpt-5-codex": _USUAL,
+    "gpt-5-pro": ("high",),
+    "gpt-5.": ("none", *_USUAL, "xhigh"),
+    "gpt-5.1": ("none", *_USUAL),
+    "gpt-5.1-codex": _USUAL,
+    "gpt-5.1-codex-max": (*_USUAL, "xhigh"),
+    "gpt-6": ("none", *_USUAL, "xhigh"),
+    "gemini-2.5": _USUAL,
+    "gemini-3": _USUAL,
+}
+"""By the beginning of a name; the longest wins. Without levels: it does not reason, or not in a way that can
+be asked for."""
+
+
+def levels_of(model: str) -> tuple[Effort, ...]:
+    """Return the levels that a model takes by name, an aggregator's prefix apart; none for one that cannot be
+    asked."""
+    name = model.lower().rsplit("/", 1)[-1]
+    return _LEVELS[max((part for part in _LEVELS if name.startswith(part)), key=len, default="o1-mini")]
+
+
+def reasons(model: str) -> bool:
+    """Say whether this model reasons and can be asked to: others refuse a request for it."""
+    return bool(levels_of(model))
+
+
+def nearest(wish: Effort, levels: Sequence[Effort]) -> Effort:
+    """Return the highest level that is not above the wish, else the lowest there is."""
+    return max(levels, key=lambda one: (_rank(one) <= _rank(wish), -abs(_rank(one) - _rank(wish))))
+
+
+def _rank(effort: Effort) -> int:
+    return EFFORTS.index(effort)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a Messages request must know of its model: how long a reply may be, and how thinking is asked for.
+#
+# Figures are those that Anthropic publishes, in tokens; they change without notice. A model that no row
+# names counts as a new one. Since API version 2026-10-21 no Claude model takes a temperature.
+
+
+Thinking = Literal["none", "budget", "adaptive"]
+NEWEST = 128_000
+BUDGETS: dict[Effort, int] = {
+    "none": 0, "minimal": 2_048, "low": 4_096, "medium": 8_192, "high": 16_384, "xhigh": 32_768, "max": 65_536
+}  # fmt: skip
+"""Tokens for thoughts, at most what the longest reply leaves."""
+ROOM = 4_096
+"""Tokens that a reply has at least besides its thoughts (FMT-07)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFamily:
+    """``output``: the longest reply; ``thinking``: how it is asked for, adaptively up to ``efforts``;
+    ``temperature``: whether it may be set."""
+
+    output: int
+    thinking: Thinking
+    temperature: bool = False
+    efforts: tuple[Effort, ...] = ("low", "medium", "high", "xhigh", "max")
+
+    def budget(self, effort: Effort | None) -> int:
+        """Return the tokens for thoughts at this effort; 0 for none."""
+        return min(BUDGETS[effort], self.output - ROOM) if effort and self.thinking == "budget" else 0
+
+
+_NOT_XHIGH: tuple[Effort, ...] = ("low", "medium", "high", "max")
+_FAMILIES: dict[str, ModelFamily] = {
+    "claude-2": ModelFamily(4_096, "none"),
+    "claude-3": ModelFamily(4_096, "none"),
+    "claude-3-5": ModelFamily(8_192, "none"),
+    "claude-3-7": ModelFamily(64_000, "budget"),
+    "claude-haiku-4": ModelFamily(64_000, "budget"),
+    "claude-sonnet-4": ModelFamily(64_000, "budget"),
+    "claude-sonnet-4-6": ModelFamily(64_000, "adaptive", efforts=_NOT_XHIGH),
+    "claude-opus-4": ModelFamily(32_000, "budget"),
+    "claude-opus-4-5": ModelFamily(64_000, "budget"),
+    "claude-opus-4-6": ModelFamily(NEWEST, "adaptive", efforts=_NOT_XHIGH),
+    "claude-opus-4-7": ModelFamily(NEWEST, "adaptive"),
+    "claude-opus-4-8": ModelFamily(NEWEST, "adaptive"),
+    "claude": ModelFamily(NEWEST, "adaptive"),
+    "": ModelFamily(NEWEST, "budget", temperature=True),
+}
+"""By what the name of the model contains; the longest wins. The last row is for models of other makers on
+this wire."""
+
+
+def family_of(model: str) -> ModelFamily:
+    """Return the family that a model's name belongs to; a name that none fits counts as a new one."""
+    name = model.lower().replace(".", "-")
+    return _FAMILIES[max((part for part in _FAMILIES if part in name), key=len)]
+
+
+def output_cap(family: ModelFamily, ask: Ask) -> int:
+    """``max_tokens``: mandatory on this wire. The limit that somebody set, else as much as the model can;
+    with room for thoughts that were asked for, and below the window."""
+    most, window = ask.runtime.most_output or family.output, ask.runtime.window
+    cap = most if ask.raised else ask.output_cap or most
+    if (budget := family.budget(ask.effort)) and not ask.firm:
+        cap = max(cap, budget + ROOM)
+    return max(1, cap if window is None else min(cap, window - 1))
+
+
+def thinking_params(family: ModelFamily, effort: Effort | None, cap: int) -> dict[str, Any]:
+    """The parameters that ask for thinking within a reply of ``cap`` tokens; empty when nobody asked or there
+    is no room."""
+    if effort in (None, "none") or family.thinking == "none":
+        return {}
+    if family.thinking == "adaptive":
+        return {
+            "thinking": {"type": "adaptive", "display": "summarized"},
+            "output_config": {"effort": nearest(effort, family.efforts)},
+        }
+    budget = family.budget(effort)
+    return {"thinking": {"type": "enabled", "budget_tokens": budget}} if cap >= budget + ROOM else {}
+
 
 HAD: Mapping[ApiMode, tuple[str, ...]] = {
     "chat_completions": ("tool_choice", "parallel_tool_calls", "top_p", "seed", "stop"),
@@ -133,3 +270,140 @@ def _claude_choice(choice: str | None, parallel: bool | None) -> dict[str, Any]:
     if parallel is False and form["type"] != "none":
         form["disable_parallel_tool_use"] = True
     return {"tool_choice": form}
+
+
+# ----------------------------------------------------------------------------------------------------
+# An answer of a type on the wire: which way a model is asked for one, and the schema as its vendor takes
+# it.
+
+
+REPAIR = "structured_output"
+"""Of a model that does not take a schema for its answers."""
+FORMATS = frozenset(
+    {"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"}
+)
+_BOUNDS = frozenset(
+    {
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "multipleOf",
+        "minItems",
+        "maxItems",
+        "pattern",
+    }
+)
+_OTHER_BOUNDS = frozenset({"minLength", "maxLength", "uniqueItems"})
+TAKEN: Mapping[ApiMode, frozenset[str]] = {
+    "chat_completions": _BOUNDS,
+    "codex_responses": _BOUNDS,
+    "anthropic_messages": frozenset(),
+}
+"""What vendors take of the keywords that bound a value; the others are told in its description."""
+_CANNOT = frozenset(
+    {"allOf", "not", "if", "then", "else", "patternProperties", "prefixItems", "contains", "propertyNames",
+     "dependentSchemas", "dependentRequired", "unevaluatedProperties", "unevaluatedItems", "$dynamicRef"}
+)  # fmt: skip
+
+
+class NotStrictError(ValueError):
+    """A schema that no vendor can hold a model to."""
+
+
+def mode_of(
+    spec: OutputSpec,
+    runtime: Runtime,
+    repairs: Collection[str],
+    *,
+    toolless: bool,
+    tools: bool,
+) -> OutputMode:
+    """Return the way in which this model is asked for the answer: the one that is wanted, or the next that it
+    can. ``tools``: others can be called besides; a local server holds a model to a schema by a grammar, in
+    which there are no calls. ``toolless``: none can be called, and an unfinished answer is made up by
+    nobody."""
+    mode = "prompt" if toolless else spec.mode or runtime.structured_output
+    calls = runtime.local and tools
+    if mode == "native" and (REPAIR in repairs or calls or schema_for(spec, runtime) is None):
+        return "tool"
+    return mode
+
+
+def schema_for(spec: OutputSpec, runtime: Runtime) -> dict[str, Any] | None:
+    """Return the schema as this provider takes it, ``None`` where it cannot. Local servers take any."""
+    if runtime.local:
+        return dict(spec.schema)
+    try:
+        return strict(spec.schema, TAKEN[runtime.api_mode])
+    except NotStrictError:
+        return None
+
+
+def without_answer_patterns(spec: OutputSpec) -> OutputSpec:
+    """Return what can be made a grammar by a server that reads no patterns."""
+    return replace(spec, schema=without_patterns(spec.schema))
+
+
+def answer_fields(ask: Ask) -> dict[str, Any]:
+    """Return the field of a request's body that holds the model to the schema; empty without one."""
+    if ask.answer is None or (schema := schema_for(ask.answer, ask.runtime)) is None:
+        return {}
+    named = {"name": ask.answer.name, "schema": schema, "strict": True}
+    match ask.runtime.api_mode:
+        case "chat_completions":
+            return {"response_format": {"type": "json_schema", "json_schema": named}}
+        case "codex_responses":
+            return {"text": {"format": {"type": "json_schema", **named}}}
+        case "anthropic_messages":
+            return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
+
+
+def strict(schema: Mapping[str, Any], taken: frozenset[str]) -> dict[str, Any]:
+    """Return the schema in the form that vendors demand: objects are closed, all their members are required,
+    and what bounds a value and is not ``taken`` is told in words. Whatever fits it fits ``schema``, those
+    bounds apart. Raises ``NotStrictError`` for a schema without such a form: one with members of any name,
+    for instance."""
+    defs = {name: _strict(one, taken) for name, one in schema.get("$defs", {}).items()}
+    root = {key: value for key, value in schema.items() if key != "$defs"}
+    own = defs.get(str(root.get("$ref", "")).removeprefix("#/$defs/"))  # the root has to be an object itself
+    made = _strict(root, taken) if own is None else own
+    if made.get("type") != "object":
+        raise NotStrictError("the root is no object")
+    return {**made, "$defs": defs} if defs else made
+
+
+def _strict(schema: Any, taken: frozenset[str]) -> dict[str, Any]:
+    if not isinstance(schema, Mapping) or _CANNOT & schema.keys():
+        raise NotStrictError("it has parts that no vendor reads")
+    if "$ref" in schema:
+        if not str(schema["$ref"]).startswith("#/$defs/"):
+            raise NotStrictError("it refers to elsewhere")
+        return {"$ref": schema["$ref"]}
+    made: dict[str, Any] = {key: schema[key] for key in ("type", "enum", "const") if key in schema}
+    if (variants := schema.get("anyOf", schema.get("oneOf"))) is not None:
+        made["anyOf"] = [_strict(one, taken) for one in variants]
+    if not made or (isinstance(made.get("type"), list) and {"object", "array"} & set(made["type"])):
+        raise NotStrictError("it takes values of many kinds")
+    if schema.get("type") == "object":
+        made |= _closed(schema, taken)
+    elif schema.get("type") == "array":
+        made["items"] = _strict(schema.get("items"), taken)
+    bounds = {key: schema[key] for key in (*_BOUNDS, *_OTHER_BOUNDS, "format") if key in schema}
+    kept = {key: bounds.pop(key) for key in sorted(bounds.keys() & taken)}
+    if bounds.get("format") in FORMATS:
+        kept["format"] = bounds.pop("format")
+    words = [str(schema["description"])] if schema.get("description") else []
+    words += [", ".join(f"{key}: {bounds[key]}" for key in sorted(bounds))] if bounds else []
+    return made | kept | ({"description": "\n".join(words)} if words else {})
+
+
+def _closed(schema: Mapping[str, Any], taken: frozenset[str]) -> dict[str, Any]:
+    members, more = schema.get("properties", {}), schema.get("additionalProperties")
+    if isinstance(more, Mapping) or (not members and (more is not False and "properties" not in schema)):
+        raise NotStrictError("its members have any name")
+    return {
+        "properties": {name: _strict(one, taken) for name, one in members.items()},
+        "required": list(members),
+        "additionalProperties": False,
+    }

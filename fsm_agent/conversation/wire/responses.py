@@ -9,25 +9,30 @@ from dataclasses import replace
 from typing import Any
 
 from fsm_agent.conversation.effects import ToolSpec
-from fsm_agent.conversation.history_rules import opens_group, valid_rows
+from fsm_agent.conversation.history import opens_group, valid_rows
 from fsm_agent.conversation.hosted import ITEMS
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import Part, body_of, kind_of
-from fsm_agent.conversation.wire.answers import answer_fields
 from fsm_agent.conversation.wire.chat import wire_text
-from fsm_agent.conversation.wire.efforts import levels_of, nearest
 from fsm_agent.conversation.wire.form import (
     Ask,
     Pieces,
     View,
     WireRow,
+    content_of,
     dump,
     joined,
     system_text,
     without_patterns,
 )
-from fsm_agent.conversation.wire.options import all_tools, hosted_of, option_fields
-from fsm_agent.conversation.wire.parts import content_of
+from fsm_agent.conversation.wire.options import (
+    all_tools,
+    answer_fields,
+    hosted_of,
+    levels_of,
+    nearest,
+    option_fields,
+)
 from fsm_agent.settings.model import CacheTtl
 
 NO_TEXT = "(no text)"

@@ -1,22 +1,167 @@
 """Breakpoints: where a turn stops, under which condition, at which hit, or what is noted instead of
-stopping."""
+stopping.
+"""
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, assert_never, get_args
 
-from fsm_agent.conversation.exit_reason import ExitReason, Outcome
-from fsm_agent.debug.core.arguments import number
-from fsm_agent.debug.core.move_facts import MoveFacts, asked_of, numbers_of, texts_of
+from fsm_agent.conversation.result import ExitReason, Outcome
 from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.condition_parser import condition, names_in
 from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.pause_point import TurnKind
 from fsm_agent.fsm.table import Table
-from fsm_agent.fsm.turn_kind import TurnKind
+
+# ----------------------------------------------------------------------------------------------------
+# What a condition of a breakpoint may be about, besides counters: what was asked for and said in the visit
+# that a move ended, and what the turn has taken so far.
+#
+# A condition is asked once for each call of the visit, so that ``tool`` and ``arguments`` are of the same
+# one; it holds when it holds for one of them. Where there was no call it is asked once, and these texts are
+# empty.
+
+
+Entries = Sequence[Mapping[str, Any]]
+"""Requests of a visit with their replies, as the journal has them."""
+NAMED: Mapping[str, str] = {
+    "tool": "name of a tool that the model calls, or that was run",
+    "arguments": "arguments of the call, as JSON",
+    "result": "what the tool gave back, as the model reads it",
+    "text": "what the model said",
+    "error": "message of a failure, of the provider or of a tool",
+}
+"""Texts of a turn that talks to a model."""
+OF_REQUESTS: Mapping[str, str] = {
+    "request": "a request of the state, as JSON",
+    "reply": "its reply, as JSON",
+}
+"""Texts of a turn of another table."""
+FIGURES: Mapping[str, str] = {
+    "seq": "number of the move",
+    "seconds": "how long the state took",
+}
+SPENT: Mapping[str, str] = {
+    "tokens": "tokens of this turn so far",
+    "cost": "US dollars of this turn so far, 0 while a price is not known",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCost:
+    """What a turn has taken so far. ``cost`` in US dollars, ``None`` while a price is not known."""
+
+    requests: int = 0
+    tokens: int = 0
+    cost: float | None = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MoveFacts:
+    """Facts of one move, read when a condition is about them. ``counters`` as they are after it."""
+
+    step: Step
+    counters: Mapping[str, int]
+    visit: Callable[[], Entries] = tuple
+    spent: Callable[[], TurnCost] = TurnCost
+
+
+def texts_of(kind: TurnKind) -> Mapping[str, str]:
+    """The texts that a condition may name, with what they are."""
+    return NAMED if kind.talks else OF_REQUESTS
+
+
+def numbers_of(kind: TurnKind) -> dict[str, str]:
+    """The numbers that a condition may name, with what they are; counters first."""
+    counters = dict.fromkeys(kind.counters, "counter")
+    return {**counters, **FIGURES, **(SPENT if kind.talks else {})}
+
+
+def asked_of(facts: MoveFacts, names: frozenset[str]) -> Iterator[dict[str, Any]]:
+    """Yield the values to ask a condition with that uses ``names``."""
+    values: dict[str, Any] = {**facts.counters, "seq": facts.step.seq, "seconds": facts.step.seconds}
+    if names & SPENT.keys():
+        spent = facts.spent()
+        values |= {"tokens": spent.tokens, "cost": spent.cost or 0.0}
+    if names.isdisjoint({*NAMED, *OF_REQUESTS}):
+        yield values
+        return
+    empty = dict.fromkeys((*NAMED, *OF_REQUESTS), "")
+    occasions = list(_occasions(facts.visit())) or [{}]
+    for occasion in occasions:
+        yield {**values, **empty, **occasion}
+
+
+def _occasions(visit: Entries) -> Iterator[dict[str, str]]:
+    for one in visit:
+        request, reply = one["request"] or {}, one["reply"] or {}
+        if one["kind"] == "CallModel":
+            yield from _said(reply)
+        elif one["kind"] == "RunTool":
+            text, failed = str(reply.get("text", "")), reply.get("status") not in (None, "ok")
+            arguments = dumps(request.get("arguments", {}))
+            called = {"tool": one["name"], "arguments": arguments, "result": text}
+            yield called | ({"error": text} if failed else {})
+        else:
+            yield {"request": dumps(request), "reply": dumps(reply)}
+
+
+def _said(reply: Mapping[str, Any]) -> Iterable[dict[str, str]]:
+    said = {"text": str(reply.get("text", "")), "error": str(reply.get("message", ""))}
+    calls = reply.get("tool_calls") or ()
+    return [said | {"tool": one["name"], "arguments": one["arguments"]} for one in calls] or [said]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Reading what a face was given as JSON: a wrong value is a ``MalformedArgument`` that says which, what was
+# given and what is allowed.
+
+
+Arguments = Mapping[str, Any]
+
+
+class MalformedArgument(ConfigError):
+    """An argument that no face of ours would send: missing, or of another type than it must be."""
+
+
+def number(arguments: Arguments, name: str, default: int | None = None, *, least: int | None = 0) -> int:
+    """Return a whole number that is not below ``least``, if there is one. Raises ``MalformedArgument``."""
+    value = arguments.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
+        raise MalformedArgument(
+            f"{name} is no number", value, "a whole number" + (f" from {least}" if least is not None else "")
+        )
+    return value
+
+
+def text(arguments: Arguments, name: str) -> str:
+    """Return a text. Raises ``MalformedArgument``."""
+    value = arguments.get(name)
+    if not isinstance(value, str):
+        raise MalformedArgument(f"{name} is no text", value, "some text")
+    return value
+
+
+def texts(arguments: Arguments, name: str) -> tuple[str, ...]:
+    """Return a list of texts, empty when it is not given. Raises ``MalformedArgument``."""
+    value = arguments.get(name) or []
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise MalformedArgument(f"{name} is no list of texts", value, "a list of texts")
+    return tuple(value)
+
+
+def objects(arguments: Arguments, name: str) -> list[Arguments]:
+    """Return a list of objects, empty when it is not given. Raises ``MalformedArgument``."""
+    value = arguments.get(name) or []
+    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+        raise MalformedArgument(f"{name} is no list of objects", value, "a list of objects")
+    return value
+
 
 Kind = Literal["state", "event", "row", "arrow", "exit", "move"]
 ANY = "any"

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, get_args
 
-from fsm_agent.debug.core.arguments import Arguments, number, objects, text, texts
-from fsm_agent.debug.core.breakpoints import Breakpoint
+from fsm_agent.debug.core.breakpoints import Arguments, Breakpoint, number, objects, text, texts
 from fsm_agent.errors import ConfigError
 
 

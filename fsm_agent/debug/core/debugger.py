@@ -10,23 +10,124 @@ all use this.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from fsm_agent.composition.turn_wiring import KIND
-from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
+from fsm_agent.composition.turn_wiring import DIGEST, KIND, continued, recompose
+from fsm_agent.debug.core.breakpoints import Breakpoint, BreakpointHit, Breakpoints, MoveFacts
 from fsm_agent.debug.core.commands import Command, ReplaceBreakpoints, read_command
-from fsm_agent.debug.core.cursor import Cursor
-from fsm_agent.debug.core.engines import Engine, LocalEngine, RecordedEngine
+from fsm_agent.debug.core.engines import Engine, LocalEngine, RecordedEngine, Runs
 from fsm_agent.debug.core.events import DebugEvent, Listener, Status
-from fsm_agent.debug.core.record import Record
-from fsm_agent.debug.core.remote_client import RemoteDebugClient
-from fsm_agent.debug.core.turn_factory import Runs
-from fsm_agent.debug.core.wire import composed
+from fsm_agent.debug.core.record import WINDOW, Record
+from fsm_agent.debug.core.remote import RemoteDebugClient
 from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.turn_kind import TurnKind
+from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.pause_point import TurnKind
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.rewind import position_of
+
+# ----------------------------------------------------------------------------------------------------
+# Where a person looks, which is not where the engine is. Going back only looks; nothing runs again.
+
+
+@dataclass(slots=True)
+class Cursor:
+    """``at`` is the position looked at; while ``following`` it is the newest one."""
+
+    record: Record
+    counters: tuple[str, ...]
+    _at: int = 0
+    following: bool = True
+
+    @property
+    def at(self) -> int:
+        """Return the position: the newest one while it follows."""
+        return self.record.count if self.following else self._at
+
+    def to(self, at: int) -> int:
+        """Look at a position; one outside of the turn is the nearest in it. The newest one is followed from
+        then on."""
+        count = self.record.count
+        self._at = max(0, min(at, count))
+        self.following = self._at == count
+        return self._at
+
+    def back(self) -> int:
+        """Go one move back; returns the position."""
+        return self.to(self.at - 1)
+
+    def forward(self) -> int:
+        """Go one move on; returns the position."""
+        return self.to(self.at + 1)
+
+    def back_to(self, breakpoints: Breakpoints) -> tuple[int, list[BreakpointHit]]:
+        """The last position before this one at which a breakpoint would have stopped; the start when there is
+        none."""
+        return self._seek(list(self._hits(breakpoints, self.at - 1))[-1:])
+
+    def forward_to(self, breakpoints: Breakpoints) -> tuple[int, list[BreakpointHit]] | None:
+        """The next position at which a breakpoint would have stopped; ``None`` when there is none in what is
+        recorded."""
+        found = [(seq, hits) for seq, hits in self._hits(breakpoints, self.record.count) if seq > self.at][:1]
+        return self._seek(found) if found else None
+
+    def _seek(self, found: list[tuple[int, list[BreakpointHit]]]) -> tuple[int, list[BreakpointHit]]:
+        at, hits = found[0] if found else (0, [])
+        return self.to(at), hits
+
+    def _hits(self, breakpoints: Breakpoints, last: int) -> list[tuple[int, list[BreakpointHit]]]:
+        fresh, counters = breakpoints.fresh(), self.record.counters(0, self.counters)
+        visit, spent = self.record.visit, self.record.spent
+        found = []
+        for first in range(1, last + 1, WINDOW):
+            for step in self.record.steps(first, min(last, first + WINDOW - 1)):
+                counters = after(counters, step)
+                facts = MoveFacts(step, counters, partial(visit, step.seq - 1), partial(spent, step.seq))
+                if hits := [hit for hit in fresh.met(facts) if hit.stops]:
+                    found.append((step.seq, hits))
+        return found
+
+
+def after(counters: Mapping[str, int], step: Step) -> dict[str, int]:
+    """The counters after a move, from those before it."""
+    return {**counters, **{name: value for name, _, value in step.changes}}
+
+
+# ----------------------------------------------------------------------------------------------------
+# The request on the wire of a past move, composed again: its bytes are not stored, because they follow from
+# the rest.
+
+
+def composed(store: Store, turn_id: str, at: int) -> dict[str, Any]:
+    """``body``: the JSON that went out from the state at this position, as a value; or ``why`` there is none.
+    ``note`` says when it may differ from what was sent."""
+    position = position_of(store, turn_id, at)
+    if position.snapshot["state"] != "CallLLM":
+        return {
+            "body": None,
+            "why": f"{position.snapshot['state']} does not send the conversation to the model",
+        }
+    turn = continued(position)
+    recompose(turn)
+    request = turn.call.request
+    if request is None:
+        return {"body": None, "why": "no request was made here"}
+    body = json.loads(request.body)
+    note = (
+        ""
+        if position.turn.digest == DIGEST
+        else "composed again by another version of the table than ran then"
+    )
+    return {
+        "body": body,
+        "mode": turn.setup.runtime.api_mode,
+        "bytes": len(request.body),
+        "estimate": request.estimate,
+        "note": note,
+    }
 
 
 class Debugger:

@@ -21,8 +21,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from fsm_agent.conversation.effects import TurnRequest
-from fsm_agent.fsm.exchange_form import kept_reply, shown
-from fsm_agent.fsm.journal import Exchange, Step
+from fsm_agent.fsm.journal import Exchange, Step, kept_reply, shown
 from fsm_agent.request import listed
 from fsm_agent.sessions.store.rows import reply_json, request_json
 

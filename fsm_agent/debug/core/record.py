@@ -8,24 +8,57 @@ then, so that move ``n + 1`` ends it. A forked turn has the moves of the turn it
 from __future__ import annotations
 
 import json
+import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fsm_agent.conversation.messages import NO_USAGE, Usage
+from fsm_agent.debug.core.breakpoints import TurnCost
 from fsm_agent.debug.core.events import step_dict
-from fsm_agent.debug.core.move_facts import TurnCost
-from fsm_agent.debug.core.spending import spent_in
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import dumps
-from fsm_agent.fsm.deltas import patched
-from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.journal import Step, patched
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.contents import delta_of, inline
+from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
-from fsm_agent.sessions.store.rows import transcript
+from fsm_agent.sessions.store.rows import delta_of, inline, transcript
+from fsm_agent.settings.model import Settings
+
+# ----------------------------------------------------------------------------------------------------
+# What a turn had taken by a move: requests, tokens and money, from the fields that are stored of it.
+
+
+def spent_in(snapshot: Mapping[str, Any], settings: Mapping[str, Any]) -> TurnCost:
+    """Of a snapshot of a turn that talks to a model; nothing of any other. ``settings`` as they are stored,
+    with the prices that a person gave."""
+    usages = {
+        tuple(json.loads(model)): Usage(**tokens) for model, tokens in snapshot.get("usages", {}).items()
+    }
+    if "usages" not in snapshot:
+        return TurnCost()
+    return _spent(snapshot.get("attempts", 0), usages, Settings.of(dict(settings)))
+
+
+def spent_by(turn: Any) -> TurnCost:
+    """Of a turn that runs here."""
+    accounting = getattr(turn, "accounting", None)
+    if accounting is None:
+        return TurnCost()
+    return _spent(turn.count("attempts"), dict(accounting.usages), turn.settings)
+
+
+def _spent(requests: int, usages: Mapping[tuple[str, str], Usage], settings: Settings) -> TurnCost:
+    from fsm_agent.providers.catalogue import total_cost  # the list of prices takes its time to load
+
+    tokens = sum(usages.values(), NO_USAGE).total
+    if not usages:
+        return TurnCost(requests)
+    cost = total_cost(usages, settings.cache.ttl, settings.prices)
+    return TurnCost(requests, tokens, 0.0 if cost.status == "included" else cost.usd)
+
 
 EVERY = 256
 """Moves between two snapshots that are kept, so that looking anywhere costs at most so many deltas."""
@@ -292,3 +325,80 @@ _FIND_EFFECTS = (
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Where a text occurs in what a turn did: moves, requests and replies, with the words around it.
+
+
+AROUND = 60
+"""Characters before and after a text that are shown with it."""
+MOST = 200
+"""Hits that one search gives at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """``at``: the position at which it is seen. ``where``: ``move``, ``request`` or ``reply``. ``kind``: of
+    the request, with the name of its tool; of a move its row. ``text``: the words around it."""
+
+    at: int
+    where: str
+    kind: str
+    text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+
+def search(record: Record, text: str, limit: int = MOST) -> list[Hit]:
+    """The first ``limit`` hits in order. What the last state asked for is seen at the last move, because
+    there is no other after it."""
+    count, found = record.count, list[Hit]()
+    for at in record.find(text, limit=limit):
+        found += [hit for hit in _hits(record, at, text) if hit.at <= count]
+        if at == count and record.info.ended is not None:
+            found += list(_visited(record, count, count, text))
+    return list(dict.fromkeys(found))[:limit]
+
+
+def _hits(record: Record, at: int, text: str) -> Iterator[Hit]:
+    for move in record.moves(at, at):
+        words = " ".join(str(move[name] or "") for name in ("source", "event", "dest", "row", "exit"))
+        if text.lower() in words.lower():
+            yield Hit(at, "move", move["row"], around(words, text))
+    yield from _visited(record, at - 1, at, text)
+
+
+def _visited(record: Record, visit: int, at: int, text: str) -> Iterator[Hit]:
+    for one in record.visit(visit):
+        if one["kind"] == "OpenTurn":
+            continue
+        kind = f"{one['kind']} {one['name']}".strip()
+        for where in ("request", "reply"):
+            for said in strings(one[where]):
+                if text.lower() in said.lower():
+                    yield Hit(at, where, kind, around(said, text))
+                    break
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Every text and number in a JSON value, as text."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield str(name)
+            yield from strings(part)
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for part in value:
+            yield from strings(part)
+    elif value is not None:
+        yield str(value)
+
+
+def around(said: str, text: str) -> str:
+    """The words around the first place of ``text``, in one line."""
+    place = said.lower().find(text.lower())
+    first, last = max(0, place - AROUND), place + len(text) + AROUND
+    cut = re.sub(r"\s+", " ", said[first:last]).strip()
+    return ("…" if first else "") + cut + ("…" if last < len(said) else "")

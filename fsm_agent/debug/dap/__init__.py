@@ -7,7 +7,7 @@ what each line of the table and of the states means, ``breakpoints`` makes break
 
 from __future__ import annotations
 
-from fsm_agent.debug.dap.options import LaunchOptions
-from fsm_agent.debug.dap.server import serve_port, serve_stdio, talk
+from fsm_agent.debug.dap.context import LaunchOptions
+from fsm_agent.debug.dap.session import serve_port, serve_stdio, talk
 
 __all__ = ["LaunchOptions", "serve_port", "serve_stdio", "talk"]

@@ -30,8 +30,7 @@ from fsm_agent.debug.core.commands import (
     SteerTurn,
 )
 from fsm_agent.debug.dap.context import EditorContext
-from fsm_agent.debug.dap.held import named
-from fsm_agent.debug.dap.threads import TurnThread
+from fsm_agent.debug.dap.threads import TurnThread, named
 from fsm_agent.errors import ConfigError
 
 assert __doc__ is not None

@@ -2,7 +2,8 @@
 
 The first only look. The others move a turn, or the place that is looked at: where the newest position is
 looked at, they are commands to the engine. Further back they only look: what is recorded is gone through
-again, and nothing runs. Going on from there is a fork, by *restart frame* or by changing a value."""
+again, and nothing runs. Going on from there is a fork, by *restart frame* or by changing a value.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +12,21 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, assert_never
 
-from fsm_agent.debug.core.arguments import Arguments, number, objects, text
-from fsm_agent.debug.core.breakpoints import BreakpointHit
-from fsm_agent.debug.core.commands import ContinueTurn, InterruptTurn, PauseTurn, StepInto, StepMove, StepOver
+from fsm_agent.debug.core.breakpoints import Arguments, BreakpointHit, number, objects, text
+from fsm_agent.debug.core.commands import (
+    ContinueTurn,
+    InterruptTurn,
+    PauseTurn,
+    StepInto,
+    StepMove,
+    StepOver,
+)
 from fsm_agent.debug.core.debugger import Debugger
-from fsm_agent.debug.dap import expressions
-from fsm_agent.debug.dap.breakpoints import EXCEPTIONS, EditorBreakpoint, place, shown
+from fsm_agent.debug.dap import variables as expressions
+from fsm_agent.debug.dap.breakpoints import EXCEPTIONS, EditorBreakpoint, place, same_file, shown
 from fsm_agent.debug.dap.console import COMMANDS, command
 from fsm_agent.debug.dap.context import EditorContext
-from fsm_agent.debug.dap.held import answers, asked_for
-from fsm_agent.debug.dap.table_map import same_file
-from fsm_agent.debug.dap.threads import TurnThread, frame_of, stop_of
+from fsm_agent.debug.dap.threads import TurnThread, answers, asked_for, frame_of, stop_of
 from fsm_agent.debug.dap.variables import scopes_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.redaction import Exact

@@ -1,43 +1,218 @@
 """The page's application: what it can be asked, and the answers. All work on turns is
-``fsm_agent.debug``'s."""
+``fsm_agent.debug``'s.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import lru_cache
+from dataclasses import asdict, dataclass, replace
+from functools import cache, lru_cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any, get_args
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fsm_agent.approvals.question import exact
-from fsm_agent.approvals.waiting import answer as answer_to
-from fsm_agent.debug.core.arguments import MalformedArgument, number, text
-from fsm_agent.debug.core.breakpoints import Kind, outcome_of, targets_of
+from fsm_agent.approvals.service import answer as answer_to
+from fsm_agent.debug.core.analysis import Budgets, choices, columns, waits_of
+from fsm_agent.debug.core.breakpoints import (
+    Kind,
+    MalformedArgument,
+    number,
+    numbers_of,
+    outcome_of,
+    targets_of,
+    text,
+    texts_of,
+)
 from fsm_agent.debug.core.commands import breakpoints_in, read_command
 from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.debugger import Debugger
-from fsm_agent.debug.core.move_facts import numbers_of, texts_of
 from fsm_agent.debug.core.pending_request import STATUSES
-from fsm_agent.debug.core.search import MOST, search
-from fsm_agent.debug.core.timeline import columns, waits_of
-from fsm_agent.debug.core.what_if import Budgets, choices
-from fsm_agent.debug.web.assets import assets
-from fsm_agent.debug.web.guard import AccessGuard
-from fsm_agent.debug.web.map import bare, map_of
-from fsm_agent.debug.web.markdown import tree
-from fsm_agent.debug.web.queries import limits, position, whole
-from fsm_agent.debug.web.responses import answer, events
+from fsm_agent.debug.core.record import MOST, search
+from fsm_agent.debug.web.rendering import answer, bare, events, map_of, tree
 from fsm_agent.errors import ConfigError, FsmAgentError
 from fsm_agent.fsm.table import Table
 from fsm_agent.support.redaction import environment_keys
+
+# ----------------------------------------------------------------------------------------------------
+# Reading what an address asks for: numbers, positions, limits. A wrong value is a ``MalformedArgument``.
+
+
+def limits(request: Request) -> dict[str, int]:
+    """Return the limits that somebody would like to have instead, empty when none are given."""
+    given = request.query_params.get("limits", "{}")
+    try:
+        wanted = json.loads(given)
+    except (ValueError, RecursionError):
+        raise MalformedArgument("limits are no JSON", given[:80], '{"retries": 3}') from None
+    if not isinstance(wanted, dict):
+        raise MalformedArgument("limits are no object", given[:80], '{"retries": 3}')
+    return {name: number(wanted, name) for name in wanted}
+
+
+def whole(request: Request, name: str, default: int) -> int:
+    """Return a whole number from 0 that is given by name."""
+    given = request.query_params.get(name)
+    return default if given is None else _whole(name, given)
+
+
+def position(request: Request) -> int:
+    """Return the position in the path."""
+    return _whole("the position", request.path_params["at"])
+
+
+def _whole(name: str, given: str) -> int:
+    if re.fullmatch("[0-9]{1,12}", given) is None:
+        raise MalformedArgument(f"{name} is no number", given[:40], "a whole number from 0")
+    return int(given)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The files of the page, read once: nothing else can be asked for, whatever a path says.
+
+
+TYPES = {
+    ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A file of the page: its content, media type, and a tag that changes with it."""
+
+    body: bytes
+    type: str
+    tag: str
+
+
+@cache
+def assets() -> dict[str, Asset]:
+    """By their path below ``static``, with slashes."""
+    found: dict[str, Asset] = {}
+    _gather(files("fsm_agent.debug.web") / "static", "", found)
+    return found
+
+
+def _gather(folder: Traversable, above: str, found: dict[str, Asset]) -> None:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            _gather(entry, f"{above}{entry.name}/", found)
+            continue
+        ending = "." + entry.name.rpartition(".")[2]
+        if ending in TYPES:
+            body = entry.read_bytes()
+            found[above + entry.name] = Asset(
+                body, TYPES[ending], f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+            )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Who may talk to the page: this machine, this address, this token. Everything else is refused before it is
+# read.
+#
+# A page of another site can make the browser send requests here, and a name of its own can be made to mean
+# 127.0.0.1 (DNS rebinding). Against both: ``Host`` must be ours, a request that changes something must say
+# that it comes from our own page, and nothing but the page's own files is given without the token. The page
+# has it from behind the ``#`` of the address, keeps it for its tab and origin, and sends it in a header. It
+# is in no cookie: the browser would send that to every server on 127.0.0.1, whatever its port.
+
+
+HEADER = "x-fsm-agent-token"
+FILES = "/static/"
+"""Of the page itself, the same for everybody."""
+LARGEST = 256 * 1024 * 1024
+"""Bytes of a request's body; an imported run may be long."""
+POLICY = "; ".join((
+    "default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'",
+    "img-src 'self' data:", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
+))  # fmt: skip
+SAFE_HEADERS: Mapping[str, str] = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class AccessGuard:
+    """Middleware. ``port`` is where the page is served."""
+
+    def __init__(self, app: ASGIApp, port: int, token: str) -> None:
+        self._app, self._token = app, token
+        self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
+        self._origins = {f"http://{host}" for host in self._hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        refused = self._refused(scope)
+        if refused is not None:
+            await refused(scope, receive, _with_headers(send))
+        else:
+            await self._app(scope, receive, _with_headers(send))
+
+    def _refused(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        if headers.get("host", "") not in self._hosts:
+            return PlainTextResponse("This address is not served here.\n", 421)
+        if scope["path"] == "/":
+            return None
+        if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+            return PlainTextResponse("Other sites may not read this.\n", 403)
+        if scope["path"].startswith(FILES):
+            return None
+        if not secrets.compare_digest(headers.get(HEADER, "").encode(), self._token.encode()):
+            return PlainTextResponse(
+                "The token is missing or wrong; use the whole address that was printed.\n", 403
+            )
+        return None if scope["method"] in ("GET", "HEAD") else self._refused_change(headers)
+
+    def _refused_change(self, headers: Headers) -> Response | None:
+        """``Origin`` names the page that sends; a program without a page sends none."""
+        if headers.get("origin") not in (None, *self._origins):
+            return PlainTextResponse("Only the debugger's own page may do this.\n", 403)
+        if not headers.get("content-type", "").startswith("application/json"):
+            return PlainTextResponse("Only JSON is read here.\n", 415)
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > LARGEST:
+            return PlainTextResponse("This is too long.\n", 413)
+        return None
+
+
+def _with_headers(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            known = {name.lower() for name, _ in message["headers"]}
+            extra = [
+                (name.encode(), value.encode())
+                for name, value in SAFE_HEADERS.items()
+                if name.encode() not in known
+            ]
+            message = {**message, "headers": [*message["headers"], *extra]}
+        await send(message)
+
+    return sending
+
 
 Body = Mapping[str, Any]
 WINDOW = 400

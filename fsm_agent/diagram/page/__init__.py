@@ -15,13 +15,11 @@ from importlib.resources import files
 from itertools import chain
 
 from fsm_agent.diagram import written
-from fsm_agent.diagram.map import map_of
+from fsm_agent.diagram.layout import map_of
 from fsm_agent.diagram.model import diagram_of
 from fsm_agent.diagram.page.parts import coverage_part, glossary_part, proofs_part, table_part
-from fsm_agent.diagram.recorded import Run
-from fsm_agent.diagram.runs import Tally
-from fsm_agent.diagram.svg import without_style
-from fsm_agent.diagram.theme import style_sheet
+from fsm_agent.diagram.runs import Run, Tally
+from fsm_agent.diagram.svg import style_sheet, without_style
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import Report, verify_table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from fsm_agent.diagram.counted import coverage
+from fsm_agent.diagram.counts import coverage
 from fsm_agent.diagram.model import MARKS, is_move, resets_in_words, words
 from fsm_agent.diagram.proof import sentence_of
 from fsm_agent.diagram.runs import Tally

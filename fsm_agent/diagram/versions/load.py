@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fsm_agent.diagram import describe
-from fsm_agent.diagram.versions.tableform import expands_alike, table_from
+from fsm_agent.diagram import table_json
+from fsm_agent.diagram.table_json import expands_alike, table_from
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
-from fsm_agent.support.bare_environment import bare_environment
+from fsm_agent.support.processes import bare_environment
 
 OWN, BEFORE = "fsm_agent_states.table:TURN", "states.table:TURN"
 """The turn's own table, and where it stood in older versions."""
@@ -121,7 +121,7 @@ def _loaded(name: str, roots: list[str], target: str, chosen: str | None, second
         sys.executable,
         "-I",
         "-B",
-        describe.__file__,
+        table_json.__file__,
         os.pathsep.join(roots),
         target,
         *(["--limits"] if own else []),

@@ -9,8 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from fsm_agent.diagram.model import Arrow, Box, Diagram, Kind, Mark, ShownStep, StateEntry, words
-from fsm_agent.diagram.versions.bounds import ProofChange
-from fsm_agent.diagram.versions.compare import Change, Difference, LineChange, RowChange, merged_order
+from fsm_agent.diagram.versions.compare import (
+    Change,
+    Difference,
+    LineChange,
+    ProofChange,
+    RowChange,
+    merged_order,
+)
 from fsm_agent.diagram.versions.text import SIGN, changed_in_words, decision_list, in_order, summary
 from fsm_agent.fsm.table import Row
 

@@ -12,8 +12,7 @@ from math import floor
 from typing import Any
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.promises import Promises, results
-from fsm_agent.fsm.properties import BROKEN, AtMostProperty, Holds
+from fsm_agent.fsm.properties import BROKEN, AtMostProperty, Holds, Promises, results
 from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.formulas import bounds
 from fsm_agent.fsm.verify.graph import Edge, Graph, bits, reach

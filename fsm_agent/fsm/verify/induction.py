@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fsm_agent.fsm.promises import Promises, VisitChange, results
+from fsm_agent.fsm.properties import Promises, VisitChange, results
 from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.graph import Edge, Graph
 from fsm_agent.fsm.verify.proof import Fault

@@ -4,18 +4,95 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.messages import NO_USAGE, ModelReply, Usage
+from fsm_agent.errors import ConfigError
 from fsm_agent.providers.chat_reply import ChatReply, whole_reply
 from fsm_agent.providers.failures import failure_from, http_failure, shape_failure
-from fsm_agent.providers.scripted import wire
-from fsm_agent.providers.scripted.clock import FakeClock
-from fsm_agent.providers.scripted.replies import Repeat, Reply
-from fsm_agent.providers.scripted.script import ReplyScript, entries_of
+from fsm_agent.providers.scripted import replies
+from fsm_agent.providers.scripted.replies import Repeat, Reply, call, status
 from fsm_agent.runtime.ports import Clock, StreamSink
+
+# ----------------------------------------------------------------------------------------------------
+# An ordered list of answers, used up one a request.
+
+
+class ReplyScript:
+    """Entries in order. A ``Repeat`` goes on for ever; a callable is called with the request and returns an
+    answer.
+
+    Raises ``ValueError`` for entries after a ``Repeat``: they could never be served.
+    """
+
+    def __init__(self, entries: Iterable[Any]) -> None:
+        self._entries = list(entries)
+        self._position = 0
+        self._repeated = 0
+        for entry in self._entries[:-1]:
+            if isinstance(entry, Repeat):
+                raise ValueError("repeat(…) must be the last entry of a script")
+
+    def take(self, request: Any) -> Any:
+        """The next answer, or ``None`` when the script is used up."""
+        if self._position == len(self._entries):
+            return None
+        entry = self._entries[self._position]
+        if isinstance(entry, Repeat):
+            entry = entry.entries[self._repeated % len(entry.entries)]
+            self._repeated += 1
+        else:
+            self._position += 1
+        return entry(request) if isinstance(entry, Callable) else entry  # type: ignore[arg-type]
+
+    @property
+    def left(self) -> int:
+        """Entries not yet served; a ``Repeat`` counts as one for ever."""
+        return len(self._entries) - self._position
+
+
+def entries_of(script: Iterable[Any] | Repeat | Reply | Callable[[Any], Any]) -> list[Any]:
+    """A script may be given as a list or as a single answer."""
+    return [script] if isinstance(script, (Repeat, Reply)) or callable(script) else list(script)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A clock that moves only when it is told to, or when somebody sleeps on it.
+
+
+class FakeClock:
+    """Simulated time in seconds. ``sleep`` advances at once and lets other tasks run; ``sleeps`` records each
+    wait.
+
+    ``advance`` may be called from any thread, for example from a hook of ``ScriptedServer``.
+    """
+
+    def __init__(self, start: float = 1_700_000_000.0) -> None:
+        self.sleeps: list[float] = []
+        self._now = start
+        self._lock = threading.Lock()
+
+    def now(self) -> float:
+        """Return the simulated time."""
+        return self._now
+
+    async def sleep(self, seconds: float) -> None:
+        """Note the wait, move the clock by it, and yield once to the event loop."""
+        self.sleeps.append(seconds)
+        self.advance(max(0.0, seconds))
+        await asyncio.sleep(0)
+
+    def advance(self, seconds: float) -> None:
+        """Move time forward. Raises ``ValueError`` for a negative step: time does not go backwards."""
+        if seconds < 0:
+            raise ValueError(f"a clock does not go backwards; given: {seconds}")
+        with self._lock:
+            self._now += seconds
+
 
 USED_UP = "the scripted model has no reply left: the turn asked more often than the test foresaw"
 _GONE = Failure(
@@ -87,7 +164,7 @@ class ScriptedModel:
 
     async def _stream(self, reply: Reply, number: int, sink: StreamSink) -> ModelReply | Failure:
         growing = ChatReply(sink)
-        for chunk in wire.chunks(reply, number) if reply.shape == "message" else ():
+        for chunk in replies.chunks(reply, number) if reply.shape == "message" else ():
             if reply.delay and any(choice["delta"] for choice in chunk["choices"]):
                 await self._clock.sleep(reply.delay)
             growing.feed(chunk)
@@ -109,7 +186,7 @@ def _whole(reply: Reply, number: int, sink: StreamSink) -> ModelReply | Failure:
         return _GONE
     if reply.raw or reply.shape == "empty":
         return shape_failure("the response is not JSON", "".join(reply.raw))
-    return whole_reply(wire.completion(reply, number), sink)
+    return whole_reply(replies.completion(reply, number), sink)
 
 
 def _tell(entry: Any, sink: StreamSink) -> ModelReply | Failure:
@@ -127,3 +204,55 @@ def _tell(entry: Any, sink: StreamSink) -> ModelReply | Failure:
     if not isinstance(entry, Failure):
         raise TypeError(f"a script serves replies, model replies and failures, not {type(entry).__name__}")
     return entry
+
+
+# ----------------------------------------------------------------------------------------------------
+# Scripts as files: ``scripted:<path>`` is a model that answers from a JSON Lines file, one reply a line.
+#
+# A line is a string (the text of a reply) or an object with any of ``text``, ``reasoning``, ``calls`` (a
+# list of ``{"name", "arguments"}``), ``finish``, ``refusal``, ``status`` (an HTTP error) with ``headers``
+# and ``body``, and on the last line ``repeat: true``::
+#
+#     {"calls": [{"name": "get_time", "arguments": {}}]}
+#     {"status": 429, "headers": {"Retry-After": "2"}}
+#     "It is noon."
+
+
+KEYS = ("text", "reasoning", "calls", "finish", "refusal", "status", "headers", "body", "repeat")
+
+
+def script_from(path: str) -> list[Reply | Repeat]:
+    """The replies of a file. Raises ``ConfigError`` naming the line that cannot be read."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(
+            f"the script cannot be read ({error.strerror})", path, "scripted:<path of a JSON Lines file>"
+        ) from None
+    return [_reply(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _reply(line: str, where: str) -> Reply | Repeat:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        raise ConfigError(f"{where} is not JSON", line, "a string or an object") from None
+    if isinstance(row, str):
+        row = {"text": row}
+    if not isinstance(row, Mapping) or set(row) - set(KEYS):
+        raise ConfigError(f"{where} is no reply", line, f"a string, or an object with {', '.join(KEYS)}")
+    reply = _made(row)
+    return Repeat((reply,)) if row.get("repeat") else reply
+
+
+def _made(row: Mapping[str, Any]) -> Reply:
+    if "status" in row:
+        return status(int(row["status"]), row.get("body"), row.get("headers"))
+    calls = tuple(call(str(one["name"]), one.get("arguments")) for one in row.get("calls", ()))
+    return Reply(
+        text=row.get("text", ""),
+        reasoning=row.get("reasoning", ""),
+        calls=calls,
+        refusal=row.get("refusal"),
+        finish=row.get("finish", "tool_calls" if calls else "stop"),
+    )

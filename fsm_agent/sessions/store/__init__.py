@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from fsm_agent.sessions.store.claims import Claim
 from fsm_agent.sessions.store.database import Database
-from fsm_agent.sessions.store.journal.conversation_log import ConversationLog
-from fsm_agent.sessions.store.journal.conversation_recording import ConversationRecording
-from fsm_agent.sessions.store.journal.log import Closing, TurnLog
-from fsm_agent.sessions.store.journal.recording import Recording
-from fsm_agent.sessions.store.sqlite_database import SqliteDatabase
+from fsm_agent.sessions.store.journal.conversation_journal import ConversationLog, ConversationRecording
+from fsm_agent.sessions.store.journal.log import Closing, Recording, TurnLog
+from fsm_agent.sessions.store.sqlite import SqliteDatabase
 from fsm_agent.sessions.store.store import Begun, NewTurn, Store, store_for
 
 __all__ = [

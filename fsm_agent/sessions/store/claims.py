@@ -12,12 +12,9 @@ from typing import Any
 
 from fsm_agent.errors import ConfigError, JournalError, OwnershipLost, SessionBusy
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.database import Job
+from fsm_agent.sessions.store.database import Job, SqlConnection
 from fsm_agent.sessions.store.fence import Fence
-from fsm_agent.sessions.store.journal.abandoned import refuse_all
-from fsm_agent.sessions.store.journal.read import TurnInfo
-from fsm_agent.sessions.store.lineage import turn_tree
+from fsm_agent.sessions.store.journal.read import TurnInfo, refuse_all
 from fsm_agent.sessions.store.live_sessions import LiveSessions
 from fsm_agent.sessions.store.rows import (
     StaleRevisionError,
@@ -25,6 +22,7 @@ from fsm_agent.sessions.store.rows import (
     changed,
     insert_session,
     refuse_if_stale,
+    turn_tree,
 )
 
 

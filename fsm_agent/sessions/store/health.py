@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsm_agent.errors import StoreError
-from fsm_agent.sessions.store.checksum import loads
-from fsm_agent.sessions.store.connection import SqlConnection
+from fsm_agent.sessions.store.database import SqlConnection
+from fsm_agent.sessions.store.rows import loads
 from fsm_agent.sessions.store.schema import FIRST, JSON_COLUMNS, VERSIONS, checksum_of, refusal
 
 FILE = "sessions.db"

@@ -6,7 +6,7 @@ import json
 from typing import Any, Self
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.store.connection import SqlConnection
+from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.store import Store
 
 LARGEST = 1_000_000

@@ -15,19 +15,25 @@ from typing import Any
 
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire import WireCopy
-from fsm_agent.runtime.budget import IterationBudget
-from fsm_agent.runtime.reservations import Reservations
+from fsm_agent.runtime.budget import IterationBudget, Reservations
 from fsm_agent.sessions.remote_commands import CommandPoller
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store.checksum import loads
 from fsm_agent.sessions.store.database import Database, Durability
-from fsm_agent.sessions.store.fence import Fences
+from fsm_agent.sessions.store.fence import Fences, Owners
 from fsm_agent.sessions.store.health import FILE
-from fsm_agent.sessions.store.lineage import newest_of
-from fsm_agent.sessions.store.owners import Owners
 from fsm_agent.sessions.store.postgres.opening import database_at, owners_of
-from fsm_agent.sessions.store.rows import GUARD, METER, PROMPTS, USAGE, message_of, newest_number, transcript
-from fsm_agent.sessions.store.sqlite_database import SqliteDatabase
+from fsm_agent.sessions.store.rows import (
+    GUARD,
+    METER,
+    PROMPTS,
+    USAGE,
+    loads,
+    message_of,
+    newest_number,
+    newest_of,
+    transcript,
+)
+from fsm_agent.sessions.store.sqlite import SqliteDatabase
 
 log = logging.getLogger(__name__)
 

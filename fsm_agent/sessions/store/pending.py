@@ -15,11 +15,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.runtime.not_yet import NotYet, Waits
-from fsm_agent.sessions.store.checksum import checked, loads
-from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.database import Database, Job
+from fsm_agent.runtime.ports import NotYet, Waits
+from fsm_agent.sessions.store.database import Database, Job, SqlConnection
 from fsm_agent.sessions.store.fence import Fence
+from fsm_agent.sessions.store.rows import checked, loads
 from fsm_agent.support.texts import one_line
 
 WHAT = {

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.errors import ConfigError, OwnershipLost
-from fsm_agent.sessions.store.checksum import checked, loads
-from fsm_agent.sessions.store.connection import SqlConnection, must
-from fsm_agent.sessions.store.database import Job
-from fsm_agent.sessions.store.lineage import compacted_line
+from fsm_agent.sessions.store.database import Job, SqlConnection, must
 from fsm_agent.sessions.store.pending import PendingItems
+from fsm_agent.sessions.store.rows import checked, compacted_line, loads
 from fsm_agent.sessions.store.store import Store
 
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.contents import forget_unused
-from fsm_agent.sessions.store.database import Database
+from fsm_agent.sessions.store.database import Database, SqlConnection
+from fsm_agent.sessions.store.rows import forget_unused
 from fsm_agent.sessions.store.search.messages import full_text
 from fsm_agent.sessions.store.store import Store
 

@@ -2,24 +2,75 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import hashlib
+import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fsm_agent.conversation.compaction.guard import CompactionGuard
+from fsm_agent.conversation.compaction.engine import CompactionGuard
 from fsm_agent.conversation.effects import Done, Opened, Reply, Request
 from fsm_agent.conversation.messages import Message, Usage
 from fsm_agent.conversation.parts import said
 from fsm_agent.conversation.token_meter import ContextMeter
-from fsm_agent.errors import SessionBusy
+from fsm_agent.errors import SessionBusy, StoreError
 from fsm_agent.fsm import codec
 from fsm_agent.fsm.codec import codec_of
 from fsm_agent.prompt import StoredPrompt
 from fsm_agent.sessions.session import Appended, Continued, Note, RowsReplaced, Session
-from fsm_agent.sessions.store.checksum import checked, loads, verify_checksum
-from fsm_agent.sessions.store.connection import SqlConnection
+from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.support.texts import clean
+
+# ----------------------------------------------------------------------------------------------------
+# JSON and the checksum that stands beside it: neither SQLite nor JSON notices when a bit of a text is
+# another one.
+#
+# Each column ``x`` that holds JSON has the CRC-32 of its text in a column ``x_crc``. ``NULL`` there means
+# that the text was written without one, by hand, and is read as it is. (Why: decision 53.)
+
+
+Checked = tuple[str, int]
+"""A text and its checksum, as they are written into two columns."""
+
+
+def checked(value: object) -> Checked:
+    """Return the value as JSON, and the checksum of that."""
+    return with_checksum(codec.dumps(value))
+
+
+def with_checksum(text: str) -> Checked:
+    """Return a text and its checksum."""
+    return text, _crc(text)
+
+
+def verify_checksum(text: str, crc: int | None) -> str:
+    """Return the text. Raises ``StoreError`` when it is not the one that its checksum was made of."""
+    if crc is not None and crc != _crc(text):
+        raise _damaged(text, "its checksum does not fit")
+    return text
+
+
+def loads(text: str, crc: int | None) -> Any:
+    """Return the value of what ``checked`` wrote. Raises ``StoreError`` when it is not what was written."""
+    try:
+        return json.loads(verify_checksum(text, crc))
+    except ValueError as error:
+        raise _damaged(text, str(error)) from error
+
+
+def _crc(text: str) -> int:
+    return zlib.crc32(text.encode("utf-8", "surrogatepass"))
+
+
+def _damaged(text: str, why: str) -> StoreError:
+    return StoreError(
+        f"a text in the session store is damaged ({why}): {text[:60]!r}…; "
+        "`fsm-agent doctor` looks for more, a backup has it whole"
+    )
+
 
 PROMPTS = codec_of(dict[str, StoredPrompt])
 METER, GUARD, USAGE = codec_of(ContextMeter), codec_of(CompactionGuard), codec_of(Usage)
@@ -240,3 +291,190 @@ def asked_words(content: Any) -> str:
         texts = [part for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
         words = said(texts).strip() or said(content)
     return " ".join(clean(words).split())[:WORDS]
+
+
+# ----------------------------------------------------------------------------------------------------
+# What many turns have alike is stored once: settings, tools, system prompts, whatever is empty in a turn
+# that begins.
+#
+# An object in the database may name under ``""`` the digests of other objects, which stand in the table
+# ``contents`` and whose keys belong to it. No field of anything is called so. (Why: decision 95.)
+
+
+ELSEWHERE = ""
+LONG = 100
+"""Characters of JSON from which on a list or an object is stored apart; a text is somebody's own."""
+FEW = 4
+"""Empty values that stay where they are: their digest would be as long."""
+
+IN_PARTS = {"turns": ("settings", "start", "result", "final"), "transitions": ("delta",)}
+"""Columns whose objects may have parts elsewhere."""
+DELTAS = ("delta", "final")
+"""Those that hold changes."""
+Contents = dict[str, str]
+"""Texts by their digest."""
+
+
+def deduplicate(
+    values: Mapping[str, Any], contents: Contents, *, long: bool = True, stays: str = ""
+) -> dict[str, Any]:
+    """Put what is empty in ``values``, or 0, into ``contents``, and if so wanted each value that is long;
+    return what is left, with the digests of that. What is called ``stays`` does."""
+    empty = {name: value for name, value in values.items() if not value and name != stays}
+    parts = [empty] if len(empty) > FEW else []
+    if long:
+        parts += [{name: value} for name, value in values.items() if _is_long(value)]
+    if not parts:
+        return dict(values)
+    gone = {name for part in parts for name in part}
+    left = {name: value for name, value in values.items() if name not in gone}
+    return {ELSEWHERE: [kept_once(part, contents) for part in parts], **left}
+
+
+def kept_once(value: Mapping[str, Any], contents: Contents) -> str:
+    """Put one object into ``contents`` and return its digest."""
+    text = codec.dumps(value)
+    digest = base64.urlsafe_b64encode(hashlib.blake2b(text.encode(), digest_size=12).digest()).decode()
+    contents[digest] = text
+    return digest
+
+
+def write(c: SqlConnection, contents: Contents) -> None:
+    """Write those that are not there yet."""
+    insert = "INSERT OR IGNORE INTO contents (digest, body, body_crc) VALUES (?, ?, ?)"
+    c.executemany(insert, [(digest, *with_checksum(text)) for digest, text in sorted(contents.items())])
+
+
+def inline(c: SqlConnection, text: str, crc: int | None) -> dict[str, Any]:
+    """Return the object that a column holds, with what of it stands elsewhere. Raises ``StoreError`` when
+    that is damaged or gone."""
+    found: dict[str, Any] = loads(text, crc)
+    if ELSEWHERE not in found:
+        return found
+    made: dict[str, Any] = {}
+    for digest in found.pop(ELSEWHERE):
+        row = c.execute("SELECT body, body_crc FROM contents WHERE digest = ?", (digest,)).fetchone()
+        if row is None:
+            raise StoreError(f"a part of a turn in the session store is gone: no content has digest {digest}")
+        made |= loads(*row)
+    return made | found
+
+
+def shorten_changes(delta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a move changed with new values as they are, where they are no objects."""
+    plain = {
+        name: change["to"]
+        for name, change in delta.items()
+        if name != ELSEWHERE and "to" in change and not isinstance(change["to"], dict)
+    }
+    return {**delta, **plain}
+
+
+def delta_of(c: SqlConnection, text: str, crc: int | None) -> dict[str, Any]:
+    """Return what a move changed, as ``fsm_agent.fsm.journal`` knows it, from what its column holds."""
+    return {
+        name: change if isinstance(change, dict) else {"to": change}
+        for name, change in inline(c, text, crc).items()
+    }
+
+
+def forget_unused(c: SqlConnection) -> None:
+    """Delete what no turn names any more."""
+    named = " UNION ".join(
+        f"SELECT j.value FROM {table} t, json_each(t.{column}, '$.\"\"') j"  # noqa: S608 - ours
+        f" WHERE t.{column} LIKE '{{\"\":%'"
+        for table, columns in IN_PARTS.items()
+        for column in columns
+    )
+    c.execute(f"DELETE FROM contents WHERE digest NOT IN ({named})")  # noqa: S608 - ours
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, list | dict) and bool(value) and len(codec.dumps(value)) >= LONG
+
+
+# ----------------------------------------------------------------------------------------------------
+# Sessions that go on as others: by compaction, as a fork, or as a child of a turn; turns and their
+# children.
+#
+# A line has no limit: a conversation that was compacted a thousand times is as long. Every walk is one
+# statement, and each session is visited once (``UNION`` drops what was seen), so that a circle in a damaged
+# file ends it too. (Why: decision 50.)
+
+
+def newest_of(connection: SqlConnection, session: str) -> str:
+    """Return the last of the sessions that this one went on as after compactions; itself when it did not."""
+    after = "s.id = (SELECT successor FROM sessions WHERE id = line.id)"
+    return next(iter(_walk(connection, session, after, "successor IS NULL")), session)
+
+
+def compacted_line(connection: SqlConnection, session: str) -> list[str]:
+    """Return the session and those that it goes on from after compactions, the newest first."""
+    before = "s.id = (SELECT parent FROM sessions WHERE id = line.id AND kind = 'compression')"
+    return _walk(connection, session, before)
+
+
+def next_turn_number(connection: SqlConnection, session: str) -> int:
+    """Return the number of the next turn of the session. They go up along what it goes on from after
+    compactions, so that they order the turns of a conversation, whatever the clocks of its machines say."""
+    highest = "SELECT MAX(number) FROM turns WHERE session IN (SELECT value FROM json_each(?))"
+    (last,) = connection.execute(highest, (json.dumps([session]),)).fetchone()
+    if last is None:
+        (last,) = connection.execute(highest, (json.dumps(compacted_line(connection, session)),)).fetchone()
+    return 1 + (last or 0)
+
+
+def lineage(connection: SqlConnection, session: str) -> str:
+    """Return the first session of the line that led to this one: by compactions, forks, and delegation."""
+    before = "s.id = (SELECT parent FROM sessions WHERE id = line.id)"
+    return next(iter(_walk(connection, session, before, "parent IS NULL")), session)
+
+
+def descendants(connection: SqlConnection, session: str) -> list[str]:
+    """Return the session and all that came of it: by compactions, forks, and delegation."""
+    return _walk(connection, session, "s.parent = line.id")
+
+
+def conversation_begin(connection: SqlConnection, session: str) -> str:
+    """Return the first session of the conversation: this one goes on from it after compactions, or was begun
+    in it by a turn as its child's."""
+    before = "s.id = (SELECT parent FROM sessions WHERE id = line.id AND kind IN ('compression', 'child'))"
+    return _walk(connection, session, before)[-1]
+
+
+def conversation(connection: SqlConnection, first: str) -> list[str]:
+    """Return the first session of a conversation, and all that came of it by compactions and delegation."""
+    return _walk(connection, first, "s.parent = line.id AND s.kind IN ('compression', 'child')")
+
+
+def turn_line(connection: SqlConnection, turn: str) -> list[str]:
+    """Return the turn, the one that has it as a child, and so on to the root of the tree."""
+    rows = connection.execute(
+        "WITH RECURSIVE line(id) AS (SELECT ? UNION SELECT t.parent FROM line JOIN turns t ON t.id = line.id"
+        " WHERE t.parent IS NOT NULL AND t.forked_at IS NULL) SELECT id FROM line",
+        (turn,),
+    )
+    return [str(row[0]) for row in rows]
+
+
+def turn_tree(connection: SqlConnection, root: str) -> list[str]:
+    """Return the turn, its children and theirs, whose ids begin with ``c-``, its own and a dot."""
+    rows = connection.execute(
+        "WITH RECURSIVE tree(id) AS (SELECT ? UNION SELECT t.id FROM tree JOIN turns t"
+        " ON t.id >= 'c-' || tree.id || '.' AND t.id < 'c-' || tree.id || '/'"
+        " WHERE t.parent = tree.id AND t.forked_at IS NULL) SELECT id FROM tree",
+        (root,),
+    )
+    return [str(row[0]) for row in rows]
+
+
+def _walk(connection: SqlConnection, session: str, step: str, wanted: str = "") -> list[str]:
+    """The session, then those that ``step`` leads to from each that was reached, in that order; the
+    ``wanted`` ones."""
+    where = f"WHERE EXISTS (SELECT 1 FROM sessions s WHERE s.id = line.id AND {wanted})" if wanted else ""  # noqa: S608 - ours
+    rows = connection.execute(
+        f"WITH RECURSIVE line(id) AS (SELECT ? UNION SELECT s.id FROM line JOIN sessions s ON {step})"  # noqa: S608 - ours
+        f" SELECT id FROM line {where}",
+        (session,),
+    )
+    return [str(row[0]) for row in rows]

@@ -13,22 +13,23 @@ from typing import Any
 
 from fsm_agent.errors import ConfigError, JournalError
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store import contents
-from fsm_agent.sessions.store.checksum import checked
+from fsm_agent.sessions.store import rows
 from fsm_agent.sessions.store.claims import Claim, TurnClaims
-from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.contents import ELSEWHERE, Contents, deduplicate, kept_once
-from fsm_agent.sessions.store.database import Durability, Job
+from fsm_agent.sessions.store.database import Durability, Job, SqlConnection
 from fsm_agent.sessions.store.fence import Fence
-from fsm_agent.sessions.store.journal.abandoned import close_out, give_up, open_turns, refuse_all
-from fsm_agent.sessions.store.journal.read import TurnInfo
-from fsm_agent.sessions.store.journal.recording import Recording
-from fsm_agent.sessions.store.lineage import next_turn_number
+from fsm_agent.sessions.store.journal.log import Recording
+from fsm_agent.sessions.store.journal.read import TurnInfo, close_out, give_up, open_turns, refuse_all
 from fsm_agent.sessions.store.rows import (
+    ELSEWHERE,
+    Contents,
     Kept,
     StaleRevisionError,
     WentOnError,
     changed,
+    checked,
+    deduplicate,
+    kept_once,
+    next_turn_number,
     refuse_if_changed,
     refuse_if_stale,
     write_notes,
@@ -113,7 +114,7 @@ class Store(TurnClaims):
                 raise ConfigError(
                     "a turn of this id is stored already", turn.turn_id, "another turn_id for each turn"
                 )
-            contents.write(c, shared)
+            rows.write(c, shared)
             c.execute(
                 "INSERT INTO turns (id, session, parent, asked, state, seq, owner, table_name, digest,"
                 " settings, settings_crc, start, start_crc, began, moved, number)"

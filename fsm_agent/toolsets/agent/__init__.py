@@ -30,11 +30,10 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.settings.model import Settings
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.agent.background import Background
-from fsm_agent.toolsets.agent.bridge import bridged
 from fsm_agent.toolsets.agent.child import ChildFactory, ChildTask
 from fsm_agent.toolsets.agent.clarify import clarify_tool
 from fsm_agent.toolsets.agent.delegate import Delegation, delegate_tool
-from fsm_agent.toolsets.agent.dispatch import AgentTools
+from fsm_agent.toolsets.agent.dispatch import AgentTools, bridged
 from fsm_agent.toolsets.agent.recall import recall_tool
 from fsm_agent.toolsets.agent.todo import todo_tool
 from fsm_agent.toolsets.tool_context import ToolContext
@@ -109,7 +108,7 @@ AGENT_TOOLSETS: dict[str, Callable[[Parts], Tool]] = {
 
 
 def _look_back(parts: Parts) -> Tool:
-    from fsm_agent.toolsets.agent.lookback import lookback_tool
+    from fsm_agent.toolsets.agent.recall import lookback_tool
 
     return lookback_tool(parts.store)
 
@@ -121,7 +120,7 @@ def _ask(parts: Parts) -> Tool:
 
 
 def _ask_image(parts: Parts) -> Tool:
-    from fsm_agent.toolsets.agent.ask_image import ask_image_tool
+    from fsm_agent.toolsets.agent.ask import ask_image_tool
 
     return ask_image_tool(_delegation(parts), parts.workdir, parts.settings.parts)
 

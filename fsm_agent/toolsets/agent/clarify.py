@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from fsm_agent.approvals.waiting import somebody
+from fsm_agent.approvals.service import somebody
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
 from fsm_agent.runtime.events import ClarifyAsked
@@ -19,7 +19,7 @@ from fsm_agent.settings.model import Settings
 from fsm_agent.support.texts import clean
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.tools import Tool, ToolFailure, tool
-from fsm_agent.tools.later import AnswerLater
+from fsm_agent.tools.result import AnswerLater
 from fsm_agent.toolsets.tool_context import here
 
 MAX_CHOICES = 4

@@ -23,8 +23,16 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.settings.model import Settings
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.agent.background import Background
-from fsm_agent.toolsets.agent.child import Child, ChildEnded, ChildFactory, ChildTask
-from fsm_agent.toolsets.agent.raising import Care, ChildFamily, fitted, room
+from fsm_agent.toolsets.agent.child import (
+    Care,
+    Child,
+    ChildEnded,
+    ChildFactory,
+    ChildFamily,
+    ChildTask,
+    fitted,
+    room,
+)
 from fsm_agent.toolsets.tool_context import here
 
 NAME = "delegate_task"

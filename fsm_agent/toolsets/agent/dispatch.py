@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec
 from fsm_agent.conversation.handover import TRANSFER
-from fsm_agent.runtime.not_yet import NotYet
-from fsm_agent.runtime.ports import Clock
-from fsm_agent.tools import Tool, ToolRunner
+from fsm_agent.runtime.ports import Clock, NotYet
+from fsm_agent.tools import Tool, ToolFailure, ToolRunner, tool
+from fsm_agent.tools.decorator import ToolSource
 from fsm_agent.toolsets.tool_context import ToolContext, enter
 
 ASKING = frozenset({"ask_page", "ask_image"})
@@ -58,3 +62,81 @@ class AgentTools:
         if outcome.status == "ok" and request.name.startswith(TRANSFER):
             return replace(outcome, hands_to=request.name.removeprefix(TRANSFER))
         return outcome
+
+
+# ----------------------------------------------------------------------------------------------------
+# Tools that no request names, because there are too many: they are searched for, and called through one
+# tool (EXEC-34).
+#
+# ``tool_call`` is never run: the turn takes the call out of it before anything looks at it, so that rules,
+# approvals, limits and callbacks see the tool itself. (Why: decision 82.)
+
+
+SEARCH, CALL = "tool_search", "tool_call"
+MOST = 20
+"""Tools of one answer."""
+
+
+class Bridge:
+    """To the tools of a source."""
+
+    def __init__(self, source: ToolSource) -> None:
+        self._source = source
+
+    def tool_search(self, query: str = "", limit: Annotated[int, Field(ge=1, le=MOST)] = 5) -> dict[str, Any]:
+        """Find more tools: there are some that you do not see. Call what you find with tool_call.
+
+        Args:
+            query: Words that say what the tool should do, or parts of its name. Empty for the names of all.
+            limit: How many tools, with their parameters.
+        """
+        specs = [one.spec for one in self._source.tools()]
+        if not query.strip():
+            return {"names": [spec.name for spec in specs]}
+        words = _words(query)
+        ranked = sorted(specs, key=lambda spec: -_score(spec, words))
+        found = [spec for spec in ranked[:limit] if _score(spec, words) > 0]
+        tools = [
+            {"name": one.name, "description": one.description, "parameters": dict(one.parameters)}
+            for one in found
+        ]
+        return {"tools": tools, "of": len(specs)}
+
+    def tool_call(self, name: str, arguments: dict[str, Any] | None = None) -> str:
+        """Call a tool that tool_search has found.
+
+        Args:
+            name: The name that tool_search gave.
+            arguments: Its arguments, as its parameters ask for them.
+        """
+        raise ToolFailure(f"{name} cannot be called here.")
+
+
+def bridge_tools(source: ToolSource) -> tuple[Tool, ...]:
+    """tool_search and tool_call."""
+    bridge = Bridge(source)
+    return (tool(concurrency="parallel", effect="pure")(bridge.tool_search), tool()(bridge.tool_call))
+
+
+def bridged(specs: Sequence[ToolSpec], late: Collection[str], above: int | None) -> tuple[ToolSpec, ...]:
+    """The tools of a turn: with more than ``above`` those of ``late`` stand behind the bridge, else there is
+    none."""
+    plain = tuple(spec for spec in specs if spec.name not in (SEARCH, CALL))
+    if above is None:
+        return tuple(specs)
+    if len(plain) <= above:
+        return plain
+    return tuple(replace(spec, deferred=True) if spec.name in late else spec for spec in specs)
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"[^\W_]+", text.lower()))
+
+
+def _score(spec: ToolSpec, words: set[str]) -> int:
+    """Words of the name count three times, those of the description once; a part of a word counts as well."""
+    name, described = _words(spec.name), _words(spec.description)
+    whole = sum(3 * (word in name) + (word in described) for word in words)
+    return 2 * whole + sum(
+        any(word in known for known in (*name, *described)) for word in words if len(word) > 2
+    )

@@ -4,7 +4,7 @@
 >>> agent = Agent(mcp={"time": {"command": "uvx", "args": ["mcp-server-time"]}})  # doctest: +SKIP
 
 Servers are described in ``config.toml`` (see ``fsm_agent.toolsets.mcp.config``), started by the first turn,
-and can neither block nor end one: see ``fsm_agent.toolsets.mcp.server``. Needs the extra ``mcp``;
+and can neither block nor end one: see ``fsm_agent.toolsets.mcp.servers``. Needs the extra ``mcp``;
 the SDK is loaded when a server is first started."""
 
 from fsm_agent.toolsets.mcp.config import ServerConfig, ToolRule

@@ -1,23 +1,178 @@
 """From the tools that a server lists to tools of a turn: which are offered, under which name and under which
-rules."""
+rules.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
 from pydantic import BaseModel
 
 from fsm_agent.conversation.effects import ToolSpec
+from fsm_agent.conversation.parts import AUDIO_FORMATS, PDF, Part, part_of
+from fsm_agent.errors import ConfigError
 from fsm_agent.request import Effect
-from fsm_agent.support.injection_scan import scan
+from fsm_agent.support.media import IMAGE_TYPES
 from fsm_agent.support.texts import clean, one_line, shorten
+from fsm_agent.support.untrusted import scan
 from fsm_agent.tools.decorator import Tool
 from fsm_agent.tools.signature import Signature
 from fsm_agent.toolsets.mcp.config import ServerConfig
-from fsm_agent.toolsets.mcp.names import names_of
-from fsm_agent.toolsets.mcp.schema import Listed, Unfit
+
+# ----------------------------------------------------------------------------------------------------
+# The names under which a model sees the tools of MCP servers.
+
+
+MOST = 64
+"""Characters of a function's name that every provider takes."""
+SEPARATOR = "__"
+_REFUSED = re.compile(r"[^a-zA-Z0-9_-]")
+_DIGITS = 8
+
+
+def names_of(server: str, tools: Iterable[str], taken: Collection[str] = ()) -> dict[str, str]:
+    """A name for each tool of a server, valid for every provider and different from each other and from
+    ``taken``.
+
+    It is ``server__tool`` where that can be used. Where it cannot (too long, taken, or several tools come to
+    it by the characters that are replaced), it ends with a digest of the real name, so it is the same in
+    every run and on every machine."""
+    plain = {tool: f"{server}{SEPARATOR}{_REFUSED.sub('_', tool)}" for tool in tools}
+    claims = Counter(plain.values())
+    return {
+        tool: name if _usable(server, tool, name, claims, taken) else _digested(server, tool, name)
+        for tool, name in plain.items()
+    }
+
+
+def _usable(server: str, tool: str, name: str, claims: Mapping[str, int], taken: Collection[str]) -> bool:
+    """A name that several tools claim belongs to the one that has it without any change."""
+    unchanged = name == f"{server}{SEPARATOR}{tool}"
+    return len(name) <= MOST and name not in taken and (unchanged or claims[name] == 1)
+
+
+def _digested(server: str, tool: str, name: str) -> str:
+    digest = hashlib.sha256(f"{server}\0{tool}".encode()).hexdigest()[:_DIGITS]
+    return f"{name[: MOST - _DIGITS - 1]}_{digest}"
+
+
+def server_of(name: str) -> str:
+    """The server that a name belongs to; names of servers hold no separator."""
+    return name.partition(SEPARATOR)[0]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Making a server's schema fit for every provider: one that a provider refuses would make every request of
+# the session fail.
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """``name`` is the server's own. The hints are what the server says of itself; ``None`` when it says
+    nothing. ``problem``: why its schema cannot be given to a model, empty when it can."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    reads_only: bool | None = None
+    repeatable: bool | None = None
+    problem: str = ""
+
+
+MAX_SCHEMA = 40_000
+"""Characters of one tool's schema as JSON; it is sent with every request."""
+MAX_DEPTH = 40
+_REFUSED_ON_TOP = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "then", "else")
+"""Providers take none of these beside ``type: object``. The server checks its arguments itself."""
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_VERBATIM = ("default", "const", "enum", "examples")
+
+
+class Unfit(Exception):
+    """A tool that cannot be offered; the text says why."""
+
+
+def fitted(schema: object) -> dict[str, Any]:
+    """A JSON schema object of the 2020-12 dialect that says the same as the given one, where a provider can
+    be told.
+
+    Raises ``Unfit``.
+    """
+    if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
+        raise Unfit("its arguments are not an object")
+    made = {
+        key: value
+        for key, value in _modern(schema, 0).items()
+        if key not in ("$schema", "$id", *_REFUSED_ON_TOP)
+    }
+    made["type"] = "object"
+    made.setdefault("properties", {})
+    size = len(json.dumps(made, ensure_ascii=False))
+    if size > MAX_SCHEMA:
+        raise Unfit(f"its schema has {size:,} characters, more than {MAX_SCHEMA:,}")
+    if (problem := next(iter(_validator().iter_errors(made)), None)) is not None:
+        raise Unfit(f"its schema is not valid: {problem.message[:200]}")
+    return made
+
+
+def looked_over(listed: Iterable[Listed]) -> list[Listed]:
+    """The tools with fitted schemas, or with their problem. Takes milliseconds for each: not for an event
+    loop."""
+    return [_one(tool) for tool in listed]
+
+
+def _one(tool: Listed) -> Listed:
+    try:
+        return replace(tool, schema=fitted(tool.schema))
+    except Unfit as problem:
+        return replace(tool, problem=str(problem))
+
+
+def _modern(schema: Any, depth: int) -> Any:
+    """Tuples of older drafts in the words of the newest."""
+    if depth > MAX_DEPTH:
+        raise Unfit("its schema is nested too deeply")
+    if isinstance(schema, list):
+        return [_modern(part, depth + 1) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    made: dict[str, Any] = {}
+    for key, part in schema.items():
+        if key in _MAPS and isinstance(part, Mapping):
+            made[key] = {name: _modern(inner, depth + 1) for name, inner in part.items()}
+        else:
+            made[key] = part if key in _VERBATIM else _modern(part, depth + 1)
+    if isinstance(made.get("items"), list):
+        made["prefixItems"] = made.pop("items")
+        if "additionalItems" in made:
+            made["items"] = made.pop("additionalItems")
+    return made
+
+
+@cache
+def _validator() -> Any:
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(Draft202012Validator.META_SCHEMA)
+
 
 MOST_TOOLS = 128
 """Tools of one request; providers refuse it when there are more."""
@@ -137,3 +292,91 @@ def _words(schema: Any) -> Iterator[str]:
     elif isinstance(schema, list):
         for part in schema:
             yield from _words(part)
+
+
+# ----------------------------------------------------------------------------------------------------
+# From what a server answered to what a model can be given: text, and images, audio and PDFs as parts.
+
+
+TAKEN = (*IMAGE_TYPES, *AUDIO_FORMATS, PDF)
+MOST_PARTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """``failed``: the server says that the tool failed."""
+
+    text: str
+    parts: tuple[Part, ...] = ()
+    failed: bool = False
+
+
+def result_of(answer: CallToolResult) -> Result:
+    """Every block in order. What a model cannot be given is named instead, so that nothing disappears in
+    silence."""
+    texts: list[str] = []
+    parts: list[Part] = []
+    for block in answer.content:
+        for said in _block(block, len(parts)):
+            (texts if isinstance(said, str) else parts).append(said)  # type: ignore[arg-type]
+    if answer.structured_content is not None and not _says(texts, answer.structured_content):
+        texts.append(json.dumps(answer.structured_content, ensure_ascii=False))
+    return Result(clean("\n".join(texts)), tuple(parts), bool(answer.is_error))
+
+
+def _block(block: ContentBlock, parts: int) -> Iterator[str | Part]:
+    match block:
+        case TextContent():
+            yield block.text
+        case ImageContent():
+            yield _part(block.mime_type, block.data, parts)
+        case AudioContent():
+            yield _part(block.mime_type, block.data, parts)
+        case ResourceLink():
+            about = ", ".join(filter(None, (block.mime_type, block.description)))
+            yield f"[resource {block.name}: {block.uri}{f' ({about})' if about else ''}]"
+        case EmbeddedResource(resource=TextResourceContents() as resource):
+            yield f"[resource {resource.uri}]\n{resource.text}"
+        case EmbeddedResource(resource=BlobResourceContents() as resource):
+            yield f"[resource {resource.uri}]"
+            name = str(resource.uri).rsplit("/", 1)[-1]
+            yield _part(resource.mime_type or "unknown type", resource.blob, parts, name)
+
+
+def _part(kind: str, data: str, parts: int, name: str = "") -> str | Part:
+    what = kind.partition("/")[0] if kind in TAKEN and kind != PDF else "content"
+    if kind not in TAKEN:
+        return f"[content left out: {kind}, {_size(data)}]"
+    if parts >= MOST_PARTS:
+        return f"[{what} left out: only {MOST_PARTS} are taken of one result]"
+    try:
+        return part_of({"type": "input_file", "filename": name, "file_data": f"data:{kind};base64,{data}"})
+    except ConfigError:
+        return f"[{what} left out: its data is broken]"
+
+
+def _size(data: str) -> str:
+    return f"{len(data) * 3 // 4:,} bytes"
+
+
+def _says(texts: list[str], structured: Any) -> bool:
+    """Do the texts already say it? Servers give both, and some wrap what they say: ``{"result": …}``,
+    ``{"content": …}``."""
+    values = [structured]
+    if isinstance(structured, dict) and len(structured) == 1:
+        values += structured.values()
+    joined = "\n".join(texts)
+    if any(_is(text, value) for text in (*texts, joined) for value in values):
+        return True
+    parts = values[-1]
+    return isinstance(parts, list) and 0 < len(parts) == len(texts) and all(map(_is, texts, parts))
+
+
+def _is(text: str, value: Any) -> bool:
+    """Is the text this value, or its JSON?"""
+    if text == value:
+        return True
+    try:
+        return bool(json.loads(text) == value)
+    except (ValueError, RecursionError):
+        return False

@@ -1,20 +1,37 @@
 """A server as a process under a supervisor: how it is started, and how it ends, also when this program is
-killed."""
+killed.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
+import re
 import shutil
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+from fsm_agent.support.files import private_file, private_folder
+from fsm_agent.support.processes import bare_environment, sent
+from fsm_agent.support.redaction import mask
+from fsm_agent.support.texts import one_line
 from fsm_agent.toolsets import process as supervised
+from fsm_agent.toolsets.mcp.config import ServerConfig
 from fsm_agent.toolsets.process_supervisor import SETTLE, SupervisorOrder
 
 GRACE = 1.0
@@ -135,3 +152,389 @@ def _close_pipes(process: asyncio.subprocess.Process) -> None:
     if transport is not None:
         with contextlib.suppress(PermissionError):
             transport.close()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Cutting what a server writes into lines, within limits. Pure.
+
+
+MOST_NOISE = 1_000_000
+"""Bytes that are no messages; a server that writes more between two messages is not speaking the protocol."""
+BURST, STEADY = 2_000, 200
+"""Messages that a server may send at once, and for each second after that. Not a rate alone: what is read
+slowly comes slowly."""
+
+
+class Misbehaved(Exception):
+    """The server does what no server may; the connection must end. The text says what, for people."""
+
+
+class LineReader:
+    """Whole lines out of pieces. Never holds more than ``most`` bytes, and costs time proportional to what
+    came in."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._held = most, bytearray()
+
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        """The lines that this piece completes, without their ends. Raises ``Misbehaved`` for a line that is
+        too long."""
+        *whole, rest = piece.split(b"\n")
+        for part in whole:
+            self._add(part)
+            line, self._held = bytes(self._held), bytearray()
+            yield line.rstrip(b"\r")
+        self._add(rest)
+
+    def _add(self, part: bytes) -> None:
+        if len(self._held) + len(part) > self._most:
+            raise Misbehaved(f"it wrote a message of more than {self._most:,} bytes")
+        self._held += part
+
+
+class Flood:
+    """Notices a server that writes without end."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now, self._then = now, now()
+        self._room, self._noise = float(BURST), 0
+
+    def message(self) -> None:
+        """A message came. Raises ``Misbehaved`` when there are too many."""
+        self._noise, now = 0, self._now()
+        self._room = min(BURST, self._room + STEADY * (now - self._then)) - 1
+        self._then = now
+        if self._room < 0:
+            raise Misbehaved(f"it sent {BURST:,} messages at once and more than {STEADY} a second")
+
+    def noise(self, size: int) -> None:
+        """A line that is no message came, of so many bytes. Raises ``Misbehaved`` when there is nothing else
+        for too long."""
+        self._noise += size + 1
+        if self._noise > MOST_NOISE:
+            raise Misbehaved(
+                f"it wrote more than {MOST_NOISE:,} bytes that are no messages to its standard output"
+            )
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a server says on its standard error: a bounded file in the home directory, and its last words.
+
+
+log = logging.getLogger(__name__)
+
+LOGS = "logs"
+"""Folder of the home directory."""
+MAX_FILE = 250_000
+"""Bytes of one file; it and the one before it are kept."""
+MAX_LINE = 4_000
+MAX_A_SECOND = 50_000
+"""Bytes that are written; what comes faster is counted and left out."""
+_ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])|[\x00-\x08\x0b-\x1f\x7f]"
+)
+
+
+class ServerLog:
+    """Appends lines with the time, without the ``secrets`` and without control sequences. Never raises for
+    the disk."""
+
+    def __init__(self, path: Path, secrets: Iterable[str] = (), now: Callable[[], float] = time.time) -> None:
+        self.path, self._secrets, self._now = path, tuple(secrets), now
+        self._last: deque[str] = deque(maxlen=4)
+        self._lines = LineReader(MAX_LINE)
+        self._second, self._written, self._dropped, self._broken = 0, 0, 0, False
+
+    @property
+    def last_words(self) -> str:
+        """The end of what was said, on one line; empty when nothing was."""
+        return one_line(" | ".join(line for line in self._last if line), 300)
+
+    def hush(self) -> None:
+        """Forget the last words: what comes now is said by another process."""
+        self._last.clear()
+
+    def feed(self, piece: bytes) -> None:
+        """Bytes as they come."""
+        try:
+            for line in self._lines.feed(piece):
+                self.say(line.decode("utf-8", "replace"))
+        except Misbehaved:  # a line without an end: its beginning is enough
+            self._lines = LineReader(MAX_LINE)
+            self.say(piece[:MAX_LINE].decode("utf-8", "replace") + " …")
+
+    def say(self, text: str) -> None:
+        """One line."""
+        now = self._now()
+        if int(now) != self._second:
+            left_out, self._second, self._written, self._dropped = self._dropped, int(now), 0, 0
+            if left_out:
+                self._append(f"[{left_out:,} lines left out]\n")
+        if self._written > MAX_A_SECOND:
+            self._dropped += 1
+            return
+        line = mask(_ESCAPES.sub(" ", text[:MAX_LINE]), self._secrets).rstrip()
+        self._last.append(line)
+        self._written += len(line) + 1
+        self._append(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))} {line}\n")
+
+    def _append(self, text: str) -> None:
+        if self._broken:
+            return
+        try:
+            private_folder(self.path.parent)
+            if self.path.exists() and self.path.stat().st_size > MAX_FILE:
+                self.path.replace(self.path.with_name(f"{self.path.name}.1"))
+            with open(self.path, "a", encoding="utf-8", errors="replace", opener=private_file) as file:
+                file.write(text)
+        except OSError as error:
+            self._broken = True
+            log.warning("%s cannot be written: %s", self.path, error.strerror)
+
+
+# ----------------------------------------------------------------------------------------------------
+# How a connection, or a call over it, came to its end.
+
+
+class ConnectionEnding:
+    """Told once by whoever notices first; later reasons are consequences. Belongs to the engine's loop."""
+
+    def __init__(self) -> None:
+        self.reason, self.wanted = "", False
+        self._event = asyncio.Event()
+
+    def told(self, reason: str) -> None:
+        """Hear that the connection ended; the first reason stays."""
+        self.reason = self.reason or reason
+        self._event.set()
+
+    def want(self) -> None:
+        """End it although nothing is wrong: the other side gets the time for an orderly end."""
+        self.wanted = not self.came
+        self.told("it was closed")
+
+    @property
+    def came(self) -> bool:
+        """Say whether it has ended."""
+        return self._event.is_set()
+
+    async def wait(self) -> str:
+        """Wait until it ends, and return why."""
+        await self._event.wait()
+        return self.reason
+
+
+class Broken(Exception):
+    """There is no connection (any more). ``sent``: the call may have reached the server."""
+
+    def __init__(self, reason: str, *, sent: bool) -> None:
+        super().__init__(reason)
+        self.sent = sent
+
+
+class McpRefused(Exception):
+    """The server answered the call with an error of the protocol."""
+
+
+class Unusable(Exception):
+    """What came back is no result; the tool may have run."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# The protocol over a process's standard input and output.
+#
+# The SDK's own transport does the same without limits: a line without an end grows for ever, each line that
+# is no message writes a traceback to this program's log, and nobody learns the process or why it ended.
+
+
+_CHUNK = 65_536
+MOMENT, _LOOK = 1.0, 0.01
+"""Seconds: how long a process may outlive its output, because on a busy machine its end is not known at
+once; and the time between two looks."""
+_SHOWN = 200
+"""Bytes of a line that is no message, as they are logged."""
+
+Incoming = SessionMessage | Exception
+Streams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
+
+
+@asynccontextmanager
+async def stdio(
+    launch: Launch, server_log: ServerLog, most: int, ending: ConnectionEnding
+) -> AsyncIterator[Streams]:
+    """The streams of a session with a new process. ``most``: bytes of one message. When the process ends or
+    misbehaves, ``ending`` is told why and the streams end. Raises ``OSError`` when it cannot be started."""
+    server = await started(launch)
+    process = server.process
+    to_session, incoming = anyio.create_memory_object_stream[Incoming](0)
+    outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
+    try:
+        async with anyio.create_task_group() as tasks:
+            _carry(tasks, process, server_log, most, ending, to_session, from_session)
+            try:
+                yield incoming, outgoing
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await server.end(polite=ending.wanted)
+                tasks.cancel_scope.cancel()
+    finally:
+        for stream in (to_session, incoming, outgoing, from_session):
+            stream.close()
+
+
+def _carry(
+    tasks: TaskGroup,
+    process: asyncio.subprocess.Process,
+    server_log: ServerLog,
+    most: int,
+    ending: ConnectionEnding,
+    to_session: MemoryObjectSendStream[Incoming],
+    from_session: MemoryObjectReceiveStream[SessionMessage],
+) -> None:
+    """Start what moves bytes between the pipes and the streams."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdin is not None
+    tasks.start_soon(_listen, process.stderr, server_log)
+    tasks.start_soon(_read, process, process.stdout, server_log, most, ending, to_session)
+    tasks.start_soon(_write, process.stdin, from_session)
+
+
+async def _read(
+    process: asyncio.subprocess.Process,
+    pipe: asyncio.StreamReader,
+    server_log: ServerLog,
+    most: int,
+    ending: ConnectionEnding,
+    to_session: MemoryObjectSendStream[Incoming],
+) -> None:
+    lines, flood = LineReader(most), Flood()
+    try:
+        async with to_session:
+            while piece := await pipe.read(_CHUNK):
+                for line in lines.feed(piece):
+                    if (message := _message(line, flood, server_log)) is not None:
+                        await to_session.send(message)
+            ending.told(await _why(process, server_log))
+    except Misbehaved as error:
+        ending.told(str(error))
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+        ending.told("the connection was closed")
+
+
+def _message(line: bytes, flood: Flood, server_log: ServerLog) -> SessionMessage | None:
+    """The message of a line, or ``None`` for one that holds none: it is logged, and the next one may."""
+    if not line.strip():
+        flood.noise(len(line))
+        return None
+    try:
+        message = SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError:
+        flood.noise(len(line))
+        server_log.say(f"(no message) {line[:_SHOWN].decode('utf-8', 'replace')}")
+        return None
+    flood.message()
+    return message
+
+
+async def _why(process: asyncio.subprocess.Process, server_log: ServerLog) -> str:
+    """What is known of an end that came from the other side."""
+    for _ in range(round(MOMENT / _LOOK)):  # the pipe ends a moment before the process is known to have ended
+        if process.returncode is not None:
+            break
+        await anyio.sleep(_LOOK)
+    for _ in range(5):  # rounds of the event loop: its last words have come, but may not be read yet
+        await anyio.lowlevel.checkpoint()
+    code = process.returncode
+    how = "the process closed its output" if code is None else f"the process ended with {status_of(code)}"
+    return f"{how}: {words}" if (words := server_log.last_words) else how
+
+
+async def _write(pipe: asyncio.StreamWriter, from_session: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    """A server that does not read makes the sender wait, whose own time limit ends that."""
+    try:
+        async with from_session:
+            async for item in from_session:
+                text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+                await sent(pipe, text.encode() + b"\n")
+    except (anyio.ClosedResourceError, OSError):
+        log.debug("a server's standard input was closed")
+
+
+async def _listen(pipe: asyncio.StreamReader, server_log: ServerLog) -> None:
+    while piece := await pipe.read(_CHUNK):
+        server_log.feed(piece)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Where a server is: its config with every ``${VAR}`` replaced, the environment it is given, and which
+# values are secrets.
+
+
+_VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
+_SECRET_NAME = re.compile(r"key|token|secret|passw|credential|auth|cookie|session", re.IGNORECASE)
+
+
+class Unset(Exception):
+    """A variable that the config names has no value here; the text says which."""
+
+
+def expanded(text: str, environment: Mapping[str, str], found: set[str]) -> str:
+    """The text with its variables replaced; their values are added to ``found``. Raises ``Unset``."""
+
+    def value(match: re.Match[str]) -> str:
+        name, default = match["name"], match["default"]
+        given = environment.get(name) or default
+        if given is None:
+            raise Unset(f"${{{name}}} is not set in the environment")
+        found.add(given)
+        return given
+
+    return _VARIABLE.sub(value, text)
+
+
+def named_in(config: ServerConfig) -> set[str]:
+    """The variables that ``expanded`` would look up for a server."""
+    texts = (*config.env.values(), *config.headers.values(), config.url or "")
+    return {match["name"] for text in texts for match in _VARIABLE.finditer(text)}
+
+
+def all_expanded(words: Mapping[str, str], environment: Mapping[str, str], found: set[str]) -> dict[str, str]:
+    """Return the words with variables replaced by their values; ``found`` takes the values used."""
+    return {name: expanded(text, environment, found) for name, text in words.items()}
+
+
+def secret_values(words: Mapping[str, str]) -> Iterable[str]:
+    """Those values whose names sound like secrets. Of ``Bearer x`` the ``x`` is one too."""
+    for name, value in words.items():
+        if _SECRET_NAME.search(name):
+            yield value
+            yield from value.split()[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Either a program to launch or an address. ``secrets`` must not be shown, ``roots`` are told to the
+    server."""
+
+    launch: Launch | None
+    url: str = field(default="", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    roots: tuple[Path, ...] = ()
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+
+
+def endpoint_of(config: ServerConfig, workdir: Path, environment: Mapping[str, str]) -> Endpoint:
+    """Raises ``Unset`` when the config names a variable that has no value."""
+    found: set[str] = set()
+    own = all_expanded(config.env, environment, found)
+    headers = all_expanded(config.headers, environment, found)
+    url = expanded(config.url or "", environment, found)
+    secrets = frozenset(value for value in (*found, *secret_values(own), *secret_values(headers)) if value)
+    named = config.roots if config.roots is not None else (".",)
+    roots = tuple((workdir / Path(root).expanduser()).resolve() for root in named)
+    if config.command is None:
+        return Endpoint(None, url, headers, roots, secrets)
+    cwd = workdir / Path(config.cwd or ".").expanduser()
+    launch = Launch(config.command, config.args, {**bare_environment(environment), **own}, cwd)
+    return Endpoint(launch, roots=roots, secrets=secrets)

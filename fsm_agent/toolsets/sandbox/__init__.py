@@ -15,10 +15,8 @@ from pathlib import Path
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import SandboxSettings
 from fsm_agent.toolsets.sandbox.aside import Aside
-from fsm_agent.toolsets.sandbox.boundary import Boundary
-from fsm_agent.toolsets.sandbox.bubblewrap import Bubblewrap
-from fsm_agent.toolsets.sandbox.container import Container
-from fsm_agent.toolsets.sandbox.place import LOCAL, CommandPlace
+from fsm_agent.toolsets.sandbox.backends import Bubblewrap, Container
+from fsm_agent.toolsets.sandbox.place import LOCAL, Boundary, CommandPlace
 
 __all__ = ["LOCAL", "CommandPlace", "aside_of", "sandbox_of", "usable_sandbox"]
 

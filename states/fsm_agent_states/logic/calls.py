@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal
 
-from fsm_agent.conversation.arguments import coerce, parse, paths_conflict
-from fsm_agent.conversation.call_key import signature
+from fsm_agent.conversation.arguments import coerce, parse, paths_conflict, repair_name, signature
 from fsm_agent.conversation.effects import ToolOutcome, ToolSpec
-from fsm_agent.conversation.history_rules import fallback_id
+from fsm_agent.conversation.history import fallback_id
 from fsm_agent.conversation.messages import ToolCall
-from fsm_agent.conversation.name_repair import repair_name
 
 Verdict = Literal["run", "bad_json", "unknown", "answered"]
 MAX_REPAIRED = 8

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from fsm_agent.conversation.exit_reason import ExitReason as E
-from fsm_agent.conversation.exit_reason import Outcome
 from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.result import ExitReason as E
+from fsm_agent.conversation.result import Outcome
 from fsm_agent_states.logic import facts
 from fsm_agent_states.turn import TurnState
 

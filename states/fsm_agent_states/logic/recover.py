@@ -23,7 +23,7 @@ from fsm_agent.conversation.effects import (
     Waited,
 )
 from fsm_agent_states.logic import facts
-from fsm_agent_states.logic.limits import output_cap
+from fsm_agent_states.logic.facts import output_cap
 from fsm_agent_states.logic.request_context import held_to
 from fsm_agent_states.logic.status_lines import ordered, repaired, say, tell_parts
 from fsm_agent_states.logic.visit import Asks

@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fsm_agent.conversation.effects import ApiMode
-from fsm_agent.conversation.history_rules import opens_group, sendable
+from fsm_agent.conversation.history import opens_group, sendable
 from fsm_agent.conversation.messages import Message
-from fsm_agent.conversation.wire.roles import WIRES, Speaker
-from fsm_agent.fsm.promises import SAME, Change, Demand, Promises, VisitChange, may
+from fsm_agent.conversation.wire.form import WIRES, Speaker
+from fsm_agent.fsm.properties import SAME, Change, Demand, Promises, VisitChange, may
 from fsm_agent_states.replies import CONTINUED
 
 

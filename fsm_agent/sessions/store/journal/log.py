@@ -5,33 +5,154 @@ What is handed over goes to disk together, in order, when somebody waits for it 
 (``writer.LATE``): an iteration is one commit. A move is never without what it changed. Whatever is written
 first compares the turn's epoch with what is stored: a turn that another process took over finds another one,
 writes nothing any more, and stops.
-``TurnLog`` writes the turns of any table; what a transcript needs besides is in ``conversation_log``."""
+``TurnLog`` writes the turns of any table; what a transcript needs besides is in ``conversation_log``.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
+from fsm_agent.conversation.effects import ENGINE, MODEL, PURE_TOOL, QUESTION, TOOL
 from fsm_agent.errors import JournalError, StaleCopyError, StoreError
 from fsm_agent.fsm import codec
-from fsm_agent.fsm.deltas import ExactTracker, Tracker
-from fsm_agent.fsm.exchange_form import kept_reply, kept_request
-from fsm_agent.fsm.journal import UNKNOWN, Exchange, Step
-from fsm_agent.request import Needed, Request, effect_of, flush_of, intended, listed
-from fsm_agent.runtime.not_yet import NotYet
+from fsm_agent.fsm.journal import (
+    UNKNOWN,
+    ExactTracker,
+    Exchange,
+    Step,
+    Tracker,
+    is_kept_as,
+    kept_reply,
+    kept_request,
+    read_reply,
+)
+from fsm_agent.request import (
+    IDEMPOTENT,
+    PURE,
+    UNSAFE,
+    Flush,
+    Needed,
+    Request,
+    effect_of,
+    flush_of,
+    intended,
+    listed,
+    reusable,
+)
+from fsm_agent.runtime.ports import NotYet
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store import contents
-from fsm_agent.sessions.store.checksum import Checked, checked, with_checksum
-from fsm_agent.sessions.store.connection import SqlConnection, conflicts, must
-from fsm_agent.sessions.store.contents import Contents, deduplicate, shorten_changes
-from fsm_agent.sessions.store.database import Database, Job
+from fsm_agent.sessions.store import rows
+from fsm_agent.sessions.store.database import Database, Job, SqlConnection, conflicts, must
 from fsm_agent.sessions.store.fence import Fence
-from fsm_agent.sessions.store.journal.recording import Origin, Recording
+from fsm_agent.sessions.store.journal.read import Effect
 from fsm_agent.sessions.store.pending import noted
+from fsm_agent.sessions.store.rows import (
+    Checked,
+    Contents,
+    checked,
+    deduplicate,
+    shorten_changes,
+    with_checksum,
+)
+
+# ----------------------------------------------------------------------------------------------------
+# What is known of the visit of a state that a crash, a fork or a person interrupted: replies that need not
+# be asked for.
+#
+# States are pure, so a visit that is run again asks for the same things in the same order: a request is
+# known by its place in the visit and by what it says. ``Recording`` is of the turns of any table;
+# ``conversation_recording`` of those that talk to a model. (Why: decision 28.)
+
+
+Origin = Literal["", "by hand", "taken over"]
+"""Who gave a reply: the world, a person at a fork, or the turn that was forked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One request as the journal has it. ``reply`` is ``None`` while it was in flight. ``foreign``: it is in
+    the journal of the turn that this one was forked from."""
+
+    kind: str
+    request: dict[str, Any]
+    status: str
+    reply: Any = None
+    foreign: bool = False
+
+
+@dataclass(slots=True)
+class Recording:
+    """Replies by (ordinal, place) of one visit. ``doubts`` collects (name, id) of requests whose effect
+    nobody knows, ``origins`` who gave the replies that the journal of this turn does not have. ``waiting``:
+    calls whose results come later, with the digests of what they were made with; they run elsewhere, and are
+    not begun again. ``resumed``: another process began the visit."""
+
+    entries: dict[tuple[int, int], Recorded] = field(default_factory=dict)
+    doubts: list[tuple[str, str]] = field(default_factory=list)
+    origins: dict[tuple[int, int], Origin] = field(default_factory=dict)
+    resumed: bool = False
+    waiting: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, effects: Iterable[Effect]) -> Recording:
+        """What the journal has of a visit."""
+        return cls(
+            {
+                (one.ordinal, one.place): Recorded(one.kind, one.request, one.status, one.reply)
+                for one in effects
+            }
+        )
+
+    def silent(self) -> bool:
+        """Is nothing known that a request could be answered with? So it is in nearly every visit."""
+        return not self.entries
+
+    def unbelieved(self) -> Recording:
+        """For a turn that came in a file: what a stranger says was answered is asked again, and what may have
+        been done already is in doubt."""
+        return Recording({place: replace(entry, reply=None) for place, entry in self.entries.items()})
+
+    def cut_off(self) -> frozenset[str]:
+        """Return the keys of calls that were running when their process ended."""
+        return frozenset()
+
+    def answered(self) -> frozenset[str]:
+        """Return the names of tools with a call in this visit that is not made again."""
+        return frozenset()
+
+    def taken_over(self) -> Recording:
+        """What a fork takes over: nothing, it asks again."""
+        return Recording()
+
+    def answers(self) -> dict[str, Any] | None:
+        """What a fork begins with, as JSON values; ``None`` for nothing."""
+        return None
+
+    def reply(self, ordinal: int, place: int, request: Any) -> Any:
+        """The reply that is known for this request, or ``UNKNOWN``. One that was in flight when its process
+        ended, and is unsafe, is answered with what it says itself about that. A person's answer is never
+        taken from the record."""
+        entry = self.entries.get((ordinal, place))
+        if entry is None or entry.kind != type(request).__name__ or not is_kept_as(request, entry.request):
+            return UNKNOWN
+        if getattr(request, "question_id", None) is not None:
+            return UNKNOWN
+        if entry.reply is not None and entry.status == "done":
+            return read_reply(request, entry.reply) if reusable(request) else UNKNOWN
+        if effect_of(request) == "unsafe":
+            self.doubts.append((type(request).__name__, f"{ordinal}.{place}"))
+            return request.in_doubt()
+        return UNKNOWN
+
+    def where(self, ordinal: int, place: int, request: Any) -> tuple[int, int]:
+        """(ordinal, place) under which the journal keeps this request."""
+        return ordinal, place
+
 
 _MOVE = f"INSERT INTO transitions VALUES ({', '.join('?' * 15)})"  # noqa: S608 - ours
 _EFFECT = f"INSERT OR REPLACE INTO effects VALUES ({', '.join('?' * 17)})"  # noqa: S608 - ours
@@ -345,7 +466,7 @@ class TurnLog:
                 c, "UPDATE turns SET seq = ?, state = ?, moved = ?, exit = ? WHERE id = ? AND seq = ?", moved,
                 lambda: JournalError(f"turn {turn_id} is not where it was left; this process stops here"),
             )  # fmt: skip
-            contents.write(c, shared)
+            rows.write(c, shared)
             c.execute(_MOVE, values)
 
         return move
@@ -357,7 +478,7 @@ class TurnLog:
         ended = (at, closing.exit, closing.outcome, *result, *delta, turn_id)
 
         def end(c: SqlConnection) -> None:
-            contents.write(c, shared)
+            rows.write(c, shared)
             c.execute(
                 "UPDATE turns SET ended = ?, exit = ?, outcome = ?, result = ?, result_crc = ?, final = ?,"
                 " final_crc = ?, owner = NULL WHERE id = ?",
@@ -423,3 +544,35 @@ class EffectJob:
 
     def __call__(self, connection: SqlConnection) -> None:
         connection.execute(_EFFECT, self.values)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What must be on disk before something happens. Everything else that a turn writes is on its way and waits
+# for the next of these, or for ``writer.LATE`` seconds. What requests need, they declare themselves.
+
+
+SAID = Flush(
+    "what a person said meanwhile is taken up",
+    "all",
+    "a message that was taken is not lost with the process that took it",
+)
+STEP = Flush(
+    "`step()` returns, or a debugger is told of a move", "all", "who looks into the store finds what was told"
+)
+LAST = Flush(
+    "the last state of a turn begins",
+    "all",
+    "what others are told of a turn is told by its owner, and of what is stored",
+)
+SUSPENDED = Flush(
+    "a turn is suspended", "all", "who answers finds what is asked, whatever becomes of the process"
+)
+END = Flush("a result is returned", "all", "`result.stored` is true only of what a crash cannot take back")
+LET_GO = Flush(
+    "a turn that was stopped lets go of its session", "all", "who resumes it finds it where it stood"
+)
+FLUSHES = (
+    MODEL, TOOL, PURE_TOOL, QUESTION, ENGINE, IDEMPOTENT, UNSAFE, PURE, SAID, STEP, LAST,
+    SUSPENDED, END, LET_GO,
+)  # fmt: skip
+"""The table in docs/sessions.md."""

@@ -11,8 +11,7 @@ from fsm_agent.errors import StoreError
 
 if TYPE_CHECKING:
     from fsm_agent.sessions.store.health import Health
-    from fsm_agent.sessions.store.postgres.database import PostgresDatabase
-    from fsm_agent.sessions.store.postgres.presence import PostgresOwners
+    from fsm_agent.sessions.store.postgres.database import PostgresDatabase, PostgresOwners
 
 MASKED = "***"
 _SECRET = ("password", "sslpassword")
@@ -55,7 +54,7 @@ def database_at(url: str) -> PostgresDatabase:
 def owners_of(store: Callable[[], Any]) -> PostgresOwners:
     """Return who knows the processes that run turns in a store's database. Raises ``StoreError``."""
     _need_extra()
-    from fsm_agent.sessions.store.postgres.presence import PostgresOwners
+    from fsm_agent.sessions.store.postgres.database import PostgresOwners
 
     return PostgresOwners(store)
 
@@ -63,9 +62,9 @@ def owners_of(store: Callable[[], Any]) -> PostgresOwners:
 def health_of(url: str) -> Health:
     """Look at the database at an address, without changing it. Raises ``StoreError``."""
     _need_extra()
-    from fsm_agent.sessions.store.postgres import health
+    from fsm_agent.sessions.store.postgres.database import database_health
 
-    return health.health_of(url)
+    return database_health(url)
 
 
 def _need_extra() -> None:

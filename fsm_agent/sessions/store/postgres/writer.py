@@ -17,11 +17,16 @@ from typing import Any, NamedTuple
 import psycopg
 
 from fsm_agent.errors import StoreError
-from fsm_agent.runtime.measures import measured
-from fsm_agent.sessions.store.connection import Refusal, Values
-from fsm_agent.sessions.store.database import Database, Job, Waiting, tell
-from fsm_agent.sessions.store.postgres.connecting import Raw, as_store_error, connected, is_cut, is_passing
-from fsm_agent.sessions.store.postgres.dialect import translated
+from fsm_agent.runtime.events import measured
+from fsm_agent.sessions.store.database import Database, Job, Refusal, Values, Waiting, tell
+from fsm_agent.sessions.store.postgres.connecting import (
+    Raw,
+    as_store_error,
+    connected,
+    is_cut,
+    is_passing,
+    translated,
+)
 from fsm_agent.sessions.store.postgres.opening import shown
 
 # A connection for the jobs of one transaction: statements are sent one behind the other, and the server is

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from fsm_agent.sessions.store.reports.usage_totals import SUMS, UsageTotals
+from fsm_agent.sessions.store.reports.spending import SUMS, UsageTotals
 from fsm_agent.sessions.store.store import Store
 
 DAY = 86_400

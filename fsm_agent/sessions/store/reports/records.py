@@ -8,11 +8,10 @@ from typing import Any, Literal
 
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.fsm.journal import Step
-from fsm_agent.sessions.store.checksum import loads
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.pending import Pending, PendingItems
-from fsm_agent.sessions.store.reports.usage_totals import NOTHING, SUMS, UsageTotals
-from fsm_agent.sessions.store.rows import stored
+from fsm_agent.sessions.store.reports.spending import NOTHING, SUMS, UsageTotals
+from fsm_agent.sessions.store.rows import loads, stored
 from fsm_agent.sessions.store.store import Store
 
 

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterable
 
 from fsm_agent.errors import StoreError
-from fsm_agent.sessions.store.connection import SqlConnection
+from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.search.text_analysis import (
     IS_DAMAGED,
     IndexQuery,

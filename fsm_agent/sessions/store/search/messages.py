@@ -16,10 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from fsm_agent.errors import ConfigError, StoreError
-from fsm_agent.sessions.store.checksum import loads
-from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.database import Database
-from fsm_agent.sessions.store.lineage import lineage
+from fsm_agent.sessions.store.database import Database, SqlConnection
+from fsm_agent.sessions.store.rows import lineage, loads
 from fsm_agent.sessions.store.search import fts5, tsvector
 from fsm_agent.sessions.store.search.text_analysis import (
     DAY,

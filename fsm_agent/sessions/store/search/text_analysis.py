@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from fsm_agent.conversation.parts import said
 from fsm_agent.errors import StoreError
-from fsm_agent.sessions.store.checksum import loads
+from fsm_agent.sessions.store.rows import loads
 from fsm_agent.support.texts import clean
 
 MAX_INDEXED = 100_000

@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
-from fsm_agent.sessions.store.connection import SqlConnection
+from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.search.text_analysis import IndexQuery, Query, Term, indexed
 
 WORD = re.compile(r"[^\W_]+")

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fsm_agent.errors import ConfigError, StoreError
-from fsm_agent.sessions.store.connection import SqlConnection
-from fsm_agent.sessions.store.database import Database
+from fsm_agent.sessions.store.database import Database, SqlConnection
 from fsm_agent.sessions.store.schema import tables
 from fsm_agent.sessions.store.store import Store
 

@@ -19,7 +19,7 @@ from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.rows import newest_number, transcript
-from fsm_agent.support.private_files import private_file, private_folder
+from fsm_agent.support.files import private_file, private_folder
 from fsm_agent.support.redaction import mask
 
 TOOLS = (

@@ -1,0 +1,360 @@
+"""Questions to a recorded turn: where time went, what else could be decided, how two runs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from difflib import SequenceMatcher
+from typing import Any, Literal, get_args
+
+from fsm_agent.conversation.effects import KINDS as REQUEST_KINDS
+from fsm_agent.debug.core.record import Record
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
+
+# ----------------------------------------------------------------------------------------------------
+# A turn on an axis of time: the state at every moment, and what it waited for then: a person, the model, a
+# tool, or until a time. Time is the sum of the seconds that the states took, so that what nobody ran for a
+# night takes no room.
+
+
+Waited = Literal["people", "model", "tools", "pauses"]
+WAITS: tuple[Waited, ...] = get_args(Waited)
+KINDS: dict[str, Waited] = {
+    "AskApproval": "people",
+    "CallModel": "model",
+    "RunTool": "tools",
+    "Wait": "pauses",
+}
+"""What is waited for, by the kind of the request; everything else is the engine's own time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """The state that a turn was in after ``at`` moves, for so many seconds; ``waits`` in the order of
+    ``WAITS``, together not more than that."""
+
+    at: int
+    state: str
+    seconds: float
+    waits: tuple[float, ...]
+
+
+def stays(record: Record) -> Iterator[Stay]:
+    """Every visit of a turn that was ended by a move, in order."""
+    waited = _waited(record)
+    states = record.path()
+    for at, seconds in enumerate(_seconds(record)):
+        left, shares = seconds, []
+        for wait in WAITS:
+            share = min(left, waited.get((at, wait), 0.0))
+            left -= share
+            shares.append(share)
+        yield Stay(at, states[at], seconds, tuple(shares))
+
+
+def columns(record: Record, buckets: int, states: Sequence[str]) -> dict[str, Any]:
+    """The whole turn in at most ``buckets`` equal spans of time: ``positions`` at which they begin, ``masks``
+    of the states in each as bits, ``waits``: of each span the seconds that were waited for what, ``seconds``
+    of the whole, and ``sums`` by what was waited for. A visit shows its waits in the order of ``WAITS``."""
+    found = list(stays(record))
+    total = sum(one.seconds for one in found)
+    count = max(1, min(buckets, 4000))
+    span = total / count or 1.0
+    bit = {state: 1 << number for number, state in enumerate(states)}
+    masks, positions = [0] * count, [-1] * count
+    waits = [[0.0] * len(WAITS) for _ in range(count)]
+    now = 0.0
+    for one in found:
+        first, last = _spans(now, one.seconds, span, count)
+        for column in range(first, last + 1):
+            masks[column] |= bit.get(one.state, 0)
+            if positions[column] < 0:
+                positions[column] = one.at
+        begin = now
+        for number, seconds in enumerate(one.waits):
+            _spread(waits, number, begin, seconds, span)
+            begin += seconds
+        now += one.seconds
+    for column in range(1, count):
+        positions[column] = max(positions[column], positions[column - 1])
+    sums = {wait: sum(one.waits[number] for one in found) for number, wait in enumerate(WAITS)}
+    return {
+        "seconds": total, "masks": masks, "positions": positions, "waits": waits,
+        "sums": {**sums, "engine": total - sum(sums.values())},
+    }  # fmt: skip
+
+
+def waits_of(record: Record, at: int) -> dict[str, float]:
+    """Seconds that the visit at a position waited, by what for."""
+    found: dict[str, float] = {}
+    for one in record.visit(at):
+        if one["kind"] in KINDS:
+            kind = KINDS[one["kind"]]
+            found[kind] = found.get(kind, 0.0) + (one["seconds"] or 0.0)
+    return found
+
+
+def _spans(now: float, seconds: float, span: float, count: int) -> tuple[int, int]:
+    first = min(count - 1, int(now / span))
+    return first, max(first, min(count - 1, int((now + seconds) / span - 1e-9)))
+
+
+def _spread(waits: list[list[float]], number: int, begin: float, seconds: float, span: float) -> None:
+    if seconds <= 0:
+        return
+    first, last = _spans(begin, seconds, span, len(waits))
+    for column in range(first, last + 1):
+        inside = min(begin + seconds, (column + 1) * span) - max(begin, column * span)
+        waits[column][number] += max(0.0, inside)
+
+
+def _seconds(record: Record) -> Iterator[float]:
+    with record.reading() as c:
+        for part in record.within(1, None):
+            rows = c.execute(
+                "SELECT seconds FROM transitions WHERE turn = ? AND seq >= ? AND (? IS NULL OR seq <= ?)"
+                " ORDER BY seq",
+                (part.turn, part.first, part.last, part.last),
+            ).fetchall()
+            yield from (seconds for (seconds,) in rows)
+
+
+def _waited(record: Record) -> dict[tuple[int, Waited], float]:
+    """Seconds by (position, what was waited for). Requests that were made at once are added up."""
+    found: dict[tuple[int, Waited], float] = {}
+    kinds = ", ".join("?" * len(KINDS))
+    sql = f"SELECT seq, kind, SUM(seconds) FROM effects {_SPAN} AND kind IN ({kinds}) GROUP BY seq, kind"  # noqa: S608
+    with record.reading() as c:
+        for part in record.within(1, None):
+            span = (part.turn, part.first - 1, part.last, part.last)
+            for seq, kind, seconds in c.execute(sql, (*span, *KINDS)):
+                key = (seq, KINDS[kind])
+                found[key] = found.get(key, 0.0) + (seconds or 0.0)
+    return found
+
+
+_SPAN = "WHERE turn = ? AND seq >= ? AND (? IS NULL OR seq < ?)"
+
+
+# ----------------------------------------------------------------------------------------------------
+# What could have been decided otherwise at a move: which rows its state has, what each of their budgets has
+# left, and with which other budgets each would have been taken. Everything is asked of the table's own
+# guards; nothing runs. (Why: decision 108.)
+
+
+MOST = 64
+"""Ways of opening a guard that are looked at, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """Counters and limits, as guards read them. A limit that is not known is 0, that of a flag 1."""
+
+    counters: Mapping[str, int]
+    limits: Mapping[str, int]
+
+    def count(self, counter: str) -> int:
+        """Return how often it was counted."""
+        return self.counters.get(counter, 0)
+
+    def limit(self, name: str) -> int:
+        """Return how often it may be."""
+        return self.limits.get(name, 0)
+
+    def changed(self, counters: Mapping[str, int], limits: Mapping[str, int]) -> Budgets:
+        """Return these with others in their place."""
+        return Budgets({**self.counters, **counters}, {**self.limits, **limits})
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A budget that a row's guard asks about: ``count`` of ``limit`` are spent."""
+
+    counter: str
+    limit: str
+    count: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Limits to have, and flags, for a guard to be open."""
+
+    limits: Mapping[str, int]
+    counters: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RowChoice:
+    """One row. ``taken``: with these budgets it is. ``opens``: the fewest other budgets with which it would
+    be, ``None`` when it is taken, or when there are none."""
+
+    row: str
+    rung: str
+    dest: str
+    exit: str | None
+    guard: str
+    taken: bool
+    left: tuple[Left, ...]
+    opens: Change | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+
+def choices(table: Table, state: str, event: str, budgets: Budgets) -> list[RowChoice]:
+    """The rows of a state and an event, in order. Raises ``ConfigError`` for an event that it has not."""
+    rows = table.by_event.get((state, event))
+    if rows is None:
+        raise ConfigError(f"{state} has no line for such an event", event, ", ".join(table.events(state)))
+    flags = frozenset(counter.name for counter in table.counters if counter.flag)
+    known = budgets.changed({}, {flag: budgets.limits.get(flag, 1) for flag in flags})
+    return [_choice(row, known, flags) for row in rows]
+
+
+def _choice(row: Row, budgets: Budgets, flags: frozenset[str]) -> RowChoice:
+    taken = row.guard.holds(budgets)
+    atoms = dict.fromkeys(row.guard.atoms())
+    left = tuple(
+        Left(one.counter, one.limit, budgets.count(one.counter), budgets.limit(one.limit)) for one in atoms
+    )
+    opens = None if taken else _opened(row.guard, budgets, flags)
+    return RowChoice(row.id, row.rung, row.dest, row.exit, row.guard.label, taken, left, opens)
+
+
+def _opened(guard: Guard, budgets: Budgets, flags: frozenset[str]) -> Change | None:
+    """The smallest of the changes with which the guard holds."""
+    found = [
+        change
+        for _, atoms in zip(range(MOST), _ways(guard), strict=False)
+        if (change := _change(atoms, budgets, flags)) is not None
+        and guard.holds(budgets.changed(change.counters, change.limits))
+    ]
+    return min(found, key=lambda one: len(one.limits) + len(one.counters), default=None)
+
+
+def _ways(guard: Guard) -> Iterator[tuple[Below | Spent, ...]]:
+    """Each set of comparisons that is enough for the guard to hold."""
+    match guard:
+        case Below() | Spent():
+            yield (guard,)
+        case AllOf(parts=()):
+            yield ()
+        case AllOf(parts=(first, *rest)):
+            for one in _ways(first):
+                yield from ((*one, *others) for others in _ways(AllOf(tuple(rest))))
+        case AnyOf(parts=parts):
+            for part in parts:
+                yield from _ways(part)
+
+
+def _change(atoms: tuple[Below | Spent, ...], budgets: Budgets, flags: frozenset[str]) -> Change | None:
+    """Other limits for those comparisons that do not hold; of a flag, whose limit is 1, another count."""
+    limits: dict[str, int] = {}
+    counters: dict[str, int] = {}
+    for atom in (one for one in atoms if not one.holds(budgets)):
+        below = atom if isinstance(atom, Below) else atom.atom
+        is_open = isinstance(atom, Below)
+        if below.counter in flags:
+            counters[below.counter] = 0 if is_open else budgets.limit(below.limit)
+        else:
+            count = budgets.count(below.counter)
+            wanted = count + 1 if is_open else count
+            before = limits.get(below.limit, wanted)
+            limits[below.limit] = max(before, wanted) if is_open else min(before, wanted)
+    return Change(limits, counters)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Two runs side by side: where they part, and how their moves line up after that.
+
+
+Tag = Literal["same", "changed", "only_left", "only_right"]
+_TAGS: dict[str, Tag] = {"equal": "same", "replace": "changed", "delete": "only_left", "insert": "only_right"}
+ALIGNED = 2_000
+"""Moves after the parting that are lined up one with another; what comes later is shown as changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Moves ``left`` of the one run and ``right`` of the other, as (first, last); empty when last is below
+    first."""
+
+    tag: Tag
+    left: tuple[int, int]
+    right: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """``parted``: the number of the first move that differs, ``None`` when all moves are the same; ``said``:
+    the first move whose visit was answered otherwise, with the kinds of the requests. ``shared`` moves both
+    turns have from the same ancestor."""
+
+    left: str
+    right: str
+    parted: int | None
+    said: int | None
+    shared: int
+    stretches: tuple[Stretch, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+
+def compare(left: Record, right: Record) -> Comparison:
+    """By the rows taken; what was said in the visits decides ``said``."""
+    rows = [[step.row for step in record.steps()] for record in (left, right)]
+    same = _common(*rows)
+    shared = _shared(left, right)
+    parted = same + 1 if same < max(map(len, rows)) else None
+    stretches = [Stretch("same", (1, same), (1, same))] if same else []
+    tails = [one[same : same + ALIGNED] for one in rows]
+    for tag, a, b, c, d in SequenceMatcher(None, tails[0], tails[1], autojunk=False).get_opcodes():
+        stretches.append(Stretch(_TAGS[tag], (same + a + 1, same + b), (same + c + 1, same + d)))
+    rest = [(same + len(tail) + 1, len(one)) for tail, one in zip(tails, rows, strict=True)]
+    if any(first <= last for first, last in rest):
+        stretches.append(Stretch("changed", rest[0], rest[1]))
+    return Comparison(
+        left.turn_id, right.turn_id, parted, _said(left, right, shared, same), shared, tuple(stretches)
+    )
+
+
+def _common(left: Sequence[str], right: Sequence[str]) -> int:
+    for number, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one != other:
+            return number
+    return min(len(left), len(right))
+
+
+def _shared(left: Record, right: Record) -> int:
+    """Moves that are the same rows of the database in both."""
+    count = 0
+    for one, other in zip(left.parts, right.parts, strict=False):
+        if (one.turn, one.first) != (other.turn, other.first):
+            break
+        ends = [part.last for part in (one, other) if part.last is not None]
+        count = min(ends) if ends else min(left.count, right.count)
+        if one.last != other.last:
+            break
+    return min(count, left.count, right.count)
+
+
+def _said(left: Record, right: Record, shared: int, same: int) -> int | None:
+    for at in range(shared, min(same + 1, left.count, right.count)):
+        if _answers(left, at) != _answers(right, at):
+            return at + 1
+    return None
+
+
+def _answers(record: Record, at: int) -> list[tuple[str, str]]:
+    found = []
+    for effect in record.visit(at):
+        kind = REQUEST_KINDS.get(effect["kind"])
+        if kind is None or kind.intent:  # of another table's requests every one is asked of the world
+            reply = {k: v for k, v in (effect["reply"] or {}).items() if k not in ("seconds", "usage")}
+            found.append((effect["kind"], repr(reply)))
+    return found

@@ -1,0 +1,315 @@
+"""Diagrams of what turns did: one run drawn over the table, and the rows that a whole store or test run took.
+
+Both are ordinary diagrams whose parts carry a mark, a count behind each rung, and a badge beside each state's
+name. (Why: decision 66.)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from fsm_agent.diagram.markdown import grid, row_grid, rung_of
+from fsm_agent.diagram.model import Arrow, Box, Diagram, Mark, ShownStep, StateEntry, words
+from fsm_agent.diagram.runs import Run, Tally, tally_of_runs
+from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.journal import Step as Move
+from fsm_agent.fsm.table import Table
+from fsm_agent.fsm.verify.report import fold
+
+PATH_PARTS = 40
+"""Parts of a path that are written out; the rest is counted."""
+CHILDREN = 12
+"""Turns below a turn that are told of in a picture; the rest is counted."""
+
+
+def overlaid(diagram: Diagram, tally: Tally) -> Diagram:
+    """What the turns of ``tally`` did: rungs taken, with counts; time in each state; the rest faded."""
+    badges = {state: _visits(tally, state) for state in diagram.states}
+    if exits := _exits(tally):
+        badges[diagram.table.final] = exits if len(tally.runs) == 1 else f"{len(tally.runs)} × ended"
+    legend = (("×3", "taken three times"), ("faint", "not taken"))
+    drawn = _drawn(diagram, tally, badges, "unused")
+    nested = tuple(_inside(one, tally) for one in diagram.nested)
+    return replace(drawn, caption=_run_caption(diagram.table, tally), legend=legend, nested=nested)
+
+
+def _inside(nested: Diagram, tally: Tally) -> Diagram:
+    """A table that a state runs, with what its turns did that ``tally`` knows."""
+    runs = [run for run in tally.begun if run.table == nested.table.name and run.steps]
+    return overlaid(nested, tally_of_runs(nested.table, runs)) if runs else nested
+
+
+def covered(diagram: Diagram, tally: Tally) -> Diagram:
+    """Which rows were taken, and how often; those that never were in red."""
+    badges = {}
+    for state in diagram.states:
+        taken, rows = coverage(diagram.table, tally, state)
+        badges[state] = f"{taken} of {rows} rows"
+    exits = {row.exit: False for row in diagram.table.rows if row.exit}
+    exits |= {row.exit: True for row in diagram.table.rows if row.exit and tally.rows[row.id]}
+    badges[diagram.table.final] = f"{sum(exits.values())} of {len(exits)} exits"
+    legend = (
+        ("×0", "in red: never taken; an arrow: dashed"),
+        ("×5 (2/3)", "taken five times, by 2 of its 3 rows"),
+    )
+    drawn = _drawn(diagram, tally, badges, "never")
+    return replace(drawn, caption=_coverage_caption(diagram.table, tally), legend=legend, judged=True)
+
+
+def coverage(table: Table, tally: Tally, state: str | None = None) -> tuple[int, int]:
+    """Rows that were taken, and all rows; of one state, or of the table."""
+    rows = [row for row in table.rows if state in (None, row.source)]
+    return sum(tally.rows[row.id] > 0 for row in rows), len(rows)
+
+
+def duration(seconds: float) -> str:
+    """``350 ms``, ``4.12 s``, ``2 min 5 s``."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def begun_in_words(outer: Sequence[Move], run: Run) -> str:
+    """``ExecuteTools began "find the file" after move 3: 5 moves, 1.2 s, text response``; ``outer`` are the
+    moves of the turn that began it."""
+    state = outer[min(run.at, len(outer) - 1)].source if outer else ""
+    name = f"“{_short(run.asked)}”" if run.asked else run.table or run.id
+    moves = f"{len(run.steps)} move{'s' * (len(run.steps) != 1)}"
+    took, end = duration(sum(step.seconds for step in run.steps)), words(run.exit or "not at its end")
+    return f"{state} began {name} after move {run.at}: {moves}, {took}, ⇥ {end}"
+
+
+def _short(asked: str) -> str:
+    line = " ".join(asked.split())
+    return line if len(line) <= 60 else f"{line[:59]}…"
+
+
+def path_in_words(table: Table, run: tuple[Move, ...]) -> tuple[str, ...]:
+    """The way of a turn, ``BuildMessages send``, with what repeats written once."""
+    rungs = {row.id: row.rung for row in table.rows}
+    moves = []
+    for move in run:
+        rung = rungs.get(move.row, move.row)
+        moves.append(f"{move.source} {words(move.event) if rung.startswith(('→', '⇥')) else rung}")
+    return tuple(str(part).replace("[", "(").replace("]", ")") for part in fold(moves))
+
+
+def _drawn(diagram: Diagram, tally: Tally, badges: Mapping[str, str], none: Mark) -> Diagram:
+    boxes = tuple(_box(box, tally, badges[box.state], none) for box in diagram.boxes)
+    return replace(diagram, boxes=boxes, arrows=tuple(_arrow(arrow, tally, none) for arrow in diagram.arrows))
+
+
+def _box(box: Box, tally: Tally, badge: str, none: Mark) -> Box:
+    entries = tuple(_entry(entry, tally, none) for entry in box.entries)
+    seen = tally.visits.get(box.state, 0) > 0 or any(
+        tally.rows[row] for entry in box.entries for row in entry.rows
+    )
+    return replace(box, entries=entries, badge=badge, mark="" if seen else none)
+
+
+def _entry(entry: StateEntry, tally: Tally, none: Mark) -> StateEntry:
+    steps = tuple(step if step.kind == "note" else _step(step, tally, none) for step in entry.steps)
+    taken = any(tally.rows[row] for row in entry.rows)
+    return replace(entry, steps=steps, short=steps, mark="" if taken else none)
+
+
+def _step(step: ShownStep, tally: Tally, none: Mark) -> ShownStep:
+    mark, tail = _how_often(step.rows, tally, none)
+    return replace(step, mark=mark, tail=tail)
+
+
+def _arrow(arrow: Arrow, tally: Tally, none: Mark) -> Arrow:
+    count = sum(tally.rows[row] for row in arrow.rows)
+    found = [
+        (label, *_how_often(rows, tally, none))
+        for label, rows in zip(arrow.labels, arrow.by_label, strict=True)
+    ]
+    if none == "unused" and count:  # of a run that came this way only the rungs that it took
+        found = [(label, mark, tail) for label, mark, tail in found if mark != none]
+    if none == "never" and not count:  # the whole arrow is dashed and red
+        return replace(arrow, mark=none)
+    labels = tuple(f"{label} {tail}".rstrip() for label, _, tail in found)
+    marks = tuple(mark for _, mark, _ in found)
+    return replace(
+        arrow, labels=labels, marks=marks if count else (), mark="" if count else none, count=count
+    )
+
+
+def _how_often(rows: tuple[str, ...], tally: Tally, none: Mark) -> tuple[Mark, str]:
+    """The mark of something that stands for ``rows``, and the words for its count."""
+    counts = [tally.rows[row] for row in rows]
+    count, taken = sum(counts), sum(map(bool, counts))
+    if none == "unused":
+        return ("taken", f"×{count}") if count else (none, "")
+    if 0 < taken < len(rows):
+        return "partly", f"×{count:,} ({taken}/{len(rows)})"
+    return ("taken" if count else none), f"×{count:,}"
+
+
+def _visits(tally: Tally, state: str) -> str:
+    visits = tally.visits.get(state, 0)
+    if not visits:
+        return ""
+    number = "1 visit" if visits == 1 else f"{visits:,} visits"
+    return f"{number}, {duration(tally.seconds[state])}" if state in tally.seconds else number
+
+
+def _exits(tally: Tally) -> str:
+    return ", ".join(dict.fromkeys(words(run[-1].exit) for run in tally.runs if run[-1].exit))
+
+
+def _run_caption(table: Table, tally: Tally) -> tuple[str, tuple[tuple[str, str], ...]]:
+    seconds = sum(tally.seconds.values())
+    told = [f"{tally.moves:,} move{'s' * (tally.moves != 1)}", duration(seconds)]
+    title = "This turn" if len(tally.runs) == 1 else f"{len(tally.runs)} turns"
+    lines = [("", ", ".join([*told, f"⇥ {exits}" if (exits := _exits(tally)) else "not at its end"]) + ".")]
+    if len(tally.runs) == 1:
+        path = path_in_words(table, tally.runs[0])
+        more = [f"… {len(path) - PATH_PARTS} more"] if len(path) > PATH_PARTS else []
+        lines.append(("", " → ".join([*path[:PATH_PARTS], *more])))
+    outer = tally.runs[0] if len(tally.runs) == 1 else ()
+    lines += [("", line) for line in _begun(outer, tally.begun)]
+    return title, (*lines, *_foreign(tally))
+
+
+def _begun(outer: Sequence[Move], runs: Sequence[Run]) -> list[str]:
+    """A line for each turn below, those that they began after them."""
+    found = [line for run in runs for line in (begun_in_words(outer, run), *_begun(run.steps, run.children))]
+    return found if len(found) <= CHILDREN else [*found[:CHILDREN], f"… {len(found) - CHILDREN} more turns"]
+
+
+def _coverage_caption(table: Table, tally: Tally) -> tuple[str, tuple[tuple[str, str], ...]]:
+    taken, rows = coverage(table, tally)
+    turns = f" in {len(tally.runs):,} turn{'s' * (len(tally.runs) != 1)}" if tally.runs else ""
+    lines = (
+        ("", f"{taken} of {rows} rows ({100 * taken // rows} %) taken by {tally.moves:,} moves{turns}."),
+    )
+    return "Row coverage", (*lines, *_foreign(tally))
+
+
+def _foreign(tally: Tally) -> tuple[tuple[str, str], ...]:
+    if not tally.foreign:
+        return ()
+    rows = sorted(tally.foreign)
+    told = ", ".join(rows[:5]) + (" …" if len(rows) > 5 else "")
+    return (("", f"Moves by rows that this table does not have: {sum(tally.foreign.values()):,} ({told})."),)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What turns did, as Markdown for people and as JSON for programs.
+
+
+DEEPEST = 6
+"""Levels of headings that Markdown has."""
+
+
+def run_markdown(table: Table, tally: Tally) -> str:
+    """The path of each turn in words, time by state, and every move of a single turn."""
+    seconds = sum(tally.seconds.values())
+    lines = [f"# {len(tally.runs)} turn{'s' * (len(tally.runs) != 1)} of the {table.name} table", ""]
+    lines += [f"{tally.moves:,} moves, {duration(seconds)}."]
+    for run in tally.runs:
+        lines += ["", f"{' → '.join(path_in_words(table, run))} ⇥ *{run[-1].exit or 'not at its end'}*"]
+    lines += ["", "## States", "", *_states(table, tally), *_foreign_lines(tally)]
+    if len(tally.runs) == 1:
+        lines += ["", "## Moves", "", *_moves(tally.runs[0])]
+    lines += _below(tally.runs[0] if len(tally.runs) == 1 else (), tally.begun, "##")
+    return "\n".join(lines) + "\n"
+
+
+def coverage_markdown(table: Table, tally: Tally) -> str:
+    """Coverage by state, the rows that were never taken, and the counts of the others."""
+    taken, rows = coverage(table, tally)
+    never = [row for row in table.rows if not tally.rows[row.id]]
+    lines = [f"# Row coverage of the {table.name} table", ""]
+    lines += [f"**{taken} of {rows} rows** ({100 * taken // rows} %) taken by {tally.moves:,} moves.", ""]
+    lines += [*_states(table, tally), *_foreign_lines(tally)]
+    if never:
+        lines += ["", "## Never taken", "", *row_grid(table, never)]
+    counts = [
+        (f"`{row.id}`", rung_of(row), f"{tally.rows[row.id]:,}") for row in table.rows if tally.rows[row.id]
+    ]
+    lines += ["", "## Taken", "", *grid(("Row", "Rung", "Times"), counts)]
+    return "\n".join(lines) + "\n"
+
+
+def counted_json(table: Table, tally: Tally) -> str:
+    """``table, digest, taken, of, moves, turns, states, rows, never, foreign``, the ``path`` of a single turn
+    as row ids, and the ``children`` that the turns began, each ``id, table, asked, at, exit, path,
+    children``."""
+    taken, of = coverage(table, tally)
+    value = {
+        "table": table.name,
+        "digest": table.digest,
+        "taken": taken,
+        "of": of,
+        "moves": tally.moves,
+        "turns": len(tally.runs),
+        "states": {
+            state: {
+                "visits": tally.visits.get(state, 0),
+                "seconds": tally.seconds.get(state),
+                "taken": coverage(table, tally, state)[0],
+                "of": coverage(table, tally, state)[1],
+            }
+            for state in table.states
+        },
+        "rows": dict(tally.rows),
+        "never": [row.id for row in table.rows if not tally.rows[row.id]],
+        "foreign": dict(tally.foreign),
+        "path": [move.row for move in tally.runs[0]] if len(tally.runs) == 1 else None,
+        "children": [_run_form(run) for run in tally.begun],
+    }
+    return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
+
+
+def _states(table: Table, tally: Tally) -> Iterator[str]:
+    cells = []
+    for state in table.states:
+        taken, rows = coverage(table, tally, state)
+        seconds = tally.seconds.get(state)
+        share = f"{taken} of {rows}" if state != table.final else ""
+        cells.append(
+            (state, f"{tally.visits.get(state, 0):,}", "" if seconds is None else duration(seconds), share)
+        )
+    yield from grid(("State", "Visits", "Time", "Rows taken"), cells)
+
+
+def _below(outer: Sequence[Step], runs: Sequence[Run], level: str) -> Iterator[str]:
+    """A part for each turn that was begun, with its moves and those that it began."""
+    for run in runs:
+        yield from ("", f"{level} {begun_in_words(outer, run)}", "", *_moves(run.steps))
+        yield from _below(run.steps, run.children, level if len(level) == DEEPEST else f"{level}#")
+
+
+def _run_form(run: Run) -> dict[str, object]:
+    return {
+        "id": run.id,
+        "table": run.table,
+        "asked": run.asked,
+        "at": run.at,
+        "exit": run.exit,
+        "path": [step.row for step in run.steps],
+        "children": [_run_form(child) for child in run.children],
+    }
+
+
+def _moves(run: Sequence[Step]) -> Iterator[str]:
+    cells = []
+    for move in run:
+        guards = ", ".join(label if holds else f"not: {label}" for label, holds in move.guards)
+        changes = ", ".join(f"{name} {before} → {after}" for name, before, after in move.changes)
+        cells.append((str(move.seq), f"`{move.row}`", move.dest, guards, changes, duration(move.seconds)))
+    yield from grid(("Move", "Row", "To", "Guards", "Changes", "Time"), cells)
+
+
+def _foreign_lines(tally: Tally) -> Iterator[str]:
+    if tally.foreign:
+        yield from ("", "## Rows that this table does not have", "")
+        yield from grid(
+            ("Row", "Times"), ((f"`{row}`", f"{count:,}") for row, count in sorted(tally.foreign.items()))
+        )

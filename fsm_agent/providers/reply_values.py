@@ -1,0 +1,168 @@
+"""Values of a reply, whatever its wire: typed fields, canonical token counts, and limits on its size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeGuard
+
+from fsm_agent.conversation.effects import Failure
+from fsm_agent.conversation.messages import ModelReply, Usage
+
+# ----------------------------------------------------------------------------------------------------
+# A field of a reply as what it should be; what it is not counts as not said. Every reader of a wire takes
+# the fields of a reply by these, because a provider may put anything anywhere. What was JSON has its
+# mappings as dicts.
+
+
+def text_of(value: Any) -> str:
+    """Return a value that is text, and nothing for any other."""
+    return value if isinstance(value, str) else ""
+
+
+def mapping_of(value: Any) -> Mapping[str, Any]:
+    """Return a value that is a mapping, and an empty one for any other."""
+    return value if isinstance(value, dict) else {}
+
+
+def mappings_of(value: Any) -> list[Mapping[str, Any]]:
+    """Return the mappings of a list, and none for any other value."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def id_of(value: Any) -> str:
+    """Return an id that is text or, as some servers have it, a whole number; nothing for any other."""
+    return str(value) if isinstance(value, (str, int)) and not isinstance(value, bool) else ""
+
+
+def place_of(value: Any) -> str | int | None:
+    """Return what tells the parts of a stream apart, ``None`` for all that are told apart by nothing."""
+    return value if isinstance(value, (str, int)) else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# Token counts in canonical buckets, from each wire's own way of counting.
+
+
+MOST_TOKENS = 1_000_000_000
+"""Of one request: a hundred times the largest window. A larger count is a mistake or an attack."""
+
+
+def usage_from(wire: Any) -> Usage | None:
+    """Read a ``usage`` object. ``None`` when it says nothing: unknown is not zero.
+
+    On this wire the prompt includes what was read from and written to the cache, so both are taken out of it.
+    Vendors name the cached part differently: ``prompt_tokens_details.cached_tokens`` (OpenAI, OpenRouter),
+    ``prompt_cache_hit_tokens`` (DeepSeek), ``cached_tokens`` (Moonshot), ``cache_read_input_tokens``
+    (gateways to Anthropic)."""
+    if not _says(wire, "prompt_tokens", "completion_tokens", "total_tokens"):
+        return None
+    prompt_parts = mapping_of(wire.get("prompt_tokens_details"))
+    output_parts = mapping_of(wire.get("completion_tokens_details"))
+    read = _first(
+        prompt_parts.get("cached_tokens"),
+        wire.get("prompt_cache_hit_tokens"),
+        wire.get("cached_tokens"),
+        wire.get("cache_read_input_tokens"),
+    )
+    write = _first(prompt_parts.get("cache_write_tokens"), wire.get("cache_creation_input_tokens"))
+    prompt, output = _first(wire.get("prompt_tokens")), _first(wire.get("completion_tokens"))
+    read = min(read, prompt)
+    write = min(write, prompt - read)
+    return Usage(
+        input=prompt - read - write,
+        output=output,
+        cache_read=read,
+        cache_write=write,
+        reasoning=min(_first(output_parts.get("reasoning_tokens"), wire.get("reasoning_tokens")), output),
+    )
+
+
+def messages_usage(wire: Any) -> Usage | None:
+    """Read a ``usage`` object of the Messages API, whose input excludes what was read from and written to the
+    cache. ``None`` when it says nothing."""
+    if not _says(wire, "input_tokens", "output_tokens"):
+        return None
+    output, parts = _first(wire.get("output_tokens")), mapping_of(wire.get("output_tokens_details"))
+    return Usage(
+        input=_first(wire.get("input_tokens")),
+        output=output,
+        cache_read=_first(wire.get("cache_read_input_tokens")),
+        cache_write=_first(wire.get("cache_creation_input_tokens")),
+        reasoning=min(_first(parts.get("thinking_tokens")), output),
+    )
+
+
+def responses_usage(wire: Any) -> Usage | None:
+    """Read a ``usage`` object of the Responses API, whose input includes what was read from and written to
+    the cache. ``None`` when it says nothing."""
+    if not _says(wire, "input_tokens", "output_tokens"):
+        return None
+    prompt, output = _first(wire.get("input_tokens")), _first(wire.get("output_tokens"))
+    parts = mapping_of(wire.get("input_tokens_details"))
+    read = min(_first(parts.get("cached_tokens")), prompt)
+    write = min(_first(parts.get("cache_write_tokens")), prompt - read)
+    reasoning = _first(mapping_of(wire.get("output_tokens_details")).get("reasoning_tokens"))
+    return Usage(prompt - read - write, output, read, write, min(reasoning, output))
+
+
+def _first(*values: Any) -> int:
+    """The first count above zero."""
+    return next((int(n) for n in values if _is_count(n) and n > 0), 0)
+
+
+def _says(wire: Any, *names: str) -> TypeGuard[Mapping[str, Any]]:
+    """Does it count any of these, and none of them in a way that is no count? A figure that cannot be true
+    makes the others worth nothing."""
+    told = [wire[name] for name in names if wire.get(name) is not None] if isinstance(wire, Mapping) else []
+    return bool(told) and all(map(_is_count, told))
+
+
+def _is_count(value: Any) -> bool:
+    """A whole number of tokens, also one written as a float, in bounds that no request reaches."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and 0 <= value <= MOST_TOKENS and value == int(value)
+
+
+# ----------------------------------------------------------------------------------------------------
+# How much a provider may say at once. Not settings: whoever needs more has met an attack, or a new kind of
+# model, for which these figures are to be raised for everybody.
+#
+# What a reply is made of is limited in ``fsm_agent.settings.model.Tools`` (``max_calls``), what arrives of
+# it here, and how long it may take by ``Timeout`` and ``Stale``.
+
+
+STREAM_BYTES = 64_000_000
+"""Of a stream, unpacked: 128,000 tokens, the most that models write today, in events of 500 bytes."""
+EVENT_BYTES = 8_000_000
+"""Of one event: the last of a Responses stream repeats the whole reply, with the tools it was offered."""
+WHOLE_BYTES = 16_000_000
+"""Of a reply that comes as one object."""
+ERROR_BYTES = 64_000
+"""Of an error; what is behind them is not read. Classes are told by words that come first."""
+EVENTS = 1_000_000
+"""Of one stream: eight for each token of the longest reply."""
+CHARACTERS = 4_000_000
+"""Of text, reasoning and arguments together: eight times the longest reply."""
+ID_CHARACTERS, NAME_CHARACTERS = 20_000, 1_000
+"""Of a call's id, in which some gateways hide a signature, and of its name, behind which some models write
+arguments; what is longer is cut, or replaced."""
+
+
+def too_much(why: str) -> Failure:
+    """The failure of a reply over one of these limits; ``why`` with "it" for the provider."""
+    return Failure("shape", f"the reply was given up: {why}", exception="ReplyTooLarge", code="over_limit",
+                   detail="the reply was given up: over a limit")  # fmt: skip
+
+
+def within_limits(reply: ModelReply | Failure) -> ModelReply | Failure:
+    """The reply itself, or a failure when it is longer than anybody means one to be."""
+    if isinstance(reply, Failure):
+        return reply
+    said = len(reply.text) + len(reply.reasoning) + sum(len(call.arguments) for call in reply.tool_calls)
+    if reply.blocks:
+        said += len(json.dumps(reply.blocks))
+    if said <= CHARACTERS:
+        return reply
+    return replace(too_much(f"it has {said:,} characters, more than {CHARACTERS:,}"), usage=reply.usage)

@@ -1,0 +1,419 @@
+"""Checkpoints: what the files of a working directory were before a turn's tools changed them, to be put back.
+
+They are commits of a git repository of our own, in the home; the user's own repository is never touched, and
+nothing that it says is run. (Why: decision 92.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import stat
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from fsm_agent.errors import StoreError
+from fsm_agent.settings.model import CheckpointSettings
+from fsm_agent.support.files import locked, private_file, private_folder
+from fsm_agent.support.processes import bare_environment
+from fsm_agent.support.texts import one_line
+
+__all__ = [
+    "FOLDER",
+    "Checkpoint",
+    "Checkpoints",
+    "PutBack",
+]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Git, run on a repository of our own beside somebody's working directory.
+#
+# Only plumbing is called, with an environment made for it: no configuration but ours is read, so there are
+# no filters, hooks, monitors, external diffs, or helpers that could be run, and ``.gitattributes`` change
+# no byte. Of what stands in the working directory only ``.gitignore`` counts.
+
+
+ATTRIBUTES = "* -text !eol !ident !filter !working-tree-encoding !diff\n"
+"""Above every ``.gitattributes``: files are kept as they are, byte for byte."""
+NEUTRAL = {
+    "core.bare": "false", "core.hooksPath": os.devnull, "core.fsmonitor": "false", "core.autocrlf": "false",
+    "core.looseCompression": "1", "core.excludesFile": os.devnull, "core.attributesFile": os.devnull,
+    "core.logAllRefUpdates": "false", "gc.auto": "2000", "gc.autoDetach": "false", "gc.pruneExpire": "now",
+    "gc.writeCommitGraph": "false", "maintenance.auto": "false",
+}  # fmt: skip
+OWN = 0o077
+"""The umask under which a file is its owner's alone."""
+
+
+def find_git(workdir: Path) -> str:
+    """Return the git program, or an empty string; one that lies in the working directory does not count."""
+    found = shutil.which("git")
+    return "" if found is None or Path(found).resolve().is_relative_to(workdir) else os.path.abspath(found)
+
+
+class ShadowGit:
+    """The repository ``folder`` with the files of ``workdir``, for one piece of work of at most ``seconds``.
+    ``lock``: an open file that stands for the repository, held for as long as one of its commands runs."""
+
+    def __init__(self, program: str, folder: Path, workdir: Path, seconds: float, lock: int) -> None:
+        self.folder, self.workdir = folder, workdir
+        self._until, self._lock = time.monotonic() + seconds, lock
+        self._command = [program, *(part for pair in NEUTRAL.items() for part in ("-c", "=".join(pair)))]
+        who = {
+            f"GIT_{who}_{what}": "fsm-agent" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+        }
+        self._environment = bare_environment() | who | {
+            "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "LC_ALL": "C", "GIT_DIR": str(folder),
+            "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_SYSTEM": os.devnull, "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_ATTR_NOSYSTEM": "1", "GIT_TERMINAL_PROMPT": "0",
+            "GIT_NO_REPLACE_OBJECTS": "1", "GIT_ALLOW_PROTOCOL": "none",
+        }  # fmt: skip
+
+    def made(self) -> None:
+        """Make the repository if it is not there, and clear what a command that was killed left."""
+        if not (self.folder / "HEAD").exists():
+            self("init", "--quiet", "--template=")
+        (self.folder / "info").mkdir(mode=0o700, exist_ok=True)
+        with open(self.folder / "info" / "attributes", "w", encoding="utf-8", opener=private_file) as file:
+            file.write(ATTRIBUTES)
+        with contextlib.suppress(FileNotFoundError):
+            (self.folder / "index.lock").unlink()
+
+    def __call__(
+        self,
+        *arguments: str,
+        given: bytes = b"",
+        worktree: Path | None = None,
+        index: str = "index",
+        fine: tuple[int, ...] = (0,),
+        umask: int = OWN,
+    ) -> bytes:
+        """Run one command in the working directory and return what it printed. ``worktree``: where the files
+        begin, if not there. ``fine``: exit codes that are no failure. ``umask``: of files that it makes, -1
+        for that of this process. Raises ``StoreError``."""
+        places = {
+            "GIT_WORK_TREE": str(worktree or self.workdir),
+            "GIT_INDEX_FILE": str(self.folder / index),
+        }
+        # only commands of ours, and of the program that the user's PATH names
+        try:
+            ended = subprocess.run(  # noqa: S603
+                [*self._command, *arguments],
+                input=given,
+                capture_output=True,
+                cwd=self.workdir,
+                env=self._environment | places,
+                timeout=max(0.0, self._until - time.monotonic()),
+                umask=umask if os.name == "posix" else -1,
+                pass_fds=(self._lock,) if os.name == "posix" else (),
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise StoreError(f"git {arguments[0]} took too long (setting checkpoints.timeout)") from None
+        except OSError as error:
+            raise StoreError(f"git cannot be run ({error.strerror or error})") from None
+        if ended.returncode not in fine:
+            said = one_line(ended.stderr.decode("utf-8", "replace"), 300)
+            raise StoreError(f"git {arguments[0]} failed: {said or f'exit code {ended.returncode}'}")
+        return ended.stdout
+
+    def names(self, *arguments: str, worktree: Path | None = None, index: str = "index") -> list[str]:
+        """Return the paths that a command lists."""
+        listed = self(*arguments, "-z", worktree=worktree, index=index).split(b"\0")
+        return [os.fsdecode(name) for name in listed if name]
+
+    def tree(self, of: str) -> frozenset[str]:
+        """Return the paths of all files of a commit or tree."""
+        return frozenset(self.names("ls-tree", "-r", "--name-only", of))
+
+
+def joined(names: Iterable[str]) -> bytes:
+    """Return paths as git reads them from its input."""
+    return b"".join(os.fsencode(name) + b"\0" for name in names)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The checkpoints of one working directory: made, listed, compared, put back.
+#
+# What is put back is what was there, byte for byte; whatever is overwritten or deleted for it is in a
+# checkpoint that is made first. Files that git would ignore, and those left out for their size, are never
+# touched.
+
+
+FOLDER = "checkpoints"
+"""Folder of the home directory where they are."""
+NEVER = (
+    ".venv",
+    "__pycache__",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+    ".tox",
+    "node_modules",
+    "venv",
+)
+"""Folders that are made from other files, whether or not git ignores them."""
+USUAL = frozenset((0o644, 0o755, 0o664, 0o775))
+"""Modes that need not be remembered: git knows what can be executed, the umask does the rest."""
+_REFS = "refs/checkpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The files as they were at one moment (seconds since the epoch): before ``tool`` of a turn ran, or, when
+    that is empty, before files were put back. ``left_out``: paths that were there and are not in it;
+    ``modes``: rights of files that are not the usual ones."""
+
+    id: str
+    at: float
+    session: str = ""
+    turn: str = ""
+    tool: str = ""
+    left_out: tuple[str, ...] = ()
+    modes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """What was done to files: written anew, and deleted because they were not there. ``before``: the
+    checkpoint of what was there until then, ``None`` when nothing was changed."""
+
+    restored: tuple[str, ...]
+    deleted: tuple[str, ...]
+    before: Checkpoint | None
+
+    def __str__(self) -> str:
+        total = len(self.restored) + len(self.deleted)
+        if not total:
+            return "No file is different from what it was."
+        return f"Files put back: {len(self.restored):,} written as they were, {len(self.deleted):,} deleted."
+
+
+@dataclass(slots=True)
+class _Survey:
+    """What is in the working directory: paths to be kept, those that are not, and unusual rights."""
+
+    kept: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    modes: dict[str, int] = field(default_factory=dict)
+    size: int = 0
+
+
+class Checkpoints:
+    """Those of the files below ``workdir``, kept in ``home`` under the rules of ``settings``."""
+
+    def __init__(
+        self, home: Path, workdir: Path, settings: CheckpointSettings, now: Callable[[], float] = time.time
+    ) -> None:
+        self.workdir, self._home, self._settings, self._now = workdir.resolve(), home, settings, now
+        self.folder = home / FOLDER / hashlib.sha256(os.fsencode(self.workdir)).hexdigest()[:20]
+
+    @property
+    def trouble(self) -> str:
+        """Say why no checkpoint can be made here; empty when one can."""
+        if not self._settings.enabled:
+            return "switched off (checkpoints.enabled)"
+        if Path.home().resolve().is_relative_to(self.workdir):
+            return f"{self.workdir} is a home directory, or has one in it"
+        if self._home.resolve() == self.workdir:
+            return f"{self.workdir} is the agent's own home"
+        return "" if find_git(self.workdir) else "git is not installed"
+
+    def make(self, key: str, *, session: str = "", turn: str = "", tool: str = "") -> Checkpoint:
+        """Keep the files as they are now; the one that is known under ``key``, when there is one. Raises
+        ``StoreError`` where that is not possible, or too much."""
+        with self._at_work() as git:
+            if found := self._known(git, key):
+                return found
+            survey = self._surveyed(git)
+            return self._kept(git, key, survey, session, turn, tool)
+
+    def all(self) -> list[Checkpoint]:
+        """Return those that are kept, the newest first."""
+        if self.trouble or not (self.folder / "HEAD").exists():
+            return []
+        with self._at_work() as git:
+            return [one for _, one in self._listed(git, _REFS)]
+
+    def of_turn(self, turns: Collection[str]) -> Checkpoint | None:
+        """Return the oldest one that was made for one of these turns."""
+        mine = [one for one in self.all() if one.tool and one.turn in turns]
+        return min(mine, key=lambda one: one.at, default=None)
+
+    def diff(self, checkpoint: Checkpoint) -> str:
+        """Return what has changed since, as a unified diff."""
+        with self._at_work() as git:
+            now = self._tree(git, self._surveyed(git, git.tree(checkpoint.id), checkpoint.left_out))
+            said = git("diff", "--no-ext-diff", "--no-textconv", "--no-color", checkpoint.id, now)
+            return said.decode("utf-8", "replace")
+
+    def put_back(self, checkpoint: Checkpoint) -> PutBack:
+        """Make the files what they were at the checkpoint, after a checkpoint of what they are now. Raises
+        ``StoreError``."""
+        with self._at_work() as git:
+            target = git.tree(checkpoint.id)
+            survey = self._surveyed(git, target, checkpoint.left_out)
+            same = self._tree(git, survey) == git("rev-parse", f"{checkpoint.id}^{{tree}}").decode().strip()
+            if same and survey.modes == checkpoint.modes:
+                return PutBack((), (), None)
+            key = f"undo {uuid.uuid4().hex}"
+            before = self._kept(git, key, survey, checkpoint.session, checkpoint.turn)
+            git("read-tree", "--reset", checkpoint.id)
+            restored = self._restored(git, checkpoint)
+            # by the .gitignore that was there then: what it hid was there perhaps, and was not kept
+            new = self._others(git) - target
+            deleted = sorted(new & set(survey.kept))
+            self._delete(deleted)
+            return PutBack(tuple(sorted(restored)), tuple(deleted), before)
+
+    # Work on the repository
+
+    @contextmanager
+    def _at_work(self) -> Iterator[ShadowGit]:
+        if why := self.trouble:
+            raise StoreError(f"there are no checkpoints here: {why}")
+        try:
+            private_folder(self.folder)
+            with locked(self.folder / "lock", self._settings.timeout) as lock:
+                program = find_git(self.workdir)
+                git = ShadowGit(program, self.folder, self.workdir, self._settings.timeout, lock)
+                git.made()
+                yield git
+        except OSError as error:
+            raise StoreError(f"checkpoints cannot be used ({error})") from None
+
+    def _listed(self, git: ShadowGit, refs: str) -> list[tuple[str, Checkpoint]]:
+        """By their references, the newest first."""
+        form = "--format=%(refname) %(objectname) %(contents)"
+        lines = git("for-each-ref", form, refs).decode("ascii", "replace").splitlines()
+        told = [line.split(" ", 2) for line in lines if line]
+        found = [(ref, _read(commit, message)) for ref, commit, message in told]
+        return sorted(found, key=lambda pair: pair[1].at, reverse=True)
+
+    def _known(self, git: ShadowGit, key: str) -> Checkpoint | None:
+        return next((one for _, one in self._listed(git, _ref(key))), None)
+
+    def _kept(
+        self, git: ShadowGit, key: str, survey: _Survey, session: str, turn: str, tool: str = ""
+    ) -> Checkpoint:
+        """A checkpoint of what was surveyed; the oldest ones beyond the limit are let go of."""
+        made = Checkpoint("", self._now(), session, turn, tool, tuple(survey.left_out), dict(survey.modes))
+        told = {name: value for name, value in asdict(made).items() if value and name != "id"}
+        message = json.dumps(told).encode()
+        commit = git("commit-tree", self._tree(git, survey), given=message).decode().strip()
+        git("update-ref", _ref(key), commit)
+        if beyond := self._listed(git, _REFS)[self._settings.keep :]:
+            git("update-ref", "--stdin", given="".join(f"delete {ref}\n" for ref, _ in beyond).encode())
+            git("gc", "--auto", "--quiet")
+        return _read(commit, message.decode())
+
+    def _tree(self, git: ShadowGit, survey: _Survey) -> str:
+        """The index is made what was surveyed, and written as a tree. Git looks again only at what is new to
+        it, or looks otherwise than when it was added."""
+        kept, known = set(survey.kept), set(git.names("ls-files", "--cached"))
+        if gone := known - kept:
+            git("update-index", "--force-remove", "-z", "--stdin", given=joined(gone))
+        if new := (kept - known) | (kept & set(git.names("diff-files", "--name-only"))):
+            git("update-index", "--add", "--remove", "--replace", "-z", "--stdin", given=joined(sorted(new)))
+        return git("write-tree").decode().strip()
+
+    # The working directory
+
+    def _surveyed(self, git: ShadowGit, also: Iterable[str] = (), never: Collection[str] = ()) -> _Survey:
+        """What is there and is not ignored; ``also`` is kept in any case, ``never`` in none."""
+        rules, survey, wanted, skipped = self._settings, _Survey(), set(also), set(never)
+        listed = self._others(git)
+        if len(listed) > rules.max_files:
+            raise StoreError(f"more than {rules.max_files:,} files (setting checkpoints.max_files)")
+        for name in sorted(listed | wanted):
+            path = self.workdir / name
+            if name not in listed and path.parent.resolve() != path.parent:
+                continue  # a link leads out of its folder now
+            with contextlib.suppress(OSError):
+                self._note(survey, name, os.lstat(path), whole=name in wanted, never=name in skipped)
+        if survey.size > rules.max_bytes:
+            raise StoreError(f"more than {rules.max_bytes:,} bytes (setting checkpoints.max_bytes)")
+        return survey
+
+    def _note(self, survey: _Survey, name: str, found: os.stat_result, *, whole: bool, never: bool) -> None:
+        regular = stat.S_ISREG(found.st_mode)
+        if stat.S_ISDIR(found.st_mode):  # another repository, or what was a file before
+            return
+        large = found.st_size > self._settings.max_file_bytes and not whole
+        usable = (regular and os.access(self.workdir / name, os.R_OK)) or stat.S_ISLNK(found.st_mode)
+        if never or large or not usable:
+            survey.left_out.append(name)
+            return
+        survey.kept.append(name)
+        survey.size += found.st_size
+        if regular and stat.S_IMODE(found.st_mode) not in USUAL:
+            survey.modes[name] = stat.S_IMODE(found.st_mode)
+
+    def _others(self, git: ShadowGit) -> set[str]:
+        """Every file that is not ignored. Rules of folders above count as they do for the user's git."""
+        top = self._top(git)
+        hidden = [f"--exclude={name}/" for name in NEVER]
+        if (home := self._home.resolve()).is_relative_to(top):
+            hidden.append(f"--exclude=/{_literal(home.relative_to(top))}/")
+        found = git.names("ls-files", "--others", "--exclude-standard", *hidden, worktree=top, index="none")
+        return {name for name in found if not name.endswith("/")}
+
+    def _top(self, git: ShadowGit) -> Path:
+        """The repository that the working directory is in, unless that ignores it; else itself."""
+        home = Path.home().resolve()
+        for above in self.workdir.parents:
+            if home.is_relative_to(above):
+                break
+            if (above / ".git").exists():
+                below = f"./{self.workdir.relative_to(above).as_posix()}/"
+                path = joined([below])
+                said = git("check-ignore", "-z", "--stdin", given=path, worktree=above, fine=(0, 1))
+                return self.workdir if said else above
+        return self.workdir
+
+    def _restored(self, git: ShadowGit, checkpoint: Checkpoint) -> list[str]:
+        """Write what differs from the index. What only its owner could read is that from the first byte."""
+        git("update-index", "-q", "--really-refresh", fine=(0, 1))
+        changed = git.names("diff-files", "--name-only")
+        for private in (False, True):
+            names = [name for name in changed if (name in checkpoint.modes) == private]
+            umask = OWN if private else -1
+            git("checkout-index", "-f", "-u", "-z", "--stdin", given=joined(names), umask=umask)
+        for name, mode in checkpoint.modes.items():
+            if stat.S_IMODE(os.lstat(self.workdir / name).st_mode) != mode & 0o777:
+                os.chmod(self.workdir / name, mode & 0o777)
+        return changed
+
+    def _delete(self, names: Iterable[str]) -> None:
+        """Delete files, and folders that are empty without them."""
+        emptied: set[PurePosixPath] = set()
+        for name in names:
+            (self.workdir / name).unlink(missing_ok=True)
+            emptied.update(PurePosixPath(name).parents)
+        for folder in sorted(emptied - {PurePosixPath(".")}, key=lambda one: -len(one.parts)):
+            with contextlib.suppress(OSError):
+                (self.workdir / folder).rmdir()
+
+
+def _ref(key: str) -> str:
+    return f"{_REFS}/{hashlib.sha256(key.encode()).hexdigest()[:20]}"
+
+
+def _read(commit: str, message: str) -> Checkpoint:
+    told: dict[str, Any] = json.loads(message)
+    return Checkpoint(commit, **{**told, "left_out": tuple(told.get("left_out", ()))})
+
+
+def _literal(path: Path) -> str:
+    """A path as a pattern that matches it alone."""
+    return "".join(f"\\{one}" if one in "*?[\\" else one for one in path.as_posix())

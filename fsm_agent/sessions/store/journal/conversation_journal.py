@@ -1,0 +1,413 @@
+"""The journal of a turn that talks to a model: besides its moves, the rows of the transcript, tokens, and
+what became of tools.
+
+A store that fails in mid-turn does not cost the answer: the turn goes on in memory, runs no unsafe tool any
+more, and ``problem`` says why; what was not written is tried again at the end and at the session's next turn.
+Only as long as nobody else can have the turn meanwhile: else it stops, and can be resumed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fsm_agent.conversation.arguments import signature
+from fsm_agent.conversation.effects import (
+    KINDS,
+    LOST,
+    AnswerProgram,
+    Approval,
+    AskApproval,
+    CallModel,
+    CheckSignals,
+    Reply,
+    Runtime,
+    RunTool,
+    ToolOutcome,
+)
+from fsm_agent.conversation.messages import Usage
+from fsm_agent.conversation.token_meter import assumed_usage
+from fsm_agent.errors import StoreError
+from fsm_agent.fsm.codec import dumps
+from fsm_agent.fsm.journal import UNKNOWN, Exchange, Tracker
+from fsm_agent.providers.catalogue import price_of, total_cost
+from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store.database import Job, SqlConnection
+from fsm_agent.sessions.store.journal.log import Closing, Recorded, Recording, TurnLog
+from fsm_agent.sessions.store.journal.read import Effect
+from fsm_agent.sessions.store.rows import (
+    REPLY,
+    REQUEST,
+    Kept,
+    changed,
+    reply_json,
+    request_json,
+    verify_checksum,
+    write_notes,
+)
+
+# ----------------------------------------------------------------------------------------------------
+# What is known of an interrupted visit of a turn that talks to a model and runs tools.
+#
+# Replies of the world are taken from the record; what touches this process (keys, connections, rows of the
+# session) is done again. So is asking a person: a yes is never taken from the record, because the rules may
+# be others by now, and the record a stranger's. Where rules or tools are others, the order is another one,
+# too; so calls are known by their ids, and none runs twice.
+
+
+NOTHING_TO_RUN = Approval(True, "its outcome is known; it is not run again")
+"""To the question about a call that is answered from the record, or by a person: nobody need be asked."""
+
+
+@dataclass(slots=True)
+class ConversationRecording(Recording):
+    """``results`` by call id and ``reply_of_model`` are given by a person. The row that led to a ``resumed``
+    visit has paid for one request to a model, which may or may not have left."""
+
+    results: dict[str, str] = field(default_factory=dict)
+    reply_of_model: Reply | None = None
+
+    @classmethod
+    def of(cls, effects: Iterable[Effect], answers: Mapping[str, Any] | None = None) -> ConversationRecording:
+        """What the journal has of a visit; ``answers`` is what ``answers()`` gave for the turn of a fork."""
+        made = cls()
+        if answers is not None:
+            made.results = dict(answers["results"])
+            made.reply_of_model = REPLY.decode(answers["reply"]) if answers["reply"] else None
+            for ordinal, place, kind, status, request, reply in answers["entries"]:
+                made.entries[ordinal, place] = Recorded(
+                    kind, request, status, REPLY.decode(reply), foreign=True
+                )
+        for e in effects:
+            known = e.kind in KINDS and KINDS[e.kind].reused and e.reply is not None
+            made.entries[e.ordinal, e.place] = Recorded(
+                e.kind, e.request, e.status, REPLY.decode(e.reply) if known else None
+            )
+        return made
+
+    def cut_off(self) -> frozenset[str]:
+        """Return the keys of calls that were running when their process ended."""
+        running = (one for one in self.entries.values() if one.kind == RunTool.__name__ and one.reply is None)
+        return frozenset(str(one.request.get("key", "")) for one in running)
+
+    def silent(self) -> bool:
+        """Is nothing known, also by hand, and no request paid for in another process?"""
+        return not (self.entries or self.results or self.reply_of_model or self.resumed)
+
+    def taken_over(self) -> ConversationRecording:
+        """For a fork: results of tools, which it takes over; the model is asked again."""
+        kept = {
+            place: replace(entry, foreign=True)
+            for place, entry in self.entries.items()
+            if entry.kind in ("AnswerProgram", "RunTool") and entry.reply is not None
+        }
+        return ConversationRecording(kept)
+
+    def answers(self) -> dict[str, Any] | None:
+        """What a fork begins with, as JSON values, so that it is still there when the process ends before the
+        visit does; or ``None``."""
+        entries = [
+            [*where, one.kind, one.status, one.request, json.loads(dumps(REPLY.encode(one.reply)))]
+            for where, one in self.entries.items()
+        ]
+        if not (entries or self.results or self.reply_of_model):
+            return None
+        reply = None if self.reply_of_model is None else json.loads(dumps(REPLY.encode(self.reply_of_model)))
+        return {"results": self.results, "reply": reply, "entries": entries}
+
+    def reply(self, ordinal: int, place: int, request: Any) -> Any:
+        """The reply that is known for this request, or ``UNKNOWN``."""
+        at = self._found(ordinal, place, request)
+        entry = None if at is None else self.entries[at]
+        if isinstance(request, AskApproval):
+            return self._answer(request, entry)
+        if entry is None or entry.foreign or entry.reply is None:
+            by_hand = self._by_hand(request)
+            if by_hand is not UNKNOWN:
+                self.origins[ordinal, place] = "by hand"
+                return by_hand
+        if self.resumed and isinstance(request, CallModel) and (entry is None or entry.reply is None):
+            return LOST
+        if entry is None:
+            return UNKNOWN
+        if entry.reply is not None:
+            if entry.foreign:
+                self.origins[ordinal, place] = "taken over"
+            return entry.reply
+        if isinstance(request, RunTool) and self.waiting.get(request.call_id) == signature(
+            request.name, request.arguments
+        ):
+            return UNKNOWN
+        if isinstance(request, RunTool) and self._unrepeatable(entry, request):
+            self.doubts.append((request.name, request.call_id))
+            return request.in_doubt()
+        return UNKNOWN
+
+    def where(self, ordinal: int, place: int, request: Any) -> tuple[int, int]:
+        """(ordinal, place) under which the journal keeps this request: where it is recorded already, else at
+        its point of the visit, behind all calls of tools that are recorded there: whoever loses such an entry
+        runs the call again."""
+        if not self.entries:
+            return ordinal, place
+        if (at := self._found(ordinal, place, request)) is not None and not self.entries[at].foreign:
+            return at
+        own = [at for at, one in self.entries.items() if one.kind == RunTool.__name__ and not one.foreign]
+        return ordinal, place + max((taken + 1 for one, taken in own if one == ordinal), default=0)
+
+    def answered(self) -> frozenset[str]:
+        """Names of the tools with a call in this visit that is not made again."""
+        return frozenset(
+            str(entry.request.get("name"))
+            for entry in self.entries.values()
+            if entry.kind == RunTool.__name__
+            and (_is_settled(entry) or entry.request.get("call_id") in self.waiting)
+        )
+
+    def _found(self, ordinal: int, place: int, request: Any) -> tuple[int, int] | None:
+        """Where the request is recorded: at the same point of the visit, or wherever its call is."""
+        if not request.reused:
+            return None
+        entry = self.entries.get((ordinal, place))
+        if entry is not None and self._same(entry, request):
+            return ordinal, place
+        if not isinstance(request, AnswerProgram | RunTool | AskApproval) and not _steers(request):
+            return None
+        elsewhere = [at for at, one in self.entries.items() if self._same(one, request)]
+        return min(elsewhere, key=lambda at: self.entries[at].foreign, default=None)
+
+    def _answer(self, request: AskApproval, entry: Recorded | None) -> Any:
+        if entry is not None and isinstance(entry.reply, Approval) and not entry.reply.granted:
+            return entry.reply
+        if request.call_id in self.results or request.call_id in self.waiting:
+            return NOTHING_TO_RUN
+        known = (one for one in self.entries.values() if one.kind == RunTool.__name__ and _is_settled(one))
+        return NOTHING_TO_RUN if any(_is_call(one, request) for one in known) else UNKNOWN
+
+    def _unrepeatable(self, entry: Recorded, request: RunTool) -> bool:
+        """Must a call that may have run not run again? The stricter of what its tool says now and said then
+        counts, and nothing is repeated with other arguments."""
+        return request.effect == "unsafe" or _was_unsafe(entry) or not _says(entry, request)
+
+    def _by_hand(self, request: Any) -> Any:
+        if isinstance(request, RunTool) and request.call_id in self.results:
+            return ToolOutcome(request.call_id, "ok", self.results[request.call_id])
+        if isinstance(request, CallModel) and self.reply_of_model is not None:
+            reply, self.reply_of_model = self.reply_of_model, None
+            return reply
+        return UNKNOWN
+
+    def _same(self, entry: Recorded, request: Any) -> bool:
+        """Is it the request that was recorded? Calls of tools by their id; others by their kind."""
+        if entry.kind != type(request).__name__:
+            return False
+        if isinstance(request, AnswerProgram):
+            return all(entry.request.get(name) == getattr(request, name) for name in ("call_id", "number"))
+        if isinstance(request, CheckSignals):
+            return bool(entry.request.get("take_steer")) == request.take_steer
+        return _is_call(entry, request) if isinstance(request, RunTool | AskApproval) else True
+
+
+def _is_call(entry: Recorded, request: RunTool | AskApproval) -> bool:
+    """Ids are unique within the reply that a visit works on. A fork may have another reply, so there all that
+    the call says counts (its key is another one in any case)."""
+    return entry.request.get("call_id") == request.call_id and (not entry.foreign or _says(entry, request))
+
+
+def _says(entry: Recorded, request: RunTool | AskApproval) -> bool:
+    asked = json.loads(dumps(REQUEST.encode(request)))
+    return all(entry.request.get(name) == asked.get(name) for name in ("call_id", "name", "arguments"))
+
+
+def _is_settled(call: Recorded) -> bool:
+    """Is its outcome known, or is it known that nobody knows?"""
+    return call.reply is not None or _was_unsafe(call)
+
+
+def _was_unsafe(entry: Recorded) -> bool:
+    """As its tool said when it began; the default is not written down."""
+    return bool(entry.request.get("effect", "unsafe") == "unsafe")
+
+
+def _steers(request: Any) -> bool:
+    """Once in a visit, and what was said then is said by nobody again."""
+    return isinstance(request, CheckSignals) and request.take_steer
+
+
+class ConversationLog(TurnLog):
+    """``turn`` has a transcript besides: ``history``, ``rows``, ``setup``."""
+
+    _told = ""
+
+    def opened(self) -> dict[str, Any]:
+        """The snapshot, with the transcript by reference."""
+        self._tracker = Tracker(self._turn)
+        self._kept = Kept.of(self.session)
+        self._history, self._rows = self._place(), len(self._turn.rows)
+        return self._tracker.start | {"history": self._history, "rows": []}
+
+    async def ended_anew(self, closing: Closing) -> None:
+        """``ended``, on a copy of the session that was read again: rows of this turn that are not in it are
+        written behind it."""
+        with self._database.reading() as c:
+            said = "SELECT body, body_crc FROM messages WHERE session = ? AND turn = ? AND active = 1"
+            stored = Counter(
+                verify_checksum(*row) for row in c.execute(said, (self.session.id, self._turn.turn_id))
+            )
+        for row in self._turn.rows:
+            if stored[body := dumps(row.to_dict())]:
+                stored[body] -= 1
+            else:
+                self.session.append([row])
+        self._kept = Kept.of(self.session)
+        await super().ended_anew(closing)
+
+    # Requests and replies
+
+    def _nothing_known(self) -> ConversationRecording:
+        return ConversationRecording()
+
+    async def asked(self, exchange: Exchange) -> Sequence[Any]:
+        """What is known of the requests; where nothing can be written down, no unsafe tool is run."""
+        known = await super().asked(exchange)
+        if not self.problem:
+            return known
+        if not self.fence.alone():
+            raise StoreError(self.problem)
+        asked = zip(exchange.requests, known, strict=True)
+        return [
+            request.unwritten(self.problem) or UNKNOWN if reply is UNKNOWN else reply
+            for request, reply in asked
+        ]
+
+    def _known(self, exchange: Exchange, place: int, request: Any) -> Any:
+        reply = super()._known(exchange, place, request)
+        if reply is LOST:
+            self._note_effect(self._outcome(exchange, place, request, reply, 0.0))
+            which = f"{self._turn.turn_id} {exchange.seq}.{exchange.ordinal}.{place}"
+            self._jobs += self._assumed(request, reply, which)
+        return reply
+
+    async def ended(self, closing: Closing) -> None:
+        self._told, self.problem = self.problem, ""  # what could not be written is tried once more
+        await super().ended(closing)
+
+    def _failed(self, error: StoreError) -> None:
+        if self._database.shared or not self.fence.alone():
+            raise error  # another process may own the turn by now
+        if not (self.problem or self._told):
+            self._tell(f"{error}; the turn goes on, but is not stored")
+        self.problem = str(error)
+
+    def _request_json(self, request: Any) -> str:
+        return request_json(self.session, request)
+
+    def _reply_json(self, request: Any, reply: Any) -> str:
+        return reply_json(reply)
+
+    def _costs(self, request: Any, reply: Any) -> list[Job]:
+        """Tokens as they come in, in the transaction of the reply they came with."""
+        if not isinstance(request, CallModel):
+            return []
+        usage: Usage | None = reply.usage
+        if usage is None:
+            return self._assumed(request, reply)
+        turn, runtime = self._turn, self._asked(request)
+        cost = total_cost(
+            {(runtime.provider, runtime.model): usage}, turn.settings.cache.ttl, turn.settings.prices
+        )
+        tokens = (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning)
+        purpose = request.request.purpose
+        values = (
+            self.session.id, turn.turn_id, self._now(), runtime.provider, runtime.model, purpose, *tokens,
+            cost.usd, cost.status,
+        )  # fmt: skip
+        return [
+            lambda c: c.execute(
+                "INSERT INTO usage (session, turn, at, provider, model, purpose, input, output, cache_read,"
+                " cache_write, reasoning, cost, cost_status) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                values,
+            )
+        ]
+
+    def _asked(self, request: CallModel) -> Runtime:
+        setup = self._turn.setup
+        asked: Runtime = setup.runtime if request.auxiliary is None else setup.auxiliary[request.auxiliary]
+        return asked
+
+    def _assumed(self, request: CallModel, reply: Any, which: str | None = None) -> list[Job]:
+        """What a request is taken to have used whose provider did not say; ``which`` request, where it may be
+        noted twice."""
+        usage, runtime = assumed_usage(request.request, reply), self._asked(request)
+        if not usage.total:
+            return []
+        price = price_of(runtime.model, runtime.provider, self._turn.settings.prices)
+        usd = 0.0 if price is None else price.most(usage.prompt, usage.output)
+        values = (self._turn.turn_id, self._now(), usage.total, usd, which)
+        insert = "INSERT OR IGNORE INTO unreported (turn, at, tokens, cost, request) VALUES (?, ?, ?, ?, ?)"
+        return [lambda c: c.execute(insert, values)]
+
+    # The transcript
+
+    def _place(self) -> list[Any]:
+        """The transcript by reference: session, version, how many rows of that, and the newest number given
+        so far."""
+        return [self.session.id, self.session.version, len(self._turn.history), self.session.next_number - 1]
+
+    def _rows_delta(self) -> dict[str, Any]:
+        changed: dict[str, Any] = {}
+        if (place := self._place()) != self._history:
+            changed["history"], self._history = {"to": place}, place
+        if len(self._turn.rows) != self._rows:
+            numbers = self.session.numbers
+            new = [numbers.get(row) or row.to_dict() for row in self._turn.rows[self._rows :]]
+            changed["rows"] = {"kept": self._rows, "added": new}
+            self._rows = len(self._turn.rows)
+        return changed
+
+    def _note_rows(self) -> None:
+        """What was done to the transcript since the last time; when it went on in another session, there
+        too."""
+        session = self.session
+        if not session.unwritten and session.successor is None:
+            return
+        turn_id, at = self._turn.turn_id, self._now()
+        notes, session.unwritten = session.unwritten, []
+        if notes:
+            self._jobs.append(lambda c: write_notes(c, session, notes, turn_id, at))
+        if session.successor is not None:
+            self._follow(session, session.successor)
+
+    def _follow(self, parent: Session, child: Session) -> None:
+        turn_id, owner = self._turn.turn_id, parent.owner
+        self.session, self._kept, self._rows = child, Kept.of(child), 0
+        self.line.append(child)
+        child.owner, child.revision, parent.revision = owner, 1, parent.revision + 1
+        self._note_rows()
+
+        def follow(c: SqlConnection) -> None:
+            c.execute(
+                "UPDATE sessions SET holder = ?, owner = ?, revision = 1 WHERE id = ?",
+                (turn_id, owner, child.id),
+            )
+            c.execute("UPDATE sessions SET holder = NULL, owner = NULL WHERE id = ?", (parent.id,))
+            changed(c, parent.id)
+            c.execute("UPDATE turns SET session = ? WHERE id = ?", (child.id, turn_id))
+
+        self._jobs.append(follow)
+
+    def _delta(self) -> dict[str, Any]:
+        self._note_session()
+        return super()._delta() | self._rows_delta()
+
+    def _note_session(self) -> None:
+        """Rows, and what else is kept of a session: prompts, meter, guard, usage."""
+        self._note_rows()
+        if self._kept.still(self.session):
+            return
+        before, self._kept, session_id = self._kept, Kept.of(self.session), self.session.id
+        changed = self._kept.columns(before)
+        names, values = ", ".join(f"{name} = ?" for name in changed), (*changed.values(), session_id)
+        self._jobs.append(lambda c: c.execute(f"UPDATE sessions SET {names} WHERE id = ?", values))  # noqa: S608 - ours

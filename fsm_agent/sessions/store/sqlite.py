@@ -1,0 +1,400 @@
+"""One SQLite file: opened, brought to this version, checked before it is written to, read by whoever asks.
+
+``sqlite_writer`` has the thread that writes, and how jobs are grouped into transactions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import sqlite3
+import threading
+import time
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fsm_agent.errors import StoreError
+from fsm_agent.runtime.events import measured
+from fsm_agent.sessions.store.database import (
+    Database,
+    Durability,
+    Finished,
+    Job,
+    SqlConnection,
+    Waiting,
+    tell,
+)
+from fsm_agent.sessions.store.health import as_store_error, format_of, look_through, looking, marked
+from fsm_agent.sessions.store.schema import FIRST, VERSIONS, Versions, newest, refusal
+from fsm_agent.support.files import private_folder, touch, write_new
+
+# ----------------------------------------------------------------------------------------------------
+# Writes groups of jobs to a SQLite file.
+#
+# Each job of a group stands behind a savepoint of its own. SQLite takes back a whole transaction by itself
+# when it runs out of memory or of disk: who was not at fault is then run again, alone and in order.
+
+
+WRITE_RETRIES, RETRY_FROM, RETRY_TO = 15, 0.02, 0.15
+"""SESS-01: a locked database is tried 15 times more, 20 to 150 ms apart."""
+CHECKPOINT = 50
+"""Commits after which the log is moved into the file (SESS-01)."""
+SAVEPOINT = "fsm_agent_job"
+
+
+class SqliteWriter(Database):
+    """The half of a SQLite file's database that writes."""
+
+    path: Path
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path, self.name = path, str(path)
+        self._tidied = 0
+        self._in_job = False
+
+    @abstractmethod
+    def writable(self) -> sqlite3.Connection:
+        """Open a connection for the writer's thread. Raises ``StoreError`` or ``sqlite3.Error`` when the
+        file must not be written."""
+
+    def explained(self, error: BaseException) -> Exception:
+        """Return a ``StoreError`` for what is the file's fault."""
+        return as_store_error(error, self.path)
+
+    def writer_connection(self) -> sqlite3.Connection:
+        """One on which a job cannot begin or end a transaction: it shares that with others."""
+        connection = self.writable()
+        connection.set_authorizer(self._allowed)
+        return connection
+
+    def _allowed(self, action: int, *_: object) -> int:
+        refused = self._in_job and action == sqlite3.SQLITE_TRANSACTION
+        return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
+
+    def commit_group(self, connection: sqlite3.Connection, group: list[Waiting]) -> bool:
+        waiting = self._claimed(group)
+        patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        done = self._run_all(connection, waiting)
+        if done is None:
+            return False
+        if all(problem is not None for _, _, problem in done):
+            connection.rollback()
+        else:
+            began = time.perf_counter()
+            try:
+                self.committing()
+                patiently(connection.commit)
+            except sqlite3.Error:
+                if len(waiting) == 1:
+                    raise
+                self._one_by_one(waiting)
+                return False
+            self.commits += 1
+            measured("commit", time.perf_counter() - began)
+            self.committed()
+        # what the jobs hold is let go of before anybody goes on who was told that they are done
+        group.clear()
+        waiting.clear()
+        tell(done)
+        return True
+
+    def _run_all(self, connection: sqlite3.Connection, waiting: list[Waiting]) -> list[Finished] | None:
+        """What came of the jobs; ``None`` when the transaction was lost with all of it, and they are next,
+        each alone."""
+        done: list[Finished] = []
+        for place, (job, future, _) in enumerate(waiting):
+            try:
+                done.append((future, self._run(connection, job, len(waiting) > 1), None))
+            except Exception as error:
+                problem = self.explained(error)
+                done.append((future, None, problem))
+                if _spoils_all(error) or not connection.in_transaction:
+                    if len(waiting) == 1:
+                        tell(done)
+                    else:
+                        waiting[place] = (_raising(problem), future, True)
+                        self._one_by_one(waiting)
+                    return None
+        return done
+
+    def _run(self, connection: sqlite3.Connection, job: Job, shared: bool) -> Any:
+        """The job's result. When it raises, nothing of it is left in the transaction, or there is no
+        transaction any more."""
+        try:
+            if not shared:
+                return self._called(connection, job)
+            connection.execute(f"SAVEPOINT {SAVEPOINT}")
+            try:
+                return self._called(connection, job)
+            except Exception:
+                if connection.in_transaction:
+                    connection.execute(f"ROLLBACK TO {SAVEPOINT}")
+                raise
+            finally:
+                if connection.in_transaction:
+                    connection.execute(f"RELEASE {SAVEPOINT}")
+        except sqlite3.OperationalError as error:
+            if SAVEPOINT in str(error):
+                # SQLite took it back with the transaction, and the job opened another
+                connection.rollback()
+            raise
+
+    def _called(self, connection: sqlite3.Connection, job: Job) -> Any:
+        self._in_job = True
+        try:
+            result = job(connection)
+        finally:
+            self._in_job = False
+        if not connection.in_transaction:
+            raise StoreError("an error of SQLite took back what was written, and the job went on without it")
+        return result
+
+    def tidy(self, connection: sqlite3.Connection) -> None:
+        """Every so many commits, when everybody has been told: move what was committed from the log into the
+        file."""
+        if self.commits - self._tidied < CHECKPOINT:
+            return
+        self._tidied = self.commits
+        with contextlib.suppress(sqlite3.Error):  # nothing is lost; the next commit says what is wrong
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+
+def _raising(problem: Exception) -> Job:
+    """In place of a job that failed already: who waits hears of it when those before it are done."""
+
+    def fail(connection: SqlConnection) -> None:
+        raise problem
+
+    return fail
+
+
+def patiently(attempt: Callable[[], object]) -> None:
+    """Call ``attempt`` again while another process holds the lock, with a random wait between (SESS-01)."""
+    for number in range(WRITE_RETRIES + 1):
+        try:
+            attempt()
+            return
+        except sqlite3.OperationalError as error:
+            if number == WRITE_RETRIES or "locked" not in str(error):
+                raise
+            time.sleep(random.uniform(RETRY_FROM, RETRY_TO))  # noqa: S311 - spreads writers, no secret
+
+
+def _spoils_all(error: Exception) -> bool:
+    """Is it the file, and not the job, that is at fault? Then nothing more is done on this connection."""
+    words = str(error).lower()
+    return isinstance(error, sqlite3.DatabaseError) and any(
+        word in words
+        for word in (
+            "disk",
+            "full",
+            "malformed",
+            "locked",
+            "readonly",
+            "not a database",
+            "i/o",
+            "unable to open",
+        )
+    )
+
+
+class SqliteDatabase(SqliteWriter):
+    """One SQLite file. Raises ``StoreError`` in one line when it cannot be used: not writable, or of a
+    newer or unreleased format. A file that is damaged is never written to; what is left of it can be read."""
+
+    versions: Versions = VERSIONS
+
+    def __init__(self, path: Path, durability: Durability = "full") -> None:
+        super().__init__(path)
+        self._durability = durability
+        self._reading = threading.Lock()
+        self._looked_through = False
+        self._damage = ""
+        self._reader = self._prepared()
+        self._close_when_dropped()
+        self.closed = False
+
+    # Reading
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Lend the connection for reads, which sees all that was committed before. Raises ``StoreError``."""
+        with self._reading:
+            try:
+                yield self._reader
+            except sqlite3.Error as error:
+                raise as_store_error(error, self.path) from error
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """Lend a connection of its own, which sees the file as it was when it was first asked."""
+        address = f"{self.path.resolve().as_uri()}?mode=ro"
+        try:
+            with contextlib.closing(
+                sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
+            ) as c:
+                c.execute("BEGIN")
+                yield c
+        except sqlite3.Error as error:
+            raise as_store_error(error, self.path) from error
+
+    def close(self) -> None:
+        """Finish what was submitted, and close. Safe to call twice."""
+        if self._thread is not None:
+            self.submit(
+                lambda connection: None
+            ).exception()  # waited for; who submitted the rest is told how it ended
+        self.closed = True
+        with self._reading:
+            self._reader.close()
+
+    def rebuild(self) -> tuple[int, int]:
+        """Write the file anew, without the room that is free in it; its bytes before and after, with its log.
+        Raises ``StoreError`` when it is damaged, or locked for long."""
+        before = self.size()
+        try:
+            with contextlib.closing(self.writable()) as connection:
+                patiently(lambda: connection.execute("VACUUM"))
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error as error:
+            raise as_store_error(error, self.path) from error
+        return before, self.size()
+
+    def size(self) -> int:
+        """Return the bytes of the file and its log."""
+        files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
+        return sum(one.stat().st_size for one in files if one.exists())
+
+    # Opening
+
+    def _prepared(self) -> sqlite3.Connection:
+        try:
+            private_folder(self.path.parent)
+            if not self.path.exists():
+                self._create()
+            if self._is_current():
+                return self._opened()
+            with _closed_when_it_fails(self._connected()) as connection:
+                patiently(lambda: self._migrate(connection))
+        except (sqlite3.Error, OSError) as error:
+            raise as_store_error(error, self.path) from error
+        return connection
+
+    def _create(self) -> None:
+        try:
+            write_new(self.path, _empty_database(self.versions))
+        except OSError:  # no hard links in this file system: the tables are made in the empty file
+            touch(self.path)
+
+    def _is_current(self) -> bool:
+        """False when it must be written to before it can be used, and may be."""
+        with contextlib.closing(looking(self.path)) as c:
+            version = format_of(c)
+            if (refused := refusal(str(self.path), version, self.versions)) is not None:
+                raise refused
+            if version == newest(self.versions):
+                return True
+            if version:
+                look_through(c, self.path)
+                self._looked_through = True
+            return False
+
+    def writable(self) -> sqlite3.Connection:
+        """A connection to a file that is whole: the first one looks through it."""
+        if self._damage:
+            raise StoreError(self._damage)
+        if not self._looked_through:
+            self._look_through()
+        return self._connected()
+
+    def _look_through(self) -> None:
+        """Raise what is wrong with the file; it is never written to then."""
+        connection = looking(self.path)
+        try:
+            look_through(connection, self.path)
+        except sqlite3.OperationalError:  # nothing was found out
+            connection.close()
+            raise
+        except sqlite3.DatabaseError as error:
+            self._damage = str(as_store_error(error, self.path))
+            with self._reading:  # closed as the last one, it would move the log into the file
+                self._reader.close()
+                self._reader = connection
+                self._close_when_dropped()
+            raise StoreError(self._damage) from error
+        self._looked_through = True
+        connection.close()
+
+    def _close_when_dropped(self) -> None:
+        weakref.finalize(
+            self, self._reader.close
+        ).atexit = False  # threads that end with the process may still read
+
+    def _connected(self) -> sqlite3.Connection:
+        with _closed_when_it_fails(self._opened()) as connection:
+            # where it cannot be, the rollback journal stays; another that opens the file now holds its lock
+            patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
+            connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA wal_autocheckpoint = 1000")
+        return connection
+
+    def _opened(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=0.1)
+
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        if 0 < _version(connection) < newest(self.versions):
+            self._back_up(connection)
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            version = _version(connection)  # another process may have been here first
+            if (refused := refusal(str(self.path), version, self.versions)) is not None:
+                raise refused
+            _upgrade(connection, self.versions, version)
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+
+    def _back_up(self, connection: sqlite3.Connection) -> None:
+        """A whole copy beside the file, before anything in it is changed."""
+        copy = self.path.with_name(f"{self.path.name}.before-{newest(self.versions)}.backup")
+        touch(copy)
+        with contextlib.closing(sqlite3.connect(copy)) as target:
+            connection.backup(target)
+
+
+@contextlib.contextmanager
+def _closed_when_it_fails(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
+
+
+@functools.cache
+def _empty_database(versions: Versions) -> bytes:
+    """The bytes of a database without rows. A new file begins with them, because running the statements of
+    all versions takes several milliseconds."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        _upgrade(connection, versions, 0)
+        return connection.serialize()
+
+
+def _upgrade(connection: sqlite3.Connection, versions: Versions, version: int) -> None:
+    """Make the tables, or bring them from ``version`` to the newest one."""
+    for statements in versions[max(0, version - FIRST + 1) :]:
+        for statement in statements:
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {newest(versions)}")
+    connection.execute(f"PRAGMA application_id = {marked(newest(versions))}")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])

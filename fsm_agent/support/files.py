@@ -1,0 +1,207 @@
+"""Files of the home: readable by their owner only, replaced at once, written by one process at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import json
+import os
+import secrets
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+# ----------------------------------------------------------------------------------------------------
+# Files and folders that only their owner can read: 0600 and 0700 from the first byte, whatever the umask
+# is.
+#
+# All that is written into the home goes through here. On systems without these modes the folders' own rules
+# hold.
+
+
+FILE, FOLDER = 0o600, 0o700
+OTHERS = 0o077
+"""What others may do, as bits of a mode."""
+
+
+def private_folder(path: Path) -> Path:
+    """Make the folder and those above it that are missing; returns it. Raises ``OSError``."""
+    missing = [path, *path.parents]
+    missing = missing[: next((count for count, one in enumerate(missing) if one.is_dir()), len(missing))]
+    for one in reversed(missing):
+        one.mkdir(FOLDER, exist_ok=True)
+    return path
+
+
+def private_file(path: str | os.PathLike[str], flags: int) -> int:
+    """For ``open(…, opener=private_file)``: a file that is made is the owner's alone."""
+    return os.open(path, flags | getattr(os, "O_CLOEXEC", 0), FILE)
+
+
+def touch(path: Path) -> None:
+    """Make the file if it is missing. Raises ``OSError``."""
+    os.close(private_file(path, os.O_RDWR | os.O_CREAT))
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """Make a file that is whole from the moment it is there; one that another process made first stays.
+    Raises ``OSError``."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.new")
+    try:
+        with open(private_file(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def made_private(home: Path, names: Iterable[str]) -> str:
+    """Take from others what an older version let them read in ``home``; returns a line for people, empty when
+    there was nothing. ``names``: patterns of what is ours there. The home itself is closed when nothing else
+    is in it. What belongs to somebody else is left as it is."""
+    patterns, changed, ours_alone = tuple(names), 0, True
+    try:
+        entries = sorted(os.scandir(home), key=lambda entry: entry.name)
+    except OSError:
+        return ""
+    for entry in entries:
+        if not any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in patterns):
+            ours_alone = False
+        elif _closed(entry.path):
+            changed += 1
+            for folder, _, files in os.walk(entry.path):
+                changed += sum(_closed(os.path.join(folder, name)) for name in ("", *files))
+    if ours_alone and entries:
+        changed += _closed(home)
+    return f"{home}: others could read {changed:,} of its files and folders; now only you can" * bool(changed)
+
+
+def _closed(path: str | os.PathLike[str]) -> bool:
+    """Was it ours, and open to others? Then it is not any more."""
+    with contextlib.suppress(OSError):
+        found = os.lstat(path)
+        own = not hasattr(os, "getuid") or found.st_uid == os.getuid()
+        if own and found.st_mode & OTHERS and stat.S_IFMT(found.st_mode) in (stat.S_IFREG, stat.S_IFDIR):
+            os.chmod(path, stat.S_IMODE(found.st_mode) & ~OTHERS)
+            return not os.lstat(path).st_mode & OTHERS
+    return False
+
+
+# ----------------------------------------------------------------------------------------------------
+# One writer at a time, across threads and processes. The system lets go of the lock when its holder dies.
+
+
+PATIENCE = 5.0
+"""Seconds to wait for another writer; a change takes milliseconds."""
+_RETRY = 0.02
+_FAR = 1 << 30
+"""Windows locks a byte that nobody writes."""
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def take(handle: int) -> None:
+        os.lseek(handle, _FAR, os.SEEK_SET)
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+else:
+    import fcntl
+
+    def take(handle: int) -> None:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@contextmanager
+def locked(path: Path, patience: float = PATIENCE) -> Iterator[int]:
+    """Hold the lock file ``path`` and give its open handle. Raises ``TimeoutError`` after ``patience``
+    seconds, and ``OSError`` when the file cannot be made."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+    try:
+        _wait(handle, path, time.monotonic() + patience)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _wait(handle: int, path: Path, until: float) -> None:
+    while True:
+        try:
+            take(handle)
+        except OSError:
+            if time.monotonic() >= until:
+                raise TimeoutError(f"{path.name} is held by another writer") from None
+            time.sleep(_RETRY)
+        else:
+            return
+
+
+# ----------------------------------------------------------------------------------------------------
+# Replacing a file at once: whoever reads it sees the old content or the new, never a part.
+
+
+def replace_file(real: Path, content: bytes, mode: int | None = None) -> None:
+    """Put ``content`` in place of the file, keeping its permissions. With ``mode`` it gets these and keeps
+    no others; nobody else can read it before it has them. Raises ``OSError``."""
+    draft = real.with_name(f".{real.name[:100]}.{secrets.token_hex(4)}.tmp")
+    try:
+        before = _mode(real)
+        new = mode is None and before is None
+        with open(draft, "xb", opener=None if new else private_file) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if not new:
+            most = 0o7777 if mode is None else mode
+            draft.chmod(most if before is None else before & most)
+        draft.replace(real)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _mode(real: Path) -> int | None:
+    with contextlib.suppress(FileNotFoundError):
+        return real.stat().st_mode & 0o7777
+    return None
+
+
+# ----------------------------------------------------------------------------------------------------
+# A file of the home with rows of JSON, which several processes read and write.
+
+
+MOST_BYTES = 1_000_000
+
+
+class HomeRows:
+    """The rows of the file ``path``, under ``name``. Who writes holds a lock and replaces the file."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self._name = path, name
+
+    def read(self) -> list[Any]:
+        """Return what there is; what cannot be read is nothing. Whoever could write into the home could also
+        write this."""
+        try:
+            with open(self.path, encoding="utf-8") as file:
+                listed = json.loads(file.read(MOST_BYTES))[self._name]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return []
+        return listed if isinstance(listed, list) else []
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let nobody else write in this block. Raises ``OSError`` and ``TimeoutError``."""
+        private_folder(self.path.parent)
+        with locked(self.path.with_name(f"{self.path.name}.lock")):
+            yield
+
+    def write(self, rows: Iterable[Any]) -> None:
+        """Replace what there is. Raises ``OSError``."""
+        replace_file(self.path, json.dumps({self._name: list(rows)}, indent=1).encode(), mode=FILE)

@@ -41,7 +41,7 @@ UNUSED = (
     "fsm_agent.toolsets.mcp.servers",
     "fsm_agent.toolsets.web",
 )
-PROOFS = {"fsm_agent.fsm.verify.induction", "fsm_agent_states.logic.shapes"}
+PROOFS = {"fsm_agent.fsm.verify.properties", "fsm_agent_states.logic.shapes"}
 
 
 @pytest.fixture(scope="module")

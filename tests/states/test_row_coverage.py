@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, TurnResult
-from fsm_agent.fsm.verify.cover import Aim, Paths, pair_goals
+from fsm_agent.fsm.verify.cover import Paths
+from fsm_agent.fsm.verify.goals import Aim, pair_goals
 from fsm_agent.support.threads import LOOP
 from fsm_agent.testing import (
     FakeClock,

@@ -44,11 +44,7 @@ from typing import Any
 
 MOST_BYTES, MOST_BUDGETS, MOST_STEPS = 2_000_000, 12, 600_000
 JOINS = {"all": (and_, 1), "every": (and_, 1), "any": (or_, 0), "some": (or_, 0)}
-WATCHED = {
-    "NeverProperty": ("moves", "until", "after"),
-    "EventuallyProperty": ("moves", "after"),
-    "AtMostProperty": ("moves", "since"),
-}
+WATCHED = ("moves", "until", "after", "since")
 
 
 class Refused(Exception):
@@ -207,7 +203,7 @@ def seen(claim, row, holds):
         value = getattr(row, form["field"])
         return int(any(name in form["names"] for name in (value if isinstance(value, list) else [value])))
 
-    return [truth(claim[name], leaf, 1) for name in WATCHED[claim["kind"]]]
+    return [truth(claim[name], leaf, 1) for name in WATCHED if name in claim]
 
 
 def remember(claim, memory, seen, ends, pays, times):
@@ -252,10 +248,10 @@ def check_property(graph, claim, proof):
     need((0, int(claim.get("begins", False))) in nodes, "the start is not listed")
     for place, memory in nodes:
         for edge in graph.leaving[place]:
-            pays = counter in edge.spends and (counter, times) in edge.below, counter in edge.resets
+            pays = (counter in edge.spends and (counter, times) in edge.below, counter in edge.resets)
             for holds in cases(graph, edge, names, cost):
                 row, found = edge.row, seen(claim, edge.row, holds)
-                after = remember(claim, memory, found, row.dest == final, counter and pays, times)
+                after = remember(claim, memory, found, row.dest == final, pays if counter else None, times)
                 need(after is not None, f"{row.id} may break it")
                 listed = row.dest == final or (edge.dest, after) in nodes
                 need(listed, f"{row.id} leads to a node that is not listed")
@@ -380,6 +376,7 @@ def check(form: Any, certificate: Any) -> str:
     inner = {one["name"]: one for runs in form.get("inner", {}).values() for one in runs["tables"]}
     need({*inner} == {one["name"] for one in certificate["inner"]}, "an inner table has no certificate")
     for state, runs in form.get("inner", {}).items():
+        need(all(one == inner[one["name"]] for one in runs["tables"]), "two inner tables have one name")
         exits = {row["exit"] for one in runs["tables"] for row in one["rows"]} - {None}
         need(all((state, name) in table.lines for name in exits), f"{state} has no line for an exit")
     parts = (about(one["name"], check, inner[one["name"]], one) for one in certificate["inner"])

@@ -16,7 +16,7 @@ claim follows from local conditions, one for each row in each place:
 * Every turn ends. Each place has a measure, a list of numbers and of sets of counters; a set stands for the
   units its counters have left. Each move makes the list smaller, compared from the left: by a smaller number,
   or by spending a counter of the set that is below a limit. Before that, numbers are equal and no counter of
-  a set is reset. Entries are not negative and lists are finite, so no turn goes on forever. This is shown
+  a set is reset. Entries are not negative and lists are finite, so every turn ends. This is shown
   again with the caps taken away. Nothing is stuck: states but the last have lines, and one row is open.
 * No counter passes its maximum: a row that spends a counter finds it below a limit.
 * Properties. A property is a small automaton. The listed (place, memory) pairs hold the start, each move
@@ -384,7 +384,7 @@ def check(form: Any, certificate: Any) -> str:
 
 
 def about(name, check, *what):
-    """Run a check; what it refuses is told with ``name``."""
+    """Run a check, and put ``name`` before what it refuses."""
     try:
         return check(*what)
     except Refused as refusal:

@@ -105,8 +105,8 @@ class Paths:
     def _far(self, rows: Run, goal: Goal, found: dict[Run, Run], wanted: Iterable[Run]) -> None:
         """Best first towards ``goal``; other goals that are met on the way are kept too.
 
-        Of the pairs that differ only in counters that the goal does not name the search goes on with the one
-        that has spent least: of these counters, then of all. When both fail, which is rare, it looks at all
+        Of the pairs that differ only in counters that the goal does not name, the search continues with the
+        one that has spent least: of these counters, then of all. When both fail, which is rare, it takes all
         pairs."""
         wanted = set(wanted) - found.keys()
         needs = [self._heuristic.needs(goal.state, box) for box in self.possible(goal)]

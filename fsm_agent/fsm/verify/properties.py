@@ -252,7 +252,7 @@ def _only(wanted: Below) -> Callable[[Below], bool | None]:
 
 
 def paying_counter(product: Product, claimed: Property) -> str:
-    """For "at most so many as a limit says": a counter that each of the moves spends below that limit, and
+    """For "at most LIMIT moves": a counter that each of the moves spends below that limit, and
     that no move between two of them resets; empty when there is none.
 
     Such a counter is never less than the number of moves that were counted: both begin at 0, and each counted

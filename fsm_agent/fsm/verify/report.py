@@ -28,7 +28,7 @@ ALL_MOVES = "moves, those of inner turns too"
 
 @dataclass(frozen=True, slots=True)
 class FoldedPart:
-    """``rows``, so many ``times`` one after the other: ids of rows, and parts of them that repeat in turn."""
+    """``rows``, repeated ``times``: ids of rows, and parts of them that repeat in turn."""
 
     times: int
     rows: tuple[str | FoldedPart, ...]
@@ -68,8 +68,8 @@ def _best_repeat(rows: tuple[str, ...], at: int) -> tuple[int, int]:
 @dataclass(frozen=True, slots=True)
 class Check:
     """One verdict: what was checked, for which configurations, on how much, and what was found wrong.
-    ``seconds`` that it took, where it is told; ``repairs`` are proved changes for each finding, the smallest
-    first."""
+    ``seconds`` that it took, where they are shown; ``repairs`` are proved changes for each finding, the
+    smallest first."""
 
     name: str
     scope: str
@@ -89,7 +89,7 @@ class Figure:
     """One bound: its formula, the ``value`` that no run exceeds under the limits asked about (None without
     limits) and what the formula says for them, and what is known from below: the number that a
     ``constructed`` run has under these limits, the ``exact`` one when they are small enough to be searched,
-    and in how many of the small scopes the search ``reached`` the formula. ``cut_after``: so many seconds
+    and in how many of the small scopes the search ``reached`` the formula. ``cut_after``: the seconds that
     were too short to make the bound as small as it can be made."""
 
     quantity: str
@@ -147,7 +147,7 @@ class Worst:
 @dataclass(frozen=True, slots=True)
 class JudgedProperty:
     """One property of the table: its sentence and exact meaning, ``proved``, ``refuted`` or ``unknown`` and
-    on what that stands; ``rows`` and ``maxima`` of a shortest run that breaks it; ``known`` and ``finding``
+    the reason; ``rows`` and ``maxima`` of a shortest run that breaks it; ``known`` and ``finding``
     as in ``fsm_agent.fsm.verify.properties``."""
 
     says: str

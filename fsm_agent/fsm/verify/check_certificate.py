@@ -52,6 +52,7 @@ class Refused(Exception):
 
 
 def need(holds, what):
+    """Refuse the certificate unless this holds."""
     if not holds:
         raise Refused(what)
 
@@ -100,6 +101,7 @@ class Table:
         need(not stuck, f"{', '.join(sorted(stuck))}: stuck, no line leads on")
 
     def add(self, state, event, ladder, resets):
+        """Add a line: its rungs as rows, each with the cases in which it is taken."""
         name, budgets, passed = f"{state}.{event}", sorted(atoms(ladder)), 0
         need((state, event) not in self.lines, f"{name}: two lines")
         need(len(budgets) <= MOST_BUDGETS, f"{name}: tests too many budgets")
@@ -121,6 +123,7 @@ class Table:
         self.of_state[state].append(line)
 
     def steps(self, count):
+        """Take steps of the work that one check may cost."""
         self.left -= count
         if self.left < 0:
             raise Refused(f"too large to check: more than {MOST_STEPS:,} steps")
@@ -163,6 +166,7 @@ class Graph:
         return line.every
 
     def add(self, source, dest, row, open_):
+        """Add a row in one place, with the comparisons that are certainly true, and false, before it."""
         edge = SimpleNamespace(source=source, dest=dest, row=row, open=open_)
         edge.spends, edge.resets = {*row.spends} - self.ignored, {*row.resets} - self.ignored
         edge.below = {atom for atom, true in row.line.true.items() if not open_ & ~true}
@@ -182,6 +186,7 @@ class Graph:
 
 
 def check_counters(table, graph):
+    """No row spends a counter untested, and each row and state is in use."""
     for edge in graph.edges:
         spends, flags = {*edge.row.spends}, graph.places[edge.source][1]
         once = len(spends) == len(edge.row.spends) and not spends & {*edge.row.resets}
@@ -274,6 +279,7 @@ def replay(table, run, limits, ignored=frozenset()):
 
 
 def check_counterexample(graph, claim, proof):
+    """The run is one of the table, and breaks a property that is known not to hold."""
     need(claim["known"], "it is not proved, and not declared as known")
     table, memory, times = graph.table, int(claim.get("begins", False)), claim.get("times")
     limits, names = {**proof["limits"], **dict.fromkeys(table.flags, 1)}, atoms(claim)
@@ -404,6 +410,7 @@ def read(path):
 
 
 def main(arguments: list[str]) -> int:
+    """0: proved, 1: refused, 2: wrong use."""
     if len(arguments) != 2:
         print("usage: python -I check_certificate.py CERTIFICATE.json TABLE.json", file=sys.stderr)
         return 2

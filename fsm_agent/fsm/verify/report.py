@@ -17,6 +17,7 @@ from fsm_agent.fsm.verify.proof import Proof, ending_faults, examine
 from fsm_agent.fsm.verify.properties import induct, judge, run_in_words
 from fsm_agent.fsm.verify.reach import SECONDS, Scope, TimeLimit, inner_limits, limit_names, small_scopes
 from fsm_agent.fsm.verify.worst_case import Known, all_known, can_solve, visits
+from fsm_agent.support.installation import install_command
 
 LONGEST_PART = 200
 """Rows of a part that is looked for; a call block of the turn at its default limits takes 47."""
@@ -278,7 +279,7 @@ class Report:
                 text.append(
                     f"      equal to exact search in {figure.reached} of {figure.scopes} small scopes"
                 )
-        text += _wrapped(self.note) if self.note else []
+        text += [f"  {self.note}"] if self.note else []
         legend = dict.fromkeys(line for figure in self.figures for line in figure.legend)
         return [*text, *(f"  where {line}" for line in legend)]
 
@@ -288,10 +289,6 @@ def _wrapped(text: str, indent: int = 2) -> list[str]:
     return textwrap.wrap(text, 116, initial_indent=first, subsequent_indent=other, break_on_hyphens=False)
 
 
-NO_SOLVER = (
-    "the extra bounds is not installed (pip install 'fsm-agent[bounds]'): no bound is made smaller by the"
-    " flow of runs, and no run is constructed"
-)
 READABLE = 60
 """Moves of a run of a small scope that is printed."""
 SHARES = 8
@@ -419,8 +416,16 @@ def _report(
         worst=worst,
         limits=None if limits is None else dict(limits),
         properties=tuple(_properties(table)) if all(check.ok for check in checks) else (),
-        note=NO_SOLVER if limits and any(one.kind == "upper" for one in figures) and not can_solve() else "",
+        note=_no_solver() if limits and any(one.kind == "upper" for one in figures) else "",
     )
+
+
+def _no_solver() -> str:
+    """Why bounds are those of the formulas; empty when the solver is installed."""
+    if can_solve():
+        return ""
+    missing = "no bound is made smaller by the flow of runs, and no run is constructed"
+    return f"without the extra bounds {missing}: {install_command('bounds')}"
 
 
 def _properties(table: Table) -> Iterator[JudgedProperty]:

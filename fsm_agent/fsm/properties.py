@@ -498,7 +498,7 @@ def _open(guard: Guard, holds: Holds) -> bool:
 # A table counts; it does not see a transcript, a basket or a lock. ``Promises`` say in small abstract
 # values what there is of it when a turn begins, what a visit of a state may do to it, and what must hold
 # where. They are given to a ``Table`` as ``promises``, and ``fsm-agent verify`` proves them by induction
-# over the table, for every setting (``fsm_agent.fsm.verify.induction``). That the states do what is
+# over the table, for every setting (``fsm_agent.fsm.verify.properties``). That the states do what is
 # declared, tests have to show: ``Promises.allowed`` tells them what that is.
 
 

@@ -28,7 +28,8 @@ from fsm_agent.fsm.base_turn import BaseTurn
 from fsm_agent.fsm.machine import Machine, TurnLike
 from fsm_agent.fsm.runner import CRASHED
 from fsm_agent.fsm.table import Row, Table
-from fsm_agent.fsm.verify.cover import Aim, Cover, Script, cover, pair_scripts, row_scripts
+from fsm_agent.fsm.verify.cover import Cover, Script, cover, pair_scripts, row_scripts
+from fsm_agent.fsm.verify.goals import Aim
 from fsm_agent.fsm.verify.properties import PropertyVerdict, judge
 from fsm_agent.fsm.verify.reach import Pair, compile_moves
 from fsm_agent.sessions.turn import DurableTurn

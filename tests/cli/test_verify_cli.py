@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -262,3 +263,28 @@ def test_a_counterexample_is_a_program(table: str, says: str, cli: Cli) -> None:
     assert ran("shown.py").stdout.strip() == says
     code, out, _ = cli("verify", "own_tables:GOOD", "--counterexample", "none.py")
     assert (code, Path("none.py").exists(), out.splitlines()[-1]) == (0, False, "ok")
+
+
+def test_a_certificate_is_checked_by_a_program_of_its_own(cli: Cli) -> None:
+    code, out, _ = cli(
+        "verify", "own_tables:STAGES", "--certificate", "proof.json", "--set", "tries=3", "--set", "asked=2"
+    )
+    assert code == 0
+    *_, named, export, check = out.splitlines()
+    assert named == "Certificate: proof.json"
+    assert export == "  fsm-agent diagram own_tables:STAGES --format json > stages.json"
+    assert check.endswith("check_certificate.py proof.json stages.json")
+    Path("stages.json").write_text(cli("diagram", "own_tables:STAGES", "--format", "json")[1])
+    said = subprocess.run([sys.executable, *check.split()[1:]], capture_output=True, text=True, check=True)
+    assert said.stdout == "proved: stages: 6 rows in 4 places, every turn ends, 0 properties, 5 bounds\n"
+
+
+def test_a_table_that_is_not_proved_has_no_certificate(cli: Cli) -> None:
+    code, out, _ = cli("verify", "own_tables:ENDLESS", "--certificate", "none.json")
+    assert (code, out.splitlines()[-1]) == (1, "No certificate: the table is not proved.")
+    assert not Path("none.json").exists()
+    code, out, _ = cli("verify", "own_tables:GOOD", "--json", "--certificate", "proof.json")
+    assert (code, json.loads(out)["certificate"]) == (0, "proof.json")
+    code, _, err = cli("verify", "own_tables:GOOD", "--certificate", "nowhere/proof.json")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "the certificate cannot be written" in err

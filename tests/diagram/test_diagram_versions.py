@@ -21,7 +21,7 @@ from fsm_agent.diagram.versions.load import Version, version_of
 from fsm_agent.diagram.versions.text import as_diff_json, as_diff_markdown
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.properties import at_most, eventually, exits, rung
-from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
+from fsm_agent.fsm.table import Counter, Rung, Table, all_of, end, go, left, lines_of, on
 from fsm_agent.fsm.verify import verify_table
 from fsm_agent.fsm.verify.reach import limit_names
 from fsm_agent_states.logic.layout import LAYOUT
@@ -65,6 +65,19 @@ def test_a_property_that_is_not_proved_any_more_is_a_finding() -> None:
     assert "- **property: Rings so often as the limit says.**: was proved, and is claimed no more" in told[1]
     assert not any("property" in text for text in told[2:])
     assert "Is delivered" not in "".join(told)
+
+
+def test_certificates_of_both_versions_are_checked() -> None:
+    """A line that tests more budgets than the checker takes: proved, and not to be checked any more."""
+    old = courier()
+    names = [f"c{number}" for number in range(13)]
+    many = on("slow", Rung("again", "Pack", all_of(map(left, names)), ("c0",)), end("late", "Done"), why="")
+    counters = (*old.counters, *map(Counter, names))
+    new = replace(old, counters=counters, lines=(*old.lines, *lines_of({"Pack": [many]})))
+    found = proofs(Version("old", old), Version("new", new))
+    assert (found.old_ok, found.new_ok) == (True, True)
+    accepted = {name: (before, after) for name, before, after in found.checks if "certificate" in name}
+    assert [*accepted.values()] == [((), ("Pack.slow: tests too many budgets",))]
 
 
 @pytest.mark.parametrize(

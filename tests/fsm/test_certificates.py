@@ -12,18 +12,33 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.table import Table
+from fsm_agent.fsm.properties import (
+    at_most,
+    enters,
+    eventually,
+    exits,
+    leaves,
+    never,
+    only_if,
+    rung,
+    where,
+)
+from fsm_agent.fsm.table import Counter, Rung, Table, end, left, lines_of, on
 from fsm_agent.fsm.verify import check_certificate
+from fsm_agent.fsm.verify.certificate import certificate
 from fsm_agent.fsm.verify.check_certificate import Refused, check
+from fsm_agent.fsm.verify.properties import judge
 from fsm_agent_states.table import TURN
 from tests.fsm.test_verify_random import random_table, some_limits
 from tests.helpers.certificates import TABLES, certificate_of, check_files, form_of
+from tests.helpers.tables import courier
 
 Json = Any
 Mutation = Callable[[random.Random, Json, Json], bool]
@@ -71,7 +86,10 @@ def holds(guard: Json, atom: Callable[[tuple[str, str]], bool]) -> bool:
 
 
 def atoms(value: Json) -> set[tuple[str, str]]:
-    return set(check_certificate.atoms(value))
+    if isinstance(value, dict) and "left" in value:
+        return {(value["left"], value["limit"])}
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return {atom for part in parts for atom in atoms(part)}
 
 
 class Brute:
@@ -238,6 +256,80 @@ def changed(chance: random.Random, form: Json) -> None:
         rung[kind] = [] if rung.get(kind) else [counter]
         line_resets = [] if rung.get("exit") else line["resets"]
         row[kind] = list(dict.fromkeys([*(line_resets if kind == "resets" else ()), *rung[kind]]))
+
+
+CLAIMS = (
+    never(
+        "A parcel is not driven twice in a row.",
+        enters("Drive"),
+        after=enters("Drive"),
+        until=leaves("Drive"),
+    ),
+    only_if("It rings only after a drive.", leaves("Ring"), leaves("Drive")),
+    eventually("It is packed first.", leaves("Pack")),
+    eventually("It is delivered.", exits("delivered"), known="somebody may be out"),
+    at_most("It comes to an end once.", 1, exits("delivered", "lost", "returned")),
+    at_most("It is driven again as often as there are tries.", "tries", rung("drive again")),
+    at_most(
+        "It rings as often as there are rings, each time.", "rings", rung("ring"), since=rung("drive again")
+    ),
+    never("It goes back only without a ring left.", exits("returned") & where(left("rings"))),
+)
+
+
+def test_each_kind_of_property_has_a_witness() -> None:
+    table = replace(courier(), properties=CLAIMS)
+    form, made = form_of(table), certificate_of(table)
+    assert "8 properties" in check(form, made)
+    assert [sorted(proof)[0] for proof in made["properties"]] == [
+        *["counter"] * 3,
+        "limits",
+        *["counter"] * 4,
+    ]
+    assert [proof.get("counter") for proof in made["properties"][4:7]] == ["", "tries", "rings"]
+
+
+@pytest.mark.parametrize(
+    ("at", "changes"),
+    [
+        (0, {"until": {"some": []}}),
+        (1, {"moves": {"field": "source", "names": ["Pack"]}}),
+        (2, {"moves": {"field": "source", "names": ["Ring"]}}),
+        (3, {"known": ""}),
+        (3, {"moves": {"field": "source", "names": ["Pack"]}}),
+        (4, {"times": 0}),
+        (5, {"times": "rings"}),
+        (5, {"moves": {"field": "dest", "names": ["Drive"]}}),
+        (6, {"kind": "EventuallyProperty"}),
+        (7, {"moves": {"field": "exit", "names": ["returned"]}}),
+        (7, {"moves": {"where": {"not": {"left": "tries", "limit": "tries"}}}}),
+    ],
+)
+def test_a_witness_does_not_fit_a_claim_that_is_false(at: int, changes: Json) -> None:
+    table = replace(courier(), properties=CLAIMS)
+    form, made = form_of(table), certificate_of(table)
+    form["properties"][at].update(changes)
+    assert is_refused(form, made)
+
+
+def test_a_property_that_only_a_search_of_all_runs_proves_has_no_certificate() -> None:
+    """Two tries at most: a fact of the guards and counts together, which no place of the graph shows."""
+    again = Rung("again", "Ask", left("tries"), ("tries",))
+    last = Rung("last", "Ask", left("lasts"), ("lasts",))
+    lines = lines_of(
+        {
+            "Ask": [
+                on("bad", again, last, end("gave_up", "Done"), why=""),
+                on("good", end("ok", "Done"), why=""),
+            ]
+        }
+    )
+    claim = never("No try after a last one.", rung("again"), after=rung("last"))
+    counters = (Counter("tries"), Counter("lasts"))
+    table = Table("asking", ("Ask", "Done"), "Done", counters, lines, properties=(claim,))
+    assert judge(table)[0].verdict == "proved"
+    with pytest.raises(ConfigError, match="there is no certificate; given: No try after a last one"):
+        certificate(table)
 
 
 # Mutations: each makes a certificate wrong by construction, or says that it cannot. Leaving out promises or
@@ -432,7 +524,7 @@ def hostile(kind: str) -> tuple[str, str]:
     form, made = form_of(table), certificate_of(table, limits)
     other = json.dumps(certificate_of(*TABLES["review"]))
     good = json.dumps(made)
-    rung = {"rung": "r", "to": "B", "needs": {"left": "c0", "limit": "c0"}}
+    one: Json = {"rung": "r", "to": "B", "needs": {"left": "c0", "limit": "c0"}}
     match kind:
         case "another table":
             return other, json.dumps(form)
@@ -467,8 +559,8 @@ def hostile(kind: str) -> tuple[str, str]:
         case "many empty lists":
             made["properties"] = [[]] * 650_000
         case "many budgets":
-            rung["needs"] = {"all": [{"left": f"c{i}", "limit": f"c{i}"} for i in range(30)]}  # type: ignore[dict-item]
-            form["lines"][0]["ladder"] = [rung, rung]
+            one["needs"] = {"all": [{"left": f"c{i}", "limit": f"c{i}"} for i in range(30)]}
+            form["lines"][0]["ladder"] = [one, one]
         case "many lines":
             form["lines"] = [{**form["lines"][0], "event": str(i)} for i in range(3_000)]
         case "many comparisons":

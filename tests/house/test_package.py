@@ -31,7 +31,7 @@ STEPS = (
 )
 UNUSED = {f"fsm_agent.toolsets.{name}" for name in ("agent.ask", "code", "mcp.servers", "web")}
 UNUSED |= {"html.parser", "http.client", "urllib.request"}
-PROOFS = {"fsm_agent.fsm.verify.induction", "fsm_agent_states.logic.shapes"}
+PROOFS = {"fsm_agent.fsm.verify.properties", "fsm_agent_states.logic.shapes"}
 
 
 @pytest.fixture(scope="module")

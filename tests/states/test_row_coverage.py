@@ -24,7 +24,8 @@ from fsm_agent.composition.turn_wiring import STATES
 from fsm_agent.conversation.effects import CallModel, ModelRequest, Wait, Waited
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.fsm.journal import Exchange
-from fsm_agent.fsm.verify.cover import Aim, Paths, pair_goals
+from fsm_agent.fsm.verify.cover import Paths
+from fsm_agent.fsm.verify.goals import Aim, pair_goals
 from fsm_agent.support.threads import LOOP
 from fsm_agent.testing import (
     FakeClock,

@@ -39,7 +39,7 @@ class _Change(NamedTuple):
 def repairs(
     table: Table, proof: Proof, fault: Fault, within: TimeLimit, most: int = MOST
 ) -> tuple[Repair, ...]:
-    """The smallest changes that take ``fault`` away and bring no other, at ``most`` so many, the smallest
+    """Up to ``most`` changes that remove ``fault`` and cause no other, the smallest
     first. ``proof`` is that of ``table``."""
     before, found = set(proof.faults), list[Repair]()
     for change in sorted(_changes(table, proof, fault), key=lambda change: change[:2]):
@@ -205,7 +205,7 @@ else:
 
 
 def counterexample(table: Table) -> CounterExample | None:
-    """A run under small limits that gets stuck or goes on for ever, with the caps if there is one, else with
+    """A run under small limits that gets stuck or never ends, with the caps if there is one, else with
     the caps taken away; ``None`` when none was found."""
     flags = {counter.name: 1 for counter in table.counters if counter.flag}
     caps = {counter.name for counter in table.counters if counter.cap}

@@ -79,9 +79,8 @@ def bounds(
     """The bounds of a table whose turns end, true whenever time is over (by default it never is).
 
     On the visits of each state of ``watch``, of all of them together, of each state that runs other tables,
-    and on moves. An empty ``watch`` stands
-    for the states that a cap counts, or all states if there is no cap; what a cap counts besides, and
-    nothing gives back, is bounded by it."""
+    and on moves. An empty ``watch`` means the states that a cap counts, or all states if there is no cap. A
+    cap that counts other moves, too, and is never reset is a bound of its own."""
     table, within = without_caps.graph.table, within or endless()
     states = watch or watched(table)
     wanted: list[tuple[str, ...]] = [(state,) for state in states]
@@ -245,7 +244,7 @@ class Counting:
 
     def refine(self, within: TimeLimit) -> None:
         """Look for regions that make bounds smaller until there is none, or time is over; what was found is
-        kept for the next call. Whoever shares this holds ``lock`` meanwhile."""
+        kept for the next call. Hold ``lock`` meanwhile."""
         while not self.refined and not within.over:
             self.refined = not self._grow(within)
             self._settle()

@@ -188,7 +188,7 @@ def rank(graph: Graph) -> Ranking:
 
 
 def ending_faults(ranking: Ranking) -> tuple[Fault, ...]:
-    """What can repeat: a short cycle of each loop, and which resets undo its counters. Rows are told once."""
+    """What can repeat: a short cycle of each loop, and which resets undo its counters. Each row once."""
     return tuple(dict.fromkeys(_loop_fault(ranking.graph, loop) for loop in ranking.loops))
 
 

@@ -13,11 +13,11 @@ from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.cover import cover
 from fsm_agent.fsm.verify.faults import repairs
 from fsm_agent.fsm.verify.formulas import Bound, bounds
-from fsm_agent.fsm.verify.induction import induct
 from fsm_agent.fsm.verify.proof import Proof, ending_faults, examine
-from fsm_agent.fsm.verify.properties import judge, run_in_words
+from fsm_agent.fsm.verify.properties import induct, judge, run_in_words
 from fsm_agent.fsm.verify.reach import SECONDS, Scope, TimeLimit, inner_limits, limit_names, small_scopes
 from fsm_agent.fsm.verify.worst_case import Known, all_known, can_solve, visits
+from fsm_agent.support.installation import install_command
 
 LONGEST_PART = 200
 """Rows of a part that is looked for; a call block of the turn at its default limits takes 47."""
@@ -29,7 +29,7 @@ ALL_MOVES = "moves, those of inner turns too"
 
 @dataclass(frozen=True, slots=True)
 class FoldedPart:
-    """``rows``, so many ``times`` one after the other: ids of rows, and parts of them that repeat in turn."""
+    """``rows``, repeated ``times``: ids of rows, and parts of them that repeat in turn."""
 
     times: int
     rows: tuple[str | FoldedPart, ...]
@@ -69,8 +69,8 @@ def _best_repeat(rows: tuple[str, ...], at: int) -> tuple[int, int]:
 @dataclass(frozen=True, slots=True)
 class Check:
     """One verdict: what was checked, for which configurations, on how much, and what was found wrong.
-    ``seconds`` that it took, where it is told; ``repairs`` are proved changes for each finding, the smallest
-    first."""
+    ``seconds`` that it took, where they are shown; ``repairs`` are proved changes for each finding, the
+    smallest first."""
 
     name: str
     scope: str
@@ -90,7 +90,7 @@ class Figure:
     """One bound: its formula, the ``value`` that no run exceeds under the limits asked about (None without
     limits) and what the formula says for them, and what is known from below: the number that a
     ``constructed`` run has under these limits, the ``exact`` one when they are small enough to be searched,
-    and in how many of the small scopes the search ``reached`` the formula. ``cut_after``: so many seconds
+    and in how many of the small scopes the search ``reached`` the formula. ``cut_after``: the seconds that
     were too short to make the bound as small as it can be made."""
 
     quantity: str
@@ -148,7 +148,7 @@ class Worst:
 @dataclass(frozen=True, slots=True)
 class JudgedProperty:
     """One property of the table: its sentence and exact meaning, ``proved``, ``refuted`` or ``unknown`` and
-    on what that stands; ``rows`` and ``maxima`` of a shortest run that breaks it; ``known`` and ``finding``
+    the reason; ``rows`` and ``maxima`` of a shortest run that breaks it; ``known`` and ``finding``
     as in ``fsm_agent.fsm.verify.properties``."""
 
     says: str
@@ -279,7 +279,7 @@ class Report:
                 text.append(
                     f"      equal to exact search in {figure.reached} of {figure.scopes} small scopes"
                 )
-        text += _wrapped(self.note) if self.note else []
+        text += [f"  {self.note}"] if self.note else []
         legend = dict.fromkeys(line for figure in self.figures for line in figure.legend)
         return [*text, *(f"  where {line}" for line in legend)]
 
@@ -289,10 +289,6 @@ def _wrapped(text: str, indent: int = 2) -> list[str]:
     return textwrap.wrap(text, 116, initial_indent=first, subsequent_indent=other, break_on_hyphens=False)
 
 
-NO_SOLVER = (
-    "the extra bounds is not installed (pip install 'fsm-agent[bounds]'): no bound is made smaller by the"
-    " flow of runs, and no run is constructed"
-)
 READABLE = 60
 """Moves of a run of a small scope that is printed."""
 SHARES = 8
@@ -420,8 +416,16 @@ def _report(
         worst=worst,
         limits=None if limits is None else dict(limits),
         properties=tuple(_properties(table)) if all(check.ok for check in checks) else (),
-        note=NO_SOLVER if limits and any(one.kind == "upper" for one in figures) and not can_solve() else "",
+        note=_no_solver() if limits and any(one.kind == "upper" for one in figures) else "",
     )
+
+
+def _no_solver() -> str:
+    """Why bounds are those of the formulas; empty when the solver is installed."""
+    if can_solve():
+        return ""
+    missing = "no bound is made smaller by the flow of runs, and no run is constructed"
+    return f"without the extra bounds {missing}: {install_command('bounds')}"
 
 
 def _properties(table: Table) -> Iterator[JudgedProperty]:

@@ -111,7 +111,6 @@ WRONG = {
     "diagram diff . --set retries=-1": "limit retries is out of range; given: -1",
     "diagram diff {turn} {turn} --set speed=1": "unknown limit; given: speed",
     "diagram diff": "Missing argument 'OLD'",
-    "sessions list": "there are no sessions yet",
     "sessions show s-1": "given: s-1; allowed: an id, its beginning, or a title; the newest: none yet",
     "sessions export ''": "no such session",
     "sessions rename s-1 'a title'": "no such session",

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from fsm_agent.cli.options import Home, Json
 from fsm_agent.cli.screen import (
+    OUTCOMES,
     WholeTable,
     clean,
     cost,
@@ -25,7 +26,7 @@ from fsm_agent.cli.screen import (
     spell,
     tokens,
 )
-from fsm_agent.cli.sessions import OUTCOMES, store_of
+from fsm_agent.cli.sessions import store_of
 from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.reports.insights import Insights, insights

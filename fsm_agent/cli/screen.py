@@ -242,9 +242,10 @@ def coloured(result: str) -> Text | None:
     return shown
 
 
-_HANGS = re.compile(r" *(?:[^\w\s(“\"'/] )?")
-"""Blanks and a mark at the beginning of a line, below which the line is continued."""
-_NARROWEST = 20
+_HANGS = re.compile(r" *(?:[^\w\s(“\"'/] |/\S.*?  +)?")
+"""The beginning of a line that is not its words: blanks and a mark, or a command and its arguments."""
+_NARROWEST = 16
+"""Columns for the words of a line at least."""
 
 
 class Hanging:
@@ -269,6 +270,8 @@ class Hanging:
                 before = Text(" " * hang)
 
 
+OUTCOMES = {"completed": "green", "failed": "red", "partial": "yellow", "interrupted": "magenta"}
+"""The ends of turns, and their colors."""
 PLAIN = 140
 """Columns of a table where there is no terminal to ask."""
 

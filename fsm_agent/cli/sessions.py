@@ -14,6 +14,7 @@ from rich.text import Text
 
 from fsm_agent.cli.options import Home, Json
 from fsm_agent.cli.screen import (
+    OUTCOMES,
     WholeTable,
     clean,
     cost,
@@ -44,7 +45,6 @@ WIDE = 110
 """Columns from which a list has room for models."""
 SHORT = 8
 """Characters of an id where there is no room for all of it."""
-OUTCOMES = {"completed": "green", "failed": "red", "partial": "yellow", "interrupted": "magenta"}
 
 
 def complete_session(begun: str) -> list[tuple[str, str]]:

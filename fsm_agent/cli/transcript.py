@@ -18,6 +18,7 @@ from rich.tree import Tree
 from fsm_agent.cli.arguments import value_of
 from fsm_agent.cli.options import Home, Json
 from fsm_agent.cli.screen import (
+    OUTCOMES,
     WholeTable,
     ago,
     clean,
@@ -32,7 +33,7 @@ from fsm_agent.cli.screen import (
     spell,
     tokens,
 )
-from fsm_agent.cli.sessions import OUTCOMES, AnyName, last_exit, nothing_yet, positive, store_of
+from fsm_agent.cli.sessions import AnyName, last_exit, nothing_yet, positive, store_of
 from fsm_agent.conversation.handover import AGENT_NAME
 from fsm_agent.conversation.hosted import told_in
 from fsm_agent.conversation.parts import said

@@ -16,7 +16,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.segment import Segment, Segments
 from rich.text import Text
 
-from fsm_agent.cli.screen import Hanging, clean, coloured, count, counts, dollars, preview, seconds
+from fsm_agent.cli.screen import OUTCOMES, Hanging, clean, coloured, count, counts, dollars, preview, seconds
 from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.conversation.result import TurnResult
 
@@ -174,8 +174,6 @@ _REASON = 200
 _LONG = 4_000
 """Characters from which a block is shown as it is until it is whole: colouring it again and again costs."""
 _MARKS = {"ok": ("✓", "green"), "error": ("✗", "red"), "denied": ("✗", "yellow")}
-OUTCOMES = {"completed": "green", "failed": "red", "partial": "yellow", "interrupted": "magenta"}
-"""How a turn ended, and in which colour that is said."""
 
 
 class ProgressView:

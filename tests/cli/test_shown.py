@@ -66,7 +66,7 @@ def test_no_row_of_a_recorded_screen_is_too_wide_or_continues_in_the_first_colum
             raise AssertionError(f"{after!r} continues {row!r}")
 
 
-@pytest.mark.parametrize("line", ["    ✓ ", "  ", "    · "])
+@pytest.mark.parametrize("line", ["    ✓ ", "  ", "    · ", "/undo [N]  "])
 def test_a_long_line_continues_below_its_words(line: str) -> None:
     out = io.StringIO()
     Console(file=out, width=30, color_system=None, force_terminal=True).print(

@@ -24,7 +24,7 @@ import fsm_agent
 from fsm_agent.agent import Agent
 from fsm_agent.cli.options import Json
 from fsm_agent.cli.run import code_of
-from fsm_agent.cli.screen import WholeTable, console_of, preview, seconds
+from fsm_agent.cli.screen import OUTCOMES, WholeTable, console_of, preview, put, screen, seconds
 from fsm_agent.conversation.result import TurnResult, words_of_model
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import (
@@ -172,10 +172,11 @@ def _long_talk() -> list[dict[str, Any]]:
 
 
 def _show(faults: Sequence[str], result: TurnResult, moves: Sequence[SimulatedMove]) -> None:
-    console = console_of(sys.stdout)
-    if not console.is_terminal:
-        console.width = 140
-    grid = WholeTable(title=f"One turn that meets: {', '.join(faults)}", title_justify="left", expand=False)
+    """Print the outcome, then the path."""
+    outcome = next(name for name in OUTCOMES if result[name])
+    waits = ", ".join(seconds(move.waited) for move in moves if move.waited) or "none"
+    words = words_of_model(result)
+    grid = WholeTable(breaks=32, box=None, padding=(0, 1), pad_edge=False, header_style="dim")
     for name in ("#", "state", "the provider sent", "waited", "event", "guards, in order", "next state"):
         grid.add_column(name, justify="right" if name in ("#", "waited") else "left")
     for move in moves:
@@ -184,15 +185,14 @@ def _show(faults: Sequence[str], result: TurnResult, moves: Sequence[SimulatedMo
         grid.add_row(
             str(move.seq), move.source, "\n".join(move.answers), waited, move.event, guards, move.dest
         )
-    console.print(grid, soft_wrap=False)
-    waits = ", ".join(seconds(move.waited) for move in moves if move.waited) or "none"
-    outcome = next(name for name in ("completed", "failed", "partial", "interrupted") if result[name])
-    console.print(
-        Text.assemble((outcome, "bold"), f" · {result.turn_exit_reason.value} · {result.attempts} requests")
+    put(
+        screen(),
+        Text.assemble((outcome, "bold"), f" · {result.turn_exit_reason.value} · {result.attempts} requests"),
+        Text(f"faults: {', '.join(faults)}"),
+        Text(f"waits (simulated): {waits}"),
+        Text(f"answer: {preview(words, 200)}\n" if words else f"error: {result.error}\n"),
+        grid,
     )
-    console.print(Text(f"waits (simulated): {waits}"))
-    words = words_of_model(result)
-    console.print(Text(f"answer: {preview(words, 200)}" if words else f"error: {result.error}"))
 
 
 def _guard(label: str, value: bool) -> Text:

@@ -398,7 +398,7 @@ def test_simulate_shows_guards_and_waits(cli: Cli) -> None:
     assert code == 0
     assert "retries left: yes" in out
     assert "7.00 s" in out
-    assert "completed · text_response · 8 requests" in out
+    assert out.splitlines()[0] == "completed · text_response · 8 requests"
     assert not CONTROL.search(out)
     assert out == cli("simulate", "--seed", "3")[1]
     assert out != cli("simulate", "--seed", "4")[1]

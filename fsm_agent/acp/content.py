@@ -54,7 +54,7 @@ from fsm_agent.toolsets.agent.todo import NAME as TODO
 # ----------------------------------------------------------------------------------------------------
 # What an editor is shown of a tool call: its kind, a title, the files, and what it changes.
 #
-# Editors read titles and texts as Markdown, so whatever others wrote stands in code, from which nothing
+# Editors read titles and texts as Markdown, so foreign text is put in code, from which nothing
 # leads out.
 
 
@@ -70,7 +70,7 @@ KINDS: Mapping[str, ToolKind] = {
 }  # fmt: skip
 """Of the built-in tools; every other one is ``other``."""
 TELLING = ("command", "path", "pattern", "query", "url", "goal", "question", "code", "name")
-"""Arguments that say most about a call; the first that is there stands in its title."""
+"""Arguments that say most about a call; the first that is there is in its title."""
 LONGEST = 20_000
 """Characters of a result that are shown; the model gets what it always gets."""
 LARGEST = 1_000_000
@@ -191,7 +191,7 @@ STOPS: Mapping[ExitReason, StopReason | None] = {
     ExitReason.LOCAL_PROCESSING_ERROR: None,
     ExitReason.RUNTIME_CONTEXT_TOO_SMALL: None,
 }
-"""How an editor is told that a turn ended; ``None``: the protocol has no word for it, so the prompt is
+"""The protocol's word for the end of a turn; ``None``: the protocol has no word for it, so the prompt is
 answered with an error."""
 
 
@@ -205,7 +205,7 @@ def content_of(blocks: Blocks) -> Content:
     for block in blocks:
         part, last = _part(block), parts[-1] if parts else None
         if isinstance(part, str) and isinstance(last, str):
-            parts[-1] = last + part  # a link stands in the middle of a sentence
+            parts[-1] = last + part  # a link in the middle of a sentence
         else:
             parts.append(part)
     return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else parts

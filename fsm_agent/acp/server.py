@@ -42,7 +42,7 @@ from fsm_agent.support.version import __version__
 
 
 RESUME = "resume"
-"""The command that goes on with a turn that was left unfinished."""
+"""The command that continues a turn that was left unfinished."""
 FAILED = -32603
 """The code of an answer to a prompt whose turn failed."""
 _COMMAND = re.compile(r"/([a-z]+)(?:\s+(\S.*))?\s*", re.DOTALL)
@@ -54,9 +54,9 @@ class EditorHost(Protocol):
     reads: frozenset[str]
     """What the model reads besides text: image, audio, file."""
     yes: bool
-    """Nobody is asked whether a call may run."""
+    """Calls run without approval."""
     commands: Mapping[str, tuple[str, str]]
-    """What a person may write after a slash: what it does, and what may stand behind it."""
+    """What a person may write after a slash: what it does, and its arguments."""
 
     def agent(self, view: EditorView, workdir: Path, session: str | None) -> Agent:
         """Make the agent of a session. Raises ``ConfigError``."""
@@ -114,7 +114,7 @@ class EditorTalk:
     # Prompts
 
     async def prompt(self, blocks: Blocks) -> PromptResponse:
-        """Answer a prompt. One that comes while a turn runs waits, is told to the model, or ends the turn, as
+        """Answer a prompt. One that comes while a turn runs waits, goes to the model, or ends the turn, as
         ``interrupt.second_message`` says. Raises ``RequestError`` for a turn that failed, ``FsmAgentError``
         for a prompt that cannot be used."""
         work = asyncio.ensure_future(self._answer(blocks))
@@ -219,7 +219,7 @@ class EditorServer:
         self._talks: dict[str, EditorTalk] = {}
 
     def on_connect(self, client: Client) -> None:
-        """Take the connection, over which the editor is told and asked."""
+        """Take the connection, over which the editor gets updates and questions."""
         self._client = client
 
     async def initialize(self, protocol_version: int, **_: Any) -> InitializeResponse:
@@ -247,7 +247,7 @@ class EditorServer:
     async def load_session(
         self, cwd: str, session_id: str, mcp_servers: Sequence[Any] | None = None, **_: Any
     ) -> LoadSessionResponse:
-        """Go on with a stored session: all of it is told before the answer."""
+        """Continue a stored session: all of it is sent before the answer."""
         with _in_one_line():
             if (open_now := self._talks.get(session_id)) is not None and open_now.busy:
                 raise ConfigError("the session is busy", session_id, "one that answers no prompt")

@@ -61,8 +61,8 @@ NEITHER = "none"
 
 
 class EditorView:
-    """One session's. ``session_id`` is what the editor calls it; with ``yes`` nobody is asked whether a call
-    may run. Made in the event loop of the connection."""
+    """The view of one session. ``session_id`` is the editor's name for it; with ``yes`` calls run without
+    approval. Made in the event loop of the connection."""
 
     def __init__(self, client: Client, workdir: Path, *, yes: bool = False) -> None:
         self.session_id = ""
@@ -80,8 +80,8 @@ class EditorView:
         self._loop.call_soon_threadsafe(self._waiting.put_nowait, update)
 
     async def settled(self) -> None:
-        """Wait until all that was told has been sent."""
-        await asyncio.sleep(0)  # what was told in this loop is in the queue then
+        """Wait until all updates have been sent."""
+        await asyncio.sleep(0)  # updates of this loop are in the queue then
         await self._waiting.join()
 
     def close(self) -> None:
@@ -93,13 +93,13 @@ class EditorView:
             update = await self._waiting.get()
             try:
                 await self._client.session_update(self.session_id, update)
-            except Exception as error:  # the connection is gone, or nobody can write this update down
+            except Exception as error:  # the connection is gone, or this update cannot be written down
                 log.debug("an update was not sent: %s", error)
             finally:
                 self._waiting.task_done()
 
     def note(self, words: str) -> None:
-        """Tell a line of ours. The protocol has no word for one, so it stands among the thoughts."""
+        """Tell a line of ours. The protocol has no word for one, so it goes among the thoughts."""
         self.tell(update_agent_thought_text(f"\n· {clean(words)}\n"))
 
     # Callbacks
@@ -113,7 +113,7 @@ class EditorView:
             self.tell(update_agent_message_text(shown))
 
     def interim_assistant(self, text: str) -> None:
-        """Send what stands beside calls, unless it was sent as it came."""
+        """Send the text beside calls, unless it was sent as it came."""
         self._rest(text)
 
     def reasoning(self, text: str) -> None:

@@ -1,24 +1,31 @@
-"""The command line. Nothing of it is loaded by ``import fsm_agent``."""
+"""The command line. ``import fsm_agent`` loads none of it."""
 
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Sequence
 
 SELDOM = 200_000
-"""Objects that are made before the garbage collector looks again: a command makes half as many, which
-stay as long as it runs, and looking through them again and again takes a fifth of its first second."""
+"""Objects made between two runs of the garbage collector. A command makes half as many and keeps them;
+searching them again and again would take a fifth of its first second."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0 completed, 1 failed, 2 wrong use, 3 partial, 130
     interrupted."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words == ["--version"]:  # needs no parser
+        from fsm_agent.support.version import __version__
+
+        print(f"fsm-agent {__version__}")
+        return 0
     before = gc.get_threshold()
     gc.set_threshold(SELDOM, *before[1:])
     try:
-        from fsm_agent.cli.entry import main
+        from fsm_agent.cli.app import main
 
-        return main(arguments)
+        return main(words)
     finally:
         gc.set_threshold(*before)
 

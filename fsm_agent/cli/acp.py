@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from fsm_agent.agent import Agent
-from fsm_agent.cli.commands import COMMANDS, obey
-from fsm_agent.cli.given import options_of
-from fsm_agent.cli.options import CliOptions
+from fsm_agent.cli.agent_options import options_of
+from fsm_agent.cli.chat import COMMANDS, obey
+from fsm_agent.cli.options import SHOWN, CliOptions, with_agent
 from fsm_agent.conversation.parts import Kind
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import Settings
@@ -23,16 +23,19 @@ if TYPE_CHECKING:
     from fsm_agent.acp import EditorView
 
 
+@with_agent("session", *SHOWN)
 def acp(given: CliOptions) -> int:
-    """Serve one editor until it leaves; exit code 0. Raises ``ConfigError`` for options that cannot be used,
-    and when no editor is there."""
+    """Serve an editor (Agent Client Protocol).
+
+    Messages pass over standard input and output.
+    """
     try:
         from fsm_agent.acp import serve_stdio
     except ImportError as error:
         raise ConfigError(
             f"an editor needs {error.name}, which is not installed", None, install_command("acp")
         ) from None
-    host = CommandLineHost(given)
+    host = CommandLineHost(replace(given, source="acp"))
     if sys.stdin is None or not _is_line(sys.stdin.fileno()):
         raise ConfigError(
             "an editor starts this command and talks to it", None, "a pipe as standard input; see docs/acp.md"

@@ -1,62 +1,223 @@
-"""The commands and their options. Each command's work is in a module of its own, loaded when it is called."""
+"""The program: its commands by name, each loaded when it runs or shows its help, and the way in and out.
+
+Wrong use is one line on standard error and exit code 2, never a traceback."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from fsm_agent.cli.config_app import config
-from fsm_agent.cli.diagram_app import diagram
-from fsm_agent.cli.models_app import models
-from fsm_agent.cli.options import LIMITS, SHOWN, CliOptions, Commands, Home, Json, with_agent
-from fsm_agent.cli.pending_app import pending
-from fsm_agent.cli.sessions_app import sessions
-from fsm_agent.cli.worker_app import worker
+from fsm_agent.cli.options import Json
+from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy, StoreError
 
-approvals = typer.Typer(
-    cls=Commands, rich_markup_mode=None, help="What was approved or forbidden, for good or for a session."
-)
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+_UsageError: type[Exception] = typer.BadParameter.__mro__[2]
+"""The root of typer's own errors, which has no public name."""
+_PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 
 
-@approvals.command("list")
-def list_(json: Json = False, home: Home = None) -> None:
-    """The patterns of calls that are allowed or denied without asking."""
-    from fsm_agent.cli.approvals import list_approvals
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A command with commands in it. With ``alone`` the command ``show`` runs when options stand alone, with
+    ``default`` also when no command of the group is named."""
 
-    raise typer.Exit(list_approvals(home, json))
+    help: str
+    commands: Mapping[str, tuple[str, str]]
+    alone: bool = False
+    default: bool = False
 
 
-@approvals.command()
-def remove(
-    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="As it is listed.")],
-    session: Annotated[str, typer.Option(metavar="ID", help="Only what was answered for this session.")] = "",
-    home: Home = None,
-) -> None:
-    """Forget one: the next such call is asked about again."""
-    from fsm_agent.cli.approvals import remove_approval
+SESSIONS: Mapping[str, tuple[str, str]] = {
+    "list": ("sessions:list_sessions", "List the sessions that were used last."),
+    "show": ("transcript:show", "Read a session, or a turn with its moves."),
+    "search": ("transcript:search_sessions", "Find messages by their words."),
+    "export": ("session_files:export", "Write a session or a turn as lines of JSON, or a turn as a test."),
+    "import": ("session_files:import_file", "Store an export: all of it, or nothing."),
+    "resume": ("run:resume", "Continue a turn that was left unfinished."),
+    "fork": ("run:fork", "Run a turn again from one of its moves, in a session of its own."),
+    "prune": ("session_files:prune", "Remove old conversations for good; unfinished ones stay."),
+    "archive": ("session_files:archive", "Move old conversations into a file; unfinished ones stay."),
+    "vacuum": ("session_files:vacuum_file", "Give free space in the file back to the disk."),
+    "copy": ("session_files:copy", "Copy all sessions into a PostgreSQL database, or back into a file."),
+    "rename": ("sessions:rename", "Give a session a title."),
+    "undo": ("sessions:undo", "Take back the last turns of a session."),
+}  # fmt: skip
+COMMANDS: Mapping[str, tuple[str, str] | Group] = {
+    "run": ("run:run", "Run one turn."),
+    "chat": ("chat:chat", "Talk with the agent, turn after turn."),
+    "worker": ("remote:worker", "Run queued turns until a signal comes."),
+    "acp": ("acp:acp", "Serve an editor (Agent Client Protocol)."),
+    "verify": ("app:verify", "Prove that every turn ends, and print the proof."),
+    "simulate": ("simulate:simulate", "Run a turn against a provider that fails."),
+    "insights": ("insights:report", "Report what recent turns did and cost."),
+    "debug": ("debug:debug", "Step through a turn in the browser."),
+    "undo": ("session_files:undo_files", "Take back what tools did to the files here."),
+    "examples": ("simulate:copy_examples", "Write the example programs into a folder."),
+    "doctor": ("doctor:doctor", "Check that this machine has what a turn needs."),
+    "diagram": Group(
+        'Draw a table, a turn, a coverage, a difference. "diagram …" is short for "diagram show …".',
+        {
+            "show": ("diagram:show", "Print a table as a diagram or text."),
+            "diff": ("diagram:diff", "Compare two versions of a table: rows, proofs, bounds."),
+        },
+        alone=True, default=True,
+    ),
+    "sessions": Group("Past conversations: show, search, continue, export.", SESSIONS),
+    "pending": Group(
+        "Questions of suspended turns: list, answer, continue.",
+        {
+            "list": ("pending:list_pending", "List what turns wait for."),
+            "show": ("pending:show_pending", "Show a question in full, and how to answer it."),
+            "answer": ("pending:answer_pending", "Answer a question."),
+            "run": ("pending:run_pending", "Continue all turns that are answered or due."),
+        },
+    ),
+    "approvals": Group(
+        "Remembered answers to approvals.",
+        {
+            "list": ("pending:list_approvals", "List the calls that are allowed or denied without asking."),
+            "remove": ("pending:remove_approval", "Forget one, so that the next such call asks again."),
+        },
+    ),
+    "config": Group(
+        'Settings and their sources. "config" alone is short for "config show".',
+        {
+            "show": ("config:show", "Show the config file, and every setting that differs from its default."),
+            "list": ("config:list_settings", "List every setting: value, allowed values, source."),
+            "get": ("config:get", "Print one value; a list or table as JSON."),
+            "set": ("config:put", "Write one value to the config file."),
+            "unset": ("config:drop", "Remove one value from the config file."),
+            "path": ("config:path", "Print the path of the config file."),
+        },
+        alone=True,
+    ),
+    "models": Group(
+        'Models: which there are, and what is known of each. "models" alone is short for "models show".',
+        {
+            "show": ("models:show", "Show what is known of a model, and its source."),
+            "list": ("models:list_models", "List the models that can be named here."),
+            "forget": ("models:forget", "Forget what refusals taught of a model."),
+        },
+        alone=True,
+    ),
+}  # fmt: skip
+"""Function and short help of each command. A help text lists commands without loading them."""
 
-    raise typer.Exit(remove_approval(home, pattern, session))
+
+class LazyCommands(MutableMapping[str, Any]):
+    """Commands by name, in the order of their table; each is made on first use."""
+
+    def __init__(self, table: Mapping[str, tuple[str, str] | Group]) -> None:
+        self._table = table
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = _made(name, self._table[name])
+        return self._made[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._made[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self._table, *self._made)))
+
+    def __len__(self) -> int:
+        return len(self._table.keys() | self._made.keys())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._table or name in self._made
+
+    def summaries(self) -> list[tuple[str, str]]:
+        """Return (name, first sentence of its help) of each command."""
+        helps = {name: one.help if isinstance(one, Group) else one[1] for name, one in self._table.items()}
+        return [(name, help.partition(". ")[0].rstrip(".") + ".") for name, help in helps.items()]
+
+
+def _made(name: str, entry: tuple[str, str] | Group) -> Any:
+    if isinstance(entry, Group):
+        kind = Commands if not entry.alone else ShowByDefault if entry.default else ShowAlone
+        return kind(name=name, help=entry.help, table=entry.commands, rich_markup_mode=None)
+    module, _, function = entry[0].partition(":")
+    single = typer.Typer(add_completion=False, **_PLAIN)
+    single.command(name)(getattr(import_module(f"fsm_agent.cli.{module}"), function))
+    return typer.main.get_command(single)
+
+
+class Commands(TyperGroup):
+    """Shows help when no command is named; an unknown command is an error that lists the known ones."""
+
+    def __init__(
+        self, *, table: Mapping[str, tuple[str, str] | Group] = COMMANDS, commands: Any = None, **attrs: Any
+    ) -> None:
+        super().__init__(**attrs)
+        self.commands: LazyCommands = LazyCommands(table)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write each command with the whole first sentence of its help, wrapped."""
+        with formatter.section("Commands"):
+            formatter.write_dl(self.commands.summaries())
+        if ctx.parent is None and (installed := sorted(_installed())):
+            with formatter.section("Installed extensions"):
+                formatter.write_dl([(name, f"See fsm-agent {name} --help.") for name in installed])
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Show the help when no command is named."""
+        return super().parse_args(ctx, args or ["--help"])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command. Raises ``ConfigError`` for an unknown one."""
+        if args and args[0] not in self.commands:
+            extension = extension_commands(args[0]) if ctx.parent is None else None
+            if extension is None:
+                raise self._unknown(args[0])
+            self.commands[args[0]] = typer.main.get_command(extension)
+        return super().resolve_command(ctx, args)
+
+    def _unknown(self, name: str) -> ConfigError:
+        from difflib import get_close_matches
+
+        alike = get_close_matches(name, self.commands, 1)
+        perhaps = f"{alike[0]}, perhaps; " if alike else ""
+        return ConfigError("no such command", name, perhaps + ", ".join(self.commands))
+
+
+class ShowByDefault(Commands):
+    """``diagram …`` is ``diagram show …`` unless the first word is a command of the group."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Treat an unknown subcommand as the argument of ``show``."""
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+class ShowAlone(Commands):
+    """``config`` and ``config --json`` are ``config show``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Show when options stand alone."""
+        alone = not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)
+        return super().parse_args(ctx, ["show", *args] if alone else args)
 
 
 app = typer.Typer(
-    add_completion=True,
-    cls=Commands,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    add_completion=True, cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, **_PLAIN
 )
 
-app.add_typer(diagram, name="diagram")
-app.add_typer(sessions, name="sessions")
-app.add_typer(pending, name="pending")
-app.add_typer(approvals, name="approvals")
-app.add_typer(config, name="config")
-app.add_typer(models, name="models")
 
-Remote = Annotated[
-    bool, typer.Option("--remote", help="Have a worker run it (`fsm-agent worker`), and show what it does.")
-]
 TableName = Annotated[
     str | None, typer.Argument(metavar="[MODULE:TABLE]", help="A transition table; default: the turn's.")
 ]
@@ -80,72 +241,6 @@ def _program(
     offline:demo."""
 
 
-@app.command()
-@with_agent()
-def run(
-    given: CliOptions,
-    text: Annotated[
-        str | None, typer.Argument(metavar="TEXT", help="What to do; default, or with -: standard input.")
-    ] = None,
-    json: Json = False,
-    image: Annotated[
-        list[str], typer.Option(metavar="FILE", help="An image that goes with the text; repeatable.")
-    ] = [],  # noqa: B006 - typer reads it
-    file: Annotated[
-        list[str],
-        typer.Option(metavar="FILE", help="A PDF, a text or audio that goes with the text; repeatable."),
-    ] = [],  # noqa: B006
-    output_schema: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="A JSON schema for the answer, which is printed as JSON."),
-    ] = None,
-    remote: Remote = False,
-) -> None:
-    """Run one turn.
-
-    The answer goes to standard output, everything else to standard error. Exit codes: 0 completed, 1 failed,
-    2 wrong use, 3 partial, 4 suspended, 130 interrupted.
-    """
-    if remote:
-        from fsm_agent.cli.remote import run_remote
-
-        raise typer.Exit(run_remote(text, given, json, image, file, output_schema))
-    from fsm_agent.cli.run import run
-
-    raise typer.Exit(run(text, given, json, image, file, output_schema))
-
-
-@app.command()
-@with_agent("quiet")
-def chat(given: CliOptions, remote: Remote = False) -> None:
-    """Talk with the agent, turn after turn."""
-    if remote:
-        from fsm_agent.cli.remote import chat_remote
-
-        raise typer.Exit(chat_remote(given))
-    from fsm_agent.cli.chat import chat
-
-    raise typer.Exit(chat(given))
-
-
-app.command()(worker)
-
-
-@app.command()
-@with_agent("session", *SHOWN)
-def acp(given: CliOptions) -> None:
-    """Serve an editor (Agent Client Protocol).
-
-    It talks over standard input and output.
-    """
-    from dataclasses import replace
-
-    from fsm_agent.cli.acp import acp
-
-    raise typer.Exit(acp(replace(given, source="acp")))
-
-
-@app.command()
 def verify(
     table: TableName = None,
     set: Annotated[
@@ -161,7 +256,7 @@ def verify(
     ] = None,
     fallback: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODEL", help="Another model that a turn may go on with; repeatable."),
+        typer.Option(metavar="MODEL", help="Another model that a turn may continue with; repeatable."),
     ] = None,
     watch: Annotated[
         list[str] | None,
@@ -191,118 +286,71 @@ def verify(
     )
 
 
-@app.command()
-def simulate(
-    fault: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A fault that the turn meets; default: all.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random part of waits.")] = 0,
-    json: Json = False,
-) -> None:
-    """Run a turn against a provider that fails.
-
-    Its path is printed.
-
-    The provider is scripted and answers over real HTTP; waits are simulated.
-    """
-    from fsm_agent.cli.simulate import simulate
-
-    raise typer.Exit(simulate(fault or (), seed, json))
+@cache
+def _root() -> Any:
+    return typer.main.get_command(app)
 
 
-@app.command()
-def insights(
-    days: Annotated[float, typer.Option(help="How far back.")] = 30,
-    json: Json = False,
-    home: Home = None,
-) -> None:
-    """What the turns of the last days did, and cost."""
-    from fsm_agent.cli.insights import report
-
-    raise typer.Exit(report(home, days, json))
-
-
-@app.command()
-@with_agent("yes", "session", *LIMITS, *SHOWN)
-def debug(
-    given: CliOptions,
-    turn: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[TURN]", help="A turn, or how its id begins; or module:name of your own table."
-        ),
-    ] = None,
-    attach: Annotated[
-        str | None, typer.Option(metavar="TURN", help="A turn that another process runs.")
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Start a turn with this message, paused.")
-    ] = None,
-    web: Annotated[
-        bool, typer.Option("--web", help="Serve a page (the default), until interrupted.")
-    ] = False,
-    port: Annotated[int, typer.Option(help="Port of the page; 0 for any that is free.")] = 0,
-    open: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
-    dap: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PORT|PATH",
-            help="Serve an editor (Debug Adapter Protocol) at this socket, or on this port, with a token.",
-        ),
-    ] = None,
-    stdio: Annotated[
-        bool, typer.Option("--stdio", help="Serve one editor over standard input and output.")
-    ] = False,
-) -> None:
-    """Step through a turn in the browser.
-
-    Look back, change it, and go on from anywhere; also in an editor.
-    """
-    from fsm_agent.cli.debug import Wanted, debug
-
-    raise typer.Exit(debug(Wanted(turn, attach, task, web, port, open, dap, stdio), given))
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0 completed, 1 failed, 2 wrong use, 3 partial, 4 suspended,
+    130 interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a replaced stream may not have it
+    try:
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        code = _root()(args=words, prog_name="fsm-agent", standalone_mode=False)
+        sys.stdout.flush()
+    except (ConfigError, SessionBusy, StoreError) as error:
+        return _complain(str(error))
+    except FsmAgentError as error:
+        return _complain(str(error), FAILED)
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # without this, Python complains once more when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except _UsageError as error:
+        return _complain(getattr(error, "format_message", error.__str__)())
+    finally:
+        _send_telemetry()
+    return code if isinstance(code, int) else 0
 
 
-@app.command()
-def undo(
-    session: Annotated[
-        str | None,
-        typer.Argument(metavar="[SESSION]", help="Its id, the beginning of one, or its title; default: any."),
-    ] = None,
-    turn: Annotated[
-        int | None, typer.Option(metavar="N", help="A number of --list; default: the newest turn's.")
-    ] = None,
-    list: Annotated[
-        bool, typer.Option("--list", help="Which checkpoints there are, the newest first.")
-    ] = False,
-    diff: Annotated[
-        bool, typer.Option("--diff", help="Show what has changed since, and change nothing.")
-    ] = False,
-    home: Home = None,
-) -> None:
-    """Take back what tools did to the files here.
+def _installed() -> Mapping[str, Any]:
+    from fsm_agent.support.installation import installed_extensions  # loads importlib.metadata
 
-    The files of this folder are put back as they were before a turn's tools changed them.
-    The conversation stays as it is. What is there now is kept before, so that this can be undone, too.
-    """
-    from fsm_agent.cli.undo import undo
-
-    raise typer.Exit(undo(home, session, turn, listed=list, diff=diff))
+    return installed_extensions()
 
 
-@app.command()
-def examples(
-    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A new one.")] = "examples",
-) -> None:
-    """Write the example programs into a folder."""
-    from fsm_agent.cli.examples import copy_examples
+def extension_commands(name: str) -> typer.Typer | None:
+    """The commands of an installed extension, which is loaded only when it is called by its name."""
+    if not name or name.startswith("-") or name not in _installed():
+        return None
+    from fsm_agent.extension import loaded
 
-    raise typer.Exit(copy_examples(folder))
+    commands = loaded(name).commands()
+    if commands is None:
+        return None
+    if not isinstance(commands, typer.Typer):
+        raise ConfigError(
+            f"commands of extension {name} cannot be used", type(commands).__name__, "a typer.Typer"
+        )
+    return commands
 
 
-@app.command()
-def doctor(home: Home = None) -> None:
-    """Check that this machine has what a turn needs. Exit code 1 when something is missing."""
-    from fsm_agent.cli.doctor import doctor
+def _send_telemetry() -> None:
+    """Send the rest at the end of a command, and print what could not be sent."""
+    export = sys.modules.get("fsm_agent.telemetry.export")
+    if export is not None and (trouble := export.finish()):
+        print(f"fsm-agent: {trouble}", file=sys.stderr)
 
-    raise typer.Exit(doctor(home))
+
+def _complain(message: str, code: int = USAGE) -> int:
+    from fsm_agent.cli.screen import clean
+
+    line = " ".join(clean(message).split())
+    if line:
+        print(f"fsm-agent: {line}", file=sys.stderr)
+    return code

@@ -1,30 +1,397 @@
-"""``fsm-agent chat``: turn after turn in one session."""
+"""``fsm-agent chat``: messages and commands, turn after turn; some commands work in editors, too."""
 
 from __future__ import annotations
 
+import re
 import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import get_args
 
-from fsm_agent.cli.approval import attend
-from fsm_agent.cli.live import ProgressView
-from fsm_agent.cli.meanwhile import Meanwhile
-from fsm_agent.cli.options import CliOptions
-from fsm_agent.cli.prompt import piped, typed
-from fsm_agent.cli.screen import console_of
-from fsm_agent.cli.talk import Talk
+from rich.console import RenderableType
+from rich.text import Text
+
+from fsm_agent.agent import Agent, Content, Turn
+from fsm_agent.cli.agent_options import agent_of
+from fsm_agent.cli.input import CHAT, SIGN, Reader, TypeAhead, help_text, piped, typed
+from fsm_agent.cli.options import CliOptions, Remote, with_agent
+from fsm_agent.cli.questions import attend
+from fsm_agent.cli.run import ctrl_c, figures, played, waiting_line
+from fsm_agent.cli.screen import WholeTable, clean, console_of, cost, count, preview, seconds, tokens
+from fsm_agent.cli.sessions import recent, store_of
+from fsm_agent.cli.view import ProgressView
+from fsm_agent.conversation.parts import FilePart, ImagePart, Part, named, said
+from fsm_agent.conversation.result import TurnResult
+from fsm_agent.errors import ConfigError, OwnershipLost, SessionBusy, StoreError, TurnSuspended
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.journal.read import TurnInfo
+from fsm_agent.sessions.store.reports.records import session_record, spent_in
+from fsm_agent.settings.model import SecondMessage
+from fsm_agent.support.redaction import mask
 from fsm_agent.support.threads import in_a_loop
 
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "compact": ("Make the conversation shorter", "what its summary should dwell on"),
+    "title": ("Say what the session is called, or give it a title", "the title"),
+    "undo": (
+        "Take back the last turn, and put the files of this folder back as they were before",
+        "how many turns, and perhaps: words, to leave the files as they are",
+    ),
+}
+"""What each does, and its arguments."""
 
-def chat(given: CliOptions) -> int:
-    """Talk until the input ends. Returns 0; a message that cannot be used is refused and the talk goes on."""
+
+async def obey(agent: Agent, command: str, words: str) -> str:
+    """Do what one of ``COMMANDS`` says and return an answer in words. Raises ``ConfigError``, ``SessionBusy``
+    and ``StoreError``."""
+    match command:
+        case "compact":
+            return compacted(await agent.acompact(words) is not None)
+        case "title":
+            title = agent.rename(words) if words else agent.title
+            return (
+                f"The session is called “{clean(title)}”."
+                if title
+                else "The session gets its title with its first turn."
+            )
+    asked = re.fullmatch(r"(\d*)\s*(words)?", words)
+    if asked is None:
+        raise ConfigError("so many turns cannot be undone", words, "a number, and perhaps: words")
+    done = await agent.aundo(int(asked[1] or 1), files=not asked[2])
+    kept = "" if asked[2] else f" {done.files or 'There was no checkpoint of files to put back.'}"
+    return (
+        f"Taken back, from “{preview(done.asked, 60)}” on; the transcript has {done.rows} messages now.{kept}"
+    )
+
+
+def compacted(gained: bool) -> str:
+    """Say how a compaction went."""
+    return "Done." if gained else "The conversation stays as it is."
+
+
+SHOWN = 2_000
+"""Characters of the last exchange, each, that a resumed chat shows."""
+REMINDED = 86_400.0
+"""Seconds for which a new chat reminds of a turn that was left unfinished."""
+IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
+_COMMAND = re.compile(r"/([a-z]+)(?:[ \t]+(\S.*))?", re.DOTALL)
+_WORDLESS = ("help", "path", "new", "cost", "tools", "resume", "exit", "quit")
+_MENTIONED = re.compile(r"(?<!\S)@(?:\"([^\"\n]+)\"|(\S+))")
+MEANWHILE = {
+    "queue": "queued: answered after this turn",
+    "steer": "told to the model with its next tool result",
+    "interrupt": "the turn is interrupted for it",
+}
+"""What becomes of a message that comes while a turn runs, in words."""
+
+
+def command_in(text: str) -> tuple[str, str]:
+    """(command, words behind it) of a line that is one; ("", "") of a message."""
+    found = _COMMAND.fullmatch(text.strip())
+    if found is None or (found[2] and (found[1] not in CHAT or found[1] in _WORDLESS)):
+        return "", ""
+    return found[1], found[2] or ""
+
+
+def mentioned_in(text: str) -> list[str]:
+    """The files that a message names as ``@path`` or ``@"a path"``, each once."""
+    named = (one or other for one, other in _MENTIONED.findall(text))
+    return [path for path in dict.fromkeys(named) if Path(path).is_file()]
+
+
+class ChatSession:
+    """``meanwhile`` hears what is typed while a turn runs, if there is a terminal. With ``mentions`` a
+    ``@path`` in a message brings that file along: only a person may name one."""
+
+    def __init__(
+        self, given: CliOptions, live: ProgressView, meanwhile: TypeAhead | None, *, mentions: bool
+    ) -> None:
+        self._given, self._live, self._meanwhile, self._mentions = given, live, meanwhile, mentions
+        self.agent, self._choice = agent_of(given, live)
+        self._last: TurnResult | None = None
+        self._waiting: deque[str] = deque()  # messages that came while a turn ran, oldest first
+        self._attached: list[Part] = []  # goes with the next message
+        self._full = False  # the last compaction gained nothing
+
+    # Before and after messages
+
+    @property
+    def model(self) -> str:
+        """What answers, as ``/model`` takes it."""
+        return f"{self._choice.profile.name}:{self._choice.model}"
+
+    def greet(self) -> None:
+        """Name the model, the session that is continued, and an unfinished turn."""
+        self._live.begin(self.model, self._choice.why)
+        self._live.write(Text("  /help shows what can be done, Ctrl-D leaves", "dim"))
+        if self._given.session is not None:
+            self._greet_again()
+        else:
+            self._remind()
+
+    def _greet_again(self) -> None:
+        title, id = preview(self.agent.title, 80), f"  {clean(self.agent.session_id)}"
+        self._live.write(Text.assemble("  ", (title, "bold"), (id, "dim")))
+        asked, answer = last_exchange(store_of(self._given.home), self.agent.session_id)
+        if asked:
+            self._live.exchange(preview(asked, SHOWN), answer[:SHOWN] + "…" * (len(answer) > SHOWN))
+        if (last := self._unfinished()) is not None:
+            words = f"  its last turn was left unfinished in {last.state}, after {last.seq} moves:"
+            self._live.write(Text(f"{words} “{preview(last.asked, 60)}”", "yellow"))
+            self._live.write(Text("  /resume goes on with it; another message gives it up", "yellow"))
+
+    def _remind(self) -> None:
+        """Of the newest turn, when its process ended in the middle of it not long ago."""
+        store, newest = store_of(self._given.home), next(iter(self.agent.journal.recent(1)), None)
+        if newest is None or newest.ended is not None or store.now() - newest.moved > REMINDED:
+            return
+        if not store.owners.alive(newest.owner):
+            self._live.write(Text(f"  a turn was left unfinished: “{preview(newest.asked, 60)}”", "yellow"))
+            self._live.write(Text(f"  fsm-agent sessions resume {clean(newest.id)}", "yellow"))
+
+    def _unfinished(self) -> TurnInfo | None:
+        newest = self.agent.journal.recent(1, self.agent.session_id)
+        return next((turn for turn in newest if turn.ended is None), None)
+
+    def toolbar(self) -> str:
+        """The line below the prompt: model, figures, title."""
+        parts = [
+            self.model,
+            figures(self.agent),
+            f"“{preview(title, 40)}”" if (title := self.agent.title) else "",
+        ]
+        return " · ".join(clean(part) for part in parts if part)
+
+    # Message after message
+
+    async def go_on(self, read: Reader) -> None:
+        """Answer message after message, until the input ends."""
+        try:
+            while (text := await self._next(read)) is not None:
+                command, words = command_in(text)
+                if command in ("exit", "quit"):
+                    break
+                if command in get_args(SecondMessage) and words:
+                    text, command = words, ""
+                if command:
+                    await self._obey(command, words)
+                elif text.strip():
+                    await self._say(text)
+            if self._last is not None:
+                session = clean(self.agent.session_id)
+                self._live.write(Text(f"  go on later: fsm-agent chat --session {session}", "dim"))
+        finally:
+            await self.agent.aclose()
+
+    async def _next(self, read: Reader) -> str | None:
+        if self._waiting:
+            text = self._waiting.popleft()
+            self._live.write(Text(f"\n{SIGN}{clean(text)}"))
+            return text
+        return await read("" if self._meanwhile is None else self._meanwhile.draft())
+
+    async def _say(self, text: str) -> None:
+        """A message, with the files that it mentions."""
+        try:
+            for path in mentioned_in(text) if self._mentions else ():
+                self._attach(path)
+        except ConfigError as error:
+            self._complain(error)
+            return
+        await self._make_room()
+        said: Content = [text, *self._attached] if self._attached else text
+        self._attached = []
+        await self._answer(partial(self.agent.start, said))
+
+    def _attach(self, path: str, kind: str = "") -> None:
+        """Read it now, so that what is wrong with it is said at once."""
+        image = kind == "image" or (not kind and path.lower().endswith(IMAGES))
+        part = (ImagePart if image else FilePart)(path).part()
+        self._attached.append(part)
+        self._live.write(Text(f"  {clean(named(part))} goes with the {'next ' * bool(kind)}message", "dim"))
+
+    async def _answer(self, begin: Callable[[], Turn]) -> None:
+        listening = nullcontext() if self._meanwhile is None else self._meanwhile.listening(self._hear)
+        try:
+            turn = begin()
+            with listening:
+                self._last = await played(self.agent, turn, self._live)
+            signals = self.agent.signals
+            self._waiting.extendleft(reversed((*self._last.pending_steer, *signals.take_steer())))
+            signals.clear()  # what came too late for the turn is no word to the next one
+        except TurnSuspended as waits:
+            line = waiting_line(waits.pending, waits.turn_id)
+            self._live.write(Text(f"  {line}, or say /resume", "yellow"))
+        except (ConfigError, OwnershipLost, SessionBusy) as error:
+            self._complain(error)
+
+    def _hear(self, text: str) -> None:
+        """A message has come while a turn runs."""
+        how: str = self.agent.settings.interrupt.second_message or "queue"
+        command, words = command_in(text)
+        if command in get_args(SecondMessage) and words:
+            how, text = command, words
+        elif command:
+            how = "queue"
+        if how == "steer":
+            self.agent.steer(text)
+        elif how == "interrupt":
+            self._waiting.appendleft(text)
+            self.agent.interrupt(text)
+        else:
+            self._waiting.append(text)
+        self._live.write(Text(f"    {SIGN}{preview(text, 120)}  ({MEANWHILE[how]})", "yellow"))
+
+    # Commands
+
+    async def _obey(self, command: str, words: str) -> None:
+        try:
+            if command == "resume":
+                await self._answer(partial(self.agent.resume, self.agent.session_id))
+            elif (reply := await self._reply(command, words)) is not None:
+                self._live.reply(reply)
+        except (ConfigError, SessionBusy, StoreError) as error:
+            self._complain(error)
+
+    async def _reply(self, command: str, words: str) -> RenderableType | None:
+        match command:
+            case "help":
+                return Text(help_text())
+            case "path":
+                return Text(_path(self._last) if self._last else "There was no turn yet.")
+            case "image" | "file" if words:
+                self._attach(words, command)
+                return None
+            case "image" | "file":
+                return Text(f"/{command} FILE adds it to the next message.")
+            case "compact":
+                return Text(compacted(await self._compact(words)))
+            case "title" | "undo":
+                return Text(await obey(self.agent, command, words))
+            case "cost":
+                return self._cost()
+            case "tools":
+                return self._tools()
+            case "model" if not words:
+                return Text(f"{self.model} answers; /model NAME goes on with another one.")
+            case "model":
+                return await self._with_model(words)
+            case "new":
+                await self._become(replace(self._given, session=None))
+                return Text("A new session; the last one is kept.")
+            case "sessions" if words:
+                await self._become(replace(self._given, session=words))
+                self._greet_again()
+                return None
+            case "sessions":
+                return recent(store_of(self._given.home), self._live.console.width)
+        if command in get_args(SecondMessage):
+            return Text(f"/{command} TEXT says it {CHAT[command][1]}.")
+        return Text(f"There is no command /{command}; /help shows what can be done.")
+
+    async def _become(self, given: CliOptions) -> None:
+        """Continue with other options; nothing changes when they cannot be used."""
+        agent, choice = agent_of(given, self._live)
+        before, self.agent, self._choice = self.agent, agent, choice
+        self._given, self._last, self._full = given, None, False
+        await before.aclose()
+
+    async def _with_model(self, name: str) -> Text:
+        """The same conversation with another model. An address belongs to the provider that it was given
+        for."""
+        same = name.partition(":")[0] == self._choice.profile.name
+        address, key = (self._given.base_url, self._given.api_key) if same else (None, None)
+        session = self.agent.session_id if self.agent.title else None
+        await self._become(replace(self._given, model=name, base_url=address, api_key=key, session=session))
+        return Text(f"{self.model} answers from now on.")
+
+    def _cost(self) -> Text:
+        """What the session took so far; what is not known is said."""
+        spent = spent_in(store_of(self._given.home), self.agent.session_id)
+        if not spent.requests:
+            return Text("Nothing was counted: no model has said how many tokens it took.")
+        cached = "" if spent.cache_hit is None else f", {spent.cache_hit:.0%} of the prompts from a cache"
+        return Text(
+            f"{count(spent.requests, 'request')} · {tokens(spent)} tokens ({spent.prompt:,} in{cached};"
+            f" {spent.output:,} out) · cost {cost(spent)} · window {self.agent.context_used:.0%} full"
+        )
+
+    def _tools(self) -> RenderableType:
+        """Name and purpose of each tool."""
+        asks, grid = (
+            self.agent.settings.approval.policy,
+            WholeTable(box=None, show_header=False, padding=(0, 2)),
+        )
+        for tool in sorted(self.agent.tools, key=lambda one: one.name):
+            asked = tool.approval == "ask" or asks.get(tool.name) == "ask"
+            purpose = preview(tool.description.partition(".")[0], 200)
+            grid.add_row(Text(clean(tool.name), "bold"), Text("asks" if asked else "", "yellow"), purpose)
+        return grid if grid.rows else Text("There are none.")
+
+    async def _make_room(self) -> None:
+        """Compact before a message that would come into a window that is almost full."""
+        used, compression = self.agent.context_used, self.agent.settings.compression
+        if not compression.enabled or used < compression.host_threshold or self._full:
+            return
+        self._live.status(f"the window is {used:.0%} full: compacting before your message is sent")
+        try:
+            await self._compact("")
+        except (ConfigError, SessionBusy):
+            pass  # an unfinished turn: the message gives it up
+        finally:
+            self._live.stop()
+
+    async def _compact(self, focus: str) -> bool:
+        with ctrl_c(self.agent.interrupt):
+            self._full = await self.agent.acompact(focus) is None
+        return not self._full
+
+    def _complain(self, error: Exception) -> None:
+        self._live.write(Text(clean(str(error)), "red"))
+
+
+def last_exchange(store: Store, session: str) -> tuple[str, str]:
+    """Return the last message of the user in a session and the text that answered it, without secrets; empty
+    where there is none."""
+    asked = answer = ""
+    for row in session_record(store, session).rows:
+        words = mask(said(row.body.get("content"))).strip()
+        if row.body["role"] == "user" and not row.body.get("summary"):
+            asked, answer = words, ""
+        elif row.body["role"] == "assistant" and words:
+            answer = words
+    return asked, answer
+
+
+def _path(result: TurnResult) -> str:
+    """One line for each state that the turn was in."""
+    lines = [
+        f"{number:3}  {visit.state:<14} {visit.event or result.turn_exit_reason.value:<22}"
+        f" {seconds(visit.seconds):>9}"
+        for number, visit in enumerate(result.states, 1)
+    ]
+    return "\n".join(lines)
+
+
+@with_agent("quiet")
+def chat(given: CliOptions, remote: Remote = False) -> int:
+    """Talk with the agent, turn after turn."""
+    if remote:
+        from fsm_agent.cli.remote import chat_remote
+
+        return chat_remote(given)
     person = sys.stdin.isatty()
     live = ProgressView(console_of(sys.stderr), console_of(sys.stdout), verbose=given.verbose)
     attend(live, given.yes)
     meanwhile = None
     if person and live.console.is_terminal and sys.platform != "win32":
-        meanwhile = Meanwhile(live.typed)
-        live.aside = meanwhile.aside
-    talk = Talk(replace(given, source="chat"), live, meanwhile, mentions=person)
+        meanwhile = TypeAhead(live.typed)
+        live.aside, live.keep = meanwhile.aside, meanwhile.keep
+    talk = ChatSession(replace(given, source="chat"), live, meanwhile, mentions=person)
     talk.greet()
     read = typed(talk.agent.home, talk.toolbar) if person else piped(live)
     in_a_loop(talk.go_on(read))

@@ -7,9 +7,10 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tomlkit
+import typer
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 from rich.text import Text
@@ -17,8 +18,8 @@ from tomlkit.exceptions import ParseError, TOMLKitError
 
 from fsm_agent.cli.arguments import value_of
 from fsm_agent.cli.models import known_of, learned_in, lines_of, name_of
-from fsm_agent.cli.screen import clean, console_of
-from fsm_agent.cli.table import WholeTable
+from fsm_agent.cli.options import HomeFolder, Json
+from fsm_agent.cli.screen import WholeTable, clean, console_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.choose import MODEL_ENV
 from fsm_agent.providers.config_file import CONFIG, KEYS, Config, checked_config, config_of
@@ -31,10 +32,13 @@ from fsm_agent.support.home import home_of
 from fsm_agent.support.redaction import mask
 
 DEFAULT = "default"
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="For example max_iterations, compression.threshold, or model.")
+]
 
 
-def show(home: str | None, as_json: bool) -> int:
-    """The file, the model, providers, MCP servers, and what is not a default."""
+def show(home: HomeFolder = None, as_json: Json = False) -> int:
+    """Show the config file, and every setting that differs from its default."""
     config = config_of(home_of(home, os.environ))
     rows = [row for row in _rows(config) if row["from"] != DEFAULT]
     if as_json:
@@ -57,8 +61,8 @@ def show(home: str | None, as_json: bool) -> int:
     return 0
 
 
-def list_settings(home: str | None, as_json: bool) -> int:
-    """All of them."""
+def list_settings(home: HomeFolder = None, as_json: Json = False) -> int:
+    """List every setting: value, allowed values, source."""
     rows = _rows(config_of(home_of(home, os.environ)))
     if as_json:
         print(json.dumps(rows))
@@ -67,8 +71,8 @@ def list_settings(home: str | None, as_json: bool) -> int:
     return 0
 
 
-def get(home: str | None, name: str) -> int:
-    """One value, as it is in force."""
+def get(name: Name, home: HomeFolder = None) -> int:
+    """Print one value; a list or table as JSON."""
     config = config_of(home_of(home, os.environ))
     if name == "model":
         print(os.environ.get(MODEL_ENV) or config.model or "")
@@ -81,9 +85,13 @@ def get(home: str | None, name: str) -> int:
     return 0
 
 
-def put(home: str | None, name: str, text: str) -> int:
-    """Write one value. Raises ``ConfigError`` when the file could not be used afterwards; then it is left as
-    it is."""
+def put(
+    name: Name,
+    text: Annotated[str, typer.Argument(metavar="VALUE", help="JSON where it parses as such, else text.")],
+    home: HomeFolder = None,
+) -> int:
+    """Write one value to the config file. Comments stay, and a value that could not be used is not
+    written."""
     folder, keys, value = home_of(home, os.environ), _place(name), value_of(text, name)
     if value is None:
         raise ConfigError(
@@ -104,8 +112,8 @@ def put(home: str | None, name: str, text: str) -> int:
     return 0
 
 
-def drop(home: str | None, name: str) -> int:
-    """Take one value out, and tables that are empty then."""
+def drop(name: Name, home: HomeFolder = None) -> int:
+    """Remove one value from the config file."""
     folder, keys = home_of(home, os.environ), _place(name)
     document = _document(folder)
     chain: list[Any] = [document]
@@ -121,8 +129,8 @@ def drop(home: str | None, name: str) -> int:
     return 0
 
 
-def path(home: str | None) -> int:
-    """Print where the config file is; returns the exit code."""
+def path(home: HomeFolder = None) -> int:
+    """Print the path of the config file. It need not exist."""
     print(home_of(home, os.environ) / CONFIG)
     return 0
 

@@ -1,30 +1,38 @@
-"""``fsm-agent debug``: a turn under the debugger, in a browser or in an editor."""
+"""``fsm-agent debug``: a turn in the debugger, in a browser or in an editor (Debug Adapter Protocol)."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 import webbrowser
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from fsm_agent.agent import Agent
+from fsm_agent.cli.agent_options import agent_of
 from fsm_agent.cli.arguments import attribute_of
-from fsm_agent.cli.given import agent_of
-from fsm_agent.cli.options import CliOptions
+from fsm_agent.cli.options import LIMITS, SHOWN, CliOptions, with_agent
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.cli.verify import limits
 from fsm_agent.debug import DebugSession
 from fsm_agent.debug.core.pending_request import played
+from fsm_agent.debug.dap import LaunchOptions, serve_port, serve_stdio
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 from fsm_agent.support.home import home_of
 from fsm_agent.support.installation import install_command
+from fsm_agent.support.redaction import environment_keys
 from fsm_agent.workflow import Workflow
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DebugTarget:
     """Which turn, and through which face. ``turn`` and ``attach`` name one that there is (or the beginning of
     its id), ``task`` is the message of a new one; none of them: the newest. A ``turn`` with a colon is
     ``module:name``: turns of a table of the user's own, a new one unless ``attach`` names one. ``dap``: the
@@ -40,20 +48,58 @@ class Wanted:
     stdio: bool = False
 
 
-def debug(wanted: Wanted, given: CliOptions) -> int:
+@with_agent("yes", "session", *LIMITS, *SHOWN)
+def debug(
+    given: CliOptions,
+    turn: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TURN]", help="A turn, or how its id begins; or module:name of your own table."
+        ),
+    ] = None,
+    attach: Annotated[
+        str | None, typer.Option(metavar="TURN", help="A turn that another process runs.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Start a turn with this message, paused.")
+    ] = None,
+    web: Annotated[
+        bool, typer.Option("--web", help="Serve a page (the default), until interrupted.")
+    ] = False,
+    port: Annotated[int, typer.Option(help="Port of the page; 0 for any that is free.")] = 0,
+    open: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    dap: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PORT|PATH",
+            help="Serve an editor (Debug Adapter Protocol) at this socket, or on this port, with a token.",
+        ),
+    ] = None,
+    stdio: Annotated[
+        bool, typer.Option("--stdio", help="Serve one editor over standard input and output.")
+    ] = False,
+) -> int:
+    """Step through a turn in the browser.
+
+    Look back, change it, and continue from anywhere; also in an editor.
+    """
+    return serve_debugger(DebugTarget(turn, attach, task, web, port, open, dap, stdio), given)
+
+
+def serve_debugger(target: DebugTarget, given: CliOptions) -> int:
     """Serve until interrupted. Raises ``ConfigError`` for options that do not go together, or a turn that is
     not there."""
-    own = wanted.turn is not None and ":" in wanted.turn
-    if sum(one is not None for one in (None if own else wanted.turn, wanted.attach, wanted.task)) > 1:
+    own = target.turn is not None and ":" in target.turn
+    if sum(one is not None for one in (None if own else target.turn, target.attach, target.task)) > 1:
         raise ConfigError("only one turn can be opened first", None, "one of TURN, --attach and --task")
-    if sum((wanted.web, wanted.dap is not None, wanted.stdio)) > 1:
+    if sum((target.web, target.dap is not None, target.stdio)) > 1:
         raise ConfigError("only one face can be served", None, "one of --web, --dap and --stdio")
-    session = debug_session_of_table(str(wanted.turn), given) if own else debug_session_of(given)
+    session = debug_session_of_table(str(target.turn), given) if own else debug_session_of(given)
     try:
-        first = _first_of_table(session, wanted) if own else _first(session, wanted)
-        if wanted.dap is not None or wanted.stdio:
-            return _editor(session, first, wanted.dap, given)
-        return _page(session, first, wanted, given)
+        first = _first_of_table(session, target) if own else _first(session, target)
+        if target.dap is not None or target.stdio:
+            return _editor(session, first, target.dap, given)
+        return _page(session, first, target, given)
     finally:
         session.close()
 
@@ -109,20 +155,20 @@ def _called(name: str, make: Any) -> Workflow[Any]:
     return made
 
 
-def _first_of_table(session: DebugSession, wanted: Wanted) -> str:
-    if wanted.attach is not None:
-        return session.find(wanted.attach)
-    return session.start(wanted.task or "").id
+def _first_of_table(session: DebugSession, target: DebugTarget) -> str:
+    if target.attach is not None:
+        return session.find(target.attach)
+    return session.start(target.task or "").id
 
 
-def _first(session: DebugSession, wanted: Wanted) -> str | None:
-    if wanted.task is not None:
-        return session.start(wanted.task).id
-    named = wanted.turn if wanted.turn is not None else wanted.attach
+def _first(session: DebugSession, target: DebugTarget) -> str | None:
+    if target.task is not None:
+        return session.start(target.task).id
+    named = target.turn if target.turn is not None else target.attach
     return session.newest() if named is None else session.find(named)
 
 
-def _page(session: DebugSession, first: str | None, wanted: Wanted, given: CliOptions) -> int:
+def _page(session: DebugSession, first: str | None, target: DebugTarget, given: CliOptions) -> int:
     try:
         from fsm_agent.debug.web.serve import DebugServer
     except ImportError as error:
@@ -131,11 +177,11 @@ def _page(session: DebugSession, first: str | None, wanted: Wanted, given: CliOp
             None,
             install_command("debug"),
         ) from None
-    server = DebugServer(session, wanted.port, first, [given.api_key] if given.api_key else [])
+    server = DebugServer(session, target.port, first, [given.api_key] if given.api_key else [])
 
     def ready() -> None:
         print(server.url, flush=True)
-        if wanted.open_page and sys.stdout.isatty():
+        if target.open_page and sys.stdout.isatty():
             webbrowser.open(server.url)
 
     server.run(ready)
@@ -143,6 +189,62 @@ def _page(session: DebugSession, first: str | None, wanted: Wanted, given: CliOp
 
 
 def _editor(session: DebugSession, first: str | None, at: str | None, given: CliOptions) -> int:
-    from fsm_agent.cli.debug_dap import serve
 
     return serve(session, first, at, given)
+
+
+def serve(session: DebugSession, first: str | None, at: str | None, given: CliOptions) -> int:
+    """Serve one editor until it leaves; exit code 0. ``at``: a port or the path of a socket, ``None`` for
+    standard input and output. ``given`` is what the command line said; a launch configuration may say
+    otherwise, for its own session."""
+    home = given.home or str(session.store.home)
+
+    def opener(options: LaunchOptions) -> DebugSession:
+        _enter(options)
+        if options.table is not None:
+            return debug_session_of_table(
+                options.table,
+                replace(given, home=options.home or given.home, sets=[*given.sets, *_sets(options.settings)]),
+            )
+        return debug_session_of(_given(replace(given, home=home), options))
+
+    secrets = [*environment_keys(os.environ), *([given.api_key] if given.api_key else [])]
+    if at is None:
+        return serve_stdio(session, first, opener, secrets)
+    place = int(at) if re.fullmatch(r"-?\d{1,9}", at) else Path(at)
+    return serve_port(session, first, opener, place, secrets, _tell)
+
+
+def _tell(where: str, token: str) -> None:
+    print(f"{where}  token {token}" if token else where, file=sys.stderr, flush=True)
+
+
+def _enter(options: LaunchOptions) -> None:
+    """The folder and the environment of the configuration are this process's: it serves one session."""
+    if options.cwd is not None:
+        try:
+            os.chdir(options.cwd)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot work in this folder ({error.strerror})", options.cwd, "a folder"
+            ) from None
+    os.environ.update(options.env)
+
+
+def _given(given: CliOptions, options: LaunchOptions) -> CliOptions:
+    named = {
+        "model": options.model, "base_url": options.base_url, "home": options.home,
+        "session": options.session,
+        "max_iterations": options.max_iterations,
+    }  # fmt: skip
+    said = {name: value for name, value in named.items() if value is not None}
+    return replace(given, sets=[*given.sets, *_sets(options.settings)], **said)  # type: ignore[arg-type]  # checked by LaunchOptions
+
+
+def _sets(settings: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """Nested settings in the form of ``--set``."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from _sets(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}={json.dumps(value)}"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from rich.text import Text
 
-from fsm_agent.cli.figures import count
 from fsm_agent.cli.models import known_of, learned_in, lines_of, name_of
-from fsm_agent.cli.screen import clean, console_of
+from fsm_agent.cli.options import Home
+from fsm_agent.cli.screen import Hanging, clean, console_of, count
 from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.extension import Check, Extension, extensions_of, kept_values
@@ -54,12 +54,13 @@ PACKAGES = (
     "google-re2",
 )
 OLDEST = (3, 11)
+_HANG = 24
+"""Columns before what was found."""
 SANDBOXES = ("bubblewrap", "docker", "podman")
 
 
-def doctor(home: str | None) -> int:
-    """Print all findings; 1 when one of them is a problem. Raises ``ConfigError`` in a folder that was
-    removed."""
+def doctor(home: Home = None) -> int:
+    """Check that this machine has what a turn needs. Exit code 1 when something is missing."""
     workdir_of(None)
     console = console_of(sys.stdout)
     problems = 0
@@ -67,7 +68,8 @@ def doctor(home: str | None) -> int:
         problems += not finding.ok
         mark, colour = ("ok     ", "green") if finding.ok else ("problem", "red")
         todo = f"; {finding.todo}" if finding.todo else ""
-        console.print(Text.assemble((mark, colour), f"  {finding.what:<14} {clean(finding.found + todo)}"))
+        line = Text.assemble((mark, colour), f"  {finding.what:<14} {clean(finding.found + todo)}")
+        console.print(Hanging(line, _HANG))
     console.print(Text("all is well" if not problems else f"problems: {problems}", "bold"))
     return 1 if problems else 0
 
@@ -195,7 +197,7 @@ def _servers() -> Check:
 def _model(config: Config) -> Check:
     try:
         allowed = Settings.of(None, config.settings).credential.plain_http
-    except ConfigError:  # told above
+    except ConfigError:  # reported above
         allowed = ()
     try:
         choice = config.chooser(plain_http=allowed)

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
+import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fsm_agent.cli.figures import cost, count, share, short, spell, tokens
-from fsm_agent.cli.screen import clean, preview
-from fsm_agent.cli.sessions import OUTCOMES, put, screen, store_of
-from fsm_agent.cli.table import WholeTable
+from fsm_agent.cli.options import Home, Json
+from fsm_agent.cli.screen import (
+    OUTCOMES,
+    WholeTable,
+    clean,
+    cost,
+    count,
+    preview,
+    put,
+    screen,
+    share,
+    short,
+    spell,
+    tokens,
+)
+from fsm_agent.cli.sessions import store_of
 from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.reports.insights import Insights, insights
@@ -48,8 +63,12 @@ _WORDS = frozenset(
 _BAR = "▏▎▍▌▋▊▉█"
 
 
-def report(home: str | None, days: float, as_json: bool) -> int:
-    """Print the report."""
+def report(
+    days: Annotated[float, typer.Option(help="How far back.")] = 30,
+    as_json: Json = False,
+    home: Home = None,
+) -> int:
+    """Report what recent turns did and cost."""
     if not 0 < days < 100_000:
         raise ConfigError("--days is out of range", days, "more than 0, less than 100,000")
     store = store_of(home)
@@ -58,9 +77,9 @@ def report(home: str | None, days: float, as_json: bool) -> int:
         print(json.dumps({"days_asked": days, **found.to_dict()}))
         return 0
     if not found.overview.turns:
-        raise ConfigError(
-            f"there were no turns in the last {days:g} days", str(store.home), "a longer time: --days 365"
-        )
+        words = f"fsm-agent: there were no turns in the last {days:g} days; --days looks further back"
+        print(words, file=sys.stderr)
+        return 0
     put(screen(), *_parts(found, days))
     return 0
 

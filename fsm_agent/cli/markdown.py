@@ -33,9 +33,8 @@ from rich.style import Style
 from rich.syntax import ANSISyntaxTheme, Syntax
 from rich.text import Text
 
-from fsm_agent.cli.region import rows_of, surplus
-from fsm_agent.cli.screen import clean, preview
-from fsm_agent.cli.table import WholeTable
+from fsm_agent.cli.screen import WholeTable, clean, preview
+from fsm_agent.cli.view import rows_of, surplus
 
 _DEEPEST = 40
 """Blocks within blocks; a list is one and each of its items is one. The parser drops what is deeper."""
@@ -103,7 +102,7 @@ def _open_fence(last: Token, lines: Sequence[str]) -> str:
 
 def rendered(text: str) -> RenderableType:
     """Return a text in Markdown for a console. Addresses of links and pictures are shown, and what entities
-    such as ``&#27;`` stand for is made visible."""
+    such as ``&#27;`` produce is made visible."""
     text = clean(text)
     tokens = _PARSER.parse(text)
     if any(token.level >= _DEEPEST - 2 for token in tokens):
@@ -121,7 +120,7 @@ def _drawable(token: Token) -> Token:
 
 
 def _words(tokens: Sequence[Token]) -> Iterator[Token]:
-    """What stands in a line: text in styles, and nothing that ``rich`` would draw elsewhere."""
+    """The parts of a line: text in styles, and nothing that ``rich`` would draw elsewhere."""
     opened: list[tuple[Token, list[str]]] = []
     for token in tokens:
         token.content = clean(token.content)

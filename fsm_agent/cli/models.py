@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from fsm_agent.cli.options import BaseUrl, HomeFolder, Json, complete_model
 from fsm_agent.cli.screen import clean
 from fsm_agent.errors import ConfigError, StoreError
-from fsm_agent.providers.catalogue import FREE, GIVEN, SOURCE, LearnedFact, LearnedFacts, price_of
+from fsm_agent.providers.catalogue import FREE, GIVEN, SOURCE, LearnedFact, LearnedFacts, facts_of, price_of
 from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.config_file import Config, config_of
 from fsm_agent.providers.credentials import KeyRest
+from fsm_agent.providers.profiles import Profile, local_models
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.home import home_of
 
-NO_KEY = "not-used"  # whoever only looks a model up needs none
+NO_KEY = "not-used"  # looking a model up needs no key
 
 
-def show(home: str | None, model: str | None, base_url: str | None, as_json: bool) -> int:
-    """Print what is known of a model, by default the one in use, and all that was learned in this home."""
+def show(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODEL]",
+            autocompletion=complete_model,
+            help="Default: the model in use.",
+        ),
+    ] = None,
+    base_url: BaseUrl = None,
+    home: HomeFolder = None,
+    as_json: Json = False,
+) -> int:
+    """Show what is known of a model, and its source."""
     folder = home_of(home, os.environ)
     config = config_of(folder)
     choice = config.chooser(model, base_url, None if model is None else NO_KEY)
@@ -45,9 +63,79 @@ def show(home: str | None, model: str | None, base_url: str | None, as_json: boo
     return 0
 
 
-def forget(home: str | None, model: str) -> int:
-    """Take back what was learned of a model, or of all, and let its keys be used again. Raises
-    ``ConfigError`` where nothing was learned."""
+def list_models(
+    provider: Annotated[
+        str, typer.Argument(metavar="[PROVIDER]", help="Default: the providers that can be used here.")
+    ] = "",
+    home: HomeFolder = None,
+    as_json: Json = False,
+) -> int:
+    """List the models that can be named here. Other names are accepted, too: these are the known ones."""
+    profiles = config_of(home_of(home, os.environ)).profiles
+    if provider and provider not in profiles:
+        raise ConfigError("no such provider", provider, ", ".join(profiles))
+    usable = [name for name, one in profiles.items() if _has_key(one)]
+    names = {name: models_of(profiles[name]) for name in ([provider] if provider else usable)}
+    listed = [f"{name}:{model}" for name, models in names.items() for model in models]
+    if as_json:
+        print(json.dumps(listed))
+        return 0
+    for one in listed:
+        print(clean(one))
+    if provider and not listed:
+        print(f"no model of {provider} is known here; any name is accepted", file=sys.stderr)
+    if not provider and (others := [name for name in profiles if name not in usable]):
+        words = f"no key here for {', '.join(others)}; fsm-agent models list PROVIDER shows theirs"
+        print(clean(words), file=sys.stderr)
+    return 0
+
+
+def _has_key(profile: Profile) -> bool:
+    given = bool(profile.key or os.environ.get(profile.key_env or ""))
+    return given or profile.local or profile.in_process or not (profile.needs_key or profile.client)
+
+
+def models_of(profile: Profile) -> list[str]:
+    """Return the names of a provider's models: those that a server on this machine lists, else those in the
+    price list that the catalogue knows as well, and those that the config file mentions."""
+    if profile.in_process:
+        return ["demo"] if profile.name == "offline" else []
+    if served := local_models(os.environ.get(profile.base_url_env or "") or profile.base_url or ""):
+        return sorted(served)
+    from genai_prices.data import providers  # a quarter of a second
+
+    prices = next((one.models for one in providers if one.id == profile.price_list), ())
+    known = {one.id for one in prices if not one.deprecated and facts_of(profile.catalogue, one.id).source}
+    return sorted(
+        {*known, *(name for name, _ in profile.model_windows), *filter(None, [profile.default_model])}
+    )
+
+
+def matching_models(home: str | None, begun: str) -> list[str]:
+    """Return the names that begin so: providers with their colon, behind a colon the provider's models; none
+    where the config file cannot be read."""
+    with contextlib.suppress(ConfigError):
+        profiles = config_of(home_of(home, os.environ)).profiles
+        provider, colon, _ = begun.partition(":")
+        if not colon:
+            names = ["offline:demo", *(f"{name}:" for name in profiles if name != "offline")]
+        else:
+            names = (
+                [f"{provider}:{name}" for name in models_of(profiles[provider])]
+                if provider in profiles
+                else []
+            )
+        return [name for name in names if name.startswith(begun)]
+    return []
+
+
+def forget(
+    model: Annotated[
+        str, typer.Argument(metavar="[MODEL]", help="<provider>:<model> or its name; default: all.")
+    ] = "",
+    home: HomeFolder = None,
+) -> int:
+    """Forget what refusals taught of a model. Its keys can be used again."""
     learned = LearnedFacts(home_of(home, os.environ), 1, time.time)
     try:
         gone = [_line(fact) for fact in learned.forget(model)]

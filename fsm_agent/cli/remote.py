@@ -1,29 +1,34 @@
-"""``run --remote`` and ``chat --remote``: turns that workers run, seen from here."""
+"""``fsm-agent worker``, and ``run --remote`` and ``chat --remote``, which queue turns for it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.text import Text
 
-from fsm_agent.cli.dispatching import settings_for
-from fsm_agent.cli.live import ProgressView
-from fsm_agent.cli.options import CliOptions
-from fsm_agent.cli.prompt import piped, typed
+from fsm_agent.cli.agent_options import settings_for, telemetry_of
+from fsm_agent.cli.arguments import attribute_of
+from fsm_agent.cli.input import piped, typed
+from fsm_agent.cli.options import CliOptions, Home, Sets
 from fsm_agent.cli.run import code_of, ctrl_c, suspended, view_of, words_of
 from fsm_agent.cli.screen import clean, console_of
+from fsm_agent.cli.view import ProgressView
 from fsm_agent.conversation.parts import FilePart, ImagePart, part_of
 from fsm_agent.conversation.result import TurnResult
-from fsm_agent.dispatch.dispatcher import Dispatcher, cancel, dispatcher_of, submit
+from fsm_agent.dispatch.dispatcher import DIGEST, Dispatcher, cancel, dispatcher_of, submit
 from fsm_agent.dispatch.follow import Follower
+from fsm_agent.dispatch.worker import SHAPE, App, Worker
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.names import find_session
+from fsm_agent.settings.model import ENV_PREFIX, Settings
 from fsm_agent.support.home import home_of
 from fsm_agent.support.threads import in_a_loop
 
@@ -68,7 +73,7 @@ class Remote:
 
     async def said(self, content: Any) -> TurnResult:
         """Queue a message and wait for its result. Raises ``ConfigError`` and ``TurnSuspended``."""
-        if not self._reached:  # what cannot be handed out now is not queued for later behind somebody's back
+        if not self._reached:  # a message that cannot be dispatched now must not run later, unexpected
             await self._dispatcher.about()
             self._reached = True
         order = await submit(self._store, self._dispatcher, content, self.session)
@@ -153,3 +158,73 @@ async def _talk(remote: Remote, live: ProgressView, home: Any) -> None:
             )
     finally:
         await remote.aclose()
+
+
+SWEEPS = {True: (5.0, 5.0), False: (0.2, 0.0)}
+"""Seconds between two looks for queued turns, and how old they are: with Temporal, which is notified,
+and without."""
+KILLED = 130
+"""Exit code after a second signal."""
+
+
+def worker(
+    name: Annotated[
+        str,
+        typer.Option("--app", metavar="MODULE:NAME", help="A function that returns the agent of a turn."),
+    ],
+    slots: Annotated[
+        int | None, typer.Option(help="Turns that run at once; default: dispatch.slots.")
+    ] = None,
+    temporal: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="A Temporal server; default: dispatch.temporal.")
+    ] = None,
+    namespace: Annotated[str | None, typer.Option(help="Of that server.")] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A PostgreSQL database; better set in the environment."),
+    ] = None,
+    home: Home = None,
+    sets: Sets = (),  # type: ignore[assignment]
+) -> int:
+    """Run queued turns until a signal comes.
+
+    `run --remote`, `chat --remote` and programs queue them. The first signal hands the running turns over to
+    another worker, the second one ends this process.
+    """
+    settings = settings_for(home, sets, database_url, slots=slots, temporal=temporal, namespace=namespace)
+    store = store_for(home_of(home, os.environ), settings.store.durability, settings.store.database)
+    if telemetry_of(settings):  # for the agents that the app makes
+        os.environ.setdefault(f"{ENV_PREFIX}TELEMETRY__ENABLED", "true")
+    app = App.of(attribute_of(name, "--app", f"MODULE:NAME of {SHAPE}"), name, store)
+    dispatcher = dispatcher_of(settings.dispatch)
+    in_a_loop(_serve(name, store, app, dispatcher, settings))
+    return 0
+
+
+async def _serve(name: str, store: Store, app: App, dispatcher: Dispatcher, settings: Settings) -> None:
+    asked = settings.dispatch
+    sweep, age = SWEEPS[asked.temporal is not None]
+    serving = Worker(store, app, dispatcher, sweep=sweep, age=age, tell=_say)
+    where = await dispatcher.about()  # an address that is wrong is said before it serves
+    _say(f"serves {name}, table {DIGEST}, {asked.slots} slots; {store.database.name}; dispatcher: {where}")
+    await serving.run(asked.slots, _on_signals())
+    _say("has left")
+
+
+def _on_signals() -> asyncio.Event:
+    """Set by the first signal that asks this process to end; the second one ends it."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def leave() -> None:
+        if stop.is_set():
+            os._exit(KILLED)  # as after kill -9: another worker continues
+        _say("leaves: each turn stops behind its next move, and another worker goes on with it")
+        stop.set()
+
+    for one in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(one, leave)
+    return stop
+
+
+def _say(line: str) -> None:
+    print(f"fsm-agent worker {os.getpid()}: {clean(line)}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""``fsm-agent run``: one turn."""
+"""``fsm-agent run``, ``sessions resume`` and ``sessions fork``: one turn in this process."""
 
 from __future__ import annotations
 
@@ -7,43 +7,87 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from fsm_agent.agent import Agent, Turn
-from fsm_agent.cli.approval import attend
-from fsm_agent.cli.figures import dollars
-from fsm_agent.cli.given import agent_of
-from fsm_agent.cli.live import ProgressView
-from fsm_agent.cli.options import CliOptions
-from fsm_agent.cli.pending_line import waiting_line
-from fsm_agent.cli.screen import console_of
+from fsm_agent.cli.agent_options import agent_of
+from fsm_agent.cli.options import RUNNING, CliOptions, Json, Remote, with_agent
+from fsm_agent.cli.questions import attend
+from fsm_agent.cli.screen import ago, clean, console_of, dollars, preview
+from fsm_agent.cli.sessions import store_of
+from fsm_agent.cli.view import ProgressView
 from fsm_agent.conversation.json_reading import json_of
 from fsm_agent.conversation.parts import FilePart, ImagePart
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, TurnSuspended
+from fsm_agent.providers.profiles import is_loopback
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
+from fsm_agent.sessions.store.names import any_turn, find_turn
+from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.sessions.store.reports.records import spent_in
 from fsm_agent.support.texts import one_line
 from fsm_agent.support.threads import in_a_loop
+
+
+def usage(item: Pending) -> str:
+    """How an answer to it is written."""
+    words = {"question": "WORDS", "result": "--result TEXT|@FILE", "timer": "[WORDS]"}
+    return "|".join(item.choices) if item.kind == "approval" else words[item.kind]
+
+
+def waiting_line(pending: Sequence[Pending], turn: str) -> str:
+    """A line that says what a turn waits for, and what to do."""
+    if not pending:
+        return f"suspended; go on: fsm-agent sessions resume {turn}"
+    named = ", ".join(f"{one.id} ({one.what})" for one in pending)
+    first = pending[0]
+    return clean(
+        f"suspended, it waits for {named}; fsm-agent pending show {first.id}, pending answer"
+        f" {first.id} {usage(first)}, then fsm-agent pending run"
+    )
+
 
 SUSPENDED = 4
 """Exit code for a turn that waits for an answer."""
 
 
+@with_agent()
 def run(
-    text: str | None,
     given: CliOptions,
-    as_json: bool,
-    images: Sequence[str] = (),
-    files: Sequence[str] = (),
-    schema: str | None = None,
+    text: Annotated[
+        str | None, typer.Argument(metavar="TEXT", help="The message; default, or with -: standard input.")
+    ] = None,
+    as_json: Json = False,
+    images: Annotated[
+        list[str], typer.Option("--image", metavar="FILE", help="An image to send with the text; repeatable.")
+    ] = [],  # noqa: B006 - typer reads it
+    files: Annotated[
+        list[str],
+        typer.Option("--file", metavar="FILE", help="A PDF, text or audio file to send with it; repeatable."),
+    ] = [],  # noqa: B006
+    schema: Annotated[
+        str | None,
+        typer.Option("--output-schema", metavar="FILE", help="JSON schema of the answer, printed as JSON."),
+    ] = None,
+    remote: Remote = False,
 ) -> int:
-    """Run a new turn and return the exit code of its outcome. Without ``text``, or with ``-``, standard input
-    is read. ``images`` and ``files`` are paths or web addresses of what goes with the text; ``schema`` is the
-    path of a JSON schema for the answer. Raises ``ConfigError`` when there is no text."""
+    """Run one turn.
+
+    The answer goes to standard output, everything else to standard error. Exit codes: 0 completed, 1 failed,
+    2 wrong use, 3 partial, 4 suspended, 130 interrupted.
+    """
+    if remote:
+        from fsm_agent.cli.remote import run_remote
+
+        return run_remote(text, given, as_json, images, files, schema)
     output_type: Any = str if schema is None else schema_in(schema)
     parts: list[ImagePart | FilePart] = [*map(ImagePart, images), *map(FilePart, files)]
 
@@ -173,3 +217,86 @@ def ctrl_c(interrupt: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@with_agent(*RUNNING)
+def resume(
+    given: CliOptions,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[ID]", help="A turn, or a session; default: the newest unfinished turn."),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Continue a turn that was left unfinished. Exit codes as for run."""
+    return resumed(name, given, as_json)
+
+
+def resumed(name: str | None, given: CliOptions, as_json: bool) -> int:
+    """Continue an unfinished turn; without a name the newest one that no process runs."""
+    store = store_of(given.home)
+    turn = find_turn(store, name) if name is not None else _newest_unfinished(store)
+    if not (as_json or given.quiet):
+        moment_ago = ago(turn.moved, store.now())
+        print(f"  going on with “{preview(turn.asked, 60)}”, {clean(turn.id)}, {moment_ago}", file=sys.stderr)
+    return go(_with_its_model(store, turn.id, given), as_json, lambda agent: agent.resume(turn.id))
+
+
+@with_agent(*RUNNING)
+def fork(
+    given: CliOptions,
+    name: Annotated[str, typer.Argument(metavar="TURN", help="A turn, or a session for its newest turn.")],
+    at: Annotated[
+        int, typer.Option("--at", metavar="SEQ", help="After how many moves; sessions show lists them.")
+    ],
+    edit: Annotated[
+        str | None, typer.Option(metavar="JSON", help='What differs, such as {"user_message": "…"}.')
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Run a turn again from one of its moves, in a session of its own. Exit codes as for run."""
+    store = store_of(given.home)
+    turn_id, changes = any_turn(store, name), _edit(edit)
+
+    def begin(agent: Agent) -> Turn:
+        return agent.fork(turn_id, at, changes)
+
+    return go(_with_its_model(store, turn_id, given), as_json, begin)
+
+
+def _newest_unfinished(store: Store) -> TurnInfo:
+    """Not a child, which continues with its parent, and not a fork that has not been started."""
+    for turn in Turns(store.database).recent(1_000, unfinished=True):
+        begun_here = turn.parent is None or (turn.forked_at is not None and turn.seq > turn.forked_at)
+        if begun_here and store.owners.alive(turn.owner) is None:
+            return turn
+    raise ConfigError("nothing to resume: no turn was left unfinished", str(store.home))
+
+
+def _with_its_model(store: Store, turn_id: str, given: CliOptions) -> CliOptions:
+    """The model that the turn was begun with, where no other is named. A stored address is believed only when
+    it is on this machine, because a key must not go where a record says. A turn that came in a file gets the
+    model that a new one would."""
+    turns = Turns(store.database)
+    if given.model is not None or turns.info(turn_id).imported:
+        return given
+    runtime = turns.snapshot(turn_id)["runtime"]
+    address = runtime.get("base_url")
+    base_url = given.base_url or (address if is_loopback(address) else None)
+    return replace(given, model=f"{runtime['provider']}:{runtime['model']}", base_url=base_url)
+
+
+def _edit(text: str | None) -> Mapping[str, Any]:
+    if text is None:
+        return {}
+    try:
+        edit = json.loads(text)
+    except (ValueError, RecursionError):
+        edit = None
+    if not isinstance(edit, dict):
+        raise ConfigError(
+            "--edit cannot be read",
+            text,
+            'a JSON object, for example \'{"user_message": "another question"}\'',
+        )
+    return edit

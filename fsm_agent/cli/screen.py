@@ -1,16 +1,26 @@
-"""Writing for a person: no control sequence of a model or a tool ever reaches the terminal."""
+"""Text for a person: consoles, figures, tables and diffs. No control sequence of a model or a tool reaches
+the terminal."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Iterator, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import measure_renderables
+from rich.table import Table
+from rich.text import Text
+
 from fsm_agent.approvals.visible import escape
+from fsm_agent.sessions.store.reports.spending import UsageTotals
 
 if TYPE_CHECKING:
     from rich.console import Console
+
 
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164"
@@ -66,3 +76,225 @@ def seconds(value: float) -> str:
     if value >= 120:
         return f"{int(value // 60)} min {int(value % 60)} s"
     return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
+
+
+def ago(at: float, now: float) -> str:
+    """How long something is past; a date when it is long past."""
+    past = now - at
+    if past < 60:
+        return "just now"
+    if past < 3600:
+        return f"{int(past // 60)} min ago"
+    if past < 86_400:
+        return f"{int(past // 3600)} h ago"
+    return time.strftime("%Y-%m-%d", time.localtime(at))
+
+
+def since(at: float, now: float) -> str:
+    """The same in six characters."""
+    past = now - at
+    if past < 60:
+        return "now"
+    if past < 3600:
+        return f"{int(past // 60)} min"
+    if past < 86_400:
+        return f"{int(past // 3600)} h"
+    return f"{int(past // 86_400)} d"
+
+
+def moment(at: float) -> str:
+    """Return a time, in seconds since the epoch, as local date and minute."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural where it has to be."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def short(number: int) -> str:
+    """``812``, ``12.3k``, ``4.5M``."""
+    if number < 1_000:
+        return str(number)
+    return f"{number / 1_000:.1f}k" if number < 999_950 else f"{number / 1_000_000:.1f}M"
+
+
+def tokens(spent: UsageTotals) -> str:
+    """Return the tokens in short, or "unknown"."""
+    return short(spent.tokens) if spent.requests else "unknown"
+
+
+def cost(spent: UsageTotals) -> str:
+    """Never 0 for what is not known."""
+    if spent.cost_status in ("none", "unknown"):
+        return "unknown"
+    if spent.cost is None:
+        return "included"
+    return ("≥ " if spent.cost_status == "at_least" else "") + dollars(spent.cost)
+
+
+def dollars(amount: float) -> str:
+    """Return an amount of US dollars, precise where it is small."""
+    if 0 < amount < 0.0001:
+        return "<$0.0001"
+    return f"${amount:,.2f}" if amount >= 0.995 else f"${amount:.4f}"
+
+
+def share(part: float | None) -> str:
+    """Return a part of 1 as a percentage; a dash where it is unknown."""
+    return "–" if part is None else f"{part:.0%}"
+
+
+def spell(amount: float) -> str:
+    """Seconds, also very many and very few."""
+    if amount < 0.1:
+        return f"{amount * 1000:.0f} ms"
+    return f"{amount / 3600:,.1f} h" if amount >= 7200 else seconds(amount)
+
+
+UNLIMITED = 1_000_000
+
+
+class WholeTable(Table):
+    """In columns where the longest word of each has room, else row by row with a line for each cell. In a
+    column a word of more than ``breaks`` columns is broken; where room is short, one of half of them is, but
+    in the first column, whose names are copied. (``rich`` would take room from the widest column first, and
+    crop what does not fit.)"""
+
+    def __init__(self, *, breaks: int = UNLIMITED, **options: Any) -> None:
+        super().__init__(**options)
+        self._breaks = breaks
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for column in self.columns:
+            column.overflow, column.width = "fold", None
+        if self._fit(console, options):
+            yield from super().__rich_console__(console, options)
+        else:
+            yield from self._records()
+
+    def _fit(self, console: Console, options: ConsoleOptions) -> bool:
+        """Give each column what its longest word needs, and a part of what is left; say whether there is
+        enough."""
+        unlimited = options.update(width=UNLIMITED)
+        sizes = [
+            measure_renderables(console, unlimited, [column.header, *column.cells]) for column in self.columns
+        ]
+        most = [size.maximum for size in sizes]
+        room = options.max_width - (self.__rich_measure__(console, unlimited).maximum - sum(most))
+        least = [min(size.minimum, self._breaks) for size in sizes]
+        if sum(least) > room:
+            least[1:] = [min(size, self._breaks // 2) for size in least[1:]]
+        spare, wanted = room - sum(least), sum(most) - sum(least)
+        share = max(0.0, min(1.0, spare / wanted)) if wanted else 0.0
+        for column, low, high in zip(self.columns, least, most, strict=True):
+            column.width = low + int(share * (high - low))
+        return spare >= 0
+
+    def _records(self) -> Iterator[RenderableType]:
+        heads = [_text(column.header) for column in self.columns]
+        if self.title:
+            yield _text(self.title)
+        if not self.rows:
+            yield from heads
+        for number, row in enumerate(zip(*(column.cells for column in self.columns), strict=True)):
+            if number:
+                yield Text("")
+            for head, cell in zip(heads, map(_text, row), strict=True):
+                yield Text(": ").join(part for part in (head, cell) if part.plain)
+
+
+def _text(cell: RenderableType) -> Text:
+    """A cell at the left."""
+    text = cell.copy() if isinstance(cell, Text) else Text(str(cell))
+    text.justify = None
+    return text
+
+
+SHOWN = 40
+"""Lines of a change that are shown after it was made."""
+_DIFF = re.compile(r"^--- .*\n\+\+\+ .*\n(?=@@ )", re.MULTILINE)
+_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+
+
+def colour_of(line: str) -> str:
+    """Return how a line of a unified diff is shown."""
+    return _COLOURS.get(line[:1], "dim")
+
+
+def counts(result: str) -> str:
+    """Return how many lines a tool's result shows to be added and removed: ``+3 -1``."""
+    lines = result[found.end() :].split("\n") if (found := _DIFF.search(result)) else []
+    added, removed = (sum(line.startswith(sign) for line in lines) for sign in "+-")
+    return f"+{added:,} -{removed:,}"
+
+
+def coloured(result: str) -> Text | None:
+    """Return the change that a tool's result shows, ``None`` when there is none. Of a long one the rest is
+    counted."""
+    found = _DIFF.search(result)
+    if found is None:
+        return None
+    lines = clean(result[found.end() :]).split("\n")
+    shown = Text("\n").join(Text(f"      {line}", colour_of(line)) for line in lines[:SHOWN])
+    if len(lines) > SHOWN:
+        shown.append(f"\n      … {len(lines) - SHOWN:,} more lines", "dim")
+    return shown
+
+
+_HANGS = re.compile(r" *(?:[^\w\s(“\"'/] |/\S.*?  +)?")
+"""The beginning of a line that is not its words: blanks and a mark, or a command and its arguments."""
+_NARROWEST = 16
+"""Columns for the words of a line at least."""
+
+
+class Hanging:
+    """Text whose long lines continue below the beginning of their words, not in the first column. ``hang``
+    columns come before the words, by default the blanks and the mark of each line."""
+
+    def __init__(self, text: Text, hang: int | None = None) -> None:
+        self._text, self._hang = text, hang
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in self._text.split("\n", allow_blank=True):
+            found = _HANGS.match(line.plain)
+            hang = self._hang if self._hang is not None else found.end() if found else 0
+            room = options.max_width - hang
+            if options.no_wrap or line.no_wrap or room < _NARROWEST or line.cell_len <= options.max_width:
+                yield line
+                continue
+            before = line[:hang]
+            for row in line[hang:].wrap(console, room):
+                row.rstrip()
+                yield before + row
+                before = Text(" " * hang)
+
+
+OUTCOMES = {"completed": "green", "failed": "red", "partial": "yellow", "interrupted": "magenta"}
+"""The ends of turns, and their colors."""
+PLAIN = 140
+"""Columns of a table where there is no terminal to ask."""
+
+
+def screen() -> Console:
+    """Standard output; wide enough for whole lines where it is no terminal."""
+    console = console_of(sys.stdout)
+    if not console.is_terminal:
+        console.width = PLAIN
+    return console
+
+
+def put(console: Console, *parts: RenderableType) -> None:
+    """Print, without blanks at the ends of lines where it is no terminal."""
+    for part in parts:
+        if console.is_terminal:
+            console.print(Hanging(part) if isinstance(part, Text) else part, soft_wrap=False)
+            continue
+        with console.capture() as captured:
+            console.print(part, soft_wrap=isinstance(part, Text))
+        console.file.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
+
+
+def say(line: str) -> None:
+    """Print one line."""
+    screen().print(Hanging(Text(clean(line))))

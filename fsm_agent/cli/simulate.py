@@ -1,24 +1,30 @@
-"""``fsm-agent simulate``: one real turn through the real SDK against a provider that fails on purpose.
+"""``fsm-agent simulate``: one real turn through the real SDK against a provider that fails on purpose; and
+``fsm-agent examples``.
 
 Only the provider and the clock are simulated: requests go over HTTP to a server on this machine, waits take
 no time."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
-import json as jsonlib
+import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
 from rich.text import Text
 
+import fsm_agent
 from fsm_agent.agent import Agent
+from fsm_agent.cli.options import Json
 from fsm_agent.cli.run import code_of
-from fsm_agent.cli.screen import console_of, preview, seconds
-from fsm_agent.cli.table import WholeTable
+from fsm_agent.cli.screen import OUTCOMES, WholeTable, console_of, preview, put, screen, seconds
 from fsm_agent.conversation.result import TurnResult, words_of_model
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import (
@@ -94,19 +100,29 @@ class Provider:
         return reply
 
 
-def simulate(faults: Sequence[str], seed: int, json: bool) -> int:
-    """Run the turn and print its path. ``faults``: names of ``FAULTS`` in the order in which they are met;
-    all of them when empty. ``seed``: of the random part of waits. Returns the exit code of the turn's
-    outcome."""
-    for name in faults:
+def simulate(
+    faults: Annotated[
+        list[str] | None,
+        typer.Option("--fault", metavar="NAME", help="A fault that the turn meets; default: all."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random part of waits.")] = 0,
+    as_json: Json = False,
+) -> int:
+    """Run a turn against a provider that fails.
+
+    Prints the path of the turn.
+
+    The provider is scripted and answers over real HTTP; waits are simulated.
+    """
+    for name in faults or ():
         if name not in FAULTS:
             raise ConfigError("unknown fault", name, ", ".join(FAULTS))
     chosen = list(faults or FAULTS)
     result, moves = asyncio.run(_play(chosen, seed))
-    if json:
+    if as_json:
         path = [asdict(move) for move in moves]
         print(
-            jsonlib.dumps(
+            json.dumps(
                 {"faults": chosen, "seed": seed, "path": path, "result": result.model_dump(mode="json")}
             )
         )
@@ -156,10 +172,11 @@ def _long_talk() -> list[dict[str, Any]]:
 
 
 def _show(faults: Sequence[str], result: TurnResult, moves: Sequence[SimulatedMove]) -> None:
-    console = console_of(sys.stdout)
-    if not console.is_terminal:
-        console.width = 140
-    grid = WholeTable(title=f"One turn that meets: {', '.join(faults)}", title_justify="left", expand=False)
+    """Print the outcome, then the path."""
+    outcome = next(name for name in OUTCOMES if result[name])
+    waits = ", ".join(seconds(move.waited) for move in moves if move.waited) or "none"
+    words = words_of_model(result)
+    grid = WholeTable(breaks=32, box=None, padding=(0, 1), pad_edge=False, header_style="dim")
     for name in ("#", "state", "the provider sent", "waited", "event", "guards, in order", "next state"):
         grid.add_column(name, justify="right" if name in ("#", "waited") else "left")
     for move in moves:
@@ -168,16 +185,46 @@ def _show(faults: Sequence[str], result: TurnResult, moves: Sequence[SimulatedMo
         grid.add_row(
             str(move.seq), move.source, "\n".join(move.answers), waited, move.event, guards, move.dest
         )
-    console.print(grid, soft_wrap=False)
-    waits = ", ".join(seconds(move.waited) for move in moves if move.waited) or "none"
-    outcome = next(name for name in ("completed", "failed", "partial", "interrupted") if result[name])
-    console.print(
-        Text.assemble((outcome, "bold"), f" · {result.turn_exit_reason.value} · {result.attempts} requests")
+    put(
+        screen(),
+        Text.assemble((outcome, "bold"), f" · {result.turn_exit_reason.value} · {result.attempts} requests"),
+        Text(f"faults: {', '.join(faults)}"),
+        Text(f"waits (simulated): {waits}"),
+        Text(f"answer: {preview(words, 200)}\n" if words else f"error: {result.error}\n"),
+        grid,
     )
-    console.print(Text(f"waits (simulated): {waits}"))
-    words = words_of_model(result)
-    console.print(Text(f"answer: {preview(words, 200)}" if words else f"error: {result.error}"))
 
 
 def _guard(label: str, value: bool) -> Text:
     return Text.assemble(label, ": ", ("yes", "green") if value else ("no", "red"))
+
+
+LEFT_OUT = ("__pycache__",)
+
+
+def copy_examples(
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A new one.")] = "examples",
+) -> int:
+    """Write the example programs into a folder."""
+    source, to = _source(), Path(folder)
+    if to.exists():
+        raise ConfigError("this is there already", folder, "the name of a new folder")
+    try:
+        shutil.copytree(source, to, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    except OSError as error:
+        raise ConfigError(f"the examples cannot be written ({error.strerror or error})", folder) from None
+    console = console_of(sys.stdout)
+    for program in sorted(to.glob("*.py")):
+        about = ast.get_docstring(ast.parse(program.read_text("utf-8"))) or ""
+        first, _, _ = about.partition("\n\n")
+        console.print(Text.assemble((str(program), "bold"), "  ", " ".join(first.split())))
+    return 0
+
+
+def _source() -> Path:
+    """In the package where it was built, beside it where it is used from its own folder."""
+    package = Path(fsm_agent.__file__).parent
+    return next(
+        (one for one in (package / "examples", package.parent / "examples") if one.is_dir()),
+        package / "examples",
+    )

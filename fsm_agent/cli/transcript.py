@@ -1,33 +1,54 @@
-"""``fsm-agent sessions show``: a session or a turn, to be read."""
+"""``fsm-agent sessions show`` and ``sessions search``: messages and turns to read."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console, RenderableType
 from rich.padding import Padding
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 from rich.tree import Tree
 
 from fsm_agent.cli.arguments import value_of
-from fsm_agent.cli.figures import cost, count, moment, spell, tokens
-from fsm_agent.cli.screen import clean, preview, seconds
-from fsm_agent.cli.sessions import OUTCOMES, last_exit, put, screen, store_of
-from fsm_agent.cli.table import WholeTable
+from fsm_agent.cli.options import Home, Json
+from fsm_agent.cli.screen import (
+    OUTCOMES,
+    WholeTable,
+    ago,
+    clean,
+    console_of,
+    cost,
+    count,
+    moment,
+    preview,
+    put,
+    screen,
+    seconds,
+    spell,
+    tokens,
+)
+from fsm_agent.cli.sessions import AnyName, last_exit, nothing_yet, positive, store_of
 from fsm_agent.conversation.handover import AGENT_NAME
 from fsm_agent.conversation.hosted import told_in
 from fsm_agent.conversation.parts import said
-from fsm_agent.sessions.store.names import one_of
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.names import find_session, one_of
 from fsm_agent.sessions.store.reports.records import (
     Doubt,
     Shown,
     ShownMessage,
     TurnReport,
     session_record,
+    sessions,
     turn_record,
 )
+from fsm_agent.sessions.store.search.messages import Among, Found, SearchHit, search
 from fsm_agent.support.redaction import mask, mask_json
 
 LINES = 8
@@ -40,9 +61,17 @@ _IN_DOUBT = {
 }
 
 
-def show(home: str | None, name: str, moves: bool, everything: bool, full: bool, as_json: bool) -> int:
-    """Print a session or a turn. ``everything`` shows rows that were put aside, ``full`` whole results of
-    tools."""
+def show(
+    name: AnyName,
+    moves: Annotated[
+        bool, typer.Option("--moves", help="Every move of every turn, with its row and the reason for it.")
+    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also messages that were put aside.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Whole results of tools.")] = False,
+    as_json: Json = False,
+    home: Home = None,
+) -> int:
+    """Read a session, or a turn with its moves."""
     store = store_of(home)
     kind, found = one_of(store, name)
     shown = (
@@ -229,3 +258,116 @@ def _result(body: Mapping[str, Any], text: str, aside: str, full: bool) -> Itera
 
 def _short(line: str) -> str:
     return line if len(line) <= LONG else line[: LONG - 1] + "…"
+
+
+def search_sessions(
+    words: Annotated[list[str], typer.Argument(metavar="WORDS", help='Words; "a phrase", begin*, OR, NOT.')],
+    limit: Annotated[int, typer.Option(help="Hits at most.")] = 10,
+    session: Annotated[str | None, typer.Option(help="Only in this session.")] = None,
+    roles: Annotated[
+        list[str] | None, typer.Option("--role", help="Only messages of user, assistant or tool.")
+    ] = None,
+    days: Annotated[float | None, typer.Option(help="Only the last days.")] = None,
+    children: Annotated[bool, typer.Option("--children", help="Also sessions of sub-agents.")] = False,
+    newest: Annotated[bool, typer.Option("--newest", help="Newest first instead of best first.")] = False,
+    as_json: Json = False,
+    home: Home = None,
+) -> int:
+    """Find messages by their words."""
+    store, text = store_of(home), " ".join(words)
+    among = Among(None if session is None else find_session(store, session), roles or (), days, children)
+    with _indexing() as progress:
+        task = progress.add_task("indexing messages", total=None, visible=False)
+        found = search(
+            store.database, text, among, limit=positive("--limit", limit), newest=newest, now=store.now,
+            progress=lambda done, total: progress.update(
+                task, completed=done, total=total, visible=total > 5_000
+            ),
+        )  # fmt: skip
+    found = replace(found, hits=tuple(map(_masked, found.hits)))
+    if as_json:
+        print(json.dumps(found_json(text, found)))
+    elif not found.hits and not sessions(store, 1, True):
+        print(f"fsm-agent: {nothing_yet(store)}", file=sys.stderr)
+    else:
+        _show_found(store, text, found)
+    return 0
+
+
+def _masked(hit: SearchHit) -> SearchHit:
+    """Without keys; the marks of a text that has any are lost."""
+    words, title = mask(hit.snippet.text), mask(hit.title)
+    snippet = hit.snippet if words == hit.snippet.text else replace(hit.snippet, text=words, marks=())
+    return replace(hit, snippet=snippet, title=title)
+
+
+def found_json(text: str, found: Found) -> dict[str, object]:
+    """Return what a search found as JSON values."""
+    return {
+        "query": text, "looked_at": found.looked_at, "more": found.more, "relaxed": found.relaxed,
+        "waiting": found.waiting,
+        "hits": [
+            {
+                "message": hit.id, "session": hit.session, "lineage": hit.lineage, "title": hit.title,
+                "turn": hit.turn, "number": hit.number, "role": hit.role, "at": hit.at,
+                "standing": hit.standing, "score": round(hit.score, 4), "snippet": hit.snippet.text,
+                "marks": hit.snippet.marks,
+            }
+            for hit in found.hits
+        ],
+    }  # fmt: skip
+
+
+def _indexing() -> Progress:
+    """Shown only while many messages are indexed, and only on a terminal."""
+    console = console_of(sys.stderr)
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(30),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f}"),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
+
+
+def _show_found(store: Store, text: str, found: Found) -> None:
+    console = screen()
+    if not found.hits:
+        console.print(Text(f"nothing found for {preview(text, 60)}"))
+        return
+    if found.relaxed:
+        console.print(Text("no message has all of these words; with some of them:", "yellow"))
+    before = ""
+    for hit in found.hits:
+        put(console, _heading(hit, store.now(), same=hit.session == before))
+        put(
+            console,
+            (
+                Padding(highlighted(hit), (0, 0, 0, 4), expand=False)
+                if console.is_terminal
+                else Text("    ") + highlighted(hit)
+            ),
+        )
+        before = hit.session
+    if found.more:
+        console.print(Text(f"the best of the newest {count(found.looked_at, 'hit')}; there are more", "dim"))
+
+
+def _heading(hit: SearchHit, now: float, same: bool) -> Text:
+    """Whose message it is; of which session only where that changes."""
+    line = Text()
+    if not same:
+        line = Text.assemble((clean(hit.session), "bold"), "  ", preview(hit.title, 60), "\n")
+    line.append(f"  {hit.role}, {ago(hit.at, now)}", "dim")
+    return line if hit.standing == "current" else line.append(f"  ({hit.standing})", "yellow")
+
+
+def highlighted(hit: SearchHit) -> Text:
+    """The snippet with its words in bold; between stars where there is no bold."""
+    if not console_of(sys.stdout).is_terminal:
+        return Text(clean(hit.snippet.marked()))
+    line, place = Text("…" if hit.snippet.cut[0] else ""), 0
+    for start, end in hit.snippet.marks:
+        line.append(clean(hit.snippet.text[place:start])).append(
+            clean(hit.snippet.text[start:end]), "bold yellow"
+        )
+        place = end
+    return line.append(clean(hit.snippet.text[place:])).append("…" if hit.snippet.cut[1] else "")

@@ -16,11 +16,11 @@ import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fsm_agent.errors import StoreError
-from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.fence import Fences
 
 if TYPE_CHECKING:
+    from fsm_agent.fsm.pause_point import PausePoint
     from fsm_agent.sessions.store.database import Database
     from fsm_agent.sessions.store.fence import Owners
 

@@ -25,7 +25,7 @@ from fsm_agent.acp.content import (
     title_of,
 )
 from fsm_agent.acp.updates import OPTIONS, EditorView
-from fsm_agent.cli.approval import ANSWERS
+from fsm_agent.cli.questions import ANSWERS
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.result import ExitReason, Outcome
 from fsm_agent.testing import ScriptedModel, text

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.cli.meanwhile import Keys
+from fsm_agent.cli.input import Keys
 from fsm_agent.conversation.messages import Usage
 from fsm_agent.testing import ScriptedServer, call, text, tools
 from tests.helpers.terminal import Terminal, terminal

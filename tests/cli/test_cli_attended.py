@@ -180,7 +180,10 @@ def test_only_an_answer_that_is_known_and_stands_alone_counts(tmp_path: Path) ->
         screen.say("")
         assert screen.ended() == 0
     assert screen.plain.count("Allow it?") == 3
-    assert "✗ denied" in screen.plain
+    assert "“yes please” is no answer; allowed: y, s, a, n, never, or Enter for no" in " ".join(
+        screen.plain.split()
+    )
+    assert "✗ terminal denied: you said no to this call" in screen.plain
     assert not (tmp_path / "OWNED").exists()
 
 
@@ -203,6 +206,28 @@ def test_what_is_typed_ahead_of_a_chat_is_a_message_and_no_answer(tmp_path: Path
         screen.say("n", until="Refused.")
         screen.until("To the second message.")
         assert [server.bodies[number]["messages"][-1]["content"] for number in (2, 3)] == ["y", "y"]
+    assert not (tmp_path / "OWNED").exists()
+
+
+@pytest.mark.slow
+def test_words_at_a_question_of_a_chat_are_kept_for_the_next_message(tmp_path: Path) -> None:
+    script = [tools(call("terminal", {"command": "touch OWNED"})), text("Refused."), text("Why not.")]
+    with (
+        ScriptedServer(script) as server,
+        terminal("chat", "--model", "local:m", "--base-url", server.url, home=tmp_path) as screen,
+    ):
+        screen.until("›")
+        screen.press("hello\r")
+        screen.until("Allow it?")
+        screen.say("tell me why")
+        screen.until("your words are kept")
+        screen.until("Allow it?", 2)
+        screen.say("n")
+        screen.until("Refused.")
+        screen.until("› tell me why")
+        screen.press("\r")
+        screen.until("Why not.")
+        assert server.bodies[2]["messages"][-1]["content"] == "tell me why"
     assert not (tmp_path / "OWNED").exists()
 
 

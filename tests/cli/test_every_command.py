@@ -23,16 +23,16 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
     "acp": (OFFLINE, 2, "an editor starts this command"),
     "verify": (("nowhere:T",), 2, "the table cannot be loaded"),
     "simulate": (("--fault", "none"), 2, "unknown fault"),
-    "insights": ((), 2, "there were no turns in the last 30 days"),
+    "insights": ((), 0, "there were no turns in the last 30 days"),
     "debug": (("nobody", "--no-open", *OFFLINE), 2, "no such turn; given: nobody"),
     "undo": (("nobody",), 2, NOBODY),
     "examples": ((".",), 2, "this is there already"),
     "doctor": ((), 0, "none yet"),
     "diagram show": (("nowhere:T",), 2, "the table cannot be loaded"),
     "diagram diff": (("nothing", "."), 2, "cannot be compared"),
-    "sessions list": ((), 2, "there are no sessions yet"),
+    "sessions list": ((), 0, "there are no sessions yet"),
     "sessions show": (("nobody",), 2, NOBODY),
-    "sessions search": (("word",), 2, "there are no sessions yet"),
+    "sessions search": (("word",), 0, "there are no sessions yet"),
     "sessions export": (("nobody",), 2, NOBODY),
     "sessions import": (("nothing.jsonl",), 2, "the file cannot be read"),
     "sessions resume": ((), 2, "nothing to resume"),
@@ -56,12 +56,13 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
     "config unset": (("model",), 2, "this is not set in the config file"),
     "config path": ((), 0, "config.toml"),
     "models show": (OFFLINE[1:], 0, "learned  nothing"),
+    "models list": (("nobody",), 2, "no such provider"),
     "models forget": (("openai:none",), 2, "nothing was learned of this model"),
 }
 """Arguments that name nothing that there is, the exit code in an empty home, and words that are printed."""
 NO_SESSIONS = {
     "worker", "acp", "verify", "simulate", "examples", "diagram show", "diagram diff", "sessions import",
-    "config show", "config list", "config get", "config set", "config unset", "config path", "models show", "models forget",
+    "config show", "config list", "config get", "config set", "config unset", "config path", "models show", "models list", "models forget",
 }  # fmt: skip
 """These read no sessions before they say what is wrong, or at all."""
 TAKES_TIME = {"acp", "doctor"}
@@ -98,6 +99,13 @@ def slow_ones(names: Any) -> list[Any]:
 
 def test_the_table_names_every_command() -> None:
     assert list(COMMANDS) == list(PROGRAM)
+
+
+def test_the_list_of_commands_says_what_the_help_of_each_begins_with() -> None:
+    root: Any = typer.main.get_command(app)
+    for group in (root, *(one for one in root.commands.values() if hasattr(one, "commands"))):
+        helps = [(name, one.get_short_help_str(1_000)) for name, one in group.commands.items()]
+        assert group.commands.summaries() == helps
 
 
 @pytest.mark.behaviour("HOST-05")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fsm_agent.cli.models import matching_models
 from fsm_agent.conversation.effects import Lesson
 from fsm_agent.providers.catalogue import LearnedFacts
 from tests.helpers.command_line import Cli
@@ -34,6 +35,25 @@ def test_what_is_known_of_a_model_and_where_it_is_from(cli: Cli, home: str) -> N
     assert (told["known"]["window"], told["price"]["input"]) == (272_000, 1.25)
     assert {fact["name"]: fact["value"] for fact in told["learned"]} == {"vision": 1, "window": 8_192}
     assert all(fact["until"] - fact["at"] == 7 * 86_400 for fact in told["learned"])
+
+
+def test_models_that_can_be_used_here_are_listed_and_completed(
+    cli: Cli, home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    code, out, err = cli("models", "list", "--home", home)
+    assert (code, {"offline:demo", "openai:gpt-5"} <= set(out.split())) == (0, True)
+    assert "anthropic:" not in out
+    assert "no key here for" in err
+    assert "anthropic" in err
+    listed = cli("models", "list", "anthropic", "--home", home)[1].split()
+    assert listed
+    assert all(one.startswith("anthropic:claude-") for one in listed)
+    assert json.loads(cli("models", "list", "anthropic", "--json", "--home", home)[1]) == listed
+    assert "openai:gpt-5-mini" in matching_models(home, "openai:gpt-5")
+    assert {"openai:", "openrouter:"} <= set(matching_models(home, "open"))
+    assert matching_models(home, "nobody:x") == []
 
 
 def test_what_was_learned_is_forgotten(cli: Cli, home: str) -> None:

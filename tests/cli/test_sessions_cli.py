@@ -402,7 +402,7 @@ def test_resume_goes_on_live(cli: Cli, home: Path) -> None:
         assert (code, out) == (0, "it is late\n")
         assert err.startswith(f"  going on with “what time is it?”, {turn}, ")
         assert re.search(r"^  ExecuteTools +done +→ BuildMessages", err, re.MULTILINE)
-        assert err.splitlines()[-1].startswith("completed · text_response · local:m · 2 iterations")
+        assert err.splitlines()[-1].startswith("completed · local:m · 2 requests")
         assert "nothing to resume" in cli("sessions", "resume", turn)[2]
 
 
@@ -470,7 +470,10 @@ def test_chat_goes_on_and_takes_back(home: Path) -> None:
         assert out.count("The session is called “my talk”.") == 2
         session = json.loads(json.dumps(re.search(r"fsm-agent chat --session (\S+)", out).group(1)))  # type: ignore[union-attr]
         assert [row["content"] for row in server.bodies[2]["messages"]][1:] == ["first", "one", "third"]
-    assert f"my talk  {session}" in chat(home, "", "--model", "offline:demo", "--session", "my talk")
+    resumed = chat(home, "", "--model", "offline:demo", "--session", "my talk")
+    assert f"my talk  {session}" in resumed
+    assert "› third\n\nthree\n" in resumed
+    assert "second" not in resumed
 
 
 @pytest.mark.slow

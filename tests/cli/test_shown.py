@@ -6,6 +6,7 @@ import io
 import re
 import unicodedata
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -13,11 +14,11 @@ import pytest
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from fsm_agent.cli.live import ProgressView
+from fsm_agent.cli.chat import command_in, mentioned_in
+from fsm_agent.cli.input import files
 from fsm_agent.cli.markdown import Blocks, Trimmed, rendered
-from fsm_agent.cli.table import WholeTable
-from fsm_agent.cli.talk import command_in, mentioned_in
-from fsm_agent.cli.typing_help import files
+from fsm_agent.cli.screen import Hanging, WholeTable
+from fsm_agent.cli.view import ProgressView
 from fsm_agent.conversation import result
 from fsm_agent.conversation.result import Figure, Flag, OptionalText, TurnResult
 from fsm_agent.runtime.events import CHANNELS, ToolStart
@@ -55,6 +56,33 @@ def test_markdown_steers_no_terminal_and_hides_no_address() -> None:
     text = shown(f"{evil}\n\n```\n\x1b[2J\n```\n", 200)
     assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(text)
     assert "https://evil.example/" in text
+
+
+SCREENS = sorted((Path(__file__).parent / "screens").glob("*.txt"))
+
+
+@pytest.mark.parametrize("screen", SCREENS, ids=lambda file: file.stem)
+def test_no_row_of_a_recorded_screen_is_too_wide_or_continues_in_the_first_column(screen: Path) -> None:
+    width = int(screen.stem.rpartition("-")[2])
+    rows = screen.read_text("utf-8").splitlines()
+    assert max(map(len, rows)) <= width
+    for row, after in pairwise(rows):
+        first = after.split(" ", 1)[0]
+        if row.startswith("  ") and first and len(row) + 1 + len(first) > width:
+            raise AssertionError(f"{after!r} continues {row!r}")
+
+
+@pytest.mark.parametrize("line", ["    ✓ ", "  ", "    · ", "/undo [N]  "])
+def test_a_long_line_continues_below_its_words(line: str) -> None:
+    out = io.StringIO()
+    Console(file=out, width=30, color_system=None, force_terminal=True).print(
+        Hanging(Text(line + "word " * 12))
+    )
+    first, *others = out.getvalue().splitlines()
+    assert first.startswith(f"{line}word")
+    assert others
+    for row in others:
+        assert (row[: len(line)], row[len(line) :][:4], len(row) <= 30) == (" " * len(line), "word", True)
 
 
 def test_words_are_broken_between_words() -> None:

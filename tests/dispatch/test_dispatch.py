@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from fsm_agent import Agent, RunContext, TurnResult, tool
-from fsm_agent.cli.live import ProgressView
+from fsm_agent.cli.view import ProgressView
 from fsm_agent.dispatch.dispatcher import DIGEST, InProcess, Order, cancel, control, submit
 from fsm_agent.dispatch.follow import Follower
 from fsm_agent.dispatch.worker import SUSPENDED, WITHDRAWN, App

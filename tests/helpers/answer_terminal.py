@@ -92,8 +92,8 @@ def answer_terminal() -> Iterator[AnswerTerminal]:
 
 
 def main() -> None:
-    from fsm_agent.cli.live import ProgressView
     from fsm_agent.cli.screen import console_of
+    from fsm_agent.cli.view import ProgressView
 
     for line in sys.stdin:
         view = ProgressView(console_of(sys.stderr), console_of(sys.stdout))

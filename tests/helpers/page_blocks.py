@@ -25,7 +25,7 @@ from sybil import Document, Example, Region
 from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer, RawFencedCodeBlockLexer
 
-from fsm_agent.cli.examples import copy_examples
+from fsm_agent.cli.simulate import copy_examples
 
 ROOT = Path(__file__).parents[2]
 INFO = re.compile(r'(?P<language>\w+)(?: title="(?P<title>[^"]+)")?[ \t]*$\n', re.MULTILINE)

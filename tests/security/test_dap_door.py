@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.cli.debug_dap import serve
+from fsm_agent.cli.debug import serve
 from fsm_agent.cli.options import CliOptions
 from fsm_agent.debug.dap import LaunchOptions, serve_port
 from fsm_agent.debug.dap.protocol import MOST

@@ -33,7 +33,7 @@ OURS = (
     "fsm_agent.debug.core.breakpoints",  # these two read what the user writes into a debugger
     "fsm_agent.tools.decorator",  # reads the functions of the user's program
     "fsm_agent.toolsets.mcp.process",  # reads the user's configuration
-    "fsm_agent.cli.diagrams",  # reads an option
+    "fsm_agent.cli.diagram",  # reads an option
 )
 """Rooms whose patterns read only what this program or its user wrote, and one that is held against them elsewhere."""
 WAYS = ("search", "match", "fullmatch", "sub", "split", "findall", "finditer")

@@ -13,7 +13,7 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.cli import main
-from fsm_agent.cli.prompt import typed_before
+from fsm_agent.cli.input import typed_before
 from fsm_agent.composition.services import HOME_FILES
 from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.sessions.store.schema import VERSIONS

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fsm_agent.approvals.question import Question
 from fsm_agent.approvals.rules import Asked
-from fsm_agent.cli.approval import LONGER, drawn
+from fsm_agent.cli.questions import LONGER, drawn
 from fsm_agent.conversation.effects import AskApproval, RunTool
 from fsm_agent.debug.core.events import Status
 from fsm_agent.debug.core.pending_request import PendingRequest

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.cli.given import agent_of
+from fsm_agent.cli.agent_options import agent_of
 from fsm_agent.cli.options import CliOptions
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.session import Session

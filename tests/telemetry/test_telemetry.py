@@ -27,7 +27,7 @@ from opentelemetry.semconv.attributes import error_attributes, server_attributes
 from opentelemetry.semconv.schemas import Schemas
 
 from fsm_agent import Agent, Settings, tool
-from fsm_agent.cli.exporting import telemetry_of
+from fsm_agent.cli.agent_options import telemetry_of
 from fsm_agent.errors import ConfigError, OwnershipLost
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.fence import Fence

@@ -1,26 +1,170 @@
-"""A turn while it runs, as a person sees it: a line for each tool, the answer as it arrives, and below it
-what is going on.
+"""A running turn at a terminal: a line for each tool, the answer as it arrives, and a live status line.
 
-``ProgressView`` is a callbacks object: its methods named like channels are called by the turn, on the thread
-of its event loop."""
+``ProgressView`` is a callbacks object: the turn calls its methods, named like channels, on the thread of its
+event loop."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group, RenderableType
+from rich.cells import get_character_cell_size
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment, Segments
 from rich.text import Text
 
-from fsm_agent.cli.diff import coloured, counts
-from fsm_agent.cli.figures import count, dollars
-from fsm_agent.cli.region import LiveRegion, Tail
-from fsm_agent.cli.screen import clean, preview, seconds
-from fsm_agent.cli.status import FRAMES, RunningTool, StatusLine
+from fsm_agent.cli.screen import OUTCOMES, Hanging, clean, coloured, count, counts, dollars, preview, seconds
 from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.conversation.result import TurnResult
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+
+FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+
+@dataclass(slots=True)
+class RunningTool:
+    """A call that has not ended. ``said``: its newest line of output."""
+
+    name: str
+    arguments: str = ""
+    said: str = ""
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self.began
+
+    def rows(self, frame: str) -> Iterator[Text]:
+        """How it looks while it runs."""
+        row = Text(no_wrap=True, overflow="ellipsis").append(f"    {frame} ", "cyan")
+        yield row.append(preview(self.name, 40), "bold").append(
+            f"  {self.elapsed:.0f} s  {self.arguments}", "dim"
+        )
+        if self.said:
+            yield Text(f"      {self.said}", "dim", no_wrap=True, overflow="ellipsis")
+
+
+class StatusLine:
+    """``figures`` are those of the session, made when a turn begins or a request has ended."""
+
+    def __init__(self) -> None:
+        self.doing = self.figures = ""
+        self._state, self._began = "Prepare", time.monotonic()
+
+    def restart(self) -> None:
+        """A turn begins."""
+        self.doing, self._state, self._began = "", "Prepare", time.monotonic()
+
+    def moved(self, state: str) -> None:
+        """The turn is in another state."""
+        self.doing, self._state = "", state
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the turn began."""
+        return time.monotonic() - self._began
+
+    def row(self, frame: str) -> Text:
+        """The line as it is now."""
+        spent = f"{self.elapsed:.0f} s" if self.elapsed < 120 else seconds(self.elapsed)
+        parts = [part for part in (self.doing, spent, self.figures, "Ctrl-C interrupts") if part]
+        row = (
+            Text(no_wrap=True, overflow="ellipsis").append(f"  {frame} ", "cyan").append(self._state, "cyan")
+        )
+        return row.append(" · " + " · ".join(parts), "dim")
+
+
+REFRESHED = 8
+"""Times a second."""
+
+
+class LiveRegion:
+    """``draw`` is called for every picture, from a thread. Nothing is drawn where there is no terminal."""
+
+    def __init__(self, console: Console, draw: Callable[[], RenderableType]) -> None:
+        self._console, self._draw = console, draw
+        self._live: Live | None = None
+
+    def show(self) -> None:
+        """Draw, or draw anew."""
+        if not self._console.is_terminal:
+            return
+        if self._live is None:
+            from rich.live import Live
+
+            self._live = Live(
+                console=self._console,
+                get_renderable=lambda: Fitted(self._draw()),
+                refresh_per_second=REFRESHED,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+                vertical_overflow="crop",
+            )
+            self._live.start(refresh=True)
+        else:
+            self._live.refresh()
+
+    def hide(self) -> None:
+        """Leave no trace of it, so that lines can be written."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+
+def rows_of(console: Console, content: RenderableType, options: ConsoleOptions) -> list[list[Segment]]:
+    """Rows as they are, without blanks at their ends. ``Console.render_lines`` would crop those that are too
+    wide."""
+    rows = list(Segment.split_lines(console.render(content, options)))
+    for row in rows:
+        while row and not row[-1].control and not row[-1].text.rstrip():
+            row.pop()
+        if row and not row[-1].control:
+            row[-1] = Segment(row[-1].text.rstrip(), row[-1].style)
+    return rows
+
+
+def surplus(row: Sequence[Segment], width: int) -> int:
+    """How many columns too wide a row may be on a screen. ``rich`` counts letters and emoji that are joined
+    as the one sign that some terminals draw; many draw each of them, and begin a row that was not counted."""
+    text = "".join(part.text for part in row if not part.control)
+    if text.isascii():
+        return len(text) - width
+    return sum(2 if char > "\uffff" else get_character_cell_size(char) for char in text) - width
+
+
+class Fitted:
+    """Rows that are drawn anew, each cut to the one row that it is counted as, so that no trace of it is
+    left."""
+
+    def __init__(self, content: RenderableType) -> None:
+        self._content = content
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = options.max_width
+        for row in rows_of(console, self._content, options.update(height=None)):
+            kept = width - max(0, surplus(row, width))
+            yield Segments((*Segment.adjust_line_length(row, kept, pad=False), Segment.line()))
+
+
+class Tail:
+    """The last rows of what may be longer than there is room for; ``spared`` rows are for others."""
+
+    def __init__(self, content: RenderableType, spared: int) -> None:
+        self._content, self._spared = content, spared
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows = rows_of(console, self._content, options.update(height=None))
+        room = max(1, console.height - self._spared)
+        yield Segments(part for row in rows[-room:] for part in (*row, Segment.line()))
+
 
 _WIDTH = 14
 _PLAIN_WIDTH = 140
@@ -30,19 +174,19 @@ _REASON = 200
 _LONG = 4_000
 """Characters from which a block is shown as it is until it is whole: colouring it again and again costs."""
 _MARKS = {"ok": ("✓", "green"), "error": ("✗", "red"), "denied": ("✗", "yellow")}
-OUTCOMES = {"completed": "green", "failed": "red", "partial": "yellow", "interrupted": "magenta"}
-"""How a turn ended, and in which colour that is said."""
 
 
 class ProgressView:
     """``answers`` gets the answer and nothing else, ``console`` all the rest. At a terminal the answer is
     shown as it arrives, in Markdown; anywhere else it is written at the end, as it is. ``quiet`` shows only
-    the answer, ``verbose`` every move. Without ``answers`` nobody reads the answer."""
+    the answer, ``verbose`` every move. Without ``answers`` the answer is not shown."""
 
     approval: Callable[[AskApproval], Any] | None = None
     clarify: Callable[[str, list[str]], Any] | None = None
     aside: Callable[[], AbstractContextManager[None]] = nullcontext
     """Frees the terminal for a question."""
+    keep: Callable[[bytes], None] | None = None
+    """Takes what a person typed at a question and meant for the next message."""
     figures: Callable[[], str] = str
     """What the line below says of the session."""
 
@@ -112,7 +256,7 @@ class ProgressView:
         if source == "CallLLM":
             self.status_line.figures = self.figures()
         if self._verbose:
-            self._flush()  # what was said before the move stands above it
+            self._flush()  # text from before the move comes first
             line = Text.assemble((f"  {source:<{_WIDTH}}", "cyan"), (f" {event:<14} → ", "dim"))
             self.write(line.append(f"{dest:<{_WIDTH}}", "cyan").append(f"{seconds(spent):>9}", "dim"))
         self._show()
@@ -242,6 +386,15 @@ class ProgressView:
             self._asked -= 1
             self._show()
 
+    def exchange(self, asked: str, answer: str) -> None:
+        """Show a message of before, and its answer."""
+        from fsm_agent.cli.markdown import Trimmed, rendered
+
+        self.write(Text(f"\n› {clean(asked)}", "dim"))
+        if answer:
+            self.write(Text(""), Trimmed(rendered(answer)))
+        self.write(Text(""))
+
     def question(self, text: str) -> None:
         """Show a question; the answer is typed behind it."""
         self.console.print(Text(f"  {text}", "bold"), end="")
@@ -277,7 +430,7 @@ class ProgressView:
     def _say(self, console: Console, *parts: RenderableType) -> None:
         self._region.hide()
         for part in parts:
-            console.print(part, crop=False)
+            console.print(Hanging(part) if isinstance(part, Text) else part, crop=False)
         console.file.flush()
         self._show()
 
@@ -301,11 +454,11 @@ class ProgressView:
 
 
 def _facts(result: TurnResult, elapsed: float) -> Iterator[str]:
-    """What the last line says of a turn."""
-    yield result.turn_exit_reason.value
+    """What the last line says of a turn, in words of a person who chats."""
+    if not result.completed:
+        yield result.turn_exit_reason.value.replace("_", " ")
     yield f"{result.provider}:{preview(result.model, 60)}"
-    yield count(result.api_calls, "iteration")
-    yield count(result.tried, "attempt")
+    yield count(result.tried, "request")
     if result.usage_known:
         yield f"{result.total_tokens:,} tokens"
     elif result.provider != "offline":
@@ -314,5 +467,5 @@ def _facts(result: TurnResult, elapsed: float) -> Iterator[str]:
         yield dollars(result.estimated_cost_usd)
     if children := result.children:
         attempts, tokens = sum(one.attempts for one in children), sum(one.usage.total for one in children)
-        yield f"{count(len(children), 'child turn')} ({count(attempts, 'attempt')}, {tokens:,} tokens)"
+        yield f"{count(len(children), 'child turn')} ({count(attempts, 'request')}, {tokens:,} tokens)"
     yield seconds(elapsed)

@@ -1,10 +1,11 @@
-"""Asking the person at the terminal: may a tool run, what does the model want to know? Nobody there is no."""
+"""Questions to the person at the terminal: approvals of tools, and questions of the model. Without a person
+the answer is no."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -13,10 +14,10 @@ from rich.text import Text
 
 from fsm_agent.approvals.question import Question, QuestionPart
 from fsm_agent.approvals.visible import BEGINS, ESCAPE, GOES_ON, NEWLINE, TAB, VALUE, QuestionRow, visible
-from fsm_agent.cli import keyboard
-from fsm_agent.cli.diff import colour_of
-from fsm_agent.cli.live import ProgressView
-from fsm_agent.cli.screen import clean, console_of
+from fsm_agent.cli.input import Waiting, follows, settle
+from fsm_agent.cli.input import line as typed_line
+from fsm_agent.cli.screen import clean, colour_of, console_of, preview
+from fsm_agent.cli.view import ProgressView
 from fsm_agent.conversation.effects import Approval, AskApproval
 from fsm_agent.toolsets.edit import Edits
 from fsm_agent.toolsets.files import Seen
@@ -34,6 +35,10 @@ EDITS = "Allow it?  y once · e all edits · s, a this file · n no · never: "
 """For a change of a file that a person has seen; ``e`` is for every call of this tool in this session."""
 CHANGED = ("content", "old_text", "new_text", "every")
 """Arguments that a diff shows all of."""
+REFUSED = {
+    "deny": "denied: you said no to this call",
+    "never": "denied: you said never, so such calls are refused without asking",
+}
 LONGER = "s, a or never"
 _SIGNS = re.compile(rf"{ESCAPE.pattern}|{TAB}|{NEWLINE}")
 
@@ -59,7 +64,7 @@ def _seen(live: ProgressView) -> ProgressView | None:
 
 class Asking:
     """Questions run in threads of their own and give up when the turn has moved on without an answer.
-    ``live`` is the view of the turn, ``seen`` the one that the questions stand in."""
+    ``live`` is the view of the turn, ``seen`` the one that shows the questions."""
 
     def __init__(self, live: ProgressView, seen: ProgressView) -> None:
         self._live, self._seen = live, seen
@@ -69,7 +74,7 @@ class Asking:
         with self._live.aside(), self._live.asking() as waiting:
             return self._approval(request, waiting)
 
-    def _approval(self, request: AskApproval, waiting: keyboard.Waiting) -> Answer | Approval:
+    def _approval(self, request: AskApproval, waiting: Waiting) -> Answer | Approval:
         console = self._seen.console
         question, change = Question.of(request, console.encoding), self._change(request)
         words = {
@@ -85,12 +90,12 @@ class Asking:
             console.print(row, soft_wrap=True)
         for_edits = change is not None and bool(question.remembered)
         while True:
-            keyboard.forget_all(waiting)
+            settle(waiting, self._live.keep)
             self._seen.question(EDITS if for_edits else QUESTION if question.remembered else ONLY_ONCE)
-            if (line := keyboard.line(waiting)) is None:
+            if (line := typed_line(waiting)) is None:
                 return "deny"
             said = line.strip().lower()
-            if keyboard.follows():
+            if follows():
                 self._seen.write(Text("    several lines at once are no answer", "yellow"))
             elif said == "e" and for_edits:
                 return Approval(
@@ -98,8 +103,21 @@ class Asking:
                 )
             elif (answer := words.get(said)) is not None:
                 if answer in ("deny", "never"):
-                    self._seen.write(Text("    ✗ denied", "yellow"))
+                    self._seen.write(Text(f"    ✗ {preview(request.name, 40)} {REFUSED[answer]}", "yellow"))
                 return answer
+            else:
+                self._refuse(line, [*words, "e"] if for_edits else words)
+
+    def _refuse(self, line: str, known: Iterable[str]) -> None:
+        """Say what can be answered. Several words are meant for the model: in a chat the next message begins
+        with them."""
+        allowed = ", ".join(one for one in known if len(one) == 1 or one == "never")
+        kept = self._live.keep is not None and len(line.split()) > 1
+        if kept and self._live.keep is not None:
+            self._live.keep(line.encode())
+        more = "; your words are kept for the next message" if kept else ""
+        words = f"    “{preview(line, 40)}” is no answer; allowed: {allowed}, or Enter for no{more}"
+        self._seen.write(Text(words, "yellow"))
 
     def _change(self, request: AskApproval) -> str | None:
         """What the call would change in a file."""
@@ -112,9 +130,9 @@ class Asking:
             self._seen.write(
                 *(Text(f"    {number} {clean(choice)}") for number, choice in enumerate(choices, 1))
             )
-            keyboard.forget_all(waiting)
+            settle(waiting, self._live.keep)
             self._seen.question("Your answer" + (" (a number, or in your own words): " if choices else ": "))
-            if (line := keyboard.line(waiting)) is None:
+            if (line := typed_line(waiting)) is None:
                 return None
         words = line.strip()
         chosen = int(words) if words.isascii() and words.isdigit() else 0
@@ -124,7 +142,7 @@ class Asking:
 def with_change(question: Question, change: str, encoding: str = "utf-8") -> Question:
     """Return the question with a diff in the place of the texts that it shows all of."""
     others = tuple(part for part in question.parts if part.place not in CHANGED)
-    lines = change.split("\n")[2:]  # without the two of the path, which is told anyway
+    lines = change.split("\n")[2:]  # without the two of the path, which is shown anyway
     shown = "\n".join(line[0] + visible(line[1:], encoding) for line in lines)
     part = QuestionPart("change", shown, words=True)
     return replace(question, parts=(*others, part), lines=len(lines), characters=sum(map(len, lines)))

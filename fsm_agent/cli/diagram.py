@@ -6,9 +6,12 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from fsm_agent.cli.arguments import dotted, nested, table_of
+from fsm_agent.cli.options import Json
 from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.diagram import FORMATS, render, written
 from fsm_agent.diagram import runs as files
@@ -26,6 +29,7 @@ from fsm_agent.support.redaction import mask
 if TYPE_CHECKING:
     from fsm_agent.sessions.store.journal.read import Turns
 
+
 STORE = "store"
 """In place of a turn: all of them."""
 _ENDINGS = {ending: name for name, ending in FORMATS.items()}
@@ -33,36 +37,58 @@ _NAMES = ("mermaid", "dot", "svg", "png", "md", "json")
 _OF_DIFFS = ("md", "comment", "mermaid", "svg", "png", "json")
 
 
+FORMATS_OF_DIFF = "md, comment, mermaid, svg, png or json."
+FORMAT = "mermaid, dot, svg, png (the extra of that name), md or json."
+Dark = Annotated[bool, typer.Option("--dark", help="A PNG in the dark theme.")]
+
+
 def show(
-    name: str | None,
-    format: str,
-    state: str | None,
-    overlay: str | None,
-    coverage: Sequence[str],
-    engine: str,
-    *,
-    map: bool = False,
-    dark: bool = False,
+    name: Annotated[str | None, typer.Argument(metavar="[MODULE:TABLE]", help="Default: the turn's.")] = None,
+    format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "mermaid",
+    state: Annotated[
+        str | None, typer.Option(metavar="NAME", help="One state from near: each row with its guard.")
+    ] = None,
+    overlay: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Draw a turn over it: an export (JSON lines), or a turn's id."),
+    ] = None,
+    coverage: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE", help="Count rows: exports, counts of tests, or store; never taken is red."
+        ),
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="What lays the SVG out: own, or graphviz (the extra of that name).")
+    ] = "own",
+    as_map: Annotated[bool, typer.Option("--map", help="The small picture for a README.")] = False,
+    html: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write one page of everything: with --overlay a player of runs."),
+    ] = None,
+    dark: Dark = False,
 ) -> int:
-    """Print a table, its map, one state of it, or what turns did in it."""
+    """Print a table as a diagram or text. The word "show" may be left out."""
+    if html is not None:
+        return page(name, html, overlay, coverage or ())
     table, chosen = table_of(name), _chosen("svg" if format == "png" else format, _NAMES)
     if engine not in ("own", "graphviz"):
         raise ConfigError("unknown engine", engine, "own, graphviz")
     if engine == "graphviz" and chosen != "svg":
         raise ConfigError("graphviz draws SVG only", format, "--format svg")
-    if sum((state is not None, overlay is not None, bool(coverage), map)) > 1:
+    if sum((state is not None, overlay is not None, bool(coverage), as_map)) > 1:
         raise ConfigError(
             "one picture shows one thing", "several of --map, --state, --overlay, --coverage", "one of them"
         )
-    if map and chosen in ("markdown", "json"):
+    if as_map and chosen in ("markdown", "json"):
         raise ConfigError("a map is a picture", format, "mermaid, dot, svg, png")
-    if map:
+    if as_map:
         small, layout = map_of(table)
         text = written(small, chosen, layout, engine)
     elif state is not None:
         text = _near(table, state, chosen, engine)
     elif overlay is not None or coverage:
-        text = _counted(table, chosen, engine, overlay, coverage)
+        text = _counted(table, chosen, engine, overlay, coverage or ())
     elif engine == "graphviz":
         text = written(diagram_of(table), "svg", engine=engine)
     else:
@@ -146,18 +172,37 @@ def _all_steps(source: str, table: Table) -> list[Step]:
 
 
 def diff(
-    old: str, new: str, format: str, name: str | None, sets: Sequence[str], exit_code: bool, dark: bool
+    old: Annotated[
+        str,
+        typer.Argument(metavar="OLD", help="A git revision, . (the working tree), a file, or module:table."),
+    ],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The same.")] = ".",
+    format: Annotated[str, typer.Option("--format", "-f", help=FORMATS_OF_DIFF)] = "md",
+    name: Annotated[
+        str | None,
+        typer.Option("--table", metavar="MODULE:TABLE", help="Of revisions; default: the turn's."),
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="LIMIT=N", help="A limit that figures are worked out for."),
+    ] = None,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 1 when something changed, as git diff does.")
+    ] = False,
+    as_json: Json = False,
+    dark: Dark = False,
 ) -> int:
-    """Print what changed from one version to another; with ``exit_code`` 1 when something did."""
+    """Compare two versions of a table: rows, proofs, bounds."""
     from fsm_agent.diagram.versions import compare, load, picture, text
     from fsm_agent.diagram.versions import compare as bounds
     from fsm_agent.diagram.versions import text as comment
 
+    format = "json" if as_json else format
     if format not in _OF_DIFFS:
         raise ConfigError("unknown format of a comparison", format, ", ".join(_OF_DIFFS))
     if name is not None and not re.fullmatch(r"[\w.]+:\w+", name):
         raise ConfigError("this names no table", name, "module:attribute of a Table")
-    limits = _limits(sets)
+    limits = _limits(sets or ())
     a, b = load.version_of(old, name), load.version_of(new, name)
     difference = compare.compare(a.table, b.table)
     proofs = bounds.proofs(a, b, limits)

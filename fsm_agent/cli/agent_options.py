@@ -1,15 +1,14 @@
-"""From the options of a command line to an agent."""
+"""Settings, telemetry and the arguments of an agent, made of the options of a command line."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fsm_agent.agent import Agent
 from fsm_agent.cli.arguments import nested, tools_of
-from fsm_agent.cli.exporting import telemetry_of
 from fsm_agent.cli.options import CliOptions
 from fsm_agent.composition.model_caller import by_task
 from fsm_agent.composition.options import DEFAULT_TOOLSETS, AgentOptions
@@ -20,6 +19,39 @@ from fsm_agent.sessions.store.names import find_session
 from fsm_agent.settings.errors import about_unknown
 from fsm_agent.settings.model import Settings, unknown_variables
 from fsm_agent.support.home import home_of
+
+if TYPE_CHECKING:
+    from fsm_agent.settings.model import Settings
+
+
+STARTS, ENDS = "OTEL_EXPORTER_OTLP_", "ENDPOINT"
+MISSING = "fsm-agent: {name} is set, but nothing is sent: {needs}"
+
+
+def telemetry_of(settings: Settings) -> bool | None:
+    """Whether turns are reported to OpenTelemetry, with the exporters set up for it; ``None`` for what the
+    settings say. Raises ``ConfigError`` for a protocol that is not spoken."""
+    if settings.telemetry.enabled is False or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return False
+    name = next((one for one in os.environ if one.startswith(STARTS) and one.endswith(ENDS)), "")
+    if not os.environ.get(name):
+        return None
+    try:
+        from fsm_agent.telemetry.export import set_up
+    except ImportError:
+        from fsm_agent.support.installation import install_command
+
+        print(MISSING.format(name=name, needs=install_command("otel")), file=sys.stderr)
+        return None
+    set_up(os.environ)
+    return True
+
+
+def finish() -> None:
+    """Send what is left at the end of a command, and say in a line what could not be sent."""
+    export = sys.modules.get("fsm_agent.telemetry.export")
+    if export is not None and (trouble := export.finish()):
+        print(f"fsm-agent: {trouble}", file=sys.stderr)
 
 
 def agent_of(given: CliOptions, callbacks: object) -> tuple[Agent, Choice]:
@@ -39,8 +71,8 @@ def options_of(given: CliOptions, callbacks: object) -> tuple[AgentOptions, Choi
         settings = settings.model_copy(
             update={"delegation": settings.delegation.model_copy(update={"approvals": "ask"})}
         )
-    somebody = getattr(callbacks, "clarify", None) is not None or settings.approval.unanswered == "suspend"
-    asks = ("clarify",) if somebody else ()
+    answerable = getattr(callbacks, "clarify", None) is not None or settings.approval.unanswered == "suspend"
+    asks = ("clarify",) if answerable else ()
     store = store_for(home, settings.store.durability, settings.store.database)
     options = AgentOptions(
         model=f"{choice.profile.name}:{choice.model}",
@@ -82,3 +114,14 @@ def settings_of(
     if max_iterations is not None:
         values["max_iterations"] = max_iterations
     return Settings.of(values, file)
+
+
+def settings_for(
+    home: str | None, sets: Sequence[str] = (), database_url: str | None = None, **dispatch: object
+) -> Settings:
+    """The settings of a home with what a command line says: ``NAME=VALUE`` texts, the address of the
+    database, and values of the group ``dispatch`` by name, ``None`` for those that were not given. Raises
+    ``ConfigError``."""
+    given = [f"dispatch.{name}={value}" for name, value in dispatch.items() if value is not None]
+    given += [] if database_url is None else [f"store.database_url={database_url}"]
+    return settings_of([*sets, *given], file=config_of(home_of(home, os.environ)).settings)

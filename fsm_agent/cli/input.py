@@ -1,0 +1,490 @@
+"""Input from the terminal: the prompt of the chat with its completions, messages typed while a turn runs, and
+answers to questions, which only input after the question can give.
+
+Answers are read from the terminal itself, past the buffers of this process, which may hold earlier input."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import os
+import re
+import select
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rich.text import Text
+
+from fsm_agent.cli.models import matching_models
+from fsm_agent.cli.screen import clean
+from fsm_agent.cli.sessions import matching_sessions
+from fsm_agent.cli.view import ProgressView
+from fsm_agent.support.files import private_folder, touch
+from fsm_agent.support.threads import in_daemon_thread
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.history import History
+    from prompt_toolkit.key_binding import KeyBindings
+
+
+CHAT: Mapping[str, tuple[str, str]] = {
+    "help": ("", "this text"),
+    "model": ("[NAME]", "the model that answers; with a name, switch to that one"),
+    "new": ("", "begin a new session"),
+    "sessions": ("[NAME]", "the sessions used last; with a name, continue that one"),
+    "resume": ("", "continue a turn that was left unfinished"),
+    "title": ("[WORDS]", "what the session is called, or is to be called"),
+    "compact": ("[TOPIC]", "make the conversation shorter; its summary dwells on the topic"),
+    "cost": ("", "tokens and cost of the session, and how full the window is"),
+    "tools": ("", "what the model may use"),
+    "path": ("", "the states that the last turn went through"),
+    "undo": ("[N] [words]", "take back the last turn, or N; with words, leave the files as they are"),
+    "queue": ("TEXT", "after the running turn"),
+    "steer": ("TEXT", "to the running turn, with its next tool result"),
+    "interrupt": ("TEXT", "instead of the running turn"),
+    "image": ("FILE", "an image that goes with the next message"),
+    "file": ("FILE", "a PDF, a text or audio that goes with the next message"),
+    "exit": ("", "leave"),
+}
+"""The commands of the chat: their arguments, and what they do."""
+KEYS = """\
+Write a message and press Enter. Alt-Enter, or a backslash at the end of the line, begins a new line.
+@path brings a file along. Tab completes commands, paths, models and sessions.
+Ctrl-C interrupts a running turn and keeps its text so far, twice leaves. Ctrl-D leaves.
+What you write while a turn runs is answered after it (or as interrupt.second_message says).
+"""
+
+
+def help_text() -> str:
+    """Return what can be done in the chat."""
+    width = max(len(f"{name} {words}") for name, (words, _) in CHAT.items())
+    return KEYS + "\n".join(f"/{f'{name} {words}':<{width}}  {does}" for name, (words, does) in CHAT.items())
+
+
+Waiting = Callable[[], bool]
+"""Is the answer still needed?"""
+QUIET = 0.1
+"""Seconds without a line after which a paste is over; a person does not write two lines within it."""
+PAUSE = 0.5
+"""Seconds without a key after which a person is not in the middle of typing."""
+POLL = 0.05
+"""Seconds between two looks at the keyboard."""
+_LONGEST = 65_536
+
+
+def forget() -> None:
+    """Throw away what was typed so far, also a line without its end. Raises ``OSError`` when the terminal is
+    gone."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        while msvcrt.kbhit():
+            msvcrt.getwch()
+        return
+    import termios
+
+    try:
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+    except termios.error as error:
+        raise OSError(*error.args) from error
+
+
+def settle(waiting: Waiting, keep: Callable[[bytes], None] | None = None) -> None:
+    """Take what is typed until there is a pause, and hand it to ``keep`` or drop it. The rest of a paste, or
+    the end of a line that a person is typing, would otherwise follow the question and answer it."""
+    with _key_by_key():
+        while waiting() and _arrives(PAUSE):
+            if keep is None or sys.platform == "win32":
+                forget()
+            elif typed := os.read(sys.stdin.fileno(), _LONGEST):
+                keep(typed)
+            else:
+                return  # the input has ended
+    forget()
+
+
+@contextmanager
+def _key_by_key() -> Iterator[None]:
+    """Let keys be seen before Enter, and none of them on the screen."""
+    if sys.platform == "win32":
+        yield
+        return
+    import termios
+
+    terminal = sys.stdin.fileno()
+    try:
+        before = termios.tcgetattr(terminal)
+    except termios.error as error:
+        raise OSError(*error.args) from error
+    keys = [*before[:3], before[3] & ~(termios.ICANON | termios.ECHO), *before[4:6], [*before[6]]]
+    keys[6][termios.VMIN], keys[6][termios.VTIME] = 1, 0
+    termios.tcsetattr(terminal, termios.TCSANOW, keys)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(terminal, termios.TCSAFLUSH, before)
+
+
+def line(waiting: Waiting) -> str | None:
+    """Return the text before Enter; ``None`` when no answer is needed any more, or at the end of input."""
+    if sys.platform == "win32":  # its terminal cannot be waited for
+        text = sys.stdin.readline()
+        return text.removesuffix("\n") if text else None
+    read = b""
+    while waiting():
+        if not _arrives(POLL):
+            continue
+        if not (more := os.read(sys.stdin.fileno(), _LONGEST)):
+            return None
+        read += more
+        if read.endswith(b"\n"):
+            return read[:-1].decode("utf-8", "replace")
+    return None
+
+
+def follows() -> bool:
+    """Does another line come in at once?"""
+    return _arrives(QUIET)
+
+
+def _arrives(seconds: float) -> bool:
+    """Is there a line, or the end of the input, within this time?"""
+    if sys.platform == "win32":
+        import msvcrt
+
+        time.sleep(seconds)
+        return msvcrt.kbhit()
+    return bool(select.select([sys.stdin.fileno()], [], [], seconds)[0])
+
+
+_MOST = 65_536
+_LINE = re.compile(r"\x1b[\r\n]")
+_SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.)")
+"""What keys such as arrows send."""
+_BACK, _WIPED = ("\x7f", "\b"), "\x15"
+
+
+class Keys:
+    """Makes messages of keys. ``draft`` is what has no end yet."""
+
+    def __init__(self) -> None:
+        self.draft = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def take(self, data: bytes) -> list[str]:
+        """Return the messages that end in these keys, oldest first. A backslash before Enter, and Alt-Enter,
+        begin a new line."""
+        messages = []
+        for key in _SEQUENCES.sub("", _LINE.sub("\v", self._decoder.decode(data))):
+            if key in "\r\n" and not self.draft.endswith("\\"):
+                messages.append(self.draft)
+                self.draft = ""
+            elif key in "\r\n":
+                self.draft = self.draft[:-1] + "\n"
+            elif key in _BACK:
+                self.draft = self.draft[:-1]
+            elif key == _WIPED:
+                self.draft = ""
+            elif key == "\v" or key >= " ":
+                self.draft += "\n" if key == "\v" else key
+        return [message for message in messages if message.strip()]
+
+
+class TypeAhead:
+    """Listens at the terminal while a turn runs. ``shows`` gets what is typed so far."""
+
+    def __init__(self, shows: Callable[[str], None]) -> None:
+        self._shows, self._keys = shows, Keys()
+        self._lock = threading.RLock()
+        self._heard: Callable[[str], None] | None = None
+        self._modes: list[Any] | None = None
+
+    def keep(self, data: bytes) -> None:
+        """Take what was typed while a question was asked and does not answer it."""
+        with self._lock:
+            for message in self._keys.take(data):
+                if self._heard is not None:
+                    self._heard(message)
+
+    def draft(self) -> str:
+        """Return what was typed and not sent, once."""
+        draft, self._keys.draft = self._keys.draft, ""
+        return draft
+
+    @contextmanager
+    def listening(self, heard: Callable[[str], None]) -> Iterator[None]:
+        """Within the event loop of the turn; ``heard`` gets each message."""
+        self._heard = heard
+        self._key_by_key()
+        looking = asyncio.ensure_future(self._look())
+        try:
+            yield
+        finally:
+            looking.cancel()
+            with self._lock:
+                self._take()
+                self._heard = None
+                self._as_before()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """From any thread: what was typed so far is taken, and the terminal is free for a question."""
+        with self._lock:
+            self._take()
+            self._as_before()
+            try:
+                yield
+            finally:
+                if self._heard is not None:
+                    self._key_by_key()
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(POLL)
+            if self._lock.acquire(blocking=False):  # else a question is asked
+                try:
+                    self._take()
+                finally:
+                    self._lock.release()
+
+    def _take(self) -> None:
+        if self._heard is None:
+            return
+        before = self._keys.draft
+        with suppress(OSError):  # the terminal is gone
+            while select.select([sys.stdin.fileno()], [], [], 0)[0]:
+                if not (data := os.read(sys.stdin.fileno(), _MOST)):
+                    break
+                for message in self._keys.take(data):
+                    self._heard(message)
+        if self._keys.draft != before:
+            self._shows(self._keys.draft)
+
+    def _key_by_key(self) -> None:
+        import termios
+
+        with suppress(termios.error):
+            terminal = sys.stdin.fileno()
+            self._modes = modes = termios.tcgetattr(terminal)
+            keys = [*modes[:3], modes[3] & ~(termios.ICANON | termios.ECHO), *modes[4:6], [*modes[6]]]
+            keys[6][termios.VMIN], keys[6][termios.VTIME] = 1, 0
+            termios.tcsetattr(terminal, termios.TCSADRAIN, keys)
+
+    def _as_before(self) -> None:
+        import termios
+
+        modes, self._modes = self._modes, None
+        if modes is not None:
+            with suppress(termios.error):
+                termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, modes)
+
+
+Reader = Callable[[str], Awaitable[str | None]]
+"""Gives the next message, or ``None`` at the end. It is given what was typed of it already."""
+SIGN, CONTINUED = "› ", "· "
+BELOW = {"bottom-toolbar": "noreverse", "bottom-toolbar.text": "noreverse ansibrightblack"}
+"""How the line below the prompt looks."""
+HISTORY = "chat_history"
+"""Name of the file in the home directory that keeps what was written."""
+
+
+def piped(live: ProgressView) -> Reader:
+    """Lines of standard input, each shown before it is answered; a trailing backslash joins the next line."""
+
+    async def read(begun: str) -> str | None:
+        text = begun
+        while line := await in_daemon_thread(sys.stdin.readline):
+            text += line.rstrip("\n")
+            if not text.endswith("\\"):
+                break
+            text = text[:-1] + "\n"
+        if not (line or text):
+            return None
+        live.write(Text(f"\n{SIGN}{clean(text)}"))
+        return text
+
+    return read
+
+
+def typed(home: Path, toolbar: Callable[[], str]) -> Reader:
+    """Messages from the terminal. Ctrl-C clears the line, and leaves when the line is empty for the second
+    time. ``toolbar`` makes the line below."""
+    session = _session(home, toolbar)
+
+    async def read(begun: str) -> str | None:
+        pressed = 0
+        while pressed < 2:
+            try:
+                return str(await session.prompt_async(default=begun))
+            except EOFError:
+                return None
+            except KeyboardInterrupt:
+                pressed, begun = 1 if session.default_buffer.text else pressed + 1, ""
+                print("(Ctrl-C again, or Ctrl-D, leaves)" if pressed == 1 else "")
+        return None
+
+    return read
+
+
+def _session(home: Path, toolbar: Callable[[], str]) -> PromptSession[str]:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+    from prompt_toolkit.document import Document
+    from prompt_toolkit.styles import Style
+
+    class ChatCompleter(Completer):
+        def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
+            for one in offers(document.text_before_cursor, home):
+                yield Completion(
+                    one.text, -one.typed, display=one.shown or None, display_meta=one.meaning or None
+                )
+
+    return PromptSession(
+        SIGN,
+        history=typed_before(home),
+        multiline=True,
+        key_bindings=_keys(),
+        prompt_continuation=CONTINUED,
+        enable_open_in_editor=False,
+        completer=ChatCompleter(),
+        complete_while_typing=False,
+        reserve_space_for_menu=6,
+        bottom_toolbar=lambda: [("class:bottom-toolbar.text", _fitted(f"  {toolbar()}"))],
+        style=Style.from_dict(
+            {"bottom-toolbar": "noreverse", "bottom-toolbar.text": "noreverse ansibrightblack"}
+        ),
+    )
+
+
+def _fitted(line: str) -> str:
+    """A line as long as the terminal is wide at most; the editor would cut it without a sign."""
+    from prompt_toolkit.application import get_app
+
+    text = Text(line)
+    text.truncate(get_app().output.get_size().columns, overflow="ellipsis")
+    return text.plain
+
+
+def typed_before(home: Path) -> History:
+    """Kept in the home directory; only in memory when that cannot be written."""
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+    try:
+        touch(private_folder(home) / HISTORY)
+    except OSError:
+        return InMemoryHistory()
+    return FileHistory(home / HISTORY)
+
+
+def _keys() -> KeyBindings:
+    """Enter sends unless the line ends with a backslash; Alt-Enter begins a new line."""
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.document.text_before_cursor.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.insert_text("\n")
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    return keys
+
+
+MOST = 100
+"""Files that are offered."""
+LOOKED_AT = 5_000
+"""Files searched below the folder for a name that is not in the folder itself."""
+_MENTION = re.compile(r"(?<!\S)@(\"?)([^\s\"]*|(?<=\")[^\"\n]*)\Z")
+
+
+class Offer(NamedTuple):
+    """What Tab offers: ``text`` replaces the last ``typed`` characters."""
+
+    text: str
+    typed: int
+    shown: str = ""
+    meaning: str = ""
+
+
+def offers(text: str, home: Path) -> Iterable[Offer]:
+    """Return completions of the end of a message: commands, models, the sessions of ``home``, and files of
+    the working directory."""
+    if found := re.fullmatch(r"/([a-z]*)", text):
+        return _commands(found[1])
+    if found := re.fullmatch(r"/(model|sessions|image|file)[ \t]+(\S*)", text):
+        return _arguments(found[1], found[2], home)
+    mention = _MENTION.search(text)
+    return _mentioned(mention[2], len(mention[0])) if mention else ()
+
+
+def _arguments(command: str, begun: str, home: Path) -> Iterator[Offer]:
+    if command == "model":
+        return (Offer(name, len(begun)) for name in matching_models(str(home), begun))
+    if command == "sessions":
+        return (Offer(id, len(begun), id, title) for id, title in matching_sessions(str(home), begun))
+    return (Offer(path, len(begun)) for path in files(begun))
+
+
+def _commands(begun: str) -> Iterator[Offer]:
+    for name, (words, does) in CHAT.items():
+        if name.startswith(begun):
+            yield Offer(f"/{name}", len(begun) + 1, f"/{name} {words}", does)
+
+
+def _mentioned(begun: str, typed: int) -> Iterator[Offer]:
+    for path in files(begun):
+        yield Offer(f'@"{path}"' if re.search(r"\s", path) else f"@{path}", typed, path)
+
+
+def files(begun: str) -> Iterator[str]:
+    """Yield the paths that begin so, folders with a slash behind; where there is none, files below here that
+    have it in their name. Hidden ones only when they are asked for."""
+    folder, name = os.path.split(begun)
+    found = False
+    for path in _entries(Path(folder or "."), name):
+        found = True
+        yield os.path.join(folder, path)
+    if not found and len(name) > 1 and not folder:
+        yield from _below(name.lower())
+
+
+def _entries(folder: Path, begun: str) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            named = [one.name + "/" * one.is_dir() for one in entries if one.name.startswith(begun)]
+    except OSError:
+        return []
+    return [one for one in sorted(named) if _shown(one, begun)][:MOST]
+
+
+def _below(words: str) -> Iterator[str]:
+    looked_at = shown = 0
+    for folder, folders, names in os.walk("."):
+        folders[:] = sorted(one for one in folders if _shown(one, ""))
+        for name in sorted(names):
+            looked_at += 1
+            if words in name.lower() and _shown(name, ""):
+                shown += 1
+                yield os.path.relpath(os.path.join(folder, name))
+        if looked_at > LOOKED_AT or shown > MOST:
+            return
+
+
+def _shown(name: str, begun: str) -> bool:
+    """Not what is hidden, and nothing whose name would change a terminal."""
+    return clean(name) == name and (not name.startswith(".") or begun.startswith("."))

@@ -17,7 +17,7 @@ from fsm_agent.approvals.service import Approvals
 from fsm_agent.composition.handoffs import AgentTool, transfer_tools
 from fsm_agent.composition.model_caller import ENTRY, asked_by, by_task
 from fsm_agent.composition.options import DEFAULT, FILE_SERVERS, AgentOptions, Inherited
-from fsm_agent.composition.services import HOME_FILES, RESULTS, Family, Services, Shared, parts_of, save
+from fsm_agent.composition.services import HOME_FILES, RESULTS, Household, Services, Shared, parts_of, save
 from fsm_agent.conversation.effects import Saved
 from fsm_agent.conversation.handover import NAME
 from fsm_agent.conversation.wire.options import check_options
@@ -236,18 +236,20 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
     more = inherits.more if inherits and options["mcp"] is None else _servers(options, config, shared)
     known: AgentOptions = {**named(options, backends), "auxiliary": sides}
     factory = ChildAgentFactory(make, known, shared, more)
-    family = Family(**parts_of(shared), child_factory=factory, background=_background(known, shared, factory))
+    household = Household(
+        **parts_of(shared), child_factory=factory, background=_background(known, shared, factory)
+    )
     external = _external(options["memory"], clock, settings)
     extensions = extensions_of(options["extensions"], settings.extensions, KeptValues(store))
     notes = Notes.at(home, settings.memory)
-    agent_tools, tools = _tools(options, family, notes, external, extensions, more)
+    agent_tools, tools = _tools(options, household, notes, external, extensions, more)
     names = [*agent_tools.names, *tools.lasting_names]
     notices += tuple(check_options(backends.runtimes(), settings.request, names))
     recall = MemoryRecall(external, shared.callbacks, shared.signals, partial(save, home / RESULTS))
     checkpoints = Checkpoints(home, shared.workdir, settings.checkpoints)
     takes_notes = agent_tools.handles("memory")
     return Services(
-        **parts_of(family),
+        **parts_of(household),
         backends=backends,
         backoff=_backoff(settings),
         notes=notes,
@@ -262,14 +264,14 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
         tools=tools,
         extensions=extensions,
         features=(
-            *_limits(family, backends, auxiliary),
+            *_limits(household, backends, auxiliary),
             *extensions,
-            CallbackCalls(family.callbacks),
-            *_hooks(options, family, backends),
-            *_engine(options, family),
+            CallbackCalls(household.callbacks),
+            *_hooks(options, household, backends),
+            *_engine(options, household),
             recall,
             FileCheckpoints(checkpoints),
-            *_tasks(family, backends, takes_notes),
+            *_tasks(household, backends, takes_notes),
         ),
         notices=notices,
     )
@@ -309,15 +311,17 @@ def _shared(
 # The features that are extensions, in the order of their layers
 
 
-def _limits(family: Family, backends: Backends, auxiliary: Sequence[Backend]) -> tuple[Extension, ...]:
-    if not family.settings.limits.each:
+def _limits(household: Household, backends: Backends, auxiliary: Sequence[Backend]) -> tuple[Extension, ...]:
+    if not household.settings.limits.each:
         return ()
     from fsm_agent.features.limits import Limits
 
-    return (Limits(backends, auxiliary, family.store, family.clock, family.settings, family.signals),)
+    return (
+        Limits(backends, auxiliary, household.store, household.clock, household.settings, household.signals),
+    )
 
 
-def _hooks(options: AgentOptions, family: Family, backends: Backends) -> tuple[Extension, ...]:
+def _hooks(options: AgentOptions, household: Household, backends: Backends) -> tuple[Extension, ...]:
     given = options["hooks"], options["input_guardrails"], options["output_guardrails"]
     if not any(map(len, given)):
         return ()
@@ -326,27 +330,27 @@ def _hooks(options: AgentOptions, family: Family, backends: Backends) -> tuple[E
     return (
         HookCalls(
             *given,
-            clock=family.clock,
-            settings=family.settings,
-            tell=lambda text: family.callbacks.publish(StatusText(text)),
+            clock=household.clock,
+            settings=household.settings,
+            tell=lambda text: household.callbacks.publish(StatusText(text)),
             model=backends.runtime,
         ),
     )
 
 
-def _engine(options: AgentOptions, family: Family) -> tuple[Extension, ...]:
+def _engine(options: AgentOptions, household: Household) -> tuple[Extension, ...]:
     if options["context_engine"] is None:
         return ()
-    from fsm_agent.features.context_engine import Engine
+    from fsm_agent.features.context_engine import EngineCalls
 
-    return (Engine(options["context_engine"], family.clock, family.settings, family.signals),)
+    return (EngineCalls(options["context_engine"], household.clock, household.settings, household.signals),)
 
 
-def _tasks(family: Family, backends: Backends, takes_notes: bool) -> tuple[Extension, ...]:
-    if family.background is None:
+def _tasks(household: Household, backends: Backends, takes_notes: bool) -> tuple[Extension, ...]:
+    if household.background is None:
         return ()
-    begins = family.child_factory.allowed
-    return (BackgroundTasks(family.background, begins, takes_notes, lambda: backends.runtime().window),)
+    begins = household.child_factory.allowed
+    return (BackgroundTasks(household.background, begins, takes_notes, lambda: backends.runtime().window),)
 
 
 def _models(
@@ -396,7 +400,7 @@ def named(options: AgentOptions, backends: Backends) -> AgentOptions:
 
 def _tools(
     options: AgentOptions,
-    family: Family,
+    household: Household,
     notes: Notes,
     external: ExternalMemory | None,
     extensions: Sequence[Extension],
@@ -412,24 +416,24 @@ def _tools(
     own += tools_in(extensions, {one.spec.name for one in own})
     names = {one.spec.name for one in own}
     groups = [name for name in named_groups if name in ALL_TOOLSETS]
-    mine = [name for name in named_groups if name not in BEGIN_TURNS or family.child_factory.allowed]
-    home, settings = family.home, family.settings
+    mine = [name for name in named_groups if name not in BEGIN_TURNS or household.child_factory.allowed]
+    home, settings = household.home, household.settings
     offered = [
-        *tools_of(groups, family.workdir, home / RESULTS, home, notes, settings.web, settings.sandbox),
-        *agent_tools(mine, family),
+        *tools_of(groups, household.workdir, home / RESULTS, home, notes, settings.web, settings.sandbox),
+        *agent_tools(mine, household),
         *(bridge_tools(more) if more is not None and settings.tool.bridge_above is not None else ()),
     ]
     built_in = [one for one in offered if one.spec.name not in names]
-    others = [one.held_by(family) for one in own if isinstance(one, AgentTool)]
+    others = [one.held_by(household) for one in own if isinstance(one, AgentTool)]
     others += transfer_tools(options["handoffs"], settings.delegation.max_handoffs)
     agent_level = [*(one for one in built_in if one.spec.name in AGENT_LEVEL), *others]
     outer = [*(one for one in built_in if one.spec.name not in AGENT_LEVEL), *own]
     given: dict[str, Any] = {
-        "clock": family.clock,
+        "clock": household.clock,
         "interrupt_grace": settings.tool.interrupt_grace,
         "poll": settings.poll.control,
     }
-    told = family.callbacks
+    told = household.callbacks
     return AgentTools(agent_level, **given), ToolRunner(
         [one for one in outer if not isinstance(one, AgentTool)],
         **given,

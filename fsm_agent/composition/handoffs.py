@@ -10,7 +10,7 @@ from typing import Annotated, Any, Generic, Protocol, TypeVar
 from pydantic import Field
 
 from fsm_agent.composition.options import AgentOptions
-from fsm_agent.composition.services import Family, Services
+from fsm_agent.composition.services import Household, Services
 from fsm_agent.conversation.handover import TRANSFER, HandoffStep
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.events import StatusText
@@ -293,18 +293,18 @@ class AgentTool(Tool):
     settings: Settings
     most: int
 
-    def held_by(self, family: Family) -> Tool:
-        """Return the tool as it is called in the turns of an agent of this family."""
-        name, limits = self.spec.name, family.settings.delegation
+    def held_by(self, household: Household) -> Tool:
+        """Return the tool as it is called in the turns of an agent of this household."""
+        name, limits = self.spec.name, household.settings.delegation
         children = Delegation(
-            family.child_factory.of(self.options, self.settings, self.most),
-            family.store,
-            family.callbacks,
-            family.clock,
-            family.settings,
+            household.child_factory.of(self.options, self.settings, self.most),
+            household.store,
+            household.callbacks,
+            household.clock,
+            household.settings,
             self.most,
         )
-        refusal = "" if family.child_factory.allowed else TOO_DEEP.format(name=name, most=limits.max_depth)
+        refusal = "" if household.child_factory.allowed else TOO_DEEP.format(name=name, most=limits.max_depth)
         return replace(self, handler=OtherAgent(name, children, refusal).ask)
 
 

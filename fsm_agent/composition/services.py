@@ -84,7 +84,7 @@ class Shared:
 
 
 @dataclass(slots=True, kw_only=True)
-class Family(Shared):
+class Household(Shared):
     """What tools that begin child turns are made of. ``child_factory``: where the agents of children come
     from."""
 
@@ -93,7 +93,7 @@ class Family(Shared):
 
 
 @dataclass(slots=True, kw_only=True)
-class Services(Family):
+class Services(Household):
     """What requests are performed with. ``features``: all extensions of the agent, the outermost first, its
     own among them; ``extensions``: those that were given. ``silences``: requests in a row that went silent
     when the last turn ended. ``told``: what is reported only once. ``tracing``: what observes the turns, if

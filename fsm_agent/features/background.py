@@ -29,10 +29,10 @@ class BackgroundTasks(Extension):
     window: Callable[[], int | None]
 
     def in_turn(self, here: Here) -> Part:
-        return _InTurn(self, here)
+        return _Tasks(self, here)
 
 
-class _InTurn(Part):
+class _Tasks(Part):
     def __init__(self, agent: BackgroundTasks, here: Here) -> None:
         super().__init__({BeginReview: self._review, NameSession: self._title})
         self._agent, self._here, self._tasks = agent, here, agent.tasks

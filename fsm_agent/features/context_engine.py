@@ -20,7 +20,7 @@ from fsm_agent.support.threads import in_daemon_thread
 STEPS = ("cut", "prompt", "rows")
 
 
-class Engine(Extension):
+class EngineCalls(Extension):
     """The feature ``context engine``. Raises ``ConfigError`` for an engine that is none."""
 
     name = "context-engine"

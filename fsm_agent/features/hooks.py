@@ -108,7 +108,7 @@ class HookCalls(Extension):
             "requests": self.tells("before_request"),
             "calls": self.tells("before_tool"),
         }
-        return _InTurn(self, here, checks, layered=bool(self._hooks))
+        return _Asked(self, here, checks, layered=bool(self._hooks))
 
     # Guardrails
 
@@ -356,7 +356,7 @@ def _wrong(hook: Hooks, said: Any, allowed: str) -> str:
     return f"hook {_title(hook)} answered with {type(said).__name__}: {allowed} is allowed"
 
 
-class _InTurn(Part):
+class _Asked(Part):
     """The hooks and guardrails in one turn."""
 
     def __init__(self, hooks: HookCalls, here: Here, checks: Mapping[str, bool], *, layered: bool) -> None:

@@ -21,28 +21,33 @@ file, because code that is only installed has been granted nothing. ``docs/exten
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import BaseModel, ValidationError
 
+from fsm_agent.conversation.effects import RunTool
 from fsm_agent.errors import ConfigError, near
-from fsm_agent.fsm.pipeline import Layer
+from fsm_agent.fsm.pipeline import Layer, Perform
 from fsm_agent.providers.config_file import config_of
 from fsm_agent.request import effect_of
-from fsm_agent.runtime.events import Event
+from fsm_agent.runtime.budget import IterationBudget
+from fsm_agent.runtime.events import Event, Stream, listen
+from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import store_for
+from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.kept_values import KeptValues
 from fsm_agent.settings.model import EXTENSION_NAME, Settings
 from fsm_agent.support.home import home_of
 from fsm_agent.support.installation import installed_extensions
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
-from fsm_agent.tools import Tool, as_tool
+from fsm_agent.tools import RunContext, Tool, as_tool
 
 CallNext = Callable[[Any], Awaitable[Any]]
 Tell = Callable[[str], None]
@@ -64,6 +69,65 @@ class Check:
     def ok(self) -> bool:
         """Say whether there is nothing to do."""
         return not self.todo
+
+
+class Here(Protocol):
+    """The turn that a feature is at work in. ``budget``: what the turn shares with others; ``fence``: its
+    right to write."""
+
+    session: Session
+    fence: Fence
+    settings: Settings
+    scene: Callable[[], RunContext[Any]]
+    budget: IterationBudget | None
+
+    def tell(self, text: str) -> None:
+        """Report a line to people."""
+        ...
+
+    def call_of(self, request: Any) -> RunTool | None:
+        """Return the call that a request continues, ``None`` where nothing runs any more."""
+        ...
+
+
+class Part:
+    """What a feature does in one turn; all members may be left as they are. ``performs``: its handlers by the
+    type of request. ``checks``: what states ask for because of it, the fields of ``Checks``. ``opens``: what
+    the turn starts with because of it, the fields of ``Opened``."""
+
+    def __init__(
+        self,
+        performs: Mapping[type, Perform] | None = None,
+        layers: Sequence[Layer] = (),
+        checks: Mapping[str, Any] | None = None,
+        opens: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.performs, self.layers = performs or {}, layers
+        self.checks, self.opens = checks or {}, opens or {}
+
+    def seconds_left(self) -> float:
+        """Return how long a request to a model, or a wait for one, may take."""
+        return math.inf
+
+    def follow(self, stream: Stream) -> None:
+        """Subscribe to what happens in the turn."""
+
+    def began(self, text: str) -> None:
+        """The turn begins with this message, or continues."""
+
+    async def opening(self) -> Mapping[str, Any]:
+        """Return what else a new turn starts with, the fields of ``Opened``."""
+        return {}
+
+    def reopened(self) -> None:
+        """The turn continues in another process."""
+
+    async def news(self) -> tuple[str, ...]:
+        """Return what the model is to know before its next request."""
+        return ()
+
+    async def closing(self) -> None:
+        """The turn ends."""
 
 
 class Extension:
@@ -101,6 +165,10 @@ class Extension:
 
     def on_event(self, event: Event) -> None:
         """Follow what happens in the turns of the agent; it must return at once."""
+
+    def in_turn(self, here: Here) -> Part:
+        """Return what it does in one turn; that of an extension is made of ``around`` and ``on_event``."""
+        return _Seeing(self, here)
 
     def checks(self) -> Iterable[Check]:
         """Lines of ``fsm-agent doctor``."""
@@ -228,10 +296,17 @@ async def closed(extensions: Iterable[Extension], tell: Tell) -> None:
             tell(f"extension {one.name} {_words(error)} (aclose)")
 
 
-def layers_of(extensions: Iterable[Extension], seconds: float, tell: Tell) -> tuple[Layer, ...]:
-    """The layers of all extensions that see requests, the first outermost."""
-    seeing = (one for one in extensions if one.requests is None or one.requests)
-    return tuple(layer_of(one, seconds, tell) for one in seeing)
+class _Seeing(Part):
+    """The part of an extension that has only methods to be called."""
+
+    def __init__(self, extension: Extension, here: Here) -> None:
+        seen = extension.requests is None or bool(extension.requests)
+        super().__init__(layers=(layer_of(extension, here.settings.hook_timeout, here.tell),) if seen else ())
+        self._extension, self._here = extension, here
+
+    def follow(self, stream: Stream) -> None:
+        if type(self._extension).on_event is not Extension.on_event:
+            listen(stream, heard_by(self._extension, self._here.tell))
 
 
 def layer_of(extension: Extension, seconds: float, tell: Tell) -> Layer:

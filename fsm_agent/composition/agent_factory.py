@@ -14,19 +14,21 @@ from typing import Any
 
 from fsm_agent.approvals.rules import Grants
 from fsm_agent.approvals.service import Approvals
-from fsm_agent.composition.answers import output_type_of
-from fsm_agent.composition.engine_calls import EngineCalls
 from fsm_agent.composition.handoffs import AgentTool, transfer_tools
 from fsm_agent.composition.model_caller import ENTRY, asked_by, by_task
 from fsm_agent.composition.options import DEFAULT, FILE_SERVERS, AgentOptions, Inherited
-from fsm_agent.composition.services import HOME_FILES, RESULTS, Services, save
+from fsm_agent.composition.services import HOME_FILES, RESULTS, Household, Services, Shared, parts_of, save
 from fsm_agent.conversation.effects import Saved
 from fsm_agent.conversation.handover import NAME
 from fsm_agent.conversation.wire.options import check_options
 from fsm_agent.errors import ConfigError
-from fsm_agent.extension import extensions_of, tools_in
-from fsm_agent.hooks import HookCalls
-from fsm_agent.memory.external import ExternalMemory, MemoryProvider, MemoryRecall, checked
+from fsm_agent.extension import Extension, extensions_of, tools_in
+from fsm_agent.features.answers import output_type_of
+from fsm_agent.features.background import BackgroundTasks
+from fsm_agent.features.callbacks import CallbackCalls
+from fsm_agent.features.checkpoints import FileCheckpoints
+from fsm_agent.features.memory import MemoryRecall
+from fsm_agent.memory.external import ExternalMemory, MemoryProvider, checked
 from fsm_agent.memory.files import Notes
 from fsm_agent.providers.catalogue import LearnedFacts
 from fsm_agent.providers.choose import Choice, connect
@@ -46,7 +48,7 @@ from fsm_agent.support.clock import Backoff, SystemClock
 from fsm_agent.support.files import made_private
 from fsm_agent.support.home import home_of, workdir_of
 from fsm_agent.support.texts import one_line
-from fsm_agent.telemetry import tracing_of
+from fsm_agent.telemetry import Telemetry, tracing_of
 from fsm_agent.tools import Tool, as_tool
 from fsm_agent.tools.decorator import ToolSource
 from fsm_agent.tools.runner import ToolRunner
@@ -105,26 +107,26 @@ class Borrowed:
 
 
 class ChildAgentFactory:
-    """Makes the agents of children with ``make``: from the options of their parent, and in its services."""
+    """Makes the agents of children with ``make``: from the options of their parent, and in its shared."""
 
     def __init__(
         self,
         make: Callable[[AgentOptions], ChildAgent],
         options: AgentOptions,
-        services: Services,
+        shared: Shared,
         more: ToolSource | None,
     ) -> None:
-        self._make, self._services = make, services
+        self._make, self._shared = make, shared
         self._options: AgentOptions = {**options, "mcp": None, "handoffs": ()}  # a child answers its parent
         self._more = None if more is None else Borrowed(more)
         self._depth = 0 if options["inherits"] is None else options["inherits"].depth
-        self._settings, self._most = services.settings, services.settings.delegation.max_iterations
+        self._settings, self._most = shared.settings, shared.settings.delegation.max_iterations
         self._other = False
 
     @property
     def allowed(self) -> bool:
         """May an agent of this depth have children at all?"""
-        return self._depth < self._services.settings.delegation.max_depth
+        return self._depth < self._shared.settings.delegation.max_depth
 
     def has_models(self, task: str) -> bool:
         """Say whether there are models for this side task, besides the one in use."""
@@ -164,42 +166,42 @@ class ChildAgentFactory:
     def _made(
         self, order: ChildTask, options: AgentOptions, settings: Settings, more: ToolSource | None
     ) -> ChildAgent:
-        services, limits = self._services, self._services.settings.delegation
-        session = services.store.session(order.session_id)
+        shared, limits = self._shared, self._shared.settings.delegation
+        session = shared.store.session(order.session_id)
         session.kind, session.source, session.parent = "child", "child", order.parent_session
-        approvals = services.approvals.for_child(
+        approvals = shared.approvals.for_child(
             Callbacks(order.callbacks),
             one_line(order.goal, 200),
             ask=limits.approvals == "ask" and not order.unattended,
             rules=settings.approval if self._other else None,
         )
-        if Turns(services.store.database).info(order.parent_turn).imported:
+        if Turns(shared.store.database).info(order.parent_turn).imported:
             approvals = approvals.for_imported()
         heard = listened(options["callbacks"], order.callbacks) if self._other else order.callbacks
         return self._make(
             {
                 **options,
                 "settings": settings,
-                "home": services.home,
+                "home": shared.home,
                 "session_id": order.session_id,
                 "callbacks": heard,
-                "clock": services.clock,
+                "clock": shared.clock,
                 "budget": order.budget,
                 "memory": None,
                 "output_type": options["output_type"] if self._other else None,
                 "input_guardrails": options["input_guardrails"] if self._other else (),
                 "output_guardrails": options["output_guardrails"] if self._other else (),
-                "workdir": options["workdir"] if self._other and options["workdir"] else services.workdir,
-                "store": services.store,
+                "workdir": options["workdir"] if self._other and options["workdir"] else shared.workdir,
+                "store": shared.store,
                 "inbox": None,
-                "telemetry": services.telemetry if options["telemetry"] is None else options["telemetry"],
+                "telemetry": shared.telemetry if options["telemetry"] is None else options["telemetry"],
                 "inherits": Inherited(order, self._depth + 1, approvals, more, session),
                 "source": "child",
             }
         )
 
     def keep(self, name: str, text: str) -> Saved:
-        return save(self._services.home / RESULTS, name, text)
+        return save(self._shared.home / RESULTS, name, text)
 
 
 def _few(most: int) -> dict[str, int]:
@@ -224,74 +226,131 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
     if options["store"] is not None and not isinstance(options["store"], Store):
         raise ConfigError("store has the wrong type", options["store"], "a Store")
     store = options["store"] or store_for(home, settings.store.durability, settings.store.database)
-    clock, workdir = options["clock"] or SystemClock(), workdir_of(options["workdir"])
-    told, signals, inherits = (
-        Callbacks(options["callbacks"]),
-        options["inbox"] or TurnInbox(),
-        options["inherits"],
-    )
-    poll, grace = settings.poll.control, settings.tool.interrupt_grace
+    clock, inherits = options["clock"] or SystemClock(), options["inherits"]
     learned = LearnedFacts(home, settings.learned.days, clock.now)
     backends, auxiliary, sides, notices = _models(options, config, settings, clock, learned, headers)
     if opened := made_private(home, HOME_FILES):
         notices = (opened, *notices)
+    tracing = tracing_of(options["telemetry"], settings.telemetry)
+    shared = _shared(options, settings, home, store, clock, None if tracing is None else tracing.telemetry)
+    more = inherits.more if inherits and options["mcp"] is None else _servers(options, config, shared)
+    known: AgentOptions = {**named(options, backends), "auxiliary": sides}
+    factory = ChildAgentFactory(make, known, shared, more)
+    household = Household(
+        **parts_of(shared), child_factory=factory, background=_background(known, shared, factory)
+    )
     external = _external(options["memory"], clock, settings)
+    extensions = extensions_of(options["extensions"], settings.extensions, KeptValues(store))
+    notes = Notes.at(home, settings.memory)
+    agent_tools, tools = _tools(options, household, notes, external, extensions, more)
+    names = [*agent_tools.names, *tools.lasting_names]
+    notices += tuple(check_options(backends.runtimes(), settings.request, names))
+    recall = MemoryRecall(external, shared.callbacks, shared.signals, partial(save, home / RESULTS))
+    checkpoints = Checkpoints(home, shared.workdir, settings.checkpoints)
+    takes_notes = agent_tools.handles("memory")
+    return Services(
+        **parts_of(household),
+        backends=backends,
+        backoff=_backoff(settings),
+        notes=notes,
+        recall=recall,
+        learned=learned,
+        checkpoints=checkpoints,
+        output=output_type_of(options["output_type"], settings),
+        tracing=tracing,
+        auxiliary=auxiliary,
+        budget=options["budget"],
+        agent_tools=agent_tools,
+        tools=tools,
+        extensions=extensions,
+        features=(
+            *_limits(household, backends, auxiliary),
+            *extensions,
+            CallbackCalls(household.callbacks),
+            *_hooks(options, household, backends),
+            *_engine(options, household),
+            recall,
+            FileCheckpoints(checkpoints),
+            *_tasks(household, backends, takes_notes),
+        ),
+        notices=notices,
+    )
+
+
+def _shared(
+    options: AgentOptions,
+    settings: Settings,
+    home: Path,
+    store: Store,
+    clock: Clock,
+    telemetry: Telemetry | None,
+) -> Shared:
+    told, workdir, inherits = (
+        Callbacks(options["callbacks"]),
+        workdir_of(options["workdir"]),
+        options["inherits"],
+    )
     grants = Grants(lambda: store.database, store.now)
-    services = Services(
+    return Shared(
         settings=settings,
         clock=clock,
-        backends=backends,
         callbacks=told,
+        signals=options["inbox"] or TurnInbox(),
         approvals=inherits.approvals
         if inherits
-        else Approvals(told, clock, settings.approval, poll, grants=grants, workdir=str(workdir)),
-        backoff=_backoff(settings),
-        signals=signals,
+        else Approvals(
+            told, clock, settings.approval, settings.poll.control, grants=grants, workdir=str(workdir)
+        ),
         home=home,
         workdir=workdir,
         store=store,
-        notes=Notes.at(home, settings.memory),
-        recall=MemoryRecall(external, told, signals),
-        learned=learned,
-        hooks=HookCalls(
-            options["hooks"],
-            options["input_guardrails"],
-            options["output_guardrails"],
-            clock=clock,
-            settings=settings,
-            tell=lambda text: told.publish(StatusText(text)),
+        telemetry=telemetry,
+    )
+
+
+# The features that are extensions, in the order of their layers
+
+
+def _limits(household: Household, backends: Backends, auxiliary: Sequence[Backend]) -> tuple[Extension, ...]:
+    if not household.settings.limits.each:
+        return ()
+    from fsm_agent.features.limits import Limits
+
+    return (
+        Limits(backends, auxiliary, household.store, household.clock, household.settings, household.signals),
+    )
+
+
+def _hooks(options: AgentOptions, household: Household, backends: Backends) -> tuple[Extension, ...]:
+    given = options["hooks"], options["input_guardrails"], options["output_guardrails"]
+    if not any(map(len, given)):
+        return ()
+    from fsm_agent.features.hooks import HookCalls
+
+    return (
+        HookCalls(
+            *given,
+            clock=household.clock,
+            settings=household.settings,
+            tell=lambda text: household.callbacks.publish(StatusText(text)),
+            model=backends.runtime,
         ),
-        checkpoints=Checkpoints(home, workdir, settings.checkpoints),
-        output=output_type_of(options["output_type"], settings),
-        tracing=tracing_of(options["telemetry"], settings.telemetry),
-        engine=EngineCalls.of(options["context_engine"], clock, settings),
-        auxiliary=auxiliary,
-        budget=options["budget"],
-        notices=notices,
-        extensions=extensions_of(options["extensions"], settings.extensions, KeptValues(store)),
     )
-    more = (
-        inherits.more
-        if inherits and options["mcp"] is None
-        else _servers(options, config, home, workdir, clock, settings)
-    )
-    known: AgentOptions = {**named(options, backends), "auxiliary": sides}
-    services.child_factory = ChildAgentFactory(make, known, services, more)
-    services.background = _background(known, services)
-    own, registered = _tools(options, services, external, more)
-    services.agent_tools = AgentTools(own, clock=clock, interrupt_grace=grace, poll=poll)
-    services.tools = ToolRunner(
-        registered,
-        clock=clock,
-        interrupt_grace=grace,
-        poll=poll,
-        on_risk=lambda name, why: told.publish(ToolProgress("risk", name, "; ".join(why))),
-        more=more,
-        reserved=[tool.spec.name for tool in own],
-    )
-    names = [*services.agent_tools.names, *services.tools.lasting_names]
-    services.notices += tuple(check_options(backends.runtimes(), settings.request, names))
-    return services
+
+
+def _engine(options: AgentOptions, household: Household) -> tuple[Extension, ...]:
+    if options["context_engine"] is None:
+        return ()
+    from fsm_agent.features.context_engine import EngineCalls
+
+    return (EngineCalls(options["context_engine"], household.clock, household.settings, household.signals),)
+
+
+def _tasks(household: Household, backends: Backends, takes_notes: bool) -> tuple[Extension, ...]:
+    if household.background is None:
+        return ()
+    begins = household.child_factory.allowed
+    return (BackgroundTasks(household.background, begins, takes_notes, lambda: backends.runtime().window),)
 
 
 def _models(
@@ -340,8 +399,13 @@ def named(options: AgentOptions, backends: Backends) -> AgentOptions:
 
 
 def _tools(
-    options: AgentOptions, services: Services, external: ExternalMemory | None, more: ToolSource | None
-) -> tuple[list[Tool], list[Tool]]:
+    options: AgentOptions,
+    household: Household,
+    notes: Notes,
+    external: ExternalMemory | None,
+    extensions: Sequence[Extension],
+    more: ToolSource | None,
+) -> tuple[AgentTools, ToolRunner]:
     """(those that are a part of the agent, all others). A user's tool takes the place of a built-in one of
     its name."""
     named_groups = options["toolsets"] or ()
@@ -349,62 +413,67 @@ def _tools(
     if unknown := [name for name in named_groups if name not in known]:
         raise ConfigError("unknown toolset", unknown[0], ", ".join(known))
     own = [as_tool(one) for one in (*(options["tools"] or ()), *(external.tools() if external else ()))]
-    own += tools_in(services.extensions, {one.spec.name for one in own})
+    own += tools_in(extensions, {one.spec.name for one in own})
     names = {one.spec.name for one in own}
     groups = [name for name in named_groups if name in ALL_TOOLSETS]
-    mine = [name for name in named_groups if name not in BEGIN_TURNS or services.child_factory.allowed]
-    home, settings = services.home, services.settings
+    mine = [name for name in named_groups if name not in BEGIN_TURNS or household.child_factory.allowed]
+    home, settings = household.home, household.settings
     offered = [
-        *tools_of(
-            groups,
-            services.workdir,
-            home / RESULTS,
-            home,
-            services.notes,
-            settings.web,
-            settings.sandbox,
-        ),
-        *agent_tools(mine, services),
+        *tools_of(groups, household.workdir, home / RESULTS, home, notes, settings.web, settings.sandbox),
+        *agent_tools(mine, household),
         *(bridge_tools(more) if more is not None and settings.tool.bridge_above is not None else ()),
     ]
     built_in = [one for one in offered if one.spec.name not in names]
-    others = [one.held_by(services) for one in own if isinstance(one, AgentTool)]
+    others = [one.held_by(household) for one in own if isinstance(one, AgentTool)]
     others += transfer_tools(options["handoffs"], settings.delegation.max_handoffs)
-    agent_level = [one for one in built_in if one.spec.name in AGENT_LEVEL]
+    agent_level = [*(one for one in built_in if one.spec.name in AGENT_LEVEL), *others]
     outer = [*(one for one in built_in if one.spec.name not in AGENT_LEVEL), *own]
-    return [*agent_level, *others], [one for one in outer if not isinstance(one, AgentTool)]
+    given: dict[str, Any] = {
+        "clock": household.clock,
+        "interrupt_grace": settings.tool.interrupt_grace,
+        "poll": settings.poll.control,
+    }
+    told = household.callbacks
+    return AgentTools(agent_level, **given), ToolRunner(
+        [one for one in outer if not isinstance(one, AgentTool)],
+        **given,
+        on_risk=lambda name, why: told.publish(ToolProgress("risk", name, "; ".join(why))),
+        more=more,
+        reserved=[tool.spec.name for tool in agent_level],
+    )
 
 
-def _servers(
-    options: AgentOptions, config: Config, home: Path, workdir: Path, clock: Clock, settings: Settings
-) -> ToolSource | None:
+def _servers(options: AgentOptions, config: Config, shared: Shared) -> ToolSource | None:
     """The MCP servers of an agent that has any: its own, else those of the file if it asks for them."""
     if options["mcp"] is None and not (config.mcp and FILE_SERVERS in (options["toolsets"] or ())):
         return None
     from fsm_agent.toolsets.mcp.servers import McpServers
 
-    return McpServers.of(options["mcp"], home=home, workdir=workdir, clock=clock, settings=settings)
+    return McpServers.of(
+        options["mcp"],
+        home=shared.home,
+        workdir=shared.workdir,
+        clock=shared.clock,
+        settings=shared.settings,
+    )
 
 
-def _background(options: AgentOptions, services: Services) -> Background | None:
+def _background(options: AgentOptions, shared: Shared, children: ChildAgentFactory) -> Background | None:
     """Tasks in the background are an affair of the agent that a person talks to, not of its children."""
     if options["inherits"] is not None:
         return None
-    able = (
-        services.settings.delegation.background
-        and services.child_factory.allowed
-        and "delegate" in (options["toolsets"] or ())
-    )
+    settings = shared.settings
+    delegates = settings.delegation.background and "delegate" in (options["toolsets"] or ())
     background = Background(
-        services.child_factory,
-        services.store,
-        services.callbacks,
-        services.clock,
-        services.settings,
-        able=able,
-        quiet=_quiet(options, services.settings) if services.child_factory.allowed else (),
+        children,
+        shared.store,
+        shared.callbacks,
+        shared.clock,
+        settings,
+        able=delegates and children.allowed,
+        quiet=_quiet(options, settings) if children.allowed else (),
     )
-    services.signals.listeners.append(background.interrupt)
+    shared.signals.listeners.append(background.interrupt)
     return background
 
 

@@ -5,80 +5,56 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from fsm_agent.approvals.service import Waiting
-from fsm_agent.composition.answers import Answers
-from fsm_agent.composition.limit_keeper import LimitKeeper
 from fsm_agent.composition.model_caller import ModelCaller
 from fsm_agent.composition.services import DUMPS, RESULTS, Services, save
 from fsm_agent.conversation.arguments import signature
 from fsm_agent.conversation.effects import (
     FINAL,
-    AnswerChecked,
     AnswerProgram,
     Approval,
     AskApproval,
-    AskEngine,
-    BeginReview,
-    CallChanged,
     CallModel,
-    Cancelled,
-    CheckAnswer,
-    CheckLimits,
-    CheckMessage,
+    Checks,
     CheckSignals,
     CloseTurn,
     Compacted,
     Done,
     DumpRequest,
-    EngineAnswer,
-    Failure,
-    FilesKept,
-    KeepFiles,
     Lesson,
-    MessageChecked,
-    NameSession,
     NoteCompaction,
     Opened,
     OpenTurn,
     Persist,
-    Prefetch,
-    Prefetched,
-    Preserve,
     ProgramAsks,
     RebuildClient,
     Rekey,
     Replaced,
     ReplaceHistory,
-    RequestChanged,
     ResolvedPaths,
     ResolvePaths,
     Runtime,
     RunTool,
     Saved,
-    ShowCall,
-    ShowRequest,
     Signals,
     Spill,
     Switched,
     SwitchProvider,
     SwitchStreaming,
-    SyncMemory,
     Tell,
     ToolOutcome,
     ToolSpec,
-    Transform,
-    Transformed,
     Wait,
 )
-from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.conversation.parts import said
-from fsm_agent.errors import StoreError
-from fsm_agent.extension import Extension, heard_by, layers_of
+from fsm_agent.extension import Part
+from fsm_agent.features.answers import Answers
+from fsm_agent.features.callbacks import progressed
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.pipeline import Layer, Perform, Pipeline
@@ -90,24 +66,20 @@ from fsm_agent.runtime.events import (
     CHANNELS,
     StatusText,
     Stream,
-    ToolComplete,
     ToolProgress,
     ToolStart,
     Transition,
-    listen,
 )
 from fsm_agent.runtime.ports import NotYet
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.fence import NO_TURN, Fence
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.support.redaction import mask
-from fsm_agent.support.texts import one_line
 from fsm_agent.support.threads import in_daemon_thread
-from fsm_agent.tools import RunContext, ToolFailure
+from fsm_agent.tools import RunContext
 from fsm_agent.tools.runner import NOWHERE
-from fsm_agent.toolsets.agent import ChildTask, ToolContext, bridged
+from fsm_agent.toolsets.agent import ToolContext, bridged
 from fsm_agent.toolsets.agent.clarify import answered
-from fsm_agent.toolsets.agent.review import TITLE, review_of, title_of
 from fsm_agent_states.logic.calls import PROGRAMMATIC
 from fsm_agent_states.turn import TurnState
 
@@ -140,40 +112,36 @@ class EffectHandler:
         handoffs: int = 0,
         output: OutputType[Any] | None = None,
     ) -> None:
-        self._handoffs, self._fence, turn_id = handoffs, fence, fence.turn_id
-        self._services, self.session, self._turn_id, self._scene = services, session, turn_id, scene
+        self._handoffs, self.fence, turn_id = handoffs, fence, fence.turn_id
+        self._services, self.session, self._turn_id, self.scene = services, session, turn_id, scene
+        self.settings, self.imported = services.settings, imported
         self._prompt: str = ""
         self.cut_off: frozenset[str] = frozenset()
         self._notices: Sequence[str] = ()
-        self._imported, self._admission = imported, Admission()
+        self._admission = Admission()
         self._own_answers: dict[str, Approval | NotYet] = {}  # without a debugger's, by the call
         self._approvals = services.approvals.for_imported() if imported else services.approvals
-        self._budget = _budget_of(services, turn_id)
+        self.budget = _budget_of(services, turn_id)
         suspends = bool(turn_id) and services.settings.approval.unanswered == "suspend"
         items = PendingItems(lambda: services.store.database, services.clock.now)
         self._waiting = Waiting(items, fence, suspends)
-        self.answers = None if output is None else Answers(output, services, scene)
+        self.answers = (
+            None
+            if output is None
+            else Answers(output, services.clock, services.settings, services.signals, scene)
+        )
+        own = () if self.answers is None else (self.answers,)
+        self._parts = (*(one.in_turn(self) for one in services.features), *own)
         self._attempts = ModelCaller(
             services,
             lambda: len(self.session.rows),
-            None if self._budget is None else self._budget.requests,
+            None if self.budget is None else self.budget.requests,
             None if self.answers is None else self.answers.partial,
         )
         self.handlers: dict[type, Perform] = {
             OpenTurn: self._open,
-            Prefetch: self._prefetch,
-            Preserve: self._preserve,
-            AskEngine: self._ask_engine,
-            SyncMemory: self._sync_memory,
-            BeginReview: self._begin_review,
-            NameSession: self._name_session,
             CheckSignals: self._signals,
-            CheckMessage: self._check_message,
-            CheckAnswer: self._check_answer,
-            ShowRequest: self._show_request,
-            ShowCall: self._show_call,
             CallModel: self._attempts.call,
-            KeepFiles: self._keep_files,
             RunTool: self._run_tool,
             AnswerProgram: self._answer_program,
             AskApproval: self._ask,
@@ -188,14 +156,14 @@ class EffectHandler:
             NoteCompaction: self._note,
             Spill: self._spill,
             DumpRequest: self._dump,
-            Transform: self._transform,
             Tell: self._tell,
             CloseTurn: self._close,
         }
-        self._keeper = LimitKeeper(services, turn_id, session.id) if services.settings.limits.each else None
-        if self._keeper is not None:
-            self.handlers[CheckLimits] = self._keeper.check
-            self._attempts.left = self._keeper.seconds_left
+        for part in reversed(self._parts):  # the outer one of two performs it
+            self.handlers.update(part.performs)
+        if timed := [part for part in self._parts if type(part).seconds_left is not Part.seconds_left]:
+            self._attempts.left = lambda: min(part.seconds_left() for part in timed)
+        self._bringing = [part for part in self._parts if type(part).news is not Part.news]
 
     def pipeline(self, turn: Any, gate: PausePoint | None = None, *outer: Layer) -> Pipeline:
         """Compose what performs the requests of ``turn``. ``gate``: where a debugger may stand; ``outer``:
@@ -204,17 +172,15 @@ class EffectHandler:
             *outer,
             Layer("approvals", self._settled, (AskApproval,)),
             *(() if gate is None else (gate.layer,)),
-            *(() if self._keeper is None else self._keeper.layers),
-            *layers_of(self._services.extensions, self._services.settings.hook_timeout, self._status),
-            *((Layer("hooks", self._shown_reply, (CallModel,)),) if self._services.hooks.there else ()),
-            Layer("outcomes", self._outcome, (RunTool, AnswerProgram)),
+            *(layer for part in self._parts for layer in part.layers),
         )
         made = Pipeline(turn, self.handlers.__getitem__, layers)
         if gate is not None:
             gate.joins(made)
         return made
 
-    def _status(self, text: str) -> None:
+    def tell(self, text: str) -> None:
+        """Report a line to people."""
         self._services.callbacks.publish(StatusText(text))
 
     async def _settled(self, request: AskApproval, turn: Any, call_next: Perform) -> Approval | NotYet:
@@ -234,7 +200,7 @@ class EffectHandler:
 
     async def lost(self) -> None:
         """The turn is somebody else's: end what runs for it beside its requests."""
-        await self._services.programs.end(self._fence.turn_id)
+        await self._services.programs.end(self.fence.turn_id)
 
     # Begin and end
 
@@ -260,21 +226,25 @@ class EffectHandler:
             notices,
             auxiliary=self._auxiliary(),
             compacted=Compacted(guard.done, guard.blocked(self._services.clock.now())),
-            review_due=self._review_due(),
-            unnamed=self._unnamed(),
-            news=await self._news(opening=True),
             silences=self._services.silences,
-            engine=self._services.engine is not None,
             **self._asked_of(),
+            **await self._opening(),
         )
 
-    def _asked_of(self) -> Mapping[str, Any]:
-        """What the turn has to ask for besides, and the type of its answer."""
-        services = self._services
-        checks = replace(services.hooks.checks(), limits=bool(services.settings.limits.each))
-        if self.answers is None:
-            return {"checks": checks}
-        return {"checks": self.answers.checks(checks), "output": self.answers.spec}
+    def _asked_of(self) -> dict[str, Any]:
+        """What states ask for, and what the turn has, because of the features of the agent."""
+        checks: dict[str, Any] = {}
+        found: dict[str, Any] = {}
+        for part in self._parts:
+            checks |= {name: value or checks.get(name, value) for name, value in part.checks.items()}
+            found |= part.opens
+        return {"checks": Checks(**checks), **found}
+
+    async def _opening(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for part in self._parts:
+            found |= await part.opening()
+        return found
 
     def _tools(self) -> tuple[ToolSpec, ...]:
         services = self._services
@@ -297,40 +267,31 @@ class EffectHandler:
             GUESSES.add(line)
             self._services.callbacks.publish(StatusText(line))
 
-    async def _news(self, *, opening: bool = False) -> tuple[str, ...]:
-        """What is to be told of tasks in the background."""
-        background = self._services.background
-        if background is None or not (opening or background.fresh):
-            return ()
-        window = self._services.backends.runtime().window
-        return await background.news(self.session, self._fence, window)
-
     async def reopen(self, before: Runtime) -> Opened:
         """What ``OpenTurn`` does, for a turn that was opened in another process: what it goes on with. It ran
         on ``before``, which is looked for in the chain, unless the turn came in a file."""
         backends = self._services.backends
-        runtime, notice = await (backends.new_turn() if self._imported else backends.resume(before))
+        runtime, notice = await (backends.new_turn() if self.imported else backends.resume(before))
         await self._ready_auxiliary()
         missing = await self._services.tools.ready(self._services.signals.event())
-        for line in (*self._notices, FROM_A_FILE if self._imported else "", notice, *missing):
+        for line in (*self._notices, FROM_A_FILE if self.imported else "", notice, *missing):
             if line:
                 self._services.callbacks.publish(StatusText(line))
-        if self._services.background is not None:
-            self._services.background.resumed()
+        for part in self._parts:
+            part.reopened()
         self._waiting.resumed = True
         return Opened(
             runtime,
             self._tools(),
             workdir=str(self._services.workdir),
             auxiliary=self._auxiliary(),
-            engine=self._services.engine is not None,
             **self._asked_of(),
         )
 
     def spent_before(self, iterations: int, attempts: int, below: SpentBudget) -> None:
         """What a turn that goes on in this process has taken of the budgets of its tree already, and what
         those ``below`` it have."""
-        given, tree = self._services.budget, self._budget
+        given, tree = self._services.budget, self.budget
         if tree is None or tree is given:
             return
         shared = given is None and self._services.settings.delegation.budget != "independent"
@@ -341,64 +302,19 @@ class EffectHandler:
         for backend in self._services.auxiliary:
             backend.port.use_key(await backend.keys.key())
 
-    def _review_due(self) -> bool:
-        """Every so many turns of a session in which notes can be written."""
-        every, turn_number = self._services.settings.memory.review_every, self.session.turns + 1
-        return every > 0 and turn_number % every == 0 and self._services.agent_tools.handles("memory")
-
-    def _unnamed(self) -> bool:
-        """Of a person's session, in its first turn, when there are models for titles."""
-        session, background = self.session, self._services.background
-        first = session.turns == 0 and session.kind == "root"
-        return first and background is not None and TITLE in background.quiet
-
-    async def _prefetch(self, request: Prefetch) -> Prefetched:
-        return await self._services.recall.prefetch(self.session.id, request.text, self._keep)
-
-    async def _preserve(self, request: Preserve) -> Prefetched:
-        return await self._services.recall.preserve(request.rows)
-
-    async def _ask_engine(self, request: AskEngine) -> EngineAnswer:
-        engine = self._services.engine
-        if engine is None:
-            return EngineAnswer(problem="this agent has none")
-        return await engine.answer(request, self._services.signals.event())
-
-    async def _sync_memory(self, request: SyncMemory) -> Done:
-        self._services.recall.sync(request.user, request.answer)
-        return Done()
-
-    async def _begin_review(self, request: BeginReview) -> Done:
-        """A review that cannot be begun is told, and hurts nobody. Children are not reviewed."""
-        return await self._begin_quiet(review_of, "the conversation is not reviewed")
-
-    async def _name_session(self, request: NameSession) -> Done:
-        """A session without another title keeps its first words."""
-        return await self._begin_quiet(title_of, "no title is looked for")
-
-    async def _begin_quiet(
-        self, task_of: Callable[[Session, str, IterationBudget], ChildTask], otherwise: str
-    ) -> Done:
-        services, rules = self._services, self._services.settings
-        if services.background is None or self._budget is None or not services.child_factory.allowed:
-            return Done()
-        budget = self._budget.child(rules.delegation.budget, rules.memory.review_iterations)
-        try:
-            await services.background.begin([task_of(self.session, self._turn_id, budget)], self._fence)
-        except ToolFailure as error:
-            services.callbacks.publish(StatusText(f"{otherwise}: {error}"))
-        return Done()
-
     async def _signals(self, request: CheckSignals) -> Signals:
-        box, budget = self._services.signals, self._budget
+        box, budget = self._services.signals, self.budget
         return Signals(
             interrupted=box.interrupted,
             message=box.message,
             steer=box.take_steer() if request.take_steer else (),
             starved=request.charge and budget is not None and not budget.take(),
             at=self._services.clock.now(),
-            news=await self._news() if request.take_steer else (),
+            news=await self._news() if request.take_steer and self._bringing else (),
         )
+
+    async def _news(self) -> tuple[str, ...]:
+        return tuple([line for part in self._bringing for line in await part.news()])
 
     async def _close(self, request: CloseTurn) -> Done:
         self._services.silences = request.silences
@@ -407,12 +323,13 @@ class EffectHandler:
             self._services.backends.rest_primary(self._services.settings.primary_cooldown.chain_exhausted)
         self._services.signals.clear()
         await self._services.callbacks.drain()
-        await self._services.hooks.drain()
+        for part in self._parts:
+            await part.closing()
         return Done(await self._keep_lessons(request.lessons))
 
     async def _keep_lessons(self, lessons: tuple[Lesson, ...]) -> tuple[str, ...]:
         """Write what was learned of models. A turn that came in a file teaches nothing."""
-        if not lessons or self._imported:
+        if not lessons or self.imported:
             return ()
         try:
             await in_daemon_thread(self._services.learned.keep, lessons)
@@ -420,21 +337,19 @@ class EffectHandler:
             return (f"what was learned of the model is not kept: {type(error).__name__}: {error}",)
         return ()
 
-    # Hooks and guardrails
+    # Features
 
     def began(self, content: Any) -> None:
-        """Tell the hooks that the turn begins here, or goes on."""
-        if self._services.hooks.tells("turn_begin"):
-            self._services.hooks.tell("turn_begin", self._scene(), said(content))
+        """Tell the features that the turn begins here, or continues."""
+        text = said(content)
+        for part in self._parts:
+            part.began(text)
 
     def follow(self, turn: TurnState, stream: Stream) -> None:
-        """Tell extensions what happens, and hooks and callbacks of each move."""
-        callbacks, hooks = self._services.callbacks, self._services.hooks
-        for extension in self._services.extensions:
-            if type(extension).on_event is not Extension.on_event:
-                listen(stream, heard_by(extension, self._status))
-        if hooks.tells("on_move"):
-            stream.subscribe(lambda step: hooks.tell("on_move", self._scene(), step), Step)
+        """Let the features follow what happens, and tell the callbacks of each move."""
+        for part in self._parts:
+            part.follow(stream)
+        callbacks = self._services.callbacks
 
         def moved(step: Step) -> None:
             if callbacks.hears(Transition):
@@ -443,35 +358,13 @@ class EffectHandler:
 
         stream.subscribe(moved, Step)
 
-    async def _check_message(self, request: CheckMessage) -> MessageChecked:
-        return await self._services.hooks.message(self._scene(), request.text, beside=request.beside)
-
-    async def _check_answer(self, request: CheckAnswer) -> AnswerChecked:
-        let_out = partial(self._services.hooks.answer, self._scene())
-        if self.answers is None or not request.typed:
-            return await let_out(request.text)
-        return await self.answers.check(request.text, let_out)
-
-    async def _show_request(self, request: ShowRequest) -> RequestChanged:
-        context = replace(self._scene(), attempt=request.attempt)
-        return await self._services.hooks.request(context, request, self._services.backends.runtime())
-
-    async def _show_call(self, request: ShowCall) -> CallChanged | NotYet:
-        context = replace(self._scene(), call_id=request.call_id)
-        return await self._services.hooks.call(context, request)
+    def call_of(self, request: RunTool | AnswerProgram) -> RunTool | None:
+        """Return the call that a request continues, ``None`` where its program no longer runs."""
+        if isinstance(request, RunTool):
+            return request
+        return self._services.programs.of(self._turn_id, request.call_id)
 
     # Model
-
-    async def _shown_reply(
-        self, request: CallModel, turn: Any, call_next: Perform
-    ) -> ModelReply | Failure | Cancelled:
-        reply: ModelReply | Failure | Cancelled = await call_next(request)
-        hooks, asked = self._services.hooks, request.request.purpose == "turn"
-        if isinstance(reply, ModelReply) and asked and hooks.tells("after_request"):
-            return (await hooks.reply(replace(self._scene(), attempt=request.attempt), reply)).cleaned()
-        if isinstance(reply, Failure) and hooks.tells("on_error"):
-            hooks.tell("on_error", replace(self._scene(), attempt=request.attempt), reply.message)
-        return reply
 
     async def _rekey(self, request: Rekey) -> Switched:
         return await self._services.backends.rekey(request)
@@ -490,19 +383,6 @@ class EffectHandler:
 
     # Tools
 
-    async def _keep_files(self, request: KeepFiles) -> FilesKept:
-        """What is too much to be kept is told; where there is never a checkpoint, ``doctor`` says it."""
-        checkpoints, about = self._services.checkpoints, {"session": self.session.id, "turn": self._turn_id}
-        if why := checkpoints.trouble:
-            return FilesKept(problem=why)
-        try:
-            made = await asyncio.to_thread(checkpoints.make, request.key, tool=request.tool, **about)
-        except StoreError as error:
-            told = f"no checkpoint of the files before {request.tool}, which runs all the same: {error}"
-            self._services.callbacks.publish(StatusText(told))
-            return FilesKept(problem=str(error))
-        return FilesKept(made.id)
-
     async def _run_tool(self, request: RunTool) -> Ended:
         services = self._services
         digest = signature(request.name, request.arguments) if self._waiting.resumed else ""
@@ -516,7 +396,7 @@ class EffectHandler:
         if why := await self._blocked(request):
             return ToolOutcome(request.call_id, "denied", DENIED.format(why=why))
         services.callbacks.publish(ToolStart(request.call_id, request.name, dict(request.arguments)))
-        self._progress("started", request, lambda: str(dict(request.arguments)))
+        progressed(services.callbacks, "started", request, lambda: str(dict(request.arguments)))
         return await self._ran(request)
 
     async def _brought(self, request: RunTool, item: Pending) -> ToolOutcome:
@@ -529,32 +409,6 @@ class EffectHandler:
 
     async def _answer_program(self, request: AnswerProgram) -> Ended:
         return await self._services.programs.answered(self._turn_id, request)
-
-    async def _outcome(self, request: RunTool | AnswerProgram, turn: Any, call_next: Perform) -> Ended:
-        """Let hooks, and then the callback ``after_tool``, change the outcome of a call, and tell it; one
-        that fails leaves it as it is. A program that asks for something has no outcome yet, and neither has a
-        call whose result comes later."""
-        callbacks, hooks = self._services.callbacks, self._services.hooks
-        programs, turn_id = self._services.programs, self._turn_id
-        call = request if isinstance(request, RunTool) else programs.of(turn_id, request.call_id)
-        ended: Ended = await call_next(request)
-        if call is None or not isinstance(ended, ToolOutcome):
-            return ended
-        outcome, arguments = ended, dict(call.arguments)
-        if hooks.tells("on_error") and outcome.status != "ok":
-            hooks.tell("on_error", replace(self._scene(), call_id=call.call_id), outcome.text)
-        if hooks.tells("after_tool"):
-            outcome = await hooks.result(replace(self._scene(), call_id=call.call_id), call, outcome)
-        if callbacks.has("after_tool"):
-            said = await callbacks.ask("after_tool", call.name, dict(arguments), outcome.text, outcome.status)
-            outcome = replace(outcome, text=said) if isinstance(said, str) else outcome
-        callbacks.publish(ToolComplete(call.call_id, call.name, arguments, outcome.text, outcome.status))
-        self._progress("completed", call, lambda: outcome.text)
-        return outcome
-
-    def _progress(self, what: str, request: RunTool, preview: Callable[[], str]) -> None:
-        if self._services.callbacks.hears(ToolProgress):
-            self._services.callbacks.publish(ToolProgress(what, request.name, one_line(preview(), 120)))
 
     def _say(self, name: str, text: str) -> None:
         """What a tool says of itself while it runs."""
@@ -578,7 +432,7 @@ class EffectHandler:
             return await services.programs.begun(self._turn_id, request, run)
         by_program = self._made_by_program(request.call_id)
         if not services.agent_tools.handles(request.name):
-            scene = replace(self._scene(), tell=self._say, attempt=1 + (request.key in self.cut_off))
+            scene = replace(self.scene(), tell=self._say, attempt=1 + (request.key in self.cut_off))
             ended = await services.tools.run(request, interrupted, scene)
             if isinstance(ended, NotYet) and by_program:
                 return ToolOutcome(request.call_id, "error", NO_PROGRAM_WAITS)
@@ -586,12 +440,12 @@ class EffectHandler:
         window = services.backends.runtime().window
         here = ToolContext(
             self.session,
-            self._fence,
+            self.fence,
             request.call_id,
             interrupted,
-            self._budget,
+            self.budget,
             window,
-            self._scene().deps,
+            self.scene().deps,
             self._handoffs,
         )
         return await services.agent_tools.run(request, here)
@@ -641,20 +495,9 @@ class EffectHandler:
     async def _spill(self, request: Spill) -> Saved:
         return save(self._services.home / RESULTS, f"{self.session.id}-{request.call_id}.txt", request.text)
 
-    def _keep(self, text: str) -> Saved:
-        return save(
-            self._services.home / RESULTS, f"{self.session.id}-context-{uuid.uuid4().hex[:8]}.txt", text
-        )
-
     async def _dump(self, request: DumpRequest) -> Saved:
         text = mask(request.request.body.decode("utf-8", "replace"))
         return save(self._services.home / DUMPS, f"{self.session.id}-{uuid.uuid4().hex[:8]}.json", text)
-
-    async def _transform(self, request: Transform) -> Transformed:
-        answer = await self._services.callbacks.ask("transform", request.text)
-        changed = answer if isinstance(answer, str) and answer != request.text else None
-        ended = await self._services.hooks.ending(self._scene(), request.text if changed is None else changed)
-        return Transformed(changed) if ended.text is None else ended
 
     async def _tell(self, request: Tell) -> Done:
         if request.once:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Generic, Protocol, TypeVar
 from pydantic import Field
 
 from fsm_agent.composition.options import AgentOptions
-from fsm_agent.composition.services import Services
+from fsm_agent.composition.services import Household, Services
 from fsm_agent.conversation.handover import TRANSFER, HandoffStep
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.events import StatusText
@@ -293,19 +293,19 @@ class AgentTool(Tool):
     settings: Settings
     most: int
 
-    def held_by(self, services: Services) -> Tool:
-        """Return the tool as it is called in the turns of an agent with these services."""
-        name, limits = self.spec.name, services.settings.delegation
-        family = Delegation(
-            services.child_factory.of(self.options, self.settings, self.most),
-            services.store,
-            services.callbacks,
-            services.clock,
-            services.settings,
+    def held_by(self, household: Household) -> Tool:
+        """Return the tool as it is called in the turns of an agent of this household."""
+        name, limits = self.spec.name, household.settings.delegation
+        children = Delegation(
+            household.child_factory.of(self.options, self.settings, self.most),
+            household.store,
+            household.callbacks,
+            household.clock,
+            household.settings,
             self.most,
         )
-        refusal = "" if services.child_factory.allowed else TOO_DEEP.format(name=name, most=limits.max_depth)
-        return replace(self, handler=OtherAgent(name, family, refusal).ask)
+        refusal = "" if household.child_factory.allowed else TOO_DEEP.format(name=name, most=limits.max_depth)
+        return replace(self, handler=OtherAgent(name, children, refusal).ask)
 
 
 def agent_tool(options: AgentOptions, settings: Settings, description: str, most: int | None) -> AgentTool:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fsm_agent.approvals.service import Approvals
-from fsm_agent.composition.engine_calls import EngineCalls
 from fsm_agent.composition.options import AgentOptions
 from fsm_agent.conversation.effects import Saved, Tell
 from fsm_agent.extension import Extension
-from fsm_agent.hooks import HookCalls
-from fsm_agent.memory.external import MemoryRecall
+from fsm_agent.features.memory import MemoryRecall
 from fsm_agent.memory.files import Notes
 from fsm_agent.output import OutputType
 from fsm_agent.providers.catalogue import LearnedFacts
@@ -69,44 +67,58 @@ class ChildFamilies(ChildFactory, Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Services:
-    """Everything that requests are performed with. The last four are made of the others, and are there
-    once ``composed`` has returned. ``child_factory``: where the agents of children come from.
-    ``silences``: requests in a row that went silent when the last turn ended. ``told``:
-    what is told only once. ``tracing``: what observes the turns, where somebody wants to know."""
+@dataclass(slots=True, kw_only=True)
+class Shared:
+    """What an agent has in common with its children. ``telemetry``: what other agents of the same
+    conversation are observed with."""
 
     settings: Settings
     clock: Clock
-    backends: Backends
     callbacks: Callbacks
-    approvals: Approvals
-    backoff: Backoff
     signals: TurnInbox
+    approvals: Approvals
     home: Path
     workdir: Path
     store: Store
+    telemetry: Telemetry | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Household(Shared):
+    """What tools that begin child turns are made of. ``child_factory``: where the agents of children come
+    from."""
+
+    child_factory: ChildFamilies
+    background: Background | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Services(Household):
+    """What requests are performed with. ``features``: all extensions of the agent, the outermost first, its
+    own among them; ``extensions``: those that were given. ``silences``: requests in a row that went silent
+    when the last turn ended. ``told``: what is reported only once. ``tracing``: what observes the turns, if
+    anything."""
+
+    backends: Backends
+    backoff: Backoff
     notes: Notes
     recall: MemoryRecall
     learned: LearnedFacts
-    hooks: HookCalls
     checkpoints: Checkpoints
-    output: OutputType[Any] | None = None
-    tracing: Tracing | None = None
-    engine: EngineCalls | None = None
-    auxiliary: tuple[Backend, ...] = ()
-    budget: IterationBudget | None = None
+    output: OutputType[Any] | None
+    tracing: Tracing | None
+    auxiliary: tuple[Backend, ...]
+    budget: IterationBudget | None
+    agent_tools: AgentTools
+    tools: ToolRunner
+    extensions: tuple[Extension, ...]
+    features: tuple[Extension, ...]
+    notices: tuple[str, ...] = ()
     silences: int = 0
     told: set[Tell] = field(default_factory=set)
-    notices: tuple[str, ...] = ()
     programs: Programs = field(default_factory=Programs)
-    extensions: tuple[Extension, ...] = ()
-    child_factory: ChildFamilies = field(init=False)
-    background: Background | None = field(init=False)
-    agent_tools: AgentTools = field(init=False)
-    tools: ToolRunner = field(init=False)
 
-    @property
-    def telemetry(self) -> Telemetry | None:
-        """What other agents of the same conversation are observed with."""
-        return None if self.tracing is None else self.tracing.telemetry
+
+def parts_of(smaller: Shared) -> dict[str, Any]:
+    """The fields of what a larger one is made of."""
+    return {one.name: getattr(smaller, one.name) for one in fields(smaller)}

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from fsm_agent.composition.answers import Answers
 from fsm_agent.conversation.effects import Opened
 from fsm_agent.conversation.handover import HandoffStep
 from fsm_agent.conversation.result import ExitReason, Outcome, TurnResult, TurnUsage, VisitedState
 from fsm_agent.errors import ConfigError, StoreError
+from fsm_agent.features.answers import Answers
 from fsm_agent.fsm.base_turn import with_counters
 from fsm_agent.fsm.codec import restored
 from fsm_agent.fsm.journal import Step

@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fsm_agent.composition.answers import output_type_again, output_type_of
 from fsm_agent.composition.effect_handler import EffectHandler
 from fsm_agent.composition.options import AgentOptions, has_built_in_tools
 from fsm_agent.composition.services import Services
@@ -51,6 +50,7 @@ from fsm_agent.conversation.wire import View
 from fsm_agent.conversation.wire.form import obstacle
 from fsm_agent.errors import ConfigError, SessionBusy, StoreError
 from fsm_agent.extension import closed, prompts_in
+from fsm_agent.features.answers import output_type_again, output_type_of
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.memory.files import recalled

@@ -12,14 +12,10 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
-from fsm_agent.conversation.effects import Prefetched, Saved
 from fsm_agent.conversation.messages import Message
-from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import UsersCode, answer_of, required
 from fsm_agent.runtime.ports import Clock
-from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.settings.model import Settings
-from fsm_agent.support.texts import shorten
 from fsm_agent.support.threads import LOOP
 from fsm_agent.tools import Tool
 
@@ -169,65 +165,3 @@ async def _all_of(futures: Sequence[concurrent.futures.Future[None]]) -> None:
 def _store_what_is_left() -> None:
     for memory in list(MEMORIES):
         memory.wait()
-
-
-# ----------------------------------------------------------------------------------------------------
-# What goes to the model with a message of the user and is not theirs: what a memory recalls, what a
-# callback adds.
-
-
-MOST = 20_000
-"""Characters of one source; a longer text is saved to a file, and its beginning and end are sent."""
-PREVIEW = 4_000
-
-
-class MemoryRecall:
-    """The sources of one agent. Without any it answers nothing at once."""
-
-    def __init__(self, memory: ExternalMemory | None, callbacks: Callbacks, signals: TurnInbox) -> None:
-        self._memory, self._callbacks, self._signals = memory, callbacks, signals
-
-    @property
-    def there(self) -> bool:
-        """Say whether anything may be recalled: an external memory, or a callback that gives context."""
-        return self._memory is not None or self._callbacks.has("context")
-
-    async def prompt_block(self, session_id: str) -> tuple[str | None, str]:
-        """What the external memory puts into the prompt of this session; ``None`` when it gave no answer,
-        with the problem in words."""
-        if self._memory is None:
-            return "", ""
-        return await self._memory.prompt_block(session_id, self._signals.event())
-
-    async def prefetch(self, session_id: str, text: str, spill: Callable[[str], Saved]) -> Prefetched:
-        found, problem = "", ""
-        if self._memory is not None:
-            found, problem = await self._memory.prefetch(session_id, text, self._signals.event())
-        added = await self._callbacks.ask("context", text)
-        parts = [_bounded(part, spill) for part in (found, added) if isinstance(part, str) and part.strip()]
-        return Prefetched("\n\n".join(parts), problem)
-
-    async def preserve(self, rows: Sequence[Message]) -> Prefetched:
-        """Ask the external memory what is to stay known of rows that a compaction takes."""
-        if self._memory is None:
-            return Prefetched()
-        found, problem = await self._memory.pre_compress(rows, self._signals.event())
-        return Prefetched(shorten(found, MOST, "the rest was left out"), problem)
-
-    def sync(self, user: str, answer: str) -> None:
-        if self._memory is not None:
-            self._memory.sync(user, answer)
-
-    async def aclose(self) -> None:
-        """Let go of the external memory, when it has stored what it still had to."""
-        if self._memory is not None:
-            await self._memory.aclose()
-
-
-def _bounded(text: str, spill: Callable[[str], Saved]) -> str:
-    text = text.strip()
-    if len(text) <= MOST:
-        return text
-    saved = spill(text)
-    where = f"the whole text is in {saved.path}" if saved.path else f"it could not be saved: {saved.error}"
-    return shorten(text, PREVIEW, where)

@@ -17,6 +17,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.conversation.effects import CallModel, RunTool, ToolOutcome
 from fsm_agent.errors import ConfigError
 from fsm_agent.extension import Check, Extension
+from fsm_agent.hooks import Hooks
 from fsm_agent.runtime.events import Event
 from fsm_agent.testing import ScriptedModel, call, text, tools
 
@@ -58,6 +59,26 @@ class Notes(Extension):
 
     async def aclose(self) -> None:
         self.closed = True
+
+
+def test_features_lie_in_one_order_and_those_not_in_use_leave_no_layer(agent: MakeAgent) -> None:
+    class Loud(Hooks):
+        """Sees nothing, but is one."""
+
+    full = agent(
+        text("1"), extensions=[Notes()], hooks=[Loud()], output_type=int,
+        settings={"limits": {"turn": {"tokens": 9_000}}},
+    )  # fmt: skip
+    layers = [
+        line.partition(". ")[2].partition(":")[0] for line in str(full.start("go").pipeline).split("\n")
+    ]
+    assert layers == [
+        "approvals", "debugger", "limits in time", "limits", "extension notes", "outcomes", "hooks",
+        "hooks of results", "hooks of endings", "type of the answer", "handler",
+    ]  # fmt: skip
+    assert str(agent(text("1")).start("go").pipeline) == (
+        "1. approvals: AskApproval\n2. debugger: questions\n3. outcomes: AnswerProgram, RunTool\n4. handler"
+    )
 
 
 def test_it_adds_a_tool_a_prompt_a_layer_a_setting_and_keeps_values(agent: MakeAgent) -> None:

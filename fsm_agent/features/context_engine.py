@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import operator
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 from fsm_agent.conversation.compaction import ContextEngine
 from fsm_agent.conversation.effects import AskEngine, EngineAnswer
 from fsm_agent.conversation.messages import Message
+from fsm_agent.extension import Extension, Here, Part
 from fsm_agent.runtime.deadline import UsersCode, answer_of, required
 from fsm_agent.runtime.ports import Clock
+from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.threads import in_daemon_thread
 
 STEPS = ("cut", "prompt", "rows")
 
 
-class EngineCalls:
-    """The engine of one agent."""
+class EngineCalls(Extension):
+    """The feature ``context engine``. Raises ``ConfigError`` for an engine that is none."""
 
-    def __init__(self, engine: ContextEngine, clock: Clock, settings: Settings) -> None:
+    name = "context-engine"
+
+    def __init__(self, engine: ContextEngine, clock: Clock, settings: Settings, signals: TurnInbox) -> None:
+        required(engine, "a context engine", STEPS, "one object with the methods of ContextEngine")
         self._engine, self._seconds = engine, settings.compression.engine_timeout
+        self._signals = signals
         self._code = UsersCode("the context engine", clock, settings.poll.control)
 
-    @classmethod
-    def of(cls, engine: ContextEngine | None, clock: Clock, settings: Settings) -> Self | None:
-        """Return the calls of an engine, ``None`` without one. Raises ``ConfigError`` for what is none."""
-        if engine is None:
-            return None
-        required(engine, "a context engine", STEPS, "one object with the methods of ContextEngine")
-        return cls(engine, clock, settings)
+    def in_turn(self, here: Here) -> Part:
+        return Part({AskEngine: self.answer}, opens={"engine": True})
 
-    async def answer(self, request: AskEngine, interrupted: asyncio.Event) -> EngineAnswer:
+    async def answer(self, request: AskEngine) -> EngineAnswer:
         """Return what the engine says; what it raises and what cannot be read is a ``problem``."""
-        answer, problem = await self._code.within(self._asked(request), self._seconds, interrupted)
+        answer, problem = await self._code.within(self._asked(request), self._seconds, self._signals.event())
         return answer or EngineAnswer(problem=problem or "it was interrupted")
 
     async def _asked(self, request: AskEngine) -> EngineAnswer:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from fsm_agent.composition.services import Services
 from fsm_agent.conversation.effects import (
     AskApproval,
     CallModel,
@@ -29,13 +28,17 @@ from fsm_agent.conversation.effects import (
 from fsm_agent.conversation.messages import ModelReply, Usage
 from fsm_agent.conversation.token_meter import LEAST_REPLY, assumed_usage
 from fsm_agent.errors import ConfigError, StoreError
+from fsm_agent.extension import Extension, Here, Part
 from fsm_agent.fsm.pipeline import Layer, Perform
 from fsm_agent.providers.catalogue import PER, Price, dearest, price_of
-from fsm_agent.providers.failover import Backend
+from fsm_agent.providers.failover import Backend, Backends
 from fsm_agent.runtime.deadline import Stopwatch
+from fsm_agent.runtime.ports import Clock
+from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.runtime.turn_limiter import WorkTime
+from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.reports.spending import NOTHING_SPENT, Expense, Spending
-from fsm_agent.settings.model import LimitScope
+from fsm_agent.settings.model import LimitScope, Settings
 
 Unit = Literal["usd", "tokens", "seconds"]
 LATER = (RunTool, Wait, CloseTurn)
@@ -85,19 +88,41 @@ class Pot:
         return LimitReached(self.scope, self.unit, self.limit, self.spent, most, least)
 
 
-class LimitKeeper:
+@dataclass(eq=False)
+class Limits(Extension):
+    """The feature ``limits``, of an agent that has some. ``auxiliary``: models for summaries."""
+
+    name: ClassVar[str] = "limits"
+
+    backends: Backends
+    auxiliary: Sequence[Backend]
+    store: Store
+    clock: Clock
+    values: Settings
+    signals: TurnInbox
+
+    def in_turn(self, here: Here) -> Part:
+        return LimitKeeper(self, here.fence.turn_id, here.session.id)
+
+
+class LimitKeeper(Part):
     """Of one turn, or with an empty ``turn_id`` of a compaction that a person asks for. Raises
     ``ConfigError`` when there is a limit in money, and a model that may be asked has no known price."""
 
-    def __init__(self, services: Services, turn_id: str, session_id: str) -> None:
-        self._services, self._turn = services, turn_id
-        limits = services.settings.limits.each.items()
+    def __init__(self, agent: Limits, turn_id: str, session_id: str) -> None:
+        self._agent, self._turn = agent, turn_id
+        layers = (
+            Layer("limits in time", self._timed),
+            Layer("limits", self._called_within, (CallModel,)),
+        )
+        super().__init__({CheckLimits: self.check}, layers, checks={"limits": True})
+        limits = agent.values.limits.each.items()
         self._limits = {scope: one for scope, one in limits if turn_id or scope in ("session", "day")}
         self._counts = any(one.usd or one.tokens for one in self._limits.values())
         self._refuse_unpriced()
-        self._spending = Spending(services.store, turn_id, session_id, tuple(self._limits))
-        self._held = services.store.reservations
-        self._own, self._others = WorkTime(services.clock), dict[LimitScope, float]()
+        self._spending = Spending(agent.store, turn_id, session_id, tuple(self._limits))
+        self._held = agent.store.reservations
+        self._own, self._others = WorkTime(agent.clock), dict[LimitScope, float]()
         self._root: WorkTime | None = None
         self._called = False
         if turn_id:
@@ -105,7 +130,7 @@ class LimitKeeper:
 
     def _refuse_unpriced(self) -> None:
         scope = next((scope for scope, limit in self._limits.items() if limit.usd is not None), None)
-        for backend in (*self._services.backends.chain, *self._services.auxiliary) if scope else ():
+        for backend in (*self._agent.backends.chain, *self._agent.auxiliary) if scope else ():
             if self._price(backend) is None:
                 name = f"{backend.choice.profile.name}:{backend.choice.model}"
                 raise ConfigError(
@@ -117,14 +142,9 @@ class LimitKeeper:
 
     def _price(self, backend: Backend) -> Price | None:
         choice = backend.choice
-        return price_of(choice.model, choice.profile.name, self._services.settings.prices)
+        return price_of(choice.model, choice.profile.name, self._agent.values.prices)
 
     # Around what performs requests
-
-    @property
-    def layers(self) -> tuple[Layer, ...]:
-        """Return what keeps requests within the limits."""
-        return Layer("limits in time", self._timed), Layer("limits", self._called_within, (CallModel,))
 
     async def _timed(self, request: Any, turn: Any, call_next: Perform) -> Any:
         """Count the time of a request, unless a person is waited for."""
@@ -141,7 +161,7 @@ class LimitKeeper:
     ) -> ModelReply | Failure | Cancelled:
         backend = self._asked(request)
         if request.request.purpose == "summary":
-            most = backend.choice.runtime().most_output or self._services.settings.length.cap_max
+            most = backend.choice.runtime().most_output or self._agent.values.length.cap_max
             checked = await self._checked(request.request.estimate, most, self._price(backend))
             if checked.over:
                 return Failure("capped", checked.why, sent=False)
@@ -154,10 +174,8 @@ class LimitKeeper:
         return reply
 
     def _asked(self, request: CallModel) -> Backend:
-        services = self._services
-        return (
-            services.backends.current if request.auxiliary is None else services.auxiliary[request.auxiliary]
-        )
+        agent = self._agent
+        return agent.backends.current if request.auxiliary is None else agent.auxiliary[request.auxiliary]
 
     async def _note(
         self, request: CallModel, reply: ModelReply | Failure | Cancelled, backend: Backend
@@ -166,9 +184,9 @@ class LimitKeeper:
         usage: Usage = reply.usage or assumed_usage(request.request, reply)
         price = self._price(backend)
         usd = 0.0 if price is None else price.most(usage.prompt, usage.output)
-        values = (self._turn, self._services.store.now(), usage.total, usd)
+        values = (self._turn, self._agent.store.now(), usage.total, usd)
         insert = "INSERT INTO unreported (turn, at, tokens, cost) VALUES (?, ?, ?, ?)"
-        await self._services.store.written(lambda c: c.execute(insert, values) and None)
+        await self._agent.store.written(lambda c: c.execute(insert, values) and None)
 
     # Limits
 
@@ -178,8 +196,8 @@ class LimitKeeper:
 
     async def check(self, request: CheckLimits) -> LimitsChecked:
         """Say whether the request may go out, and with how long a reply."""
-        services = self._services
-        asked = (services.backends.current, *(services.auxiliary if request.summary else ()))
+        agent = self._agent
+        asked = (agent.backends.current, *(agent.auxiliary if request.summary else ()))
         return await self._checked(
             request.prompt_tokens, request.output_tokens, dearest(map(self._price, asked))
         )
@@ -190,8 +208,8 @@ class LimitKeeper:
             if any(limit.usd is not None for limit in self._limits.values()):
                 return LimitsChecked("cost", "the price of the model is not known")
             price = Price(0.0, 0.0)
-        waited, poll = Stopwatch(self._services.clock), self._services.settings.poll.control
-        interrupted = self._services.signals.event()
+        waited, poll = Stopwatch(self._agent.clock), self._agent.values.poll.control
+        interrupted = self._agent.signals.event()
         while not interrupted.is_set():
             released = self._held.released
             try:
@@ -208,7 +226,7 @@ class LimitKeeper:
                 if checked is not None and (checked.over or self._held.released == released):
                     return checked
             while self._held.released == released and not interrupted.is_set():
-                if waited.elapsed() > self._services.settings.timeout.total:
+                if waited.elapsed() > self._agent.values.timeout.total:
                     return LimitsChecked("cost", "other turns hold what is left of the limits")
                 await asyncio.sleep(poll)
         return LimitsChecked()  # the request is not sent: whoever sends it asks for interrupts first

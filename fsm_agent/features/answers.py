@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fsm_agent.composition.services import Services
-from fsm_agent.conversation.effects import FINAL, AnswerChecked, Checks, OutputSpec, ToolSpec
+from fsm_agent.conversation.effects import FINAL, AnswerChecked, CheckAnswer, OutputSpec, ToolSpec
 from fsm_agent.errors import ConfigError
+from fsm_agent.extension import Part
+from fsm_agent.fsm.pipeline import Layer, Perform
 from fsm_agent.output import OutputType, ValidOutput
 from fsm_agent.runtime.deadline import UsersCode, answer_of
+from fsm_agent.runtime.ports import Clock
+from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.settings.model import Settings
 from fsm_agent.tools import RunContext, Tool, ToolFailure
 from fsm_agent.tools.result import text_of_error, words_of
 from fsm_agent.tools.signature import KEY
-
-LetOut = Callable[[str], Awaitable[AnswerChecked]]
-"""Shows an answer to those who may refuse or change it."""
 
 
 def output_type_of(wanted: Any, settings: Settings) -> OutputType[Any] | None:
@@ -53,45 +53,50 @@ def _schema(kind: OutputType[Any] | None) -> dict[str, Any] | None:
     return None if kind is None else dict(kind.spec.schema)
 
 
-class Answers:
+class Answers(Part):
     """The answers of one turn. ``scene``: what an output function can know of it."""
 
     def __init__(
-        self, kind: OutputType[Any], services: Services, scene: Callable[[], RunContext[Any]]
+        self,
+        kind: OutputType[Any],
+        clock: Clock,
+        settings: Settings,
+        signals: TurnInbox,
+        scene: Callable[[], RunContext[Any]],
     ) -> None:
-        self._kind, self._services, self._scene = kind, services, scene
+        self._kind, self._clock, self._scene = kind, clock, scene
+        self._settings, self._signals = settings, signals
         self._checked: ValidOutput[Any] | None = None
-
-    @property
-    def spec(self) -> OutputSpec:
-        """Return what the turn knows of the type."""
-        return self._kind.spec
+        super().__init__(
+            {CheckAnswer: _let_out},
+            (Layer("type of the answer", self._check, (CheckAnswer,)),),
+            checks={"answer": True, "output_tool": FINAL},
+            opens={"output": kind.spec},
+        )
 
     @property
     def final_tool(self) -> ToolSpec:
         """Return the tool whose arguments are the answer."""
         return self._kind.final_tool
 
-    def checks(self, others: Checks) -> Checks:
-        """Return what the turn is to ask, besides what it asks already."""
-        return replace(others, answer=True, output_tool=FINAL)
-
     def partial(self, text: str) -> Any:
         """Return what can be made of the beginning of an answer."""
         return self._kind.partial(text)
 
-    async def check(self, text: str, let_out: LetOut) -> AnswerChecked:
+    async def _check(self, request: CheckAnswer, turn: Any, call_next: Perform) -> AnswerChecked:
         """Is this text of the type? A function is asked last, when nobody else refuses."""
+        if not request.typed:
+            return await call_next(request)  # type: ignore[no-any-return]
         try:
-            read = self._kind.read(text)
-            checked = await let_out(read.text)
+            read = self._kind.read(request.text)
+            checked: AnswerChecked = await call_next(replace(request, text=read.text))
             if checked.blocked or checked.problem:
                 return checked
             read = read if checked.text is None else self._kind.read(checked.text)
             self._checked = await self._kind.finished(read, self._perform)
         except ToolFailure as problem:
             return AnswerChecked(words_of(problem))
-        return replace(checked, text=None if read.text == text else read.text)
+        return replace(checked, text=None if read.text == request.text else read.text)
 
     async def value(self, text: str) -> Any:
         """Return the value of the text that the turn ended with, ``None`` when that is of another type. What
@@ -104,22 +109,27 @@ class Answers:
             return None
 
     async def _perform(self, tool: Tool, arguments: Mapping[str, Any]) -> Any:
-        services, scene = self._services, self._scene()
+        scene, settings = self._scene(), self._settings
         given = dict(arguments)
         if tool.signature.keyed:
             given[KEY] = f"{scene.turn_id}:{FINAL}"
         if tool.signature.context:
             given[tool.signature.context] = replace(scene, tool=tool.spec.name)
-        limit, poll = services.settings.tool.batch_timeout, services.settings.poll.control
-        code = UsersCode(f"output function {tool.spec.name}", services.clock, poll, then="")
+        limit, poll = settings.tool.batch_timeout, settings.poll.control
+        code = UsersCode(f"output function {tool.spec.name}", self._clock, poll, then="")
         work = _contained(partial(tool.handler, **given))
-        made, problem = await code.within(work, limit, services.signals.event(), here=True)
+        made, problem = await code.within(work, limit, self._signals.event(), here=True)
         if made is None:
             raise ToolFailure(problem or "it was not looked at: the user interrupted")
         value, failed = made
         if failed is not None:
             raise failed
         return value
+
+
+async def _let_out(request: CheckAnswer) -> AnswerChecked:
+    """Without guardrails."""
+    return AnswerChecked()
 
 
 async def _contained(function: Callable[[], Any]) -> tuple[Any, ToolFailure | None]:

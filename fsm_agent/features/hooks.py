@@ -1,0 +1,414 @@
+"""The feature ``hooks``: asks the hooks and guardrails of an agent."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+from fsm_agent.conversation.effects import (
+    AnswerChecked,
+    AnswerProgram,
+    CallChanged,
+    CallModel,
+    CheckAnswer,
+    CheckMessage,
+    Failure,
+    MessageChecked,
+    RequestChanged,
+    Runtime,
+    RunTool,
+    ShowCall,
+    ShowRequest,
+    ToolOutcome,
+    Transform,
+    Transformed,
+)
+from fsm_agent.conversation.messages import ModelReply
+from fsm_agent.conversation.wire.options import changed_body
+from fsm_agent.errors import ConfigError, near
+from fsm_agent.extension import Extension, Here, Part
+from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.pipeline import Layer, Perform
+from fsm_agent.hooks import (
+    Answer,
+    Block,
+    Guardrail,
+    Hooks,
+    RequestChange,
+    Retry,
+    Rewrite,
+    ShownCall,
+    ShownRequest,
+)
+from fsm_agent.runtime.deadline import UsersCode, answer_of
+from fsm_agent.runtime.events import Stream
+from fsm_agent.runtime.ports import Clock, NotYet
+from fsm_agent.settings.model import Settings
+from fsm_agent.tools.result import WakeAt
+from fsm_agent.tools.run_context import RunContext
+
+log = logging.getLogger(__name__)
+
+FIXED = frozenset({"model", "messages", "input", "stream"})
+"""Fields of a request that no hook changes: they say which model reads which conversation."""
+POINTS: Mapping[str, tuple[str, ...]] = {
+    name: tuple(inspect.signature(method).parameters)[1:]
+    for name, method in vars(Hooks).items()
+    if inspect.isfunction(method)
+}
+"""What hooks are called for, and the values that they get."""
+PREFIXES = ("before_", "after_", "on_", "turn_")
+"""How the names of points begin; a method that begins so is meant to be called."""
+MESSAGE, ANSWER = (Block, Rewrite), (Block, Rewrite, Retry)
+
+
+class HookCalls(Extension):
+    """Those of one agent: asked in order, within their time; what fails refuses. ``tell`` hears a line about
+    one that failed and refuses nothing.
+
+    Raises ``ConfigError`` for a hook or guardrail that is none."""
+
+    name = "hooks"
+
+    def __init__(
+        self,
+        hooks: Sequence[Hooks],
+        before: Sequence[Guardrail | Callable[..., Any]],
+        after: Sequence[Guardrail | Callable[..., Any]],
+        *,
+        clock: Clock,
+        settings: Settings,
+        tell: Callable[[str], None],
+        model: Callable[[], Runtime],
+    ) -> None:
+        for hook in hooks:
+            if not isinstance(hook, Hooks):
+                raise ConfigError("not a hook", hook, "objects of classes made from fsm_agent.hooks.Hooks")
+            _check_methods(hook)
+        guards = [_guardrail(one) for one in before]
+        self._hooks = tuple(hooks)
+        self._before = [one for one in guards if not one.beside]
+        self._beside = [one for one in guards if one.beside]
+        self._after = [_guardrail(one) for one in after]
+        self._seconds, self._poll, self._clock = settings.hook_timeout, settings.poll.control, clock
+        self._tell_line, self._model = tell, model
+        self._tail: asyncio.Task[None] | None = None
+
+    def in_turn(self, here: Here) -> Part:
+        checks = {
+            "message": bool(self._before),
+            "beside": bool(self._beside),
+            "answer": bool(self._after),
+            "requests": self.tells("before_request"),
+            "calls": self.tells("before_tool"),
+        }
+        return _Asked(self, here, checks, layered=bool(self._hooks))
+
+    # Guardrails
+
+    async def message(self, here: Here, request: CheckMessage) -> MessageChecked:
+        """Return what those for messages say."""
+        context, text = here.scene(), request.text
+        if not request.beside:
+            checked = await self._passed(self._before, context, text, MESSAGE)
+            return MessageChecked(checked.blocked, checked.text, checked.by)
+        looked = (self._passed([one], context, text, (Block,)) for one in self._beside)
+        refusals = [one for one in await asyncio.gather(*looked) if one.blocked]
+        names = tuple(name for one in refusals for name in one.by)
+        return MessageChecked("; ".join(one.blocked for one in refusals), None, names)
+
+    async def answer(self, here: Here, request: CheckAnswer) -> AnswerChecked:
+        """Return what those for answers say."""
+        return await self._passed(self._after, here.scene(), request.text, ANSWER)
+
+    async def _passed(
+        self, guards: Sequence[Guardrail], context: RunContext[Any], text: str, allowed: tuple[type, ...]
+    ) -> AnswerChecked:
+        by: tuple[str, ...] = ()
+        now = text
+        for guard in guards:
+            code = self._code(f"guardrail {guard.title}")
+            said, problem = await self._asked(code, context, guard.title, guard.check, now)
+            if said is not None and not isinstance(said, allowed):
+                words = " or ".join(one.__name__ for one in allowed)
+                problem = (
+                    f"guardrail {guard.title} answered with {type(said).__name__}: None or {words} is allowed"
+                )
+            if problem or isinstance(said, Block):
+                return AnswerChecked(blocked=problem or said.reason, by=(guard.title,))
+            if isinstance(said, Retry):
+                return AnswerChecked(said.reason, by=(guard.title,))
+            if isinstance(said, Rewrite) and said.text != now:
+                now, by = said.text, (*by, guard.title)
+        return AnswerChecked(text=now if by else None, by=by)
+
+    # Hooks that may change what they see
+
+    async def request(self, here: Here, shown: ShowRequest) -> RequestChanged:
+        """Return what they make of a request."""
+        context, runtime = replace(here.scene(), attempt=shown.attempt), self._model()
+        changed, body = RequestChanged(), shown.request.body
+        for hook in self._with("before_request"):
+            seen = ShownRequest(replace(shown.request, body=body), runtime, shown.attempt)
+            said, problem = await self._hooked(hook, "before_request", context, seen)
+            by = (*changed.by, _title(hook))
+            match said:
+                case None if not problem:
+                    continue
+                case Answer() if not problem:
+                    return replace(changed, answer=said.text, by=by)
+                case RequestChange() if not problem and not FIXED & said.options.keys():
+                    body = changed_body(body, said.options, said.rows)
+                    options, rows = {**changed.options, **said.options}, (*changed.rows, *said.rows)
+                    changed = RequestChanged(options, rows, by=by)
+                case Block() if not problem:
+                    return RequestChanged(blocked=said.reason, by=(_title(hook),))
+                case _:
+                    problem = problem or _wrong(hook, said, "RequestChange (not of which model reads which"
+                                                " conversation), Answer, Block or None")  # fmt: skip
+                    return RequestChanged(blocked=problem, by=(_title(hook),))
+        return changed
+
+    async def call(self, here: Here, shown: ShowCall) -> CallChanged | NotYet:
+        """Return what they make of a call, or that it comes later."""
+        context = replace(here.scene(), call_id=shown.call_id)
+        arguments = shown.arguments
+        by: tuple[str, ...] = ()
+        for hook in self._with("before_tool"):
+            call = ShownCall(shown.call_id, shown.name, dict(arguments))
+            said, problem = await self._hooked(hook, "before_tool", context, call)
+            if said is None and not problem:
+                continue
+            by = (*by, _title(hook))
+            match said:
+                case Answer() if not problem:
+                    return CallChanged(arguments, said.text, by)
+                case Block() if not problem:
+                    return CallChanged(arguments, f"not run: {said.reason}", by)
+                case Mapping() if not problem:
+                    arguments = dict(said)
+                case WakeAt(due=float(due)) if not problem and due > self._clock.now():
+                    return _resting(hook, said, shown, due)
+                case WakeAt() if not problem:
+                    by = by[:-1]
+                case _:
+                    problem = problem or _wrong(
+                        hook, said, "a mapping of arguments, Answer, Block, WakeAt or None"
+                    )
+                    return CallChanged(arguments, f"not run: {problem}", by)
+        return CallChanged(arguments if by else None, None, by)
+
+    async def reply(self, context: RunContext[Any], reply: ModelReply) -> ModelReply:
+        """Return the reply as they make it."""
+        for hook in self._with("after_request"):
+            text = await self._text(hook, "after_request", context, reply)
+            if text is not None and text != reply.text:
+                reply = replace(reply, text=text, changed_by=(*reply.changed_by, _title(hook)))
+        return reply
+
+    async def result(self, context: RunContext[Any], request: RunTool, outcome: ToolOutcome) -> ToolOutcome:
+        """Return the outcome as they make it."""
+        call = ShownCall(request.call_id, request.name, dict(request.arguments))
+        for hook in self._with("after_tool"):
+            text = await self._text(hook, "after_tool", context, call, outcome.text, outcome.status)
+            if text is not None and text != outcome.text:
+                outcome = replace(outcome, text=text, changed_by=(*outcome.changed_by, _title(hook)))
+        return outcome
+
+    async def ending(self, context: RunContext[Any], text: str) -> Transformed:
+        """Return the answer as it is delivered."""
+        now = text
+        by: tuple[str, ...] = ()
+        for hook in self._with("turn_end"):
+            said = await self._text(hook, "turn_end", context, now)
+            if said is not None and said != now:
+                now, by = said, (*by, _title(hook))
+        return Transformed(now if by else None, by)
+
+    # Hooks that are told
+
+    def tells(self, point: str) -> bool:
+        """Say whether a hook wants to be told of ``point``."""
+        return bool(self._with(point))
+
+    def tell(self, point: str, context: RunContext[Any], *values: Any) -> None:
+        """Tell the hooks, without waiting: what is asynchronous is queued behind what was told before."""
+        for hook in self._with(point):
+            try:
+                answer = getattr(hook, point)(_for(context, hook), *values)
+            except Exception:
+                log.warning("hook %s failed in %s", _title(hook), point, exc_info=True)
+                continue
+            if inspect.isawaitable(answer):
+                self._tail = asyncio.ensure_future(self._later(self._tail, answer, _title(hook), point))
+
+    async def drain(self) -> None:
+        """Wait until all that was told has been heard, each within its time."""
+        while self._tail is not None and not self._tail.done():
+            await asyncio.wait({self._tail})
+
+    async def _later(self, before: asyncio.Task[None] | None, answer: Any, title: str, point: str) -> None:
+        if before is not None and not before.done():
+            await asyncio.wait({before})
+        _, problem = await self._code(f"hook {title}").within(answer, self._seconds, here=True)
+        if problem:
+            log.warning("%s (%s)", problem, point)
+
+    # Each
+
+    def _with(self, point: str) -> list[Hooks]:
+        return [hook for hook in self._hooks if getattr(type(hook), point) is not getattr(Hooks, point)]
+
+    def _code(self, what: str) -> UsersCode:
+        return UsersCode(what, self._clock, self._poll, then="")
+
+    async def _hooked(
+        self, hook: Hooks, point: str, context: RunContext[Any], *values: Any
+    ) -> tuple[Any, str]:
+        code = self._code(f"hook {_title(hook)}")
+        return await self._asked(code, context, _title(hook), getattr(hook, point), *values)
+
+    async def _asked(
+        self,
+        code: UsersCode,
+        context: RunContext[Any],
+        title: str,
+        function: Callable[..., Any],
+        *values: Any,
+    ) -> tuple[Any, str]:
+        work = answer_of(function, replace(context, tool=title), *values)
+        return await code.within(work, self._seconds, here=True)
+
+    async def _text(self, hook: Hooks, point: str, context: RunContext[Any], *values: Any) -> str | None:
+        """Another text, if the hook gives one; one that fails leaves the text as it is, with a line."""
+        said, problem = await self._hooked(hook, point, context, *values)
+        if not problem and said is not None and not isinstance(said, str):
+            problem = _wrong(hook, said, "a text or None")
+        if problem:
+            self._tell_line(f"{problem}; {point.replace('_', ' ')} changes nothing")
+            return None
+        return said if isinstance(said, str) else None
+
+
+def _guardrail(one: Guardrail | Callable[..., Any]) -> Guardrail:
+    if not (isinstance(one, Guardrail) or callable(one)):
+        raise ConfigError("not a guardrail", one, "functions of (context, text), or Guardrail(function)")
+    guard = one if isinstance(one, Guardrail) else Guardrail(one)
+    _check_values(f"guardrail {guard.title}", guard.check, ("context", "text"))
+    return guard
+
+
+def _check_methods(hook: Hooks) -> None:
+    """Raises ``ConfigError`` for a method that is never called, because no point has its name, and for one
+    that does not take what it is given."""
+    for name in dir(type(hook)):
+        if name in POINTS:
+            _check_values(f"{name} of hook {_title(hook)}", getattr(hook, name), POINTS[name])
+        elif callable(getattr(type(hook), name)) and _is_meant(name):
+            raise ConfigError(
+                f"hook {_title(hook)} has a method that is never called",
+                name,
+                f"{near(name, POINTS)}; a helper begins with _",
+            )
+
+
+def _is_meant(name: str) -> bool:
+    """Say whether a method of this name, which is no point, was probably meant to be one."""
+    return name.startswith(PREFIXES) or bool(get_close_matches(name, POINTS, 1, 0.8))
+
+
+def _check_values(what: str, function: Callable[..., Any], values: Sequence[str]) -> None:
+    """Raises ``ConfigError`` for a function that cannot be called with so many values."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # written in C
+        return
+    try:
+        signature.bind(*values)
+    except TypeError:
+        raise ConfigError(f"{what} takes other values", str(signature), f"({', '.join(values)})") from None
+
+
+def _title(hook: Hooks) -> str:
+    return hook.name or type(hook).__name__
+
+
+def _for(context: RunContext[Any], hook: Hooks) -> RunContext[Any]:
+    return replace(context, tool=_title(hook))
+
+
+def _resting(hook: Hooks, said: WakeAt, shown: ShowCall, due: float) -> NotYet:
+    """The turn is suspended until then; the hook is asked again when it goes on."""
+    untold = CallChanged(
+        shown.arguments, "not run: it was to wait, and that cannot be written down", (_title(hook),)
+    )
+    digest = f"{_title(hook)} {due}"
+    return NotYet("timer", shown.call_id, shown.name, said.asked, (), digest, due, untold)
+
+
+def _wrong(hook: Hooks, said: Any, allowed: str) -> str:
+    return f"hook {_title(hook)} answered with {type(said).__name__}: {allowed} is allowed"
+
+
+class _Asked(Part):
+    """The hooks and guardrails in one turn."""
+
+    def __init__(self, hooks: HookCalls, here: Here, checks: Mapping[str, bool], *, layered: bool) -> None:
+        performs: dict[type, Perform] = {
+            CheckMessage: partial(hooks.message, here),
+            CheckAnswer: partial(hooks.answer, here),
+            ShowRequest: partial(hooks.request, here),
+            ShowCall: partial(hooks.call, here),
+        }
+        layers = (
+            Layer("hooks", self._reply, (CallModel,)),
+            Layer("hooks of results", self._result, (RunTool, AnswerProgram)),
+            Layer("hooks of endings", self._ending, (Transform,)),
+        )
+        super().__init__(performs, layers if layered else (), checks)
+        self._hooks, self._here = hooks, here
+
+    def follow(self, stream: Stream) -> None:
+        if self._hooks.tells("on_move"):
+            stream.subscribe(lambda step: self._hooks.tell("on_move", self._here.scene(), step), Step)
+
+    def began(self, text: str) -> None:
+        if self._hooks.tells("turn_begin"):
+            self._hooks.tell("turn_begin", self._here.scene(), text)
+
+    async def closing(self) -> None:
+        await self._hooks.drain()
+
+    async def _reply(self, request: CallModel, turn: Any, call_next: Perform) -> Any:
+        reply = await call_next(request)
+        hooks, asked = self._hooks, request.request.purpose == "turn"
+        if isinstance(reply, ModelReply) and asked and hooks.tells("after_request"):
+            context = replace(self._here.scene(), attempt=request.attempt)
+            return (await hooks.reply(context, reply)).cleaned()
+        if isinstance(reply, Failure) and hooks.tells("on_error"):
+            hooks.tell("on_error", replace(self._here.scene(), attempt=request.attempt), reply.message)
+        return reply
+
+    async def _result(self, request: RunTool | AnswerProgram, turn: Any, call_next: Perform) -> Any:
+        """Change what became of a call. A program that asks for something, and a call whose result comes
+        later, have no outcome yet."""
+        call, hooks = self._here.call_of(request), self._hooks
+        outcome = await call_next(request)
+        if call is None or not isinstance(outcome, ToolOutcome):
+            return outcome
+        context = replace(self._here.scene(), call_id=call.call_id)
+        if hooks.tells("on_error") and outcome.status != "ok":
+            hooks.tell("on_error", context, outcome.text)
+        return await hooks.result(context, call, outcome) if hooks.tells("after_tool") else outcome
+
+    async def _ending(self, request: Transform, turn: Any, call_next: Perform) -> Transformed:
+        delivered: Transformed = await call_next(request)
+        text = request.text if delivered.text is None else delivered.text
+        ended = await self._hooks.ending(self._here.scene(), text)
+        return delivered if ended.text is None else ended

@@ -1,6 +1,4 @@
-"""Getting one page over HTTP: bounded in time, size and redirects, and only from where it is allowed at every
-hop.
-"""
+"""Fetches one page over HTTP with bounds on time, size and redirects; every hop is checked."""
 
 from __future__ import annotations
 
@@ -21,13 +19,12 @@ if TYPE_CHECKING:
     import httpx2
 
 
-# ----------------------------------------------------------------------------------------------------
-# Which addresses of the network a model may reach: public ones, and private ones that the user has named.
+# Addresses that a model may reach: public ones, and private ones that the user names.
 
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Addresses of a host for a port, as text, the best first. Raises ``OSError``."""
+"""Resolves a host and port to addresses, as text, the best first. Raises ``OSError``."""
 
 _NEVER_PUBLIC = tuple(
     ipaddress.ip_network(network)
@@ -68,10 +65,9 @@ _NEVER_PUBLIC = tuple(
         *("fec0::/10", "ff00::/8"),
     )
 )
-"""The registries of special addresses of IANA, written out: what the standard library says of them differs by
-version."""
+"""IANA's special-address registries, spelled out because the standard library's lists differ by version."""
 _GIVEN_OUT = ipaddress.IPv6Network("2000::/3")
-"""All that is given out of IPv6; what is not means nothing, or something that nobody has heard of yet."""
+"""The allocated part of IPv6; the rest has no meaning yet."""
 _CARRIES_V4 = tuple(
     (ipaddress.IPv6Network(network), shift)
     for network, shift in (
@@ -82,12 +78,11 @@ _CARRIES_V4 = tuple(
         ("2002::/16", 80),
     )
 )
-"""Networks whose addresses stand for IPv4 ones, and how many bits from the right those begin."""
+"""IPv6 networks that embed IPv4 addresses, and the position of those in bits from the right."""
 
 
 def is_public(address: Address) -> bool:
-    """May anybody reach it, and is it nobody's own network? An IPv6 address that stands for an IPv4 one
-    counts as that."""
+    """Say whether an address is public. An IPv6 address that embeds an IPv4 address counts as that."""
     if any(address.version == network.version and address in network for network in _NEVER_PUBLIC):
         return False
     if isinstance(address, ipaddress.IPv6Address):
@@ -99,7 +94,7 @@ def is_public(address: Address) -> bool:
 
 
 def named(host: str, names: Sequence[str]) -> bool:
-    """Is the host among these names? ``*.example.org`` means every host below it."""
+    """Say whether the host is among these names. ``*.example.org`` matches every host below it."""
     host = _plain(host)
     return any(
         host == _plain(name) or (name.startswith("*.") and host.endswith(_plain(name[1:]))) for name in names
@@ -107,8 +102,8 @@ def named(host: str, names: Sequence[str]) -> bool:
 
 
 async def reachable(host: str, port: int, private: Sequence[str], resolve: Resolve) -> list[str]:
-    """The addresses to connect to, each of them checked. Resolving once and connecting to these very
-    addresses leaves a name that changes its meaning in between no chance. Raises ``ToolFailure``."""
+    """Return the addresses to connect to, each checked. Connecting to exactly these prevents DNS rebinding.
+    Raises ``ToolFailure``."""
     try:
         found = list(await resolve(host, port))
     except (OSError, UnicodeError) as error:
@@ -128,7 +123,7 @@ async def reachable(host: str, port: int, private: Sequence[str], resolve: Resol
 
 
 async def resolve_by_system(host: str, port: int) -> list[str]:
-    """The system's own resolver."""
+    """Resolve with the system's resolver."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
@@ -147,9 +142,9 @@ def _plain(name: str) -> str:
 
 MAX_REDIRECTS = 5
 MAX_ADDRESS = 2_000
-"""Characters of an address; longer ones carry data, they do not name a page."""
+"""Maximum characters of an address; longer ones carry data instead of naming a page."""
 CONNECT = 10.0
-"""Seconds for one connection."""
+"""Seconds to connect."""
 _MOVED = frozenset((301, 302, 303, 307, 308))
 _HEADERS = {
     "User-Agent": "fsm-agent",
@@ -160,7 +155,7 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """``address``: where it was found in the end. ``body`` decompressed; ``cut``: there was more."""
+    """``address``: the final one. ``body`` is decompressed; ``cut``: it was truncated."""
 
     address: str
     status: int
@@ -171,7 +166,7 @@ class Fetched:
 
 
 class Fetcher:
-    """Fetches pages as ``settings`` allow. ``resolve`` and ``tls`` are the ports that tests replace."""
+    """Fetches pages within ``settings``. ``resolve`` and ``tls`` are ports for tests."""
 
     def __init__(
         self,
@@ -182,7 +177,7 @@ class Fetcher:
         self.settings, self.resolve, self.tls = settings, resolve, tls
 
     async def fetch(self, address: str) -> Fetched:
-        """Get the page. Raises ``ToolFailure`` for every reason that there is none."""
+        """Fetch the page. Raises ``ToolFailure`` if that fails for any reason."""
         import httpx2
 
         try:
@@ -204,8 +199,8 @@ class Fetcher:
 
         verify = self.tls() if self.tls else tls()
         timeout = httpx2.Timeout(self.settings.timeout, connect=CONNECT)
-        # No proxy of the environment: it would resolve names by itself, and reach what must not be reached.
-        # No cookies: they would belong to the address, which other hosts may share.
+        # No proxy from the environment: it would resolve names itself and bypass the checks. No cookies:
+        # they would belong to an address, which several hosts may share.
         nobody = CookieJar(DefaultCookiePolicy(allowed_domains=()))
         async with httpx2.AsyncClient(
             verify=verify, trust_env=False, timeout=timeout, follow_redirects=False, cookies=nobody
@@ -242,7 +237,7 @@ class Fetcher:
         return url.copy_with(fragment=None)
 
     async def _sent(self, client: httpx2.AsyncClient, url: httpx2.URL) -> httpx2.Response:
-        """Ask one of the host's checked addresses, the next when the first cannot be connected to."""
+        """Send to the host's checked addresses in turn until one accepts the connection."""
         import httpx2
 
         port = url.port or (443 if url.scheme == "https" else 80)

@@ -110,13 +110,11 @@ class _Reader(ProgramReader):
         words: list[Word] = []
         for word in [*_rough_words(text), ";"]:
             if not _SEPARATOR.fullmatch(word):
-                words += [Word(one, "open") for one in spelled_out(self._filled(word))]
+                word = re.sub(r"\$\{?([A-Za-z_]\w*)\}?", lambda match: self._value(match[1]), word)
+                words += [Word(one, "open") for one in spelled_out(word)]
             elif words:
                 self._run(words, word.startswith("|"))
                 words = []
-
-    def _filled(self, word: str) -> str:
-        return re.sub(r"\$\{?([A-Za-z_]\w*)\}?", lambda match: self._value(match[1]), word)
 
     def _statement(self, node: Node, piped: bool = False) -> None:
         self._depth += 1

@@ -30,7 +30,6 @@ from fsm_agent.providers.sdk_port import NO_KEY, SdkPort
 from fsm_agent.runtime.ports import StreamSink
 from fsm_agent.support.texts import clean
 
-# ----------------------------------------------------------------------------------------------------
 # Putting a reply of Anthropic's Messages API together, from events or from one object. No SDK, no network.
 
 

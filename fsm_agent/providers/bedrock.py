@@ -73,7 +73,6 @@ class BedrockMessages(AnthropicMessages):
         return AwsEvents()
 
 
-# ----------------------------------------------------------------------------------------------------
 # Events of a stream in Amazon's own form. Loaded with the first of them.
 
 

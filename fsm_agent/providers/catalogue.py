@@ -129,7 +129,6 @@ def _ours() -> Mapping[str, Any]:
     return tomllib.loads((_HERE / "models.toml").read_text(encoding="utf-8"))
 
 
-# ----------------------------------------------------------------------------------------------------
 # What tokens cost: prices that a person gives (the setting ``prices``), else list prices of the collection
 # ``genai-prices``, and sums over them.
 #
@@ -275,7 +274,6 @@ def total_cost(usages: Mapping[tuple[str, str], Usage], ttl: CacheTtl = "5m", gi
     return Cost(sum(paid), "estimated", sources) if paid else INCLUDED
 
 
-# ----------------------------------------------------------------------------------------------------
 # What the replies of providers taught of their models, kept in the home: by provider, model and address
 # (BUILD-18, COMP-41).
 #

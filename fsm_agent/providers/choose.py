@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from fsm_agent.providers.sdk_port import SdkPort
 
 
-# ----------------------------------------------------------------------------------------------------
 # Where a key may go: to the origin that it is for, and over TLS.
 #
 # A key in the environment is for its provider's own address, and for the one that the provider's variable
@@ -428,7 +427,6 @@ def _from_env(name: str | None, env: Mapping[str, str]) -> str | None:
     return (env.get(name) or "").strip() or None if name else None
 
 
-# ----------------------------------------------------------------------------------------------------
 # From a choice to a model port. The only place that knows which class speaks which wire.
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
-# ----------------------------------------------------------------------------------------------------
 # Has a request left? Said by the transport that writes it, and not guessed from how its call ended.
 #
 # A call may be interrupted or killed at any moment. While its connection is being made nobody has seen the

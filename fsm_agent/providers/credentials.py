@@ -26,7 +26,6 @@ from fsm_agent.support.processes import PASSED_ON
 from fsm_agent.support.redaction import KEYS, keep_secret
 from fsm_agent.support.threads import in_daemon_thread
 
-# ----------------------------------------------------------------------------------------------------
 # The environment of the commands that a model asks for: a person's own, without the key of any provider.
 #
 # Hidden are the variables that a known provider's account is set by, those whose names end as names of keys
@@ -221,7 +220,6 @@ async def _called(function: Any) -> Any:
     return await answer if inspect.isawaitable(answer) else answer
 
 
-# ----------------------------------------------------------------------------------------------------
 # Keys that a keyring of the machine keeps: ``keyring:<service>/<name>`` stands for one wherever a key is
 # given, in an argument, in the environment, and in the config file, which holds no key itself.
 
@@ -263,7 +261,6 @@ def unkept(text: str) -> str:
     return key
 
 
-# ----------------------------------------------------------------------------------------------------
 # Which keys rest, and until when, for all processes of a home: a key that one was refused with is not tried
 # first by the next.
 #

@@ -28,7 +28,6 @@ from fsm_agent.providers.reply_values import (
 from fsm_agent.providers.sdk_port import NO_KEY, SdkPort
 from fsm_agent.runtime.ports import StreamSink
 
-# ----------------------------------------------------------------------------------------------------
 # The output items of a reply on the Responses wire.
 
 
@@ -110,7 +109,6 @@ def texts_of(content: Any, key: str) -> list[str]:
     return [text for part in mappings_of(content) if (text := text_of(part.get(key)))]
 
 
-# ----------------------------------------------------------------------------------------------------
 # Putting a reply of the Responses wire together, from events or from one object. No SDK, no network.
 #
 # A reply of this wire is a list of items: messages, function calls, reasoning, and what the server did

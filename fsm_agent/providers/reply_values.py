@@ -10,7 +10,6 @@ from typing import Any, TypeGuard
 from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.messages import ModelReply, Usage
 
-# ----------------------------------------------------------------------------------------------------
 # A field of a reply as what it should be; what it is not counts as not said. Every reader of a wire takes
 # the fields of a reply by these, because a provider may put anything anywhere. What was JSON has its
 # mappings as dicts.
@@ -41,7 +40,6 @@ def place_of(value: Any) -> str | int | None:
     return value if isinstance(value, (str, int)) else None
 
 
-# ----------------------------------------------------------------------------------------------------
 # Token counts in canonical buckets, from each wire's own way of counting.
 
 
@@ -125,7 +123,6 @@ def _is_count(value: Any) -> bool:
     return number and 0 <= value <= MOST_TOKENS and value == int(value)
 
 
-# ----------------------------------------------------------------------------------------------------
 # How much a provider may say at once. Not settings: whoever needs more has met an attack, or a new kind of
 # model, for which these figures are to be raised for everybody.
 #

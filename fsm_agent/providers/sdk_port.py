@@ -43,7 +43,6 @@ from fsm_agent.providers.reply_values import (
 from fsm_agent.providers.transport import BadBody
 from fsm_agent.runtime.ports import TRACE_HEADERS, StreamSink
 
-# ----------------------------------------------------------------------------------------------------
 # The clients of SDKs that ports share: for one loop, address, key and set of headers there is one. Making a
 # client takes longer than a request to a server nearby.
 
@@ -92,7 +91,6 @@ def _surroundings() -> Hashable:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
 # The SDKs, each imported once in a process and never by an event loop.
 #
 # An import takes half a second, on a busy machine many, in which a loop that did it would look at no limit
@@ -419,7 +417,6 @@ def tls() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
-# ----------------------------------------------------------------------------------------------------
 # The lines of a stream of events (SSE), put together from the bytes that arrive. No network, no SDK.
 
 

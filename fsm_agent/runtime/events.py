@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from fsm_agent.fsm.table import Row, Table
 
 
-# ----------------------------------------------------------------------------------------------------
 # ``Stream``: how all who want to know hear of what happens.
 #
 # Theory of operation ------------------- What happens is published once, as one value, where it happens;
@@ -441,7 +440,6 @@ class Events:
                 each()
 
 
-# ----------------------------------------------------------------------------------------------------
 # Figures of the engine that belong to no turn.
 
 

@@ -240,12 +240,9 @@ def _prepared(
     order = SupervisorOrder(
         command, str(root), TERM_GRACE, limits=limits, sweep=True, limit=longest, passed=passed
     )
-    return place.entered(order, _environment(str(root)), root)
-
-
-def _environment(folder: str) -> dict[str, str]:
-    """Return variables without anything of this process: no keys, paths or settings."""
-    return {"PATH": os.defpath, "HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8"}
+    # nothing of this process: no keys, paths or settings
+    environment = {"PATH": os.defpath, "HOME": str(root), "TMPDIR": str(root), "LANG": "C.UTF-8"}
+    return place.entered(order, environment, root)
 
 
 def _running() -> int | None:

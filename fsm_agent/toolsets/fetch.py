@@ -28,42 +28,15 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 _NEVER_PUBLIC = tuple(
     ipaddress.ip_network(network)
-    for network in (
-        *(
-            "0.0.0.0/8",
-            "10.0.0.0/8",
-            "100.64.0.0/10",
-            "127.0.0.0/8",
-            "169.254.0.0/16",
-            "172.16.0.0/12",
-            "192.0.0.0/24",
-        ),
-        *(
-            "192.0.2.0/24",
-            "192.88.99.0/24",
-            "192.168.0.0/16",
-            "198.18.0.0/15",
-            "198.51.100.0/24",
-            "203.0.113.0/24",
-        ),
-        *(
-            "224.0.0.0/3",
-            "168.63.129.16/32",
-        ),  # multicast and reserved; the host agent of a large cloud, on a public number
-        *(
-            "::/128",
-            "::1/128",
-            "64:ff9b:1::/48",
-            "100::/64",
-            "2001::/23",
-            "2001:db8::/32",
-            "3fff::/20",
-            "5f00::/16",
-            "fc00::/7",
-            "fe80::/10",
-        ),
-        *("fec0::/10", "ff00::/8"),
+    for line in (
+        "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24",
+        "192.0.2.0/24 192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24",
+        "224.0.0.0/3",  # multicast and reserved
+        "168.63.129.16/32",  # the host agent of a large cloud, on a public number
+        "::/128 ::1/128 64:ff9b:1::/48 100::/64 2001::/23 2001:db8::/32 3fff::/20 5f00::/16",
+        "fc00::/7 fe80::/10 fec0::/10 ff00::/8",
     )
+    for network in line.split()
 )
 """IANA's special-address registries, spelled out because the standard library's lists differ by version."""
 _GIVEN_OUT = ipaddress.IPv6Network("2000::/3")

@@ -13,80 +13,19 @@ from collections.abc import Sequence
 from html.parser import HTMLParser
 from urllib.parse import urljoin
 
-NEVER = frozenset(
-    (
-        "script",
-        "style",
-        "template",
-        "noscript",
-        "svg",
-        "math",
-        "iframe",
-        "object",
-        "canvas",
-        "audio",
-        "video",
-        "select",
-    )
-)
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+NEVER = _names("script style template noscript svg math iframe object canvas audio video select")
 ASIDE = frozenset(("nav", "aside", "footer"))
-BLOCKS = frozenset(
-    (
-        *(
-            "address",
-            "article",
-            "blockquote",
-            "body",
-            "dd",
-            "details",
-            "div",
-            "dl",
-            "dt",
-            "fieldset",
-            "figcaption",
-            "figure",
-        ),
-        *(
-            "footer",
-            "form",
-            "header",
-            "hr",
-            "legend",
-            "li",
-            "main",
-            "nav",
-            "ol",
-            "p",
-            "pre",
-            "section",
-            "summary",
-            "table",
-        ),
-        *("tbody", "tfoot", "thead", "tr", "ul", "h1", "h2", "h3", "h4", "h5", "h6"),
-    )
+BLOCKS = _names(
+    "address article blockquote body dd details div dl dt fieldset figcaption figure footer form header"
+    " hr legend li main nav ol p pre section summary table tbody tfoot thead tr ul h1 h2 h3 h4 h5 h6"
 )
-APART = frozenset(
-    (
-        "p",
-        "pre",
-        "table",
-        "ul",
-        "ol",
-        "dl",
-        "blockquote",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "section",
-        "article",
-    )
-)
-VOID = frozenset(
-    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
-)
+APART = _names("p pre table ul ol dl blockquote h1 h2 h3 h4 h5 h6 section article")
+VOID = _names("area base br col embed hr img input link meta source track wbr")
 SELF_CLOSING = frozenset(("p", "li", "dd", "dt", "tr", "td", "th", "option"))
 """Elements that end where the next of their kind begins."""
 MAX_LINK = 500

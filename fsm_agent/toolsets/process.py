@@ -93,12 +93,10 @@ def _blocks(text: str) -> Iterator[str]:
 def _plain(text: str) -> str:
     text = _STRUCK.sub("", _SEQUENCE.sub("", text))
     if "\r" in text:
-        text = "\n".join(_last_state(line) for line in text.split("\n"))
+        # of a line that was overwritten only the last state counts
+        states = (filter(None, reversed(line.split("\r"))) for line in text.split("\n"))
+        text = "\n".join(next(state, "") for state in states)
     return _OTHER.sub("", text)
-
-
-def _last_state(line: str) -> str:
-    return next((part for part in reversed(line.split("\r")) if part), "")
 
 
 TERM_GRACE = 1.0
@@ -279,10 +277,7 @@ class _PipeReader(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.kept.add(data)
         if self._tells is not None and self._timer is None:
-            self._timer = self._later(_TOLD)
-
-    def _later(self, seconds: float) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(seconds, self._tell)
+            self._timer = asyncio.get_running_loop().call_later(_TOLD, self._tell)
 
     def _tell(self) -> None:
         self._timer = None

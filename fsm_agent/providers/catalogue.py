@@ -51,8 +51,8 @@ class ModelFacts:
     source: str = ""
 
     def can_read(self, kind: Kind) -> bool:
-        """May this kind of content be sent? Where nobody knows, images are tried, because a refusal of them
-        is mended; audio and files are not."""
+        """Say whether this kind of content may be sent. If unknown, images are tried, because a refusal of
+        them is repaired; audio and files are not."""
         return kind == "image" if self.reads is None else kind in self.reads
 
     def words(self) -> str:
@@ -71,9 +71,8 @@ class ModelFacts:
 
 
 def facts_of(table: str, model: str) -> ModelFacts:
-    """Return what is known of a model by the vendor's ``table``; a guess for one that nobody knows. In an
-    aggregator's table, ``*``, the part of the name before the slash says the vendor, and what is behind a
-    colon says nothing."""
+    """Look a model up in the vendor's ``table``; guess an unknown one. In an aggregator's table, ``*``, the
+    part of the name before the slash is the vendor, and the part after a colon is ignored."""
     name = _key(model)
     if table == "*":
         maker, _, name = name.partition(":")[0].partition("/")

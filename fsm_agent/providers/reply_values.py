@@ -10,9 +10,8 @@ from typing import Any, TypeGuard
 from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.messages import ModelReply, Usage
 
-# A field of a reply as what it should be; what it is not counts as not said. Every reader of a wire takes
-# the fields of a reply by these, because a provider may put anything anywhere. What was JSON has its
-# mappings as dicts.
+# Coerce reply fields to their expected types; anything else is treated as missing, because a provider may
+# put anything anywhere. Mappings from JSON are dicts.
 
 
 def text_of(value: Any) -> str:
@@ -36,7 +35,7 @@ def id_of(value: Any) -> str:
 
 
 def place_of(value: Any) -> str | int | None:
-    """Return what tells the parts of a stream apart, ``None`` for all that are told apart by nothing."""
+    """Return the key that distinguishes the parts of a stream, ``None`` if there is none."""
     return value if isinstance(value, (str, int)) else None
 
 

@@ -1,10 +1,9 @@
-"""Files that act later: a program runs them, or takes them for instructions, without anybody's asking.
+"""Files that act later: a program runs them or takes instructions from them without being told to.
 
-A tool that writes one of them needs a yes that says so, whatever the tool needs for other files. The line: on
-the list is what acts when a folder is entered or opened, a shell, an editor, an agent or a desktop starts, a
-commit is made or pushed, or a package manager is called. Not on it is what a person runs as the project's own
-code, such as ``Makefile``, ``conftest.py`` and the scripts of ``package.json``: that is what an agent is
-there to write."""
+A tool needs explicit approval to write one of them, whatever it may do to other files. Listed is what acts
+when a folder is entered or opened, when a shell, editor, agent or desktop starts, on a commit or push, or
+when a package manager runs. Not listed is what a person runs as the project's own code, such as
+``Makefile``, ``conftest.py`` and the scripts of ``package.json``: writing those is an agent's job."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class ActingFiles:
-    """``names``: the ends of paths in lower case, with ``*`` for anything in one name and ``/**`` for all in
-    a folder. ``reason`` goes on after the path."""
+    """``names``: path suffixes in lower case; ``*`` matches within one name, ``/**`` everything in a
+    folder. ``reason`` completes a sentence that begins with the path."""
 
     reason: str
     names: tuple[str, ...]
@@ -30,12 +29,12 @@ class ActingFiles:
         return re.compile("|".join(f"(?:.*/)?{_translated(name)}" for name in self.names), re.DOTALL)
 
     def has(self, path: str) -> bool:
-        """Say whether ``path``, written as ``as_names`` does, is one of these."""
+        """Say whether ``path``, normalized by ``as_names``, is one of these."""
         return self._expression.fullmatch(path) is not None
 
 
 class LastNames:
-    """The last names of the paths in some rows: a quick look at a file before its whole path is compared."""
+    """The last path components of some rows: a cheap filter before whole paths are compared."""
 
     def __init__(self, rows: Iterable[ActingFiles]) -> None:
         last = {name.removesuffix("/**").rpartition("/")[2] for row in rows for name in row.names}
@@ -43,7 +42,7 @@ class LastNames:
         self._wild = re.compile("|".join(sorted(map(_translated, last - self._exact))) or "(?!)", re.DOTALL)
 
     def __contains__(self, name: str) -> bool:
-        """``name``: one part of a path, written as ``plain_name`` does."""
+        """``name``: one path component, normalized by ``plain_name``."""
         return name in self._exact or self._wild.fullmatch(name) is not None
 
 
@@ -124,15 +123,15 @@ ACTING_FILES: tuple[ActingFiles, ...] = (
     )),
     ActingFiles("is found before other commands of the same name", (".local/bin/**",)),
 )  # fmt: skip
-"""By what happens with them. Nothing of ``.git`` is here, because no tool of ours writes into it."""
+"""By their effect. Nothing of ``.git`` is listed, because no tool of ours writes into it."""
 OF_THE_ACCOUNT = "is in a hidden folder or file of your account, where programs keep what they obey"
 
 
 def acts_later(path: str, workdir: str, home: str | None = None) -> str:
-    """Why writing ``path`` needs a yes of its own, as one sentence; an empty text when it needs none.
+    """Return why writing ``path`` needs explicit approval, as one sentence; empty when it does not.
 
-    Every name that leads to the file counts: the one given, the real one, and those of links in the folder of
-    the file, in ``workdir`` and in ``home`` (by default that of the user)."""
+    Checks every name of the file: the one given, the real one, and those of links in the file's folder, in
+    ``workdir`` and in ``home`` (by default the user's)."""
     home = os.path.expanduser("~") if home is None else home
     names = list(dict.fromkeys(_names_of(path, workdir, home)))
     for one in names:
@@ -146,18 +145,19 @@ def acts_later(path: str, workdir: str, home: str | None = None) -> str:
 
 
 def plain_name(part: str) -> str:
-    """A name as some file systems read it: without case, invisible characters, streams, and dots or spaces at
-    its end."""
+    """Normalize a name as some file systems do: drop case, invisible characters, streams, and trailing dots
+    and spaces."""
     return _plain(part).split(":")[0].rstrip(" .")
 
 
 def as_names(path: str) -> str:
-    """The path with ``plain_name`` of every part that has one. Letters come first: some are slashes."""
+    """Normalize each part of a path with ``plain_name``. Letters are normalized first, because some become
+    slashes."""
     return "/".join(name for part in re.split(r"[/\\]+", _plain(path)) if (name := plain_name(part)))
 
 
 def _plain(text: str) -> str:
-    """Unicode's compatible form without case (NFKC_Casefold), without invisible characters."""
+    """Return the case-folded compatibility form (NFKC_Casefold) without invisible characters."""
     if text.isascii():
         return text.lower()
     seen = "".join(character for character in text if unicodedata.category(character) != "Cf")
@@ -178,7 +178,7 @@ def _names_of(path: str, workdir: str, home: str) -> Iterator[str]:
 
 
 def _linked_in(folder: str, real: str) -> Iterator[str]:
-    """Names of ``real`` by the links in a folder: to it, and to a folder above it."""
+    """Yield names of ``real`` through links in a folder, to it or to one of its parents."""
     try:
         number = os.stat(real).st_ino if os.path.isfile(real) and os.stat(real).st_nlink > 1 else None
         with os.scandir(folder) as entries:
@@ -194,7 +194,8 @@ def _linked_in(folder: str, real: str) -> Iterator[str]:
 
 
 def _hidden_in(path: str, home: str, workdir: str) -> bool:
-    """Is the path in a hidden folder or file of the home, other than one in which we work?"""
+    """Say whether the path is in a hidden folder or file of the home directory, outside the working
+    directory."""
     base = Path(os.path.realpath(home))
     try:
         first = Path(path).relative_to(base).parts[:1]

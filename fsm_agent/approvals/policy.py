@@ -1,10 +1,10 @@
-"""Hard lines: commands that nobody may approve, because they would destroy the machine or the home directory,
-or wait for a password that cannot come. Pure.
+"""Hard lines: commands that cannot be approved, because they would destroy the machine or the home
+directory, or would wait for a password that cannot be entered. Pure.
 
-A seat belt and no wall. It keeps a model from a blunder that a tired person would wave through. It looks
-through quotes, variables, wrappers such as ``sudo``, and shells in shells; a program that hides what it does
-gets past it, and is a person's decision, as every command is. A name alone is none: what it is given must be
-the system, a home directory or a disk."""
+This is a seat belt, not a wall: it prevents blunders that a tired person would approve. It looks through
+quotes, variables, wrappers such as ``sudo``, and nested shells; a program that hides what it does gets
+through, and a person decides about it as about every other command. A program's name alone never triggers a
+hard line: its operand must be a system folder, the home directory or a disk."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _NEEDS = "it would overwrite a file that the system cannot do without"
 
 
 def hard_line(command: str, *, environ: Mapping[str, str] | None = None, directory: str = "") -> str | None:
-    """Why this shell command is never run, whoever approves it; ``None`` when a person may decide.
+    """Return why this shell command never runs, even with approval; ``None`` when a person may decide.
 
-    ``environ``: the variables that it will see, by default those of this process; ``directory``: where it
-    will run."""
+    ``environ``: the variables it will see, by default those of this process; ``directory``: where it will
+    run."""
     if len(command.encode("utf-8", "replace")) >= MAX_COMMAND:
         return "the command is too long to be run; a script belongs in a file"
     if _FORK_BOMB.search(re.sub(r"\s+", "", command)):
@@ -69,7 +69,7 @@ def _overwrites(target: Word) -> str | None:
 
 
 def _above_globs(word: str) -> str:
-    """``/etc/*/?`` is all of ``/etc/``."""
+    """Reduce ``/etc/*/?`` to ``/etc/``."""
     parts = word.rstrip("/").split("/")
     kept = len(parts)
     while kept > 1 and _GLOB.fullmatch(parts[kept - 1]):
@@ -84,13 +84,13 @@ def is_disk(word: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PathPlace:
-    """Where a command runs, as far as that is known."""
+    """Where a command runs, as far as known."""
 
     home: str
     directory: str
 
     def is_vital(self, word: str) -> bool:
-        """Is this path, or all that is in it, something a machine or a person cannot do without?"""
+        """Say whether this path, or everything in it, is vital to the machine or the user."""
         if re.fullmatch(r"~[\w.-]*/*", _above_globs(word)):
             return True  # somebody's home directory
         if UNKNOWN in word or word.startswith(("~", "-")):
@@ -110,7 +110,7 @@ class PathPlace:
 
 
 def _destroys(command: Command, start: int, home: str) -> str | None:
-    """What the program that begins at ``start`` would destroy."""
+    """Return the harm done by the program that begins at ``start``, if any."""
     name, rest = base_name(command.words[start].text), command.texts(start + 1)
     if any(sign in name for sign in "*?["):
         name = next((known for known in _KNOWN if fnmatchcase(known, name)), name)
@@ -159,7 +159,8 @@ def _destroys(command: Command, start: int, home: str) -> str | None:
 
 
 def _has(words: Sequence[str], letters: str, long: str) -> bool:
-    """Is among the words a short option with one of these letters, or this long one, perhaps shortened?"""
+    """Say whether the words contain a short option with one of these letters, or this long option, perhaps
+    abbreviated."""
     return any(
         len(word) > 3 and f"--{long}".startswith(word)
         if word.startswith("--")
@@ -169,7 +170,7 @@ def _has(words: Sequence[str], letters: str, long: str) -> bool:
 
 
 def _own_options(rest: Sequence[str]) -> list[str]:
-    """The options of sudo itself, up to the command."""
+    """Return the options of sudo itself, up to the command."""
     own, words = list[str](), iter(rest)
     for word in words:
         if not word.startswith("-"):
@@ -181,7 +182,7 @@ def _own_options(rest: Sequence[str]) -> list[str]:
 
 
 def _finds_all(rest: Sequence[str]) -> bool:
-    """Does ``find`` delete, with no test that anything fails?"""
+    """Say whether ``find`` deletes without a test that could exclude anything."""
     words, kept = iter(rest), list[str]()
     for word in words:
         value = next(words, "") if word in _IDLE_TESTS | _NAME_TESTS else ""

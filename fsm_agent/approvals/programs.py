@@ -1,8 +1,7 @@
-"""What the reading of commands knows of programs, as data: here which run what their words say, and in
-``programs.txt`` which only read, and which options write files or run something.
+"""What the command reader knows about programs: here, those that run their words; in ``programs.txt``,
+those that only read, and the options that write files or run something.
 
-A program that is not named here is one that nothing is known of: a pattern of yours may allow it.
-"""
+Nothing is assumed about a program that is not listed; a user's pattern may allow it."""
 
 from __future__ import annotations
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def names(text: str) -> frozenset[str]:
-    """The words of a text."""
     return frozenset(text.split())
 
 
@@ -32,24 +30,24 @@ VERSIONED = {
     **dict.fromkeys(names("node perl make"), names("--version -v")),
     "java": names("--version -version"),
 }
-"""Programs that with this word alone say their version, and read nothing of the folder before they do.
+"""Programs that, with this word alone, print their version and read nothing of the folder before they do.
 
-Not here, because a file of the folder says what runs: ``cargo`` and ``rustc`` (``rust-toolchain.toml``),
-``yarn`` (``yarnPath``), ``npm`` and ``pnpm`` (``packageManager``, by corepack), ``pytest`` (``conftest.py``);
-and what was not tried (``tests/security/hostile_folders.py``)."""
+Not listed, because a file in the folder decides what runs: ``cargo`` and ``rustc``
+(``rust-toolchain.toml``), ``yarn`` (``yarnPath``), ``npm`` and ``pnpm`` (``packageManager``, by corepack),
+``pytest`` (``conftest.py``); nor what was not tested (``tests/security/hostile_folders.py``)."""
 
 OPAQUE = names(
     "eval source . alias unalias trap enable shopt hash bind complete compgen fc let mapfile readarray read"
     " getopts coproc declare local typeset readonly"
 )
-"""They run, or change how the shell reads, what their words alone do not say."""
+"""Commands that run code, or change how the shell parses, in ways that their words do not show."""
 RESERVED = names("{ } ! [[ ]] if then else elif fi for while until do done case esac in select function")
-"""Words of the shell itself, which are no programs."""
+"""Keywords of the shell, which are not programs."""
 RUNNERS = names(
     "xargs parallel watch flock script entr at batch strace ltrace fakeroot unshare nsenter systemd-run"
     " runuser tmux screen expect rlwrap npx bwrap firejail pkexec gdb vi vim nvim ex less"
 )
-"""They run others behind words of their own, or in one word."""
+"""Programs that run other programs, given after their own words or in a single word."""
 RUN_BY_OPTION: dict[str, tuple[str, ...]] = {
     "git": ("-C", "-O", "--output", "--git-dir", "--work-tree"),
     "find": ("-delete", "-fls", "-fprint"),
@@ -58,25 +56,28 @@ RUN_BY_OPTION: dict[str, tuple[str, ...]] = {
     "zip": ("--test",),
     **dict.fromkeys(("rsync", "man", "awk", "gawk", "mawk", "printf", "test", "["), ()),
 }
-"""What ``programs.txt`` names of theirs may hold the line of a shell, but for what begins like these."""
+"""Words that ``programs.txt`` lists for these programs may hold a shell command, except those that begin
+like this."""
 _RUN_VARIABLES = re.compile(
     r"(\w+_)?(PAGER|EDITOR|SSH|SSH_COMMAND|ASKPASS|PROXY_COMMAND)|VISUAL|BROWSER|PROMPT_COMMAND|BASH_ENV|ENV|PATH|IFS"
     r"|LD_\w+|DYLD_\w+|PYTHON\w+|PERL5\w+|NODE_OPTIONS|GIT_\w+|BASH_FUNC\w*"
 )
 STATEFUL = names("cd pushd popd exec set shift export unset umask ulimit return builtin")
-"""They change what the commands behind them do."""
+"""Commands that affect the commands after them."""
 READ_SHELLS = frozenset(("sh", "bash", "dash"))
-"""What ``-c`` gives to them is read as the line itself is."""
+"""Their ``-c`` argument is read like the line itself."""
 SHELLS = READ_SHELLS | {"zsh", "ksh", "fish", "ash", "su", "csh", "tcsh"}
 INTERPRETERS = re.compile(r"(?:python|perl|ruby|node|php|lua|osascript|pwsh|deno|tclsh)[\d.]*")
 PLAIN_OPTIONS = names("-m -u -B -E -I -s -O -OO -w --version -V")
-"""Options of interpreters with which the first operand is the file to run, or what ``-m`` names."""
+"""Options of interpreters after which the first operand is the file to run, or the module that ``-m``
+names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """A program that runs the rest of its words. ``flags``: its letters without a value; ``valued``: those
-    with one; ``operands``: words of its own before the program. ``plain``: it adds no power to it."""
+    """A program that runs the rest of its words. ``flags``: option letters without a value; ``valued``:
+    letters with one; ``operands``: operands before the program. ``plain``: it gives the program no
+    additional power."""
 
     flags: str = ""
     valued: str = ""
@@ -84,7 +85,7 @@ class Wrapper:
     plain: bool = False
 
     def program(self, words: Sequence[str], at: int) -> int | None:
-        """Where the program stands, looking from ``at`` on; ``None`` for an option that is not known."""
+        """Return the index of the program, searching from ``at``; ``None`` after an unknown option."""
         if words[at - 1] == "command" and words[at : at + 1] in (["-v"], ["-V"]):
             return len(words)  # where is it?
         while at < len(words) and words[at][:1] == "-":
@@ -124,7 +125,7 @@ WRAPPERS = {
 
 @dataclass(frozen=True, slots=True)
 class ProgramRow:
-    """What the table says of a program. ``reads``: it is among the readers."""
+    """A row of the table of programs. ``reads``: the program only reads."""
 
     reads: bool
     options: tuple[str, ...]
@@ -132,11 +133,11 @@ class ProgramRow:
 
     @property
     def harmless(self) -> bool:
-        """Can none of its words make it do anything but read?"""
+        """Say whether no word can make the program do more than read."""
         return self.reads and not self.options and self.operands is None
 
     def active(self, words: Sequence[str]) -> list[str]:
-        """Those of the words that make it write, run or reach further."""
+        """Return the words that make the program write, run something or reach further."""
         end = words.index("--") if "--" in words else len(words)
         found = [
             word for word in words[:end] if word[:1] == "-" and any(_is(word, one) for one in self.options)
@@ -148,7 +149,7 @@ class ProgramRow:
 
 
 def row_of(words: Sequence[str]) -> tuple[ProgramRow | None, list[str]]:
-    """What is known of the program that ``words`` begins with, and the words that belong to it."""
+    """Return the row for the program that ``words`` begins with, and the remaining words."""
     rows, name = _rows(), base_name(words[0])
     if len(words) > 1 and (row := rows.get(f"{name}/{words[1]}")) is not None:
         return row, list(words[2:])
@@ -166,12 +167,11 @@ def is_run_variable(name: str) -> bool:
 
 
 def base_name(word: str) -> str:
-    """A program's name without its folder."""
     return posixpath.basename(word)
 
 
 def _is(word: str, option: str) -> bool:
-    """Does the word contain this option, perhaps shortened or behind other letters?"""
+    """Say whether the word contains this option, perhaps abbreviated or combined with other letters."""
     if option.endswith("*"):
         return word.startswith(option[:-1])
     if option.startswith("--"):
@@ -196,16 +196,15 @@ def _rows() -> dict[str, ProgramRow]:
     return rows
 
 
-# ----------------------------------------------------------------------------------------------------
-# The words of a command as the shell makes them: quotes taken off, variables guessed. Pure.
+# The words of a command after quote removal and a guess at each variable.
 
 
 MAX_VALUE = 4_096
-"""Characters of a variable that are followed."""
+"""Maximum characters of a variable's value."""
 UNKNOWN = "\0"
-"""Stands in a guess for what the text does not say."""
+"""Placeholder for text that is not known."""
 LITERALS = frozenset(("==", "=~", "$"))
-"""Nodes without a name that are words of a command."""
+"""Anonymous nodes that are words of a command."""
 
 _LEAVES = frozenset(("word", "number", "test_operator", "variable_name", "special_variable_name", *LITERALS))
 _ACTIVE = re.compile(r"[\s|&;()<>\"'`$]")
@@ -219,20 +218,20 @@ _UNSURE = frozenset(("?", "$", "!", "#", "0", "-", "_", "OLDPWD", "RANDOM"))
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What the shell makes of a word. ``exact``: this text. ``names``: the names of files that ``text`` fits,
-    as ``*.py`` or ``~/x``. ``open``: the text does not say; ``text`` is a guess."""
+    """A word as the shell expands it. ``exact``: this text. ``names``: names of files that match ``text``,
+    as for ``*.py`` or ``~/x``. ``open``: unknown; ``text`` is a guess."""
 
     text: str
     kind: Literal["exact", "names", "open"] = "exact"
 
     @property
     def may_be_option(self) -> bool:
-        """Could an option come out of it that nobody sees in the text?"""
+        """Say whether the word could expand to an option that its text does not show."""
         return self.kind == "open" or (self.kind == "names" and self.text[:1] in "*?[-")
 
 
 class WordReader(ABC):
-    """Reads words of the tree of a line. ``unread`` is the first thing that was not understood."""
+    """Reads the words in a line's syntax tree. ``unread`` is the first construct that was not understood."""
 
     def __init__(self, environ: Mapping[str, str], directory: str, budget: int) -> None:
         self.unread = ""
@@ -267,8 +266,8 @@ class WordReader(ABC):
         return [Word(text, "names" if bare[:1] == "~" or re.search(r"[*?\[]", bare) else "exact")]
 
     def _pieces(self, node: Node, quoted: bool = False) -> Iterator[tuple[str, str]]:
-        """(text, how): ``bare`` and ``quoted`` stand there, ``split`` and ``value`` are guesses, which the
-        shell splits into words or not."""
+        """Yield (text, how): ``bare`` and ``quoted`` are literal, ``split`` and ``value`` are guesses, with
+        or without word splitting."""
         open_kind = "value" if quoted else "split"
         match node.type:
             case kind if kind in _LEAVES and not node.named_child_count:
@@ -329,8 +328,7 @@ class WordReader(ABC):
         yield self._data[at : node.end_byte - 1].decode("utf-8", "replace"), "quoted"
 
     def _value(self, name: str) -> str:
-        """The best guess at what a variable holds; one that is nowhere set is empty, as it is for the
-        shell."""
+        """Guess the value of a variable; an unset one is empty, as in the shell."""
         self._budget -= 1
         if name == "PWD":
             value = self._directory or UNKNOWN
@@ -360,7 +358,7 @@ class WordReader(ABC):
 
 
 def spelled_out(word: str) -> list[str]:
-    """The words that bash makes of ``{a,b}``, at most 64."""
+    """Expand ``{a,b}`` like bash, to at most 64 words."""
     words = [word]
     while len(word) < 1_000 and len(words) < 64 and (match := _BRACES.search(words[0])) is not None:
         words = [
@@ -379,20 +377,17 @@ def _decoded(text: str) -> str:
         return text
 
 
-# ----------------------------------------------------------------------------------------------------
-# What the programs of a command run in their turn, by their words. Pure.
-
-
 MAX_DEPTH = 60
-"""Levels of the tree, and of programs in one another."""
+"""Maximum nesting of the tree, and of programs in programs."""
 MAX_WRAPPERS = 8
-"""Programs in a row that each run the next, as in ``sudo nice timeout 5 ls``."""
+"""Maximum wrappers in a row, as in ``sudo nice timeout 5 ls``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program with its words. ``starts``: where programs begin in them, so that ``sudo rm x`` has two.
-    ``piped``: it reads what another one writes. ``carrier``: all it does is to run others, which are read."""
+    """A program with its words. ``starts``: indexes where programs begin, so that ``sudo rm x`` has two.
+    ``piped``: reads another program's output. ``carrier``: only runs other programs, which are listed
+    themselves."""
 
     words: tuple[Word, ...]
     starts: tuple[int, ...] = (0,)
@@ -401,12 +396,11 @@ class Command:
     carrier: bool = False
 
     def texts(self, start: int = 0) -> list[str]:
-        """The words from ``start`` on."""
         return [word.text for word in self.words[start:]]
 
 
 class ProgramReader(WordReader):
-    """Reads what programs run. ``commands`` are those that were found, in their order."""
+    """Finds the programs that commands run. ``commands`` are in the order of the text."""
 
     def __init__(self, environ: Mapping[str, str], directory: str, budget: int) -> None:
         super().__init__(environ, directory, budget)
@@ -415,7 +409,7 @@ class ProgramReader(WordReader):
 
     @abstractmethod
     def line(self, text: str) -> None:
-        """Read a line that a word carries."""
+        """Read a line contained in a word."""
 
     def _run(self, words: Sequence[Word], piped: bool) -> None:
         while words and words[0] == Word("", "open"):  # a variable that is not set leaves nothing
@@ -437,7 +431,7 @@ class ProgramReader(WordReader):
         self._depth -= 1
 
     def _starts(self, words: Sequence[Word]) -> tuple[int, ...]:
-        """Where programs begin: the first word, and those behind ``sudo`` and its like."""
+        """Return where programs begin: at the first word, and after ``sudo`` and the like."""
         starts = [0]
         texts = [word.text for word in words]
         while (name := base_name(texts[starts[-1]])) in WRAPPERS:
@@ -459,7 +453,7 @@ class ProgramReader(WordReader):
         return tuple(starts)
 
     def _program(self, words: Sequence[Word]) -> bool:
-        """Look at what a program runs by its words. Are they all it does?"""
+        """Record what a program runs according to its words; return whether it does nothing else."""
         name, rest = base_name(words[0].text), [word.text for word in words[1:]]
         if name in SHELLS:
             return self._shell(name, words)
@@ -503,7 +497,7 @@ class ProgramReader(WordReader):
         return False
 
     def _lines_in(self, words: Sequence[str]) -> None:
-        """Words that another program may run as lines of a shell."""
+        """Read words that another program may run as shell commands."""
         for word in words:
             if " " in word:
                 self._miss("a command in a word")
@@ -530,14 +524,14 @@ class ProgramReader(WordReader):
         return True
 
     def _enter(self, operands: Sequence[str]) -> None:
-        """After ``cd``."""
+        """Follow a ``cd``."""
         target = operands[0] if operands else self._value("HOME")
         known = target.startswith(("/", "~")) or (self._directory and UNKNOWN not in target)
         self._directory = posixpath.join(self._directory, target)[:MAX_VALUE] if known else ""
 
 
 def _runs_a_file(rest: Sequence[str]) -> bool:
-    """Do these words of an interpreter name the file or module to run, or ask for its version?"""
+    """Say whether an interpreter's words name a file or module to run, or ask for its version."""
     for word in rest:
         if word in PLAIN_OPTIONS:
             if word in ("-m", "--version", "-V"):

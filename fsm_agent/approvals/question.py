@@ -1,8 +1,8 @@
-"""What a person is shown of a call before it may run: all of it, for every face that asks.
+"""The question that every interface shows before a call runs: the whole call.
 
-Nothing is cut and nothing is masked, because what is approved runs as it is. A terminal, the console of an
-editor and programs of the user's show ``Question.rows``; a page lays the parts out in its own way. Every text
-is as ``fsm_agent.approvals.visible`` shows it, so ``original`` gives back what runs."""
+Nothing is truncated or masked, because what is approved runs unchanged. A terminal, an editor's console and
+the user's programs show ``Question.rows``; a web page lays out the parts itself. All texts are escaped by
+``fsm_agent.approvals.visible``, so ``original`` restores what runs."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.support.redaction import Exact
 
 LONGER = '"session", "always" or "never"'
-"""Answers that hold for longer than once, as a face offers them."""
+"""Lasting answers, as an interface offers them."""
 ESCAPES = r"    (\x1b and the like stand for unseen characters, \x5c for a backslash)"
 LABEL = 16
-"""Columns for the names of arguments; a longer one stands above its value."""
+"""Columns for argument names; a longer name goes on its own row."""
 FRAME = 6
-"""Lines of a question beside the call itself; with more lines than a screen has left, it says its size and
-its head again."""
+"""Rows of a question besides the call; when a call is too long for the screen, its size and heading are
+repeated at the end."""
 _HASH = re.compile(r"\(#[0-9a-f]{64}\)\Z")
-"""A pattern for one call, which a person cannot read."""
+"""A pattern for a single call, which a person cannot read."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionPart:
-    """A value of a call. ``place`` is where it stands: ``command``, ``edits[0].old``. ``words``: a text, else
-    JSON."""
+    """A value of a call. ``place``: its path, such as ``command`` or ``edits[0].old``. ``words``: a text,
+    else JSON."""
 
     place: str
     shown: str
@@ -42,10 +42,9 @@ class QuestionPart:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """May this call run? ``task`` is the delegated task that it is for, if any, ``why`` what is special about
-    it, and ``where`` it would run if its tool has a sandbox. ``remembered`` is the pattern that an answer for
-    longer than once would hold for, empty when the call cannot be remembered: then only "once" and "deny" may
-    be offered. ``characters`` and ``lines`` are those of all values."""
+    """May this call run? ``task``: the delegated task it belongs to, ``why``: the reason to ask, ``where``:
+    its sandbox; each may be empty. ``remembered``: the pattern of a lasting answer, empty when only "once"
+    and "deny" may be offered. ``characters`` and ``lines`` count all values."""
 
     name: str
     task: str
@@ -58,7 +57,7 @@ class Question:
 
     @classmethod
     def of(cls, request: AskApproval | RunTool, encoding: str = "utf-8") -> Question:
-        """``encoding``: what it cannot carry is escaped."""
+        """``encoding``: characters that it lacks are escaped."""
         values = list(_values(request.arguments))
         parts = tuple(QuestionPart(place, visible(text, encoding), words) for place, text, words in values)
         task = why = where = pattern = ""
@@ -77,8 +76,8 @@ class Question:
         )
 
     def rows(self, width: int = 100, height: int = 25, longer: str = LONGER) -> list[QuestionRow]:
-        """All that a person reads before they answer, on a screen of so many columns and lines. ``longer``:
-        what there is to say for longer than once."""
+        """Return everything to read before answering, for a screen of ``width`` columns and ``height``
+        lines. ``longer``: the lasting answers on offer."""
         label = min(LABEL, max((len(part.place) for part in self.parts), default=0))
         call = [row for part in self.parts for row in _part(part, label, width)]
         long = len(call) + FRAME > height
@@ -102,22 +101,22 @@ class Question:
         return [*before, *call, *after]
 
     def text(self, width: int = 100, height: int = 25, longer: str = LONGER) -> str:
-        """The rows as one text."""
+        """Return the rows as one text."""
         return Exact("\n".join(map(str, self.rows(width, height, longer))))
 
     @classmethod
     def read(cls, form: Mapping[str, Any]) -> Question:
-        """Return what ``to_dict`` wrote."""
+        """Restore a question from ``to_dict``."""
         return cls(**{**form, "parts": tuple(QuestionPart(**part) for part in form["parts"])})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values, whose texts no masking changes."""
+        """Return the fields as JSON values that masking leaves unchanged."""
         form: dict[str, Any] = exact(asdict(self))
         return form
 
 
 def exact(value: Any) -> Any:
-    """JSON values of which no masking changes a text."""
+    """Return JSON values whose texts masking leaves unchanged."""
     match value:
         case str():
             return Exact(value)
@@ -129,8 +128,8 @@ def exact(value: Any) -> Any:
 
 
 def rememberable(request: AskApproval) -> bool:
-    """Does the pattern stand for this very tool, and can it be stored and read again? A text with half a
-    character cannot."""
+    """Say whether the pattern fits this tool and can be stored and read back. A text with an unpaired
+    surrogate cannot."""
     try:
         pattern = Pattern.of(request.pattern)
         request.pattern.encode()
@@ -141,8 +140,8 @@ def rememberable(request: AskApproval) -> bool:
 
 
 def _values(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
-    """(place, text, is it a text?) of every value: texts as they are, also those in lists and objects; the
-    rest as JSON."""
+    """Yield (place, text, whether it is a text) for every value: texts unchanged, also inside lists and
+    objects; the rest as JSON."""
     waiting = [(_step(name, first=True), value) for name, value in reversed(list(arguments.items()))]
     while waiting:
         place, value = waiting.pop()
@@ -158,7 +157,7 @@ def _values(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
 
 
 def _step(name: Any, first: bool = False) -> str:
-    """``name``, ``.name``, or ``["any name"]`` in the form of JSON, which has only visible ASCII."""
+    """Return ``name``, ``.name``, or ``["any name"]`` as JSON, which has only visible ASCII."""
     text = str(name)
     if text.isidentifier() and text.isascii():
         return text if first else f".{text}"
@@ -180,6 +179,6 @@ def _part(part: QuestionPart, label: int, width: int) -> list[QuestionRow]:
 
 
 def _labelled(label: str, shown: str, width: int) -> list[QuestionRow]:
-    """Beside the label where it fits on that row, else below."""
+    """Put a text beside its label if it fits on that row, else below."""
     row = beside(label, shown, width)
     return row if len(row) == 1 else [QuestionRow(f"    {label}"), *beside(" ", shown, width)]

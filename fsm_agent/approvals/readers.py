@@ -1,12 +1,11 @@
-"""What a program that only reads would take from the folder that it runs in, or would show of what is not for
-others: why such a command needs a yes after all.
+"""Why a command that only reads may still need approval: the folder can change what it runs, or it would
+show secrets.
 
-A reader is taken for one by its name and its words (``programs.txt``). The folder can make it something else:
-by a file of its name that is found first, by a version manager that lets a file choose the program, by
-variables that name files of the folder, by the settings of a repository. All that is looked at when the call
-is asked about. That is sound because a line of readers writes nothing, and runs alone: what changes the
-folder in between was approved itself, or held by a sandbox.
-"""
+A program counts as a reader by its name and words (``programs.txt``). The folder can turn it into something
+else: by a file of its name that is found first, by a version manager that lets a file choose the program,
+by variables that name files of the folder, or by a repository's settings. All this is checked when approval
+is requested. That is sound because a line of readers writes nothing and runs alone: any change to the
+folder in between was itself approved, or confined by a sandbox."""
 
 from __future__ import annotations
 
@@ -25,20 +24,18 @@ from fsm_agent.providers.credentials import keyless_environment
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
 
-# ----------------------------------------------------------------------------------------------------
 # What Git would run because a repository says so: monitors, hooks, filters, drivers, external diffs.
 #
-# ``git status`` runs whatever ``core.fsmonitor`` of ``.git/config`` names, and four plain files are a
-# repository. So before Git reads one unasked, its settings are read by commands of Git that run nothing. Of
-# those that a repository brings itself only the ones that are listed here count as harmless: a key that a
-# later Git invents is asked about. Of a person's own settings only those matter that name what a reading
-# command runs.
+# ``git status`` runs whatever ``core.fsmonitor`` in ``.git/config`` names, and four plain files make a
+# repository. So before Git reads one without approval, commands of Git that run nothing list its settings.
+# Of a repository's own settings only the keys listed here are harmless, so a key that a later Git adds
+# needs approval. Of the user's settings only those matter that name a program run by reading commands.
 
 
 SECONDS = 5.0
-"""Within which Git has to say what a repository's settings are."""
+"""Time limit for Git to list a repository's settings."""
 MOST = 50
-"""Repositories in one another that are looked at."""
+"""Maximum nested repositories to check."""
 HARMLESS = re.compile(
     r"core\.(repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf"
     r"|eol|safecrlf|quotepath|abbrev|protectntfs|protecthfs|untrackedcache|trustctime|checkstat|preloadindex"
@@ -63,9 +60,9 @@ RUNS = re.compile(
     r"|hook\..+\.command|remote\..+\.promisor",
     re.DOTALL,
 )
-"""Keys of a person's settings that name what a command which reads would run."""
+"""Keys of the user's settings that name a program run by commands that only read."""
 _SWITCH = re.compile(r"true|yes|on|1|false|no|off|0|", re.IGNORECASE)
-"""Values of ``core.fsmonitor`` with which Git runs no program but itself."""
+"""Values of ``core.fsmonitor`` with which Git runs only itself."""
 _HOOK = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+|update")
 _NOT_BY_READERS = frozenset((
     "applypatch-msg", "pre-applypatch", "post-applypatch", "pre-commit", "pre-merge-commit", "commit-msg",
@@ -74,12 +71,12 @@ _NOT_BY_READERS = frozenset((
     "proc-receive", "post-receive", "post-update", "reference-transaction", "push-to-checkout", "pre-auto-gc",
     "post-rewrite", "sendemail-validate",
 ))  # fmt: skip
-"""Hooks that no command which only reads runs; ``post-index-change`` is one that ``git status`` does."""
+"""Hooks that commands which only read never run; ``git status`` does run ``post-index-change``."""
 _SHOWS_SETTINGS = frozenset(("config", "remote"))
 
 
 class _Unreadable(Exception):
-    """Git cannot say what is in the repository."""
+    """Git cannot describe the repository."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +88,8 @@ class _Places:
 
 
 def runs_by_git(program: str, command: str, workdir: str) -> str:
-    """Why ``git command`` in ``workdir`` needs a yes, as one sentence; an empty text when it runs nothing but
-    Git. ``program``: the path of Git."""
+    """Return why ``git command`` in ``workdir`` needs approval, as one sentence; empty when Git runs only
+    itself. ``program``: the path of Git."""
     waiting, seen, common = [os.path.realpath(workdir)], set[str](), list[str]()
     while waiting:
         folder = waiting.pop()
@@ -118,7 +115,7 @@ def runs_by_git(program: str, command: str, workdir: str) -> str:
 
 
 def _run(program: str, folder: str, *words: str) -> list[str]:
-    """What a command of Git that runs no other program prints, in its parts."""
+    """Return the fields printed by a Git command that runs no other program."""
     try:
         ended = subprocess.run(  # noqa: S603  # the program that PATH names, with words of ours
             [program, "-c", "core.fsmonitor=false", *words],
@@ -147,7 +144,7 @@ def _places(program: str, folder: str) -> _Places:
 
 
 def _elsewhere(places: _Places, folder: str, known: list[str]) -> str:
-    """Are the files, or what is stored of them, those of another folder?"""
+    """Say whether the files or their objects belong to another folder."""
     if os.path.commonpath((places.top, folder)) != places.top or not _is_of(places):
         return f"core.worktree or a variable lets Git read {places.top} by {places.own}"
     homes = (places.top, *known)
@@ -163,7 +160,7 @@ def _elsewhere(places: _Places, folder: str, known: list[str]) -> str:
 
 
 def _is_of(places: _Places) -> bool:
-    """Is the repository the one that ``.git`` at the top stands for?"""
+    """Say whether ``.git`` at the top leads to this repository."""
     dot_git = os.path.join(places.top, ".git")
     if os.path.realpath(dot_git) == places.own:
         return True
@@ -176,7 +173,7 @@ def _is_of(places: _Places) -> bool:
 
 
 def _named_in(listed: list[str], command: str) -> str:
-    """The first setting that matters. ``listed``: scopes and settings in turn."""
+    """Return the first setting that matters. ``listed``: scopes and settings in turn."""
     for scope, setting in zip(listed[::2], listed[1::2], strict=False):
         key, _, value = setting.partition("\n")
         own = scope not in ("system", "global", "command")
@@ -205,7 +202,7 @@ def _hooked(hooks: str) -> str:
 
 
 def _submodules(program: str, top: str) -> Iterator[str]:
-    """The repositories in this one that Git enters by itself."""
+    """Yield the submodules that Git enters by itself."""
     for row in _run(program, top, "ls-files", "--stage", "-z"):
         if row.startswith("160000 "):
             path = os.path.join(top, row.partition("\t")[2])
@@ -213,8 +210,7 @@ def _submodules(program: str, top: str) -> Iterator[str]:
                 yield path
 
 
-# ----------------------------------------------------------------------------------------------------
-# Files that hold keys of other services: what a command reads of them goes to the provider of the model.
+# Files that hold keys of other services: what a command reads from them goes to the model's provider.
 
 
 KEY_FILES = ActingFiles("holds keys", (
@@ -227,20 +223,20 @@ KEY_FILES = ActingFiles("holds keys", (
     "*.tfvars",
     ".terraform.d/**", ".git/credentials",
 ))  # fmt: skip
-"""By their names alone."""
+"""Files that hold keys, by name alone."""
 MAY_HOLD = ActingFiles("holds a key", (
     ".npmrc", ".yarnrc*", "bunfig.toml", "pip.conf", "pip.ini", "uv.toml", ".condarc", ".gemrc", ".cargo/**",
     ".m2/**", ".gradle/**", "gradle.properties", "nuget.config", ".composer/**", ".terraformrc", ".wgetrc",
     ".curlrc",
     ".git/config", ".git/config.worktree", ".git/modules/**/config", "*.pem", "*.key", ".dockercfg",
 ))  # fmt: skip
-"""Those that mostly hold something else: what is in them decides."""
+"""Files that usually hold something else: their contents decide."""
 _SAMPLES = re.compile(r".*\.(example|sample|template|dist|tmpl|md|pub)", re.DOTALL)
 _PRIVATE = re.compile(r"PRIVATE KEY-----|_auth|extraheader|credential", re.IGNORECASE)
 LOOKED_AT = 64_000
-"""Characters in which a key is looked for."""
+"""Characters to search for a key."""
 MOST_ENTRIES = 50_000
-"""Entries of folders that are looked at for one command."""
+"""Maximum folder entries to check for one command."""
 
 
 _BY_NAME = (KEY_FILES, *(row for row in ACTING_FILES if row.reason.startswith("holds keys")))
@@ -257,8 +253,8 @@ def _kind(path: str) -> str:
 
 
 def holds_keys(path: str, root: str) -> str:
-    """Why reading the file of this name, relative to ``root``, needs a yes; empty when it needs none. The
-    real name counts as well as the one that is given."""
+    """Return why reading this file, relative to ``root``, needs approval; empty when it does not. Both the
+    given name and the real one count."""
     whole = os.path.normpath(os.path.join(root, path))
     for one in dict.fromkeys((whole, os.path.realpath(whole))):
         near = os.path.relpath(one, root)
@@ -269,13 +265,13 @@ def holds_keys(path: str, root: str) -> str:
 
 
 def matched(pattern: str, root: str) -> Iterator[str]:
-    """The paths that a word with wildcards stands for."""
+    """Return the paths that match a word with wildcards."""
     found = glob.iglob(pattern, root_dir=root, include_hidden=False)
     yield from itertools.islice(found, MOST_ENTRIES)
 
 
 def below(folder: str, root: str) -> str:
-    """Why a search through all files of a folder needs a yes, empty when it needs none."""
+    """Return why searching all files of a folder needs approval; empty when it does not."""
     start, seen = os.path.join(root, folder), 0
     for place, folders, files in os.walk(start):
         seen += len(folders) + len(files)
@@ -290,7 +286,7 @@ def below(folder: str, root: str) -> str:
 
 
 def _has_a_key(path: str) -> bool:
-    """One that is not there, or no plain file, has none; one that cannot be read has."""
+    """A missing or special file has no key; an unreadable one is assumed to have one."""
     try:
         if not os.path.isfile(path):
             return False
@@ -302,22 +298,22 @@ def _has_a_key(path: str) -> bool:
 
 
 BUILTINS = names("echo printf test [ true false : pwd type command cd")
-"""Of bash, which looks for no file of this name."""
+"""Builtins of bash, which it does not look up as files."""
 _SHIMS = "shims"
-"""The folder of a version manager's stand-ins: they read in the working directory what they are to run."""
+"""Folder of a version manager's shims, which read in the working directory what to run."""
 _SWITCHERS = names(
     "asdf mise rtx rustup volta volta-shim proto proto-shim corepack hermit aqua aqua-proxy pyenv rbenv"
 )
 _LISTS = names("LD_LIBRARY_PATH DYLD_LIBRARY_PATH PYTHONPATH PERL5LIB PERLLIB RUBYLIB NODE_PATH CLASSPATH")
-"""Variables that are lists of folders, in which an empty one stands for the working directory."""
+"""Variables that list folders; an empty entry is the working directory."""
 _FILES = names(
     "LD_PRELOAD LD_AUDIT DYLD_INSERT_LIBRARIES BASH_ENV PYTHONHOME PYTHONSTARTUP PERL5OPT"
     " RUBYOPT NODE_OPTIONS TAR_OPTIONS JAVA_TOOL_OPTIONS JDK_JAVA_OPTIONS _JAVA_OPTIONS RIPGREP_CONFIG_PATH"
     " GCC_EXEC_PREFIX MAGIC COMPILER_PATH"
 )
-"""Variables that name files which a program runs or obeys."""
+"""Variables that name files a program runs or obeys."""
 _SCRIPTED = names("awk gawk mawk sed jq")
-"""The first operand of these is a program of theirs and no file."""
+"""Programs whose first operand is a script, not a file."""
 _OPENS_NOTHING = names("echo printf true false :")
 _SHOWS_NO_CONTENTS = _OPENS_NOTHING | names(
     "ls stat du df find test [ basename dirname readlink realpath tree file wc which type pwd"
@@ -327,7 +323,7 @@ _RECURSES = {
     "rg": re.compile(r""),
     "diff": re.compile(r"-[A-Za-z]*r.*|--rec.*"),
 }
-"""Options with which a program reads all files of a folder; an empty expression when it always does."""
+"""Options that make a program read all files of a folder; an empty expression if it always does."""
 
 
 class ReaderFolder:

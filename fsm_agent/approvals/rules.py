@@ -41,10 +41,6 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.database import Database, SqlConnection
 from fsm_agent.sessions.store.rows import compacted_line
 
-# ----------------------------------------------------------------------------------------------------
-# What is sure of a simple command: that it only reads, that no option hides in it, how it is spelled.
-
-
 _QUOTED = re.compile(r"[\s\"'\\$`;&|<>()]")
 
 
@@ -55,14 +51,14 @@ def adds_nothing(command: Command, layer: int) -> bool:
 
 
 def hides_options(command: Command) -> bool:
-    """Could an option come out of a word that does not show it, for a program to which options matter?"""
+    """Say whether a word could hide an option from a program for which options matter."""
     row, _ = row_of(command.texts(command.starts[-1]))
     return not (row is not None and row.harmless) and any(word.may_be_option for word in command.words)
 
 
 def only_reads(command: Command, folder: ReaderFolder) -> bool:
-    """Is it a program that only reads, by its name and all its words, and only in the working directory? What
-    the folder makes of it is another question: ``ReaderFolder.why_ask``."""
+    """Say whether a program only reads, judging by its name and words, and only in the working directory.
+    What the folder makes of it is checked by ``ReaderFolder.why_ask``."""
     if not all(adds_nothing(command, layer) for layer in range(len(command.starts) - 1)):
         return False
     words = command.words[command.starts[-1] :]
@@ -82,12 +78,13 @@ def only_reads(command: Command, folder: ReaderFolder) -> bool:
 
 
 def is_plain_file(word: Word, folder: ReaderFolder) -> bool:
-    """Is what a redirection reads a file of the working directory? To bash ``/dev/tcp/…`` is a connection."""
+    """Say whether a redirection reads a file of the working directory. To bash ``/dev/tcp/…`` is a
+    connection."""
     return word.kind == "exact" and not word.text.startswith("/dev/") and folder.is_inside(word.text)
 
 
 def spelled(words: Sequence[Word]) -> str:
-    """The words as one line, quoted only where they have to be."""
+    """Join the words into one line, quoted only where necessary."""
     return " ".join(
         shlex.quote(word.text)
         if word.kind == "exact" and (not word.text or _QUOTED.search(word.text))
@@ -98,11 +95,11 @@ def spelled(words: Sequence[Word]) -> str:
 
 _PATTERN = re.compile(r"(?P<tool>[A-Za-z0-9_.*-]{1,64})(?:\((?P<what>.+)\))?", re.DOTALL)
 READ_ONLY = "@read-only"
-"""Stands in a pattern for every line of commands that only read."""
+"""In a pattern: every line of commands that only read."""
 MAX_STARTS = 64
-"""Words of a command at which a forbidden one is looked for."""
+"""Words of a command at which a forbidden one is searched for."""
 LONGEST = 500
-"""Characters of a call that is remembered word for word; a longer one by its hash."""
+"""Characters of a call that is remembered verbatim; a longer one is remembered by its hash."""
 HARMLESS = frozenset({"timeout", "description"})
 """Arguments beside a command that do not change what it does."""
 
@@ -110,7 +107,7 @@ HARMLESS = frozenset({"timeout", "description"})
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A call as patterns see it: a ``command``, or ``paths`` (absolute, links followed), or neither.
-    ``given``: the paths as they stand in the arguments, also those in lists."""
+    ``given``: the paths as written in the arguments, also those in lists."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -124,7 +121,7 @@ class Asked:
     def of(
         cls, tool: str, arguments: Mapping[str, Any], path_arguments: Sequence[str], workdir: str
     ) -> Asked:
-        """Read what rules look at from a call. ``path_arguments``: names of the arguments that are paths."""
+        """Extract from a call what rules match. ``path_arguments``: names of the arguments that are paths."""
         lines = {name: value for name in COMMANDS if isinstance(value := arguments.get(name), str)}
         given = [arguments.get(name) for name in path_arguments]
         paths = tuple(
@@ -154,27 +151,26 @@ class Asked:
 
     @property
     def rememberable(self) -> bool:
-        """Say whether a yes may hold for longer than once: not to a command that is not understood, or in
-        which an option may stand that nobody sees."""
+        """Say whether a yes may last: not for a command that is not understood or may hide an option."""
         return self.reading is None or (
             not self.reading.unread and not any(hides_options(one) for one in self.reading.commands)
         )
 
     @property
     def text(self) -> str:
-        """The arguments as sorted compact JSON."""
+        """Return the arguments as sorted compact JSON."""
         return json.dumps(
             dict(self.arguments), sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str
         )
 
     @property
     def hash(self) -> str:
-        """Return a pattern that stands for exactly this call."""
+        """Return a pattern for exactly this call."""
         return "#" + hashlib.sha256(self.text.encode("utf-8", "replace")).hexdigest()
 
     @property
     def exactly(self) -> str:
-        """The pattern of this call and, for a tool that works on one path, of every call for the same
+        """Return the pattern of this call and, for a tool that works on one path, of every call for that
         path."""
         if self.command is not None:
             what = glob.escape(self.command) if self.plain else self.hash
@@ -188,12 +184,12 @@ class Asked:
 
 
 COMMANDS = ("command", "cmd")
-"""Arguments that hold the line of a shell."""
+"""Arguments that hold a shell command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Raises ``ConfigError`` when made from a text that is none."""
+    """A parsed pattern."""
 
     text: str
     tool: str
@@ -201,7 +197,7 @@ class Pattern:
 
     @classmethod
     def of(cls, text: str) -> Pattern:
-        """Read a pattern; raises ``ConfigError`` for a text that is none."""
+        """Parse a pattern; raises ``ConfigError`` if it is malformed."""
         found = _PATTERN.fullmatch(text.strip())
         if found is None:
             raise ConfigError(
@@ -213,7 +209,7 @@ class Pattern:
 
     @property
     def exact(self) -> bool:
-        """Say whether the pattern stands for one call, one command or one path alone."""
+        """Say whether the pattern matches only one call, one command or one path."""
         return self.what is not None and _unescaped(self.what) is not None
 
     def names(self, tool: str) -> bool:
@@ -221,11 +217,11 @@ class Pattern:
         return fnmatch.fnmatchcase(tool, self.tool)
 
     def allows(self, call: Asked, workdir: str) -> bool:
-        """Say whether a yes to this pattern alone is one to the call."""
+        """Say whether this pattern alone allows the call."""
         return allows((self,), call, workdir)
 
     def stands_for(self, call: Asked, workdir: str) -> bool:
-        """Say whether it is for this very call, or for one in a folder or by arguments that fit."""
+        """Say whether it matches exactly this call, or its folder or arguments."""
         if self.what is None or self.what == call.hash:
             return True
         if call.command is not None:
@@ -235,7 +231,7 @@ class Pattern:
         return fnmatch.fnmatchcase(call.text, self.what)
 
     def covers(self, command: Command) -> bool:
-        """Say whether a simple command fits, with nothing in it that the pattern does not spell."""
+        """Say whether a simple command matches, with nothing in it that the pattern does not spell out."""
         if self.what is None or hides_options(command):
             return False
         if any(base_name(command.words[start].text) in STATEFUL for start in command.starts):
@@ -252,7 +248,7 @@ class Pattern:
         return any(fnmatch.fnmatchcase(spelled(command.words[at:]), self.what) for at in starts)
 
     def forbids(self, call: Asked, workdir: str) -> bool:
-        """Say whether a no to this pattern is one to the call. Wide: any command within it counts."""
+        """Say whether denying this pattern denies the call. Wide: any command in the line counts."""
         if not self.names(call.tool):
             return False
         if self.what is None or self.what == call.hash:
@@ -265,8 +261,8 @@ class Pattern:
 
 
 def allows(patterns: Sequence[Pattern], call: Asked, workdir: str) -> bool:
-    """Say whether yeses to these patterns are one to the call. Narrow: of a line of commands all but one must
-    be such as only read, and that one gets nothing from another."""
+    """Say whether these patterns together allow the call. Narrow: in a line of commands, all but one must
+    only read, and that one must receive no input from another."""
     patterns = [one for one in patterns if one.names(call.tool)]
     if any(one.stands_for(call, workdir) for one in patterns):
         return True
@@ -288,8 +284,8 @@ def allows(patterns: Sequence[Pattern], call: Asked, workdir: str) -> bool:
 
 
 def why_not_read_only(call: Asked, workdir: str) -> str:
-    """Why a line of commands that only read is asked about although such lines are allowed: what the folder
-    makes of them. Empty for a line that does more, or that is allowed."""
+    """Return why a line of commands that only read needs approval although such lines are allowed: the
+    reason is in the folder. Empty for a line that does more, or is allowed."""
     reading, folder = call.reading, ReaderFolder(workdir)
     if reading is None or not _is_simple(call, reading, folder):
         return ""
@@ -301,20 +297,19 @@ def why_not_read_only(call: Asked, workdir: str) -> str:
 
 
 def _is_simple(call: Asked, reading: ShellReading, folder: ReaderFolder) -> bool:
-    """Is all of a line understood, with nothing in it that writes or sets something?"""
+    """Say whether all of a line is understood, and nothing in it writes a file or sets a variable."""
     plain = call.plain and not (reading.unread or reading.assigns or reading.writes)
     return plain and bool(reading.commands) and all(is_plain_file(word, folder) for word in reading.reads)
 
 
 def _unescaped(text: str) -> str | None:
-    """The only text that a pattern stands for; ``None`` when it stands for several."""
+    """Return the only text that a pattern matches; ``None`` when it matches several."""
     plain = re.sub(r"\[([*?[])\]", r"\1", text)
     return plain if glob.escape(plain) == text else None
 
 
 def _lines(call: Asked) -> Iterator[str]:
-    """The line itself, and every place of it where a command may begin, without the folder that the program
-    is in."""
+    """Yield the line and every suffix of it at which a command may begin, without the program's folder."""
     command = call.command or ""
     yield command
     yield " ".join(command.split())
@@ -326,8 +321,8 @@ def _lines(call: Asked) -> Iterator[str]:
 
 
 def _path_fits(path: str, pattern: str, workdir: str) -> bool:
-    """``path`` is real; the part of the pattern before its first wildcard is made so too. Case counts where
-    it does for files."""
+    """Match a real path. Links are resolved in the pattern's part before the first wildcard. Case counts
+    where it does for files."""
     whole = os.path.join(workdir, os.path.expanduser(pattern))
     head = re.split(r"[*?[]", whole, maxsplit=1)[0]
     folder = head[: head.rfind("/") + 1] or "/"
@@ -338,7 +333,7 @@ def _path_fits(path: str, pattern: str, workdir: str) -> bool:
 
 
 def _translated(pattern: str) -> str:
-    """A regular expression: ``**`` anything, ``*`` and ``?`` within one folder."""
+    """Translate to a regular expression: ``**`` matches anything, ``*`` and ``?`` within one folder."""
     parts = re.split(r"(\*\*/?|\*|\?|\[[*?[]\])", pattern)
     known = {"**": ".*", "**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
     return "".join(
@@ -346,12 +341,11 @@ def _translated(pattern: str) -> str:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
-# What people approved, or forbade, for good or for a session: patterns of calls in the store of a home.
+# Permissions and denials that people gave for good or for a session, stored in a home as patterns.
 #
-# ``fsm-agent approvals list`` shows them and ``approvals remove`` takes one back; a running agent looks
-# each time. An answer for a session holds in it, and in what it goes on as after a compaction, also in
-# another process; not in its forks, and only in the working directory in which it was given.
+# ``fsm-agent approvals list`` shows them and ``approvals remove`` removes one; a running agent reads them
+# at each call. An answer for a session holds in it and in the sessions that continue it after a compaction,
+# also in another process; not in its forks, and only in the working directory in which it was given.
 
 
 Verdict = Literal["allow", "deny"]
@@ -359,7 +353,7 @@ Verdict = Literal["allow", "deny"]
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """``at`` in seconds since the epoch. ``session`` and ``workdir`` are empty for what was answered for
+    """``at`` in seconds since the epoch. ``session`` and ``workdir`` are empty for an answer that holds for
     good."""
 
     pattern: Pattern
@@ -370,14 +364,14 @@ class Grant:
 
 
 class Grants:
-    """Raises ``StoreError`` when the store cannot be used. ``database`` is asked for when it is first
-    needed."""
+    """The stored answers. Raises ``StoreError`` when the store cannot be used. ``database`` is called on
+    first use."""
 
     def __init__(self, database: Callable[[], Database], now: Callable[[], float] = time.time) -> None:
         self._database, self._now = database, now
 
     def all(self) -> list[Grant]:
-        """Those for good, oldest first."""
+        """Return those that hold for good, oldest first."""
         with self._database().reading() as c:
             rows = c.execute(
                 "SELECT pattern, verdict, at FROM grants WHERE scope = 'always' ORDER BY at, pattern"
@@ -385,7 +379,7 @@ class Grants:
         return [Grant(Pattern.of(pattern), verdict, at) for pattern, verdict, at in rows]
 
     def of_session(self, session: str, workdir: str) -> list[Grant]:
-        """Those that hold in this session and directory, oldest first."""
+        """Return those for this session and directory, oldest first."""
         with self._database().reading() as c:
             line = json.dumps(compacted_line(c, session))
         return self._of_sessions(
@@ -395,7 +389,7 @@ class Grants:
         )
 
     def of_sessions(self) -> list[Grant]:
-        """Those of every session, oldest first."""
+        """Return those of all sessions, oldest first."""
         return self._of_sessions(
             "SELECT pattern, verdict, at, session, workdir FROM session_grants ORDER BY at, pattern", ()
         )
@@ -407,7 +401,7 @@ class Grants:
             ]
 
     def add(self, pattern: str, verdict: Verdict) -> None:
-        """Remember a verdict for good; it replaces an earlier one on the same pattern."""
+        """Store a verdict for good; it replaces an earlier one on the same pattern."""
         read = Pattern.of(pattern)
         values = (read.text, read.tool, verdict, self._now())
         self._database().write(
@@ -422,7 +416,7 @@ class Grants:
         )
 
     def add_for(self, session: str, workdir: str, pattern: str, verdict: Verdict) -> None:
-        """Remember a verdict for a session that is in the store, in this directory."""
+        """Store a verdict for a session in the store, in this directory."""
         values = (session, Pattern.of(pattern).text, verdict, workdir, self._now())
         self._database().write(
             lambda c: (
@@ -431,8 +425,8 @@ class Grants:
         )
 
     def remove(self, pattern: str, session: str = "") -> None:
-        """Forget a verdict everywhere, or only the one of ``session``. Raises ``ConfigError`` for one that is
-        not there."""
+        """Remove a verdict everywhere, or only that of ``session``. Raises ``ConfigError`` if there is
+        none."""
         wanted = pattern.strip()
 
         def remove(c: SqlConnection) -> int:

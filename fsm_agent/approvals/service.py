@@ -1,15 +1,12 @@
-"""Who may say yes to a dangerous call, for how long it is remembered, and what nobody can approve.
+"""Decides whether a dangerous call may run, and for how long the decision is remembered.
 
-Asked in this order, and the first that has an answer gives it: hard lines (never); what is forbidden by the
-settings or for good; a ``before_tool`` callback that blocks; what is allowed by the settings, for good, or
-for this session; a ``before_tool`` callback that approves; a person. Whatever goes wrong on the way means no.
-A call that writes a file which acts later (``acting_files``) is allowed for good or for this session only by
-a pattern that names the file.
-A call that stays in a sandbox which is enough of a wall (``sandbox.policy``) needs no yes unless a rule asks
-for one; for a call that leaves its sandbox no yes counts that was given to the tool as a whole.
-For a turn that came in a file nothing counts that was allowed beforehand, see ``for_imported``.
-(Why: decisions 68 and 81.)
-"""
+The first of these that has an answer decides: hard lines (never); a denial in the settings or for good; a
+blocking ``before_tool`` callback; a permission in the settings, for good, or for this session; an approving
+``before_tool`` callback; a person. Any error on the way means no. A call that writes a file which acts
+later (``acting_files``) needs a pattern that names the file to be allowed for longer than once. A call that
+stays in a strict enough sandbox (``sandbox.policy``) needs no approval unless a rule requires it; for a
+call that leaves its sandbox, approvals of the tool as a whole do not count. For an imported turn no earlier
+permission counts (``for_imported``). (Why: decisions 68 and 81.)"""
 
 from __future__ import annotations
 
@@ -57,25 +54,20 @@ from fsm_agent.settings.model import ApprovalSettings as ApprovalSettings
 from fsm_agent.support.texts import clean, one_line
 from fsm_agent.support.threads import in_daemon_thread
 
-# ----------------------------------------------------------------------------------------------------
-# Answers that come when nobody waits for them in a process any more: what may be answered, and which stored
-# answer counts for a call that would run now.
-
-
 WORDS: dict[Any, Approval] = {
     "once": Approval(True), "session": Approval(True, scope="session"),
     "always": Approval(True, scope="always"), "deny": Approval(False, "the user said no"),
     "never": Approval(False, "the user said never", scope="always"),
 }  # fmt: skip
-"""Answers to the question whether a call may run, and what they stand for."""
+"""The answers to an approval question."""
 ONCE = ("once", "deny")
-"""Those for a call that cannot be remembered."""
+"""Answers to a call that cannot be remembered."""
 SPELLED = {True: "once", "yes": "once", "y": "once", False: "deny", "no": "deny", "n": "deny"}
 LATER = "nobody has answered yet"
 
 
 def somebody() -> str:
-    """Who gives an answer, when nothing else is said: the user of this machine."""
+    """Return the default author of an answer: the user of this machine."""
     try:
         return f"{getpass.getuser()} on {platform.node()}"
     except (KeyError, OSError):
@@ -83,10 +75,10 @@ def somebody() -> str:
 
 
 def answer(items: PendingItems, name: str, value: Any, *, pattern: str = "", by: str = "") -> Pending:
-    """Answer what waits under this id, or the beginning of one, once; as it is stored then. ``value``: for an
-    approval one of its choices, a bool or an ``Approval``, with ``pattern`` for calls like it; for a question
-    words, or the number of a choice; for a result whatever the tool might have returned; for a timer nothing,
-    or the result of the call. Raises ``ConfigError`` for what is no answer, and for a second one."""
+    """Answer the pending item whose id begins with ``name``, once; return the stored item. ``value``: for
+    an approval one of its choices, a bool or an ``Approval``, with ``pattern`` for similar calls; for a
+    question a text, or the number of a choice; for a result anything that the tool might have returned; for
+    a timer nothing, or the result of the call. Raises ``ConfigError`` for an invalid or second answer."""
     item = items.find(name)
     if pattern and item.kind != "approval":
         raise ConfigError("only an approval has a pattern", pattern, "an answer to what is asked")
@@ -133,8 +125,8 @@ def _words(item: Pending, value: Any) -> str:
 
 @dataclass(slots=True)
 class Waiting:
-    """What one turn asks people, and what was answered while nobody ran it. ``suspends``: it need not go on
-    without an answer. ``resumed``: there may be answers."""
+    """The questions of one turn, and answers given while it was not running. ``suspends``: the turn can be
+    suspended without an answer. ``resumed``: there may be answers."""
 
     items: PendingItems
     fence: Fence
@@ -142,24 +134,26 @@ class Waiting:
     resumed: bool = False
 
     def of(self, call: str, kinds: Sequence[Waits], digest: str) -> Pending | None:
-        """Return what was asked about this call, when it was about just this."""
+        """Return the pending item for exactly this call."""
         found = self.items.of_call(self.fence.turn_id, call) if self.resumed else ()
         return next((one for one in found if one.kind in kinds and one.digest == digest), None)
 
     def approval(self, question: AskApproval, workdir: str) -> Approval | None:
-        """Return the stored answer to this very question. Who changed what would run asks again."""
+        """Return the stored answer to exactly this question. If what would run has changed, it is asked
+        again."""
         item = self.of(question.call_id, ("approval",), digest_of(question, workdir))
         return None if item is None or item.answered is None else Approval(**item.answer)
 
     def settled(self, question: AskApproval, said: Approval) -> Approval:
-        """An answer was given here, to what is asked elsewhere, too: the one that counts."""
+        """Record an answer given here to a question that is also open elsewhere; return the answer that
+        counts."""
         if not self.resumed or said.interrupted:
             return said
         kept = self.items.settle(self.fence, question.call_id, "approval", asdict(said), somebody())
         return Approval(**kept)
 
     def put_off(self, question: AskApproval, workdir: str) -> NotYet | None:
-        """What stands in the place of the answer, when the turn may be suspended for it."""
+        """Return what replaces the answer when the turn may be suspended for it."""
         if not self.suspends:
             return None
         return NotYet(
@@ -174,7 +168,7 @@ class Waiting:
 
 
 def digest_of(question: AskApproval, workdir: str) -> str:
-    """A hash of all that a person is asked about: the call, why it is asked, where it would run."""
+    """Hash everything the question shows: the call, the reason, the place."""
     about = [
         question.name, question.arguments, question.pattern, question.origin, question.why, question.where,
         workdir,
@@ -196,8 +190,8 @@ HOOK = "before_tool"
 class Approvals:
     """Fails closed: no callback, no answer in time, an unknown answer or an error mean no (APPR-01..09).
 
-    ``rules`` are read once: nothing that a tool or the environment does later changes them. Raises
-    ``ConfigError`` for a pattern that cannot be read."""
+    ``rules`` are read once: no tool and no change of the environment affects them later. Raises
+    ``ConfigError`` for a malformed pattern."""
 
     def __init__(
         self,
@@ -231,10 +225,10 @@ class Approvals:
     def for_child(
         self, callbacks: Callbacks, origin: str, *, ask: bool, rules: ApprovalSettings | None = None
     ) -> Approvals:
-        """Those of a child turn: under the same rules and checks, without what was approved for this session.
-        With ``ask`` the same person is asked, one question at a time, and told which task it is for; else
-        nobody is (APPR-05). ``rules``: of another agent whose turn it is; of these counts what makes it more
-        careful."""
+        """Return the approvals of a child turn: the same rules and checks, without the permissions of this
+        session. With ``ask`` the same person is asked, one question at a time, and sees the child's task;
+        otherwise no question is asked (APPR-05). ``rules``: those of a different agent that runs the turn;
+        the stricter of both apply."""
         child = Approvals(
             self._callbacks if ask else callbacks,
             self._clock,
@@ -253,10 +247,10 @@ class Approvals:
         return child
 
     def for_imported(self) -> Approvals:
-        """Those of a turn that came in a file, and of its children: a stranger may have written their calls.
-        So all are asked about but those that only read here, and what was allowed beforehand was not meant
-        for them. What forbids holds, and so does a yes for the session of that turn, which can only have been
-        given since."""
+        """Return the approvals of an imported turn and its children, whose calls a stranger may have
+        written. Everything needs approval except calls that only read here, and earlier permissions do not
+        apply. Denials hold, and so do permissions for that turn's session, which were given after the
+        import."""
         strict = copy.copy(self)
         strict._imported, strict._specs = True, {}
         return strict
@@ -267,9 +261,8 @@ class Approvals:
         outside: Collection[str] = (),
         confinements: Mapping[str, Confinement] = MappingProxyType({}),
     ) -> tuple[ToolSpec, ...]:
-        """The tools of a turn; those that the rules have something to say about are asked about before they
-        run. ``outside``: names of those that reach others than this machine. ``confinements``: the sandboxes
-        of those that run in one, by the tools' names."""
+        """Return the tools of a turn, marked to ask where the rules concern them. ``outside``: names of
+        tools that reach beyond this machine. ``confinements``: sandboxes by tool name."""
         try:
             denied = [
                 *self._denied,
@@ -289,10 +282,9 @@ class Approvals:
         return tool.approval == "never" and (ruled or forbidden or self._suspected(tool) or _writes(tool))
 
     def _suspected(self, tool: ToolSpec) -> bool:
-        """Does a stranger's call need a yes, although ours does not? To read a page is to tell its server."""
+        """Say whether an imported call needs approval though an own one does not. Fetching a page informs
+        its server."""
         return self._imported and (tool.effect != "pure" or tool.name in self._outside)
-
-    # Asking
 
     async def ask(
         self,
@@ -301,9 +293,9 @@ class Approvals:
         session: str = "",
         waiting: Waiting | None = None,
     ) -> Approval | NotYet:
-        """``session``: the one that an answer "for this session" is remembered for; without, this agent
-        remembers it. ``waiting``: of a turn that may be suspended; a stored answer to this very question is
-        taken, else a person is asked."""
+        """``session``: where a "session" answer is kept; without one, this agent keeps it. ``waiting``: for
+        a turn that may be suspended; a stored answer to exactly this question is used, else a person is
+        asked."""
         call = await in_daemon_thread(
             self._call, request.name, request.arguments
         )  # a long command takes a while
@@ -343,7 +335,7 @@ class Approvals:
         return answer
 
     def _unasked(self, tool: str, why: str) -> Approval:
-        """The no of a call that nobody can be asked about."""
+        """Refuse a call when there is no one to ask."""
         if self._nobody == NOBODY:
             self._callbacks.publish(StatusText(f"{tool} was not run: {NOBODY}; {ALLOWING}"))
         return Approval(False, f"{self._nobody}; it is asked because {why}" if why else self._nobody)
@@ -351,7 +343,7 @@ class Approvals:
     async def _settled(
         self, call: Asked, why: str, interrupted: asyncio.Event, session: str
     ) -> Approval | None:
-        """An answer that no person is needed for. ``why``: see ``_acts``."""
+        """Return an answer that needs no person. ``why``: see ``_acts``."""
         never = functools.partial(hard_line, call.command or "", directory=self._workdir)
         if call.command is not None and (reason := await in_daemon_thread(never)):
             return Approval(False, f"this can never be approved: {reason}")
@@ -384,16 +376,15 @@ class Approvals:
         return [*self._grants.all(), *(self._grants.of_session(session, self._workdir) if session else ())]
 
     def _own(self, tool: str, why: str) -> Approval | None:
-        """A tool that is only looked at because of something that its calls may touch needs no yes for the
-        rest."""
+        """Allow a tool that is only checked because some of its calls touch sensitive files, when this one
+        does not."""
         spec = self._specs.get(tool)
         ruled = self._rules.policy.get(tool) == "ask"
         free = spec is not None and spec.approval == "never" and not (ruled or why or self._suspected(spec))
         return Approval(True, "not forbidden") if free else None
 
     def posed(self, request: AskApproval, call: Asked | None = None) -> AskApproval:
-        """The question as a person is asked it: with the pattern that would be remembered, the task that it
-        is for, why it is asked, and where the call would run."""
+        """Complete the question: the pattern to remember, the delegated task, the reason, and the sandbox."""
         call = call or self._call(request.name, request.arguments)
         confinement = self._confinements.get(call.tool)
         where = "" if confinement is None else confinement.where(call.arguments)
@@ -413,9 +404,8 @@ class Approvals:
         return approval
 
     async def remember(self, question: AskApproval, approval: Approval, session: str) -> None:
-        """Keep a person's answer for as long as it says, under the pattern that it names, else that of the
-        question; a call that cannot be remembered is allowed once. An answer that cannot be stored
-        counts for as long as this agent lives."""
+        """Keep an answer for its scope, under its own pattern or that of the question; a call that cannot
+        be remembered is allowed once. If storing fails, this agent keeps the answer."""
         if approval.scope == "once":
             return
         call = await in_daemon_thread(self._call, question.name, question.arguments)
@@ -436,17 +426,15 @@ class Approvals:
         if approval.granted:
             self._session.append(pattern)
 
-    # Hooks
-
     async def before(self, name: str, arguments: Mapping[str, Any], interrupted: asyncio.Event) -> str:
-        """For a call that needs no approval: why a ``before_tool`` callback blocks it, or nothing."""
+        """For a call that needs no approval: return why a ``before_tool`` callback blocks it, or nothing."""
         said = await self._hook(name, arguments, interrupted)
         return said.reason if said is not None and not said.granted else ""
 
     async def _hook(
         self, name: str, arguments: Mapping[str, Any], interrupted: asyncio.Event
     ) -> Approval | None:
-        """What the callback says; one that fails blocks what may change something (APPR-09)."""
+        """Return the callback's answer; one that fails blocks calls with side effects (APPR-09)."""
         if not self._hooks.has(HOOK):
             return None
         try:
@@ -464,10 +452,8 @@ class Approvals:
                 else Approval(False, f"the check before it failed ({type(error).__name__})")
             )
 
-    # Helpers
-
     def _why(self, call: Asked) -> str:
-        """What a person is told about why the call is asked about; empty for most."""
+        """Return why the call needs approval, as shown to a person; usually empty."""
         if why := self._acts(call):
             return why
         try:
@@ -478,7 +464,7 @@ class Approvals:
         return why_not_read_only(call, self._workdir) if readers and call.command is not None else ""
 
     def _acts(self, call: Asked) -> str:
-        """Why the call needs a yes, whatever its tool needs; empty for most."""
+        """Return why the call needs approval even if its tool does not; usually empty."""
         spec = self._specs.get(call.tool)
         if spec is None or not _writes(spec):
             return ""
@@ -495,7 +481,7 @@ class Approvals:
     async def _waited(
         self, work: Coroutine[Any, Any, Any], interrupted: asyncio.Event, *, limited: bool = True
     ) -> tuple[Finish, Any]:
-        """(how it ended, result); the work is stopped when the time is up or the user interrupts."""
+        """Return (how it ended, result); stop the work on timeout or interrupt."""
         task, watch = asyncio.ensure_future(work), Stopwatch(self._clock)
         limit = self._rules.timeout if limited else math.inf
         try:
@@ -513,15 +499,15 @@ def _writes(tool: ToolSpec) -> bool:
 
 
 def read_answer(answer: Any) -> Approval | None:
-    """What a callback may answer: True, "once", "session" or "always" grant, False, "deny" and "never"
-    refuse; ``None`` for anything else, which is no yes."""
+    """Read a callback's answer: True, "once", "session" or "always" grant, False, "deny" and "never"
+    refuse; ``None`` for anything else, which is not a yes."""
     if isinstance(answer, Approval):
         return answer
     return WORDS.get(SPELLED.get(answer, answer)) if isinstance(answer, str | bool) else None
 
 
 def _read_hook(answer: Any) -> Approval | None:
-    """``None`` has no opinion; what is neither an approval nor understood blocks."""
+    """``None`` means no opinion; an unknown answer blocks."""
     match answer:
         case None:
             return None

@@ -1,9 +1,8 @@
-"""Reading a shell's command line by the grammar of bash: what it runs, with which words. Pure.
+"""Reads a shell command line with the grammar of bash: which programs it runs, with which words. Pure.
 
-Whatever the text leaves open is left open: a construct that is not understood is named in
-``ShellReading.unread``, and such a line is asked about and never remembered. What it runs is guessed all the
-same, for rules that forbid: a guess may see a command where there is none, and must not be used to allow
-one."""
+A construct that is not understood is named in ``ShellReading.unread``; such a line needs approval and is
+never remembered. Its commands are guessed all the same, for rules that forbid: a guess may find a command
+where there is none, and must not be used to allow one."""
 
 from __future__ import annotations
 
@@ -35,10 +34,9 @@ if TYPE_CHECKING:
 MAX_COMMAND = 128 * 1024
 """Bytes; Linux starts no shell with a longer line."""
 MAX_OPENINGS = 1_000
-"""Brackets, pipes and here-documents of a line; with more of them the parser's time grows faster than the
-text."""
+"""Brackets, pipes and here-documents in a line; with more, the parser's time grows faster than the text."""
 PARSE_SECONDS = 2.0
-"""Of the processor, should another shape slow the parser down."""
+"""CPU time limit, in case another shape slows down the parser."""
 
 _BLANK = re.compile(rb"[ \t]+(?:\\\n[ \t]*)*")
 _SPACE = re.compile(rb"(?:[ \t\n]|(?<=[ \t\n])\\\n)*")
@@ -55,9 +53,9 @@ _DESCRIPTOR = re.compile(r"\d+-?|-")
 
 @dataclass(frozen=True, slots=True)
 class ShellReading:
-    """``commands``: in their order, those inside others too. ``writes`` and ``reads``: files of redirections
-    other than ``/dev/null``. ``assigns``: it sets variables. ``unread``: what was not understood, empty when
-    everything was."""
+    """``commands``: in order, nested ones included. ``writes`` and ``reads``: files of redirections other
+    than ``/dev/null``. ``assigns``: the line sets variables. ``unread``: what was not understood, empty if
+    all was."""
 
     commands: tuple[Command, ...]
     writes: tuple[Word, ...]
@@ -67,8 +65,8 @@ class ShellReading:
 
 
 def read(text: str, environ: Mapping[str, str], directory: str = "") -> ShellReading:
-    """Read a command line. ``environ``: the variables that it will see; ``directory``: where it will run,
-    empty when that is not known. Never raises; takes time in proportion to the text."""
+    """Read a command line. ``environ``: the variables it will see; ``directory``: where it will run, empty
+    if unknown. Never raises; takes time in proportion to the text."""
     reader = _Reader(environ, directory, 8 * len(text) + 10_000)
     if len(text.encode("utf-8", "replace")) < MAX_COMMAND:
         reader.line(text)
@@ -86,7 +84,7 @@ class _Reader(ProgramReader):
         self.reads: list[Word] = []
 
     def line(self, text: str) -> None:
-        """A whole line, also one that another one carries."""
+        """Read a whole line, also one nested in another."""
         self._budget -= len(text)
         if self._budget < 0 or self._depth > MAX_DEPTH:
             return self._miss("deep nesting")
@@ -108,17 +106,15 @@ class _Reader(ProgramReader):
         return None
 
     def _guessed(self, text: str) -> None:
-        """Commands by words and separators alone."""
+        """Guess commands from words and separators alone."""
         words: list[Word] = []
         for word in [*_rough_words(text), ";"]:
             if not _SEPARATOR.fullmatch(word):
-                words += [Word(one, "open") for one in spelled_out(self._filled(word))]
+                word = re.sub(r"\$\{?([A-Za-z_]\w*)\}?", lambda match: self._value(match[1]), word)
+                words += [Word(one, "open") for one in spelled_out(word)]
             elif words:
                 self._run(words, word.startswith("|"))
                 words = []
-
-    def _filled(self, word: str) -> str:
-        return re.sub(r"\$\{?([A-Za-z_]\w*)\}?", lambda match: self._value(match[1]), word)
 
     def _statement(self, node: Node, piped: bool = False) -> None:
         self._depth += 1
@@ -170,8 +166,8 @@ class _Reader(ProgramReader):
                 self._inside(node)
 
     def _parts(self, node: Node, blanks: re.Pattern[bytes] = _SPACE, first: int = 0) -> list[Node]:
-        """The children with a meaning, after a look at what lies between them: the grammar takes more for a
-        blank than a shell does."""
+        """Return the children that have a meaning. Checks the text between them, because the grammar
+        accepts more as blanks than a shell does."""
         found: list[Node] = []
         at = node.start_byte
         for number, child in enumerate(node.children):
@@ -192,7 +188,7 @@ class _Reader(ProgramReader):
         return found
 
     def _inside(self, node: Node) -> None:
-        """What is run somewhere inside something that is not understood."""
+        """Find commands inside a construct that is not understood."""
         self._depth += 1
         if node.type == "for_statement" and (name := node.child_by_field_name("variable")) is not None:
             values = node.children_by_field_name("value")
@@ -298,7 +294,7 @@ def _language() -> Language:
 
 
 def _parsed(data: bytes) -> Node | None:
-    """The tree of a line; ``None`` when it has so many openings that reading it would take too long."""
+    """Parse a line; return ``None`` if its openings would make parsing too slow."""
     from tree_sitter import Parser
 
     if sum(data.count(sign) for sign in (b"(", b"{", b"|", b"<<")) > MAX_OPENINGS:

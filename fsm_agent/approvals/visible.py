@@ -25,11 +25,11 @@ from unicodedata import category
 
 NEWLINE, TAB = "↵", "⇥"
 MANY = 40
-"""So many blanks, new lines or unseen characters in a row are counted: pages of nothing push the rest off the
-screen."""
+"""Longer runs of blanks, new lines or unseen characters are counted instead of shown, or they would push
+the rest off the screen."""
 
 _MARKS = frozenset(f"{NEWLINE}{TAB}⟨⟩")
-"""Signs with a meaning here; in the text itself they are escaped."""
+"""Characters with a meaning here; escaped when they occur in the text."""
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs", "Me"})
 """Unicode categories: control, format, surrogate, private, unassigned, separators, signs drawn around
 others."""
@@ -40,13 +40,13 @@ _BLANK = re.compile(
 """Fillers, joiners, variation selectors and empty patterns that Unicode counts as letters, marks or
 symbols."""
 _RIGHT = "[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff]"
-"""Letters, digits and marks of scripts that are read from right to left."""
+"""Letters, digits and marks of right-to-left scripts."""
 _RIGHTWARD = re.compile(_RIGHT)
 _STRETCH = re.compile(rf"{_RIGHT}[^\nA-Za-z]*")
-"""What a screen may put into another order: from such a letter to the end of the line, or to a Latin one."""
+"""Text that a screen may reorder: from such a letter to the end of the line, or to a Latin letter."""
 _WORDS = re.compile(rf".*{_RIGHT}", re.DOTALL)
 _MOVING = re.compile(r"(?![,.!?:]\s)[!-/:-@\[-`{-~]")
-"""Signs that mean something else in another order; those between sentences do not."""
+"""Signs whose meaning depends on their order; those between sentences do not."""
 _CODE = r"(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})"
 _LOOKED_AT = re.compile(
     rf"(?P<run>(?P<one>[ \n\t]|[^ -~])(?P=one){{{MANY - 1},}})|(?P<end> )(?=\n|\Z)|\\+|[^ -~]"
@@ -54,7 +54,7 @@ _LOOKED_AT = re.compile(
 _AN_ESCAPE = re.compile(rf"{_CODE}| (?:\n|\Z)| {{{MANY}}}|[^ -~\n\t]|(?P<one>[\n\t])(?P=one){{{MANY - 1}}}")
 """What is, or may be, shown as an escape or looks like one behind a backslash."""
 ESCAPE = re.compile(rf"\\{_CODE}(?:⟨[0-9,]+ times⟩)?")
-"""An escape in what is shown."""
+"""An escape in visible text."""
 _SHOWN = re.compile(
     rf"(?P<line>(?:{NEWLINE}|\\x0a)\n)|(?P<tab>{TAB} {{3}})|\\(?P<code>{_CODE})(?:⟨(?P<times>[0-9,]+)"
     r" times⟩)?"
@@ -62,13 +62,13 @@ _SHOWN = re.compile(
 
 
 def visible(text: str, encoding: str = "utf-8", *, lines: bool = True) -> str:
-    """What a person is shown of a text. ``encoding``: what it cannot carry is escaped too. Without ``lines``
-    it is one line."""
+    """Return a text as a person sees it. ``encoding``: characters that it lacks are escaped too. Without
+    ``lines`` it is one line."""
     return _LOOKED_AT.sub(_Look(encoding, lines, _carries("".join(_MARKS), encoding), _moved(text)), text)
 
 
 def original(shown: str) -> str:
-    """The text that ``visible`` was given, from what it made of it."""
+    """Invert ``visible``."""
 
     def of(found: re.Match[str]) -> str:
         if found["line"]:
@@ -90,8 +90,8 @@ def escape(char: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """How one piece of a text is shown. ``marked``: the encoding has the signs for new lines, tabs and
-    counts; ``moved``: where the letters stand that a screen would put elsewhere."""
+    """Replaces one piece of a text. ``marked``: the encoding has the signs for new lines, tabs and counts;
+    ``moved``: positions of letters that a screen would reorder."""
 
     encoding: str
     lines: bool
@@ -109,7 +109,6 @@ class _Look:
         return self._one(part, text, found.start())
 
     def _run(self, part: str, text: str, start: int) -> str:
-        """One character many times."""
         char = part[0]
         told = char in " \n\t" or _unseen(char, self.encoding) or category(char)[0] == "M"
         if not told and start not in self.moved:
@@ -119,7 +118,7 @@ class _Look:
         return (f"{escape(char)}⟨{times:,} times⟩" if self.marked else escape(char) * times) + last
 
     def _ambiguous(self, text: str, end: int) -> bool:
-        """Would a backslash that ends here be read together with what follows?"""
+        """Say whether a backslash that ends here would merge with what follows."""
         marks = self.marked and self.lines
         return bool(_AN_ESCAPE.match(text, end)) or (not marks and text[end : end + 1] in ("\n", "\t"))
 
@@ -135,8 +134,8 @@ class _Look:
         return char
 
     def _on_a_letter(self, text: str, place: int) -> bool:
-        """Is this mark one of at most three on a letter, as scripts use them? Elsewhere marks blot out what
-        they stand on."""
+        """Say whether this mark is one of at most three on a letter, as scripts use them. Elsewhere marks
+        cover their base."""
         for at in range(place - 1, max(-1, place - 4), -1):
             if (
                 at in self.moved
@@ -151,7 +150,7 @@ class _Look:
 
 @lru_cache(maxsize=4096)
 def _unseen(char: str, encoding: str) -> bool:
-    """Has the character no sign of its own here? A blank has one."""
+    """Say whether the character has no visible sign of its own. A blank has one."""
     if char == " ":
         return False
     return (
@@ -172,8 +171,8 @@ def _carries(text: str, encoding: str) -> bool:
 
 
 def _moved(text: str) -> frozenset[int]:
-    """Where the letters stand that a screen, which writes them from right to left, would show in another
-    order than they have, together with signs or digits between them."""
+    """Return the positions of letters that a screen would show in another order, because of right-to-left
+    text with signs or digits in between."""
     places = set[int]()
     for found in _STRETCH.finditer(text) if not text.isascii() else ():
         stretch = found[0]
@@ -183,26 +182,21 @@ def _moved(text: str) -> frozenset[int]:
     return frozenset(places)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Text of others beside words of ours: every row of it begins with the gutter, so that none can pass for a
-# question.
-#
-# ``command │ for f in *.py; do↵`` begins a line of the text, ``┆`` a row that goes on with it because there
-# is no more room.
+# Untrusted text beside our own words: every row of it begins with the gutter, so that none can pass for a
+# question. ``command │ for f in *.py; do↵`` begins a line of the text, ``┆`` continues it.
 
 
 BEGINS, GOES_ON, VALUE, NAMED = "│", "┆", "=", "›"
-"""Between label and row: of a text, of the rest of a line that is too long, of a number or another value that
-is no text; and before a name that is too long to stand beside its value."""
+"""Between label and row: of a text, of the rest of a long line, of a value that is not a text; and before a
+name too long to stand beside its value."""
 NARROWEST = 20
-"""Columns for the text at least; a terminal that has fewer breaks the rows itself."""
+"""Minimum columns for the text; a narrower terminal wraps the rows itself."""
 _PIECES = re.compile(rf"{ESCAPE.pattern}|.")
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionRow:
-    """One row that a person reads: ``head`` is ours, ``text`` is a piece of what others wrote. ``sentence``:
-    it is the question itself."""
+    """One row: ``head`` is ours, ``text`` is untrusted. ``sentence``: it is the question itself."""
 
     head: str
     text: str = ""
@@ -213,8 +207,7 @@ class QuestionRow:
 
 
 def beside(label: str, shown: str, width: int, sign: str = BEGINS) -> list[QuestionRow]:
-    """The rows of a text that ``fsm_agent.approvals.visible`` made; the label stands beside the first.
-    ``width`` in columns."""
+    """Return the rows of a text made by ``visible``; the label is beside the first. ``width`` in columns."""
     before = f"    {label} "
     room = max(NARROWEST, width - len(before) - 2)
     rows: list[QuestionRow] = []
@@ -226,9 +219,9 @@ def beside(label: str, shown: str, width: int, sign: str = BEGINS) -> list[Quest
 
 
 def broken(line: str, room: int) -> Iterator[str]:
-    """Pieces of a line, each at most ``room`` columns wide. Whatever is not ASCII counts as two: terminals do
-    not agree about it. A piece ends before a blank if it can, because a blank is seen at the beginning of a
-    row and not at its end. No escape is torn."""
+    """Yield pieces of a line, each at most ``room`` columns wide. Non-ASCII characters count as two
+    columns: terminals differ. A piece ends before a blank if it can, because a blank is visible at the
+    beginning of a row but not at its end. Escapes are never split."""
     signs, start = _PIECES.findall(line), 0
     while start < len(signs):
         end, used = start, 0

@@ -30,7 +30,6 @@ __all__ = [
 ]
 
 
-# ----------------------------------------------------------------------------------------------------
 # Fitting values to a JSON schema where a model wrote the right value in the wrong type.
 #
 # Only conversions that lose nothing are made. What cannot be converted stays as it is, so that the tool's
@@ -340,7 +339,6 @@ _JSON_NAMES = {
 _STRICT = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
 
 
-# ----------------------------------------------------------------------------------------------------
 # Finding the tool that a model meant when it wrote a name that does not exist.
 
 
@@ -409,7 +407,6 @@ def _only(names: set[str]) -> str | None:
     return next(iter(names)) if len(names) == 1 else None
 
 
-# ----------------------------------------------------------------------------------------------------
 # The identity of a tool call: the same tool with the same arguments, in whatever order they were written.
 
 

@@ -1,11 +1,11 @@
-"""What a state may ask for, and what it gets back.
+"""The requests that a state may make, and their replies.
 
 Requests are imperatives, replies are nouns; all are plain frozen values, so a turn can be journalled,
-replayed and stepped through. A state yields one request and receives its reply, or yields a list and receives
-the list of replies: the requests of a list run at the same time.
+replayed and stepped through. A state yields one request and receives its reply, or yields a list, whose
+requests run concurrently, and receives the list of replies.
 
-Each request declares how it is journalled, reused after a crash and replayed (``fsm_agent.request``).
-Unless it says otherwise it is pure: cheap, answered at once, asked again when its visit is run again."""
+Each request declares how it is journalled, reused after a crash and replayed (``fsm_agent.request``). By
+default it is pure: cheap, answered at once, and repeated when its visit is repeated."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from fsm_agent.request import Request as Declared
 Concurrency = Literal["parallel", "serial", "interactive"]
 ApiMode = Literal["chat_completions", "codex_responses", "anthropic_messages"]
 OutputMode = Literal["native", "tool", "prompt"]
-"""How a model is asked for an answer of a type: its provider holds it to the JSON schema, it calls a tool
-whose arguments are the answer, or it is told the schema in words."""
+"""How to ask a model for a typed answer: its provider enforces the JSON schema, it calls a tool whose
+arguments are the answer, or the prompt contains the schema."""
 FINAL = "final_result"
 """The tool whose arguments are the answer."""
 
@@ -30,13 +30,13 @@ FINAL = "final_result"
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """What the turn knows of a tool; the handler lives behind the tool port. ``parameters`` is a JSON schema
-    object. ``timeout`` in seconds and ``max_result_chars`` are ``None`` for the settings' defaults.
-    ``path_arguments`` names the arguments that are paths: a ``parallel`` tool that has any runs beside others
-    only when their paths are disjoint. ``deferred``: no request names it; the model finds it with
-    ``tool_search`` and calls it with ``tool_call``. ``writes_files``: it may change files of the working
-    directory, so that a checkpoint of them is made before. ``delegates``: its calls are child turns, of which
-    one reply may begin so many, and that no program may begin."""
+    """The turn's view of a tool; the handler is behind the tool port. ``parameters``: a JSON schema object.
+    ``timeout`` in seconds and ``max_result_chars``: ``None`` for the settings' defaults.
+    ``path_arguments``: arguments that are paths; a ``parallel`` tool with any runs beside others only when
+    their paths are disjoint. ``deferred``: not listed in requests; the model finds it with ``tool_search``
+    and calls it with ``tool_call``. ``writes_files``: may change files of the working directory, so a
+    checkpoint precedes it. ``delegates``: its calls are child turns, limited in number per reply and
+    forbidden to programs."""
 
     name: str
     description: str
@@ -54,9 +54,9 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """What the turn knows of the type of its answer; the type itself lives behind ``CheckAnswer``.
-    ``schema``: a JSON schema of an object. ``mode``: how the model is asked for it, ``None`` for what it does
-    best. ``wrapped``: the answer is no object by itself, but its member ``result``."""
+    """The turn's view of the answer's type; the type itself is behind ``CheckAnswer``. ``schema``: a JSON
+    schema of an object. ``mode``: how to ask the model, ``None`` for its best way. ``wrapped``: the answer
+    is not an object, so it is in the member ``result``."""
 
     name: str
     schema: Mapping[str, Any]
@@ -66,8 +66,8 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
-    """A provider's own sign of an error class: every part that is named must match. ``codes`` and ``words``
-    in lower case; one of each is enough."""
+    """A provider-specific sign of an error class: every given part must match. ``codes`` and ``words`` are
+    lower case; one of each is enough."""
 
     name: str
     statuses: tuple[int, ...] = ()
@@ -77,16 +77,15 @@ class ErrorRow:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """The provider in use, and what could still be switched to. ``window``: tokens of a prompt, and
-    ``most_output`` of a reply, ``None`` when unknown. ``window_learned``: the window is what a
-    refusal named in an earlier turn. ``repairs``: changes that its requests are known to
-    need. ``vision``, ``audio``, ``files``: what it reads besides text. ``stale_floor``: seconds that a model
-    which thinks before it speaks may be silent at least. ``structured_output``: the best of the ways to ask
-    it for an answer of a type. ``effort_key``: how chat completions ask for
-    reasoning, empty where they cannot. ``manners``: the known provider whose wire this one speaks, where
-    that is another. ``prompt_role``: of the row that the system prompt is. ``next_window`` is the
-    window of the next usable fallback, ``possible_rekeys`` the most that its pool of keys or one of a usable
-    fallback's allows. Flags come from the provider's profile."""
+    """The provider in use and what remains to switch to. ``window``: tokens of a prompt, ``most_output`` of
+    a reply, ``None`` if unknown. ``window_learned``: the window comes from a refusal in an earlier turn.
+    ``repairs``: changes that its requests are known to need. ``vision``, ``audio``, ``files``: inputs
+    besides text. ``stale_floor``: minimum seconds of silence to allow a model that thinks before it
+    answers. ``structured_output``: its best way to give a typed answer. ``effort_key``: how chat
+    completions ask for reasoning, empty if they cannot. ``manners``: the known provider whose wire this one
+    speaks, if different. ``prompt_role``: role of the system prompt's message. ``next_window``: window of
+    the next usable fallback. ``possible_rekeys``: the most that its pool of keys or that of a usable
+    fallback allows. Flags come from the provider's profile."""
 
     provider: str
     model: str
@@ -117,14 +116,15 @@ class Runtime:
 
     @property
     def next_is_wider(self) -> bool:
-        """Has the next fallback more room than the model in use?"""
+        """Whether the next fallback has a larger window than the model in use."""
         return bool(self.next_window and self.window and self.next_window > self.window)
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What a provider's refusal said of a model, and the reply after it proved. ``name``: ``window`` or
-    ``output``, with tokens as ``value``, or the repair that its requests need. A value of 0: it is not so."""
+    """A fact about a model that a provider's refusal stated and the next reply confirmed. ``name``:
+    ``window`` or ``output`` with tokens as ``value``, or the repair that its requests need. 0 means the
+    fact was disproved."""
 
     provider: str
     model: str
@@ -135,9 +135,9 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One request as it goes out. ``body`` is the exact JSON text of the wire, never stored, because it
-    follows from the transcript; ``estimate`` its size in tokens; ``chars`` its size in characters with images
-    counted flat."""
+    """One outgoing request. ``body``: the exact JSON text of the wire, never stored, because it follows
+    from the transcript. ``estimate``: its size in tokens. ``chars``: its size in characters with images at
+    a flat rate."""
 
     body: bytes = field(default=b"", metadata={"stored": False})
     stream: bool = True
@@ -149,12 +149,11 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class LongContext:
-    """A conversation that is to become shorter. ``rows``: the transcript, oldest first. ``window`` of the
-    model in tokens, all else in characters (``size_of``): ``size`` now, ``goal`` to get below, ``most`` above
-    which nothing is gained; ``room`` that is left after a provider refused the request, ``None`` while none
-    did. ``forced``: a provider or a person insists. ``compacted_before``: in this session. ``focus``: what a
-    summary should be about. ``preserved``: what an external memory wants to stay known of the rows that
-    go."""
+    """A conversation to shorten. ``rows``: the transcript, oldest first. ``window`` of the model in tokens,
+    all else in characters (``size_of``): current ``size``, ``goal`` to get below, ``most`` above which
+    nothing is gained, ``room`` left after a provider refused the request (``None`` before a refusal).
+    ``forced``: a provider or a person insists. ``compacted_before``: in this session. ``focus``: subject of
+    the summary. ``preserved``: what an external memory wants to keep of the removed rows."""
 
     rows: tuple[Message, ...]
     window: int
@@ -202,20 +201,19 @@ class TurnRequest(Declared):
     intent: ClassVar[bool | None] = False
     reused: ClassVar[bool] = False
     replayed: ClassVar[bool] = True
-    """In a replay of the whole turn, does the record answer it? If not, it is performed."""
+    """In a replay of the whole turn the record answers the request; if false, it is performed."""
 
     def journalled(self, session: Any) -> Mapping[str, Any] | TurnRequest | None:
-        """Return what the journal keeps of it: fields as JSON values, a smaller request, or ``None`` for the
-        whole. ``session`` is the one that the turn is in, ``None`` where there is none."""
+        """Return what the journal keeps of it: fields as JSON values, a smaller request, or ``None`` for
+        the whole. ``session``: the turn's session, if any."""
         return None
 
     def listed(self) -> tuple[str, str, str]:
-        """Most of them are in no list."""
+        """Return name, effect and key for lists of requests; empty for most kinds."""
         return "", "", ""
 
     def unwritten(self, problem: str) -> ToolOutcome | None:
-        """Return what answers it while nothing can be written down; ``None`` when it is performed all the
-        same."""
+        """Return the answer while nothing can be written down; ``None`` if it is performed anyway."""
         return None
 
 
@@ -228,7 +226,7 @@ class OpenTurn(TurnRequest):
 
 @dataclass(frozen=True, slots=True)
 class Prefetch(TurnRequest):
-    """Ask the external memory what is worth knowing for this text of the user."""
+    """Ask the external memory what is relevant to this text of the user."""
 
     reused: ClassVar[bool] = True
 
@@ -244,14 +242,14 @@ class Preserve(TurnRequest):
     rows: tuple[Message, ...]
 
     def journalled(self, session: Any) -> Mapping[str, Any]:
-        """Return how many rows it has: the session keeps them."""
+        """Return the number of rows: the session keeps them."""
         return {"rows": len(self.rows)}
 
 
 @dataclass(frozen=True, slots=True)
 class AskEngine(TurnRequest):
-    """Ask the user's context engine for one of its three steps. ``goes``, ``window`` and ``summary`` are what
-    the step is given besides ``context``."""
+    """Ask the user's context engine for one of its three steps. ``goes``, ``window`` and ``summary``:
+    arguments of the step besides ``context``."""
 
     intent: ClassVar[bool | None] = True
     reused: ClassVar[bool] = True
@@ -267,7 +265,6 @@ class AskEngine(TurnRequest):
         return ENGINE
 
     def journalled(self, session: Any) -> Mapping[str, Any]:
-        """Return the sizes of what the engine is given."""
         return {
             "step": self.step, "rows": len(self.context.rows), "goes": self.goes,
             "window": self.window, "summary": len(self.summary),
@@ -276,7 +273,7 @@ class AskEngine(TurnRequest):
 
 @dataclass(frozen=True, slots=True)
 class SyncMemory(TurnRequest):
-    """Tell the external memory of a completed turn; it is stored in the background."""
+    """Report a completed turn to the external memory, which stores it in the background."""
 
     user: str
     answer: str
@@ -288,22 +285,22 @@ class SyncMemory(TurnRequest):
 
 @dataclass(frozen=True, slots=True)
 class BeginReview(TurnRequest):
-    """Have a child turn look over what was said, in the background, for what is worth keeping."""
+    """Start a background child turn that reviews the conversation for what is worth keeping."""
 
     replayed: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
 class NameSession(TurnRequest):
-    """Have a child turn find a title for the session, in the background."""
+    """Start a background child turn that finds a title for the session."""
 
     replayed: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
 class CheckSignals(TurnRequest):
-    """Has anybody interrupted, steered, or used up the budget shared with other turns? ``charge`` takes one
-    iteration from that shared budget."""
+    """Check for an interrupt, a steering text, or an exhausted shared budget. ``charge``: take one
+    iteration from that budget."""
 
     reused: ClassVar[bool] = True
 
@@ -311,19 +308,18 @@ class CheckSignals(TurnRequest):
     take_steer: bool = False
 
     def journalled(self, session: Any) -> CheckSignals:
-        """Return itself, as one of a few values."""
         return self
 
     def consumes(self, reply: Signals) -> bool:
-        """Return whether a person said something meanwhile."""
+        """Return whether there is a steering text."""
         return bool(reply.steer)
 
 
 @dataclass(frozen=True, slots=True)
 class CallModel(TurnRequest):
-    """One attempt at the model. ``stale_after`` and ``total`` in seconds. ``paragraph`` puts a blank line
-    before the first text that is shown. ``auxiliary``: the number of a model for side tasks, instead of the
-    one in use. It is number ``attempt`` of ``most`` in a row that may be made for the same thing."""
+    """One attempt at the model. ``stale_after`` and ``total`` in seconds. ``paragraph``: put a blank line
+    before the first visible text. ``auxiliary``: index of a model for side tasks to use instead.
+    ``attempt`` of ``most`` in a row for the same purpose."""
 
     effect: ClassVar[Effect] = "unsafe"
     reply: ClassVar[Any]
@@ -343,22 +339,23 @@ class CallModel(TurnRequest):
         return MODEL
 
     def in_doubt(self) -> Failure:
-        """Return that it was lost: it was paid for once, and is not sent again."""
+        """Return ``LOST``: it was paid for once and is not sent again."""
         return LOST
 
     def doubtful(self, reply: Any) -> bool:
-        """Return whether nobody knows if it left."""
+        """Return whether it is unknown if the request left."""
         return reply is LOST
 
     def recorded(self) -> CallModel:
-        """What is kept of it: the body follows from the transcript, and keeping each would cost the square of
-        its length."""
+        """Return the request without its body, which follows from the transcript; keeping each would cost
+        the square of its length."""
         return replace(self, request=replace(self.request, body=b""))
 
 
 @dataclass(frozen=True, slots=True)
 class CheckMessage(TurnRequest):
-    """Do the guardrails let this text of the user in? ``beside``: those that run beside the first request."""
+    """Run the guardrails on this text of the user. ``beside``: those that run concurrently with the first
+    request."""
 
     text: str
     beside: bool = False
@@ -366,7 +363,7 @@ class CheckMessage(TurnRequest):
 
 @dataclass(frozen=True, slots=True)
 class CheckAnswer(TurnRequest):
-    """Is this text what was asked for (``typed``), and do the guardrails let it out?"""
+    """Check that this text is a valid answer (``typed``) and passes the guardrails."""
 
     text: str
     typed: bool = True
@@ -374,8 +371,8 @@ class CheckAnswer(TurnRequest):
 
 @dataclass(frozen=True, slots=True)
 class CheckLimits(TurnRequest):
-    """Could a request of so many tokens, with a reply of so many, pass a limit in money, tokens or time?
-    ``summary``: it is for a summary, which other models may be asked for."""
+    """Check whether a request of this size, with a reply of this size, could exceed a limit in money,
+    tokens or time. ``summary``: it is for a summary, which other models may serve."""
 
     prompt_tokens: int
     output_tokens: int
@@ -384,19 +381,19 @@ class CheckLimits(TurnRequest):
 
 @dataclass(frozen=True, slots=True)
 class ShowRequest(TurnRequest):
-    """Show the user's hooks a request before it is sent; ``attempt`` as of ``CallModel``."""
+    """Pass a request to the user's hooks before it is sent; ``attempt`` as in ``CallModel``."""
 
     request: ModelRequest
     attempt: int = 1
 
     def recorded(self) -> ShowRequest:
-        """What is kept of it, as of ``CallModel``."""
+        """Return the request without its body, as in ``CallModel``."""
         return replace(self, request=replace(self.request, body=b""))
 
 
 @dataclass(frozen=True, slots=True)
 class ShowCall(TurnRequest):
-    """Show the user's hooks a call before anybody is asked whether it may run."""
+    """Pass a call to the user's hooks before approval is requested."""
 
     call_id: str
     name: str
@@ -405,8 +402,8 @@ class ShowCall(TurnRequest):
 
 @dataclass(frozen=True, slots=True)
 class KeepFiles(TurnRequest):
-    """Make a checkpoint of the working directory's files before ``tool`` changes them. ``key`` is the same
-    whenever this very checkpoint is asked for: there is one for each."""
+    """Make a checkpoint of the working directory's files before ``tool`` changes them. ``key`` identifies
+    the checkpoint, so that a repeated request makes only one."""
 
     reused: ClassVar[bool] = True
 
@@ -414,15 +411,14 @@ class KeepFiles(TurnRequest):
     tool: str
 
     def listed(self) -> tuple[str, str, str]:
-        """Return the tool, and the key of the checkpoint."""
         return self.tool, "idempotent", self.key
 
 
 @dataclass(frozen=True, slots=True)
 class RunTool(TurnRequest):
-    """Run one checked and approved call; a program may ask for calls of its own before it has an outcome.
-    ``timeout`` in seconds. ``effect`` says what may be done when nobody
-    knows whether it ran; ``key`` is the same whenever this very call is repeated, and no other call's."""
+    """Run one checked and approved call; a program may request calls of its own first. ``timeout`` in
+    seconds. ``effect`` says whether the call may be repeated when its outcome is unknown; ``key`` is the
+    same for every repetition of this call and differs from all others."""
 
     reply: ClassVar[Any]
     intent: ClassVar[bool | None] = True
@@ -440,15 +436,14 @@ class RunTool(TurnRequest):
         return PURE_TOOL if self.effect == "pure" else TOOL
 
     def listed(self) -> tuple[str, str, str]:
-        """Return the tool's name, its effect and the key of this call."""
         return self.name, self.effect, self.key
 
     def in_doubt(self) -> ToolOutcome:
-        """Return that nobody knows whether it took effect."""
+        """Return an unknown outcome."""
         return ToolOutcome(self.call_id, "unknown", IN_DOUBT)
 
     def doubtful(self, reply: Any) -> bool:
-        """Return whether nobody knows if it took effect."""
+        """Return whether the outcome is unknown."""
         return unknown(reply)
 
     def unwritten(self, problem: str) -> ToolOutcome | None:
@@ -460,8 +455,8 @@ class RunTool(TurnRequest):
 
 @dataclass(frozen=True, slots=True)
 class AnswerProgram(TurnRequest):
-    """Give the program that call ``call_id`` runs what became of the tool call that it asked for, and let it
-    go on. ``number`` counts the answers of this program."""
+    """Send the outcome of the tool call that the program of ``call_id`` requested, and resume the program.
+    ``number`` counts the answers of this program."""
 
     reused: ClassVar[bool] = True
 
@@ -470,16 +465,15 @@ class AnswerProgram(TurnRequest):
     outcome: ToolOutcome
 
     def doubtful(self, reply: Any) -> bool:
-        """Return whether nobody knows what the program did."""
+        """Return whether the program's outcome is unknown."""
         return unknown(reply)
 
 
 @dataclass(frozen=True, slots=True)
 class AskApproval(TurnRequest):
-    """May this call run? Waits for a person; nobody there means no. Whoever is asked is told the ``pattern``
-    that an answer for longer than once is remembered under, of a child turn the task that it works on
-    (``origin``), of a call that needs a yes for what it touches, ``why``, and of a tool that has a sandbox,
-    ``where`` the call would run."""
+    """Ask a person whether this call may run; without anyone to ask the answer is no. ``pattern``: what a
+    lasting answer will match. ``origin``: the child's task. ``why``: why this call needs approval.
+    ``where``: where its sandbox would run it."""
 
     intent: ClassVar[bool | None] = True
     reused: ClassVar[bool] = True
@@ -494,7 +488,7 @@ class AskApproval(TurnRequest):
 
     @property
     def question_id(self) -> str:
-        """By what the question is known while it waits for a person."""
+        """ID of the pending question."""
         return self.call_id
 
     @property
@@ -502,13 +496,12 @@ class AskApproval(TurnRequest):
         return QUESTION
 
     def listed(self) -> tuple[str, str, str]:
-        """Return the tool's name."""
         return self.name, "pure", ""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvePaths(TurnRequest):
-    """Where do these paths lead, when links are followed? Relative ones begin at ``workdir``."""
+    """Resolve links in these paths; relative ones begin at ``workdir``."""
 
     paths: tuple[str, ...]
     workdir: str
@@ -516,7 +509,7 @@ class ResolvePaths(TurnRequest):
 
 @dataclass(frozen=True, slots=True)
 class Wait(TurnRequest):
-    """Wait before the next attempt. ``retry_after`` (seconds, from the provider) wins over the computed
+    """Wait before the next attempt. ``retry_after`` (seconds, from the provider) overrides the computed
     backoff."""
 
     reused: ClassVar[bool] = True
@@ -529,7 +522,7 @@ class Wait(TurnRequest):
 
 @dataclass(frozen=True, slots=True)
 class Rekey(TurnRequest):
-    """Refresh the credential in use, or go to the next one."""
+    """Refresh the credential in use, or switch to the next one."""
 
     failure_class: str
     status: int | None = None
@@ -538,13 +531,13 @@ class Rekey(TurnRequest):
 
 @dataclass(frozen=True, slots=True)
 class RebuildClient(TurnRequest):
-    """Throw the connection pool of the primary away and make a new one."""
+    """Replace the connection pool of the primary."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchProvider(TurnRequest):
-    """Go to the next usable entry of the fallback chain. ``cooldown`` keeps later turns off the primary for a
-    while; ``wider_than`` asks for a window larger than this many tokens."""
+    """Switch to the next usable entry of the fallback chain. ``cooldown`` keeps later turns off the primary
+    for a while; ``wider_than`` requires a larger window, in tokens."""
 
     why: str
     cooldown: Literal["rate_limit", "none"] = "none"
@@ -553,7 +546,7 @@ class SwitchProvider(TurnRequest):
 
 @dataclass(frozen=True, slots=True)
 class SwitchStreaming(TurnRequest):
-    """This provider and model cannot stream: ask for whole replies from now on."""
+    """Stop streaming: this provider and model only give whole replies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -571,8 +564,8 @@ class Persist(TurnRequest):
 
 @dataclass(frozen=True, slots=True)
 class ReplaceHistory(TurnRequest):
-    """These rows are the session from here on; the store keeps the old ones, inactive. ``rotate``: they begin
-    a child session instead."""
+    """Replace the session's rows; the store keeps the old ones, inactive. ``rotate``: begin a child session
+    instead."""
 
     replayed: ClassVar[bool] = False
 
@@ -580,14 +573,13 @@ class ReplaceHistory(TurnRequest):
     rotate: bool = False
 
     def journalled(self, session: Any) -> Mapping[str, Any]:
-        """Return how many rows it has: the session keeps them."""
         return {"rows": len(self.rows), "rotate": self.rotate}
 
 
 @dataclass(frozen=True, slots=True)
 class NoteCompaction(TurnRequest):
-    """Remember with the session how a compaction, or a summary call, went. ``read`` tells a real count of
-    tokens."""
+    """Record with the session how a compaction or a summary call went. ``read`` reports a real token
+    count."""
 
     what: Literal["succeeded", "nothing_gained", "summary_failed", "read"]
     with_model: bool = True
@@ -609,23 +601,22 @@ class Spill(TurnRequest):
 
 @dataclass(frozen=True, slots=True)
 class DumpRequest(TurnRequest):
-    """Save the request that failed, keys masked, so that a person can look at it."""
+    """Save the failed request with keys masked, for a person to inspect."""
 
     request: ModelRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Transform(TurnRequest):
-    """Let the user's ``transform`` callback change the text that is delivered; the transcript keeps what was
-    said."""
+    """Pass the delivered text to the user's ``transform`` callback; the transcript keeps the original."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Tell(TurnRequest):
-    """Tell the callbacks. ``channel`` is a name of the callback table; ``values`` are its arguments.
-    ``once``: an agent tells these values only the first time."""
+    """Notify the callbacks. ``channel``: a name of the callback table; ``values``: its arguments. ``once``:
+    an agent reports these values only the first time."""
 
     reused: ClassVar[bool] = True
     replayed: ClassVar[bool] = False
@@ -635,16 +626,15 @@ class Tell(TurnRequest):
     once: bool = False
 
     def journalled(self, session: Any) -> Tell | None:
-        """Return the channel alone for what follows from the rest of the journal."""
+        """Return only the channel if the rest of the journal determines the values."""
         return None if self.channel in ("status", "event") else Tell(self.channel)
 
 
 @dataclass(frozen=True, slots=True)
 class CloseTurn(TurnRequest):
-    """Release what the turn held; each step on its own, so that none can lose the answer.
-    ``chain_exhausted``: every fallback was tried and failed, so the primary is left alone for a moment.
-    ``silences``: requests in a row that went silent, for the agent's next turn. ``lessons``: what was learned
-    of models, for all turns to come."""
+    """Release the turn's resources, each step separately, so that none can lose the answer.
+    ``chain_exhausted``: every fallback failed, so the primary rests for a moment. ``silences``: consecutive
+    silent requests, for the agent's next turn. ``lessons``: facts about models, for later turns."""
 
     replayed: ClassVar[bool] = False
 
@@ -658,7 +648,7 @@ class CloseTurn(TurnRequest):
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """``done``: compactions of this session. ``blocked``: why none should be made automatically for now, or
+    """``done``: compactions of this session. ``blocked``: why automatic compaction is off for now, or
     empty."""
 
     done: int = 0
@@ -667,8 +657,8 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What an agent wants to be asked in a turn. ``message``, ``beside`` (the first request) and ``answer``:
-    guardrails; ``answer`` also for a type of the answer. ``output_tool``: the tool whose call is the answer.
+    """Checks that an agent requests in a turn. ``message``, ``beside`` (the first request) and ``answer``:
+    guardrails; ``answer`` also for a typed answer. ``output_tool``: the tool whose call is the answer.
     ``limits``: in money, tokens or time. ``requests``, ``calls``: hooks that see them first."""
 
     message: bool = False
@@ -685,12 +675,10 @@ NO_CHECKS = Checks()
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a turn starts with. ``session_rows`` are the rows stored so far; ``workdir`` is where relative
-    paths begin. ``review_due``: it is time that the notes are looked over. ``unnamed``: a
-    model is to find a title for the session. ``news``: reports on tasks in the
-    background. ``silences``: requests in a row that went silent when the agent's last turn ended.
-    ``engine``: the agent has a context engine of the user's. ``checks``: what is asked of it besides.
-    ``output``: the type of the answer, if it has one."""
+    """The start of a turn. ``session_rows``: rows stored so far. ``workdir``: base of relative paths.
+    ``review_due``: the notes are due for a review. ``unnamed``: the session needs a title. ``news``:
+    reports of background tasks. ``silences``: consecutive silent requests at the end of the agent's last
+    turn. ``engine``: the user provides a context engine. ``output``: the type of the answer, if any."""
 
     runtime: Runtime
     tools: tuple[ToolSpec, ...]
@@ -711,7 +699,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Prefetched:
-    """What was recalled, empty for nothing. ``problem``: why there is less than there could be."""
+    """What was recalled, possibly empty. ``problem``: why there is less than expected."""
 
     text: str = ""
     problem: str = ""
@@ -719,9 +707,9 @@ class Prefetched:
 
 @dataclass(frozen=True, slots=True)
 class EngineAnswer:
-    """What a context engine said. ``places``: of ``cut``, the rows that go; of ``rows``, those of the shorter
-    conversation, in order: of the conversation before, and behind its end of ``made``, the new ones.
-    ``problem``: why there is no answer."""
+    """A context engine's answer. ``places``: for ``cut``, indexes of the rows to remove; for ``rows``,
+    indexes of the shorter conversation in order: into the old conversation followed by ``made``, the new
+    rows. ``problem``: why there is no answer."""
 
     places: tuple[int, ...] = ()
     prompt: str = ""
@@ -731,8 +719,8 @@ class EngineAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """``starved``: the budget shared with other turns has nothing left. ``at``: when that was, in seconds.
-    ``news``: reports on tasks in the background, when steering texts were asked for."""
+    """``starved``: the shared budget is exhausted. ``at``: time of the check, in seconds. ``news``: reports
+    of background tasks, if steering texts were requested."""
 
     interrupted: bool = False
     message: str | None = None
@@ -744,17 +732,16 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A request that brought no usable reply. A value, because the table has rows for it.
+    """A request without a usable reply. A value, because the table has rows for it.
 
-    ``kind``: ``http`` (the provider answered with an error), ``transport`` (no or a broken answer),
-    ``stale`` (killed by the watchdog), ``breaker`` (not sent: too many stale attempts in a row),
-    ``capped`` (not sent: turn and children have sent all that they may), ``lost`` (its process ended
-    before its reply), ``shape`` (200, but no reply in it), ``encode`` (the request could not be written),
-    ``local`` (a bug of ours). ``message`` is one masked line of at most 500 characters; ``code`` the
-    provider's structured code or type; ``exception`` the class name; ``detail`` all texts of the error,
-    lower-cased, for matching. ``retry_after`` in seconds from now. ``sent``: the first byte of the request
-    was handed to a connection, so the provider may have got it. ``refreshable`` and ``other_keys`` say
-    what the credentials could still do."""
+    ``kind``: ``http`` (the provider answered with an error), ``transport`` (no answer or a broken one),
+    ``stale`` (killed by the watchdog), ``breaker`` (not sent: too many stale attempts in a row), ``capped``
+    (not sent: the tree of turns has used all its requests), ``lost`` (its process ended before the reply),
+    ``shape`` (200 without a reply), ``encode`` (the request could not be written), ``local`` (a bug of
+    ours). ``message``: one masked line of at most 500 characters; ``code``: the provider's structured code
+    or type; ``exception``: the class name; ``detail``: all texts of the error, lower-cased, for matching.
+    ``retry_after`` in seconds from now. ``sent``: the first byte was handed to a connection, so the
+    provider may have received it. ``refreshable`` and ``other_keys``: what the credentials could still do."""
 
     kind: Literal["http", "transport", "stale", "breaker", "capped", "lost", "shape", "encode", "local"]
     message: str
@@ -770,13 +757,13 @@ class Failure:
 
 
 LOST = Failure("lost", "the process ended before the reply came; nobody knows whether the request left")
-"""In place of a reply to a request to a model, after a crash."""
+"""Replaces the reply of a model request after a crash."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The user interrupted. ``text`` is what was visible by then, ``usage`` what was reported by then;
-    ``sent`` as of a ``Failure``."""
+    """The user interrupted. ``text``: visible so far; ``usage``: reported so far; ``sent`` as in
+    ``Failure``."""
 
     text: str = ""
     reasoning: str = ""
@@ -789,9 +776,8 @@ ToolStatus = Literal["ok", "error", "timeout", "cancelled", "denied", "unknown",
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """Exactly one for each call. ``unknown``: it was started and nobody can say whether it took effect.
-    ``changed_by``: hooks that changed the text. ``hands_to``: the agent that goes on with the
-    conversation."""
+    """The outcome of a call, exactly one for each. ``unknown``: it was started and may have taken effect.
+    ``changed_by``: hooks that changed the text. ``hands_to``: the agent that takes over the conversation."""
 
     call_id: str
     status: ToolStatus
@@ -803,14 +789,14 @@ class ToolOutcome:
 
 
 def unknown(reply: Any) -> bool:
-    """Return whether a reply is the outcome of a call of which nobody can say whether it took effect."""
+    """Return whether a reply is the outcome of a call that may or may not have taken effect."""
     return isinstance(reply, ToolOutcome) and reply.status in ("unknown", "timeout")
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramAsks:
-    """The program that call ``call_id`` runs wants this tool called, and waits: in the place of an outcome.
-    ``arguments`` as JSON text, as a model would write them."""
+    """The program of ``call_id`` requests this tool call and waits; replaces an outcome. ``arguments`` as
+    JSON text, as a model would write them."""
 
     call_id: str
     name: str
@@ -837,8 +823,8 @@ class ResolvedPaths:
 
 @dataclass(frozen=True, slots=True)
 class MessageChecked:
-    """``blocked``: why the message is refused, empty when it is not. ``text``: what was made of it, ``None``
-    when nothing was changed. ``by``: the names of the guardrails that did either."""
+    """``blocked``: why the message is refused, else empty. ``text``: the changed message, ``None`` if
+    unchanged. ``by``: names of the guardrails that did either."""
 
     blocked: str = ""
     text: str | None = None
@@ -847,8 +833,8 @@ class MessageChecked:
 
 @dataclass(frozen=True, slots=True)
 class AnswerChecked:
-    """``problem``: what the model is told to mend, empty when the text is an answer. ``blocked``, ``text``
-    and ``by`` as of ``MessageChecked``."""
+    """``problem``: what the model must fix, empty if the answer is valid. ``blocked``, ``text`` and ``by``
+    as in ``MessageChecked``."""
 
     problem: str = ""
     blocked: str = ""
@@ -858,9 +844,9 @@ class AnswerChecked:
 
 @dataclass(frozen=True, slots=True)
 class LimitReached:
-    """The limit that stops a turn: its scope, and in US dollars, tokens or seconds (``unit``) the ``limit``
-    itself, what was ``spent``, and what the next ``request`` could have taken at most, and at ``least`` with
-    a reply of a few words (0 for seconds)."""
+    """The limit that stops a turn. In US dollars, tokens or seconds (``unit``): the ``limit``, what was
+    ``spent``, and the most and the ``least`` that the next ``request`` could take, the latter with a short
+    reply (0 for seconds)."""
 
     scope: Literal["turn", "tree", "session", "day"]
     unit: Literal["usd", "tokens", "seconds"]
@@ -872,9 +858,9 @@ class LimitReached:
 
 @dataclass(frozen=True, slots=True)
 class LimitsChecked:
-    """``over``: the kind of limit that could be passed, empty for none. ``why``: which one, what was spent,
-    and what the request may cost; ``limit``: the same as values. ``output_tokens``: what the reply may have
-    so that no limit is passed, ``None`` where there is none in money or tokens."""
+    """``over``: the kind of limit that could be exceeded, else empty. ``why``: which one, what was spent,
+    and what the request may cost; ``limit``: the same as values. ``output_tokens``: maximum reply that
+    exceeds no limit, ``None`` without a limit in money or tokens."""
 
     over: Literal["", "cost", "tokens", "time"] = ""
     why: str = ""
@@ -884,9 +870,9 @@ class LimitsChecked:
 
 @dataclass(frozen=True, slots=True)
 class RequestChanged:
-    """What hooks made of a request. ``options``: fields of its body by name, ``None`` for one to leave out;
-    ``rows``: what goes behind its messages, in the form of its wire. ``answer``: a reply in the place of a
-    model's, ``blocked``: why there is none; then nothing is sent. ``by``: their names."""
+    """Changes that hooks made to a request. ``options``: fields of its body by name, ``None`` to omit one;
+    ``rows``: appended messages, in wire form. ``answer``: a reply in place of the model's, ``blocked``: why
+    there is none; then nothing is sent. ``by``: names of the hooks."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     rows: tuple[Mapping[str, Any], ...] = ()
@@ -897,8 +883,8 @@ class RequestChanged:
 
 @dataclass(frozen=True, slots=True)
 class CallChanged:
-    """What hooks made of a call: other ``arguments``, or a ``result`` in the place of the tool's; ``None``
-    for neither. ``by``: their names."""
+    """Changes that hooks made to a call: other ``arguments``, or a ``result`` in place of the tool's;
+    ``None`` for neither. ``by``: names of the hooks."""
 
     arguments: Mapping[str, Any] | None = None
     result: str | None = None
@@ -907,7 +893,7 @@ class CallChanged:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """How long was waited, in seconds, and whether an interrupt ended it."""
+    """The seconds waited, and whether an interrupt ended the wait."""
 
     seconds: float
     interrupted: bool = False
@@ -915,7 +901,7 @@ class Waited:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The session that the rows are in now, and when that was."""
+    """The session that now holds the rows, and the time of the change."""
 
     session_id: str
     parent_session_id: str | None = None
@@ -950,7 +936,7 @@ class FilesKept:
 
 @dataclass(frozen=True, slots=True)
 class Transformed:
-    """``text`` is ``None`` when nothing was changed. ``by``: the hooks that did."""
+    """``text`` is ``None`` if unchanged. ``by``: names of the hooks that changed it."""
 
     text: str | None = None
     by: tuple[str, ...] = ()
@@ -958,8 +944,7 @@ class Transformed:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The reply of requests that bring nothing back. ``problems`` lists what went wrong without stopping the
-    turn."""
+    """The reply to requests that return nothing. ``problems``: errors that did not stop the turn."""
 
     problems: tuple[str, ...] = ()
 

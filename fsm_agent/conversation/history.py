@@ -228,7 +228,6 @@ def _row_violations(index: int, row: Mapping[str, Any]) -> list[str]:
     return found
 
 
-# ----------------------------------------------------------------------------------------------------
 # A history that a caller supplies, in the forms in which vendors and other programs keep theirs.
 
 

@@ -6,7 +6,6 @@ import json
 import re
 from typing import Any, NoReturn
 
-# ----------------------------------------------------------------------------------------------------
 # JSON that somebody else wrote, read only as deep as everything that walks it later can go.
 
 
@@ -57,7 +56,6 @@ def checked(value: Any, levels: int = MAX_DEPTH) -> Any:
     return value
 
 
-# ----------------------------------------------------------------------------------------------------
 # A JSON reader that forgives how models slip, and nothing else.
 #
 # Forgiven: control characters in strings, trailing commas, single quotes, ``\'``,

@@ -14,7 +14,6 @@ from fsm_agent.conversation.handover import AGENT_NAME, HandoffStep
 from fsm_agent.conversation.messages import Usage
 from fsm_agent.support.texts import one_line
 
-# ----------------------------------------------------------------------------------------------------
 # How a turn can end: the closed set of exit reasons, and which of the four outcomes each one is.
 
 

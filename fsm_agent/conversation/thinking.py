@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 from fsm_agent.conversation.effects import ApiMode, Runtime
 from fsm_agent.support.texts import CLOSERS, ECHO, MARK, MOST_MARKS, TAGS
 
-# ----------------------------------------------------------------------------------------------------
 # Who makes reasoning in which form, and what each of them takes back.
 #
 # A reply has parts that mean something to their maker only: signatures, encrypted items, thought
@@ -113,7 +112,6 @@ def runtime_family(runtime: Runtime) -> ReasoningFamily:
     return family_of(runtime.api_mode, runtime.manners or runtime.provider, runtime.model)
 
 
-# ----------------------------------------------------------------------------------------------------
 # Keeping inline reasoning out of the live text: a filter that sees the text only in pieces.
 
 

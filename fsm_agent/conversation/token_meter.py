@@ -75,7 +75,6 @@ def fits_at_all(fixed_chars: int, window: int) -> bool:
     return fixed_chars // CHARS_PER_TOKEN + LEAST_REPLY <= window
 
 
-# ----------------------------------------------------------------------------------------------------
 # What a request is taken to have used when its provider did not say.
 
 

@@ -1,22 +1,24 @@
 """Features of an agent, each an ``Extension`` in its own module, and models for extensions of your own.
 
-The keywords of ``Agent`` build the list of features in a fixed order (``composition/agent_factory.py``): limits, your
-extensions, callbacks, hooks, context engine, memory, checkpoints, background tasks. Their layers are in this order in the
-pipeline, which decides in one place which of two layers sees an answer first. An agent loads limits, hooks, and a context
-engine only if it has them.
+The keywords of ``Agent`` build the list of features in a fixed order (``composition/agent_factory.py``):
+limits, your extensions, callbacks, hooks, context engine, memory, checkpoints, background tasks. Their
+layers are in this order in the pipeline, which decides in one place which of two layers sees an answer
+first. An agent loads limits, hooks, and a context engine only if it has them.
 
-In each turn an extension has a ``Part``: the requests that it performs, its layers, the ``Checks`` that states make because
-of it, what the turn starts with (``Opened``), what it follows, and what it does at the beginning and the end. The table of
-handlers is built from the parts; the core in ``composition/effect_handler.py`` keeps model, tools, approvals, clock, and
-store. A handler is a bound method, so a request has the same number of frames as before. The type of an answer is a part
-without an extension, because each turn may have another type.
+In each turn an extension has a ``Part``: the requests that it performs, its layers, the ``Checks`` that
+states make because of it, what the turn starts with (``Opened``), what it follows, and what it does at
+the beginning and the end. The table of handlers is built from the parts; the core in
+``composition/effect_handler.py`` keeps model, tools, approvals, clock, and store. A handler is a bound
+method, so a request has the same number of frames as before. The type of an answer is a part without an
+extension, because each turn may have another type.
 
-A feature is above what it uses. The class for a user (``hooks.py``, ``memory/``, ``sessions/checkpoints.py``) stays in its
-room, which the command line and ``doctor`` know without an agent; the extension is here.
+A feature is above what it uses. The class for a user (``hooks.py``, ``memory/``,
+``sessions/checkpoints.py``) stays in its room, which the command line and ``doctor`` know without an
+agent; the extension is here.
 
-Some features are not extensions: telemetry, because its spans surround the step at the debugger's gate, which a part does
-not see; approvals, because admitting and running a call are one decision of the core; handoffs and children, which are ways
-to make a turn; skills and MCP servers, which are sources of tools. No state yields a request of a type that an extension
-brings: its reply would need a codec in the journal, and the transcript shapes, the page about flushes, and the test drivers
-list every request.
+Some features are not extensions: telemetry, because its spans surround the step at the debugger's gate,
+which a part does not see; approvals, because admitting and running a call are one decision of the core;
+handoffs and children, which are ways to make a turn; skills and MCP servers, which are sources of tools.
+No state yields a request of a type that an extension brings: its reply would need a codec in the
+journal, and the transcript shapes, the page about flushes, and the test drivers list every request.
 """

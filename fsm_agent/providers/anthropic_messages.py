@@ -30,7 +30,6 @@ from fsm_agent.providers.sdk_port import NO_KEY, SdkPort
 from fsm_agent.runtime.ports import StreamSink
 from fsm_agent.support.texts import clean
 
-# ----------------------------------------------------------------------------------------------------
 # Putting a reply of Anthropic's Messages API together, from events or from one object. No SDK, no network.
 
 
@@ -327,10 +326,10 @@ class AnthropicMessages(SdkPort):
         super().__init__(base_url.rstrip("/").removesuffix("/v1"), key, **options)
         self._auth = auth
 
-    def _growing(self, sink: StreamSink) -> MessagesReply:
+    def _stream_parser(self, sink: StreamSink) -> MessagesReply:
         return MessagesReply(sink, self._now(), self._secrets)
 
-    def _whole(self, body: Any, sink: StreamSink) -> ModelReply | Failure:
+    def _parse_body(self, body: Any, sink: StreamSink) -> ModelReply | Failure:
         return whole_message(body, sink, self._now(), self._secrets)
 
     def _key_headers(self) -> dict[str, Any]:

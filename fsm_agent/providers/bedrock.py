@@ -45,7 +45,7 @@ class BedrockMessages(AnthropicMessages):
         client._custom_headers = {}
         return client
 
-    def _alike(self) -> Hashable:
+    def _pool_key(self) -> Hashable:
         return self, self._timeouts  # it has the key of the moment, so it is nobody else's
 
     async def ready(self) -> Any:
@@ -73,7 +73,6 @@ class BedrockMessages(AnthropicMessages):
         return AwsEvents()
 
 
-# ----------------------------------------------------------------------------------------------------
 # Events of a stream in Amazon's own form. Loaded with the first of them.
 
 

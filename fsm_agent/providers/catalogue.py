@@ -51,8 +51,8 @@ class ModelFacts:
     source: str = ""
 
     def can_read(self, kind: Kind) -> bool:
-        """May this kind of content be sent? Where nobody knows, images are tried, because a refusal of them
-        is mended; audio and files are not."""
+        """Say whether this kind of content may be sent. If unknown, images are tried, because a refusal of
+        them is repaired; audio and files are not."""
         return kind == "image" if self.reads is None else kind in self.reads
 
     def words(self) -> str:
@@ -71,9 +71,8 @@ class ModelFacts:
 
 
 def facts_of(table: str, model: str) -> ModelFacts:
-    """Return what is known of a model by the vendor's ``table``; a guess for one that nobody knows. In an
-    aggregator's table, ``*``, the part of the name before the slash says the vendor, and what is behind a
-    colon says nothing."""
+    """Look a model up in the vendor's ``table``; guess an unknown one. In an aggregator's table, ``*``, the
+    part of the name before the slash is the vendor, and the part after a colon is ignored."""
     name = _key(model)
     if table == "*":
         maker, _, name = name.partition(":")[0].partition("/")
@@ -129,7 +128,6 @@ def _ours() -> Mapping[str, Any]:
     return tomllib.loads((_HERE / "models.toml").read_text(encoding="utf-8"))
 
 
-# ----------------------------------------------------------------------------------------------------
 # What tokens cost: prices that a person gives (the setting ``prices``), else list prices of the collection
 # ``genai-prices``, and sums over them.
 #
@@ -275,7 +273,6 @@ def total_cost(usages: Mapping[tuple[str, str], Usage], ttl: CacheTtl = "5m", gi
     return Cost(sum(paid), "estimated", sources) if paid else INCLUDED
 
 
-# ----------------------------------------------------------------------------------------------------
 # What the replies of providers taught of their models, kept in the home: by provider, model and address
 # (BUILD-18, COMP-41).
 #

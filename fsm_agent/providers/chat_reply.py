@@ -25,7 +25,6 @@ from fsm_agent.providers.reply_values import (
 from fsm_agent.runtime.ports import StreamSink
 from fsm_agent.support.texts import clean
 
-# ----------------------------------------------------------------------------------------------------
 # Reasoning as the vendors of the chat-completions wire send it.
 
 
@@ -116,7 +115,6 @@ def split_content(content: Any) -> tuple[str, str]:
     return "\n".join(texts), "".join(thoughts)
 
 
-# ----------------------------------------------------------------------------------------------------
 # Putting tool calls together from their deltas.
 
 
@@ -209,18 +207,8 @@ _FINISH: dict[str, Finish] = {
     **dict.fromkeys(("stop", "end_turn", "eos", "eos_token", "stop_sequence"), "stop"),
     **dict.fromkeys(("length", "max_tokens", "model_length", "max_output_tokens"), "length"),
     **dict.fromkeys(("tool_calls", "function_call", "tool_use"), "tool_calls"),
-    **dict.fromkeys(
-        (
-            "content_filter",
-            "safety",
-            "recitation",
-            "sensitive",
-            "refusal",
-            "guardrail_intervened",
-            "blocklist",
-        ),
-        "content_filter",
-    ),
+    **dict.fromkeys(("content_filter", "safety", "recitation", "sensitive", "refusal"), "content_filter"),
+    **dict.fromkeys(("guardrail_intervened", "blocklist"), "content_filter"),
 }
 EMPTY = "empty stream: it ended before anything was said"
 _BROKEN = frozenset({"error", "network_error", "insufficient_system_resource"})

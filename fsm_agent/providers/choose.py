@@ -1,4 +1,4 @@
-"""Which provider, model, address and keys a user means. Reads the environment given to it; loads no SDK."""
+"""Chooses provider, model, address and keys. Reads only the given environment; imports no SDK."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from fsm_agent.providers.sdk_port import SdkPort
 
 
-# ----------------------------------------------------------------------------------------------------
 # Where a key may go: to the origin that it is for, and over TLS.
 #
 # A key in the environment is for its provider's own address, and for the one that the provider's variable
@@ -87,7 +86,7 @@ def check_keys(profile: Profile, url: str | None, keys: Iterable[str]) -> None:
 
 
 def check_tls(url: str | None, *, key: bool, plain_http: Collection[str]) -> None:
-    """Refuse an address without TLS that nobody has allowed. ``key``: one is sent there."""
+    """Refuse an address without TLS that is not allowed. ``key``: one is sent there."""
     if url is None or urlsplit(url).scheme != "http" or is_loopback(url) or (is_nearby(url) and not key):
         return
     host = urlsplit(url).hostname or ""
@@ -133,12 +132,12 @@ class Choice:
 
     @property
     def window(self) -> int | None:
-        """Tokens that a prompt may have, ``None`` when nobody can say."""
+        """Tokens that a prompt may have, ``None`` if unknown."""
         return self.facts.window
 
     @property
     def guess(self) -> str:
-        """One line that says what is assumed of a model that nobody knows; empty for others."""
+        """One line with the assumptions about an unknown model; empty for others."""
         if self.facts.source or self.profile.in_process:
             return ""
         window = f"is taken for {self.window:,} tokens until" if self.window else "is not known before"
@@ -428,8 +427,7 @@ def _from_env(name: str | None, env: Mapping[str, str]) -> str | None:
     return (env.get(name) or "").strip() or None if name else None
 
 
-# ----------------------------------------------------------------------------------------------------
-# From a choice to a model port. The only place that knows which class speaks which wire.
+# From a choice to a model port. Only this section knows which class implements which wire.
 
 
 LINGER = 5.0

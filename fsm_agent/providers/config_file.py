@@ -46,7 +46,6 @@ from fsm_agent.settings.errors import words_at
 from fsm_agent.settings.model import Settings, Tokens
 from fsm_agent.support.redaction import environment_keys, keep_secret, secrets_among
 
-# ----------------------------------------------------------------------------------------------------
 # Providers of the user's own, from the tables ``[providers.NAME]`` of the config file.
 
 

@@ -1,6 +1,5 @@
-"""The connections of this process to providers: one pool for each event loop, origin and proxy, which all
-agents and their turns share. Loaded with the first HTTP client.
-"""
+"""Connections of this process to providers: one pool for each event loop, origin and proxy, shared by all
+agents and turns. Imported with the first HTTP client."""
 
 from __future__ import annotations
 
@@ -16,12 +15,9 @@ from typing import Any
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
-# ----------------------------------------------------------------------------------------------------
-# Has a request left? Said by the transport that writes it, and not guessed from how its call ended.
-#
-# A call may be interrupted or killed at any moment. While its connection is being made nobody has seen the
-# request; a moment later the provider may be at work on it, and charge for it. Only the transport knows
-# which it was.
+# Has a request been sent? Only the transport that writes it knows: a call may be interrupted at any moment.
+# While its connection is being made the request is unseen; a moment later the provider may be working on
+# it, and charge for it.
 
 
 DEPARTURE: ContextVar[Departure] = ContextVar("fsm_agent_departure")
@@ -50,7 +46,7 @@ def departing() -> Departure:
 
 async def watched(request: Any) -> None:
     """A hook for the requests of an HTTP client that go over httpcore, as those through a SOCKS proxy do: the
-    SDKs have no argument for its ``trace``. (Of all others ``LookedAt`` in ``connections`` says it.)
+    SDKs have no argument for its ``trace``. (Of all others ``CheckedConnector`` in ``connections`` says it.)
     A client is shared by calls at the same time; they are told apart by their tasks."""
     request.extensions["trace"] = DEPARTURE.get().trace
 
@@ -69,7 +65,7 @@ CONNECTIONS: dict[Key, Connections] = {}
 """From the first request of a key to its last user, or the end of the loop."""
 
 
-class LookedAt(aiohttp.TCPConnector):
+class CheckedConnector(aiohttp.TCPConnector):
     """Hands out connections that the other end has not closed: one that was idle is looked at before a byte
     is written to it, so that its end costs no attempt (PREP-19). A request that has come by here counts as
     sent.
@@ -123,7 +119,7 @@ class Connections:
         self._users = weakref.WeakKeyDictionary()
         self._closing: asyncio.Task[None] | None = None
         self.session = aiohttp.ClientSession(
-            connector=LookedAt(context),
+            connector=CheckedConnector(context),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             timeout=aiohttp.ClientTimeout(total=None),
@@ -153,14 +149,14 @@ class Connections:
         return pool
 
     async def leave(self, user: object) -> None:
-        """Close all connections if nobody else uses them."""
+        """Close all connections after the last user has left."""
         if (watch := self._users.pop(user, None)) is not None:
             watch.detach()
         if not self._users:
             await self._closed()
 
     def retire(self) -> None:
-        """Serve whoever uses it now, and nobody else."""
+        """Keep the current users, and take no more."""
         if CONNECTIONS.get(self._key) is self:
             del CONNECTIONS[self._key]
 

@@ -26,12 +26,11 @@ from fsm_agent.support.processes import PASSED_ON
 from fsm_agent.support.redaction import KEYS, keep_secret
 from fsm_agent.support.threads import in_daemon_thread
 
-# ----------------------------------------------------------------------------------------------------
-# The environment of the commands that a model asks for: a person's own, without the key of any provider.
+# The environment of commands that a model runs: the user's own, without provider keys.
 #
-# Hidden are the variables that a known provider's account is set by, those whose names end as names of keys
-# do, those that the config file names (``key_env``, ``${VAR}`` of an MCP server), and those that hold a key
-# which an agent of this process uses, whatever they are called.
+# Hidden are the variables that set a known provider's account, those whose names end like names of keys,
+# those that the config file names (``key_env``, ``${VAR}`` of an MCP server), and those that hold a key
+# used by an agent of this process.
 
 
 _KEY = "_API_KEY"
@@ -221,9 +220,8 @@ async def _called(function: Any) -> Any:
     return await answer if inspect.isawaitable(answer) else answer
 
 
-# ----------------------------------------------------------------------------------------------------
-# Keys that a keyring of the machine keeps: ``keyring:<service>/<name>`` stands for one wherever a key is
-# given, in an argument, in the environment, and in the config file, which holds no key itself.
+# Keys in the machine's keyring: ``keyring:<service>/<name>`` may replace a key in an argument, in the
+# environment, and in the config file, which holds no key itself.
 
 
 PREFIX = "keyring:"
@@ -231,13 +229,13 @@ FORM = "keyring:<service>/<name>"
 
 
 def is_kept(text: object) -> bool:
-    """Say whether this stands for a key in a keyring."""
+    """Say whether this refers to a key in a keyring."""
     return isinstance(text, str) and text.strip().startswith(PREFIX)
 
 
 def unkept(text: str) -> str:
-    """Return a key: the one that ``text`` stands for, or ``text`` itself. Raises ``ConfigError`` for one that
-    no keyring gives."""
+    """Return the key that ``text`` refers to, or ``text`` itself. Raises ``ConfigError`` if the keyring has
+    none."""
     text = text.strip()
     if not is_kept(text):
         return text
@@ -263,12 +261,11 @@ def unkept(text: str) -> str:
     return key
 
 
-# ----------------------------------------------------------------------------------------------------
-# Which keys rest, and until when, for all processes of a home: a key that one was refused with is not tried
-# first by the next.
+# Which keys rest, and until when, for all processes of a home: a refused key is not tried first by the next
+# process.
 #
-# A key stands there as a digest of it. A rest is believed until it is over; one that begins in the future
-# was written before the clock was set back, and is not.
+# Keys are stored as digests. A rest that begins in the future was written before the clock was set back,
+# and is ignored.
 
 
 RESTS = "key-rests.json"
@@ -354,5 +351,5 @@ class KeyRests:
 
 
 def digest_of(key: str) -> str:
-    """What stands for a key: it says nothing of it, and is the same in every process."""
+    """Return a digest of a key: it reveals nothing and is the same in every process."""
     return hashlib.sha256(b"fsm-agent key rest\0" + key.encode("utf-8", "replace")).hexdigest()[:24]

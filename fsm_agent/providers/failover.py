@@ -40,7 +40,7 @@ class Backend:
 
     @property
     def identity(self) -> tuple[object, str]:
-        """Who answers: an address and a model. A port without an address is only the same as itself."""
+        """Return address and model. A port without an address only equals itself."""
         return (self.choice.base_url or self.port, self.choice.model)
 
 
@@ -137,7 +137,7 @@ class Backends:
 
     @property
     def guess(self) -> str:
-        """One line on the model in use when nobody knows it and nothing was learned of its window either."""
+        """Return a line about the model in use if it is unknown and its window was not learned either."""
         there = self._learned.of(self.runtime())
         return "" if "window" in there else self.current.choice.guess
 

@@ -22,7 +22,6 @@ from fsm_agent.providers.reply_values import too_much
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import clean
 
-# ----------------------------------------------------------------------------------------------------
 # What an error body says: its sentence, its codes, all its texts. Pure functions over decoded JSON or raw
 # text.
 
@@ -146,7 +145,6 @@ def _texts(value: Any, depth: int) -> Iterator[str]:
             yield from _texts(part, depth - 1)
 
 
-# ----------------------------------------------------------------------------------------------------
 # A provider's address that points elsewhere. No request to a model follows a redirect, to whatever place.
 #
 # A request carries the key and the whole conversation, which are meant for the address that the user gave;
@@ -216,7 +214,6 @@ def _shown(address: str, secrets: Iterable[str]) -> str:
     return one_line(mask(address, secrets), _SHOWN) if address else "no web address"
 
 
-# ----------------------------------------------------------------------------------------------------
 # How long a provider asks to wait, from its headers or its error body.
 
 
@@ -390,7 +387,8 @@ def failure_from(exc: BaseException, now: float, secrets: Iterable[str] = ()) ->
             return event_failure(_body(link), now, secrets, str(link))
         if status is not None and is_redirect(status):
             location = _headers(link).get("location")
-            return redirect_failure(status, _asked(link), location, secrets, type(link).__name__)
+            asked = str(getattr(getattr(link, "request", None), "url", ""))
+            return redirect_failure(status, asked, location, secrets, type(link).__name__)
         if status is not None:
             return http_failure(
                 status, _body(link), _headers(link), now, secrets, type(link).__name__, str(link)
@@ -523,11 +521,6 @@ def _body(exc: BaseException) -> Any:
 def _headers(exc: BaseException) -> Mapping[str, str]:
     headers = getattr(getattr(exc, "response", None), "headers", None)
     return dict(headers.items()) if headers is not None else {}
-
-
-def _asked(exc: BaseException) -> str:
-    """The address of the request that was answered."""
-    return str(getattr(getattr(exc, "request", None), "url", ""))
 
 
 def _is_decoding(exc: BaseException) -> bool:

@@ -28,7 +28,6 @@ from fsm_agent.providers.reply_values import (
 from fsm_agent.providers.sdk_port import NO_KEY, SdkPort
 from fsm_agent.runtime.ports import StreamSink
 
-# ----------------------------------------------------------------------------------------------------
 # The output items of a reply on the Responses wire.
 
 
@@ -110,7 +109,6 @@ def texts_of(content: Any, key: str) -> list[str]:
     return [text for part in mappings_of(content) if (text := text_of(part.get(key)))]
 
 
-# ----------------------------------------------------------------------------------------------------
 # Putting a reply of the Responses wire together, from events or from one object. No SDK, no network.
 #
 # A reply of this wire is a list of items: messages, function calls, reasoning, and what the server did
@@ -395,7 +393,7 @@ class OpenAIPort(SdkPort):
             return {"Api-Key": self._key or NO_KEY, "Authorization": Omit()}
         return {"Authorization": f"Bearer {self._key or NO_KEY}"}
 
-    def _broken(self, event: Any) -> Failure | None:
+    def _stream_error(self, event: Any) -> Failure | None:
         error = event.get("error") if isinstance(event, dict) else None
         return body_failure(error, self._now(), self._secrets, UNSAID) if error else None
 
@@ -412,10 +410,10 @@ class OpenAIChat(OpenAIPort):
 
     path = "/chat/completions"
 
-    def _growing(self, sink: StreamSink) -> ChatReply:
+    def _stream_parser(self, sink: StreamSink) -> ChatReply:
         return ChatReply(sink)
 
-    def _whole(self, body: Any, sink: StreamSink) -> ModelReply | Failure:
+    def _parse_body(self, body: Any, sink: StreamSink) -> ModelReply | Failure:
         return whole_reply(body, sink, self._now(), self._secrets)
 
 
@@ -424,8 +422,8 @@ class OpenAIResponses(OpenAIPort):
 
     path = "/responses"
 
-    def _growing(self, sink: StreamSink) -> ResponsesReply:
+    def _stream_parser(self, sink: StreamSink) -> ResponsesReply:
         return ResponsesReply(sink, self._now(), self._secrets)
 
-    def _whole(self, body: Any, sink: StreamSink) -> ModelReply | Failure:
+    def _parse_body(self, body: Any, sink: StreamSink) -> ModelReply | Failure:
         return whole_response(body, sink, self._now(), self._secrets)

@@ -199,7 +199,6 @@ LOCAL_SERVERS: tuple[Profile, ...] = tuple(PROFILES[name] for name in ("ollama",
 """In this order a running server on loopback is looked for."""
 
 
-# ----------------------------------------------------------------------------------------------------
 # Is a model server running on this machine?
 
 

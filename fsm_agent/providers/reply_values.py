@@ -10,10 +10,8 @@ from typing import Any, TypeGuard
 from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.messages import ModelReply, Usage
 
-# ----------------------------------------------------------------------------------------------------
-# A field of a reply as what it should be; what it is not counts as not said. Every reader of a wire takes
-# the fields of a reply by these, because a provider may put anything anywhere. What was JSON has its
-# mappings as dicts.
+# Coerce reply fields to their expected types; anything else is treated as missing, because a provider may
+# put anything anywhere. Mappings from JSON are dicts.
 
 
 def text_of(value: Any) -> str:
@@ -37,11 +35,10 @@ def id_of(value: Any) -> str:
 
 
 def place_of(value: Any) -> str | int | None:
-    """Return what tells the parts of a stream apart, ``None`` for all that are told apart by nothing."""
+    """Return the key that distinguishes the parts of a stream, ``None`` if there is none."""
     return value if isinstance(value, (str, int)) else None
 
 
-# ----------------------------------------------------------------------------------------------------
 # Token counts in canonical buckets, from each wire's own way of counting.
 
 
@@ -125,7 +122,6 @@ def _is_count(value: Any) -> bool:
     return number and 0 <= value <= MOST_TOKENS and value == int(value)
 
 
-# ----------------------------------------------------------------------------------------------------
 # How much a provider may say at once. Not settings: whoever needs more has met an attack, or a new kind of
 # model, for which these figures are to be raised for everybody.
 #

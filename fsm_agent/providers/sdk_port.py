@@ -1,12 +1,11 @@
-"""What every port over an official SDK shares: a client for each event loop, one call, and failures as
-values.
+"""The shared part of all ports over an official SDK: a client for each event loop, one call, and failures
+as values.
 
-The body of a request is bytes built elsewhere and the events of a reply are plain dicts: the typed layer of
-an SDK walks every message on every call, which costs more than the network on long conversations. Their
-readers of streams are not used either: one passes over every event without a name, which is all that some
-gateways send, and reports an error inside a stream with the status of its response, 200. The SDK never
-retries (CALL-04).
-"""
+The body of a request is bytes built elsewhere and the events of a reply are plain dicts: an SDK's typed
+layer walks every message on every call, which costs more than the network on long conversations. Their
+stream readers are not used either: one skips every event without a name, which is all that some gateways
+send, and reports an error inside a stream with the status of its response, 200. The SDK never retries
+(CALL-04)."""
 
 from __future__ import annotations
 
@@ -43,9 +42,8 @@ from fsm_agent.providers.reply_values import (
 from fsm_agent.providers.transport import BadBody
 from fsm_agent.runtime.ports import TRACE_HEADERS, StreamSink
 
-# ----------------------------------------------------------------------------------------------------
-# The clients of SDKs that ports share: for one loop, address, key and set of headers there is one. Making a
-# client takes longer than a request to a server nearby.
+# Clients shared by ports: one for each loop, address, key and set of headers. Making a client takes longer
+# than a request to a nearby server.
 
 
 CLIENTS: weakref.WeakValueDictionary[Hashable, SharedClient] = weakref.WeakValueDictionary()
@@ -72,12 +70,12 @@ class SharedClient:
         return shared
 
     def retire(self) -> None:
-        """Serve those who have it, and nobody else."""
+        """Take no more users."""
         if CLIENTS.get(self._key) is self:
             del CLIENTS[self._key]
 
     async def leave(self) -> None:
-        """Close it if nobody else uses it."""
+        """Leave the client; the last user closes it."""
         self._users -= 1
         if not self._users:
             self.retire()
@@ -92,13 +90,11 @@ def _surroundings() -> Hashable:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
 # The SDKs, each imported once in a process and never by an event loop.
 #
-# An import takes half a second, on a busy machine many, in which a loop that did it would look at no limit
-# and hear no interrupt. ``sys.modules`` is no sign that a module can be used: it is there from the
-# beginning of its import, and whoever imports it then waits for the thread that is at it. (Why: decision
-# 54.)
+# An import takes half a second, many on a busy machine, during which a loop would check no limit and see no
+# interrupt. ``sys.modules`` does not show that a module is ready: it is listed from the beginning of its
+# import, and a second importer waits for the first. (Why: decision 54.)
 
 
 _begun: dict[str, Future[ModuleType]] = {}
@@ -217,13 +213,13 @@ class SdkPort(ABC):
         self._shared: SharedClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    # What a wire must say of itself
+    # To be defined by each wire
 
     @abstractmethod
     def _make(self, sdk: Any) -> Any:
         """A client of the SDK that is loaded."""
 
-    def _alike(self) -> Hashable:
+    def _pool_key(self) -> Hashable:
         """What two ports have in common that may share a client. The key goes out with each request; it is
         here so that nobody's client holds the key of somebody else."""
         headers = tuple(sorted(self._headers.items()))
@@ -234,18 +230,18 @@ class SdkPort(ABC):
         """The headers that carry the key."""
 
     @abstractmethod
-    def _growing(self, sink: StreamSink) -> GrowingReply: ...
+    def _stream_parser(self, sink: StreamSink) -> GrowingReply: ...
 
     @abstractmethod
-    def _whole(self, body: Any, sink: StreamSink) -> ModelReply | Failure:
+    def _parse_body(self, body: Any, sink: StreamSink) -> ModelReply | Failure:
         """Read a reply that is one JSON object."""
 
-    def _broken(self, event: Any) -> Failure | None:
+    def _stream_error(self, event: Any) -> Failure | None:
         """The error that a provider sends in place of an event, where the growing reply does not look for
         one."""
         return None
 
-    # What wires share
+    # Shared by all wires
 
     def _events(self) -> EventReader:
         """What finds the events in the bytes of a stream."""
@@ -279,12 +275,10 @@ class SdkPort(ABC):
             options={"headers": headers, "params": self._query, "max_retries": 0},
         )
 
-    # The port
-
     async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure:
         """Send one request and report its deltas. Raises only ``CancelledError``, with the connection
         closed."""
-        growing, departure = self._growing(sink), departing()
+        growing, departure = self._stream_parser(sink), departing()
         try:
             async with asyncio.timeout(self._total) as limit:
                 response = await self._send(await self.ready(), request)
@@ -292,7 +286,7 @@ class SdkPort(ABC):
                 try:
                     if not _is_stream(request, response.headers.get("content-type", "")):
                         return self._read(await response.aread(), sink)
-                    failure = await self._grown(growing, aiter(response.stream), limit)
+                    failure = await self._read_stream(growing, aiter(response.stream), limit)
                 finally:
                     await response.aclose()
         except asyncio.CancelledError:
@@ -304,7 +298,7 @@ class SdkPort(ABC):
             return growing.end(failure if departure.left else replace(failure, sent=False))
         return growing.end(failure) if failure is not None else within_limits(growing.end())
 
-    async def _grown(
+    async def _read_stream(
         self, growing: GrowingReply, body: AsyncIterator[bytes], limit: asyncio.Timeout
     ) -> Failure | None:
         """Read a stream of events to its end. Returns what makes an end of it that it does not mean."""
@@ -320,7 +314,7 @@ class SdkPort(ABC):
                 if (count := count + 1) > EVENTS:
                     return too_much(f"it sent more than {EVENTS:,} events")
                 event = json_of(data)
-                if (failure := self._broken(event)) is not None:
+                if (failure := self._stream_error(event)) is not None:
                     return failure
                 growing.feed(event)
             if growing.finished:
@@ -360,7 +354,7 @@ class SdkPort(ABC):
         sdk, loop = await sdk_module(self.sdk), asyncio.get_running_loop()
         await sdk_module("aiohttp")
         if self._shared is None or self._loop is not loop:
-            self._shared, self._loop = SharedClient.of(self._alike(), lambda: self._make(sdk)), loop
+            self._shared, self._loop = SharedClient.of(self._pool_key(), lambda: self._make(sdk)), loop
         return self._shared.client
 
     def _read(self, content: bytes, sink: StreamSink) -> ModelReply | Failure:
@@ -372,7 +366,7 @@ class SdkPort(ABC):
             return shape_failure(
                 "the response is not JSON", content[:ERROR_BYTES].decode("utf-8", "replace"), self._secrets
             )
-        return within_limits(self._whole(body, sink))
+        return within_limits(self._parse_body(body, sink))
 
 
 def http_client(headers: Mapping[str, str]) -> Any:
@@ -419,8 +413,7 @@ def tls() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
-# ----------------------------------------------------------------------------------------------------
-# The lines of a stream of events (SSE), put together from the bytes that arrive. No network, no SDK.
+# Assembles the lines of an event stream (SSE) from bytes. No network, no SDK.
 
 
 class EventLines:

@@ -155,7 +155,6 @@ def origin_of(url: httpx2.URL) -> str:
     return f"{url.scheme}://{url.netloc.decode('ascii')}"
 
 
-# ----------------------------------------------------------------------------------------------------
 # Bodies of responses, read no further than anybody means them to go.
 #
 # They are unpacked here, piece by piece, because a few packed bytes can be made to unfold into gigabytes;

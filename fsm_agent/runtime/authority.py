@@ -1,11 +1,9 @@
-"""Authority is never data: what a turn may do follows from the agent that runs it, and from a person, now or
-while it was suspended in this home.
+"""Authority is never data: what a turn may do follows from the agent that runs it, and from a person, now
+or while it was suspended in this home.
 
-A journal, a file that was imported, an edit of a fork, the description of a tool and the reply of a provider
-tell what was said and done. None of them can allow anything: not by what it says of a tool, nor by a rule, an
-address or a yes that stands in it. What is stored may only make a turn more careful: a call that was once
-unsafe stays so, a no stays a no. (Why: decision 52.)
-"""
+A journal, an imported file, an edit of a fork, a tool's description and a provider's reply record what was
+said and done. None of them can grant anything, whatever rule, address or approval it contains. Stored data
+can only make a turn more careful: an unsafe call stays unsafe, a no stays a no. (Why: decision 52.)"""
 
 from __future__ import annotations
 
@@ -17,30 +15,30 @@ from fsm_agent.conversation.arguments import signature
 from fsm_agent.conversation.effects import Approval, AskApproval, RunTool, ToolSpec
 
 FIELDS = frozenset({"attended", "auxiliary", "has_engine", "has_memory", "runtime", "tools", "workdir"})
-"""Fields of a turn that one which goes on has from its agent, whatever is stored of them."""
+"""Fields that a resumed turn takes from its agent, whatever is stored."""
 SETTINGS = (
     *("approval", "credential", "delegation", "limits", "mcp", "memory", "prices", "sandbox"),
     *("store", "web"),
 )
-"""Groups of settings likewise. The others (budgets, patience) are those that the turn was begun
-with."""
+"""Groups of settings that a resumed turn takes from its agent. The others (budgets, patience) stay as they
+were when the turn began."""
 
 
 class Admission:
-    """The calls of one turn that may run: those of tools that need no yes, and those that got one while this
-    process ran the turn, whoever gave it; each yes lets one call run once. Held in memory alone, so that
-    nothing that is stored can put a call in."""
+    """The calls of one turn that may run: those of tools that need no approval, and those approved while
+    this process ran the turn; each yes admits one call once. Kept in memory only, so that stored data
+    cannot add a call."""
 
     def __init__(self) -> None:
         self._free: frozenset[str] = frozenset()
         self._granted = Counter[tuple[str, str]]()
 
     def opened(self, tools: Iterable[ToolSpec]) -> None:
-        """These are the tools of the turn, as the rules have it."""
+        """Take the turn's tools, as marked by the rules."""
         self._free = frozenset(tool.name for tool in tools if tool.approval == "never")
 
     def free(self, name: str) -> bool:
-        """Does a call of this tool need no yes?"""
+        """Say whether calls of this tool need no approval."""
         return name in self._free
 
     def answered(self, request: AskApproval, answer: Approval) -> None:
@@ -49,8 +47,8 @@ class Admission:
             self._granted[_call(request)] += 1
 
     def admits(self, request: RunTool) -> bool:
-        """Say whether the call may run: its tool needs no yes, or a person gave one in this process, which
-        this call uses up."""
+        """Say whether the call may run: its tool needs no approval, or a person approved it in this
+        process, which this call uses up."""
         if self.free(request.name):
             return True
         granted, call = self._granted, _call(request)

@@ -1,10 +1,9 @@
-"""Budgets that several turns share: the soft limit above each turn's own ``max_iterations``, and the cap on
-all requests to models that a tree of turns sends.
+"""Budgets shared by several turns: the soft limit above each turn's own ``max_iterations``, and the cap on
+all model requests of a tree of turns.
 
 A child's turn takes from its own budget and, depending on the mode, from its parent's (DIS-01):
 ``independent``, ``shared`` (one pool for the whole tree), or ``tree_cap`` (own budgets under a cap for the
-tree, three times the root's).
-"""
+tree, three times the root's)."""
 
 from __future__ import annotations
 
@@ -19,15 +18,15 @@ from fsm_agent.settings.model import BudgetMode, Settings
 
 
 class RequestCap:
-    """So many requests to models for a turn, its children and theirs, taken one at a time from any thread
-    just before each leaves."""
+    """A number of model requests for a tree of turns, taken one at a time from any thread just before each
+    is sent."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.used = limit, 0
         self._lock = threading.Lock()
 
     def take(self) -> bool:
-        """Take one; false, and nothing taken, when none is left."""
+        """Take one request; return false if none is left."""
         with self._lock:
             taken = self.used < self.limit
             self.used += taken
@@ -35,10 +34,10 @@ class RequestCap:
 
 
 class IterationBudget:
-    """So many iterations, taken one at a time from any thread, together with those of ``above``.
+    """A number of iterations, taken one at a time from any thread, together with those of ``above``.
 
-    ``take`` is all or nothing: it is false, and takes nothing, when this budget or one above it has none
-    left. ``requests`` is the cap of the tree that the turn is in; ``None`` where there is none."""
+    ``take`` is all or nothing: it returns false and takes nothing if this budget or one above it is
+    exhausted. ``requests``: the cap of the turn's tree, if any."""
 
     def __init__(
         self, limit: int, above: IterationBudget | None = None, requests: RequestCap | None = None
@@ -51,13 +50,13 @@ class IterationBudget:
 
     @property
     def remaining(self) -> int:
-        """What may still be taken, the budgets above included."""
+        """Return what is left, limited by the budgets above."""
         own = self.limit - self.used
         return own if self._above is None else min(own, self._above.remaining)
 
     def take(self) -> bool:
-        """Take one iteration here and from all above; false, and nothing taken, when one of them has none
-        left."""
+        """Take one iteration here and from all above; return false, taking nothing, if one of them is
+        exhausted."""
         with self._lock:
             if self.remaining <= 0:
                 return False
@@ -68,43 +67,36 @@ class IterationBudget:
             return True
 
     def settle(self, own: SpentBudget, below: SpentBudget) -> None:
-        """Note at the root of a tree what its turn has taken in an earlier process, and those below it."""
+        """Record at a tree's root the iterations that its turns used in an earlier process."""
         self.used = own.iterations + below.iterations
         if self.requests is not None:
             self.requests.used = own.attempts + below.attempts
 
     def child(self, mode: BudgetMode, iterations: int) -> IterationBudget:
-        """The budget of a child's turn of at most ``iterations``."""
+        """Return the budget of a child turn with at most ``iterations``."""
         if mode == "shared":
             return self
         return IterationBudget(iterations, self if mode == "tree_cap" else None, self.requests)
 
 
 class SpentBudget(NamedTuple):
-    """What a turn, or turns together, have taken: iterations, and requests to models."""
+    """What one or more turns used: iterations and model requests."""
 
     iterations: int = 0
     attempts: int = 0
 
 
 def tree_budget(settings: Settings, above: IterationBudget | None = None) -> IterationBudget:
-    """The budget at the root of a tree: the root's own iterations, or the cap that all of the tree stays
-    under, or what is left ``above``; and the cap on its requests."""
+    """Return the budget at a tree's root: its own iterations, the cap of the whole tree, or what is left
+    ``above``; with the cap on requests."""
     own, limits = settings.max_iterations, settings.delegation
     most = int(own * limits.tree_cap_factor) if limits.budget == "tree_cap" else own
     most = most if above is None else above.limit
     return IterationBudget(most, above, RequestCap(settings.attempts_per_tree()))
 
 
-# ----------------------------------------------------------------------------------------------------
-# What requests to models that are under way may still cost, of all turns of a home in this process.
-#
-# A limit that several turns share is kept because each of them holds what its next request may take before
-# it goes out, until what it took is on its way to the store.
-
-
 class Reserved(NamedTuple):
-    """So much is held, of the pots that are named."""
+    """An amount reserved in the named pots."""
 
     pots: frozenset[str]
     usd: float
@@ -112,9 +104,11 @@ class Reserved(NamedTuple):
 
 
 class Reservations:
-    """What is held, by whoever holds it; what nobody refers to any more holds nothing. ``released`` counts
-    how often something was let go of: who has read the store before the last time reads it again. Take
-    ``lock`` to look and hold at once. ``clocks``: how long turns that run have worked, by their ids."""
+    """Amounts that in-flight model requests may still cost, for all turns of a home in this process. Shared
+    limits hold because each turn reserves the cost of its next request before sending it, until the actual
+    cost is on its way to the store. A reservation ends with its owner. ``released`` counts releases: a
+    reader of the store whose read precedes the last release must read again. Take ``lock`` to check and
+    reserve atomically. ``clocks``: working times of running turns, by id."""
 
     def __init__(self) -> None:
         self._held: WeakKeyDictionary[object, Reserved] = WeakKeyDictionary()
@@ -122,17 +116,17 @@ class Reservations:
         self.clocks: WeakValueDictionary[str, WorkTime] = WeakValueDictionary()
 
     def hold(self, owner: object, pots: Iterable[str], usd: float, tokens: int) -> None:
-        """Hold this much of these pots, in place of what ``owner`` held before."""
+        """Reserve these amounts, replacing the owner's earlier reservation."""
         with self.lock:
             self._held[owner] = Reserved(frozenset(pots), usd, tokens)
 
     def release(self, owner: object) -> None:
-        """Hold nothing any more."""
+        """Release the owner's reservation."""
         with self.lock:
             self.released += self._held.pop(owner, None) is not None
 
     def of_others(self, owner: object, pot: str) -> tuple[float, int]:
-        """Return the dollars and tokens of this pot that all but ``owner`` hold."""
+        """Return the dollars and tokens reserved in this pot by everyone but ``owner``."""
         with self.lock:
             there = [held for one, held in self._held.items() if one is not owner and pot in held.pots]
         return sum(held.usd for held in there), sum(held.tokens for held in there)

@@ -55,18 +55,17 @@ log = logging.getLogger(__name__)
 TOLD: Mapping[str, type] = {
     name: kind for name, kind in events.CHANNELS.items() if name not in ("approval", "clarify")
 } | {"speech_delta": StreamDelta}
-"""Callbacks that are only told, by channel: the event that each is told of."""
+"""Callbacks that only listen, by channel, with the type of their events."""
 CHANNELS = (*TOLD, "approval", "clarify", "before_tool", "after_tool", "context", "transform")
 ASKING = frozenset({"approval", "clarify", "before_tool"})
-"""Channels where somebody decides for the whole tree of turns: the agent's that a person talks to."""
+"""Channels that decide for the whole tree of turns: those of the agent that talks to a person."""
 
 
 class Callbacks:
-    """The user's functions by channel, wrapped so that they cannot raise into the turn: subscribers to what
-    happens in the turns of one agent, and those who are asked.
+    """The user's functions by channel: subscribers to the events of one agent's turns, and functions that
+    answer. Their exceptions never reach the turn.
 
-    ``publish`` never waits: an async callback is queued behind those before it. ``drain`` waits for them.
-    """
+    ``publish`` never waits: an async callback is queued behind those before it. ``drain`` waits for them."""
 
     def __init__(self, source: object | Mapping[str, Callable[..., Any]] | None = None) -> None:
         self._functions = _functions_of(source)
@@ -77,21 +76,22 @@ class Callbacks:
         self._tail: asyncio.Task[None] | None = None
 
     def elsewhere(self) -> Callbacks:
-        """The same functions for work in another event loop: a queue of async callbacks belongs to one."""
+        """Return the same functions for another event loop: a queue of async callbacks belongs to one."""
         other = Callbacks()
         other._functions, other._told = self._functions, self._told
         return other
 
     def has(self, channel: str) -> bool:
-        """Say whether somebody listens on ``channel``."""
+        """Say whether ``channel`` has a listener."""
         return channel in self._functions
 
     def hears(self, kind: type) -> bool:
-        """Does anybody want events of this type? What is costly to tell is only made then."""
+        """Say whether events of this type have a listener; those that are costly to make are only made
+        then."""
         return kind in self._told or TURN.get().hears(kind)
 
     def publish(self, event: EventValues | FirstChunk) -> None:
-        """Tell all who want to know what happened in the turn that runs here; raises nothing of theirs."""
+        """Publish an event of the running turn; exceptions of listeners are not raised."""
         TURN.get().publish(event)
         if (kind := type(event)) in self._told:
             for channel in self._told[kind]:
@@ -113,8 +113,8 @@ class Callbacks:
             await asyncio.wait({self._tail})
 
     async def ask(self, channel: str, *values: Any) -> Any:
-        """Call a function that answers and may block (it runs in a thread). ``None`` when absent or
-        failing."""
+        """Call a function that answers and may block (it runs in a thread). ``None`` if it is absent or
+        fails."""
         try:
             return await self.demand(channel, *values)
         except Exception:
@@ -122,7 +122,7 @@ class Callbacks:
             return None
 
     async def demand(self, channel: str, *values: Any) -> Any:
-        """``ask`` for those to whom a failure is no answer: raises what the function raises."""
+        """Like ``ask``, but raise what the function raises."""
         function = self._functions.get(channel)
         if function is None:
             return None
@@ -144,8 +144,8 @@ class Callbacks:
 def listened(
     own: object | Mapping[str, Callable[..., Any]] | None, watch: Mapping[str, Callable[..., Any]] | None
 ) -> dict[str, Callable[..., Any]]:
-    """Return the callbacks of an agent that works for another one: its own, without those that ask people,
-    and beside them those of ``watch``, which only listen."""
+    """Return the callbacks of an agent that works for another one: its own except those that ask people,
+    and the listeners of ``watch``."""
     mine = {name: one for name, one in _functions_of(own).items() if name not in ASKING}
 
     def both(name: str, other: _Function) -> Callable[..., Any]:
@@ -159,7 +159,7 @@ def listened(
 
 
 class _Function:
-    """A callback that takes as many of the values as it declares."""
+    """A callback, called with only as many values as it declares."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function

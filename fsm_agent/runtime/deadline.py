@@ -1,9 +1,8 @@
-"""Racing a piece of work against a time limit and an interrupt.
+"""Races work against a time limit and an interrupt.
 
-A limit is reached when either the injected clock or the machine's own says so. The race looks at both a few
-times a second instead of sleeping on the injected clock: with a simulated clock, which jumps, a sleeping
-watchdog would kill work that a real server is just about to finish.
-"""
+A limit is reached when either the injected clock or the machine's own says so. The race polls both a few
+times a second instead of sleeping on the injected clock: a simulated clock jumps, and a sleeping watchdog
+would kill work that a real server is about to finish."""
 
 from __future__ import annotations
 
@@ -23,11 +22,11 @@ Finish = Literal["done", "late", "interrupted"]
 
 
 _SHORTEST = 0.005
-"""Seconds between two looks at least."""
+"""Minimum seconds between two polls."""
 
 
 class Stopwatch:
-    """Seconds since the last ``restart``, by whichever of two clocks went further."""
+    """Seconds since the last ``restart``, by the faster of two clocks."""
 
     __slots__ = ("_clock", "_machine", "_now")
 
@@ -36,11 +35,10 @@ class Stopwatch:
         self.restart()
 
     def restart(self) -> None:
-        """Count from now."""
         self._now, self._machine = self._clock.now(), time.monotonic()
 
     def elapsed(self) -> float:
-        """Return the seconds since the start, by the clock that went further."""
+        """Return the elapsed seconds, by the clock that advanced further."""
         return max(self._clock.now() - self._now, time.monotonic() - self._machine)
 
 
@@ -52,12 +50,10 @@ async def wait_with_deadline(
     poll: float = 0.3,
     tick: Callable[[], None] | None = None,
 ) -> Finish:
-    """Wait until ``work`` is done, ``left()`` says that no seconds are left, or ``interrupted`` is set.
+    """Wait until ``work`` is done, ``left()`` returns no remaining seconds, or ``interrupted`` is set.
 
-    ``left`` is asked every ``poll`` seconds, and when by its last answer the time is up.
-
-    ``work`` is left as it is: cancelling it is the caller's decision. ``tick`` is called at every look.
-    """
+    ``left`` is called every ``poll`` seconds and when the remaining time is up. ``work`` keeps running:
+    cancelling it is the caller's decision. ``tick`` is called at every poll."""
     await asyncio.sleep(0)
     if work.done():  # what is ready at once needs no watching
         return "done"
@@ -75,8 +71,8 @@ async def wait_with_deadline(
 
 
 class _Race:
-    """The first of what may end a wait. A look is a timer of the loop and wakes nobody, so many turns that
-    wait cost little."""
+    """Waits for the first of several ends. A poll is a timer of the loop that wakes no task, so many
+    waiting turns cost little."""
 
     __slots__ = ("_left", "_loop", "_poll", "_tick", "over", "timer")
 
@@ -111,15 +107,11 @@ class _Race:
                 self.over.set_exception(error)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Calling code of the user's that a turn waits for: within a time limit, until somebody interrupts, and with
-# a problem in words where it fails.
-
-
 class UsersCode:
-    """What is called ``what`` in the lines that people read. It always runs on the engine's own loop,
-    whichever loop a turn runs on, so that it may keep a connection, or ``here``, on the turn's. ``then``:
-    what is said to happen when it takes too long."""
+    """Calls user code that a turn waits for, within a time limit and until an interrupt, and reports
+    failures as text. ``what``: its name in messages. The code runs on the engine's own loop, whichever loop
+    a turn runs on, so that it may keep a connection, or ``here``, on the turn's loop. ``then``: the
+    consequence of a timeout, in words."""
 
     def __init__(self, what: str, clock: Clock, poll: float, *, then: str = "; going on without it") -> None:
         self._what, self._clock, self._poll, self._then = what, clock, poll, then
@@ -132,8 +124,8 @@ class UsersCode:
         *,
         here: bool = False,
     ) -> tuple[Any, str]:
-        """Return what ``work`` brings and an empty text; or ``None`` and a problem, that is empty after an
-        interrupt."""
+        """Return the result of ``work`` and an empty text; or ``None`` and a problem, which is empty after
+        an interrupt."""
         if interrupted is not None and interrupted.is_set():
             work.close()
             return None, ""
@@ -155,7 +147,7 @@ class UsersCode:
 
 
 async def answer_of(function: Callable[..., Any], *values: Any) -> Any:
-    """Call a function that is asynchronous, or may block."""
+    """Call a function that is asynchronous or may block."""
     if inspect.iscoroutinefunction(function):
         return await function(*values)
     value = await in_daemon_thread(function, *values)
@@ -163,6 +155,6 @@ async def answer_of(function: Callable[..., Any], *values: Any) -> Any:
 
 
 def required(thing: object, what: str, methods: Sequence[str], allowed: str) -> None:
-    """Raises ``ConfigError`` for a thing that lacks one of the methods which make it ``what``."""
+    """Raise ``ConfigError`` if ``thing`` lacks a method that ``what`` needs."""
     if missing := [name for name in methods if not callable(getattr(thing, name, None))]:
         raise ConfigError(f"not {what}: {', '.join(missing)} missing", thing, allowed)

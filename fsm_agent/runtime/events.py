@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from fsm_agent.fsm.table import Row, Table
 
 
-# ----------------------------------------------------------------------------------------------------
 # ``Stream``: how all who want to know hear of what happens.
 #
 # Theory of operation ------------------- What happens is published once, as one value, where it happens;
@@ -96,7 +95,7 @@ TURN: ContextVar[Stream] = ContextVar("fsm_agent_turn", default=EVERYWHERE)
 
 
 class running:  # noqa: N801 - it is used as a function is; a generator would cost each request more
-    """What is told in this block is told as a part of that turn."""
+    """Publish everything in this block as part of that turn."""
 
     __slots__ = ("_before", "_stream")
 
@@ -113,7 +112,7 @@ class running:  # noqa: N801 - it is used as a function is; a generator would co
             return
 
 
-# What people are told: each is the arguments of a callback, with names
+# Events for people: the arguments of a callback, with names
 
 
 class ToolStart(NamedTuple):
@@ -227,7 +226,7 @@ class Dropped(NamedTuple):
     number: int
 
 
-# What the engine does; ``Step`` and ``Exchange`` of ``fsm_agent.fsm.journal`` are events, too
+# Events of the engine; ``Step`` and ``Exchange`` of ``fsm_agent.fsm.journal`` are events, too
 
 
 class Opened(NamedTuple):
@@ -243,8 +242,8 @@ class Entered(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """Nobody runs the turn any more. ``how``: it has ``ended`` with this result, is ``suspended``, or was
-    ``left`` where it is."""
+    """The turn no longer runs here. ``how``: ``ended`` with this result, ``suspended``, or ``left`` where
+    it is."""
 
     how: Literal["ended", "suspended", "left"]
     result: Any = None
@@ -290,7 +289,7 @@ CHANNELS: Mapping[str, type[EventValues]] = {
     "tool_gen": CallBegun, "interim_assistant": InterimText, "step": IterationBegun, "status": StatusText,
     "transition": Transition, "event": Named, "approval": ApprovalAsked, "clarify": ClarifyAsked,
 }  # fmt: skip
-"""What listeners are told, by the names of the channels."""
+"""Events of listeners, by the names of the channels."""
 NAMES = {kind: name for name, kind in CHANNELS.items()}
 CHATTY = frozenset({"stream_delta", "reasoning", "thinking", "tool_gen", "tool_progress", "output_partial"})
 DROPPED = "dropped"
@@ -313,7 +312,7 @@ class Event:
 
 
 def listen(stream: Stream, hear: Callable[[Event], None]) -> Callable[[], None]:
-    """Call ``hear`` with what callbacks are told in a turn, until what this returns is called."""
+    """Call ``hear`` with the callback events of a turn, until the returned function is called."""
 
     def happened(event: EventValues) -> None:
         hear(Event(NAMES[type(event)], event, time.time(), stream.turn_id))
@@ -333,7 +332,7 @@ class EventQueue:
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     def over(self, stopped: Stopped) -> None:
-        """Close, unless somebody may go on with the turn here."""
+        """Close, unless the turn may continue here."""
         if stopped.how != "left":
             self.close()
 
@@ -441,7 +440,6 @@ class Events:
                 each()
 
 
-# ----------------------------------------------------------------------------------------------------
 # Figures of the engine that belong to no turn.
 
 

@@ -1,4 +1,4 @@
-"""The doors through which a turn touches the world. Every port has a public fake in ``fsm_agent.testing``."""
+"""Ports between a turn and the world. Every port has a public fake in ``fsm_agent.testing``."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait so many seconds."""
+        """Wait for this many seconds."""
         ...
 
 
 class StreamSink(Protocol):
-    """Where a model port reports what arrives, as it arrives. All methods return at once and never raise."""
+    """Receives a reply from a model port as it arrives. All methods return at once and never raise."""
 
     def alive(self) -> None:
-        """A real chunk arrived (keep-alives are none)."""
+        """A chunk arrived (keep-alives do not count)."""
 
     def text(self, delta: str) -> None:
-        """Take a piece of the reply's text, as it comes."""
+        """Receive a piece of the reply's text."""
         ...
 
     def reasoning(self, delta: str) -> None:
-        """Take a piece of the reply's reasoning, as it comes."""
+        """Receive a piece of the reply's reasoning."""
         ...
 
     def tool(self, name: str) -> None:
-        """A tool call's name is known; once for each call."""
+        """The name of a tool call is known; once for each call."""
 
     def arguments(self, name: str, delta: str) -> None:
-        """Take a piece of the arguments of a call of this tool, as it comes."""
+        """Receive a piece of the arguments for a call of this tool."""
 
     def notice(self, words: str) -> None:
-        """A person should know this besides the reply, in a line: that little is left of a limit."""
+        """Receive a line for people, for example that little is left of a limit."""
 
     def unsent(self) -> None:
-        """The call is cancelled before its request left: no byte of it was handed to a connection. A call
-        that ends without this counts as sent."""
+        """The call was cancelled before any byte of its request was handed to a connection. Without this, a
+        call counts as sent."""
 
 
 class ModelPort(Protocol):
@@ -66,7 +66,7 @@ class ModelPort(Protocol):
     an SDK, for instance) may have an ``async def ready()``: the watchdog does not count its time."""
 
     async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure:
-        """Make one attempt and return the reply, or what went wrong as a value. ``sink`` hears the text
+        """Make one attempt and return the reply, or the failure as a value. ``sink`` receives the text
         meanwhile."""
         ...
 
@@ -81,22 +81,19 @@ class ModelPort(Protocol):
         ...
 
 
-# ----------------------------------------------------------------------------------------------------
-# What stands in the place of a reply that comes later, perhaps days later and in another process.
-
-
 Waits = Literal["approval", "question", "result", "timer"]
 """What a suspended turn waits for."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """In place of a reply: the turn is suspended until somebody gives it.
+    """Replaces a reply that is not there yet: the turn is suspended until it is given, perhaps days later
+    in another process.
 
-    ``kind``: what is waited for, ``None`` when another turn waits, which has it written down. ``call`` and
-    ``tool`` that it is for; ``asked``: in words, whole; ``choices``: the answers there are, or that are
-    offered; ``digest`` of what the answer is about; ``due``: when nobody need answer any more, in seconds
-    since the epoch. ``otherwise``: the reply where this cannot be written down."""
+    ``kind``: what is waited for, ``None`` if another turn waits and has recorded it. ``call`` and ``tool``:
+    for which call; ``asked``: the full question; ``choices``: possible or offered answers; ``digest`` of
+    the question's subject; ``due``: when no answer is needed any more, in seconds since the epoch.
+    ``otherwise``: the reply if this cannot be written down."""
 
     kind: Waits | None = None
     call: str = ""

@@ -1,6 +1,5 @@
-"""What arrives of a reply while it arrives: shown to the callbacks, kept for an interrupt, timed for the
-watchdog.
-"""
+"""Accumulates a reply while it arrives: shows it to the callbacks, keeps it for an interrupt, and times it
+for the watchdog."""
 
 from __future__ import annotations
 
@@ -23,18 +22,14 @@ from fsm_agent.runtime.events import (
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.support.texts import clean, clean_piece
 
-# ----------------------------------------------------------------------------------------------------
-# What can be said of an answer of a type while it is still being written.
-
-
 SHARE, LEAST = 0.25, 32
-"""It is read again when it has grown by so much of its length, and by so many characters: all readings of a
-long answer together cost a few times what one does."""
+"""A partial answer is parsed again after growing by this share of its length and this many characters: all
+parses of a long answer together cost a few times one."""
 
 
 class PartialObjects:
-    """``read`` makes an object of the beginning of an answer, or ``nothing``; ``tell`` hears each that is
-    another than the one before."""
+    """Parses a typed answer while it is being written. ``read`` makes an object of a prefix, or
+    ``nothing``; ``tell`` receives each new object."""
 
     def __init__(self, read: Callable[[str], Any], tell: Callable[[Any], None], nothing: Any) -> None:
         self._read, self._tell, self._nothing = read, tell, nothing
@@ -42,19 +37,19 @@ class PartialObjects:
         self.restart()
 
     def restart(self) -> None:
-        """The answer begins here; what came before was none."""
+        """Begin a new answer."""
         self._pieces: list[str] = []
         self._length = self._next = self._seen = 0
 
     def feed(self, piece: str) -> None:
-        """Take the next piece of the answer."""
+        """Add a piece of the answer."""
         self._pieces.append(piece)
         self._length += len(piece)
         if self._length >= self._next:
             self._look()
 
     def end(self) -> None:
-        """Nothing more comes for now."""
+        """Parse what there is: nothing more comes for now."""
         if self._length > self._seen:
             self._look()
 
@@ -68,10 +63,10 @@ class PartialObjects:
 
 
 class StreamAccumulator:
-    """The ``StreamSink`` of one attempt. ``shown`` is the visible text so far, ``thoughts`` the reasoning;
-    nothing of a ``quiet`` attempt (a summary) is shown. ``lead`` stands before the first text. ``partial``
-    reads the answer as far as it has come; ``first_chunk`` is told that it begins. A closed sink ignores what
-    still comes from a superseded attempt."""
+    """The ``StreamSink`` of one attempt. ``shown``: the visible text so far, ``thoughts``: the reasoning; a
+    ``quiet`` attempt (a summary) shows nothing. ``lead``: a text before the first one. ``partial`` parses
+    the answer so far; ``first_chunk`` is called when it begins. A closed sink ignores late pieces of a
+    superseded attempt."""
 
     def __init__(
         self,
@@ -98,32 +93,32 @@ class StreamAccumulator:
 
     @property
     def shown(self) -> str:
-        """Return the text that was shown so far."""
+        """Return the visible text so far."""
         return "".join(self._shown)
 
     @property
     def told(self) -> bool:
-        """Say whether somebody may have read any of it."""
+        """Say whether any of it may have been read."""
         return self._told
 
     @property
     def thoughts(self) -> str:
-        """Return the reasoning that came so far."""
+        """Return the reasoning so far."""
         return "".join(self._thoughts)
 
     @property
     def sent(self) -> bool:
-        """May the provider have got the request? As soon as the port has it, unless that says it never
-        left."""
+        """Say whether the provider may have received the request: true once the port has it, unless the
+        port reports that it never left."""
         return self._begun and not self._held_back
 
     def begin(self) -> None:
-        """The port is ready and gets the request: silence counts from now on."""
+        """Start timing the silence: the port is ready and gets the request."""
         self._begun = True
         self._since_chunk.restart()
 
     def silence(self) -> float:
-        """Seconds since the last chunk."""
+        """Return the seconds since the last chunk."""
         return self._since_chunk.elapsed() if self._begun else 0.0
 
     def notice(self, words: str) -> None:
@@ -141,13 +136,13 @@ class StreamAccumulator:
             self._callbacks.publish(FirstChunk())
 
     def text(self, delta: str) -> None:
-        """Take a piece of the reply's text; what may be shown of it is shown."""
+        """Add a piece of text; show what can be shown."""
         if not self._closed:
             piece, self._half = clean_piece(self._half + delta)
             self._show(*self._scrubber.feed(piece))
 
     def reasoning(self, delta: str) -> None:
-        """Take a piece of the reply's reasoning."""
+        """Add a piece of reasoning."""
         if self._closed:
             return
         piece, self._half_thought = clean_piece(self._half_thought + delta)
@@ -161,7 +156,7 @@ class StreamAccumulator:
             self._publish(CallBegun(clean(name)))
 
     def arguments(self, name: str, delta: str) -> None:
-        """Take a piece of a call's arguments; those of the tool that takes the answer are the answer."""
+        """Add a piece of a call's arguments; those of the output tool are the answer."""
         if self._closed or self._partial is None or name != FINAL:
             return
         if not self._answers:
@@ -170,7 +165,7 @@ class StreamAccumulator:
         self._partial.feed(delta)
 
     def close(self) -> None:
-        """Show what the scrubber still held back, and ignore everything from now on."""
+        """Show what the scrubber held back, and ignore everything from now on."""
         if not self._closed:
             if self._half:
                 self._show(*self._scrubber.feed(clean(self._half)))

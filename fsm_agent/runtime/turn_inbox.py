@@ -1,4 +1,4 @@
-"""What people say to a running turn, from any thread: stop, and "by the way"."""
+"""Messages to a running turn from any thread: interrupts and steering texts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from collections.abc import Callable
 
 class TurnInbox:
     """Holds an interrupt and steering texts until a turn takes them. Idempotent, thread-safe. ``listeners``
-    hear of each interrupt, also when no turn runs.
+    are called at each interrupt, even when no turn runs.
 
-    An interrupt that comes before a turn has started stays, and ends that turn at its first gate.
-    """
+    An interrupt before the start of a turn is kept and ends that turn at its first gate."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,7 +23,7 @@ class TurnInbox:
         self.listeners: list[Callable[[], None]] = []
 
     def interrupt(self, message: str | None = None) -> None:
-        """Ask the turn to stop, from any thread. ``message``: what the user says to it, if anything."""
+        """Ask the turn to stop, from any thread. ``message``: a text of the user, if any."""
         with self._lock:
             self._interrupted = True
             self.message = message or self.message
@@ -34,23 +33,23 @@ class TurnInbox:
             listener()
 
     def steer(self, text: str) -> None:
-        """Leave a message that does not interrupt, from any thread."""
+        """Add a message without interrupting, from any thread."""
         with self._lock:
             self._steer.append(text)
 
     @property
     def interrupted(self) -> bool:
-        """Say whether somebody asked the turn to stop."""
+        """Say whether an interrupt was requested."""
         return self._interrupted
 
     def take_steer(self) -> tuple[str, ...]:
-        """Return the messages that were left, oldest first, and forget them."""
+        """Return and clear the messages, oldest first."""
         with self._lock:
             texts, self._steer = tuple(self._steer), []
             return texts
 
     def event(self) -> asyncio.Event:
-        """An event of the running loop that is set by the interrupt."""
+        """Return an event of the running loop that the interrupt sets."""
         with self._lock:
             loop = asyncio.get_running_loop()
             if self._event is None or self._loop is not loop:
@@ -60,7 +59,7 @@ class TurnInbox:
             return self._event
 
     def clear(self) -> None:
-        """Only the end of a turn forgets an interrupt."""
+        """Clear the interrupt; called only at the end of a turn."""
         with self._lock:
             self._interrupted, self.message = False, None
             self._event = self._loop = None

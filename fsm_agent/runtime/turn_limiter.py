@@ -152,7 +152,6 @@ class TurnLimiter:
             _QUEUE.refuse(place, ConfigError(why, self._most, "a larger max_turns_at_once, or closing later"))
 
 
-# ----------------------------------------------------------------------------------------------------
 # How long a turn works, apart from the time in which nothing is done for it.
 
 

@@ -15,7 +15,6 @@ from pydantic_settings import SettingsError
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import ENV_PREFIX, BySize, Settings
 
-# ----------------------------------------------------------------------------------------------------
 # What may stand in each setting, in words: for error messages, ``fsm-agent config list`` and the docs.
 
 

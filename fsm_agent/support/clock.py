@@ -22,7 +22,6 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
-# ----------------------------------------------------------------------------------------------------
 # How long to wait before the next attempt. The waits are tenacity's strategies; the sleeping is the turn's
 # own.
 

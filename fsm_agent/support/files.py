@@ -1,4 +1,4 @@
-"""Files of the home: readable by their owner only, replaced at once, written by one process at a time."""
+"""Files of the home: readable by their owner only, replaced atomically, written by one process at a time."""
 
 from __future__ import annotations
 
@@ -16,21 +16,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# ----------------------------------------------------------------------------------------------------
-# Files and folders that only their owner can read: 0600 and 0700 from the first byte, whatever the umask
-# is.
-#
-# All that is written into the home goes through here. On systems without these modes the folders' own rules
-# hold.
+# Everything in the home is written with modes 0600 and 0700 from the first byte, whatever the umask. On
+# systems without these modes the folders' own rules apply.
 
 
 FILE, FOLDER = 0o600, 0o700
 OTHERS = 0o077
-"""What others may do, as bits of a mode."""
+"""Permission bits of everyone but the owner."""
 
 
 def private_folder(path: Path) -> Path:
-    """Make the folder and those above it that are missing; returns it. Raises ``OSError``."""
+    """Make the folder and its missing parents; return it. Raises ``OSError``."""
     missing = [path, *path.parents]
     missing = missing[: next((count for count, one in enumerate(missing) if one.is_dir()), len(missing))]
     for one in reversed(missing):
@@ -39,7 +35,7 @@ def private_folder(path: Path) -> Path:
 
 
 def private_file(path: str | os.PathLike[str], flags: int) -> int:
-    """For ``open(…, opener=private_file)``: a file that is made is the owner's alone."""
+    """An opener for ``open(…, opener=private_file)``: a new file is private to its owner."""
     return os.open(path, flags | getattr(os, "O_CLOEXEC", 0), FILE)
 
 
@@ -49,7 +45,7 @@ def touch(path: Path) -> None:
 
 
 def write_new(path: Path, content: bytes) -> None:
-    """Make a file that is whole from the moment it is there; one that another process made first stays.
+    """Create a file that is complete as soon as it exists; keep one that another process created first.
     Raises ``OSError``."""
     draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.new")
     try:
@@ -64,9 +60,9 @@ def write_new(path: Path, content: bytes) -> None:
 
 
 def made_private(home: Path, names: Iterable[str]) -> str:
-    """Take from others what an older version let them read in ``home``; returns a line for people, empty when
-    there was nothing. ``names``: patterns of what is ours there. The home itself is closed when nothing else
-    is in it. What belongs to somebody else is left as it is."""
+    """Revoke permissions that an older version granted to others in ``home``; return a line for people,
+    empty if there were none. ``names``: patterns of our files. The home itself is made private when it
+    holds nothing else. Files of other users are left alone."""
     patterns, changed, ours_alone = tuple(names), 0, True
     try:
         entries = sorted(os.scandir(home), key=lambda entry: entry.name)
@@ -85,7 +81,7 @@ def made_private(home: Path, names: Iterable[str]) -> str:
 
 
 def _closed(path: str | os.PathLike[str]) -> bool:
-    """Was it ours, and open to others? Then it is not any more."""
+    """Make an open file of ours private; return whether it was one."""
     with contextlib.suppress(OSError):
         found = os.lstat(path)
         own = not hasattr(os, "getuid") or found.st_uid == os.getuid()
@@ -95,15 +91,11 @@ def _closed(path: str | os.PathLike[str]) -> bool:
     return False
 
 
-# ----------------------------------------------------------------------------------------------------
-# One writer at a time, across threads and processes. The system lets go of the lock when its holder dies.
-
-
 PATIENCE = 5.0
 """Seconds to wait for another writer; a change takes milliseconds."""
 _RETRY = 0.02
 _FAR = 1 << 30
-"""Windows locks a byte that nobody writes."""
+"""Windows locks a byte that is never written."""
 
 if sys.platform == "win32":
     import msvcrt
@@ -120,8 +112,8 @@ else:
 
 @contextmanager
 def locked(path: Path, patience: float = PATIENCE) -> Iterator[int]:
-    """Hold the lock file ``path`` and give its open handle. Raises ``TimeoutError`` after ``patience``
-    seconds, and ``OSError`` when the file cannot be made."""
+    """Hold the lock file ``path`` and yield its handle. The system releases the lock when its holder dies.
+    Raises ``TimeoutError`` after ``patience`` seconds, and ``OSError`` when the file cannot be made."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
     try:
         _wait(handle, path, time.monotonic() + patience)
@@ -142,13 +134,9 @@ def _wait(handle: int, path: Path, until: float) -> None:
             return
 
 
-# ----------------------------------------------------------------------------------------------------
-# Replacing a file at once: whoever reads it sees the old content or the new, never a part.
-
-
 def replace_file(real: Path, content: bytes, mode: int | None = None) -> None:
-    """Put ``content`` in place of the file, keeping its permissions. With ``mode`` it gets these and keeps
-    no others; nobody else can read it before it has them. Raises ``OSError``."""
+    """Replace the file's content atomically, keeping its permissions. With ``mode`` it gets those instead,
+    before others can read it. Raises ``OSError``."""
     draft = real.with_name(f".{real.name[:100]}.{secrets.token_hex(4)}.tmp")
     try:
         before = _mode(real)
@@ -172,22 +160,19 @@ def _mode(real: Path) -> int | None:
     return None
 
 
-# ----------------------------------------------------------------------------------------------------
-# A file of the home with rows of JSON, which several processes read and write.
-
-
 MOST_BYTES = 1_000_000
 
 
 class HomeRows:
-    """The rows of the file ``path``, under ``name``. Who writes holds a lock and replaces the file."""
+    """Rows of JSON in a file of the home that several processes share, under ``name``. A writer holds a
+    lock and replaces the file."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path, self._name = path, name
 
     def read(self) -> list[Any]:
-        """Return what there is; what cannot be read is nothing. Whoever could write into the home could also
-        write this."""
+        """Return the rows; none if the file cannot be read. Any program that can write into the home could
+        also write this."""
         try:
             with open(self.path, encoding="utf-8") as file:
                 listed = json.loads(file.read(MOST_BYTES))[self._name]
@@ -197,11 +182,11 @@ class HomeRows:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Let nobody else write in this block. Raises ``OSError`` and ``TimeoutError``."""
+        """Exclude other writers in this block. Raises ``OSError`` and ``TimeoutError``."""
         private_folder(self.path.parent)
         with locked(self.path.with_name(f"{self.path.name}.lock")):
             yield
 
     def write(self, rows: Iterable[Any]) -> None:
-        """Replace what there is. Raises ``OSError``."""
+        """Replace all rows. Raises ``OSError``."""
         replace_file(self.path, json.dumps({self._name: list(rows)}, indent=1).encode(), mode=FILE)

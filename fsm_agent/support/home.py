@@ -1,4 +1,4 @@
-"""Where an agent keeps its files, and where it works."""
+"""The data directory and the working directory of an agent."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ HOME_ENV = "FSM_AGENT_HOME"
 
 
 def home_of(given: str | os.PathLike[str] | None, env: Mapping[str, str]) -> Path:
-    """The data directory: as given, else ``FSM_AGENT_HOME``, else the platform's. One that was named is made
-    and must be writable (``ConfigError``); the platform's is made when something is first written."""
+    """Return the data directory: as given, else ``FSM_AGENT_HOME``, else the platform's. A named one is
+    created and must be writable (``ConfigError``); the platform's is created by the first write."""
     named = given or env.get(HOME_ENV)
     if not named:
         from platformdirs import user_data_path
@@ -34,8 +34,8 @@ def home_of(given: str | os.PathLike[str] | None, env: Mapping[str, str]) -> Pat
 
 
 def workdir_of(given: str | os.PathLike[str] | None) -> Path:
-    """The folder to work in: as given, else the current one. Raises ``ConfigError`` for one that is not
-    there."""
+    """Return the working directory: as given, else the current one. Raises ``ConfigError`` if it does not
+    exist."""
     try:
         path = _path("workdir", given) if given else Path.cwd()
     except OSError:

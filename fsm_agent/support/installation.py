@@ -1,4 +1,4 @@
-"""How this package was installed, and so how what an extra of it names can be added."""
+"""How this package was installed, and how to add an extra to it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ EXTENSIONS = "fsm_agent.extensions"
 
 
 def installed_extensions() -> dict[str, EntryPoint]:
-    """The extensions of installed packages, by their names; none of them is loaded."""
+    """Return the extensions of installed packages by name, without loading them."""
     return {one.name: one for one in entry_points(group=EXTENSIONS)}
 
 
 def install_command(extra: str) -> str:
-    """Return the command that adds an extra to this installation. A package index need not know the package:
-    what is used from its folder is installed from there again, else what the extra needs is named."""
+    """Return the command that adds an extra to this installation. A package index may not have the package:
+    one used from its folder is installed from there again, else the requirements of the extra are named."""
     try:
         return command_for(extra, distribution(PACKAGE), Path(sys.prefix), sys.executable)
     except PackageNotFoundError:
@@ -34,7 +34,7 @@ def install_command(extra: str) -> str:
 
 
 def command_for(extra: str, found: Distribution, prefix: Path, python: str) -> str:
-    """``install_command`` for a package in an environment: its folder, and its Python."""
+    """Return ``install_command`` for a package in an environment: its folder, and its Python."""
     folder, needs = _editable_folder(found), shlex.join(requirements_of(found, extra))
     if (prefix / "pipx_metadata.json").exists():
         return f"pipx inject {PACKAGE} {needs}"
@@ -45,14 +45,15 @@ def command_for(extra: str, found: Distribution, prefix: Path, python: str) -> s
 
 
 def requirements_of(found: Distribution, extra: str) -> list[str]:
-    """Return what an extra needs, as the metadata of an installed package says; for other systems, too."""
+    """Return the requirements of an extra, as stated by the metadata of an installed package, also for
+    other systems."""
     rows = [row.partition(";") for row in found.requires or ()]
     named = [(needed.strip(), _EXTRA.search(where)) for needed, _, where in rows]
     return [needed for needed, match in named if match and match["extra"] == extra]
 
 
 def _editable_folder(found: Distribution) -> str | None:
-    """The folder that the code is in, when it is used from there."""
+    """Return the source folder of an editable installation."""
     try:
         origin = json.loads(found.read_text("direct_url.json") or "{}")
     except ValueError:
@@ -70,13 +71,13 @@ def _made_by_uv(prefix: Path) -> bool:
 
 
 def _pip(python: str) -> str:
-    """``pip`` where that is the one of this Python, else by its whole name."""
+    """Return ``pip`` if it belongs to this Python, else its full name."""
     found = shutil.which("pip")
     ours = found is not None and Path(found).parent == Path(python).parent
     return "pip" if ours else f"{shlex.quote(_shown(python))} -m pip"
 
 
 def _shown(path: str) -> str:
-    """The shorter way to a path: from here, where it is below here."""
+    """Return the shorter form of a path: relative to here if it is below."""
     near = os.path.relpath(path) if path.startswith(os.getcwd()) else path
     return near if len(near) < len(path) else path

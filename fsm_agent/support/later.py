@@ -1,4 +1,4 @@
-"""Loading modules when they are first used, and making much that stays without the garbage collector."""
+"""Lazy imports, and allocation of long-lived objects without the garbage collector."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 
 class Later:
-    """A module by its full name, which is loaded when something of it is first asked for. Where it is made,
-    ``TYPE_CHECKING`` imports the module itself under the same name, so that types are checked as ever."""
+    """A module by its full name, imported on first attribute access. ``TYPE_CHECKING`` imports the real
+    module under the same name, so that types are still checked."""
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -24,16 +24,15 @@ class Later:
 
 
 def loaded(module: str) -> ModuleType:
-    """Import a module and return it."""
     with uncollected():
         return importlib.import_module(module)
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Keep the garbage collector from running, where it runs. What imports make stays as long as the process,
-    and what is read of a long history as long as its session: looking through all of it again and again while
-    it grows would take a fifth of the time. Not for what waits: other tasks and threads go on."""
+    """Pause the garbage collector if it runs. Imports live as long as the process, and a long history as
+    long as its session: scanning them repeatedly while they grow would take a fifth of the time. Not for
+    code that waits: other tasks and threads keep running."""
     running = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,7 @@
-"""Regular expressions for long text that somebody else wrote: matched in time proportional to its length,
-whatever it says (RE2). The price: no look-around and no references back.
+r"""Regular expressions for long untrusted text, matched in time linear in its length (RE2). The price: no
+look-around and no backreferences.
 
-Matching is over bytes of UTF-8, where ``\\w``, ``\\b`` and ``\\s`` know ASCII only."""
+Matching is over UTF-8 bytes, where ``\w``, ``\b`` and ``\s`` know ASCII only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, Protocol
 
 MEMORY = 64 << 20
-"""Bytes that one expression may use; with less, long repetitions fall back to a slower way of matching."""
+"""Bytes that one expression may use; with less, long repetitions fall back to a slower algorithm."""
 
 
 class ByteMatch(Protocol):
@@ -23,24 +23,23 @@ class ByteMatch(Protocol):
 
 
 def encoded(text: str) -> bytes:
-    """The text as expressions read it. Halves of surrogate pairs are kept."""
+    """Encode the text for matching. Lone surrogates are kept."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def decoded(data: bytes) -> str:
-    """The text that ``encoded`` made these bytes of."""
+    """Invert ``encoded``."""
     return data.decode("utf-8", "surrogatepass")
 
 
 def search(expression: str, data: bytes, start: int = 0) -> ByteMatch | None:
-    """The first place from ``start`` on that matches, upper and lower case alike."""
+    """Return the first match from ``start`` on, ignoring case."""
     found: ByteMatch | None = _compiled(expression).search(data, start)
     return found
 
 
 @cache
 def _compiled(expression: str) -> Any:
-    """Compiled when first needed, because that takes milliseconds."""
     import re2
 
     options = re2.Options()

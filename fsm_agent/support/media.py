@@ -1,4 +1,4 @@
-"""Making images smaller and reading PDFs, with Pillow and pypdf, which are extras: ``images`` and ``pdf``."""
+"""Shrinks images and reads PDFs, with Pillow and pypdf, which are the extras ``images`` and ``pdf``."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ if TYPE_CHECKING:
     from PIL import Image
 
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif")
-"""What every vendor takes whose models read images."""
+"""Types that every vendor with image models accepts."""
 MOST_PIXELS = 120_000_000
-"""Of an image that is made smaller; each takes three bytes or four."""
+"""Maximum pixels of an image to shrink; each takes three or four bytes."""
 PDF_SECONDS = 60.0
-"""For the text of one PDF."""
+"""Time limit for one PDF."""
 _QUALITIES = (85, 70, 55)
 _STEPS = 12
-"""How often an image is made smaller by a quarter before it is given up: to a thirtieth of its width."""
+"""How often an image is shrunk by a quarter before giving up: to a thirtieth of its width."""
 
 
 class UnusableMedia(Exception):
-    """It could not be done; the message says why, in a few words."""
+    """The medium cannot be processed; the message says why in a few words."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageBounds:
-    """What an image may be at most: ``size`` in bytes, ``side`` in pixels of the longer one."""
+    """Maximum ``size`` in bytes and ``side`` in pixels of the longer side."""
 
     size: int
     side: int
 
 
 def can_shrink() -> bool:
-    """Say whether Pillow is there."""
+    """Say whether Pillow is installed."""
     return importlib.util.find_spec("PIL") is not None
 
 
 def fitted(data: bytes, media_type: str, bounds: ImageBounds) -> tuple[bytes, str]:
-    """Return (bytes, media type) of the image within the bounds: itself when it is, else made smaller or
-    written as PNG or JPEG. Without Pillow its sides are not known, and only the rest counts. Raises
+    """Return (bytes, media type) of the image within the bounds: unchanged if it fits, else shrunk or
+    rewritten as PNG or JPEG. Without Pillow its dimensions are unknown, and only the rest counts. Raises
     ``UnusableMedia``."""
     fits = media_type in IMAGE_TYPES and len(data) <= bounds.size
     if not can_shrink():
@@ -76,7 +76,7 @@ def fitted(data: bytes, media_type: str, bounds: ImageBounds) -> tuple[bytes, st
 
 
 def _written(image: Image.Image, most: int) -> tuple[bytes, str]:
-    """As a PNG when it is see-through, or has few colours; else as a JPEG; smaller until it fits."""
+    """Encode as PNG if transparent or with few colors, else as JPEG, shrinking until it fits."""
     from PIL import Image
 
     for _ in range(_STEPS):
@@ -102,8 +102,8 @@ def _written(image: Image.Image, most: int) -> tuple[bytes, str]:
 
 
 def text_of_pdf(data: bytes, most: int) -> str:
-    """Return the text of a PDF, at most about ``most`` characters; its pages are marked. Takes a process of
-    its own, and seconds. Raises ``UnusableMedia``."""
+    """Return the text of a PDF, at most about ``most`` characters, with its pages marked. Takes a process
+    of its own, and seconds. Raises ``UnusableMedia``."""
     if importlib.util.find_spec("pypdf") is None:
         raise UnusableMedia("pypdf is not installed")
     command = [sys.executable, "-P", "-X", "utf8", pdf_worker.__file__, str(most)]

@@ -1,6 +1,6 @@
-"""From a PDF to its text: a script that runs in a process of its own, because a file can keep a parser busy.
+"""Converts a PDF to text: a script that runs in its own process, because a file can keep a parser busy.
 
-Standard input is the PDF; the first argument is the most characters of text. Prints one JSON object:
+Standard input is the PDF; the first argument is the maximum characters of text. Prints one JSON object:
 ``pages`` and ``text``, or ``problem`` in words."""
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 from typing import Any
 
 MOST_MEMORY = 2_000_000_000
-"""Bytes; a file of a few kilobytes can ask for more."""
+"""Bytes; a file of a few kilobytes can request more."""
 
 
 def read(data: bytes, most: int) -> dict[str, Any]:
-    """Return what the file says, page after page, cut at ``most`` characters."""
+    """Return the text, page after page, cut at ``most`` characters."""
     try:
         from pypdf import PdfReader
     except ImportError:
@@ -41,7 +41,7 @@ def read(data: bytes, most: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Read standard input and print the object; what a broken file raises is a problem in words."""
+    """Read standard input and print the object; errors of a broken file become a problem in words."""
     if sys.platform == "linux":
         import resource
 

@@ -1,4 +1,4 @@
-"""What programs that this one starts are given: an environment without secrets, and pipes."""
+"""What child processes get: an environment without secrets, and pipes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,6 @@ import sys
 from collections.abc import Mapping
 from io import BufferedWriter, FileIO
 
-# ----------------------------------------------------------------------------------------------------
-# The environment of a program that needs none of a person's own variables.
-
-
 _POSIX = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 _WINDOWS = (
     "APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATH", "PATHEXT",
@@ -19,12 +15,11 @@ _WINDOWS = (
     "PROGRAMFILES", "SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "TMP", "USERNAME", "USERPROFILE", "WINDIR",
 )  # fmt: skip
 PASSED_ON = _WINDOWS if os.name == "nt" else _POSIX
-"""What a program needs to find its files and to speak the user's language; nothing in it is a secret."""
+"""Variables that a program needs to find its files and to use the user's language; none is a secret."""
 
 
 def bare_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The part of ``environment`` that a program gets without being given anything: no key, no token, no
-    proxy."""
+    """Return the part of ``environment`` that any program gets: no key, token or proxy."""
     names = (*PASSED_ON, *(name for name in environment if name.startswith("LC_")))
     return {
         name: environment[name]
@@ -33,13 +28,10 @@ def bare_environment(environment: Mapping[str, str] = os.environ) -> dict[str, s
     }
 
 
-# ----------------------------------------------------------------------------------------------------
-# Standard input and output, for a protocol that nothing else may read or write in between.
-
-
 def own_streams() -> tuple[FileIO, BufferedWriter]:
-    """Return the process's input and output for the caller alone; others get an empty input, and standard
-    error as their output. They stay open until the process ends: somebody still waits for input then."""
+    """Return the process's input and output for exclusive use by a protocol; other code gets an empty
+    input, and standard error as its output. They stay open until the process ends, because a reader still
+    waits for input."""
     sys.stdout.flush()
     reading, writing = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -49,13 +41,9 @@ def own_streams() -> tuple[FileIO, BufferedWriter]:
     return os.fdopen(reading, "rb", 0), os.fdopen(writing, "wb")
 
 
-# ----------------------------------------------------------------------------------------------------
-# Writing to another process.
-
-
 async def sent(pipe: asyncio.StreamWriter, data: bytes) -> None:
-    """Write ``data`` and wait until there is room for more. Raises ``ConnectionError`` when the other end is
-    gone, whichever event loop this is: uvloop has a word of its own for a pipe that is closed."""
+    """Write ``data`` and wait until there is room for more. Raises ``ConnectionError`` when the other end
+    is gone, on any event loop: uvloop raises a different error for a closed pipe."""
     try:
         pipe.write(data)
         await pipe.drain()

@@ -1,4 +1,4 @@
-"""Keeping secrets out of everything that is shown, logged or stored."""
+"""Keeps secrets out of everything that is shown, logged or stored."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from urllib.parse import quote
 
 from fsm_agent.support.linear import ByteMatch, decoded, encoded, search
 
-# ----------------------------------------------------------------------------------------------------
-# Shapes of secrets, one a row, each with a text that it hides something of and one that it leaves alone.
+# Shapes of secrets, one a row, each with an example and an ordinary text that stays unchanged.
 #
-# Every expression begins with something that is fixed, repeats what it repeats by bounds or up to a
-# character that cannot be in it, and looks neither ahead nor back: its time is linear in the text.
+# Every expression begins with something fixed, bounds its repetitions or ends them at a character that
+# cannot occur in them, and has no look-around: its time is linear in the text.
 
 
 MASK = "***"
@@ -27,9 +26,9 @@ MASK = "***"
 
 @dataclass(frozen=True)
 class SecretShape:
-    """``sign``: in lower case; it, or one of several, is in every text that the shape is in. ``expression``: its group ``kept`` stays,
-    the rest of what it matches is the secret. ``example``: a text, with its secret in ``⟨⟩``. ``ordinary``: a
-    text that stays. ``mistakes``: ordinary text that is hidden all the same, if any is known."""
+    """``sign``: in lower case; every text with this shape contains it, or one of several. ``expression``:
+    its group ``kept`` stays, the rest of the match is the secret. ``example``: a text with its secret in
+    ``⟨⟩``. ``ordinary``: a text that stays. ``mistakes``: known false positives."""
 
     name: str
     sign: str | tuple[str, ...]
@@ -40,12 +39,11 @@ class SecretShape:
 
     @cached_property
     def signs(self) -> tuple[str, ...]:
-        """A text without any of them need not be searched."""
+        """Return the signs; a text without any need not be searched."""
         return (self.sign,) if isinstance(self.sign, str) else self.sign
 
     @cached_property
     def compiled(self) -> re.Pattern[str]:
-        """Compiled once."""
         return re.compile(self.expression, re.DOTALL)
 
 
@@ -141,11 +139,11 @@ def without_shapes(text: str) -> str:
 
 
 _SHORTEST = 6
-"""Characters; a shorter "secret" is a placeholder like "none", and masking it would garble ordinary words."""
+"""Minimum characters; a shorter "secret" is a placeholder like "none", and masking it would garble ordinary
+words."""
 
 _IS = r"""\\*["']?\s*(?:[:=]|=>|%3[AaDd])\s*\\*["']?"""
-"""Between a name and its value: in a header, in JSON, in JSON within JSON, in an assignment, in an
-address."""
+"""Between a name and its value: in a header, in JSON, in nested JSON, in an assignment, in an address."""
 _SHAPES = "|".join(
     (
         r"(?P<pem>-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)",
@@ -170,47 +168,44 @@ _SHAPES = "|".join(
     )
 )
 _SPANS = re.sub(r"\(\?P<\w+>", "(?:", _SHAPES)
-"""The same without names: finding where a shape begins and ends is much faster than finding its parts."""
+"""The shapes without group names: finding where a shape begins and ends is much faster than finding its
+parts."""
 _HEAD = 1_000
-"""Bytes of a shape in which its kind shows."""
+"""Bytes of a shape that show its kind."""
 _PRIVATE_KEY = re.compile(rb"(?:(?!-----)[^\"']){1,20000}(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?")
-"""What follows the head of a private key; its end may be missing."""
+"""The rest of a private key after its heading; the end may be missing."""
 _SHORTEST_OF = {b"basic": 6, b"soft": 8}
 """Bytes of a value below which it is an ordinary word."""
 MOST = 1_000
-"""Secrets that are looked for in one text; one with more was made to keep us busy, and its rest is left
-out."""
+"""Maximum secrets to mask in one text; a text with more was crafted, and its rest is omitted."""
 _SECRET_NAME = re.compile(
     r"(^|[_-])(api[_-]?key|apikey|access[_-]?token|auth[_-]?token|secret|password|authorization)$",
     re.IGNORECASE,
 )
 _KEYS = ("_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
-"""Ends of the names of variables that hold keys."""
+"""Suffixes of the names of variables that hold keys."""
 _SCHEME = re.compile(r"^(?:bearer|basic|token|digest|apikey|negotiate)(?:\s+|$)", re.IGNORECASE)
-"""The word before a key in a header. It is no secret: masked by itself, it would hide what shows that a key
-follows."""
+"""The scheme before a key in a header. It is not a secret: masking it would hide that a key follows."""
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^${}]*))?\}")
 _KEPT = (b"scheme", b"basic")
-"""Groups that a blank stands behind; every other one is kept as it is."""
+"""Groups followed by a blank; every other one is kept unchanged."""
 
 
 KEYS: set[str] = set()
-"""Values that this process uses as keys, passwords and headers, as ``keep_secret`` was given them."""
+"""Keys, passwords and headers that this process uses, from ``keep_secret``."""
 
 
 class Exact(str):
-    """A text that must reach a person as it is, such as what they are asked to approve: ``mask_json`` leaves
-    it alone."""
+    """A text that must reach a person unchanged, such as an approval question: ``mask_json`` skips it."""
 
     __slots__ = ()
 
 
 def mask(text: str, secrets: Iterable[str] = ()) -> str:
-    """The text without anything that looks like a key, and without these secrets and those of ``KEYS``
-    wherever they occur, also as addresses and JSON write them.
+    """Return the text without anything that looks like a key, and without these secrets and those of
+    ``KEYS`` in any form, including URL-encoded and JSON-escaped.
 
-    The first characters that tell the kind of a key are kept: ``sk-***``.
-    """
+    The first characters that identify the kind of a key are kept: ``sk-***``."""
     for secret in _written(frozenset((*secrets, *tuple(KEYS)))):
         text = text.replace(secret, MASK)
     text = without_shapes(text)
@@ -219,15 +214,15 @@ def mask(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def keep_secret(values: Iterable[str]) -> None:
-    """Mask these values from now on in all that leaves this process or its store. A shorter one than
-    ``_SHORTEST``, and the name of a file that is there, is no secret."""
+    """Mask these values from now on in all output of this process. Values shorter than ``_SHORTEST`` and
+    names of existing files are not secrets."""
     KEYS.update(one for one in values if len(one) >= _SHORTEST and not os.path.exists(one))
 
 
 def secrets_among(
     named: Mapping[str, str], environment: Mapping[str, str], *, every: bool = False
 ) -> Iterator[str]:
-    """The secrets of variables or headers by name, in which ``${VAR}`` stands for a variable: those whose
+    """Return the secrets among variables or headers, in which ``${VAR}`` refers to a variable: those whose
     name says so, or ``every`` one."""
     for name, value in named.items():
         if every or name.upper().endswith(_KEYS) or _SECRET_NAME.search(name):
@@ -236,13 +231,13 @@ def secrets_among(
 
 
 def masked_traceback(error: BaseException) -> str:
-    """Where an exception came from, as Python prints it, without anything that looks like a key."""
+    """Format an exception's traceback without anything that looks like a key."""
     return mask("".join(traceback.format_exception(error)).rstrip())
 
 
 def mask_json(value: Any, secrets: Sequence[str] = ()) -> Any:
-    """JSON values without keys: by their shape anywhere in a text, by their name in an object, and these
-    ``secrets``. What is ``Exact`` stays."""
+    """Mask JSON values: secrets by their shape in any text, by their name in an object, and these
+    ``secrets``. ``Exact`` texts stay."""
     if _is_plain(value):
         return mask(value, secrets)
     if isinstance(value, Mapping):
@@ -260,7 +255,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def environment_keys(environment: Mapping[str, str]) -> list[str]:
-    """Values of variables that hold keys, and those of headers in a list of them (``OTEL_…_HEADERS``)."""
+    """Return the values of variables that hold keys, and those in lists of headers (``OTEL_…_HEADERS``)."""
     keys = [value for name, value in environment.items() if value and name.upper().endswith(_KEYS)]
     lists = (value for name, value in environment.items() if name.upper().endswith("_HEADERS"))
     return keys + [pair.partition("=")[2].strip() for value in lists for pair in value.split(",")]
@@ -268,7 +263,7 @@ def environment_keys(environment: Mapping[str, str]) -> list[str]:
 
 @functools.lru_cache(maxsize=64)
 def _written(secrets: frozenset[str]) -> tuple[str, ...]:
-    """All that has to go, the longest first."""
+    """Return all forms to mask, the longest first."""
     return tuple(sorted({form for one in secrets for form in _forms(one)}, key=lambda one: (-len(one), one)))
 
 

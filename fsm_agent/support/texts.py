@@ -1,5 +1,4 @@
-"""Small pure helpers on text: making it safe for the wire, and separating what a model thought from what it
-said."""
+"""Pure helpers on text: make it safe for the wire, and separate reasoning from visible text."""
 
 from __future__ import annotations
 
@@ -7,15 +6,15 @@ import re
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 TAGS = ("think", "thinking", "reasoning", "thought", "scratchpad", "reasoning_scratchpad")
-"""Names of the tags that reasoning stands in, where it is a part of the text."""
+"""Names of tags that enclose inline reasoning."""
 ECHO = "memory-context"
-"""The tag around what is sent with a message from memory. A model that gives it back is not quoted."""
+"""The tag around text from memory. A model that repeats it is not quoted."""
 MARK = rf"[ \t]*+(?:<(?P<tag>{'|'.join((*TAGS, ECHO))})>|```|~~~)"
-"""What begins a line that opens reasoning or an echo (``tag``), or opens or closes a block of code."""
+"""Begins a line that opens reasoning or an echo (``tag``), or opens or closes a code block."""
 CLOSERS = {tag: re.compile(rf"</{tag}>", re.IGNORECASE) for tag in (*TAGS, ECHO)}
 _HERE, _MARK = re.compile(MARK, re.IGNORECASE), re.compile(f"(?m:^){MARK}", re.IGNORECASE)
 MOST_MARKS = 5_000
-"""Tags and fences that are looked at in one text; what is behind more of them is visible text."""
+"""Maximum tags and fences to process in one text; after more, all text is visible."""
 _MEMORY_OPENER = re.compile(r"(?i)<memory-context>")
 _MEMORY_CLOSER = re.compile(r"(?i)</memory-context>\s*+")
 _MEMORY_TAG = re.compile(r"(?i)</?memory-context>")
@@ -27,15 +26,14 @@ MEMORY_NOTE = (
 
 
 def clean(text: str) -> str:
-    """Replace what no wire can carry: halves of a surrogate pair become their character, a lone one U+FFFD,
-    NUL disappears."""
+    """Replace what no wire can carry: join surrogate pairs, replace lone surrogates by U+FFFD, drop NUL."""
     if _SURROGATE.search(text):
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text.replace("\x00", "") if "\x00" in text else text
 
 
 def clean_piece(text: str) -> tuple[str, str]:
-    """A piece of a stream: (cleaned, half a character at its end, which belongs in front of the next
+    """Clean a piece of a stream: (cleaned, a high surrogate at its end, which belongs before the next
     piece)."""
     if text.isascii() and "\x00" not in text:
         return text, ""
@@ -44,7 +42,7 @@ def clean_piece(text: str) -> tuple[str, str]:
 
 
 def without_memory_block(text: str) -> str:
-    """Drop a leaked ``<memory-context>`` block, tags and all."""
+    """Drop a leaked ``<memory-context>`` block, tags included."""
     parts: list[str] = []
     place = 0
     while begin := _MEMORY_OPENER.search(text, place):
@@ -56,17 +54,17 @@ def without_memory_block(text: str) -> str:
 
 
 def with_memory_block(text: str, recalled: str) -> str:
-    """The text with what was recalled for it, fenced so that ``without_memory_block`` finds it again."""
+    """Fence recalled text so that ``without_memory_block`` can find it again."""
     inner = _MEMORY_TAG.sub("", clean(recalled)).strip()
     return f"{text}\n\n<memory-context>\n{MEMORY_NOTE}\n\n{inner}\n</memory-context>" if inner else text
 
 
 def split_reasoning(text: str) -> tuple[str, str, str | None]:
-    """Separate inline reasoning from visible text: (visible, reasoning, name of a tag that was never closed).
-    An echo of what came from memory is in neither.
+    """Separate inline reasoning from visible text: (visible, reasoning, name of an unclosed tag). An echo
+    of text from memory is in neither.
 
-    A tag counts only at the start of a line or behind another one, and outside code fences, so that examples
-    in code survive. An unclosed tag takes the rest of the text."""
+    A tag counts only at the start of a line or after another one, and outside code fences, so that examples
+    in code survive. An unclosed tag extends to the end of the text."""
     visible: list[str] = []
     reasoning: list[str] = []
     begun = at = 0
@@ -104,13 +102,13 @@ def _tidy(parts: list[str]) -> str:
 
 
 def one_line(text: str, limit: int = 500) -> str:
-    """The text on one line, shortened in the middle when it is too long."""
+    """Put the text on one line, shortened in the middle if too long."""
     line = " ".join(clean(text).split())
     return line if len(line) <= limit else f"{line[: limit - 60]} … {line[-50:]}"
 
 
 def shorten(text: str, limit: int, note: str = "") -> str:
-    """Head and tail of a long text around a mark that names the original length."""
+    """Shorten a long text to its head and tail around a note of the original length."""
     if len(text) <= limit:
         return text
     head, tail = int(limit * 0.7), int(limit * 0.2)

@@ -15,25 +15,24 @@ import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-# ----------------------------------------------------------------------------------------------------
-# Threads for what would block a loop, kept for a while after their work because starting one costs more
-# than most calls.
+# Threads for blocking work, kept idle for a while afterwards because starting one costs more than most
+# calls.
 #
-# They are daemons, because a wedged tool must not keep the process from exiting, and their number has no
-# limit: how many calls run at the same time is the turn's decision, and a tool that never ends keeps nobody
-# else waiting. (Why: decision 61.)
+# They are daemons, because a hung tool must not keep the process from exiting, and their number is
+# unlimited: concurrency is the turn's decision, and a tool that never ends must not block others. (Why:
+# decision 61.)
 
 
 IDLE = 10.0
-"""Seconds without work after which a thread ends."""
+"""Idle seconds after which a thread ends."""
 
 Job = Callable[[], None]
 Inbox = queue.SimpleQueue[Job | None]
-"""``None`` ends its thread."""
+"""``None`` ends the thread."""
 
 
 class Workers:
-    """``run`` a job, which must not raise, in the thread that became idle last, or in a new one."""
+    """Runs jobs, which must not raise, in the thread that became idle last, or in a new one."""
 
     def __init__(self, idle: float = IDLE) -> None:
         self._idle_for = idle
@@ -41,7 +40,7 @@ class Workers:
         self._idle: list[Inbox] = []
 
     def run(self, job: Job) -> None:
-        """Raises ``RuntimeError`` when the machine can start no more threads."""
+        """Run a job. Raises ``RuntimeError`` when the machine can start no more threads."""
         with self._lock:
             inbox = self._idle.pop() if self._idle else None
         if inbox is None:
@@ -50,14 +49,14 @@ class Workers:
         inbox.put(job)
 
     def rest(self) -> None:
-        """End the threads that have nothing to do."""
+        """End the idle threads."""
         with self._lock:
             idle, self._idle = self._idle, []
         for inbox in idle:
             inbox.put(None)
 
     def forget(self) -> None:
-        """In a fork of the process, where none of the threads is."""
+        """Drop all threads in a fork of the process, where they do not exist."""
         self._lock, self._idle = threading.Lock(), []
 
     def _work(self, inbox: Inbox) -> None:
@@ -87,8 +86,8 @@ T = TypeVar("T")
 
 
 async def in_daemon_thread(function: Callable[..., T], *values: Any) -> T:
-    """Run a blocking function beside the loop, in a thread that is kept for the next one. Unlike an
-    executor's, it does not block the end of the process."""
+    """Run a blocking function in a pooled thread. Unlike an executor's, it does not block the end of the
+    process."""
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -117,8 +116,8 @@ async def in_daemon_thread(function: Callable[..., T], *values: Any) -> T:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """An event loop for work that we start: uvloop's where it is installed, which costs less a packet. A loop
-    that is somebody else's stays what it is."""
+    """Return a new event loop: uvloop's if installed, which costs less per packet. Loops of callers are
+    never replaced."""
     try:
         import uvloop
     except ImportError:
@@ -127,22 +126,22 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def in_a_loop(main: Coroutine[Any, Any, T]) -> T:
-    """Do as ``asyncio.run`` does, in such a loop."""
+    """Like ``asyncio.run``, on such a loop."""
     with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(main)
 
 
 class LoopThread:
-    """One event loop in a daemon thread, shared by every synchronous call, so that connections outlive a
-    single call."""
+    """One event loop in a daemon thread, shared by all synchronous calls, so that connections outlive a
+    call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait for the coroutine's result. Safe inside a running loop of another thread, a notebook's for
-        instance."""
+        """Wait for the coroutine's result. Safe inside a running loop of another thread, such as a
+        notebook's."""
         future = self.submit(coroutine)
         try:
             return future.result()
@@ -163,8 +162,7 @@ class LoopThread:
 
 
 def warn_if_blocking(name: str, instead: str) -> None:
-    """Warn whoever called into this package, by a function called ``name``, that an event loop runs in this
-    thread, which stands still until the function returns."""
+    """Warn the caller of function ``name`` that it blocks the event loop of this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -18,7 +18,6 @@ from fsm_agent.errors import ConfigError, near
 from fsm_agent.request import Effect
 from fsm_agent.tools.signature import KEY, Signature, signature_of
 
-# ----------------------------------------------------------------------------------------------------
 # Descriptions of parameters, taken out of a docstring.
 
 
@@ -49,7 +48,8 @@ def described(docstring: str | None, names: Collection[str]) -> tuple[str, dict[
             current = ""
             if not _HEADER.match(line) and not _SPHINX_TYPE.match(line):
                 kept.append(line.rstrip())
-    return _joined(kept), {name: text for name, text in found.items() if text}
+    first = re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip()
+    return first, {name: text for name, text in found.items() if text}
 
 
 def undeclared(docstring: str | None, names: Collection[str]) -> str | None:
@@ -68,10 +68,6 @@ def undeclared(docstring: str | None, names: Collection[str]) -> str | None:
         if entry and entry["name"] not in names:
             return entry["name"]
     return None
-
-
-def _joined(lines: list[str]) -> str:
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
 Approval = Literal["never", "ask"]
@@ -322,7 +318,6 @@ def _check_kind(handler: Handler, name: str) -> None:
         raise ConfigError(f"tool {name!r} is a method without its object", handler, "tool(object.method)")
 
 
-# ----------------------------------------------------------------------------------------------------
 # Tools that come and go between turns.
 
 

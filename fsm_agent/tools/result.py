@@ -131,7 +131,6 @@ def words_of(failure: Any) -> str:
     return clean(str(failure)) or "The tool failed without saying why."
 
 
-# ----------------------------------------------------------------------------------------------------
 # How a handler says that it failed.
 
 
@@ -147,7 +146,6 @@ class ToolFailure(Exception):  # a result, not a bug
         self.status = status
 
 
-# ----------------------------------------------------------------------------------------------------
 # How a handler says that its result is not there yet, so that the turn is suspended until it is.
 
 

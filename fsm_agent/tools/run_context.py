@@ -78,7 +78,6 @@ def must_have(deps: Any) -> bool:
     return deps not in (None, type(None), Any, object) and not isinstance(deps, typing.TypeVar)
 
 
-# ----------------------------------------------------------------------------------------------------
 # The cooperative stop signal of a running tool.
 
 

@@ -29,7 +29,6 @@ from fsm_agent.tools.result import ComesLater, ToolFailure, parts_in, text_of, t
 from fsm_agent.tools.run_context import TOOL_STOPPED, RunContext
 from fsm_agent.tools.signature import KEY
 
-# ----------------------------------------------------------------------------------------------------
 # Starting a handler, so that whatever it does comes back as a value and cannot stop the engine.
 
 

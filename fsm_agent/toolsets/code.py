@@ -1,6 +1,5 @@
-"""Running Python that a model wrote: in a process of its own, with limits, without the agent's
-environment.
-"""
+"""Runs Python code written by a model, in its own process, with limits and without the agent's
+environment."""
 
 from __future__ import annotations
 
@@ -27,20 +26,20 @@ from fsm_agent.toolsets.programs import PROGRAM_DOOR, ProgramDoor
 from fsm_agent.toolsets.sandbox import LOCAL, CommandPlace
 from fsm_agent.toolsets.sandbox.place import command_tool
 
-# ----------------------------------------------------------------------------------------------------
-# The line on which one program asks for calls of tools: a pair of sockets without a name, whose far end is
-# open in that program and nowhere else. Whoever holds it is the program; it dies with it.
+# The channel on which a program requests tool calls: an unnamed socket pair whose far end is open in that
+# program only. Whoever holds it is the program, and it is closed when the program ends.
 #
-# One JSON object a line: ``{"name": …, "arguments": {…}}`` there, ``{"status": …, "value": …}`` back.
+# One JSON object a line: ``{"name": …, "arguments": {…}}`` from the program, ``{"status": …, "value": …}``
+# back.
 
 
 MOST = 2_000_000
-"""Bytes of one call; a program that says more at once is not heard any longer."""
+"""Maximum bytes of one call; a program that exceeds it is no longer served."""
 UNREADABLE = "a call is a JSON object with name and arguments, of at most 2,000,000 bytes"
 
 
 class CallLine:
-    """Serves a program at ``door``. ``made`` says which calls it made, for the result."""
+    """Serves a program at ``door``. ``made`` lists its calls for the result."""
 
     def __init__(self, door: ProgramDoor) -> None:
         self._door, self._calls = door, Counter[str]()
@@ -57,17 +56,17 @@ class CallLine:
 
     @property
     def made(self) -> str:
-        """In words, with how often."""
+        """Return the calls with their counts, in words."""
         calls = [name if count == 1 else f"{name} ×{count:,}" for name, count in self._calls.items()]
         return f"tools called: {', '.join(calls)}" if calls else ""
 
     def words(self, script: str) -> tuple[list[str], list[int]]:
-        """Return what Python is called with to run ``script`` at the far end, and that end's number."""
+        """Return the arguments for Python to run ``script`` at the far end, and that end's number."""
         number = self._far.fileno()
         return ["-c", PROGRAM, str(number), script], [number]
 
     async def serve(self, clock: asyncio.Timeout) -> None:
-        """Answer call after call; ``clock``, the program's time limit, stands still meanwhile."""
+        """Answer call after call; ``clock``, the program's time limit, is paused meanwhile."""
         self._far.close()
         reader, writer = await asyncio.open_connection(sock=self._near, limit=MOST)
         loop = asyncio.get_running_loop()
@@ -94,7 +93,7 @@ class CallLine:
 
 
 def _told(outcome: ToolOutcome) -> dict[str, Any]:
-    """An outcome for the program: its text, or the object or array that this is the JSON of."""
+    """Return an outcome for the program: its text, or the object or array that it encodes as JSON."""
     value: Any = outcome.text
     if outcome.status == "ok" and value[:1] in ("{", "["):
         try:
@@ -156,7 +155,7 @@ with open(script, "rb") as opened:
     source = opened.read()
 exec(compile(source, script, "exec"), main.__dict__)
 '''
-"""What Python runs before the program, and then the program, which finds ``tools``."""
+"""Python prelude of each program; it defines ``tools``."""
 
 
 MAX_SECONDS = 300
@@ -166,11 +165,11 @@ MEMORY = 1 << 30
 FILE = 50_000_000
 OPEN_FILES = 128
 PROCESSES = 32
-"""Processes and threads besides those that the user has already. The system counts by user, and not at all
+"""Processes and threads besides those that the user already has. The system counts by user, and not at all
 for root."""
 SCRIPT = "main.py"
 LONGEST = 3_600.0
-"""Seconds of a program with all that it waits for: its own limit stands still while a tool runs for it."""
+"""Maximum seconds of a program including tool calls, during which its own limit is paused."""
 CALLS = (
     "The program can call your other tools: tools.NAME(argument=value, ...), for instance"
     " tools.read_file(path='a.txt'). A call gives the result as text, or as a Python value where that is a"
@@ -181,9 +180,9 @@ CALLS = (
 
 
 class CodeRunner:
-    """Runs code in a folder that is thrown away. The limits are against accidents; what keeps harm away is
-    the sandbox, or, without one, that a person reads the code first: it can then read the user's files and
-    use the network."""
+    """Runs code in a temporary folder. The limits protect against accidents; protection from harm comes
+    from the sandbox or, without one, from a person who reads the code first: it can then read the user's
+    files and use the network."""
 
     def __init__(self, place: CommandPlace = LOCAL) -> None:
         self.place = place
@@ -221,7 +220,7 @@ class CodeRunner:
 
 
 def code_tools(place: CommandPlace = LOCAL) -> tuple[Tool, ...]:
-    """execute_code, run in ``place``."""
+    """Return execute_code, which runs code in ``place``."""
     note = CALLS if place.hands_on else ""
     return (command_tool(CodeRunner(place).execute_code, place, LONGEST, note),)
 
@@ -229,7 +228,7 @@ def code_tools(place: CommandPlace = LOCAL) -> tuple[Tool, ...]:
 def _prepared(
     code: str, folder: str, timeout: float, place: CommandPlace, line: CallLine | None
 ) -> tuple[SupervisorOrder, dict[str, str]]:
-    """What to run, and its environment, after the program was written down."""
+    """Write the program down; return the command line and its environment."""
     root = Path(folder).resolve()
     (root / SCRIPT).write_text(code, encoding="utf-8", errors="replace")
     limits = {"CPU": ceil(timeout) + 1, "AS": MEMORY, "FSIZE": FILE, "NOFILE": OPEN_FILES, "CORE": 0}
@@ -241,16 +240,13 @@ def _prepared(
     order = SupervisorOrder(
         command, str(root), TERM_GRACE, limits=limits, sweep=True, limit=longest, passed=passed
     )
-    return place.entered(order, _environment(str(root)), root)
-
-
-def _environment(folder: str) -> dict[str, str]:
-    """Nothing of this process's own: no keys, no paths, no settings."""
-    return {"PATH": os.defpath, "HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8"}
+    # nothing of this process: no keys, paths or settings
+    environment = {"PATH": os.defpath, "HOME": str(root), "TMPDIR": str(root), "LANG": "C.UTF-8"}
+    return place.entered(order, environment, root)
 
 
 def _running() -> int | None:
-    """Processes and threads of this user; ``None`` where the system does not show them."""
+    """Count processes and threads of this user; ``None`` where the system does not show them."""
     try:
         processes = [entry for entry in os.scandir("/proc") if entry.name.isdigit()]
     except OSError:

@@ -1,5 +1,4 @@
-"""The toolsets that a general agent starts with: look at files, change them, run commands, tell the time,
-reckon."""
+"""The toolsets of a general agent: read files, change them, run commands, tell the time, calculate."""
 
 from __future__ import annotations
 
@@ -20,9 +19,9 @@ from fsm_agent.toolsets.terminal import terminal_tools
 def files(
     root: Path, results: Path | None = None, protected: Sequence[Path] = (), aside: Aside | None = None
 ) -> tuple[Tool, ...]:
-    """Reading, searching and changing files, confined to ``root`` as ``confine.resolve`` describes;
-    ``read_file`` also reads saved ``results``, and nothing is written into ``protected`` folders. ``aside``
-    is told of what is written."""
+    """Tools to read, search and change files, confined to ``root`` by ``confine.resolve``; ``read_file``
+    also reads saved ``results``, and nothing is written into ``protected`` folders. ``aside`` is notified
+    of writes."""
     seen, writing = Seen(), nullcontext if aside is None else aside.writing
     edits = edit_tools(root, seen, protected, writing)
     return (*file_tools(root, results, seen), *search_tools(root), *edits)
@@ -35,7 +34,7 @@ def core(
     place: CommandPlace = LOCAL,
     aside: Aside | None = None,
 ) -> tuple[Tool, ...]:
-    """``files``, the terminal (which runs commands in ``place``), the time and a calculator."""
+    """Return ``files``, the terminal (which runs commands in ``place``), the time and a calculator."""
     return (
         *files(root, results, protected, aside),
         *terminal_tools(root, place, aside),

@@ -1,6 +1,5 @@
-"""Changing files: write a whole one, or replace a place in it. A file is either the old one or the new
-one.
-"""
+"""Changes files: writes a whole file or replaces a passage. A crash leaves either the old file or the new
+one."""
 
 from __future__ import annotations
 
@@ -21,27 +20,24 @@ from fsm_agent.support.texts import shorten
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.files import Seen, plain_errors, writable
 
-# ----------------------------------------------------------------------------------------------------
-# Finding the place in a file that a text means, when it is not there letter for letter.
-#
-# Three ways, the next only when the one before finds nothing: the exact text; the same lines when spaces
-# are not compared; the most similar lines. Each must find one place: with two, nobody knows which is meant.
+# Finds the passage that a text means when it is not in the file verbatim. Three ways, each only if the one
+# before finds nothing: the exact text; the same lines ignoring spaces; the most similar lines. Each must
+# find one place: two are ambiguous.
 
 
 SIMILAR = 0.85
-"""Share of characters in common from which lines count as meant. Below it, lines of one kind (imports, rows
-of a table) begin to be taken for each other."""
+"""Share of common characters from which lines match. Below it, lines of one kind (imports, table rows)
+begin to match each other."""
 EDGE = 0.6
-"""So similar the first line must be to the first and the last to the last, or a line more or less would be
-replaced."""
+"""Required similarity of the first and the last lines, or one line too many or too few would be replaced."""
 DISTANCE = 0.05
-"""By so much the best place must be more similar than the next, or they are ambiguous."""
+"""Lead that the best place needs over the next, or they are ambiguous."""
 SHORTEST = 20
-"""Characters besides spaces; a shorter text is like too much else."""
+"""Minimum non-space characters; a shorter text resembles too much else."""
 SPAN = 2
-"""So many lines more or less than the text has a place may have: they were forgotten or invented."""
+"""Lines by which a place may be longer or shorter than the text: forgotten or invented ones."""
 MAX_SCORED = 300
-"""Places that are compared letter by letter; those that share no whole line with the text come last."""
+"""Places to compare character by character; those that share no whole line with the text come last."""
 MAX_LINES = 100_000
 MAX_PLACES = 1_000
 
@@ -50,8 +46,8 @@ How = Literal["exact", "spaces", "similar"]
 
 @dataclass(frozen=True, slots=True)
 class TextPlace:
-    """Characters ``start`` to before ``end`` of the file, on lines ``first`` to ``last`` (from 1). ``score``:
-    how similar."""
+    """Characters ``start`` up to ``end`` of the file, on lines ``first`` to ``last`` (from 1), with a
+    similarity ``score``."""
 
     start: int
     end: int
@@ -61,12 +57,12 @@ class TextPlace:
     score: float = 1.0
 
     def lines(self) -> str:
-        """Return the place in words."""
+        """Return the line range in words."""
         return f"line {self.first}" if self.first == self.last else f"lines {self.first} to {self.last}"
 
 
 def places(text: str, wanted: str) -> list[TextPlace]:
-    """Where ``wanted`` may be meant: one place when it is clear, several when it is ambiguous, the best
+    """Find the places that ``wanted`` may mean: one when it is clear, several when ambiguous, the best
     first."""
     if exact := list(islice(_exact(text, wanted), MAX_PLACES)):
         return exact
@@ -79,7 +75,7 @@ def places(text: str, wanted: str) -> list[TextPlace]:
 
 
 class FileLines:
-    """A text as lines with their ends, and where each begins."""
+    """A text as lines with their ends and offsets."""
 
     def __init__(self, text: str) -> None:
         self.lines = text.splitlines(keepends=True)
@@ -88,8 +84,8 @@ class FileLines:
             self.starts.append(self.starts[-1] + len(line))
 
     def place(self, first: int, count: int, whole: bool, how: How, score: float = 1.0) -> TextPlace:
-        """Of ``count`` lines from index ``first``; without the last line's end unless the ``whole`` line is
-        meant."""
+        """Return the place of ``count`` lines from index ``first``; without the last line's end unless the
+        ``whole`` line is meant."""
         end = self.starts[first + count]
         if not whole:
             last = self.lines[first + count - 1]
@@ -98,7 +94,7 @@ class FileLines:
 
 
 def _exact(text: str, wanted: str) -> Iterator[TextPlace]:
-    """Overlapping places included, because those are ambiguous too."""
+    """Find exact matches; overlapping ones count, because they are ambiguous too."""
     at, starts = text.find(wanted), None
     while at >= 0:
         starts = starts or [0, *(match.end() for match in re.finditer("\n", text))]
@@ -109,8 +105,7 @@ def _exact(text: str, wanted: str) -> Iterator[TextPlace]:
 
 
 def _by_spaces(index: FileLines, wanted: str) -> Iterator[TextPlace]:
-    """Runs of lines that are the wanted ones when all spaces are taken out; blank lines at its ends do not
-    count."""
+    """Find runs of lines equal to the wanted ones without spaces; blank lines at the ends do not count."""
     lines = _trimmed(wanted)
     keys = [_packed(line) for line in lines]
     packed = [_packed(line) for line in index.lines]
@@ -120,7 +115,7 @@ def _by_spaces(index: FileLines, wanted: str) -> Iterator[TextPlace]:
 
 
 def _inside_a_line(text: str, wanted: str) -> Iterator[TextPlace]:
-    """A part of a line whose words are apart by other spaces."""
+    """Find a part of a line whose words are separated by other spaces."""
     if wanted != wanted.strip() or "\n" in wanted:
         return
     pattern = r"[^\S\n]+".join(re.escape(word) for word in wanted.split())
@@ -153,8 +148,8 @@ def _by_similarity(index: FileLines, wanted: str) -> list[TextPlace]:
 
 
 def _candidates(index: FileLines, lines: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Where to look: (first line, number of lines). Places that share most whole lines with the text come
-    first."""
+    """Return candidates: (first line, number of lines). Those that share most whole lines with the text
+    come first."""
     where: dict[str, list[int]] = defaultdict(list)
     for number, line in enumerate(index.lines):
         where[_packed(line)].append(number)
@@ -176,7 +171,7 @@ def _candidates(index: FileLines, lines: Sequence[str]) -> Iterator[tuple[int, i
 
 
 def _like_a_line(index: FileLines, lines: Sequence[str]) -> list[int]:
-    """Where the text may begin when none of its lines is there: where its longest line has a likeness."""
+    """Return candidates when no line matches exactly: where the longest line has a similar one."""
     offset = max(range(len(lines)), key=lambda number: len(lines[number]))
     target = _spaced(lines[offset])
     likeness = [(_similarity(_spaced(line), target), number) for number, line in enumerate(index.lines)]
@@ -186,7 +181,7 @@ def _like_a_line(index: FileLines, lines: Sequence[str]) -> list[int]:
 
 
 def _similarity(one: str, other: str, least: float = SIMILAR - 0.1) -> float:
-    """0 when it is certainly below ``least``, which is quicker to find out."""
+    """Return the similarity, or 0 as soon as it is certainly below ``least``."""
     matcher = SequenceMatcher(None, one, other, autojunk=False)
     if matcher.real_quick_ratio() < least or matcher.quick_ratio() < least:
         return 0.0
@@ -210,13 +205,9 @@ def _spaced(line: str) -> str:
     return " ".join(line.split())
 
 
-# ----------------------------------------------------------------------------------------------------
-# Giving a replacement the indentation of the place that it goes to.
-
-
 def reindented(new: str, wanted: str, found: str) -> str:
-    """``new`` with the indentation moved as ``found`` is against ``wanted``, when that is the same for every
-    line of them."""
+    """Return ``new`` with the indentation shift from ``wanted`` to ``found``, if it is the same for all
+    lines."""
     move = _move(_filled(wanted), _filled(found))
     if move is None:
         return new
@@ -228,7 +219,7 @@ def reindented(new: str, wanted: str, found: str) -> str:
 
 
 def _move(wanted: Sequence[str], found: Sequence[str]) -> tuple[str, str] | None:
-    """The indentation to take away and the one to put there; ``None`` when lines are moved differently, or
+    """Return the indentation to remove and the one to add; ``None`` when lines are shifted differently, or
     not at all."""
     if len(wanted) != len(found) or not wanted:
         return None
@@ -254,22 +245,21 @@ def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip(" \t"))]
 
 
-# ----------------------------------------------------------------------------------------------------
-# A change of a text as a unified diff, in time that depends on the change and not on the text.
+# A unified diff in time that depends on the change, not on the size of the text.
 
 
 CONTEXT = 3
 MAX_DIFF = 10_000
 """Characters."""
 MAX_COMPARED = 4_000
-"""Lines, on both sides together; comparing more takes seconds, and nobody reads such a diff."""
+"""Lines on both sides together; comparing more takes seconds, and the diff would be too long to read."""
 
 _HEADER = re.compile(r"@@ -(\d+)(,\d+)? \+(\d+)(,\d+)? @@")
 
 
 def diff(before: str, after: str, path: str) -> str:
-    """The change in the form of ``diff -u``, cut in the middle when it is long; a sentence when it cannot be
-    shown so."""
+    """Return the change like ``diff -u``, cut in the middle when it is long; a sentence when it cannot be
+    shown."""
     old: Sequence[str]
     new: Sequence[str]
     old, new = before.splitlines(), after.splitlines()
@@ -282,8 +272,8 @@ def diff(before: str, after: str, path: str) -> str:
 
 
 def whole_diff(before: str, after: str, path: str) -> str | None:
-    """The change with nothing cut, in which every sign but the line feed stands as it is; ``None`` when it is
-    too long to be compared."""
+    """Return the whole change, all characters but line feeds unchanged; ``None`` when it is too long to
+    compare."""
     start, old, new = _diff_trimmed(before.split("\n"), after.split("\n"))
     if len(old) + len(new) > MAX_COMPARED:
         return None
@@ -291,7 +281,7 @@ def whole_diff(before: str, after: str, path: str) -> str | None:
 
 
 def _diff_trimmed(old: Sequence[str], new: Sequence[str]) -> tuple[int, Sequence[str], Sequence[str]]:
-    """(lines left out before, and the lines of both sides) around what differs."""
+    """Return (number of common lines before, differing lines of both sides)."""
     head = _common(old, new)
     tail = _common(old[head:][::-1], new[head:][::-1])
     start = max(0, head - CONTEXT)
@@ -314,7 +304,7 @@ def _common(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 def _moved(line: str, by: int) -> str:
-    """A hunk's header with the line numbers of the whole text."""
+    """Shift a hunk header to the line numbers of the whole text."""
     header = _HEADER.fullmatch(line)
     if header is None:
         return line
@@ -324,12 +314,12 @@ def _moved(line: str, by: int) -> str:
 Writing = Callable[[], AbstractContextManager[None]]
 
 MAX_PATCHED = 5_000_000
-"""Bytes of a file that can be patched; longer ones are data, and a diff of them helps nobody."""
+"""Maximum bytes of a file to patch; longer files are data."""
 DRIFTED = "was changed by somebody else since you last read or wrote it"
 
 
 class Edits:
-    """The writing tools of one working directory. ``writing`` goes around each write."""
+    """The writing tools of one working directory. ``writing`` is a context manager around each write."""
 
     def __init__(
         self, root: Path, seen: Seen, protected: Sequence[Path] = (), writing: Writing = nullcontext
@@ -390,8 +380,8 @@ class Edits:
         return note + diff(before, after, path) + warning
 
     def change(self, name: str, arguments: Mapping[str, Any]) -> str | None:
-        """Return what a call of these tools would change now, as a unified diff of which nothing is left out.
-        ``None`` for another tool, for a call that would fail, and where too much changes for a diff."""
+        """Return what a call would change now, as a complete unified diff. ``None`` for another tool, for a
+        call that would fail, and for a change too large to diff."""
         try:
             match name, arguments:
                 case "write_file", {"path": str(path), "content": str(after), **others} if not others:
@@ -412,7 +402,7 @@ class Edits:
     def _planned(
         self, real: Path, drifted: bool, path: str, old_text: str, new_text: str, every: bool
     ) -> tuple[str, str, str]:
-        """(text before, text after, a note how the place was found) of a patch."""
+        """Return (text before, text after, a note how the place was found) of a patch."""
         real.stat()
         if not real.is_file():
             raise ToolFailure(f"{path}: not a regular file.")
@@ -435,7 +425,7 @@ class Edits:
         return real
 
     def _replace(self, real: Path, data: bytes, path: str) -> None:
-        """Drift is looked for at the last moment."""
+        """Check for concurrent changes at the last moment, then write."""
         if self.seen.changed(real):
             raise ToolFailure(f"{path}: {DRIFTED}. Nothing was written; read it again and write it then.")
         with self.writing():
@@ -446,7 +436,8 @@ class Edits:
 def edit_tools(
     root: Path, seen: Seen, protected: Sequence[Path] = (), writing: Writing = nullcontext
 ) -> tuple[Tool, ...]:
-    """write_file and patch_file, which need a yes. Nothing is written into ``protected`` folders."""
+    """Return write_file and patch_file, which need approval. Nothing is written into ``protected``
+    folders."""
     edits = Edits(root, seen, protected, writing)
     writer = tool(concurrency="parallel", effect="idempotent", path_arguments=("path",), approval="ask")
     patcher = tool(concurrency="parallel", effect="unsafe", path_arguments=("path",), approval="ask")
@@ -461,7 +452,7 @@ def _text(data: bytes, path: str) -> str:
 
 
 def _found(before: str, old: str, new: str, path: str) -> tuple[list[TextPlace], str, str]:
-    """The places that may be meant, at least one, and both texts with the file's line ends."""
+    """Return the candidate places, at least one, and both texts with the file's line ends."""
     if not old:
         raise ToolFailure("old_text is empty; use write_file to write a whole file.")
     if old == new:
@@ -510,7 +501,7 @@ def _note(place: TextPlace) -> str:
 
 
 def _change(old: bytes | None, new: bytes, path: str) -> str:
-    """The diff of a replaced file, when both are text of a size that can be compared."""
+    """Return the diff of a replaced file when both texts are of a size that can be compared."""
     if old is None or b"\0" in old or len(new) > MAX_PATCHED:
         return ""
     return "\n" + diff(old.decode("utf-8", "replace"), new.decode(), path)

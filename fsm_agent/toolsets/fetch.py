@@ -1,6 +1,4 @@
-"""Getting one page over HTTP: bounded in time, size and redirects, and only from where it is allowed at every
-hop.
-"""
+"""Fetches one page over HTTP with bounds on time, size and redirects; every hop is checked."""
 
 from __future__ import annotations
 
@@ -21,57 +19,28 @@ if TYPE_CHECKING:
     import httpx2
 
 
-# ----------------------------------------------------------------------------------------------------
-# Which addresses of the network a model may reach: public ones, and private ones that the user has named.
+# Addresses that a model may reach: public ones, and private ones that the user names.
 
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Addresses of a host for a port, as text, the best first. Raises ``OSError``."""
+"""Resolves a host and port to addresses, as text, the best first. Raises ``OSError``."""
 
 _NEVER_PUBLIC = tuple(
     ipaddress.ip_network(network)
-    for network in (
-        *(
-            "0.0.0.0/8",
-            "10.0.0.0/8",
-            "100.64.0.0/10",
-            "127.0.0.0/8",
-            "169.254.0.0/16",
-            "172.16.0.0/12",
-            "192.0.0.0/24",
-        ),
-        *(
-            "192.0.2.0/24",
-            "192.88.99.0/24",
-            "192.168.0.0/16",
-            "198.18.0.0/15",
-            "198.51.100.0/24",
-            "203.0.113.0/24",
-        ),
-        *(
-            "224.0.0.0/3",
-            "168.63.129.16/32",
-        ),  # multicast and reserved; the host agent of a large cloud, on a public number
-        *(
-            "::/128",
-            "::1/128",
-            "64:ff9b:1::/48",
-            "100::/64",
-            "2001::/23",
-            "2001:db8::/32",
-            "3fff::/20",
-            "5f00::/16",
-            "fc00::/7",
-            "fe80::/10",
-        ),
-        *("fec0::/10", "ff00::/8"),
+    for line in (
+        "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24",
+        "192.0.2.0/24 192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24",
+        "224.0.0.0/3",  # multicast and reserved
+        "168.63.129.16/32",  # the host agent of a large cloud, on a public number
+        "::/128 ::1/128 64:ff9b:1::/48 100::/64 2001::/23 2001:db8::/32 3fff::/20 5f00::/16",
+        "fc00::/7 fe80::/10 fec0::/10 ff00::/8",
     )
+    for network in line.split()
 )
-"""The registries of special addresses of IANA, written out: what the standard library says of them differs by
-version."""
+"""IANA's special-address registries, spelled out because the standard library's lists differ by version."""
 _GIVEN_OUT = ipaddress.IPv6Network("2000::/3")
-"""All that is given out of IPv6; what is not means nothing, or something that nobody has heard of yet."""
+"""The allocated part of IPv6; the rest has no meaning yet."""
 _CARRIES_V4 = tuple(
     (ipaddress.IPv6Network(network), shift)
     for network, shift in (
@@ -82,12 +51,11 @@ _CARRIES_V4 = tuple(
         ("2002::/16", 80),
     )
 )
-"""Networks whose addresses stand for IPv4 ones, and how many bits from the right those begin."""
+"""IPv6 networks that embed IPv4 addresses, and the position of those in bits from the right."""
 
 
 def is_public(address: Address) -> bool:
-    """May anybody reach it, and is it nobody's own network? An IPv6 address that stands for an IPv4 one
-    counts as that."""
+    """Say whether an address is public. An IPv6 address that embeds an IPv4 address counts as that."""
     if any(address.version == network.version and address in network for network in _NEVER_PUBLIC):
         return False
     if isinstance(address, ipaddress.IPv6Address):
@@ -99,7 +67,7 @@ def is_public(address: Address) -> bool:
 
 
 def named(host: str, names: Sequence[str]) -> bool:
-    """Is the host among these names? ``*.example.org`` means every host below it."""
+    """Say whether the host is among these names. ``*.example.org`` matches every host below it."""
     host = _plain(host)
     return any(
         host == _plain(name) or (name.startswith("*.") and host.endswith(_plain(name[1:]))) for name in names
@@ -107,8 +75,8 @@ def named(host: str, names: Sequence[str]) -> bool:
 
 
 async def reachable(host: str, port: int, private: Sequence[str], resolve: Resolve) -> list[str]:
-    """The addresses to connect to, each of them checked. Resolving once and connecting to these very
-    addresses leaves a name that changes its meaning in between no chance. Raises ``ToolFailure``."""
+    """Return the addresses to connect to, each checked. Connecting to exactly these prevents DNS rebinding.
+    Raises ``ToolFailure``."""
     try:
         found = list(await resolve(host, port))
     except (OSError, UnicodeError) as error:
@@ -128,7 +96,7 @@ async def reachable(host: str, port: int, private: Sequence[str], resolve: Resol
 
 
 async def resolve_by_system(host: str, port: int) -> list[str]:
-    """The system's own resolver."""
+    """Resolve with the system's resolver."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
@@ -147,9 +115,9 @@ def _plain(name: str) -> str:
 
 MAX_REDIRECTS = 5
 MAX_ADDRESS = 2_000
-"""Characters of an address; longer ones carry data, they do not name a page."""
+"""Maximum characters of an address; longer ones carry data instead of naming a page."""
 CONNECT = 10.0
-"""Seconds for one connection."""
+"""Seconds to connect."""
 _MOVED = frozenset((301, 302, 303, 307, 308))
 _HEADERS = {
     "User-Agent": "fsm-agent",
@@ -160,7 +128,7 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """``address``: where it was found in the end. ``body`` decompressed; ``cut``: there was more."""
+    """``address``: the final one. ``body`` is decompressed; ``cut``: it was truncated."""
 
     address: str
     status: int
@@ -171,7 +139,7 @@ class Fetched:
 
 
 class Fetcher:
-    """Fetches pages as ``settings`` allow. ``resolve`` and ``tls`` are the ports that tests replace."""
+    """Fetches pages within ``settings``. ``resolve`` and ``tls`` are ports for tests."""
 
     def __init__(
         self,
@@ -182,7 +150,7 @@ class Fetcher:
         self.settings, self.resolve, self.tls = settings, resolve, tls
 
     async def fetch(self, address: str) -> Fetched:
-        """Get the page. Raises ``ToolFailure`` for every reason that there is none."""
+        """Fetch the page. Raises ``ToolFailure`` if that fails for any reason."""
         import httpx2
 
         try:
@@ -204,8 +172,8 @@ class Fetcher:
 
         verify = self.tls() if self.tls else tls()
         timeout = httpx2.Timeout(self.settings.timeout, connect=CONNECT)
-        # No proxy of the environment: it would resolve names by itself, and reach what must not be reached.
-        # No cookies: they would belong to the address, which other hosts may share.
+        # No proxy from the environment: it would resolve names itself and bypass the checks. No cookies:
+        # they would belong to an address, which several hosts may share.
         nobody = CookieJar(DefaultCookiePolicy(allowed_domains=()))
         async with httpx2.AsyncClient(
             verify=verify, trust_env=False, timeout=timeout, follow_redirects=False, cookies=nobody
@@ -242,7 +210,7 @@ class Fetcher:
         return url.copy_with(fragment=None)
 
     async def _sent(self, client: httpx2.AsyncClient, url: httpx2.URL) -> httpx2.Response:
-        """Ask one of the host's checked addresses, the next when the first cannot be connected to."""
+        """Send to the host's checked addresses in turn until one accepts the connection."""
         import httpx2
 
         port = url.port or (443 if url.scheme == "https" else 80)

@@ -1,4 +1,4 @@
-"""Looking at files: what is in a directory, and what is in a file. (Why: decision 38.)"""
+"""Tools that look at files: list a directory, read a file. (Why: decision 38.)"""
 
 from __future__ import annotations
 
@@ -15,28 +15,22 @@ from pydantic import Field
 from fsm_agent.approvals.acting_files import plain_name
 from fsm_agent.tools import Tool, ToolFailure, cancelled, tool
 
-# ----------------------------------------------------------------------------------------------------
-# What an agent knows of the files it works on: has somebody else changed one since?
-
-
 MAX_FILES = 10_000
 
 Mark = tuple[int, int, int]
 
 
 class Seen:
-    """The state of each file when it was last read or written here, by time of change, size and inode; no
-    file is read for it.
+    """File versions when last read or written here, by modification time, size and inode; no file is read.
 
-    It lives in memory: after a restart nothing is known, and nothing is held against a write.
-    """
+    Kept in memory: after a restart no version is known, and no write is refused."""
 
     def __init__(self) -> None:
         self._marks: OrderedDict[str, Mark] = OrderedDict()
         self._lock = threading.Lock()
 
     def note(self, real: Path, stat: os.stat_result | None = None) -> None:
-        """Remember the file as it is now. Raises ``OSError``."""
+        """Remember the file's current version. Raises ``OSError``."""
         mark = _mark(stat or real.stat())
         with self._lock:
             self._marks[str(real)] = mark
@@ -45,7 +39,7 @@ class Seen:
                 self._marks.popitem(last=False)
 
     def changed(self, real: Path) -> bool:
-        """Is the file another one than it was, or gone? False for one that was never looked at."""
+        """Say whether the file changed or vanished. False for one that was never read."""
         with self._lock:
             mark = self._marks.get(str(real))
         if mark is None:
@@ -60,8 +54,7 @@ def _mark(stat: os.stat_result) -> Mark:
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
-# ----------------------------------------------------------------------------------------------------
-# Where a path may lead, and what may not be written.
+# Which paths are inside, and which may not be written.
 
 
 _GIT = frozenset((".git", "git~1"))
@@ -69,12 +62,12 @@ _GIT = frozenset((".git", "git~1"))
 
 
 def resolve(root: Path, path: str) -> Path:
-    """The real place of ``path``, which is relative to ``root`` or absolute, and must lie in ``root``.
+    """Return the real path of ``path``, which is relative to ``root`` or absolute and must be in ``root``.
 
-    Links are followed first, so neither ``..`` nor a link leads outside; a path in other letters than the
-    directory's counts as outside, also where the file system does not tell them apart. It keeps a model from
-    straying; it is no sandbox against other programs that change links meanwhile; for reading,
-    ``still_inside`` looks again. Raises ``ToolFailure``."""
+    Links are resolved first, so neither ``..`` nor a link leads outside; a path that differs from the
+    directory in case counts as outside even on a case-insensitive file system. This keeps a model from
+    straying; it is not a sandbox against programs that change links concurrently. For reading,
+    ``still_inside`` checks again. Raises ``ToolFailure``."""
     if "\0" in path or path.startswith("~"):
         raise ToolFailure(f"{path!r} is not a usable path: write it relative to the working directory.")
     base = root.resolve()
@@ -90,9 +83,8 @@ def resolve(root: Path, path: str) -> Path:
 
 
 def writable(root: Path, path: str, protected: Sequence[Path] = ()) -> Path:
-    """``resolve`` for a file that will be written. Git's own folder is refused, because hooks and
-    configuration in it are programs that would run without anybody's yes, and so are ``protected`` folders.
-    Raises ``ToolFailure``."""
+    """Resolve a file to be written. Git's own folder is refused, because its hooks and configuration are
+    programs that would run without approval, and so are ``protected`` folders. Raises ``ToolFailure``."""
     real = resolve(root, path)
     if any(plain_name(part) in _GIT for part in real.relative_to(root.resolve()).parts):
         raise ToolFailure(f"{path}: files of Git itself are not written; use git.")
@@ -104,8 +96,8 @@ def writable(root: Path, path: str, protected: Sequence[Path] = ()) -> Path:
 
 
 def still_inside(folders: Sequence[Path], descriptor: int, path: str) -> None:
-    """Is the file that was opened in one of ``folders``, also when a link was changed since its path was
-    looked at? Raises ``ToolFailure``. Only where the system tells what was opened (Linux)."""
+    """Check that the opened file is in one of ``folders`` even if a link changed since its path was
+    resolved. Raises ``ToolFailure``. Only where the system shows what was opened (Linux)."""
     try:
         real = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
     except OSError:
@@ -118,7 +110,7 @@ def still_inside(folders: Sequence[Path], descriptor: int, path: str) -> None:
 
 @contextmanager
 def plain_errors(path: str) -> Iterator[None]:
-    """What the system says about ``path``, as a tool's failure in one short line."""
+    """Turn an ``OSError`` about ``path`` into a tool failure of one line."""
     try:
         yield
     except FileNotFoundError:
@@ -131,7 +123,7 @@ MAX_ENTRIES = 1_000
 MAX_LINES = 2_000
 MAX_LINE = 2_000
 MAX_PAGE = 60_000
-"""Characters of one page of a file, about 15,000 tokens. The reader pages by itself, so a page is never
+"""Characters of one page of a file, about 15,000 tokens. The tool pages by itself, so a page is never
 spilled."""
 
 NEVER_SPILLED = 1_000_000_000
@@ -139,10 +131,9 @@ _SNIFF = 8_192
 
 
 def regular_file(root: Path, path: str, results: Path | None = None) -> Path:
-    """An existing regular file in ``root``, or in ``results`` when it is named by its whole path.
+    """Return an existing regular file in ``root``, or in ``results`` when named by its whole path.
 
-    Raises ``ToolFailure`` for a directory, a device, a pipe, or nothing at all.
-    """
+    Raises ``ToolFailure`` for a directory, a device, a pipe, or a missing file."""
     inside = results is not None and Path(path).is_absolute() and Path(path).is_relative_to(results)
     real = resolve(results if inside and results is not None else root, path)
     with plain_errors(path):
@@ -155,7 +146,7 @@ def regular_file(root: Path, path: str, results: Path | None = None) -> Path:
 
 
 def is_binary(real: Path) -> bool:
-    """Does the file begin with bytes that no text has?"""
+    """Say whether the file begins with bytes that do not occur in text."""
     with real.open("rb") as file:
         return b"\0" in file.read(_SNIFF)
 
@@ -256,7 +247,7 @@ def _page(file: TextIO, path: str, start: int, end: int | None) -> str:
 
 
 def _line(file: TextIO) -> str | None:
-    """The next line without its end, shortened when it is very long; ``None`` at the end of the file."""
+    """Return the next line without its end, shortened if very long; ``None`` at the end of the file."""
     line = file.readline(MAX_LINE)
     if not line:
         return None

@@ -13,20 +13,19 @@ from fsm_agent.toolsets.tool_context import turn_here
 
 Target = Literal["memory", "user"]
 MOST_FAILURES = 3
-"""Refused changes of one turn after which no more are tried: making room is not worth a whole turn
-(AGT-03)."""
+"""Refused changes in one turn before no more are tried: making room is not worth a whole turn (AGT-03)."""
 LEAVE = "Leave them as they are now, and go on with what you were asked."
 
 
 class NoteKeeper:
-    """The notes of one agent, in the hands of its model."""
+    """The tool over one agent's notes."""
 
     def __init__(self, notes: Notes) -> None:
         self.files: dict[Target, MemoryFile] = {"memory": notes.memory, "user": notes.user}
         self._failed = "", 0
 
     def _failures(self, turn: str) -> int:
-        """How often a change was refused in this turn."""
+        """Refused changes in this turn."""
         return self._failed[1] if self._failed[0] == turn else 0
 
     def memory(
@@ -77,8 +76,8 @@ def _shown(held: Held) -> dict[str, Any]:
 
 
 def _now(file: MemoryFile) -> str:
-    """The live state for the model that must correct its call; nothing when the file itself is the
-    problem."""
+    """Return the current notes, with which the model can correct its call; nothing when the file itself is
+    the problem."""
     try:
         return f"Now: {json.dumps(_shown(file.read()), ensure_ascii=False)}"
     except (EntryRefused, OSError):

@@ -1,10 +1,9 @@
-"""From a web page to text that can be read: a script that runs in a process of its own, with the standard
-library only.
+"""Converts a web page to readable text: a script that runs in its own process, with the standard library
+only.
 
 Standard input is the page in UTF-8; the first argument is its address, the second ``main`` or ``whole``.
-Prints the text. A page is somebody else's, and a parser that a page keeps busy for ever must not do so here.
-(Why: decision 39.)
-"""
+Prints the text. Pages are untrusted: one that keeps a parser busy forever must not do so in the agent.
+(Why: decision 39.)"""
 
 from __future__ import annotations
 
@@ -14,80 +13,19 @@ from collections.abc import Sequence
 from html.parser import HTMLParser
 from urllib.parse import urljoin
 
-NEVER = frozenset(
-    (
-        "script",
-        "style",
-        "template",
-        "noscript",
-        "svg",
-        "math",
-        "iframe",
-        "object",
-        "canvas",
-        "audio",
-        "video",
-        "select",
-    )
-)
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+NEVER = _names("script style template noscript svg math iframe object canvas audio video select")
 ASIDE = frozenset(("nav", "aside", "footer"))
-BLOCKS = frozenset(
-    (
-        *(
-            "address",
-            "article",
-            "blockquote",
-            "body",
-            "dd",
-            "details",
-            "div",
-            "dl",
-            "dt",
-            "fieldset",
-            "figcaption",
-            "figure",
-        ),
-        *(
-            "footer",
-            "form",
-            "header",
-            "hr",
-            "legend",
-            "li",
-            "main",
-            "nav",
-            "ol",
-            "p",
-            "pre",
-            "section",
-            "summary",
-            "table",
-        ),
-        *("tbody", "tfoot", "thead", "tr", "ul", "h1", "h2", "h3", "h4", "h5", "h6"),
-    )
+BLOCKS = _names(
+    "address article blockquote body dd details div dl dt fieldset figcaption figure footer form header"
+    " hr legend li main nav ol p pre section summary table tbody tfoot thead tr ul h1 h2 h3 h4 h5 h6"
 )
-APART = frozenset(
-    (
-        "p",
-        "pre",
-        "table",
-        "ul",
-        "ol",
-        "dl",
-        "blockquote",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "section",
-        "article",
-    )
-)
-VOID = frozenset(
-    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
-)
+APART = _names("p pre table ul ol dl blockquote h1 h2 h3 h4 h5 h6 section article")
+VOID = _names("area base br col embed hr img input link meta source track wbr")
 SELF_CLOSING = frozenset(("p", "li", "dd", "dt", "tr", "td", "th", "option"))
 """Elements that end where the next of their kind begins."""
 MAX_LINK = 500
@@ -100,8 +38,7 @@ Attributes = Sequence[tuple[str, str | None]]
 
 
 class WebPage(HTMLParser):
-    """Collects what a person would see. ``skip``: elements that are left out with all that is in them,
-    besides hidden ones."""
+    """Collects visible text. ``skip``: elements to leave out with their content, besides hidden ones."""
 
     def __init__(self, address: str, skip: frozenset[str]) -> None:
         super().__init__(convert_charrefs=True)
@@ -109,14 +46,14 @@ class WebPage(HTMLParser):
         self.title = ""
         self.parts: list[str] = []
         self.skipping: list[str] = []
-        """The element that is left out, and those of the same name inside it."""
+        """The skipped element, and those of the same name inside it."""
         self.lists: list[int | None] = []
         self.link: tuple[int, str] | None = None
         self.in_pre = 0
         self.in_title = False
 
     def handle_starttag(self, tag: str, attrs: Attributes) -> None:
-        """Begin what the tag stands for, or skip all of it."""
+        """Begin an element, or skip it."""
         if self.skipping:
             if tag != self.skipping[0] or tag in VOID:
                 return
@@ -132,7 +69,7 @@ class WebPage(HTMLParser):
         self._open(tag, given)
 
     def handle_endtag(self, tag: str) -> None:
-        """End what the tag began."""
+        """End an element."""
         if self.skipping:
             if tag == self.skipping[0]:
                 self.skipping.pop()
@@ -152,7 +89,7 @@ class WebPage(HTMLParser):
         self._break(tag)
 
     def handle_data(self, data: str) -> None:
-        """Take text between tags."""
+        """Collect text between tags."""
         if self.skipping:
             return
         if self.in_title:
@@ -192,7 +129,7 @@ class WebPage(HTMLParser):
             self.link = (len(self.parts), _joined(self.base, given["href"] or ""))
 
     def _break(self, tag: str) -> None:
-        """Begin a new line for a block, after an empty one for what stands apart."""
+        """Begin a new line for a block element, after a blank one for those set apart."""
         if tag in BLOCKS:
             ended = bool(self.parts) and self.parts[-1].endswith("\n")
             self.parts.append("\n" * ((tag in APART and not self.lists) + (not ended)))
@@ -217,7 +154,7 @@ class WebPage(HTMLParser):
             self.parts[start:] = [f"[{words}]({address})"]
 
     def text(self) -> str:
-        """Return what can be read of the page, tidied."""
+        """Return the collected text, tidied."""
         lines: list[str] = []
         in_code = False
         for line in "".join(self.parts).split("\n"):
@@ -230,8 +167,8 @@ class WebPage(HTMLParser):
 
 
 def read(page: str, address: str, whole: bool) -> str:
-    """The page as text, with its title first. The main part is tried first, and everything is taken when it
-    is no part."""
+    """Return the page as text, with its title first. Falls back from the main part to everything when the
+    main part is empty."""
     main = _parsed(page, address, NEVER if whole else NEVER | ASIDE)
     if not whole and (main.skipping or not main.text()):
         main = _parsed(page, address, NEVER)
@@ -268,7 +205,7 @@ def _tidy(line: str) -> str:
 
 
 def main() -> int:
-    """Read the page from standard input."""
+    """Convert standard input."""
     page = sys.stdin.buffer.read().decode("utf-8", "replace")
     sys.stdout.buffer.write(read(page, sys.argv[1], sys.argv[2] == "whole").encode("utf-8", "replace"))
     return 0

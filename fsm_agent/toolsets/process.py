@@ -1,6 +1,5 @@
-"""Running a command under a supervisor, as a process group of its own, with bounded output. POSIX only,
-because of the groups.
-"""
+"""Runs a command under a supervisor, in its own process group, with bounded output. POSIX only, because of
+process groups."""
 
 from __future__ import annotations
 
@@ -20,16 +19,15 @@ from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import process_supervisor
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder, SupervisorReport
 
-# ----------------------------------------------------------------------------------------------------
-# What a program wrote, kept within bounds and made into plain text.
+# Output of a program, bounded and reduced to plain text.
 
 
 HEAD = TAIL = 20_000
-"""Bytes kept from the beginning and from the end of the output."""
+"""Bytes to keep from the beginning and from the end of the output."""
 LINE = 1_000
-"""Bytes among which the newest line is looked for."""
+"""Bytes in which to look for the newest line."""
 BLOCK = 50_000
-"""Characters that are cleaned at once, in some milliseconds; control sequences are rarely longer."""
+"""Characters to clean at once, in a few milliseconds; control sequences are rarely longer."""
 
 _SEQUENCE = re.compile(
     r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*+(?:\x07|\x1b\\|\x9c)?"  # titles, links, the clipboard
@@ -41,18 +39,18 @@ _STRUCK = re.compile("[^\n\x08]\x08")
 _OTHER = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2060-\u206f\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
-"""C0 but tab and newline, C1, marks that change the direction of text, and letters that nobody sees but a
-model reads."""
+"""C0 except tab and newline, C1, bidirectional marks, and letters that are invisible to people but not to a
+model."""
 
 
 class Output:
-    """Keeps the head and the tail of what arrives and counts the rest."""
+    """Keeps the head and the tail of the output and counts the rest."""
 
     def __init__(self) -> None:
         self.head, self.tail, self.total = bytearray(), bytearray(), 0
 
     def add(self, data: bytes) -> None:
-        """Take more bytes; of very many only the beginning and the end are kept."""
+        """Add bytes."""
         self.total += len(data)
         room = HEAD - len(self.head)
         self.head += data[:room]
@@ -61,12 +59,12 @@ class Output:
             del self.tail[:-TAIL]
 
     def last_line(self) -> str:
-        """Return the newest line that is not empty, as far as it was written."""
+        """Return the newest non-empty line so far."""
         newest = (self.tail or self.head)[-LINE:]
         return next((line for line in reversed(readable(newest).split("\n")) if line.strip()), "")
 
     def text(self) -> str:
-        """Return what was kept, and say how much is left out."""
+        """Return what was kept, and how much is left out."""
         tail = self.tail[-TAIL:]
         left_out = self.total - len(self.head) - len(tail)
         if not left_out:
@@ -75,16 +73,16 @@ class Output:
 
 
 def readable(data: bytes | bytearray) -> str:
-    """Text as a person would see it in the end: without colours and other control sequences, and of a line
-    that was written over and over, such as a progress bar, only its last state.
+    """Return text as it looks in the end: without colors and other control sequences, and with only the
+    last state of a line that was overwritten, such as a progress bar.
 
-    Done block by block, so that a long text in a thread does not hold up the others."""
+    Works block by block, so that a long text in a thread does not block others."""
     text = data.decode("utf-8", "replace").replace("\r\n", "\n")
     return "".join(_plain(block) for block in _blocks(text))
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Pieces that end with a line, but for lines that are longer than a block."""
+    """Yield pieces that end with a line, unless a line is longer than a block."""
     place = 0
     while place < len(text):
         end = text.find("\n", place + BLOCK, place + 2 * BLOCK) + 1 or place + 2 * BLOCK
@@ -95,36 +93,33 @@ def _blocks(text: str) -> Iterator[str]:
 def _plain(text: str) -> str:
     text = _STRUCK.sub("", _SEQUENCE.sub("", text))
     if "\r" in text:
-        text = "\n".join(_last_state(line) for line in text.split("\n"))
+        # of a line that was overwritten only the last state counts
+        states = (filter(None, reversed(line.split("\r"))) for line in text.split("\n"))
+        text = "\n".join(next(state, "") for state in states)
     return _OTHER.sub("", text)
 
 
-def _last_state(line: str) -> str:
-    return next((part for part in reversed(line.split("\r")) if part), "")
-
-
 TERM_GRACE = 1.0
-"""Seconds between asking a group to end and killing it; less than the three that a tool has after an
-interrupt."""
+"""Seconds between SIGTERM and SIGKILL; less than the three that a tool has after an interrupt."""
 _SUPERVISOR_GRACE = 5.0
-"""Seconds that a supervisor may take to end its command; it is killed after that, and the command with it."""
+"""Seconds for a supervisor to end its command; after that it is killed, and the command with it."""
 _DRAIN = 0.5
 """Seconds to wait for output after the end, when a daemon still holds the pipe."""
 _TOLD = 0.1
-"""Seconds between two lines of output that are told while a command runs."""
+"""Seconds between progress lines while a command runs."""
 STOP = b"stop"
 DEVNULL, PIPE = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
 
 Beside = Callable[[asyncio.Timeout], Coroutine[Any, Any, None]]
-"""What goes on beside a command, given its time limit."""
+"""A coroutine that runs beside a command, given its time limit."""
 
 _QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "TERM": "dumb", "GIT_TERMINAL_PROMPT": "0"}
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnded:
-    """``code`` is negative for a signal. ``output`` is standard output and error in the order they came.
-    ``left``: something that the command had left running was ended with it."""
+    """``code`` is negative for a signal. ``output`` interleaves standard output and error. ``left``: a
+    process that the command left running was ended with it."""
 
     code: int
     output: str
@@ -133,13 +128,13 @@ class ProcessEnded:
 
 
 def environment() -> dict[str, str]:
-    """This process's environment without the keys of model providers, and set so that no program waits for a
-    person."""
+    """Return this process's environment without the keys of model providers, and set so that no program
+    waits for input."""
     return {**keyless_environment(), **_QUIET}
 
 
 def supervisor_words(order: SupervisorOrder, line: socket.socket) -> list[str]:
-    """The command line of a supervisor, which is handed ``line``."""
+    """Return the command line of a supervisor that inherits ``line``."""
     script = process_supervisor.__file__
     return [
         sys.executable,
@@ -153,7 +148,7 @@ def supervisor_words(order: SupervisorOrder, line: socket.socket) -> list[str]:
 
 
 def report_from(line: socket.socket, said: bytes = b"") -> SupervisorReport:
-    """What a supervisor that has ended had to say, after what it ``said`` before. Never waits."""
+    """Read the report of a supervisor that has ended; ``said`` was read before. Never waits."""
     line.setblocking(False)
     with contextlib.suppress(OSError):
         while piece := line.recv(65_536):
@@ -167,7 +162,7 @@ def report_from(line: socket.socket, said: bytes = b"") -> SupervisorReport:
 
 @contextlib.contextmanager
 def run_errors() -> Iterator[None]:
-    """Why a program could not be run, as a tool's failure in one short line."""
+    """Turn a failed start into a tool failure of one line."""
     try:
         yield
     except OSError as error:
@@ -181,12 +176,11 @@ async def run(
     beside: Beside | None = None,
     tells: Callable[[str], None] | None = None,
 ) -> ProcessEnded:
-    """Run a command for at most ``limit`` seconds of real time. Cancelling ends all that it started, and so
-    does the end of this process, whatever the reason. ``beside`` runs for as long as the command, and may
-    move its time limit. ``tells`` gets the newest line of its output now and then.
+    """Run a command for at most ``limit`` seconds of real time. Cancellation ends everything that it
+    started, and so does the end of this process for any reason. ``beside`` runs as long as the command and
+    may move its time limit. ``tells`` receives the newest line of output now and then.
 
-    Nothing can be typed into it. Raises ``OSError`` when it cannot be started.
-    """
+    Standard input is closed. Raises ``OSError`` when the command cannot be started."""
     loop, output = asyncio.get_running_loop(), _PipeReader(tells)
     line, far_end = socket.socketpair()
     read_end, write_end = os.pipe()
@@ -220,8 +214,8 @@ async def started(
     stdin: int,
     out: int,
 ) -> asyncio.subprocess.Process:
-    """Start a supervisor; its command's standard input is ``stdin``, output and error are ``out``. A
-    cancellation while it starts ends it too: it may be there before it is known."""
+    """Start a supervisor; its command's standard input is ``stdin``, output and error are ``out``.
+    Cancellation during the start ends it too, because it may already be running."""
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
             *supervisor_words(order, far_end),
@@ -243,7 +237,8 @@ async def started(
 async def _ended(
     process: asyncio.subprocess.Process, line: socket.socket, limit: float, beside: Beside | None
 ) -> bool:
-    """Wait for the process; ``True`` when it had to be ended. It is gone when this returns or raises."""
+    """Wait for the process; return ``True`` when it had to be ended. It is gone when this returns or
+    raises."""
     try:
         async with asyncio.timeout(limit) as clock, contextlib.AsyncExitStack() as stack:
             if beside is not None:
@@ -260,7 +255,7 @@ async def _ended(
 
 
 async def stop(process: asyncio.subprocess.Process, line: socket.socket) -> None:
-    """Have a supervisor end its command and all that it started; they are gone when this returns."""
+    """Have a supervisor end its command and everything that it started; all is gone when this returns."""
     with contextlib.suppress(OSError):
         line.send(STOP)
     try:
@@ -282,10 +277,7 @@ class _PipeReader(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.kept.add(data)
         if self._tells is not None and self._timer is None:
-            self._timer = self._later(_TOLD)
-
-    def _later(self, seconds: float) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(seconds, self._tell)
+            self._timer = asyncio.get_running_loop().call_later(_TOLD, self._tell)
 
     def _tell(self) -> None:
         self._timer = None

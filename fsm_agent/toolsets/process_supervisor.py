@@ -1,12 +1,12 @@
-"""A script that keeps watch over one command: it ends the command, and all that it started, as soon as nobody
-wants it any more.
+"""A script that supervises one command: it ends the command, with everything that it started, as soon as
+the agent no longer needs it.
 
-It runs as a process of its own with the standard library only, because only another process can clean up
-after an agent that was killed. Called with one argument, an ``SupervisorOrder`` as JSON. It shares a socket
-with the agent: when the other end goes away, for whatever reason, or says anything, the command is ended; a
-space is written to it when the command runs, and a ``SupervisorReport`` as JSON when it has ended. Standard
-input, output and error are the command's; the script ends as the command did, by its code or signal.
-(Why: decisions 36 and 60.)"""
+It runs in its own process with the standard library only, because only another process can clean up after
+an agent that was killed. Its one argument is a ``SupervisorOrder`` as JSON. It shares a socket with the
+agent: when the other end closes, for any reason, or sends anything, the command is ended; the script writes
+a space to it when the command runs, and a ``SupervisorReport`` as JSON when it has ended. Standard input,
+output and error belong to the command; the script exits with the command's code or signal. (Why: decisions
+36 and 60.)"""
 
 from __future__ import annotations
 
@@ -23,26 +23,25 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 LOOK = 0.02
-"""Seconds between two looks at a group that was asked to end."""
+"""Seconds between checks of a group that was asked to end."""
 SETTLE = 0.5
-"""Seconds in which what a command leaves behind may end by itself, such as the ``tee`` of a process
-substitution."""
+"""Seconds for leftovers of a command to end by themselves, such as the ``tee`` of a process substitution."""
 SWEEPS = 50
 FINISH = 3.0
-"""Seconds that the program which takes away the rest may take."""
+"""Time limit of the cleanup program, in seconds."""
 _SUBREAPER, _DEATH_SIGNAL = 36, 1
 """``prctl`` numbers of Linux."""
 
 
 class SupervisorOrder(NamedTuple):
-    """``command`` as words, started in ``directory``. ``line``: the file number of the socket to the agent.
-    ``grace``: seconds between asking to end and killing. ``limits``: by the names of the resource module,
-    without ``RLIMIT_``. ``log``: a folder that takes the output, the newest ``log_bytes`` of it; without, the
-    output goes where this script's own goes. ``sweep``: when the command ends, daemons that it left are ended
-    too, not only its own group. ``limit``: seconds after which the command is ended, 0 for never. ``held``:
-    the command is a sandbox, and what runs in it is asked to end instead of its own two processes, with which
-    all of it ends. ``finish``: words of a program that takes away what the command may have left elsewhere,
-    run at the end, whatever it was. ``passed``: file numbers that are the command's alone."""
+    """``command``: words, started in ``directory``. ``line``: file descriptor of the socket to the agent.
+    ``grace``: seconds between SIGTERM and SIGKILL. ``limits``: by the names of the resource module without
+    ``RLIMIT_``. ``log``: a folder for the newest ``log_bytes`` of output; without it, output goes where
+    this script's own goes. ``sweep``: at the end also end daemons that left the process group. ``limit``:
+    seconds until the command is ended, 0 for never. ``held``: the command is a sandbox; ask the processes
+    inside to end instead of its own two, which end everything. ``finish``: command line of a program that
+    cleans up what the command left elsewhere; always run at the end. ``passed``: file descriptors for the
+    command only."""
 
     command: list[str]
     directory: str
@@ -59,9 +58,8 @@ class SupervisorOrder(NamedTuple):
 
 
 class SupervisorReport(NamedTuple):
-    """``code`` is negative for a signal. ``left``: something that the command had started was still running
-    and was ended. ``late``: it was ended because of its limit. ``error``: why the command could not be
-    started."""
+    """``code`` is negative for a signal. ``left``: a process that the command had started was still running
+    and was ended. ``late``: the limit was reached. ``error``: why the command could not be started."""
 
     code: int
     left: bool = False
@@ -71,8 +69,8 @@ class SupervisorReport(NamedTuple):
 
 
 class Log:
-    """Output as files that are named after the place of their first byte; the two newest are kept, each of
-    half the size."""
+    """Output in files named by the offset of their first byte; the newest two are kept, each half the
+    size."""
 
     def __init__(self, folder: str, size: int) -> None:
         self.folder, self.half = folder, max(1, size // 2)
@@ -99,7 +97,7 @@ class Log:
 
 
 class Supervisor:
-    """One command, from start to end."""
+    """Runs one command from start to end."""
 
     def __init__(self, order: SupervisorOrder, agent: socket.socket) -> None:
         self.order, self.agent = order, agent
@@ -157,7 +155,7 @@ class Supervisor:
                 resource.setrlimit(number, (value, value))
 
     def _ask(self) -> None:
-        """Ask to end whoever may have something to put in order first."""
+        """Ask processes that may need to clean up to end."""
         if not self.order.held:
             _signal_group(self.child.pid, signal.SIGTERM)
             return
@@ -177,7 +175,7 @@ class Supervisor:
         self.unwanted = True
 
     def _look(self, source: int | None) -> int | None:
-        """Wait for output, for the agent, or for a child that ended."""
+        """Wait for output, the agent, or the end of a child."""
         inputs = [self.agent.fileno(), self.woken, *([] if source is None else [source])]
         remaining = self.deadline - time.monotonic()
         if remaining <= 0:
@@ -202,12 +200,12 @@ class Supervisor:
         return source
 
     def _drain(self, source: int | None) -> None:
-        """What is still in the pipe; somebody who left the group may hold it open for ever."""
+        """Read the rest of the pipe; a process that left the group may hold it open forever."""
         while source is not None and select.select([source], [], [], 0)[0]:
             source = self._copied(source)
 
     def _gone_within(self, seconds: float) -> bool:
-        """Did the whole group end within these seconds?"""
+        """Say whether the whole group ended within these seconds."""
         deadline = time.monotonic() + seconds
         while True:
             self._reap()
@@ -218,7 +216,8 @@ class Supervisor:
             time.sleep(LOOK)
 
     def _swept(self) -> bool:
-        """Kill what left the group: such processes became children of this script. Were there any?"""
+        """Kill processes that left the group, which became children of this script; return whether there
+        were any."""
         found = False
         for _ in range(SWEEPS):
             children = list(_children(os.getpid()))
@@ -232,8 +231,7 @@ class Supervisor:
         return found
 
     def _reap(self) -> None:
-        """Take note of children that ended; those that were adopted would otherwise stay in their group for
-        ever."""
+        """Reap children that ended; adopted ones would otherwise stay in their group forever."""
         self.child.poll()
         while hasattr(os, "waitid"):
             try:
@@ -248,8 +246,7 @@ class Supervisor:
                 os.waitpid(ended.si_pid, 0)
 
     def tidy(self) -> None:
-        """The agent is gone, and nobody will read the output: take it away, and the folder around it when it
-        was the last."""
+        """Delete the output after the agent has gone, and the folder around it if it was the last."""
         if not (self.orphaned and self.log):
             return
         self.log.file.close()
@@ -268,7 +265,7 @@ def _is_gone(agent: socket.socket) -> bool:
 
 
 def _let_go_of_pipes() -> None:
-    """They are the command's alone from now on, so that their other ends notice when it closes them."""
+    """Close pipes that are the command's alone, so that the other ends notice when it closes them."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nothing, number)
@@ -276,7 +273,7 @@ def _let_go_of_pipes() -> None:
 
 
 def _signal_group(group: int, number: int) -> bool:
-    """Was there anybody to be signalled?"""
+    """Signal the group; return whether it exists."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
@@ -285,7 +282,7 @@ def _signal_group(group: int, number: int) -> bool:
 
 
 def _children(of: int) -> Iterator[int]:
-    """The running children of a process, as far as the system shows them."""
+    """Return the running children of a process, as far as the system shows them."""
     try:
         numbers = [name for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
@@ -301,7 +298,7 @@ def _children(of: int) -> Iterator[int]:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Ask the Linux kernel for a kindness; other systems have none, and go without."""
+    """Call ``prctl`` on Linux; other systems have no equivalent."""
     if sys.platform == "linux":
         import ctypes
 
@@ -310,7 +307,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def main() -> int:
-    """Do the order in ``sys.argv[1]``."""
+    """Execute the order in ``sys.argv[1]``."""
     order = SupervisorOrder(**json.loads(sys.argv[1]))
     agent = socket.socket(fileno=order.line)
     agent.set_inheritable(False)

@@ -1,10 +1,8 @@
-"""Programs of a model that run, and wait while the turn makes the calls of tools that they ask for.
+"""Programs written by a model that run while the turn makes the tool calls they request.
 
-A program never calls a tool by itself. What it asks for comes out of its door as the reply to the request
-that runs it; the state judges it like every other call, has it run, and hands the outcome back with the
-next
-request. (Why: decision 92.)
-"""
+A program never calls a tool itself. Its request leaves through its door as the reply to the request that
+runs it; the state judges it like every other call, has it run, and returns the outcome with the next
+request. (Why: decision 92.)"""
 
 from __future__ import annotations
 
@@ -26,12 +24,12 @@ Running = Callable[[], Coroutine[Any, Any, Ended]]
 
 
 PROGRAM_DOOR: contextvars.ContextVar[ProgramDoor] = contextvars.ContextVar("fsm_agent_program_door")
-"""Where the calls of the program that runs here come out."""
+"""The door of the program that runs in this context."""
 
 
 class ProgramDoor:
-    """Where the calls of one program come out, one at a time, and their outcomes go in. ``closed`` while
-    there is no program behind it."""
+    """Passes the calls of one program out, one at a time, and their outcomes in. ``closed`` while no
+    program is behind it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -41,13 +39,13 @@ class ProgramDoor:
         self._answered: asyncio.Future[ToolOutcome] = self._loop.create_future()
 
     async def call(self, name: str, arguments: str) -> ToolOutcome:
-        """Ask for a call, and wait for what becomes of it."""
+        """Request a call and wait for its outcome."""
         self._answered = self._loop.create_future()
         self.asked.set_result((name, arguments))
         return await self._answered
 
     def answer(self, outcome: ToolOutcome) -> None:
-        """Hand the outcome of the call that was asked for in."""
+        """Deliver the outcome of the requested call."""
         self.asked = self._loop.create_future()
         if not self._answered.done():
             self._answered.set_result(outcome)
@@ -61,14 +59,14 @@ class _Program:
 
 
 class Programs:
-    """Those of one agent, by turn and the id of their call. A program lives in the event loop in which it was
-    begun; it ends with that, and with whoever waits for it."""
+    """The programs of one agent, by turn and call id. A program lives in the event loop that began it, and
+    ends with that loop or when it is no longer awaited."""
 
     def __init__(self) -> None:
         self._running: dict[tuple[str, str], _Program] = {}
 
     async def begun(self, turn: str, request: RunTool, run: Running) -> Ended | ProgramAsks:
-        """Run it until it ends, or asks for a call."""
+        """Run the program until it ends or requests a call."""
         door, context = ProgramDoor(), contextvars.copy_context()
         context.run(PROGRAM_DOOR.set, door)
         work = asyncio.get_running_loop().create_task(run(), context=context)
@@ -76,12 +74,12 @@ class Programs:
         return await self._next(turn, program)
 
     def of(self, turn: str, call_id: str) -> RunTool | None:
-        """Return the request that runs this program; ``None`` when there is none."""
+        """Return the request that runs this program, if any."""
         found = self._running.get((turn, call_id))
         return None if found is None else found.request
 
     async def answered(self, turn: str, request: AnswerProgram) -> Ended | ProgramAsks:
-        """Give a program its answer, and let it run on. One that is gone has an outcome that nobody knows."""
+        """Send the answer and resume the program; if it has exited, the outcome is unknown."""
         found = self._running.get((turn, request.call_id))
         if found is None or found.work.get_loop() is not asyncio.get_running_loop():
             self._running.pop((turn, request.call_id), None)
@@ -90,8 +88,8 @@ class Programs:
         return await self._next(turn, found)
 
     async def end(self, turn: str | None = None) -> None:
-        """End those of this turn, or all, which nobody waits for any more; they are gone when this returns,
-        except for those of other event loops, which are told to end."""
+        """End the programs of this turn, or all; they are gone when this returns, except those of other
+        event loops, which are asked to end."""
         ended = [key for key in self._running if turn in (None, key[0])]
         for program in [self._running.pop(key) for key in ended]:
             loop = program.work.get_loop()

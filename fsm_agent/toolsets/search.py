@@ -21,7 +21,6 @@ from fsm_agent.tools import Tool, ToolFailure, cancelled, tool
 from fsm_agent.toolsets import search_worker
 from fsm_agent.toolsets.files import plain_errors, resolve
 
-# ----------------------------------------------------------------------------------------------------
 # A text that must be in every line that a regular expression matches: what a fast program can look for
 # first.
 

@@ -14,20 +14,10 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
-SKIPPED = frozenset(
-    (
-        ".git",
-        ".hg",
-        ".svn",
-        ".venv",
-        "venv",
-        "node_modules",
-        "__pycache__",
-        ".mypy_cache",
-        ".pytest_cache",
-        ".tox",
-    )
-)
+SKIPPED = frozenset((
+    ".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".pytest_cache",
+    ".tox",
+))  # fmt: skip
 MAX_BYTES = 10_000_000
 MAX_TEXT = 300
 """Characters of a matching line that are shown."""

@@ -80,7 +80,6 @@ def _others(skill: Skill) -> list[str]:
     return [*found[:MAX_LISTED], *more]
 
 
-# ----------------------------------------------------------------------------------------------------
 # The tool that writes skills: instructions that later sessions find, and obey. So a person says yes to each
 # change, and is shown the whole file as it will be.
 

@@ -40,7 +40,6 @@ from fsm_agent.toolsets.sandbox import LOCAL, CommandPlace
 from fsm_agent.toolsets.sandbox.aside import Aside
 from fsm_agent.toolsets.sandbox.place import LEFT, command_tool
 
-# ----------------------------------------------------------------------------------------------------
 # Programs that run in the background of an agent, and end with it.
 #
 # Each has a supervisor of its own, which ends it when this process goes away, also by ``kill -9``. Output

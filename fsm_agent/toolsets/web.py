@@ -20,7 +20,6 @@ from fsm_agent.toolsets import page_worker
 from fsm_agent.toolsets.fetch import Fetched, Fetcher
 from fsm_agent.toolsets.process import readable
 
-# ----------------------------------------------------------------------------------------------------
 # What was fetched, as text: by its content type, its character set, and its markup.
 
 

@@ -103,7 +103,6 @@ class BuiltInEngine:
         return plan if plan.size <= context.most else planned(history, usual, context.size)
 
 
-# ----------------------------------------------------------------------------------------------------
 # When automatic compaction is left alone: after failures, and when it does not help.
 #
 # Figures (COMP-08..10): it stops after two compactions that left the prompt over the threshold or changed

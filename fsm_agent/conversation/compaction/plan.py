@@ -13,7 +13,6 @@ from fsm_agent.conversation.parts import Part, carrier_of, kind_of, named, text_
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import shorten
 
-# ----------------------------------------------------------------------------------------------------
 # Phase 2: where to cut. Boundaries fall between runs, so that no call is parted from its result. (Why:
 # decision 56.)
 
@@ -123,7 +122,6 @@ def _with_visible_answer(history: Sequence[Message], end: int, budget: int, soft
     return begin if size_of(history[begin:]) <= budget * soft_factor else end
 
 
-# ----------------------------------------------------------------------------------------------------
 # Phase 1: what old tool rounds leave behind when their details no longer matter. Never raises, never asks a
 # model.
 
@@ -248,7 +246,6 @@ def partless(row: Message, *, texts: bool = False) -> Message:
     return row.reworded(gone) if _has_parts(row) else row
 
 
-# ----------------------------------------------------------------------------------------------------
 # The last resort for rows that must stay: their texts and arguments are cut to one length, so that the
 # longest lose most.
 
@@ -325,7 +322,6 @@ def _cut_call(call: ToolCall, length: int) -> ToolCall:
     return replace(call, arguments=json.dumps(cut, ensure_ascii=False))
 
 
-# ----------------------------------------------------------------------------------------------------
 # Phase 4: front, summary, rest; in alternating roles, with the summary framed so that nobody answers it.
 # (Why: decision 17.)
 
@@ -362,7 +358,6 @@ def assembled(division: Division, summary: str, carried: str = "") -> list[Messa
     return [*rows, *rest]
 
 
-# ----------------------------------------------------------------------------------------------------
 # How much a compaction leaves alone, and how much less when the provider has refused what there is.
 #
 # Everything here is reckoned before a model is paid. A compaction that is only wished for protects what the

@@ -23,7 +23,6 @@ from fsm_agent.conversation.wire.responses import ResponsesFormat
 from fsm_agent.settings.model import PrefillRow
 from fsm_agent.support.later import uncollected
 
-# ----------------------------------------------------------------------------------------------------
 # What rows lose once newer rows are there. Where nothing ages, request N stays a prefix of request N+1 for
 # ever.
 
@@ -116,7 +115,6 @@ def _without_images(message: Message, count: int) -> Message:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
 # The API modes that can be written, by name.
 
 

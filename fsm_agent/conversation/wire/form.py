@@ -219,7 +219,6 @@ def without_patterns(schema: Any) -> Any:
     return [without_patterns(item) for item in schema] if isinstance(schema, list) else schema
 
 
-# ----------------------------------------------------------------------------------------------------
 # Who may begin and who may end a conversation on each wire.
 
 
@@ -248,7 +247,6 @@ WIRES: Mapping[ApiMode, WireTakes] = MappingProxyType(
 )
 
 
-# ----------------------------------------------------------------------------------------------------
 # What each wire takes of content parts, and what goes out in place of those that it or a model does not
 # take. Nothing is left out without a word: a part goes as it is, as the text that it has, or as a line that
 # names it.
@@ -273,7 +271,7 @@ def obstacle(part: Part, view: View) -> str:
     kind, carrier = kind_of(part), carrier_of(part)
     if kind is None or carrier is None:
         return "" if kind is None else "gets only its name"
-    if not _reads(view, kind):
+    if not {"image": view.vision, "audio": view.audio, "file": view.files}[kind]:
         return f"does not read {PLURAL[kind]}"
     carriers = TAKEN[view.mode].get(kind, ())
     if carrier not in carriers:
@@ -287,10 +285,6 @@ def obstacle(part: Part, view: View) -> str:
     ):
         return f"takes no images of type {media_type}"
     return ""
-
-
-def _reads(view: View, kind: Kind) -> bool:
-    return {"image": view.vision, "audio": view.audio, "file": view.files}[kind]
 
 
 def content_of(message: Message, view: View) -> str | list[Part] | None:

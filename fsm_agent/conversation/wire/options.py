@@ -15,7 +15,6 @@ from fsm_agent.conversation.wire.form import Ask, dump, without_patterns
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import EFFORTS, Effort, RequestSettings
 
-# ----------------------------------------------------------------------------------------------------
 # How much a model can be asked to think: the levels that vendors publish, by the names of their models.
 # They change without notice.
 
@@ -68,7 +67,6 @@ def _rank(effort: Effort) -> int:
     return EFFORTS.index(effort)
 
 
-# ----------------------------------------------------------------------------------------------------
 # What a Messages request must know of its model: how long a reply may be, and how thinking is asked for.
 #
 # Figures are those that Anthropic publishes, in tokens; they change without notice. A model that no row
@@ -272,7 +270,6 @@ def _claude_choice(choice: str | None, parallel: bool | None) -> dict[str, Any]:
     return {"tool_choice": form}
 
 
-# ----------------------------------------------------------------------------------------------------
 # An answer of a type on the wire: which way a model is asked for one, and the schema as its vendor takes
 # it.
 

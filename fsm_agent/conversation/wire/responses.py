@@ -164,7 +164,8 @@ def _items(row: WireRow) -> Iterator[WireRow]:
     """The items that one row is."""
     content = row.get("content")
     if row["role"] == "tool":
-        yield {"type": "function_call_output", "call_id": row["tool_call_id"], "output": _output(content)}
+        output = _said(content) if isinstance(content, list) else content or ""
+        yield {"type": "function_call_output", "call_id": row["tool_call_id"], "output": output}
         return
     if content or row["role"] == "user":
         phase = {"phase": row["phase"]} if "phase" in row else {}
@@ -185,10 +186,6 @@ def _said(content: Any) -> Any:
     if not isinstance(content, list):
         return content
     return [{**part, "type": "input_text"} if part.get("type") == "text" else part for part in content]
-
-
-def _output(content: Any) -> Any:
-    return _said(content) if isinstance(content, list) else content or ""
 
 
 def _thoughts(message: Message, view: View) -> Iterator[Mapping[str, Any]]:

@@ -18,7 +18,6 @@ from fsm_agent.providers.scripted import replies
 from fsm_agent.providers.scripted.replies import Repeat, Reply, call, status
 from fsm_agent.runtime.ports import Clock, StreamSink
 
-# ----------------------------------------------------------------------------------------------------
 # An ordered list of answers, used up one a request.
 
 
@@ -60,7 +59,6 @@ def entries_of(script: Iterable[Any] | Repeat | Reply | Callable[[Any], Any]) ->
     return [script] if isinstance(script, (Repeat, Reply)) or callable(script) else list(script)
 
 
-# ----------------------------------------------------------------------------------------------------
 # A clock that moves only when it is told to, or when somebody sleeps on it.
 
 
@@ -206,7 +204,6 @@ def _tell(entry: Any, sink: StreamSink) -> ModelReply | Failure:
     return entry
 
 
-# ----------------------------------------------------------------------------------------------------
 # Scripts as files: ``scripted:<path>`` is a model that answers from a JSON Lines file, one reply a line.
 #
 # A line is a string (the text of a reply) or an object with any of ``text``, ``reasoning``, ``calls`` (a

@@ -236,7 +236,6 @@ def repeat(*entries: Any) -> Repeat:
     return Repeat(entries)
 
 
-# ----------------------------------------------------------------------------------------------------
 # The wires that the scripted server speaks, by path. A dialect writes one and the same reply in its own
 # way.
 
@@ -267,7 +266,6 @@ class Dialect(Protocol):
         """The body of an HTTP error."""
 
 
-# ----------------------------------------------------------------------------------------------------
 # Scripted replies in the wire form of chat completions: chunks of a stream, or one object. Pure functions.
 
 

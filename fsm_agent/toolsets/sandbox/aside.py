@@ -27,7 +27,6 @@ from typing import Any
 from fsm_agent.approvals.acting_files import ACTING_FILES, LastNames, plain_name
 from fsm_agent.support.files import private_folder
 
-# ----------------------------------------------------------------------------------------------------
 # Where in a working directory the files are that act later, and what state each is in.
 #
 # A folder whose change time is the one that was seen is not listed again: a name that is added, removed or

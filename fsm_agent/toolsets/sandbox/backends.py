@@ -18,7 +18,6 @@ from fsm_agent.toolsets.process import environment
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder
 from fsm_agent.toolsets.sandbox.place import LOCAL, TMP, Access, Boundary, Trouble, tried, with_grace
 
-# ----------------------------------------------------------------------------------------------------
 # Commands in namespaces of their own, made by ``bwrap`` (Linux).
 #
 # They see the programs of the system, the working directory and little else: a folder that is not named
@@ -110,7 +109,6 @@ def network(allowed: bool) -> str:
     return "with the network" if allowed else "no network"
 
 
-# ----------------------------------------------------------------------------------------------------
 # Commands in a container of their own, made by the command line of Docker or Podman and removed afterwards.
 
 

@@ -120,7 +120,6 @@ def tried(command: Sequence[str], environ: Mapping[str, str]) -> str | None:
     return None if done.returncode == 0 else (said[-1] if said else f"it ended with code {done.returncode}")
 
 
-# ----------------------------------------------------------------------------------------------------
 # Tools that say where their commands run.
 
 
@@ -145,7 +144,6 @@ def command_tool(
     return replace(tool(approval="ask", writes_files=True, **options)(handler), confinement=held)
 
 
-# ----------------------------------------------------------------------------------------------------
 # What a command in a sandbox sees of the machine: which files, and which variables.
 
 

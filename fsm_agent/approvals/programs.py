@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 def names(text: str) -> frozenset[str]:
+    """Split a list of words, which reads better than a set of quoted ones."""
     return frozenset(text.split())
 
 
@@ -167,6 +168,7 @@ def is_run_variable(name: str) -> bool:
 
 
 def base_name(word: str) -> str:
+    """Return the program of a path; the paths of commands are POSIX paths everywhere."""
     return posixpath.basename(word)
 
 
@@ -396,6 +398,7 @@ class Command:
     carrier: bool = False
 
     def texts(self, start: int = 0) -> list[str]:
+        """Return the words from ``start`` on, with their quotes removed."""
         return [word.text for word in self.words[start:]]
 
 

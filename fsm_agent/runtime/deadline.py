@@ -35,6 +35,7 @@ class Stopwatch:
         self.restart()
 
     def restart(self) -> None:
+        """Count from now, by the clock of the turn and by the machine's."""
         self._now, self._machine = self._clock.now(), time.monotonic()
 
     def elapsed(self) -> float:

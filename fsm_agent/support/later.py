@@ -24,6 +24,7 @@ class Later:
 
 
 def loaded(module: str) -> ModuleType:
+    """Import a module with the garbage collector paused: what stays would only be walked again."""
     with uncollected():
         return importlib.import_module(module)
 

@@ -42,7 +42,7 @@ def search(expression: str, data: bytes, start: int = 0) -> ByteMatch | None:
 def _compiled(expression: str) -> Any:
     import re2
 
-    options = re2.Options()
+    options: Any = re2.Options()
     options.case_sensitive, options.log_errors, options.max_mem = False, False, MEMORY
-    options.encoding = re2.Options.Encoding.LATIN1  # every byte for itself
+    options.encoding = options.Encoding.LATIN1  # every byte for itself
     return re2.compile(expression.encode("ascii"), options)

@@ -44,6 +44,7 @@ class SecretShape:
 
     @cached_property
     def compiled(self) -> re.Pattern[str]:
+        """The expression, compiled on first use; ``.`` also matches a newline."""
         return re.compile(self.expression, re.DOTALL)
 
 

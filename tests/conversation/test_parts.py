@@ -270,7 +270,7 @@ def test_an_image_that_a_provider_found_too_large_is_made_smaller(mode: ApiMode)
 
 def test_the_guide_says_what_each_wire_takes() -> None:
     page = (Path(__file__).parents[2] / "docs" / "agent.md").read_text(encoding="utf-8")
-    words = {"data": "data", "url": "address", "id": "id of an upload"}
+    words = {"data": "data", "url": "address", "id": "upload id"}
     for name, kind in (("image", "image"), ("audio", "audio"), ("PDF", "file")):
         cells = [", ".join(words[one] for one in TAKEN[mode].get(kind, ())) or "–" for mode in MODES]  # type: ignore[call-overload]
         assert f"| {name} | {' | '.join(cells)} |" in page

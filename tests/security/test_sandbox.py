@@ -735,7 +735,7 @@ def test_how_many_everyday_commands_need_no_yes_in_the_sandbox() -> None:
     rules = SandboxSettings(backend="bubblewrap", policy="free")
     confinement = Confinement("in the sandbox", free=rules.free)
     assert all(confinement.frees({"command": line}) for line in EVERYDAY)
-    told = f"Of {len(EVERYDAY)} everyday commands {len(EVERYDAY) - len(leaving)} do their work inside"
+    told = f"Of {len(EVERYDAY)} everyday commands, {len(EVERYDAY) - len(leaving)} work inside"
     assert told in " ".join(PAGE.read_text("utf-8").split())
 
 

@@ -165,8 +165,6 @@ class ChildAgentFactory:
         self, order: ChildTask, options: AgentOptions, settings: Settings, more: ToolSource | None
     ) -> ChildAgent:
         services, limits = self._services, self._services.settings.delegation
-        session = services.store.session(order.session_id)
-        session.kind, session.source, session.parent = "child", "child", order.parent_session
         approvals = services.approvals.for_child(
             Callbacks(order.callbacks),
             one_line(order.goal, 200),
@@ -193,7 +191,7 @@ class ChildAgentFactory:
                 "store": services.store,
                 "inbox": None,
                 "telemetry": services.telemetry if options["telemetry"] is None else options["telemetry"],
-                "inherits": Inherited(order, self._depth + 1, approvals, more, session),
+                "inherits": Inherited(order, self._depth + 1, approvals, more),
                 "source": "child",
             }
         )

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from fsm_agent.errors import OwnershipLost, StaleCopyError, TurnSuspended
@@ -25,7 +26,7 @@ from fsm_agent.fsm.properties import Watch, watcher
 from fsm_agent.fsm.runner import Perform, RunnableTurn, Runner, Stepping
 from fsm_agent.runtime.events import SIZE, Events, running
 from fsm_agent.runtime.turn_limiter import TurnLimiter
-from fsm_agent.sessions.session import Moving, Session
+from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Begun, Claim, Closing, Store, TurnLog
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.read import Turns
@@ -36,6 +37,7 @@ from fsm_agent.support.threads import LOOP, warn_if_blocking
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
+Worked = TypeVar("Worked")
 Enter = Callable[[], Awaitable[Begun]]
 """Takes the session before the first move."""
 
@@ -86,11 +88,11 @@ class DurableTurn(Stepping, Generic[Result]):
         self.suspended: tuple[Pending, ...] | None = None
         self.steps: list[Step] = list(steps)
         self.gate = gate
-        self._state, self._runner, self._session = state, runner, turn_log.session
+        self._state, self._runner = state, runner
         self._store, self._log, self._ending, self._tell = store, turn_log, ending, tell
         self._enter_once: Enter | None = enter
         self._limiter = limiter
-        self._holding, self._claim = False, 0
+        self._holding = False
         self._running_on = False
 
     @property
@@ -124,40 +126,46 @@ class DurableTurn(Stepping, Generic[Result]):
         is suspended. Raises ``OwnershipLost`` when another process has the turn."""
         if self.result is not None or self.suspended is not None:
             return None
-        self._acquire()
+        return await self._with_session(self._stepped)
+
+    async def _with_session(self, work: Callable[[], Awaitable[Worked]]) -> Worked:
+        """Do the ``work`` of a step, or of a whole run, in the session of the turn and within its fence.
+        Release the session when the turn is over, and when the work fails."""
+        fence = self._log.fence
+        self._store.fences.hold(fence, self._log.session.id)
         try:
-            with (
-                running(self.gate.stream),
-                Moving(self._session, self._claim),
-                self.gate.stepping(),
-                self._log.fence,
-            ):
-                if not (self._holding or self._runner.ended):
-                    await self._enter()
-                if self.gate.debugger is not None:
-                    await self.gate.debugger.passing()
-                # a move that people look at is on disk before they see it
-                self._log.looked_at = not self._running_on or self.gate.debugger is not None
-                happened = await self._runner.step_into()
-                if isinstance(happened, Step):
-                    self.steps.append(happened)
-                elif self._runner.suspended:
-                    self.suspended = await self._suspend()
-                elif happened is None:
-                    self.result = await self._finish()
-                if happened is not None:
-                    self.gate.stream.publish(happened)
+            with running(self.gate.stream), self.gate.stepping(), fence:
+                worked = await work()
         except OwnershipLost:
-            log.info("%s", self._log.fence.why)
+            log.info("%s", fence.why)
+            self._store.not_stored([one.id for one in self._log.line])
             await self._ending.lost()
             self._leave()
             raise
         except BaseException:
             self._leave()
             raise
-        if happened is None:
+        if self.result is not None or self.suspended is not None:
             self._release()
             self.gate.closed("ended" if self.suspended is None else "suspended", self.result)
+        return worked
+
+    async def _stepped(self) -> Exchange | Step | None:
+        if not (self._holding or self._runner.ended):
+            await self._enter()
+        if self.gate.debugger is not None:
+            await self.gate.debugger.passing()
+        # a move that people look at is on disk before they see it
+        self._log.looked_at = not self._running_on or self.gate.debugger is not None
+        happened = await self._runner.step_into()
+        if isinstance(happened, Step):
+            self.steps.append(happened)
+        elif self._runner.suspended:
+            self.suspended = await self._suspend()
+        elif happened is None:
+            self.result = await self._finish()
+        if happened is not None:
+            self.gate.stream.publish(happened)
         return happened
 
     async def run_until(
@@ -200,18 +208,13 @@ class DurableTurn(Stepping, Generic[Result]):
         turn waits for an answer that is not there yet, ``ConfigError`` when the agent is closed before the
         turn can run."""
         if self.result is None and self.suspended is None:
-            self._acquire()
-            self._running_on = True
+            self._store.fences.hold(self._log.fence, self._log.session.id)
             try:
-                with running(self.gate.stream):
-                    async with nullcontext() if self._limiter is None else self._limiter.admitted():
-                        while await self.step_into() is not None:
-                            pass
-            except BaseException:
-                self._leave()
-                raise
+                async with nullcontext() if self._limiter is None else self._limiter.admitted():
+                    await self._with_session(self._run_on)
             finally:
-                self._running_on = False
+                if not self._holding:
+                    self._release()
         if self.suspended is not None:
             raise TurnSuspended(self.id, self.suspended)
         assert self.result is not None
@@ -221,14 +224,21 @@ class DurableTurn(Stepping, Generic[Result]):
         """Run to the end, or until it is suspended, and return true; or to the first move after
         ``leaving()``, and return false: any process may resume the turn then, and this object does not move
         any more."""
+        if self.result is not None or self.suspended is not None:
+            return True
+        if await self._with_session(partial(self._run_on, leaving)):
+            return True
+        self._release()
+        self.gate.closed("left")
+        return False
+
+    async def _run_on(self, leaving: Callable[[], bool] = lambda: False) -> bool:
         self._running_on = True
         try:
-            while (happened := await self.step_into()) is not None:
+            while (happened := await self._stepped()) is not None:
                 if isinstance(happened, Step) and leaving():
                     self._log.at_rest()
                     await self._store.suspend(self._log.fence)
-                    self._release()
-                    self.gate.closed("left")
                     return False
         finally:
             self._running_on = False
@@ -241,11 +251,6 @@ class DurableTurn(Stepping, Generic[Result]):
         return LOOP.run(self.arun())
 
     # The session
-
-    def _acquire(self) -> None:
-        """Keep other turns of this process off the session. Raises ``SessionBusy``."""
-        if not self._claim:
-            self._claim = self._session.acquire(self.id)
 
     async def _enter(self) -> None:
         """Take the session in the store, or take it again. Raises ``SessionBusy`` when another turn has
@@ -273,9 +278,12 @@ class DurableTurn(Stepping, Generic[Result]):
             await self._log.ended(closing)
         except StaleCopyError as error:  # no answer is lost to what others wrote meanwhile
             self._tell(f"{error}; it is written behind what is there now")
-            self._store.refresh(self._log.session)
+            self._store.read_again(self._log.session)
             await self._log.ended_anew(closing)
-        self._store.keep(self._log.line)
+        if self._log.problem:
+            self._store.keep_for_later(self._log.line, self._log.take_unsaved())
+        else:
+            self._store.keep_rows(self._log.session)
         requests = closing.result.get("attempts", len(self.steps))
         how = (self.id, self._log.session.id, closing.exit, closing.outcome, requests)
         log.info("turn %s of session %s ended: %s (%s), requests: %d", *how)
@@ -303,8 +311,8 @@ class DurableTurn(Stepping, Generic[Result]):
             self.gate.closed("left")
 
     def _release(self) -> None:
-        self._session.release(self._claim)
-        self._holding, self._claim = False, 0
+        self._store.fences.release(self._log.fence)
+        self._holding = False
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -348,7 +356,6 @@ class DurableTurns(Generic[Result]):
         info = find_turn(self.store, session_or_turn_id).moved_by(self.kind.table.name)
         session = self.store.resumable(info, claim)
         position = position_of(self.store, info.id, talks=self.kind.talks)
-        session.release(session.acquire(info.id))  # refused at once, not at the first move
 
         async def enter(fence: Fence) -> Begun:
             return await take_over(self.store, position, session, claim, fence, talks=self.kind.talks)

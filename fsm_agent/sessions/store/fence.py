@@ -41,7 +41,7 @@ class Fence:
     def __init__(self, turn_id: str, epoch: int = 1) -> None:
         self.turn_id, self.epoch = turn_id, epoch
         self._lock = threading.Lock()
-        self.why = ""
+        self.why = self.session = ""
         self.handed_out = False
         self.alone: Callable[[], bool] = _never
         self._step: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
@@ -63,6 +63,11 @@ class Fence:
         """Raise ``OwnershipLost`` when it is known that the turn is somebody else's."""
         if self.why:
             raise OwnershipLost(self.why)
+
+    @property
+    def moving(self) -> bool:
+        """Say whether a step is being made."""
+        return self._step is not None
 
     @property
     def lost(self) -> bool:
@@ -110,12 +115,60 @@ NO_TURN = Fence("")
 """Where something is done outside of a turn; nothing is written behind it."""
 
 
+def _busy(session_id: str, turn_id: str) -> SessionBusy:
+    return SessionBusy(
+        f"session {session_id} is busy: turn {turn_id} is still running; wait for it or interrupt it"
+    )
+
+
 class Fences:
-    """The fences of the turns that run in this process, by their ids: one of each turn, the newest."""
+    """The fences of the turns that run in this process, by their ids: one of each turn, the newest; and by
+    session those that are held now, so that of two turns of this process only one works on a session."""
 
     def __init__(self) -> None:
         self._fences: weakref.WeakValueDictionary[str, Fence] = weakref.WeakValueDictionary()
+        self._held: weakref.WeakValueDictionary[str, Fence] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
+
+    def hold(self, fence: Fence, session_id: str) -> None:
+        """Keep other turns of this process off a session, until ``release``. Raises ``SessionBusy`` when
+        another turn has it; an attempt that stands between two steps may be followed by another one at the
+        same turn."""
+        with self._lock:
+            self._refuse_if_held(session_id, fence)
+            if not fence.session:
+                fence.session, self._held[session_id] = session_id, fence
+
+    def release(self, fence: Fence) -> None:
+        """Let other turns of this process have the session."""
+        with self._lock:
+            if self._held.get(fence.session) is fence:
+                del self._held[fence.session]
+            fence.session = ""
+
+    def release_turn(self, turn_id: str, epoch: int | None) -> None:
+        """``release`` the attempts at a turn, or the one of this epoch."""
+        for fence in list(self._held.values()):
+            if fence.turn_id == turn_id and epoch in (None, fence.epoch):
+                self.release(fence)
+
+    def refuse_if_held(self, session_id: str, turn_id: str) -> None:
+        """Raise ``SessionBusy`` when ``hold`` would for this turn."""
+        with self._lock:
+            self._refuse_if_held(session_id, Fence(turn_id))
+
+    def _refuse_if_held(self, session_id: str, fence: Fence) -> None:
+        for other in (self._held.get(session_id), self._fences.get(fence.turn_id)):
+            if other is None or other is fence or other.lost:
+                continue
+            if other.turn_id != fence.turn_id or other.moving:
+                raise _busy(session_id, other.turn_id)
+
+    def refuse_if_run(self, session_id: str, turn_id: str) -> None:
+        """Raise ``SessionBusy`` when the turn is in somebody's hands in this process."""
+        with self._lock:
+            if any(one.turn_id == turn_id and not one.lost for one in self._held.values()):
+                raise _busy(session_id, turn_id)
 
     def opened(self, fence: Fence) -> None:
         """Keep an eye on this attempt. An earlier one at the same turn has lost it."""
@@ -124,12 +177,12 @@ class Fences:
         if before is not None and before is not fence:
             before.lose(f"turn {fence.turn_id} was taken over in this process; this one stops here")
 
-    def claimed(self, turn_id: str, epoch: int) -> None:
-        """The turn has this epoch now: whoever runs it here under an earlier one has lost it."""
+    def claimed(self, turn_id: str, epoch: int, where: str = "by another process") -> None:
+        """The turn has this epoch now: an earlier attempt at it in this process has lost it."""
         with self._lock:
             fence = self._fences.get(turn_id)
         if fence is not None and fence.epoch < epoch:
-            fence.lose(f"turn {turn_id} was taken over by another process; this one stops here")
+            fence.lose(f"turn {turn_id} was taken over {where}; this one stops here")
 
     def get(self, turn_id: str) -> Fence:
         """Return the fence of a turn that runs here; of any other, one that nothing passes."""
@@ -213,7 +266,7 @@ class Owners:
     def refuse_if_alive(self, session_id: str, holder: str, owner: str | None) -> None:
         """Raise ``SessionBusy`` when another process that lives runs the turn ``holder`` of the session."""
         if owner == self.me:
-            return  # ours, and no live copy holds it: the turn was dropped
+            return  # ours, and held by no turn of this process: it was dropped
         if (who := self.alive(owner)) is not None:
             since = time.strftime("%H:%M:%S", time.localtime(who["since"]))
             raise SessionBusy(

@@ -150,7 +150,6 @@ def rename(store: Store, session_id: str, title: str) -> str:
     words = _printable(" ".join(title.split()))
     if not 0 < len(words) <= LONGEST:
         raise ConfigError("a session cannot be called so", title, f"a title of 1 to {LONGEST} characters")
-    session = store.session(session_id)
 
     def write(c: SqlConnection) -> None:
         same = "SELECT id FROM sessions WHERE ? IN (title, id) AND id != ?"
@@ -167,7 +166,6 @@ def rename(store: Store, session_id: str, title: str) -> str:
         changed(c, session_id)
 
     store.database.write(write)
-    session.title = words
     return words
 
 

@@ -76,16 +76,10 @@ PROMPTS = codec_of(dict[str, StoredPrompt])
 METER, GUARD, USAGE = codec_of(ContextMeter), codec_of(CompactionGuard), codec_of(Usage)
 _COLUMNS = {"prompts": PROMPTS, "meter": METER, "guard": GUARD, "usage": USAGE}
 REQUEST, REPLY = codec_of(Request), codec_of(Reply)
+UNREAD = -1
+"""A revision that no session has."""
 WORDS = 200
 """Characters of a user's message that name a turn in lists."""
-
-
-class StaleRevisionError(Exception):
-    """Another process wrote to the session since it was read."""
-
-
-class WentOnError(Exception):
-    """Another process compacted the session into another one since it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,26 +186,17 @@ def changed(connection: SqlConnection, session_id: str) -> int:
 
 
 def refuse_if_changed(c: SqlConnection, session_id: str, believed: int) -> None:
-    """The fence of what is done to a session outside of a turn: raises ``SessionBusy`` when somebody had it
-    since it was held."""
-    try:
-        refuse_if_stale(c, session_id, believed)
-    except (StaleRevisionError, WentOnError) as error:
-        raise SessionBusy(
-            f"session {session_id} was changed by another process in the meantime; try again"
-        ) from error
+    """The fence of what is done to a session outside of a turn: raises ``SessionBusy`` when another turn had
+    it since it was held."""
+    if not is_current(c, session_id, believed):
+        raise SessionBusy(f"session {session_id} was changed by another process in the meantime; try again")
 
 
-def refuse_if_stale(c: SqlConnection, session_id: str, believed: int) -> None:
-    """Raises ``StaleRevisionError`` or ``WentOnError`` when a copy of revision ``believed`` is not the
-    session as it is."""
+def is_current(c: SqlConnection, session_id: str, believed: int) -> bool:
+    """Say whether a session is as it was at revision ``believed``, and did not go on as another one."""
     sql = "SELECT revision, successor FROM sessions WHERE id = ? /* FOR UPDATE */"
     row = c.execute(sql, (session_id,)).fetchone()
-    revision, successor = row or (0, None)
-    if revision != believed:
-        raise StaleRevisionError
-    if successor is not None:
-        raise WentOnError
+    return (row or (0, None)) == (believed, None)
 
 
 def message_of(body: str, crc: int | None = None) -> Message:

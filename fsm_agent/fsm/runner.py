@@ -82,7 +82,7 @@ class Standing(NamedTuple):
 
     @classmethod
     def of(cls, turn: RunnableTurn) -> Self:
-        """Return where the turn stands now."""
+        """Read it from the turn."""
         return cls(turn.state, turn.seq, turn.counters(), dict(turn.limits))
 
     def put_back(self, turn: RunnableTurn, table: Table) -> str:
@@ -185,18 +185,18 @@ class Runner(Stepping):
             return None
         if self._step is not None:
             return await self._written_down(self._step)
-        if self._asking is None:  # else whoever ran the turn was cancelled while this was performed
+        if self._asking is None:  # else the caller was cancelled while this was performed
             try:
                 self._asking = self._visited().send(self._reply)
             except StopIteration as stop:
                 return await self._leave(stop.value)
             except Exception as error:
                 return await self._crash(error)
-        asked = self._asking
+        asked, together = self._asking, isinstance(self._asking, list)
         exchange = Exchange(self.turn.seq, self.turn.state, self._ordinal, asked)
         known = await self.journal.asked(exchange)
         try:
-            if isinstance(asked, list):
+            if together:
                 reply: Any = await self._performed_together(exchange, known)
             elif (reply := known[0]) is UNKNOWN:
                 # as in ``_performed``, without another frame for the usual case
@@ -210,9 +210,7 @@ class Runner(Stepping):
             raise
         except Exception as error:
             return await self._crash(error)
-        if isinstance(reply, NotYet) or (
-            isinstance(asked, list) and any(isinstance(one, NotYet) for one in reply)
-        ):
+        if any(isinstance(one, NotYet) for one in reply) if together else isinstance(reply, NotYet):
             self.suspended = True
             return None
         self._asking, self._reply = None, reply
@@ -220,7 +218,7 @@ class Runner(Stepping):
         return Exchange(exchange.seq, exchange.state, exchange.ordinal, asked, reply)
 
     def _visited(self) -> Generator[Any, Any, str | None]:
-        """The visit that goes on, or that begins now."""
+        """The visit under way, or the one that begins now."""
         if self._visit is None:
             self._standing, self._entered = Standing.of(self.turn), time.perf_counter()
             self._visit, self._reply, self._ordinal = self.states[self.turn.state](self.turn), None, 0

@@ -39,7 +39,7 @@ class RowsReplaced:
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """The session ended by compaction, and goes on as ``child``."""
+    """The session ended by compaction and continues as ``child``."""
 
     child: Session
 
@@ -110,7 +110,7 @@ class Session:
         self.unwritten.append(RowsReplaced(self.version, tuple(self.numbers[row] for row in kept), dropped))
 
     def child(self, child: Session, rows: Iterable[Message]) -> None:
-        """End this session by compaction: ``child`` goes on with these rows, under the same turn."""
+        """End this session by compaction: ``child`` continues with these rows, under the same turn."""
         child.parent, child.prompts, child.guard, child.meter = (
             self.id,
             dict(self.prompts),
@@ -134,6 +134,6 @@ class Session:
 
 
 def next_title(title: str) -> str:
-    """Return the title of what goes on: ``name`` becomes ``name #2``, ``name #2`` becomes ``name #3``."""
+    """Return the title of the successor: ``name`` becomes ``name #2``, ``name #2`` becomes ``name #3``."""
     name, _, number = title.rpartition(" #")
     return f"{name} #{int(number) + 1}" if name and number.isdigit() else f"{title} #2"

@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 from fsm_agent.errors import OwnershipLost, StaleCopyError, TurnSuspended
@@ -37,7 +36,6 @@ from fsm_agent.support.threads import LOOP, warn_if_blocking
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
-Worked = TypeVar("Worked")
 Enter = Callable[[], Awaitable[Begun]]
 """Takes the session before the first move."""
 
@@ -126,38 +124,26 @@ class DurableTurn(Stepping, Generic[Result]):
         is suspended. Raises ``OwnershipLost`` when another process has the turn."""
         if self.result is not None or self.suspended is not None:
             return None
-        return await self._with_session(self._stepped)
-
-    async def _with_session(self, work: Callable[[], Awaitable[Worked]]) -> Worked:
-        """Do the ``work`` of a step, or of a whole run, in the session of the turn and within its fence.
-        Release the session when the turn is over, and when the work fails."""
-        fence = self._log.fence
-        self._store.fences.hold(fence, self._log.session.id)
+        self._hold()
         try:
-            with running(self.gate.stream), self.gate.stepping(), fence:
-                worked = await work()
-        except OwnershipLost:
-            log.info("%s", fence.why)
-            self._store.not_stored([one.id for one in self._log.line])
-            await self._ending.lost()
-            self._leave()
+            with running(self.gate.stream), self.gate.stepping(), self._log.fence:
+                await self._begin_step()
+                happened = await self._end_step(await self._runner.step_into())
+        except BaseException as error:
+            await self._stopped(error)
             raise
-        except BaseException:
-            self._leave()
-            raise
-        if self.result is not None or self.suspended is not None:
-            self._release()
-            self.gate.closed("ended" if self.suspended is None else "suspended", self.result)
-        return worked
+        self._close_if_over()
+        return happened
 
-    async def _stepped(self) -> Exchange | Step | None:
+    async def _begin_step(self) -> None:
         if not (self._holding or self._runner.ended):
             await self._enter()
         if self.gate.debugger is not None:
             await self.gate.debugger.passing()
         # a move that people look at is on disk before they see it
         self._log.looked_at = not self._running_on or self.gate.debugger is not None
-        happened = await self._runner.step_into()
+
+    async def _end_step(self, happened: Exchange | Step | None) -> Exchange | Step | None:
         if isinstance(happened, Step):
             self.steps.append(happened)
         elif self._runner.suspended:
@@ -208,10 +194,11 @@ class DurableTurn(Stepping, Generic[Result]):
         turn waits for an answer that is not there yet, ``ConfigError`` when the agent is closed before the
         turn can run."""
         if self.result is None and self.suspended is None:
-            self._store.fences.hold(self._log.fence, self._log.session.id)
+            self._hold()
             try:
-                async with nullcontext() if self._limiter is None else self._limiter.admitted():
-                    await self._with_session(self._run_on)
+                admitted = nullcontext() if self._limiter is None else self._limiter.admitted()
+                async with admitted:
+                    await self._run_on()
             finally:
                 if not self._holding:
                     self._release()
@@ -226,22 +213,32 @@ class DurableTurn(Stepping, Generic[Result]):
         any more."""
         if self.result is not None or self.suspended is not None:
             return True
-        if await self._with_session(partial(self._run_on, leaving)):
+        if await self._run_on(leaving):
             return True
         self._release()
         self.gate.closed("left")
         return False
 
-    async def _run_on(self, leaving: Callable[[], bool] = lambda: False) -> bool:
+    async def _run_on(self, leaving: Callable[[], bool] | None = None) -> bool:
+        """Hold session and fence for the whole run; false when it was left."""
+        self._hold()
         self._running_on = True
         try:
-            while (happened := await self._stepped()) is not None:
-                if isinstance(happened, Step) and leaving():
-                    self._log.at_rest()
-                    await self._store.suspend(self._log.fence)
-                    return False
+            with running(self.gate.stream), self.gate.stepping(), self._log.fence:
+                while True:
+                    await self._begin_step()
+                    if (happened := await self._end_step(await self._runner.step_into())) is None:
+                        break
+                    if leaving is not None and isinstance(happened, Step) and leaving():
+                        self._log.at_rest()
+                        await self._store.suspend(self._log.fence)
+                        return False
+        except BaseException as error:
+            await self._stopped(error)
+            raise
         finally:
             self._running_on = False
+        self._close_if_over()
         return True
 
     def run(self) -> Result:
@@ -251,6 +248,23 @@ class DurableTurn(Stepping, Generic[Result]):
         return LOOP.run(self.arun())
 
     # The session
+
+    def _hold(self) -> None:
+        """Keep other turns of this process off the session. Raises ``SessionBusy``."""
+        self._store.fences.hold(self._log.fence, self._log.session.id)
+
+    async def _stopped(self, error: BaseException) -> None:
+        """Release the session after ``error``, and what a lost turn left running."""
+        if isinstance(error, OwnershipLost):
+            log.info("%s", self._log.fence.why)
+            self._store.not_stored([one.id for one in self._log.line])
+            await self._ending.lost()
+        self._leave()
+
+    def _close_if_over(self) -> None:
+        if self.result is not None or self.suspended is not None:
+            self._release()
+            self.gate.closed("ended" if self.suspended is None else "suspended", self.result)
 
     async def _enter(self) -> None:
         """Take the session in the store, or take it again. Raises ``SessionBusy`` when another turn has

@@ -59,8 +59,8 @@ from fsm_agent.sessions.store.stored_sessions import StoredSessions
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to run a turn, until somebody claims it under a higher ``epoch``. ``rank`` orders the
-    attempts of whoever hands out turns; ``owner`` is the process."""
+    """The right to run a turn, until it is claimed under a higher ``epoch``. ``rank`` orders the
+    attempts of a dispatcher; ``owner`` is the process."""
 
     turn: str
     session: str
@@ -78,8 +78,8 @@ class TurnClaims(StoredSessions):
         return await asyncio.wrap_future(self.database.submit(job))
 
     async def written_for(self, fence: Fence, job: Job) -> Any:
-        """``written``, for a turn. Raises ``OwnershipLost``, and writes nothing, when it is somebody
-        else's."""
+        """``written``, for a turn. Raises ``OwnershipLost``, and writes nothing, when another
+        process has it."""
 
         def write(c: SqlConnection) -> Any:
             fence.refuse(c)
@@ -142,7 +142,7 @@ class TurnClaims(StoredSessions):
     def _seized(
         self, c: SqlConnection, turn_id: str, own: str, digest: str, as_read: TurnInfo | None
     ) -> bool:
-        """Claim a turn whose owner is gone; false when somebody was faster, or it cannot be claimed."""
+        """Claim a turn whose owner is gone; false when another was faster, or it cannot be claimed."""
         row = c.execute("SELECT session, owner, epoch, seq, ended FROM turns WHERE id = ?", (turn_id,))
         if (found := row.fetchone()) is None or found[4] is not None:
             return False
@@ -188,7 +188,7 @@ class TurnClaims(StoredSessions):
         session.owner = self.owners.me
 
     def _hold(self, c: SqlConnection, session: Session, holder: str, at: float) -> int:
-        """Make ``holder`` the one that has the session, if nobody alive has it. The revision then."""
+        """Give the session to ``holder`` if no live process has it; the revision then."""
         sql = "SELECT holder, owner FROM sessions WHERE id = ? /* FOR UPDATE */"
         row = c.execute(sql, (session.id,)).fetchone()
         if row is None:
@@ -202,7 +202,7 @@ class TurnClaims(StoredSessions):
         return changed(c, session.id)
 
     async def hold_again(self, session: Session, fence: Fence) -> None:
-        """Go on with a turn that stood still. Raises ``OwnershipLost`` when it was taken over,
+        """Continue a turn that was not moved for a while. Raises ``OwnershipLost`` when it was taken over,
         ``JournalError`` when its session was changed."""
         believed = session.revision
 

@@ -1,7 +1,7 @@
 """What keeps a process that lost a turn from doing anything more in it.
 
 A ``Fence`` belongs to one attempt at a turn. Every job that writes for the turn calls ``refuse`` first, in
-its own transaction; whoever learns by other means that the turn is somebody else's calls ``lose``. Either way
+its own transaction; code that learns of a loss by other means calls ``lose``. Either way
 the step that is being made is cancelled, and raises ``OwnershipLost``. (Why: decision 103.)
 """
 
@@ -34,8 +34,8 @@ def _never() -> bool:
 class Fence:
     """The right of this attempt to write for a turn, as long as the turn's epoch is ``epoch``. A context
     manager around each step: within it a loss cancels the task that makes the step. ``why`` it was lost, in a
-    line, empty while it holds. ``handed_out``: somebody else decides which process runs the turn. ``alone``
-    says whether nobody else can have claimed it, because its owner is seen to live. Safe to use from any
+    line, empty while it holds. ``handed_out``: a dispatcher decides which process runs the turn. ``alone``
+    says whether no other process can have claimed it, because its owner is seen to live. Safe to use from any
     thread."""
 
     def __init__(self, turn_id: str, epoch: int = 1) -> None:
@@ -60,7 +60,7 @@ class Fence:
         return OwnershipLost(self.why)
 
     def check(self) -> None:
-        """Raise ``OwnershipLost`` when it is known that the turn is somebody else's."""
+        """Raise ``OwnershipLost`` when the turn is known to be lost."""
         if self.why:
             raise OwnershipLost(self.why)
 
@@ -71,11 +71,11 @@ class Fence:
 
     @property
     def lost(self) -> bool:
-        """Say whether it is known that the turn is somebody else's."""
+        """Say whether the turn is known to be lost."""
         return bool(self.why)
 
     def lose(self, why: str) -> None:
-        """Stop: the turn is somebody else's. ``why`` in a line, for whoever runs it."""
+        """Stop: another attempt has the turn. ``why`` is the line that the caller sees."""
         with self._lock:
             if self.why:
                 return
@@ -107,7 +107,7 @@ class Fence:
             cancelled, self._cancelled = self._cancelled, False
         if not cancelled or step is None:
             return
-        if step[1].uncancel() == 0:  # else whoever runs the turn was cancelled as well
+        if step[1].uncancel() == 0:  # else the caller was cancelled as well
             raise OwnershipLost(self.why) from None
 
 
@@ -165,7 +165,7 @@ class Fences:
                 raise _busy(session_id, other.turn_id)
 
     def refuse_if_run(self, session_id: str, turn_id: str) -> None:
-        """Raise ``SessionBusy`` when the turn is in somebody's hands in this process."""
+        """Raise ``SessionBusy`` when a turn object of this process holds it."""
         with self._lock:
             if any(one.turn_id == turn_id and not one.lost for one in self._held.values()):
                 raise _busy(session_id, turn_id)
@@ -202,7 +202,7 @@ class Fences:
 # Which process owns a turn, and whether it still lives.
 #
 # Each process that runs turns holds a lock on a file of its own beside the database for as long as it
-# lives. The system lets go of it when the process dies, however it dies, so nobody has to guess from
+# lives. The system lets go of it when the process dies, however it dies, so no process has to guess from
 # process numbers or from times. (Why: decision 30.)
 
 
@@ -220,7 +220,7 @@ class Owners:
     @property
     def me(self) -> str:
         """The name of this process in the database; made, together with its lock, when it is first asked
-        for, and another one when somebody removed the file: what runs under the old name may be taken over,
+        for, and another one when the file was removed: what runs under the old name may be taken over,
         what begins now is seen to live."""
         with self._lock:
             if not self._me or self._pid != os.getpid() or not self._file(self._me).exists():
@@ -230,8 +230,8 @@ class Owners:
             return self._me
 
     def seen(self, owner: str) -> bool:
-        """Say whether everybody sees that ``owner`` lives, and that it is this process: nobody takes over
-        what it runs."""
+        """Say whether ``owner`` is this process and is seen to live, so that no process takes over what it
+        runs."""
         with self._lock:
             return owner == self._me and self._pid == os.getpid() and self._file(owner).exists()
 

@@ -154,7 +154,7 @@ class Store(TurnClaims):
         version: int,
         newest: int,
     ) -> None:
-        """Go on with an unfinished turn of this process or another: ``claim`` it, unless that was done, and
+        """Continue an unfinished turn of this process or another: ``claim`` it, unless that was done, and
         ``enter`` its session. Raises ``ConfigError`` when it has ended, ``SessionBusy`` while its owner lives
         and when it moved since ``turn`` was read, ``OwnershipLost`` when ``claim`` does not hold any more."""
         await self._save_late(session.id)
@@ -260,7 +260,7 @@ class Store(TurnClaims):
             self.keep_rows(one)
 
     def close(self) -> None:
-        """Close the database; only for a store that nobody uses any more."""
+        """Close the database; only for a store that is not used any more."""
         if "database" in self.__dict__:
             self.database.close()
 

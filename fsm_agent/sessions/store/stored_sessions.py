@@ -38,8 +38,8 @@ from fsm_agent.sessions.store.rows import (
 from fsm_agent.sessions.store.sqlite import SqliteDatabase
 
 Opened = Callable[[Path, Durability], Database]
-CACHED_ROWS = 20_000
-"""Rows in the cache, of all sessions together."""
+CACHED_ROWS = 5_000
+"""Rows in the cache, of all sessions together; the session used last stays, however long it is."""
 
 
 @dataclass(slots=True)
@@ -73,13 +73,13 @@ class RowCache:
         with self._lock:
             self._drop(session_id)
             self._kept[session_id] = known
-            self._count += len(known.rows)
-            while self._count > CACHED_ROWS:
+            self._count += 1 + len(known.rows)
+            while self._count > CACHED_ROWS and len(self._kept) > 1:
                 self._drop(next(iter(self._kept)))
 
     def _drop(self, session_id: str) -> None:
         if (before := self._kept.pop(session_id, None)) is not None:
-            self._count -= len(before.rows)
+            self._count -= 1 + len(before.rows)
 
     def take_wire(self, session_id: str) -> WireCopy:
         """Return the bytes made of a session's rows, for one turn alone."""
@@ -141,7 +141,7 @@ class StoredSessions:
         return session
 
     def newest(self, session_id: str) -> Session:
-        """Return the session that a conversation goes on in after compactions (SESS-07)."""
+        """Return the session that a conversation continues in after compactions (SESS-07)."""
         session = Session(session_id)
         with self.database.reading() as c:
             session.id = self.newest_id(c, session_id)
@@ -150,7 +150,7 @@ class StoredSessions:
 
     def newest_id(self, c: SqlConnection, session_id: str) -> str:
         """Return the id of ``newest``. A compaction whose turn was lost before it was stored made a session
-        that is not there; the conversation goes on where the turn began."""
+        that is not there; the conversation continues where the turn began."""
         first = self._instead.get(session_id)
         if first and not c.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone():
             session_id = first

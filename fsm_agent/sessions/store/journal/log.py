@@ -22,7 +22,7 @@ only makes it noticed earlier.
   that the outcome is unknown; it never means running an unsafe tool twice.
 - ``moved`` notes the move together with everything that changed since the last one, so a move is never on
   disk without its changes. It waits only when a person or a debugger looks at each move, and at the last one.
-- ``later``, ``ended`` and ``at_rest`` wait: what they tell is told to others.
+- ``later``, ``ended`` and ``at_rest`` wait: others act on what they report.
 
 An iteration of an agent is one commit as a rule. ``FLUSHES`` below is the whole list, and docs/sessions.md
 prints it.
@@ -58,7 +58,6 @@ from typing import Any, Literal
 
 from fsm_agent.conversation.effects import ENGINE, MODEL, PURE_TOOL, QUESTION, TOOL
 from fsm_agent.errors import JournalError, StaleCopyError, StoreError
-from fsm_agent.fsm import codec
 from fsm_agent.fsm.journal import (
     UNKNOWN,
     ExactTracker,
@@ -220,7 +219,7 @@ class TurnLog:
     sessions that it was in, ``session`` the last of them.
 
     A store that fails stops the turn, which can be resumed: nothing is done that is not written down.
-    ``looked_at``: somebody looks at each move, which is safe then before it is told of.
+    ``looked_at``: each move is watched, and is safe on disk before it is published.
     """
 
     looked_at = True
@@ -260,7 +259,8 @@ class TurnLog:
     # The journal
 
     async def asked(self, exchange: Exchange) -> Sequence[Any]:
-        self.fence.check()
+        if self.fence.why:
+            self.fence.check()
         requests = exchange.requests
         if not self._begun and self._recording.silent():
             known: list[Any] = [UNKNOWN] * len(requests)
@@ -298,7 +298,8 @@ class TurnLog:
         return reply
 
     async def got(self, exchange: Exchange, place: int, reply: Any, seconds: float) -> None:
-        self.fence.check()
+        if self.fence.why:
+            self.fence.check()
         request = exchange.requests[place]
         self._note_rows()
         self._note_effect(self._outcome(exchange, place, request, reply, seconds))
@@ -379,11 +380,11 @@ class TurnLog:
     def _nothing_known(self) -> Recording:
         return Recording()
 
-    def _request_json(self, request: Any) -> str:
-        return codec.dumps(kept_request(request))
+    def _request_columns(self, request: Any) -> Checked:
+        return checked(kept_request(request))
 
-    def _reply_json(self, request: Any, reply: Any) -> str:
-        return codec.dumps(kept_reply(request, reply))
+    def _reply_columns(self, request: Any, reply: Any) -> Checked:
+        return checked(kept_reply(request, reply))
 
     def _costs(self, request: Any, reply: Any) -> list[Job]:
         """What is booked of a reply, in its transaction."""
@@ -449,7 +450,7 @@ class TurnLog:
             raise
 
     def _disbelieve(self) -> None:
-        """What was done to these copies of the sessions is not stored, so nobody may go on with them."""
+        """What was done to these copies of the sessions is not stored, so they must not be used again."""
         for session in self.line:
             session.revision = UNREAD
 
@@ -463,7 +464,7 @@ class TurnLog:
         raise error
 
     def _intent(self, exchange: Exchange, place: int, request: Any) -> Job:
-        asked = with_checksum(self._request_json(request))
+        asked = self._request_columns(request)
         where = self._effect(exchange, place, request)
         return EffectJob((*where, "in_flight", *asked, None, None, self._now(), None, ""))
 
@@ -474,12 +475,14 @@ class TurnLog:
         unknown = isinstance(request, Request) and request.doubtful(reply)
         status, at = "unknown" if unknown else "done", self._now() - seconds
         took = None if origin else seconds
-        asked = with_checksum(self._request_json(request))
-        said = with_checksum(self._reply_json(request, reply))
+        asked = self._request_columns(request)
+        said = self._reply_columns(request, reply)
         return (*self._effect(exchange, place, request), status, *asked, *said, at, took, origin)
 
     def _effect(self, exchange: Exchange, place: int, request: Any) -> tuple[Any, ...]:
-        kept = self._recording.where(exchange.ordinal, place, request)
+        kept = exchange.ordinal, place
+        if self._recording.entries:
+            kept = self._recording.where(*kept, request)
         where = (self._turn.turn_id, exchange.seq, *kept, exchange.state)
         return (*where, type(request).__name__, *listed(request))
 

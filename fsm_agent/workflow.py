@@ -156,7 +156,7 @@ class Workflow(Generic[T]):
         log = TurnLog(self.store.database, held, turn)
         table = self.kind.table
         new = NewTurn(asked_words(_asked(turn)), table.name, table.digest, parent=parent)
-        return self._turn(turn, log, lambda: self.store.begin(held, turn, log.opened, new, log.followed))
+        return self._turn(turn, log, lambda: self.store.begin(held, turn, log.opened, new))
 
     def resume(
         self, session_or_turn_id: str, *, claim: Claim | None = None

@@ -167,8 +167,6 @@ class ChildAgentFactory:
         self, order: ChildTask, options: AgentOptions, settings: Settings, more: ToolSource | None
     ) -> ChildAgent:
         shared, limits = self._shared, self._shared.settings.delegation
-        session = shared.store.session(order.session_id)
-        session.kind, session.source, session.parent = "child", "child", order.parent_session
         approvals = shared.approvals.for_child(
             Callbacks(order.callbacks),
             one_line(order.goal, 200),
@@ -195,7 +193,7 @@ class ChildAgentFactory:
                 "store": shared.store,
                 "inbox": None,
                 "telemetry": shared.telemetry if options["telemetry"] is None else options["telemetry"],
-                "inherits": Inherited(order, self._depth + 1, approvals, more, session),
+                "inherits": Inherited(order, self._depth + 1, approvals, more),
                 "source": "child",
             }
         )

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from fsm_agent.runtime.budget import IterationBudget
     from fsm_agent.runtime.ports import Clock, ModelPort
     from fsm_agent.runtime.turn_inbox import TurnInbox
-    from fsm_agent.sessions.session import Session
     from fsm_agent.sessions.store import Store
     from fsm_agent.settings.model import Settings
     from fsm_agent.telemetry import Telemetry
@@ -47,14 +46,12 @@ has those only when they are named."""
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """What a child has of its parent. ``more``: its tools that come and go, already running. ``session``: the
-    child's own."""
+    """What a child has of its parent. ``more``: its tools that come and go, already running."""
 
     order: ChildTask
     depth: int
     approvals: Approvals
     more: ToolSource | None
-    session: Session
 
 
 class AgentArguments(TypedDict, total=False):

@@ -205,7 +205,6 @@ class AgentTurns:
             KIND, MACHINE, self.store, self.settings.properties, self.tell, self.limiter
         )
         self._primary = services.backends.runtime()
-        self._held = None if child is None else child.session
 
     @property
     def journal(self) -> Turns:
@@ -217,9 +216,11 @@ class AgentTurns:
         self.services.callbacks.publish(StatusText(text))
 
     def session(self) -> Session:
-        """The session of the next turn. It is held, so that it need not be read again for that."""
-        self._held = session = self.store.newest(self.session_id)
-        self.session_id = session.id
+        """The session of the next turn, as it is stored."""
+        session = self.store.newest(self.session_id)
+        self.session_id, child = session.id, self.options["inherits"]
+        if child is not None and not session.revision:
+            session.kind, session.parent = "child", child.order.parent_session
         session.source = session.source or self.options["source"]
         return session
 
@@ -284,9 +285,6 @@ class AgentTurns:
 
         def moved(successor: Session) -> None:
             state.move_to(successor.id, successor.parent)
-            state.accounting.share(successor.meter)
-            performer.session = successor
-            log.followed(successor)
 
         async def enter() -> Begun:
             begun = await self.store.begin(session, state, log.opened, new, moved)
@@ -443,7 +441,7 @@ class AgentTurns:
             ending_of(
                 self.store,
                 state.turn_id,
-                partial(self._ended, state, log.session, performer),
+                partial(self._ended, state, performer),
                 self.settings.store,
             ),
             suspended=partial(self._suspended, state.turn_id),
@@ -458,11 +456,9 @@ class AgentTurns:
             return ""
         return str(self.journal.snapshot(state.setup.handoffs[-1].turn_id).get("trace") or "")
 
-    async def _ended(
-        self, state: TurnState, session: Session, performer: EffectHandler, steps: list[Step]
-    ) -> TurnResult[Any]:
+    async def _ended(self, state: TurnState, performer: EffectHandler, steps: list[Step]) -> TurnResult[Any]:
         self.session_id = state.session_id
-        result = await result_of(state, steps, session.newest(), performer.answers)
+        result = await result_of(state, steps, performer.session, performer.answers)
         if not self.services.agent_tools.begin_turns:
             return result
         try:
@@ -496,24 +492,14 @@ class AgentTurns:
     async def compact(self, focus: str) -> dict[str, Any] | None:
         """``Agent.acompact``."""
         session = self.session()
-        holder = new_turn_id(session)
-        claim = session.acquire(holder)
-        try:
-            held = await self.store.hold(session, holder)
+        async with self.store.held(session.id, new_turn_id(session)) as held:
             if left := self.store.unfinished(held.id):
                 raise SessionBusy(
                     f"turn {left[-1][0]} was left unfinished; resume it, or say something new, before"
                     " compacting"
                 )
-            try:
-                state = await self._compacted(held, focus)
-                await self.store.save(held)
-            except BaseException:
-                self.store.refresh(held)
-                raise
-        finally:
-            self.store.let_go(holder)
-            session.release(claim)
+            state = await self._compacted(held, focus)
+            await self.store.save(held)
         self.session_id = state.session_id
         return state.compaction.compressions[-1] if state.compaction.compressions else None
 

@@ -1,4 +1,4 @@
-"""The port of dispatchers: who hands queued turns out, and what a running turn is told by it."""
+"""The port of dispatchers: how queued turns reach workers, and what a dispatcher tells a running turn."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TurnLink:
 
 
 class HandOver(FsmAgentError):
-    """The turn stands behind a move and is let go of: any worker may go on with it, at once."""
+    """The turn has made a whole move and is released: any worker may continue it at once."""
 
 
 RunTurn = Callable[[Order, "int | None", TurnLink], Awaitable[str]]

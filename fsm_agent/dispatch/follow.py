@@ -1,4 +1,4 @@
-"""A turn that another process runs, as its sender sees it: told from the journal while it goes on."""
+"""A turn that another process runs, as its sender sees it: read from the journal while it runs."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Follower:
             await asyncio.sleep(LOOK)
 
     def _refuse_if_suspended(self, info: TurnInfo) -> None:
-        """Nobody runs it, and something has no answer."""
+        """No process runs it, and something has no answer."""
         if info.owner is not None:
             return
         waits = PendingItems(lambda: self._store.database, self._store.now).of_turn(info.id)

@@ -308,7 +308,7 @@ class Worker:
             raise
 
     async def _note(self, order: Order, error: Exception) -> None:
-        """Why a turn could not be run, for whoever waits for it; it is tried again."""
+        """Why a turn could not be run, for those who wait for it; it is tried again."""
         said = str(error) if isinstance(error, FsmAgentError) else f"{type(error).__name__}: {error}"
         line = one_line(mask(said), 300)
         self._tell(f"turn {order.turn} could not be run and is tried again: {line}")
@@ -332,7 +332,7 @@ class Worker:
             del self._settling[id(agent)]
             try:
                 await agent.aclose()
-            except Exception:  # the turn has ended, and the worker goes on
+            except Exception:  # the turn has ended, and the worker continues
                 log.exception("an agent could not be closed")
 
     # Turns that no dispatcher knows

@@ -86,7 +86,7 @@ class BaseTurn:
 
     def crash(self, error: BaseException) -> None:
         """Note a bug in a state or in what performs its requests; the state's row ``crashed`` ends the turn.
-        A state without one cannot go on: then the bug is raised, and the turn stays where it is."""
+        A state without one cannot continue: then the bug is raised, and the turn stays where it is."""
         self.bug = f"{type(error).__name__}: {error}"
 
     def dump(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class BaseTurn:
     @property
     def outcome(self) -> OutcomeName | None:
         """How well the turn ended: what ``outcomes`` says of its exit reason; ``failed`` for one that is not
-        in it, and for a bug. ``None`` for a class without ``outcomes``: nobody but its owner can tell."""
+        in it, and for a bug. ``None`` for a class without ``outcomes``: only its owner can tell."""
         if self.bug:
             return "failed"
         return self.outcomes.get(self.exit or "", "failed") if self.outcomes else None

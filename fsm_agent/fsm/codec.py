@@ -278,9 +278,10 @@ def _of_dataclass(kind: type) -> Codec:
     # fields are looked up when first used: a dataclass may name itself
     def encode(value: Any) -> dict[str, Any]:
         out: dict[str, Any] = {}
-        for field, found in zip(fields_of(kind), values_of(kind)(value), strict=True):
+        for field, found in zip(_FIELDS.get(kind) or fields_of(kind), values_of(kind)(value), strict=True):
             if found is not field.default and found != field.default:
-                out[field.name] = field.codec.encode(found)
+                coder = field.codec.encode
+                out[field.name] = found if coder is _same else coder(found)
         return out
 
     def held(value: Any) -> Any:

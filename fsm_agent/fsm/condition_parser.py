@@ -43,7 +43,7 @@ def condition(text: str, names: Collection[str], texts: Collection[str] = ()) ->
 
 
 def names_in(text: str) -> frozenset[str]:
-    """Return the words of a condition that stand in no quotes."""
+    """Return the words of a condition outside of quotes."""
     return frozenset(word for part in _QUOTED.split(text)[::2] for word in _WORD.findall(part))
 
 

@@ -78,7 +78,7 @@ UNKNOWN = Unknown()
 
 
 class Journal(Protocol):
-    """Where one running turn writes. ``JournalError`` means that the turn belongs to somebody else now and
+    """Where one running turn writes. ``JournalError`` means that the turn belongs to another process now and
     must stop."""
 
     async def asked(self, exchange: Exchange) -> Sequence[Any]:
@@ -181,7 +181,7 @@ def _reply_codec(request: Any) -> Codec:
 
 
 def _kept(annotation: Any, value: Any) -> dict[str, Any]:
-    """A value with the name of its type; fields of a dataclass stand beside it."""
+    """A value with the name of its type; fields of a dataclass are beside it."""
     name, encoded = values.name_of(annotation), values.codec_of(annotation).encode(value)
     return {"is": name, **encoded} if values.is_flat(annotation) else {"is": name, "value": encoded}
 
@@ -235,7 +235,7 @@ def read_reply(request: Any, kept: Mapping[str, Any]) -> Any:
 
 
 def answered(request: Any, said: Any) -> Any:
-    """The reply that a person's words stand for. Raises ``ConfigError``."""
+    """The reply that a person's words mean. Raises ``ConfigError``."""
     name = type(request).__name__
     if not answerable(request):
         raise ConfigError(
@@ -274,17 +274,19 @@ KEPT, ADDED, SET, GONE, IN = "kept", "added", "set", "gone", "in"
 def difference(before: Any, after: Any) -> Any:
     """``after`` as a change of ``before``: ``{"to": …}`` for a new value, else what to add to a list, or what
     to set, drop and change in an object."""
-    if isinstance(before, list) and isinstance(after, list):
-        kept = _common(before, after)
+    if isinstance(after, list):
+        kept = _common(before, after) if isinstance(before, list) else 0
         if kept:
             return {KEPT: kept, ADDED: after[kept:]}
-    if isinstance(before, dict) and isinstance(after, dict) and before:
+    elif before and isinstance(after, dict) and isinstance(before, dict):
         put = {key: value for key, value in after.items() if key not in before or before[key] != value}
         gone = [key for key in before if key not in after]
         inner = {
             key: change
-            for key in put
-            if key in before and "to" not in (change := difference(before[key], put[key]))
+            for key, value in put.items()
+            if isinstance(value, list | dict)
+            and key in before
+            and "to" not in (change := difference(before[key], value))
         }
         found: dict[str, Any] = {
             SET: {key: value for key, value in put.items() if key not in inner},

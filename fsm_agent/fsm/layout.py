@@ -1,4 +1,4 @@
-"""Where things stand in the picture of a table: plain dictionaries, so that a layout needs no import to be
+"""Where things are in the picture of a table: plain dictionaries, so that a layout needs no import to be
 written.
 
 Coordinates are pixels from the upper left corner. Sides of a box are given by their absolute coordinate (x on

@@ -25,7 +25,7 @@ class TurnEnded:
 
 @dataclass(frozen=True)
 class RunTurn:
-    """Run a turn of another table to its end, or go on with it; ``begins`` as it is stored. Its id says which
+    """Run a turn of another table to its end, or continue it; ``begins`` as it is stored. Its id says which
     one it is: ``3.0@t-1`` is the first branch that ``t-1`` asked for after three moves."""
 
     turn_id: str

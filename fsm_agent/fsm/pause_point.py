@@ -1,6 +1,6 @@
-"""The gate of a turn: every request and every move passes here, and a debugger may stand at it.
+"""The gate of a turn: every request and every move passes here, and a debugger may attach to it.
 
-Nobody there costs nothing. A debugger in this process takes its place with ``PausePoint.attach``; one in
+Without a debugger it costs nothing. A debugger in this process comes in by ``PausePoint.attach``; one in
 another process is let in by ``fsm_agent.sessions.remote_commands``, which looks for what people ask of the
 turns that run here.
 """
@@ -22,7 +22,7 @@ from fsm_agent.runtime.events import EVERYWHERE, ApprovalAsked, Entered, Opened,
 from fsm_agent.runtime.turn_inbox import TurnInbox
 
 # ----------------------------------------------------------------------------------------------------
-# ``TurnKind``: what all turns of one table have in common, for whoever looks at them or stops them.
+# ``TurnKind``: what all turns of one table have in common, for those who look at them or stop them.
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class Watched(Protocol):
 
 
 class DebugHook(Protocol):
-    """Who stands at the gate. Its methods are called in the event loop that runs the turn; what happens
+    """A debugger at the gate. Its methods are called in the event loop that runs the turn; what happens
     there it hears from the turn's stream."""
 
     async def passing(self) -> None:
-        """Before each request and each move; the turn goes on when this returns."""
+        """Before each request and each move; the turn continues when this returns."""
         ...
 
     async def performing(self, request: Any, turn: Any, call_next: Perform) -> Any:
@@ -97,7 +97,7 @@ class PauseRegistry(Protocol):
 
 
 class PausePoint:
-    """One turn's gate. ``running`` while somebody runs the turn. ``debugger`` stands at it; ``attach`` lets
+    """One turn's gate. ``running`` while the turn is run. ``debugger`` is attached to it; ``attach`` lets
     one in. ``questions``: requests that a person answers (they have a ``question_id``), by that id; the event
     is set as soon as a person is asked, that is when no rule forbids it. ``inner``: the gates of turns that
     the state runs now. ``stream``: what happens in the turn. ``stepping`` is around each step into it."""
@@ -123,22 +123,22 @@ class PausePoint:
 
     @property
     def layer(self) -> Layer:
-        """The place of a debugger among the layers. Nobody there costs only questions, which wait for long: a
-        debugger that comes meanwhile may answer them."""
+        """The place of a debugger among the layers. Without one, only questions pass it, which wait for
+        long: a debugger that comes meanwhile may answer them."""
         return Layer(DEBUGGER, self._performed, questions if self.debugger is None else None)
 
     def joins(self, pipeline: Pipeline) -> None:
-        """Stand in this pipeline, which has ``layer`` among its layers. It is not kept alive from here, so a
+        """Join this pipeline, which has ``layer`` among its layers. It is not kept alive from here, so a
         turn that is dropped lets go of its session at once."""
         self._pipeline = weakref.ref(pipeline)
 
     def attach(self, debugger: DebugHook | None) -> None:
-        """Let a debugger stand here, or with ``None`` nobody. Safe from any thread."""
+        """Attach a debugger, or detach it with ``None``. Safe from any thread."""
         self.debugger = debugger
         if (pipeline := self._pipeline()) is not None:
             pipeline.put(self.layer)
         for loop, arrived in self._waiting:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no question is open any more
                 loop.call_soon_threadsafe(arrived.set)
 
     def _performed(self, request: Any, turn: Any, call_next: Perform) -> Awaitable[Any]:
@@ -184,14 +184,14 @@ class PausePoint:
             self.inner.remove(inner)
 
     def opened(self) -> None:
-        """Somebody runs the turn now."""
+        """The turn is run from now on."""
         if self._registry is not None:
             self._registry.opened(self)
         self.running = True  # only now: who hears of it looks for it there
         self.stream.publish(Opened(self))
 
     def closed(self, how: Literal["ended", "suspended", "left"], result: Any = None) -> None:
-        """Nobody runs it any more; ``result`` is that of a turn that has ended."""
+        """The turn is not run any more; ``result`` is that of a turn that has ended."""
         self.running = False
         if self._registry is not None:
             self._registry.closed(self)

@@ -93,7 +93,7 @@ class Pipeline:
     def _handler(self, kind: type) -> Perform:
         try:
             return self._handler_of(kind)
-        except LookupError:  # a layer may answer it; else it is raised to whoever asked
+        except LookupError:  # a layer may answer it; else the error is raised
             return lambda request: self._handler_of(kind)(request)
 
     def __str__(self) -> str:

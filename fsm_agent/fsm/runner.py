@@ -1,7 +1,46 @@
-"""The runner: run the state's generator, perform what it asks for, let the table choose, write it down.
-Nothing else.
+"""``Runner``: run the generator of a state, perform its requests, let the table choose, write it down.
 
-It knows no model, no tool and no table of its own; any turn with the members of ``RunnableTurn`` can be run.
+Theory of operation
+-------------------
+A turn is a state machine whose states are generators. The runner repeats one cycle, a *visit*:
+
+1. It calls the function of ``turn.state``. The function is pure: it reads and changes the turn, and yields
+   whatever it needs from the world as a request, or as a list of requests to be performed together.
+2. For each request the journal is asked first (``Journal.asked``). It returns replies that are known already
+   and ``UNKNOWN`` for the others, and it returns only when everything that has to survive a crash before the
+   request leaves is on disk: the intent comes before the effect.
+3. Unknown requests go through ``perform``, the pipeline of the turn (``fsm_agent.fsm.pipeline``). The journal
+   gets each reply (``Journal.got``), and the generator gets it as the value of its ``yield``.
+4. The generator returns the name of an event. ``Machine`` finds the one row of the table that is open for
+   this event and applies it: counters are reset and spent, the state changes, ``seq`` goes up by one.
+5. The journal writes the move (``Journal.moved``), and the next visit begins.
+
+What holds, and who relies on it:
+
+- *Only rows change counters, limits, the state and* ``seq``. The proofs about a table are about its rows, so
+  a state that changed a counter would make them worthless. ``Standing`` remembers these values as a visit
+  begins; a state that changed one has it put back, and the visit ends as ``crashed``.
+- *A visit can be run again.* Because a state is pure, a second run asks for the same things in the same
+  order. A request is known by its place in the visit: ``(seq, ordinal, place)``. Resuming after a crash is
+  nothing but running the interrupted visit again with the recorded replies; no state has code for it.
+- *A request is asked once at a time.* ``_asking`` is set from the ``yield`` until the reply is there, and
+  ``_step`` from the choice of the row until the move is written. A caller that was cancelled in between calls
+  ``step_into`` again and continues there: the generator is not advanced twice, no move is made twice.
+- *The choice is separate from its application.* ``Machine.choose`` only reads, and ``watch`` may refuse a row
+  before it is applied (the properties of a user). A refused row ends the turn by its ``crashed`` row.
+- *A state has three kinds of bugs*: it raises, it reports an event that the table does not have for it, or it
+  changes what belongs to rows. Each is reported as ``crashed``, for which the table of an agent has a row in
+  every state. A table without one raises ``UndeclaredEvent``, and the turn stays where it was.
+- *A reply may come later* (``NotYet``). The journal writes down what the turn waits for, and the turn is
+  suspended: no task, no timer, no process has to survive. Where that cannot be written down, the reply that
+  ``NotYet`` names for this case is taken.
+
+What would break: a state that reads a clock, a file or a random number by itself asks differently in its
+second run, and a recorded reply goes to the wrong request. A ``perform`` that swallows ``CancelledError``
+keeps an interrupted turn alive. A journal that returns from ``asked`` before the intent is safe makes an
+unsafe tool run twice after a crash.
+
+The runner knows no model, no tool and no table; any object with the members of ``RunnableTurn`` can be run.
 """
 
 from __future__ import annotations
@@ -33,12 +72,8 @@ __all__ = [
 ]
 
 
-# ----------------------------------------------------------------------------------------------------
-# What a state may not change, because the proofs assume that rows alone do: counters, limits, the place.
-
-
 class Standing(NamedTuple):
-    """Where a turn stood as a visit of its state began."""
+    """What only rows may change, as it was when a visit began: the state, ``seq``, counters and limits."""
 
     state: str
     seq: int
@@ -47,7 +82,7 @@ class Standing(NamedTuple):
 
     @classmethod
     def of(cls, turn: RunnableTurn) -> Self:
-        """Return where the turn stands now."""
+        """Read it from the turn."""
         return cls(turn.state, turn.seq, turn.counters(), dict(turn.limits))
 
     def put_back(self, turn: RunnableTurn, table: Table) -> str:
@@ -119,13 +154,8 @@ class Runner(Stepping):
     ends by its ``crashed`` row. ``machine``, ``states``, ``perform`` and ``journal`` are what it was
     made with, so that a debugger can run the same turn at a gate.
 
-    Three bugs of a state are told apart: it raises, it reports an event that the table does not have for it,
-    or it changes what only rows change (``Standing``), which is put back. Each is reported as ``crashed``.
-    Where the table has no line for that, ``UndeclaredEvent`` is raised from the bug, and the turn stands
-    where it stood.
-
-    ``suspended``: a reply comes later (``NotYet``), so nothing happens here any more; the turn stands where
-    it stood, to be gone on with when the reply is there."""
+    ``suspended``: a reply comes later (``NotYet``), so this runner does nothing any more; the turn is resumed
+    by another one when the reply is there."""
 
     def __init__(
         self,
@@ -155,18 +185,18 @@ class Runner(Stepping):
             return None
         if self._step is not None:
             return await self._written_down(self._step)
-        if self._asking is None:  # else whoever ran the turn was cancelled while this was performed
+        if self._asking is None:  # else the caller was cancelled while this was performed
             try:
                 self._asking = self._visited().send(self._reply)
             except StopIteration as stop:
                 return await self._leave(stop.value)
             except Exception as error:
                 return await self._crash(error)
-        asked = self._asking
+        asked, together = self._asking, isinstance(self._asking, list)
         exchange = Exchange(self.turn.seq, self.turn.state, self._ordinal, asked)
         known = await self.journal.asked(exchange)
         try:
-            if isinstance(asked, list):
+            if together:
                 reply: Any = await self._performed_together(exchange, known)
             elif (reply := known[0]) is UNKNOWN:
                 # as in ``_performed``, without another frame for the usual case
@@ -180,9 +210,7 @@ class Runner(Stepping):
             raise
         except Exception as error:
             return await self._crash(error)
-        if isinstance(reply, NotYet) or (
-            isinstance(asked, list) and any(isinstance(one, NotYet) for one in reply)
-        ):
+        if any(isinstance(one, NotYet) for one in reply) if together else isinstance(reply, NotYet):
             self.suspended = True
             return None
         self._asking, self._reply = None, reply
@@ -190,7 +218,7 @@ class Runner(Stepping):
         return Exchange(exchange.seq, exchange.state, exchange.ordinal, asked, reply)
 
     def _visited(self) -> Generator[Any, Any, str | None]:
-        """The visit that goes on, or that begins now."""
+        """The visit under way, or the one that begins now."""
         if self._visit is None:
             self._standing, self._entered = Standing.of(self.turn), time.perf_counter()
             self._visit, self._reply, self._ordinal = self.states[self.turn.state](self.turn), None, 0

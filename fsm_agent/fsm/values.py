@@ -153,7 +153,7 @@ def _made(annotation: Any) -> Codec:
 
 
 def _another_name(annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> tuple[Any] | None:
-    """What a NewType, an alias, a type variable, or a mark such as ``Final`` stands for, in a tuple."""
+    """What a NewType, an alias, a type variable, or a mark such as ``Final`` means, in a tuple."""
     if origin in (typing.Annotated, typing.Final, typing.ClassVar, dataclasses.InitVar):
         return arguments[:1] or (Any,)
     if hasattr(annotation, "__supertype__"):
@@ -338,7 +338,7 @@ def _of_union(annotation: Any, members: tuple[Any, ...]) -> Codec:
 
 
 def is_flat(annotation: Any) -> bool:
-    """Is it a dataclass whose fields may stand beside ``"is"``?"""
+    """Is it a dataclass whose fields may be stored beside ``"is"``?"""
     kind = typing.get_origin(annotation) or annotation
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)) or hasattr(kind, "to_dict"):
         return False

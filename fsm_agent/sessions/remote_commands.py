@@ -1,8 +1,8 @@
 """What other processes have to say to turns that run here: rows of the table ``controls``, and that a turn
 is theirs now; read a few times a second.
 
-One thread a home, only while turns run, looks for rows that nobody took yet; the turns themselves never
-look. A row that attaches a debugger lets a ``RemoteDebugServer`` stand at the turn's gate, which carries out
+One thread a home, only while turns run, looks for rows that no process took yet; the turns themselves never
+look. A row that attaches a debugger attaches a ``RemoteDebugServer`` to the turn's gate, which carries out
 the commands of the following rows."""
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class CommandPoller:
                 del self._gates[gate.turn.turn_id]
 
     def running(self, turn_id: str) -> PausePoint | None:
-        """The gate of a turn that somebody in this process runs."""
+        """The gate of a turn that this process runs."""
         with self._lock:
             return self._gates.get(turn_id)
 

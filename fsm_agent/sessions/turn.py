@@ -25,7 +25,7 @@ from fsm_agent.fsm.properties import Watch, watcher
 from fsm_agent.fsm.runner import Perform, RunnableTurn, Runner, Stepping
 from fsm_agent.runtime.events import SIZE, Events, running
 from fsm_agent.runtime.turn_limiter import TurnLimiter
-from fsm_agent.sessions.session import Moving, Session
+from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Begun, Claim, Closing, Store, TurnLog
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.read import Turns
@@ -86,11 +86,11 @@ class DurableTurn(Stepping, Generic[Result]):
         self.suspended: tuple[Pending, ...] | None = None
         self.steps: list[Step] = list(steps)
         self.gate = gate
-        self._state, self._runner, self._session = state, runner, turn_log.session
+        self._state, self._runner = state, runner
         self._store, self._log, self._ending, self._tell = store, turn_log, ending, tell
         self._enter_once: Enter | None = enter
         self._limiter = limiter
-        self._holding, self._claim = False, 0
+        self._holding = False
         self._running_on = False
 
     @property
@@ -124,40 +124,34 @@ class DurableTurn(Stepping, Generic[Result]):
         is suspended. Raises ``OwnershipLost`` when another process has the turn."""
         if self.result is not None or self.suspended is not None:
             return None
-        self._acquire()
+        self._hold()
         try:
-            with (
-                running(self.gate.stream),
-                Moving(self._session, self._claim),
-                self.gate.stepping(),
-                self._log.fence,
-            ):
-                if not (self._holding or self._runner.ended):
-                    await self._enter()
-                if self.gate.debugger is not None:
-                    await self.gate.debugger.passing()
-                # a move that people look at is on disk before they see it
-                self._log.looked_at = not self._running_on or self.gate.debugger is not None
-                happened = await self._runner.step_into()
-                if isinstance(happened, Step):
-                    self.steps.append(happened)
-                elif self._runner.suspended:
-                    self.suspended = await self._suspend()
-                elif happened is None:
-                    self.result = await self._finish()
-                if happened is not None:
-                    self.gate.stream.publish(happened)
-        except OwnershipLost:
-            log.info("%s", self._log.fence.why)
-            await self._ending.lost()
-            self._leave()
+            with running(self.gate.stream), self.gate.stepping(), self._log.fence:
+                await self._begin_step()
+                happened = await self._end_step(await self._runner.step_into())
+        except BaseException as error:
+            await self._stopped(error)
             raise
-        except BaseException:
-            self._leave()
-            raise
-        if happened is None:
-            self._release()
-            self.gate.closed("ended" if self.suspended is None else "suspended", self.result)
+        self._close_if_over()
+        return happened
+
+    async def _begin_step(self) -> None:
+        if not (self._holding or self._runner.ended):
+            await self._enter()
+        if self.gate.debugger is not None:
+            await self.gate.debugger.passing()
+        # a move that people look at is on disk before they see it
+        self._log.looked_at = not self._running_on or self.gate.debugger is not None
+
+    async def _end_step(self, happened: Exchange | Step | None) -> Exchange | Step | None:
+        if isinstance(happened, Step):
+            self.steps.append(happened)
+        elif self._runner.suspended:
+            self.suspended = await self._suspend()
+        elif happened is None:
+            self.result = await self._finish()
+        if happened is not None:
+            self.gate.stream.publish(happened)
         return happened
 
     async def run_until(
@@ -200,18 +194,14 @@ class DurableTurn(Stepping, Generic[Result]):
         turn waits for an answer that is not there yet, ``ConfigError`` when the agent is closed before the
         turn can run."""
         if self.result is None and self.suspended is None:
-            self._acquire()
-            self._running_on = True
+            self._hold()
             try:
-                with running(self.gate.stream):
-                    async with nullcontext() if self._limiter is None else self._limiter.admitted():
-                        while await self.step_into() is not None:
-                            pass
-            except BaseException:
-                self._leave()
-                raise
+                admitted = nullcontext() if self._limiter is None else self._limiter.admitted()
+                async with admitted:
+                    await self._run_on()
             finally:
-                self._running_on = False
+                if not self._holding:
+                    self._release()
         if self.suspended is not None:
             raise TurnSuspended(self.id, self.suspended)
         assert self.result is not None
@@ -221,17 +211,34 @@ class DurableTurn(Stepping, Generic[Result]):
         """Run to the end, or until it is suspended, and return true; or to the first move after
         ``leaving()``, and return false: any process may resume the turn then, and this object does not move
         any more."""
+        if self.result is not None or self.suspended is not None:
+            return True
+        if await self._run_on(leaving):
+            return True
+        self._release()
+        self.gate.closed("left")
+        return False
+
+    async def _run_on(self, leaving: Callable[[], bool] | None = None) -> bool:
+        """Hold session and fence for the whole run; false when it was left."""
+        self._hold()
         self._running_on = True
         try:
-            while (happened := await self.step_into()) is not None:
-                if isinstance(happened, Step) and leaving():
-                    self._log.at_rest()
-                    await self._store.suspend(self._log.fence)
-                    self._release()
-                    self.gate.closed("left")
-                    return False
+            with running(self.gate.stream), self.gate.stepping(), self._log.fence:
+                while True:
+                    await self._begin_step()
+                    if (happened := await self._end_step(await self._runner.step_into())) is None:
+                        break
+                    if leaving is not None and isinstance(happened, Step) and leaving():
+                        self._log.at_rest()
+                        await self._store.suspend(self._log.fence)
+                        return False
+        except BaseException as error:
+            await self._stopped(error)
+            raise
         finally:
             self._running_on = False
+        self._close_if_over()
         return True
 
     def run(self) -> Result:
@@ -242,10 +249,22 @@ class DurableTurn(Stepping, Generic[Result]):
 
     # The session
 
-    def _acquire(self) -> None:
+    def _hold(self) -> None:
         """Keep other turns of this process off the session. Raises ``SessionBusy``."""
-        if not self._claim:
-            self._claim = self._session.acquire(self.id)
+        self._store.fences.hold(self._log.fence, self._log.session.id)
+
+    async def _stopped(self, error: BaseException) -> None:
+        """Release the session after ``error``, and what a lost turn left running."""
+        if isinstance(error, OwnershipLost):
+            log.info("%s", self._log.fence.why)
+            self._store.not_stored([one.id for one in self._log.line])
+            await self._ending.lost()
+        self._leave()
+
+    def _close_if_over(self) -> None:
+        if self.result is not None or self.suspended is not None:
+            self._release()
+            self.gate.closed("ended" if self.suspended is None else "suspended", self.result)
 
     async def _enter(self) -> None:
         """Take the session in the store, or take it again. Raises ``SessionBusy`` when another turn has
@@ -273,9 +292,12 @@ class DurableTurn(Stepping, Generic[Result]):
             await self._log.ended(closing)
         except StaleCopyError as error:  # no answer is lost to what others wrote meanwhile
             self._tell(f"{error}; it is written behind what is there now")
-            self._store.refresh(self._log.session)
+            self._store.read_again(self._log.session)
             await self._log.ended_anew(closing)
-        self._store.keep(self._log.line)
+        if self._log.problem:
+            self._store.keep_for_later(self._log.line, self._log.take_unsaved())
+        else:
+            self._store.keep_rows(self._log.session)
         requests = closing.result.get("attempts", len(self.steps))
         how = (self.id, self._log.session.id, closing.exit, closing.outcome, requests)
         log.info("turn %s of session %s ended: %s (%s), requests: %d", *how)
@@ -303,8 +325,8 @@ class DurableTurn(Stepping, Generic[Result]):
             self.gate.closed("left")
 
     def _release(self) -> None:
-        self._session.release(self._claim)
-        self._holding, self._claim = False, 0
+        self._store.fences.release(self._log.fence)
+        self._holding = False
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -348,7 +370,6 @@ class DurableTurns(Generic[Result]):
         info = find_turn(self.store, session_or_turn_id).moved_by(self.kind.table.name)
         session = self.store.resumable(info, claim)
         position = position_of(self.store, info.id, talks=self.kind.talks)
-        session.release(session.acquire(info.id))  # refused at once, not at the first move
 
         async def enter(fence: Fence) -> Begun:
             return await take_over(self.store, position, session, claim, fence, talks=self.kind.talks)

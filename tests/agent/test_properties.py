@@ -35,7 +35,7 @@ from fsm_agent.testing.strategies import KINDS, Moment, moments, small_settings,
 from fsm_agent_states import replies
 from fsm_agent_states.table import TURN
 from tests.helpers import sample
-from tests.helpers.harness import SHOWN, Refreshable, assert_legal_path, talk
+from tests.helpers.harness import SHOWN, Refreshable, assert_legal_path, assert_released, talk
 from tests.helpers.shape_watch import ShapeWatch
 
 HUGE = "a long line of a tool's result\n" * 150
@@ -354,7 +354,7 @@ def after_the_turn(world: World, result: TurnResult, steps: list[Step]) -> None:
     assert_legal_path(steps, result)
     assert result.attempts == world.received - unsent(world)
     assert result.usage_turn.total == world.served.total
-    assert world.session.holder is None
+    assert_released(world.agent)
     rows = world.session.rows
     assert [row.to_dict() for row in rows] == result.messages
     assert result.messages[-1]["role"] == "assistant"
@@ -429,7 +429,7 @@ async def next_turn(world: World) -> None:
     result = await world.agent.arun("and now?")
     check_requests(world)
     check_pairs(world.session.rows)
-    assert world.session.holder is None
+    assert_released(world.agent)
     limited = (
         result.failure_class == "stale_breaker" or result.turn_exit_reason == "attempt_cap_reached" or starved
     )

@@ -373,11 +373,13 @@ def test_undo_is_refused_while_somebody_else_works_on_the_session(home: Path) ->
     one = agent([text("1"), text("2")], home)
     one.chat("first")
     elsewhere = Store(home)  # with an owner of its own, as another process has
-    session = elsewhere.session(one.session_id)
-    asyncio.run(elsewhere.hold(session, "compacting"))
-    with pytest.raises(SessionBusy, match="turn compacting is running"):
-        one.undo()
-    elsewhere.let_go("compacting")
+
+    async def held() -> None:
+        async with elsewhere.held(one.session_id, "compacting"):
+            with pytest.raises(SessionBusy, match="turn compacting is running"):
+                await one.aundo()
+
+    asyncio.run(held())
     other = agent([text("2")], home, session_id=one.session_id, store=elsewhere)
     paused = other.start("second")
     asyncio.run(paused.step())

@@ -80,22 +80,17 @@ def lines(path: Path) -> list[Record]:
     return [json.loads(one) for one in path.read_text().splitlines()] if path.exists() else []
 
 
-class NoRevision(ConversationLog):
-    """The end of a turn does not count the session's revision up."""
+class NoRead(ConversationLog):
+    """The session is not read in the transaction that claims it."""
 
-    def _end(self, result: Any, delta: str) -> Any:
-        job, session_id = super()._end(result, delta), self.session.id
+    def __init__(self, database: Any, session: Any, *given: Any, **named: Any) -> None:
+        super().__init__(database, session, *given, **named)
+        self._before = session.id, list(session.rows), dict(session.numbers), session.next_number
 
-        def end(c: Any) -> None:
-            job(c)
-            c.execute("UPDATE sessions SET revision = revision - 1 WHERE id = ?", (session_id,))
-
-        return end
-
-    async def ended(self, result: Any) -> None:
-        before = self.session.revision
-        await super().ended(result)
-        self.session.revision = before
+    def opened(self) -> dict[str, Any]:
+        one = self.session
+        one.id, one.rows, one.numbers, one.next_number = self._before
+        return super().opened()
 
 
 class NoFence(ConversationLog):
@@ -106,8 +101,8 @@ class NoFence(ConversationLog):
         self.fence = Unfenced(self.fence.turn_id)
 
 
-LOGS = {"": ConversationLog, "no revision": NoRevision, "no fence": NoFence}
-assert_takes_the_place(NoRevision, NoFence)
+LOGS = {"": ConversationLog, "no read": NoRead, "no fence": NoFence}
+assert_takes_the_place(NoRead, NoFence)
 
 
 STOP, ENOUGH = "stop", 40

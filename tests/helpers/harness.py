@@ -125,10 +125,7 @@ async def break_off(agent: Agent, turn: Turn, requests: int) -> None:
     """Play so many requests of a turn, and leave it as a process that ends there does: held by nobody."""
     for _ in range(requests):
         await turn.step_into()
-    store = store_for(str(agent.home))
-    store.let_go(turn.id)
-    session = store.session(agent.session_id)
-    session.release(session.claim)
+    store_for(str(agent.home)).let_go(turn.id)
 
 
 @dataclass
@@ -231,7 +228,13 @@ def check(played: Played, turn: Turn) -> None:
     assert_possible_pairs(turn.steps)
     stored = store_for(str(played.agent.home)).session(played.agent.session_id)
     assert [row.to_dict() for row in stored.rows] == result.messages
-    assert stored.holder is None
+    assert_released(played.agent)
+
+
+def assert_released(agent: Agent) -> None:
+    """No turn holds the session of the agent any more."""
+    found = "SELECT holder FROM sessions WHERE id = ? AND holder IS NOT NULL"
+    assert agent.store.database.select(found, agent.session_id) == []
 
 
 def assert_legal_path(steps: Sequence[Step], result: TurnResult) -> None:

@@ -90,7 +90,6 @@ def test_a_turn_that_is_resumed_has_those_of_its_agent(tmp_path: Path) -> None:
             agent.store.let_go(turn.id)
 
         asyncio.run(cut_off())
-        agent._turns.session().release(agent._turns.session().claim)
         again = made(MODELS[0], server.url, tmp_path, session_id=agent.session_id)
         assert again.resume(turn.id).run().completed
         again.close()

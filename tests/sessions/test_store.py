@@ -66,8 +66,9 @@ def test_a_turn_is_resumed_by_turn_session_prefix_or_title(home: Path) -> None:
         one = process(home, text("unused"), store=store, session_id=f"s-{name}-0001")
         turn = one.start("please")
         asyncio.run(moves(turn, 2))
-        store.session(one.session_id).title = f"about {name}"
-        asyncio.run(store.save(store.session(one.session_id)))
+        session = store.session(one.session_id)
+        session.title = f"about {name}"
+        asyncio.run(store.save(session))
         store.let_go(turn.id)
         declared_dead(store)
         by = {"turn": turn.id, "session": one.session_id, "prefix": f"s-{name}", "title": f"about {name}"}

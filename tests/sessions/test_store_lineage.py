@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import operator
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from fsm_agent.cli.agent_options import agent_of
 from fsm_agent.cli.options import CliOptions
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store import SqliteDatabase, Store
+from fsm_agent.sessions.store import SqliteDatabase, Store, stored_sessions
 from fsm_agent.sessions.store.reports.insights import insights
 from fsm_agent.sessions.store.reports.records import sessions
 from fsm_agent.sessions.store.rewind import undo
@@ -108,19 +109,31 @@ def alive() -> Iterator[Callable[[], set[str]]]:
     gc.unfreeze()
 
 
-def test_a_session_lives_as_long_as_somebody_holds_it(tmp_path: Path, alive: Callable[[], set[str]]) -> None:
+def test_no_session_outlives_its_turn(tmp_path: Path, alive: Callable[[], set[str]]) -> None:
     """A host that runs for months must not keep every child and every visitor."""
     store = Store(tmp_path)
     one = delegating(tmp_path, store=store)
     one.run_conversation("go")
-    assert alive() == {"s-1"}
+    assert alive() == set()
     for number in range(3):
         agent([text("hi")], tmp_path, store=store, session_id=f"visitor-{number}").chat("hello")
-    assert alive() == {"s-1"}
-    assert store.session("s-1") is store.session("s-1")
-    del one
     assert alive() == set()
     assert [row.content for row in store.session("visitor-1").rows] == ["hello", "hi"]
+
+
+def test_decoded_rows_are_kept_of_the_sessions_that_were_used_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_sessions, "CACHED_ROWS", 7)  # two sessions of two rows
+    store = Store(tmp_path)
+    for name in "abc":
+        agent([text("hi")], tmp_path, store=store, session_id=name).chat("hello")
+    known = store.session("c").rows
+    store.session("a")
+    assert all(map(operator.is_, store.session("c").rows, known))
+    store.session("a"), store.session("b")
+    assert not any(map(operator.is_, store.session("c").rows, known))
+    assert contents(store.session("c").rows) == ["hello", "hi"]
 
 
 # What began a session

@@ -351,7 +351,6 @@ def test_a_report_that_was_handed_out_but_not_stored_comes_again(tmp_path: Path,
 
         asyncio.run(cut_off())
         assert turn.snapshot()["seq"] == 0
-        one._turns.session().release(one._turns.session().claim)
     with agent(tmp_path, {"go": [text("heard"), text("nothing new")]}, requests, session_id="s-1") as other:
         if how == "resumed":
             other.resume(turn.id).run()

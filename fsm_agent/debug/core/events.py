@@ -23,7 +23,7 @@ from typing import Any, Literal
 from fsm_agent.conversation.effects import TurnRequest
 from fsm_agent.fsm.journal import Exchange, Step, kept_reply, shown
 from fsm_agent.request import listed
-from fsm_agent.sessions.store.rows import reply_json, request_json
+from fsm_agent.sessions.store.rows import reply_columns, request_columns
 
 EventKind = Literal["moved", "exchanged", "paused", "running", "waiting", "log", "ended", "left"]
 """Where requests of this agent's turn are defined."""
@@ -105,5 +105,8 @@ def entries(exchange: Exchange) -> list[dict[str, Any]]:
 def _forms(request: Any, reply: Any) -> dict[str, Any]:
     """Request and reply as the journal keeps them."""
     if isinstance(request, TurnRequest):
-        return {"request": json.loads(request_json(None, request)), "reply": json.loads(reply_json(reply))}
+        return {
+            "request": json.loads(request_columns(None, request)[0]),
+            "reply": json.loads(reply_columns(reply)[0]),
+        }
     return {"request": shown(request), "reply": kept_reply(request, reply)}

@@ -14,7 +14,7 @@ SUBMIT, CANCEL, WAITING = "submit", "cancel", "waiting"
 IDLE = timedelta(minutes=10)
 """After so long without a turn the workflow ends; the next submit begins it anew."""
 LONGEST = timedelta(days=30)
-"""A turn may take so long on one worker; it goes on behind its last move then."""
+"""A turn may take this long on one worker; another worker continues it after its last move."""
 CARRIED = 4
 """Turns that may wait when the history is begun anew: a payload stays below 1 kB."""
 MOST_EVENTS = 20_000
@@ -35,7 +35,7 @@ class SessionTurns:
     @workflow.run
     async def run(self, waiting: Waiting) -> None:
         """Run what waits and what is submitted, until nothing comes for a while."""
-        self._line[:0] = waiting  # a signal may stand before the beginning
+        self._line[:0] = waiting  # a signal may come before the beginning
         while True:
             try:
                 await workflow.wait_condition(lambda: bool(self._line), timeout=IDLE)

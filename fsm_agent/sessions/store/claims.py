@@ -1,8 +1,46 @@
-"""Which process may run a turn: claiming it, keeping its session, letting go of both.
+"""``TurnClaims``: which process may run a turn, and which turn may write to a session.
 
-A claim is one statement that gives the turn a new epoch, so of two that claim at once one has it, and what
-the other writes is refused from then on. Whoever hands out turns numbers its attempts with a ``rank``: an
-attempt that comes late has a lower one, and takes nothing from a later one that runs. (Why: decision 103.)"""
+Theory of operation
+-------------------
+Four columns decide, and each has one meaning:
+
+- ``turns.epoch`` counts the claims of a turn. A claim is one ``UPDATE`` that raises it, so of two processes
+  that claim at once one succeeds. Every write for a turn names the epoch of its attempt and is refused when
+  the database has another one (``Fence.refuse``). This alone keeps two processes from writing one turn; no
+  lock is held and no clock is compared.
+- ``turns.owner`` names the process that runs the turn. It is a hint about life, not a right to write. Each
+  process locks a file of its own (``Owners``; an advisory lock in PostgreSQL), and the system releases that
+  lock when the process dies. A claim without a rank succeeds only if the owner is gone. ``turns.rank`` is for
+  callers that hand out turns themselves, such as workers and Temporal: an attempt with a higher rank takes
+  the turn from an owner that lives, and one that comes late takes nothing.
+- ``sessions.holder`` names the turn that has the session, with its owner. It is set in the transaction that
+  begins or enters the turn and cleared in the one that ends, suspends or leaves it. A second turn on the
+  session gets ``SessionBusy`` while the owner of the first one lives.
+- ``sessions.revision`` counts the changes of a session: a turn began or ended, was given up or undone; the
+  session was compacted or renamed. Work outside of a turn (an undo, a compaction) is written only if the
+  revision is the one that it read. The rows that a running turn appends do not count; they are behind its
+  epoch, and the number of the newest row tells a reader about them.
+
+*Claim first, then read.* Nothing read before the claim is believed, because the old owner may write until
+that moment. ``Store.begin`` gives up unfinished turns of dead processes, reads the session, holds it and
+writes the new turn in one transaction; ``enter`` puts aside what came after the last move, and reads. No copy
+of a session outlives a turn, so there is nothing to invalidate: ``StoredSessions`` keeps decoded rows by
+revision, version and newest number, and compares these three within the transaction.
+
+*Within one process* the owner is the same for all turns, so the lock on the file says nothing. ``Fences`` has
+the answer: a turn holds its session from its first step until it ends or is left, and a second turn is
+refused at once. A turn whose object was dropped holds nothing, because fences are referenced weakly, and the
+next turn of the session gives it up like that of a dead process. A turn that stands between two steps may be
+resumed by another object; the claim raises the epoch, and the older object loses its fence.
+
+*When a turn is lost* (its epoch changed), the step that is being made is cancelled, nothing more is written,
+and ``OwnershipLost`` is raised where the turn runs. Children go with their parent: claiming a turn by rank
+refuses the writes of all turns below it, those in the background excepted.
+
+What would break: a statement that writes for a turn without the fence; a read of the visit before the claim;
+letting go of a session without naming owner and epoch, which would free what a later attempt holds here.
+(Why: decisions 30, 48, 49, 70 and 103.)
+"""
 
 from __future__ import annotations
 
@@ -15,21 +53,14 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import Job, SqlConnection
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.read import TurnInfo, refuse_all
-from fsm_agent.sessions.store.live_sessions import LiveSessions
-from fsm_agent.sessions.store.rows import (
-    StaleRevisionError,
-    WentOnError,
-    changed,
-    insert_session,
-    refuse_if_stale,
-    turn_tree,
-)
+from fsm_agent.sessions.store.rows import changed, insert_session, is_current, turn_tree
+from fsm_agent.sessions.store.stored_sessions import StoredSessions
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to run a turn, until somebody claims it under a higher ``epoch``. ``rank`` orders the
-    attempts of whoever hands out turns; ``owner`` is the process."""
+    """The right to run a turn, until it is claimed under a higher ``epoch``. ``rank`` orders the
+    attempts of a dispatcher; ``owner`` is the process."""
 
     turn: str
     session: str
@@ -38,7 +69,7 @@ class Claim:
     owner: str
 
 
-class TurnClaims(LiveSessions):
+class TurnClaims(StoredSessions):
     """The sessions of one home, and which process has a turn or a session. Raises ``StoreError`` when the
     store cannot be used."""
 
@@ -47,8 +78,8 @@ class TurnClaims(LiveSessions):
         return await asyncio.wrap_future(self.database.submit(job))
 
     async def written_for(self, fence: Fence, job: Job) -> Any:
-        """``written``, for a turn. Raises ``OwnershipLost``, and writes nothing, when it is somebody
-        else's."""
+        """``written``, for a turn. Raises ``OwnershipLost``, and writes nothing, when another
+        process has it."""
 
         def write(c: SqlConnection) -> Any:
             fence.refuse(c)
@@ -104,13 +135,14 @@ class TurnClaims(LiveSessions):
 
         claim: Claim | None = await self.written(take)
         if claim is not None:
-            self.fences.claimed(turn_id, claim.epoch)
+            here = "in this process" if rank is None and own == self.owners.me else "by another process"
+            self.fences.claimed(turn_id, claim.epoch, here)
         return claim
 
     def _seized(
         self, c: SqlConnection, turn_id: str, own: str, digest: str, as_read: TurnInfo | None
     ) -> bool:
-        """Claim a turn whose owner is gone; false when somebody was faster, or it cannot be claimed."""
+        """Claim a turn whose owner is gone; false when another was faster, or it cannot be claimed."""
         row = c.execute("SELECT session, owner, epoch, seq, ended FROM turns WHERE id = ?", (turn_id,))
         if (found := row.fetchone()) is None or found[4] is not None:
             return False
@@ -121,11 +153,11 @@ class TurnClaims(LiveSessions):
         return c.execute(_SEIZE, (own, turn_id, epoch, digest)).rowcount == 1
 
     def resumable(self, turn: TurnInfo, claim: Claim | None) -> Session:
-        """Return the session of a turn that is to be gone on with. Raises ``SessionBusy`` when a living
-        process runs it, unless it was claimed."""
-        if claim is not None:
-            return self.session_of(turn.id, turn.session)
-        self.refuse_if_run(turn)
+        """Return the session of a turn that is to be continued. Raises ``SessionBusy`` when a living process
+        runs the turn, unless it was claimed, and while another turn of this process has the session."""
+        if claim is None:
+            self.fences.refuse_if_held(turn.session, turn.id)
+            self.refuse_if_run(turn)
         return self.session(turn.session)
 
     def watch(self, fence: Fence) -> None:
@@ -150,19 +182,19 @@ class TurnClaims(LiveSessions):
             )
             c.execute("DELETE FROM transcripts WHERE session = ? AND version > ?", (session.id, version))
             c.execute("UPDATE sessions SET version = ? WHERE id = ?", (version, session.id))
+            self.read(c, session)
 
         await self.written_for(fence, take)
-        self.refresh(session)
         session.owner = self.owners.me
 
     def _hold(self, c: SqlConnection, session: Session, holder: str, at: float) -> int:
-        """Make ``holder`` the one that has the session, if nobody alive has it. The revision then."""
+        """Give the session to ``holder`` if no live process has it; the revision then."""
         sql = "SELECT holder, owner FROM sessions WHERE id = ? /* FOR UPDATE */"
         row = c.execute(sql, (session.id,)).fetchone()
         if row is None:
             insert_session(c, session, at)
         elif row[0] not in (None, holder):
-            self.owners.refuse_if_alive(session.id, *row)
+            self.refuse_if_alive(session.id, *row)
         c.execute(
             "UPDATE sessions SET holder = ?, owner = ?, touched = ? WHERE id = ?",
             (holder, self.owners.me, at, session.id),
@@ -170,22 +202,25 @@ class TurnClaims(LiveSessions):
         return changed(c, session.id)
 
     async def hold_again(self, session: Session, fence: Fence) -> None:
-        """Go on with a turn that stood still. Raises ``OwnershipLost`` when it was taken over,
+        """Continue a turn that was not moved for a while. Raises ``OwnershipLost`` when it was taken over,
         ``JournalError`` when its session was changed."""
         believed = session.revision
 
         def take(c: SqlConnection) -> int:
-            try:
-                refuse_if_stale(c, session.id, believed)
-            except (StaleRevisionError, WentOnError) as error:
+            if not is_current(c, session.id, believed):
                 raise JournalError(
                     f"session {session.id} was changed while turn {fence.turn_id} stood still; resume the"
                     " turn"
-                ) from error
+                )
             return self._hold(c, session, fence.turn_id, self.now())
 
         session.revision = await self.written_for(fence, take)
         session.owner = self.owners.me
+
+    def refuse_if_alive(self, session_id: str, turn_id: str, owner: str | None) -> None:
+        """Raise ``SessionBusy`` when a turn is run, in this process or in another one that lives."""
+        self.fences.refuse_if_run(session_id, turn_id)
+        self.owners.refuse_if_alive(session_id, turn_id, owner)
 
     def refuse_if_run(self, turn: TurnInfo) -> None:
         """Raise ``SessionBusy`` when a living process runs this turn."""
@@ -210,6 +245,7 @@ class TurnClaims(LiveSessions):
         sql = """UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ? AND owner = ?
             AND (? IS NULL OR EXISTS (SELECT 1 FROM turns WHERE id = ? AND epoch = ?))"""
         values = (holder, self.owners.me, epoch, holder, epoch)
+        self.fences.release_turn(holder, epoch)
         self.database.submit(lambda c: c.execute(sql, values) and None)
 
 

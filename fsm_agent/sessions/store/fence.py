@@ -1,7 +1,7 @@
 """What keeps a process that lost a turn from doing anything more in it.
 
 A ``Fence`` belongs to one attempt at a turn. Every job that writes for the turn calls ``refuse`` first, in
-its own transaction; whoever learns by other means that the turn is somebody else's calls ``lose``. Either way
+its own transaction; code that learns of a loss by other means calls ``lose``. Either way
 the step that is being made is cancelled, and raises ``OwnershipLost``. (Why: decision 103.)
 """
 
@@ -34,14 +34,14 @@ def _never() -> bool:
 class Fence:
     """The right of this attempt to write for a turn, as long as the turn's epoch is ``epoch``. A context
     manager around each step: within it a loss cancels the task that makes the step. ``why`` it was lost, in a
-    line, empty while it holds. ``handed_out``: somebody else decides which process runs the turn. ``alone``
-    says whether nobody else can have claimed it, because its owner is seen to live. Safe to use from any
+    line, empty while it holds. ``handed_out``: a dispatcher decides which process runs the turn. ``alone``
+    says whether no other process can have claimed it, because its owner is seen to live. Safe to use from any
     thread."""
 
     def __init__(self, turn_id: str, epoch: int = 1) -> None:
         self.turn_id, self.epoch = turn_id, epoch
         self._lock = threading.Lock()
-        self.why = ""
+        self.why = self.session = ""
         self.handed_out = False
         self.alone: Callable[[], bool] = _never
         self._step: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
@@ -60,17 +60,22 @@ class Fence:
         return OwnershipLost(self.why)
 
     def check(self) -> None:
-        """Raise ``OwnershipLost`` when it is known that the turn is somebody else's."""
+        """Raise ``OwnershipLost`` when the turn is known to be lost."""
         if self.why:
             raise OwnershipLost(self.why)
 
     @property
+    def moving(self) -> bool:
+        """Say whether a step is being made."""
+        return self._step is not None
+
+    @property
     def lost(self) -> bool:
-        """Say whether it is known that the turn is somebody else's."""
+        """Say whether the turn is known to be lost."""
         return bool(self.why)
 
     def lose(self, why: str) -> None:
-        """Stop: the turn is somebody else's. ``why`` in a line, for whoever runs it."""
+        """Stop: another attempt has the turn. ``why`` is the line that the caller sees."""
         with self._lock:
             if self.why:
                 return
@@ -102,7 +107,7 @@ class Fence:
             cancelled, self._cancelled = self._cancelled, False
         if not cancelled or step is None:
             return
-        if step[1].uncancel() == 0:  # else whoever runs the turn was cancelled as well
+        if step[1].uncancel() == 0:  # else the caller was cancelled as well
             raise OwnershipLost(self.why) from None
 
 
@@ -110,12 +115,60 @@ NO_TURN = Fence("")
 """Where something is done outside of a turn; nothing is written behind it."""
 
 
+def _busy(session_id: str, turn_id: str) -> SessionBusy:
+    return SessionBusy(
+        f"session {session_id} is busy: turn {turn_id} is still running; wait for it or interrupt it"
+    )
+
+
 class Fences:
-    """The fences of the turns that run in this process, by their ids: one of each turn, the newest."""
+    """The fences of the turns that run in this process, by their ids: one of each turn, the newest; and by
+    session those that are held now, so that of two turns of this process only one works on a session."""
 
     def __init__(self) -> None:
         self._fences: weakref.WeakValueDictionary[str, Fence] = weakref.WeakValueDictionary()
+        self._held: weakref.WeakValueDictionary[str, Fence] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
+
+    def hold(self, fence: Fence, session_id: str) -> None:
+        """Keep other turns of this process off a session, until ``release``. Raises ``SessionBusy`` when
+        another turn has it; an attempt that stands between two steps may be followed by another one at the
+        same turn."""
+        with self._lock:
+            self._refuse_if_held(session_id, fence)
+            if not fence.session:
+                fence.session, self._held[session_id] = session_id, fence
+
+    def release(self, fence: Fence) -> None:
+        """Let other turns of this process have the session."""
+        with self._lock:
+            if self._held.get(fence.session) is fence:
+                del self._held[fence.session]
+            fence.session = ""
+
+    def release_turn(self, turn_id: str, epoch: int | None) -> None:
+        """``release`` the attempts at a turn, or the one of this epoch."""
+        for fence in list(self._held.values()):
+            if fence.turn_id == turn_id and epoch in (None, fence.epoch):
+                self.release(fence)
+
+    def refuse_if_held(self, session_id: str, turn_id: str) -> None:
+        """Raise ``SessionBusy`` when ``hold`` would for this turn."""
+        with self._lock:
+            self._refuse_if_held(session_id, Fence(turn_id))
+
+    def _refuse_if_held(self, session_id: str, fence: Fence) -> None:
+        for other in (self._held.get(session_id), self._fences.get(fence.turn_id)):
+            if other is None or other is fence or other.lost:
+                continue
+            if other.turn_id != fence.turn_id or other.moving:
+                raise _busy(session_id, other.turn_id)
+
+    def refuse_if_run(self, session_id: str, turn_id: str) -> None:
+        """Raise ``SessionBusy`` when a turn object of this process holds it."""
+        with self._lock:
+            if any(one.turn_id == turn_id and not one.lost for one in self._held.values()):
+                raise _busy(session_id, turn_id)
 
     def opened(self, fence: Fence) -> None:
         """Keep an eye on this attempt. An earlier one at the same turn has lost it."""
@@ -124,12 +177,12 @@ class Fences:
         if before is not None and before is not fence:
             before.lose(f"turn {fence.turn_id} was taken over in this process; this one stops here")
 
-    def claimed(self, turn_id: str, epoch: int) -> None:
-        """The turn has this epoch now: whoever runs it here under an earlier one has lost it."""
+    def claimed(self, turn_id: str, epoch: int, where: str = "by another process") -> None:
+        """The turn has this epoch now: an earlier attempt at it in this process has lost it."""
         with self._lock:
             fence = self._fences.get(turn_id)
         if fence is not None and fence.epoch < epoch:
-            fence.lose(f"turn {turn_id} was taken over by another process; this one stops here")
+            fence.lose(f"turn {turn_id} was taken over {where}; this one stops here")
 
     def get(self, turn_id: str) -> Fence:
         """Return the fence of a turn that runs here; of any other, one that nothing passes."""
@@ -149,7 +202,7 @@ class Fences:
 # Which process owns a turn, and whether it still lives.
 #
 # Each process that runs turns holds a lock on a file of its own beside the database for as long as it
-# lives. The system lets go of it when the process dies, however it dies, so nobody has to guess from
+# lives. The system lets go of it when the process dies, however it dies, so no process has to guess from
 # process numbers or from times. (Why: decision 30.)
 
 
@@ -167,7 +220,7 @@ class Owners:
     @property
     def me(self) -> str:
         """The name of this process in the database; made, together with its lock, when it is first asked
-        for, and another one when somebody removed the file: what runs under the old name may be taken over,
+        for, and another one when the file was removed: what runs under the old name may be taken over,
         what begins now is seen to live."""
         with self._lock:
             if not self._me or self._pid != os.getpid() or not self._file(self._me).exists():
@@ -177,8 +230,8 @@ class Owners:
             return self._me
 
     def seen(self, owner: str) -> bool:
-        """Say whether everybody sees that ``owner`` lives, and that it is this process: nobody takes over
-        what it runs."""
+        """Say whether ``owner`` is this process and is seen to live, so that no process takes over what it
+        runs."""
         with self._lock:
             return owner == self._me and self._pid == os.getpid() and self._file(owner).exists()
 
@@ -213,7 +266,7 @@ class Owners:
     def refuse_if_alive(self, session_id: str, holder: str, owner: str | None) -> None:
         """Raise ``SessionBusy`` when another process that lives runs the turn ``holder`` of the session."""
         if owner == self.me:
-            return  # ours, and no live copy holds it: the turn was dropped
+            return  # ours, and held by no turn of this process: it was dropped
         if (who := self.alive(owner)) is not None:
             since = time.strftime("%H:%M:%S", time.localtime(who["since"]))
             raise SessionBusy(

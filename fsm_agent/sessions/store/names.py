@@ -1,4 +1,4 @@
-"""What sessions are called, and which session or turn somebody means by a name (SESS-08)."""
+"""What sessions are called, and which session or turn a name means (SESS-08)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fsm_agent.support.redaction import mask
 SHOWN = 5
 """Candidates named when several fit."""
 AUTOMATIC = 48
-"""Characters of a title that is made of somebody's words."""
+"""Characters of a title that is made of a message."""
 LONGEST = 120
-"""Characters of a title that somebody gives."""
+"""Characters of a title that a person gives."""
 NUMBERED = 9
 """Sessions that begin alike and are told apart by a number; the rest by a part of their id."""
 
@@ -120,7 +120,7 @@ def name_after(store: Store, session: Session, content: Any) -> None:
 
 
 def is_automatic(store: Store, session_id: str) -> bool:
-    """Say whether a session is still called after its first words: nobody has given it a title."""
+    """Say whether a session is still called after its first words, without a title of its own."""
     session = store.session(session_id)
     first = next((row.content for row in session.rows if row.role == "user"), None)
     words = first_words(first)
@@ -150,7 +150,6 @@ def rename(store: Store, session_id: str, title: str) -> str:
     words = _printable(" ".join(title.split()))
     if not 0 < len(words) <= LONGEST:
         raise ConfigError("a session cannot be called so", title, f"a title of 1 to {LONGEST} characters")
-    session = store.session(session_id)
 
     def write(c: SqlConnection) -> None:
         same = "SELECT id FROM sessions WHERE ? IN (title, id) AND id != ?"
@@ -167,7 +166,6 @@ def rename(store: Store, session_id: str, title: str) -> str:
         changed(c, session_id)
 
     store.database.write(write)
-    session.title = words
     return words
 
 

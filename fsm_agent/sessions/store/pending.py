@@ -81,7 +81,7 @@ _SELECT = (
     " p.answer_crc FROM pending p JOIN turns t ON t.id = p.turn"
 )
 _HERE = "t.ended IS NULL AND p.seq = t.seq"
-"""Its turn stands where it was asked."""
+"""Its turn has not moved since it was asked."""
 
 
 def noted(turn_id: str, seq: int, later: NotYet, at: float) -> Job:
@@ -121,7 +121,7 @@ class PendingItems:
         return self._found(f"WHERE {_HERE} AND p.answered IS NULL ORDER BY p.since, p.id")
 
     def of_turn(self, turn_id: str) -> list[Pending]:
-        """Return what a turn and its children wait for where they stand, answered or not, oldest first."""
+        """Return what a turn and its children wait for now, answered or not, oldest first."""
         below = (
             "WITH RECURSIVE down(id) AS (SELECT ? UNION SELECT c.id FROM turns c JOIN down ON c.parent ="
             " down.id WHERE c.forked_at IS NULL AND c.ended IS NULL) "
@@ -131,7 +131,7 @@ class PendingItems:
             return [_read(row) for row in c.execute(f"{below}{_SELECT} WHERE {_HERE}{where}", (turn_id,))]
 
     def of_call(self, turn_id: str, call: str) -> list[Pending]:
-        """Return what is asked about one call of a turn where that stands, answered or not."""
+        """Return what is asked about one call of a turn now, answered or not."""
         return self._found(f"WHERE {_HERE} AND p.turn = ? AND p.call = ?", turn_id, call)
 
     def find(self, name: str) -> Pending:
@@ -145,7 +145,7 @@ class PendingItems:
 
     def ready(self, alive: Callable[[str | None], object]) -> list[str]:
         """Return the turns that were suspended for answers or times which are there now, and that nobody
-        runs; ``alive`` says whether the process of an owner lives. A child goes on with its parent."""
+        runs; ``alive`` says whether the process of an owner lives. A child continues with its parent."""
         waits, roots = defaultdict[str, list[bool]](list), dict[str, str | None]()
         now = self._now()
         for one in self._found(f"WHERE {_HERE} ORDER BY p.since, p.id"):

@@ -1,4 +1,4 @@
-"""Messages that were queued for a worker: each is a row before anybody is told of it, and becomes a turn of
+"""Messages that were queued for a worker: each is a row before any worker hears of it, and becomes a turn of
 the same id when a worker begins it.
 
 ``rank`` is the highest attempt that has claimed the row; what was claimed under a lower one begins nothing.

@@ -429,19 +429,9 @@ async def undo(store: Store, session_id: str, turns: int = 1) -> Undone:
 
     Raises ``ConfigError`` when there are not so many, ``SessionBusy`` while a turn of the session is running
     anywhere."""
-    session, holder = store.newest(session_id), f"undo-{uuid.uuid4().hex[:8]}"
-    _last_turns(store, session, turns)
-    claim = session.acquire(holder)
-    try:
-        held = await store.hold(session, holder)
-        try:
-            return await _take_back(store, held, turns)
-        except BaseException:
-            store.refresh(held)
-            raise
-    finally:
-        store.let_go(holder)
-        session.release(claim)
+    _last_turns(store, store.newest(session_id), turns)
+    async with store.held(session_id, f"undo-{uuid.uuid4().hex[:8]}") as session:
+        return await _take_back(store, session, turns)
 
 
 async def _take_back(store: Store, session: Session, count: int) -> Undone:

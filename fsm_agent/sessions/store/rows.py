@@ -25,7 +25,7 @@ from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.support.texts import clean
 
 # ----------------------------------------------------------------------------------------------------
-# JSON and the checksum that stands beside it: neither SQLite nor JSON notices when a bit of a text is
+# JSON and the checksum beside it: neither SQLite nor JSON notices when a bit of a text is
 # another one.
 #
 # Each column ``x`` that holds JSON has the CRC-32 of its text in a column ``x_crc``. ``NULL`` there means
@@ -43,12 +43,12 @@ def checked(value: object) -> Checked:
 
 def with_checksum(text: str) -> Checked:
     """Return a text and its checksum."""
-    return text, _crc(text)
+    return text, zlib.crc32(text.encode("utf-8", "surrogatepass"))
 
 
 def verify_checksum(text: str, crc: int | None) -> str:
     """Return the text. Raises ``StoreError`` when it is not the one that its checksum was made of."""
-    if crc is not None and crc != _crc(text):
+    if crc is not None and crc != with_checksum(text)[1]:
         raise _damaged(text, "its checksum does not fit")
     return text
 
@@ -59,10 +59,6 @@ def loads(text: str, crc: int | None) -> Any:
         return json.loads(verify_checksum(text, crc))
     except ValueError as error:
         raise _damaged(text, str(error)) from error
-
-
-def _crc(text: str) -> int:
-    return zlib.crc32(text.encode("utf-8", "surrogatepass"))
 
 
 def _damaged(text: str, why: str) -> StoreError:
@@ -76,16 +72,10 @@ PROMPTS = codec_of(dict[str, StoredPrompt])
 METER, GUARD, USAGE = codec_of(ContextMeter), codec_of(CompactionGuard), codec_of(Usage)
 _COLUMNS = {"prompts": PROMPTS, "meter": METER, "guard": GUARD, "usage": USAGE}
 REQUEST, REPLY = codec_of(Request), codec_of(Reply)
+UNREAD = -1
+"""A revision that no session has."""
 WORDS = 200
 """Characters of a user's message that name a turn in lists."""
-
-
-class StaleRevisionError(Exception):
-    """Another process wrote to the session since it was read."""
-
-
-class WentOnError(Exception):
-    """Another process compacted the session into another one since it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,32 +176,23 @@ def insert_session(connection: SqlConnection, session: Session, at: float) -> No
 
 
 def changed(connection: SqlConnection, session_id: str) -> int:
-    """Count up the session's revision and return it: whoever has a copy of the session reads it again."""
+    """Count up the session's revision and return it: a copy with another revision is not written."""
     connection.execute("UPDATE sessions SET revision = revision + 1 WHERE id = ?", (session_id,))
     return int(connection.execute("SELECT revision FROM sessions WHERE id = ?", (session_id,)).fetchone()[0])
 
 
 def refuse_if_changed(c: SqlConnection, session_id: str, believed: int) -> None:
-    """The fence of what is done to a session outside of a turn: raises ``SessionBusy`` when somebody had it
-    since it was held."""
-    try:
-        refuse_if_stale(c, session_id, believed)
-    except (StaleRevisionError, WentOnError) as error:
-        raise SessionBusy(
-            f"session {session_id} was changed by another process in the meantime; try again"
-        ) from error
+    """The fence of what is done to a session outside of a turn: raises ``SessionBusy`` when another turn had
+    it since it was held."""
+    if not is_current(c, session_id, believed):
+        raise SessionBusy(f"session {session_id} was changed by another process in the meantime; try again")
 
 
-def refuse_if_stale(c: SqlConnection, session_id: str, believed: int) -> None:
-    """Raises ``StaleRevisionError`` or ``WentOnError`` when a copy of revision ``believed`` is not the
-    session as it is."""
+def is_current(c: SqlConnection, session_id: str, believed: int) -> bool:
+    """Say whether a session is as it was at revision ``believed``, and did not go on as another one."""
     sql = "SELECT revision, successor FROM sessions WHERE id = ? /* FOR UPDATE */"
     row = c.execute(sql, (session_id,)).fetchone()
-    revision, successor = row or (0, None)
-    if revision != believed:
-        raise StaleRevisionError
-    if successor is not None:
-        raise WentOnError
+    return (row or (0, None)) == (believed, None)
 
 
 def message_of(body: str, crc: int | None = None) -> Message:
@@ -250,25 +231,23 @@ def newest_number(connection: SqlConnection, session_id: str, turn_id: str | Non
     return int(connection.execute(f"{sql} AND turn = ?", (session_id, turn_id)).fetchone()[0])
 
 
-def request_json(session: Session | None, request: Any) -> str:
+def request_columns(session: Session | None, request: Any) -> Checked:
     """Return a request as the journal keeps it."""
     kept = request.journalled(session)
     if kept is None:
-        return codec.dumps(REQUEST.encode(request))
-    return (
-        codec.dumps({"is": type(request).__name__, **kept})
-        if isinstance(kept, Mapping)
-        else _small_json(kept)
-    )
+        return checked(REQUEST.encode(request))
+    if isinstance(kept, Mapping):
+        return checked({"is": type(request).__name__, **kept})
+    return _small_columns(kept)
 
 
 @functools.lru_cache(maxsize=64)
-def _small_json(value: Request | Done) -> str:
+def _small_columns(value: Request | Done) -> Checked:
     """Of the few values that come back a dozen times in every round, written once."""
-    return codec.dumps((REPLY if isinstance(value, Done) else REQUEST).encode(value))
+    return checked((REPLY if isinstance(value, Done) else REQUEST).encode(value))
 
 
-def reply_json(reply: Any) -> str:
+def reply_columns(reply: Any) -> Checked:
     """Return a reply as the journal keeps it. What a turn opened with is in its snapshot."""
     if isinstance(reply, Opened):
         kept = {
@@ -277,10 +256,10 @@ def reply_json(reply: Any) -> str:
             "workdir": reply.workdir,
             "notices": reply.notices,
         }
-        return codec.dumps({"is": "Opened", **kept})
-    if reply == Done():
-        return _small_json(reply)
-    return codec.dumps(REPLY.encode(reply))
+        return checked({"is": "Opened", **kept})
+    if isinstance(reply, Done):
+        return _small_columns(reply)
+    return checked(REPLY.encode(reply))
 
 
 def asked_words(content: Any) -> str:
@@ -297,7 +276,7 @@ def asked_words(content: Any) -> str:
 # What many turns have alike is stored once: settings, tools, system prompts, whatever is empty in a turn
 # that begins.
 #
-# An object in the database may name under ``""`` the digests of other objects, which stand in the table
+# An object in the database may name under ``""`` the digests of other objects, which are in the table
 # ``contents`` and whose keys belong to it. No field of anything is called so. (Why: decision 95.)
 
 

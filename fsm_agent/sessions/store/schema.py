@@ -1,7 +1,7 @@
 """The tables, and how those of an earlier format become these. A database says its format in ``PRAGMA
 user_version``, and once more in ``PRAGMA application_id`` (``integrity.marked``).
 
-sessions      a conversation: what goes on from turn to turn, and who is running a turn on it
+sessions      a conversation: what lasts from turn to turn, and which process runs a turn on it
 messages      its rows, numbered within the session, never changed; ``active`` is false for rows that were
               put aside
 transcripts   after a compaction or an undo: the numbers of the rows that the new version of the transcript
@@ -15,7 +15,7 @@ turns         one message of a user and what became of it; ``start`` is its snap
 given         the conversation that a caller gave a turn to begin with, apart because a turn's own row is
               written at every move
 transitions   every move, with what it changed (``delta``); the snapshot at a move is the sum of those before
-effects       requests of a state, and their replies; ``in_flight`` while nobody knows how one ended
+effects       requests of a state, and their replies; ``in_flight`` while its end is not known
 contents      what many turns have alike, by its digest: see ``contents``
 usage         tokens and cost of every request to a model, as they came in
 unreported    what requests are taken to have used beyond that: see ``spending``

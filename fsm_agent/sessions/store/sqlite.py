@@ -35,7 +35,7 @@ from fsm_agent.support.files import private_folder, touch, write_new
 # ----------------------------------------------------------------------------------------------------
 # Writes groups of jobs to a SQLite file.
 #
-# Each job of a group stands behind a savepoint of its own. SQLite takes back a whole transaction by itself
+# Each job of a group has a savepoint of its own. SQLite takes back a whole transaction by itself
 # when it runs out of memory or of disk: who was not at fault is then run again, alone and in order.
 
 

@@ -4,9 +4,10 @@ go."""
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,17 +24,16 @@ from fsm_agent.sessions.store.rows import (
     ELSEWHERE,
     Contents,
     Kept,
-    StaleRevisionError,
-    WentOnError,
     changed,
     checked,
     deduplicate,
     kept_once,
     next_turn_number,
     refuse_if_changed,
-    refuse_if_stale,
     write_notes,
 )
+
+log = logging.getLogger(__name__)
 
 STORES: weakref.WeakValueDictionary[str, Store] = weakref.WeakValueDictionary()
 """The store of each home in use, and of each database."""
@@ -64,9 +64,21 @@ class NewTurn:
     begins: Job | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """What a failing store did not take of a turn, and the sessions that the turn was in."""
+
+    job: Job
+    line: tuple[str, ...]
+
+
 class Store(TurnClaims):
     """The sessions of one home, and which turn has each of them. Raises ``StoreError`` when the file cannot
     be used, and ``SessionBusy`` for a session that another turn holds."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._late: dict[str, _Late] = {}
 
     async def begin(
         self,
@@ -76,30 +88,39 @@ class Store(TurnClaims):
         new: NewTurn,
         moved: Callable[[Session], None] = lambda session: None,
     ) -> Begun:
-        """Write a new turn and hold its session for it, as the store has it now: a copy that others have
-        changed the session behind is read again first. ``start`` gives the turn's snapshot for it; ``moved``
-        is told of the session that a compaction elsewhere made of this one, and that the turn begins in then.
-        Raises ``SessionBusy``."""
-        abandoned = None
-        while True:
-            await self._save_late(session)
-            if (before := self._uncompacted(session)) is not None:
-                moved(session := before)
-            abandoned = await self._clear(session) or abandoned
-            try:
-                return await self._begin(session, turn, start(), new, abandoned)
-            except StaleRevisionError:
-                self.refresh(session)
-            except WentOnError:
-                successor = self.newest(session.id)
-                session.handed_to(successor)
-                moved(successor)
-                session = successor
+        """Write a new turn and hold its session for it, all in one transaction: turns that were left
+        unfinished are given up, the session is read as it is now, and the turn begins in that. ``start``
+        gives the turn's snapshot then; before it, ``moved`` receives the session when that went on as another
+        one. Both are called in the writer's thread. Raises ``SessionBusy``."""
+        await self._save_late(session.id)
+        at = self.now()
 
-    async def _begin(
-        self, session: Session, turn: Any, start: dict[str, Any], new: NewTurn, abandoned: str | None
-    ) -> Begun:
-        at, given = self.now(), start.pop("supplied_history", None)
+        def begin(c: SqlConnection) -> tuple[int, str | None]:
+            before = session.id
+            session.id = self.newest_id(c, before)
+            abandoned = self._give_up(c, session.id, at)
+            self.read(c, session)
+            if session.id != before:
+                moved(session)
+            revision = self._hold(c, session, turn.turn_id, at)
+            self._insert_turn(c, session, turn, start(), new, at)
+            return revision, abandoned
+
+        session.revision, abandoned = await self.written(begin)
+        session.owner = self.owners.me
+        session.wire = self._rows.take_wire(session.id)
+        return Begun(abandoned)
+
+    def _insert_turn(
+        self,
+        c: SqlConnection,
+        session: Session,
+        turn: Any,
+        start: dict[str, Any],
+        new: NewTurn,
+        at: float,
+    ) -> None:
+        given = start.pop("supplied_history", None)
         shared: Contents = {}
         values = (
             turn.turn_id, session.id, new.parent, new.asked, turn.state, turn.seq, self.owners.me,
@@ -108,40 +129,21 @@ class Store(TurnClaims):
             *checked(deduplicate(start, shared)),
             at, at,
         )  # fmt: skip
-
-        def begin(c: SqlConnection) -> None:
-            if c.execute("SELECT 1 FROM turns WHERE id = ?", (turn.turn_id,)).fetchone():
-                raise ConfigError(
-                    "a turn of this id is stored already", turn.turn_id, "another turn_id for each turn"
-                )
-            rows.write(c, shared)
-            c.execute(
-                "INSERT INTO turns (id, session, parent, asked, state, seq, owner, table_name, digest,"
-                " settings, settings_crc, start, start_crc, began, moved, number)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*values, next_turn_number(c, session.id)),
+        if c.execute("SELECT 1 FROM turns WHERE id = ?", (turn.turn_id,)).fetchone():
+            raise ConfigError(
+                "a turn of this id is stored already", turn.turn_id, "another turn_id for each turn"
             )
-            if given is not None:
-                c.execute("INSERT INTO given VALUES (?, ?, ?)", (turn.turn_id, *checked(given)))
-            if new.begins is not None:
-                new.begins(c)
-
-        await self._take(session, turn.turn_id, begin)
-        return Begun(abandoned)
-
-    async def _take(self, session: Session, holder: str, job: Job) -> None:
-        """Hold the session as this copy has it, and do ``job``: all or nothing. Raises ``StaleRevisionError``
-        or ``WentOnError`` when the copy is not what the store has."""
-        at, believed = self.now(), session.revision
-
-        def take(c: SqlConnection) -> int:
-            refuse_if_stale(c, session.id, believed)
-            revision = self._hold(c, session, holder, at)
-            job(c)
-            return revision
-
-        session.revision = await self.written(take)
-        session.owner = self.owners.me
+        rows.write(c, shared)
+        c.execute(
+            "INSERT INTO turns (id, session, parent, asked, state, seq, owner, table_name, digest,"
+            " settings, settings_crc, start, start_crc, began, moved, number)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (*values, next_turn_number(c, session.id)),
+        )
+        if given is not None:
+            c.execute("INSERT INTO given VALUES (?, ?, ?)", (turn.turn_id, *checked(given)))
+        if new.begins is not None:
+            new.begins(c)
 
     async def take_over(
         self,
@@ -152,11 +154,10 @@ class Store(TurnClaims):
         version: int,
         newest: int,
     ) -> None:
-        """Go on with an unfinished turn of this process or another: ``claim`` it, unless that was done, and
+        """Continue an unfinished turn of this process or another: ``claim`` it, unless that was done, and
         ``enter`` its session. Raises ``ConfigError`` when it has ended, ``SessionBusy`` while its owner lives
         and when it moved since ``turn`` was read, ``OwnershipLost`` when ``claim`` does not hold any more."""
-        for one in list(session.onward()):
-            await self._save_late(one)
+        await self._save_late(session.id)
         fence.handed_out = claim is not None
         claim = claim or await self.claim(turn.id, as_read=turn)
         if claim is None:
@@ -166,95 +167,76 @@ class Store(TurnClaims):
             )
         fence.epoch = claim.epoch
         await self.enter(session, fence, version, newest)
+        session.wire = self._rows.take_wire(session.id)
 
-    async def _save_late(self, session: Session) -> None:
-        """Write what a failing store did not take when a turn of the session ended, unless another process
-        went on with that turn, or without it. Raises ``StoreError``, and loses nothing, when it fails
-        still."""
-        if not (unsaved := session.unsaved):
+    def keep_for_later(self, line: Sequence[Session], job: Job | None) -> None:
+        """Keep what a failing store did not take of a turn that has ended, until the next turn of its session
+        saves it. ``line``: the sessions that the turn was in."""
+        if job is None:
             return
+        late = _Late(job, tuple(one.id for one in line))
+        self._late |= dict.fromkeys(late.line, late)
 
-        def write(c: SqlConnection) -> None:
-            for one in unsaved:
-                one(c)
+    async def _save_late(self, session_id: str) -> None:
+        """Write what was kept for later, unless another process continued that turn, or went on without it.
+        Raises ``StoreError``, and loses nothing, when it fails still."""
+        if (late := self._late.get(session_id)) is None:
+            return
+        try:
+            await self.written(late.job)
+        except JournalError:
+            log.warning(
+                "session %s was changed by another process; what could not be saved of it before is lost",
+                session_id,
+            )
+            self.not_stored(late.line)
+        self._late = {one: other for one, other in self._late.items() if other is not late}
 
-        with contextlib.suppress(JournalError):
-            await self.written(write)
-            self._saved(session)
-        self.refresh(session)
-
-    def _uncompacted(self, session: Session) -> Session | None:
-        """Return the session in which a conversation goes on whose compaction into ``session`` could not be
-        written, and was dropped when another process went on without it; ``None`` where that is not so.
-        Raises ``SessionBusy`` while another turn has it."""
-        if session.kind != "compression" or session.parent is None or self._revision(session.id) is not None:
+    def _give_up(self, c: SqlConnection, session_id: str, at: float) -> str | None:
+        """Give up the turns of the session whose process is gone, and close what they left open in its
+        transcript; return the last of them. Jobs are done in order, so rows that a cancelled turn of this
+        process handed over, and did not wait for, are written before."""
+        if not (found := self._open_turns(c, session_id)):
             return None
-        parent = self.session(session.parent)
-        if parent.holder is None:
-            self.refresh(parent)  # so that what it went on as is what is stored
-        before = self.newest(parent.id)
-        session.handed_to(before)
-        return before
+        close_out(c, session_id, found, at)
+        give_up(c, found, at)
+        c.execute("UPDATE sessions SET holder = NULL, owner = NULL WHERE id = ?", (session_id,))
+        changed(c, session_id)
+        return found[-1]
 
-    async def _clear(self, session: Session) -> str | None:
-        """Give up the turns of the session that nobody runs any more, and close what they left open in its
-        transcript. What is open is read in the transaction that closes it: whoever ran such a turn may have
-        written until then. Jobs are done in order, so rows that a cancelled turn of this process handed over,
-        and nobody waited for, stand before it."""
-        if not self.unfinished(session.id):
-            return None
-        at = self.now()
-
-        def give_up_all(c: SqlConnection) -> str | None:
-            found = open_turns(c, session.id, to_write=True)
-            for turn_id, owner in found:
-                self.owners.refuse_if_alive(session.id, turn_id, owner)
-            turn_ids = [turn_id for turn_id, _ in found]
-            close_out(c, session.id, turn_ids, at)
-            give_up(c, turn_ids, at)
-            c.execute("UPDATE sessions SET holder = NULL, owner = NULL WHERE id = ?", (session.id,))
-            changed(c, session.id)
-            return turn_ids[-1] if turn_ids else None
-
-        given_up: str | None = await self.written(give_up_all)
-        self.refresh(session)
-        return given_up
+    def _open_turns(self, c: SqlConnection, session_id: str) -> list[str]:
+        """The turns of a session that have not ended. Raises ``SessionBusy`` when one of them is run."""
+        found = open_turns(c, session_id, to_write=True)
+        for turn_id, owner in found:
+            self.refuse_if_alive(session_id, turn_id, owner)
+        return [turn_id for turn_id, _ in found]
 
     def unfinished(self, session_id: str) -> list[tuple[str, str | None]]:
         """Return (turn, owner) of the session's turns that have not ended, oldest first."""
         with self.database.reading() as c:
             return open_turns(c, session_id)
 
-    async def hold(self, session: Session, holder: str) -> Session:
-        """Keep turns off the session, or off what it went on as, and return that one as the store has it
-        now. Turns that were left unfinished stay so, but nobody writes them any more: what they wrote does
-        not count the revision up, so it is read here. Raises ``SessionBusy`` while a turn of it runs
-        anywhere else."""
-        while True:
-            await self._save_late(session)
-            session = self._uncompacted(session) or session
-            left: list[str] = []
+    @contextlib.asynccontextmanager
+    async def held(self, session_id: str, holder: str) -> AsyncIterator[Session]:
+        """Keep turns off a conversation in the block, and give its newest session as it is stored. Turns that
+        were left unfinished stay so, but what their processes write is refused. Raises ``SessionBusy`` while
+        a turn of it is run anywhere."""
+        await self._save_late(session_id)
+        session, fence, at = Session(session_id), Fence(holder), self.now()
 
-            def free(c: SqlConnection, session: Session = session, left: list[str] = left) -> None:
-                found = open_turns(c, session.id, to_write=True)
-                left[:] = [turn_id for turn_id, _ in found]
-                for turn_id, owner in found:
-                    self.owners.refuse_if_alive(session.id, turn_id, owner)
-                refuse_all(c, left)
+        def take(c: SqlConnection) -> int:
+            session.id = self.newest_id(c, session_id)
+            refuse_all(c, self._open_turns(c, session.id))
+            self.read(c, session)
+            return self._hold(c, session, holder, at)
 
-            try:
-                await self._take(session, holder, free)
-                if left:
-                    taken = session.revision
-                    self.refresh(session)
-                    session.revision = taken  # who changed it since is found out when it is saved
-                return session
-            except StaleRevisionError:
-                self.refresh(session)
-            except WentOnError:
-                successor = self.newest(session.id)
-                session.handed_to(successor)
-                session = successor
+        self.fences.hold(fence, session_id)
+        try:
+            session.revision = await self.written(take)
+            session.owner = self.owners.me
+            yield session
+        finally:
+            self.let_go(holder)
 
     async def save(self, session: Session) -> None:
         """Write what was done to a session outside of a turn, into it and what it went on as. Raises
@@ -275,9 +257,10 @@ class Store(TurnClaims):
 
         for one, revision in zip(line, await self.written(write), strict=True):
             one.revision = revision
+            self.keep_rows(one)
 
     def close(self) -> None:
-        """Close the database; only for a store that nobody uses any more."""
+        """Close the database; only for a store that is not used any more."""
         if "database" in self.__dict__:
             self.database.close()
 

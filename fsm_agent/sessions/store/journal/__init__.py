@@ -1,1 +1,1 @@
-"""The journal of turns: written move by move, read back, and closed for turns that nobody runs any more."""
+"""The journal of turns: written move by move, read back, and closed for turns that were left."""

@@ -1,9 +1,9 @@
 """The journal of a turn that talks to a model: besides its moves, the rows of the transcript, tokens, and
 what became of tools.
 
-A store that fails in mid-turn does not cost the answer: the turn goes on in memory, runs no unsafe tool any
+A store that fails in mid-turn does not cost the answer: the turn continues in memory, runs no unsafe tool any
 more, and ``problem`` says why; what was not written is tried again at the end and at the session's next turn.
-Only as long as nobody else can have the turn meanwhile: else it stops, and can be resumed.
+Only as long as no other process can have the turn meanwhile: else it stops, and can be resumed.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ from fsm_agent.sessions.store.journal.read import Effect
 from fsm_agent.sessions.store.rows import (
     REPLY,
     REQUEST,
+    Checked,
     Kept,
     changed,
-    reply_json,
-    request_json,
+    reply_columns,
+    request_columns,
     verify_checksum,
     write_notes,
 )
@@ -59,7 +60,7 @@ from fsm_agent.sessions.store.rows import (
 
 
 NOTHING_TO_RUN = Approval(True, "its outcome is known; it is not run again")
-"""To the question about a call that is answered from the record, or by a person: nobody need be asked."""
+"""To the question about a call that is answered from the record, or by a person: no question is needed."""
 
 
 @dataclass(slots=True)
@@ -150,8 +151,6 @@ class ConversationRecording(Recording):
         """(ordinal, place) under which the journal keeps this request: where it is recorded already, else at
         its point of the visit, behind all calls of tools that are recorded there: whoever loses such an entry
         runs the call again."""
-        if not self.entries:
-            return ordinal, place
         if (at := self._found(ordinal, place, request)) is not None and not self.entries[at].foreign:
             return at
         own = [at for at, one in self.entries.items() if one.kind == RunTool.__name__ and not one.foreign]
@@ -222,7 +221,7 @@ def _says(entry: Recorded, request: RunTool | AskApproval) -> bool:
 
 
 def _is_settled(call: Recorded) -> bool:
-    """Is its outcome known, or is it known that nobody knows?"""
+    """Is its outcome known, or known to be unknown?"""
     return call.reply is not None or _was_unsafe(call)
 
 
@@ -232,7 +231,7 @@ def _was_unsafe(entry: Recorded) -> bool:
 
 
 def _steers(request: Any) -> bool:
-    """Once in a visit, and what was said then is said by nobody again."""
+    """Once in a visit, and what was said then is not said again."""
     return isinstance(request, CheckSignals) and request.take_steer
 
 
@@ -301,11 +300,11 @@ class ConversationLog(TurnLog):
             self._tell(f"{error}; the turn goes on, but is not stored")
         self.problem = str(error)
 
-    def _request_json(self, request: Any) -> str:
-        return request_json(self.session, request)
+    def _request_columns(self, request: Any) -> Checked:
+        return request_columns(self.session, request)
 
-    def _reply_json(self, request: Any, reply: Any) -> str:
-        return reply_json(reply)
+    def _reply_columns(self, request: Any, reply: Any) -> Checked:
+        return reply_columns(reply)
 
     def _costs(self, request: Any, reply: Any) -> list[Job]:
         """Tokens as they come in, in the transaction of the reply they came with."""

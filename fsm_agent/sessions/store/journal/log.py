@@ -1,11 +1,50 @@
-"""The journal of one running turn: what it does is handed over to the writer at once, and waited for where a
-promise needs it (``flushes``).
+"""``TurnLog``: the journal of one running turn.
 
-What is handed over goes to disk together, in order, when somebody waits for it or after a moment
-(``writer.LATE``): an iteration is one commit. A move is never without what it changed. Whatever is written
-first compares the turn's epoch with what is stored: a turn that another process took over finds another one,
-writes nothing any more, and stops.
-``TurnLog`` writes the turns of any table; what a transcript needs besides is in ``conversation_log``.
+Theory of operation
+-------------------
+The journal answers one question: after a crash at any point, what is known to have happened? Each turn has
+one log, and only the log writes for the turn.
+
+*Who writes.* The loop that runs the turn gathers jobs, functions of a connection. It hands them over in
+groups (``Handover``), and one thread per database writes them, in order, many turns in one transaction. Every
+group calls ``Fence.refuse`` first, in its own transaction: it compares the epoch of the turn with the one
+stored. A process that lost the turn finds another epoch; none of its group is written, and the turn stops
+with ``OwnershipLost``. Everything else that detects a loss (the look a few times a second, ``turn.lose``)
+only makes it noticed earlier.
+
+*When.* Writing is asynchronous; waiting is the exception:
+
+- ``asked`` notes the intent of a request before it is performed. What a request needs on disk before that, it
+  declares itself (``fsm_agent.request.Flush``): a tool that is not safe to repeat needs its own intent, a
+  request to a model needs the row that paid for it, a pure tool needs nothing.
+- ``got`` notes the reply in the place of the intent, with the rows of the transcript and the tokens that came
+  with it, and does not wait. Losing a reply means asking a model again, running a pure tool again, or saying
+  that the outcome is unknown; it never means running an unsafe tool twice.
+- ``moved`` notes the move together with everything that changed since the last one, so a move is never on
+  disk without its changes. It waits only when a person or a debugger looks at each move, and at the last one.
+- ``later``, ``ended`` and ``at_rest`` wait: others act on what they report.
+
+An iteration of an agent is one commit as a rule. ``FLUSHES`` below is the whole list, and docs/sessions.md
+prints it.
+
+*Order.* Groups are written in the order in which they were handed over, and a group whose predecessor failed
+fails too (``Handover.lost``). So the database always has a prefix of what the turn did: a reply without its
+intent, or a second move without the first, cannot be read. A group that was lost is handed over again, before
+what came later (``_take_back``).
+
+*What the journal has.* The snapshot is written once, when the turn begins; each move has the difference to
+the one before. Rows of the transcript that came after the last move are provisional: resuming puts them aside
+and runs the visit again, which writes them anew.
+
+*When a visit is run again* ``Recording`` answers its requests: by place, and only when the request says the
+same as the one recorded. A request that was in flight is asked again when that is safe; otherwise it is
+answered with its own ``in_doubt()``, and the outcome is recorded as unknown. A person's yes is never taken
+from the record.
+
+What would break: an effect that starts before ``asked`` returned can run twice. A job that writes for the
+turn outside of ``_write`` is not fenced. A write between two groups (a second writer, a second connection)
+breaks the prefix. ``TurnLog`` writes turns of any table; ``conversation_journal`` adds what a transcript
+needs. (Why: decisions 28, 29, 32 and 62.)
 """
 
 from __future__ import annotations
@@ -19,7 +58,6 @@ from typing import Any, Literal
 
 from fsm_agent.conversation.effects import ENGINE, MODEL, PURE_TOOL, QUESTION, TOOL
 from fsm_agent.errors import JournalError, StaleCopyError, StoreError
-from fsm_agent.fsm import codec
 from fsm_agent.fsm.journal import (
     UNKNOWN,
     ExactTracker,
@@ -52,6 +90,7 @@ from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.read import Effect
 from fsm_agent.sessions.store.pending import noted
 from fsm_agent.sessions.store.rows import (
+    UNREAD,
     Checked,
     Contents,
     checked,
@@ -158,8 +197,6 @@ _MOVE = f"INSERT INTO transitions VALUES ({', '.join('?' * 15)})"  # noqa: S608 
 _EFFECT = f"INSERT OR REPLACE INTO effects VALUES ({', '.join('?' * 17)})"  # noqa: S608 - ours
 _NONE = with_checksum("[]")
 """A list without anything in it, as most are."""
-UNREAD = -1
-"""A revision that no session has."""
 AT_REST = 5.0
 """Seconds that a turn which was stopped waits for what it has written, at most."""
 SENT = 8
@@ -182,7 +219,7 @@ class TurnLog:
     sessions that it was in, ``session`` the last of them.
 
     A store that fails stops the turn, which can be resumed: nothing is done that is not written down.
-    ``looked_at``: somebody looks at each move, which is safe then before it is told of.
+    ``looked_at``: each move is watched, and is safe on disk before it is published.
     """
 
     looked_at = True
@@ -219,15 +256,11 @@ class TurnLog:
         """The turn is in the database. ``recording``: what was known of its visit when it was claimed."""
         self._recording = recording or self._recording
 
-    def followed(self, session: Session) -> None:
-        """The turn begins in another session than it was made for."""
-        self.session = session
-        self.line.append(session)
-
     # The journal
 
     async def asked(self, exchange: Exchange) -> Sequence[Any]:
-        self.fence.check()
+        if self.fence.why:
+            self.fence.check()
         requests = exchange.requests
         if not self._begun and self._recording.silent():
             known: list[Any] = [UNKNOWN] * len(requests)
@@ -265,7 +298,8 @@ class TurnLog:
         return reply
 
     async def got(self, exchange: Exchange, place: int, reply: Any, seconds: float) -> None:
-        self.fence.check()
+        if self.fence.why:
+            self.fence.check()
         request = exchange.requests[place]
         self._note_rows()
         self._note_effect(self._outcome(exchange, place, request, reply, seconds))
@@ -306,11 +340,13 @@ class TurnLog:
         except StaleCopyError:
             self._jobs, self._closed = [], False
             raise
-        if self.problem:
-            unsaved, self._jobs = self._jobs, []
-            self.session.unsaved.append(lambda c: self._write(c, unsaved))
-        else:
+        if not self.problem:
             self.session.revision += 1
+
+    def take_unsaved(self) -> Job | None:
+        """Return the job that writes what a failing store did not take of a turn that has ended."""
+        jobs, self._jobs = self._jobs, []
+        return (lambda c: self._write(c, jobs)) if jobs else None
 
     async def ended_anew(self, closing: Closing) -> None:
         """``ended``, on a copy of the session that was read again."""
@@ -344,11 +380,11 @@ class TurnLog:
     def _nothing_known(self) -> Recording:
         return Recording()
 
-    def _request_json(self, request: Any) -> str:
-        return codec.dumps(kept_request(request))
+    def _request_columns(self, request: Any) -> Checked:
+        return checked(kept_request(request))
 
-    def _reply_json(self, request: Any, reply: Any) -> str:
-        return codec.dumps(kept_reply(request, reply))
+    def _reply_columns(self, request: Any, reply: Any) -> Checked:
+        return checked(kept_reply(request, reply))
 
     def _costs(self, request: Any, reply: Any) -> list[Job]:
         """What is booked of a reply, in its transaction."""
@@ -414,7 +450,7 @@ class TurnLog:
             raise
 
     def _disbelieve(self) -> None:
-        """What was done to these copies of the sessions is not stored, so nobody may go on with them."""
+        """What was done to these copies of the sessions is not stored, so they must not be used again."""
         for session in self.line:
             session.revision = UNREAD
 
@@ -428,7 +464,7 @@ class TurnLog:
         raise error
 
     def _intent(self, exchange: Exchange, place: int, request: Any) -> Job:
-        asked = with_checksum(self._request_json(request))
+        asked = self._request_columns(request)
         where = self._effect(exchange, place, request)
         return EffectJob((*where, "in_flight", *asked, None, None, self._now(), None, ""))
 
@@ -439,12 +475,14 @@ class TurnLog:
         unknown = isinstance(request, Request) and request.doubtful(reply)
         status, at = "unknown" if unknown else "done", self._now() - seconds
         took = None if origin else seconds
-        asked = with_checksum(self._request_json(request))
-        said = with_checksum(self._reply_json(request, reply))
+        asked = self._request_columns(request)
+        said = self._reply_columns(request, reply)
         return (*self._effect(exchange, place, request), status, *asked, *said, at, took, origin)
 
     def _effect(self, exchange: Exchange, place: int, request: Any) -> tuple[Any, ...]:
-        kept = self._recording.where(exchange.ordinal, place, request)
+        kept = exchange.ordinal, place
+        if self._recording.entries:
+            kept = self._recording.where(*kept, request)
         where = (self._turn.turn_id, exchange.seq, *kept, exchange.state)
         return (*where, type(request).__name__, *listed(request))
 

@@ -50,7 +50,7 @@ class TurnInfo:
     imported: bool
 
     def moved_by(self, table: str) -> TurnInfo:
-        """The turn itself. Raises ``ConfigError`` for one of another table, whose engine alone can go on with
+        """The turn itself. Raises ``ConfigError`` for one of another table, whose engine alone can continue
         it."""
         if self.table_name != table:
             raise ConfigError(
@@ -297,7 +297,7 @@ def _step(row: tuple[Any, ...]) -> Step:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Turns that nobody runs any more, and what becomes of them when their session goes on without them. (Why:
+# Turns that no process runs any more, and what becomes of them when their session goes on. (Why:
 # decision 31.)
 
 
@@ -311,13 +311,13 @@ def open_turns(
     connection: SqlConnection, session_id: str, to_write: bool = False
 ) -> list[tuple[str, str | None]]:
     """Return (turn, owner) of the session's turns that have not ended, oldest first. ``to_write``: in a
-    transaction that goes on to change them."""
+    transaction that changes them."""
     sql = "SELECT id, owner FROM turns WHERE session = ? AND ended IS NULL ORDER BY number"
     return connection.execute(f"{sql} /* FOR UPDATE */" if to_write else sql, (session_id,)).fetchall()
 
 
 def refuse_all(connection: SqlConnection, turn_ids: Sequence[str]) -> None:
-    """Whoever runs one of these turns after all finds another epoch, and stops; each can be resumed."""
+    """A process that runs one of these turns after all finds another epoch and stops; each can be resumed."""
     connection.executemany(
         "UPDATE turns SET epoch = epoch + 1, owner = NULL WHERE id = ?", [(one,) for one in turn_ids]
     )

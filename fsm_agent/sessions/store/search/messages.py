@@ -318,13 +318,13 @@ def _once(rated: Iterable[tuple[float, SearchHit]]) -> list[tuple[float, SearchH
 # The full-text index, filled in small batches behind the messages.
 #
 # Never in the transaction of a move. ``catch_up`` is for somebody who is about to search; ``keep_up`` goes on
-# beside running turns, one short transaction at a time, so that nobody waits long for the writer.
+# beside running turns, one short transaction at a time, so that no turn waits long for the writer.
 
 
 BESIDE = (64, 200_000)
 """Messages and characters of one transaction beside running turns: a few milliseconds."""
 AT_ONCE = (400, 800_000)
-"""The same when somebody waits for the end."""
+"""The same when a caller waits for the end."""
 PAUSE = 0.005
 """Seconds between those: turns of other processes want to write too."""
 Progress = Callable[[int, int], None]

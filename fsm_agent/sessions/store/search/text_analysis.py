@@ -1,6 +1,6 @@
 """What of a message is found by searching, and how a search is read. Pure.
 
-Words are what stands between blanks and punctuation. Scripts that put no blanks between words (Chinese,
+Words are what is between blanks and punctuation. Scripts that put no blanks between words (Chinese,
 Japanese, Korean, Thai …) and emoji are cut into overlapping pairs of characters instead, and every single
 character is kept in a column of its own, so that a search for one, two or more of them is a look into the
 index like any other. A trigram index finds nothing below three."""
@@ -130,12 +130,12 @@ def columns(text: str, role: str, session: str, at: float) -> tuple[str, str, st
 
 
 def session_tag(session: str) -> str:
-    """Return one word that stands for a session in the index; its id may hold any characters."""
+    """Return one word that means a session in the index; its id may hold any characters."""
     return "s" + hashlib.sha256(session.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def day_tag(at: float) -> str:
-    """Return one word that stands for the day (UTC) of a time in seconds."""
+    """Return one word that means the day (UTC) of a time in seconds."""
     return f"d{int(at // DAY)}"
 
 

@@ -114,7 +114,7 @@ class Header(ExportLine):
 
 
 class End(ExportLine):
-    """The last line: how many stand before it, so that a file that was cut is noticed."""
+    """The last line: how many come before it, so that a file that was cut is noticed."""
 
     kind: Literal["end"] = "end"
     lines: Whole
@@ -194,7 +194,7 @@ class _Chosen:
 def export_session(
     database: Database, session_id: str, *, raw: bool = False, secrets: Collection[str] = ()
 ) -> Iterator[str]:
-    """Yield the lines of a session, without their ends. With ``raw`` secrets stand in them; else all that
+    """Yield the lines of a session, without their ends. With ``raw`` secrets are in them; else all that
     looks like a key, and ``secrets``, is masked."""
     chosen = _Chosen()
     with database.reading() as c:

@@ -2,7 +2,7 @@
 (SESS-14).
 
 One object a conversation: ``conversations`` is a list of {"from": "system" | "human" | "gpt" | "tool",
-"value": text}. Reasoning stands in ``<think>``, calls in ``<tool_call>``, results in ``<tool_response>``;
+"value": text}. Reasoning is in ``<think>``, calls in ``<tool_call>``, results in ``<tool_response>``;
 results of one round are one entry."""
 
 from __future__ import annotations

@@ -1,0 +1,230 @@
+"""Reading the sessions of one home. No copy of a session outlives the turn that read it; only the rows stay,
+decoded and ready for the wire, in one bounded cache. (Why: decision 70.)"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.wire import WireCopy
+from fsm_agent.runtime.budget import IterationBudget, Reservations
+from fsm_agent.sessions.remote_commands import CommandPoller
+from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store.database import Database, Durability, SqlConnection
+from fsm_agent.sessions.store.fence import Fences, Owners
+from fsm_agent.sessions.store.health import FILE
+from fsm_agent.sessions.store.postgres.opening import database_at, owners_of
+from fsm_agent.sessions.store.rows import (
+    GUARD,
+    METER,
+    PROMPTS,
+    UNREAD,
+    USAGE,
+    loads,
+    message_of,
+    newest_number,
+    newest_of,
+    stored,
+)
+from fsm_agent.sessions.store.sqlite import SqliteDatabase
+
+Opened = Callable[[Path, Durability], Database]
+CACHED_ROWS = 5_000
+"""Rows in the cache, of all sessions together; the session used last stays, however long it is."""
+
+
+@dataclass(slots=True)
+class CachedRows:
+    """The transcript of a session as it is while ``at`` holds (its revision, the version of its transcript,
+    and the number of its newest row), and the bytes made of it, which the next turn takes."""
+
+    at: tuple[int, int, int]
+    rows: list[Message]
+    numbers: dict[Message, int]
+    wire: WireCopy
+
+
+class RowCache:
+    """Decoded rows by session; the sessions that were used last stay. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, CachedRows] = OrderedDict()
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def get(self, session_id: str) -> CachedRows | None:
+        """Return what is known of a session."""
+        with self._lock:
+            if (known := self._kept.get(session_id)) is not None:
+                self._kept.move_to_end(session_id)
+            return known
+
+    def put(self, session_id: str, known: CachedRows) -> None:
+        """Keep the rows of a session in the place of those before; drop the sessions used longest ago."""
+        with self._lock:
+            self._drop(session_id)
+            self._kept[session_id] = known
+            self._count += 1 + len(known.rows)
+            while self._count > CACHED_ROWS and len(self._kept) > 1:
+                self._drop(next(iter(self._kept)))
+
+    def _drop(self, session_id: str) -> None:
+        if (before := self._kept.pop(session_id, None)) is not None:
+            self._count -= 1 + len(before.rows)
+
+    def take_wire(self, session_id: str) -> WireCopy:
+        """Return the bytes made of a session's rows, for one turn alone."""
+        with self._lock:
+            if (known := self._kept.get(session_id)) is None:
+                return WireCopy()
+            wire, known.wire = known.wire, WireCopy()
+            return wire
+
+
+class StoredSessions:
+    """The sessions of one home as its database has them. ``pause_points``: the turns of the home that run in
+    this process, ``fences`` their right to write. ``at_work``: children in the background by their session,
+    so that two agents never work on one; changed on the engine's loop only. ``trees``: the budgets of turns
+    that have children, by the turn's id, as long as one of the tree is at work. ``reservations``: what
+    requests that are under way may take of limits that turns share."""
+
+    def __init__(
+        self,
+        home: Path,
+        durability: Durability = "full",
+        opened: Opened = SqliteDatabase,
+        now: Callable[[], float] = time.time,
+        database_url: str | None = None,
+    ) -> None:
+        self.home, self.now = home, now
+        self._opened, self._durability, self._url = opened, durability, database_url
+        self.fences = Fences()
+        self._rows = RowCache()
+        self._instead: dict[str, str] = {}
+        self.pause_points = CommandPoller(self)
+        self.at_work: dict[str, Any] = {}
+        self.trees: weakref.WeakValueDictionary[str, IterationBudget] = weakref.WeakValueDictionary()
+        self.reservations = Reservations()
+
+    @cached_property
+    def database(self) -> Database:
+        """The database of the home, made and opened when it is first needed."""
+        if self._url is None:
+            return self._opened(self.home / FILE, self._durability)
+        return database_at(self._url)
+
+    @cached_property
+    def owners(self) -> Owners:
+        """The processes that run turns of the home."""
+        if self._url is None:
+            return Owners(self.home)
+        return owners_of(weakref.ref(self))
+
+    def new_session(self) -> Session:
+        """Return a session with an id of its own. Nothing is read for it."""
+        return Session(f"s-{uuid.uuid4().hex[:12]}")
+
+    def session(self, session_id: str) -> Session:
+        """Return a session as it is stored now, or a new one when the database has none of this id."""
+        session = Session(session_id)
+        with self.database.reading() as c:
+            self.read(c, session)
+        return session
+
+    def newest(self, session_id: str) -> Session:
+        """Return the session that a conversation continues in after compactions (SESS-07)."""
+        session = Session(session_id)
+        with self.database.reading() as c:
+            session.id = self.newest_id(c, session_id)
+            self.read(c, session)
+        return session
+
+    def newest_id(self, c: SqlConnection, session_id: str) -> str:
+        """Return the id of ``newest``. A compaction whose turn was lost before it was stored made a session
+        that is not there; the conversation continues where the turn began."""
+        first = self._instead.get(session_id)
+        if first and not c.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone():
+            session_id = first
+        return newest_of(c, session_id)
+
+    def not_stored(self, line: Sequence[str]) -> None:
+        """Hear that the turn which was in these sessions was lost, as far as it was not stored."""
+        self._instead |= dict.fromkeys(line[1:], line[0])
+
+    def read(self, c: SqlConnection, session: Session) -> None:
+        """Read a session into ``session``, unless that has this revision of it already. Rows that the cache
+        has are not read again."""
+        row = c.execute(
+            "SELECT version, revision, turns, title, kind, parent, end_reason, source, prompts,"
+            " prompts_crc, meter, meter_crc, guard, guard_crc, usage, usage_crc FROM sessions"
+            " WHERE id = ?",
+            (session.id,),
+        ).fetchone()
+        if row is None:  # nothing of it was ever stored
+            session.forget()
+            return
+        last = newest_number(c, session.id)
+        at = (row[1], row[0], last)
+        if session.revision > 0 and (session.revision, session.version, session.next_number - 1) == at:
+            return
+        known = self._rows.get(session.id)
+        if known is None or known.at != at:
+            known = self._read_rows(c, session.id, at, known)
+        session.version, session.revision, session.turns = row[:3]
+        session.title, session.kind, session.parent, session.end_reason, session.source = row[3:8]
+        session.prompts = PROMPTS.decode(loads(*row[8:10]))
+        _copy(METER.decode(loads(*row[10:12])), session.meter)
+        _copy(GUARD.decode(loads(*row[12:14])), session.guard)
+        session.usage = USAGE.decode(loads(*row[14:]))
+        session.rows, session.numbers = list(known.rows), dict(known.numbers)
+        session.next_number = last + 1
+        session.wire, session.unwritten, session.successor = WireCopy(), [], None
+
+    def read_again(self, session: Session) -> None:
+        """Read a session into ``session``, whatever that has of it."""
+        session.revision = UNREAD
+        with self.database.reading() as c:
+            self.read(c, session)
+
+    def _read_rows(
+        self, c: SqlConnection, session_id: str, at: tuple[int, int, int], before: CachedRows | None
+    ) -> CachedRows:
+        """Read the transcript; a number is given to one row only, so rows that are known are not decoded."""
+        decoded = {} if before is None else {number: row for row, number in before.numbers.items()}
+        numbers = {
+            decoded.get(number) or message_of(body, crc): number
+            for number, body, crc in stored(c, session_id, at[1])
+        }
+        rows = list(numbers)
+        grown = before is not None and before.rows == rows[: len(before.rows)]
+        wire = before.wire if before is not None and grown else WireCopy()
+        known = CachedRows(at, rows, numbers, wire)
+        self._rows.put(session_id, known)
+        return known
+
+    def keep_rows(self, session: Session) -> None:
+        """Keep the rows of a session, which are stored as ``session`` has them, for those who read it
+        next."""
+        at = (session.revision, session.version, session.next_number - 1)
+        numbers = {row: session.numbers[row] for row in session.rows}
+        self._rows.put(session.id, CachedRows(at, list(session.rows), numbers, session.wire))
+
+    def archived(self, session_id: str) -> list[Message]:
+        """Return the messages that compactions and undos put aside, oldest first."""
+        sql = "SELECT body, body_crc FROM messages WHERE session = ? AND active = 0 ORDER BY number"
+        return [message_of(*row) for row in self.database.select(sql, session_id)]
+
+
+def _copy(source: Any, target: Any) -> None:
+    """The fields of one slotted dataclass into another of its kind, which others hold."""
+    for name in type(source).__slots__:
+        setattr(target, name, getattr(source, name))

@@ -16,8 +16,19 @@ understood, and no option that makes it write elsewhere or run something, unless
 option; commands that only read may stand around it when they are allowed too. It forbids a line in which any
 command fits, behind ``sudo``, paths, quotes and assignments too. Text of a shell can be disguised without
 end, so a forbidden command is a rule for honest models and no wall: what is not allowed is asked for.
-(Why: decisions 43 and 88.)
 """
+
+# A command that is not understood asks. tree-sitter's bash grammar parses a line, and only a short list of
+# its nodes counts as understood. An editor grammar is lenient where a shell is not, so whatever lies between
+# two nodes must also be blank to a shell. Everything else asks and is never remembered. For denials, what it
+# runs is still guessed: a guess may see too much, and allows nothing. A line with more than 1,000 brackets
+# and pipes is split by separators alone, because ambiguous grammars can take quadratic time. Hard lines do
+# not look into encodings, scripts, or interpreter code: an endless list only looks like a wall.
+
+# Allow narrowly, forbid widely. A remembered approval covers this command or path unless the person names a
+# wider pattern. A wildcard allows one simple command in the working directory, combined only with read-only
+# ones. A denial looks at every place where a command may start. Children inherit rules, checks, and permanent
+# answers, but no session approvals, and a debugger cannot approve for a child if no one may be asked.
 
 from __future__ import annotations
 

@@ -6,7 +6,13 @@ blocking ``before_tool`` callback; a permission in the settings, for good, or fo
 later (``acting_files``) needs a pattern that names the file to be allowed for longer than once. A call that
 stays in a strict enough sandbox (``sandbox.policy``) needs no approval unless a rule requires it; for a
 call that leaves its sandbox, approvals of the tool as a whole do not count. For an imported turn no earlier
-permission counts (``for_imported``). (Why: decisions 68 and 81.)"""
+permission counts (``for_imported``)."""
+
+# A session approval belongs to the session. It is stored with the working directory, survives a restart, and
+# does not extend to forks or children.
+
+# The first answer decides. A question is open to the debugger from the moment a person is asked (event
+# `approval`), never earlier, so no rule can be bypassed.
 
 from __future__ import annotations
 

@@ -12,8 +12,15 @@ shown                          stands for
 anything else                  itself; a backslash that would be read as an escape is shown as ``\x5c``
 =============================  =========================================================================
 
-Nothing is ever left out: whoever decides whether something may run has to see all of it. (Why: decision 51.)
+Nothing is ever left out: whoever decides whether something may run has to see all of it.
 """
+
+# A question displays exactly one call. Deleting what could steer a terminal also deleted commands. The
+# display is reversible instead: escapes for every character that steers, hides, or looks like a blank; `\x5c`
+# only for a backslash that would read as an escape; foreign text only behind a gutter, so it cannot imitate
+# the question. Nothing is cut or masked. Runs of 40 or more blanks, newlines, or invisible characters are
+# counted. Right-to-left letters become escapes where a screen would reorder them. A pattern that does not
+# match this tool, or cannot be stored, is not offered. Not covered: look-alike letters.
 
 from __future__ import annotations
 

@@ -4,6 +4,12 @@
 that an author wrote, it is shown as it was written: HTML, definitions of references, what follows the
 language of a code block, cells that have no heading, and what is nested too deeply to be drawn."""
 
+# Standard output is the answer alone. A pipe gets the answer and nothing else; progress goes to standard
+# error. At a terminal, a finished Markdown block is written once, and only the growing block, running tools,
+# and the status line are redrawn, so output can be scrolled and copied. Whatever rich or CommonMark would
+# drop (HTML, link definitions, text after a fence's language) is shown as written. Links and images become
+# text with their address. No row is cropped.
+
 from __future__ import annotations
 
 import re

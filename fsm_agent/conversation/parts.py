@@ -6,6 +6,9 @@ form of chat completions with a few keys more: ``name`` says what the part is ca
 what a model reads that takes no files, ``file_url`` and ``file_id`` say where a part is that is not in the
 conversation. A stored mapping may lack anything: what looks at one takes it as it is."""
 
+# Tool images are stored whole. A resumed session must send the same bytes, and the store must equal the
+# returned messages, so a verbal summary is not enough.
+
 from __future__ import annotations
 
 import base64

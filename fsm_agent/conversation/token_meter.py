@@ -1,6 +1,10 @@
 """How full a model's window is: one meter, and its thresholds. Tokens, unless it says
-characters. (Why: decision 16.)
+characters.
 """
+
+# Implausible token counts are ignored. The meter learns from real counts, but only from those between a fifth
+# and five times the estimate. Some servers report nothing or a constant; believing them would disable
+# compaction.
 
 from __future__ import annotations
 

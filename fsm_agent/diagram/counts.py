@@ -1,8 +1,11 @@
 """Diagrams of what turns did: one run drawn over the table, and the rows that a whole store or test run took.
 
 Both are ordinary diagrams whose parts carry a mark, a count behind each rung, and a badge beside each state's
-name. (Why: decision 66.)
+name.
 """
+
+# Judging diagrams have no state colors. In coverage and version diagrams, red, amber, and green are marks
+# only; the arrows of a red state would look as if they were never taken.
 
 from __future__ import annotations
 

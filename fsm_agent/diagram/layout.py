@@ -7,6 +7,9 @@ box. A gap is three bands: tracks that leave the layer above, the steps with the
 the layer below.
 """
 
+# The map is not the table. At 1,280 pixels the whole table is unreadable next to everything else. So the page
+# shows a map of the states, and the table is one click away with the taken row marked.
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -217,7 +220,7 @@ def _size(arrow: Arrow) -> tuple[float, float]:
 #
 # Columns are the distance from the first state, the final state last. An arrow to the next column is a
 # curve; every other one runs in a lane of its own, back above the boxes and forward below them, and passes
-# boxes by the gap beside their column. (Why: decision 72.)
+# boxes by the gap beside their column.
 
 
 LANDSCAPE_MARGIN, ROW, LANDSCAPE_TRACK, LANE = 16.0, 62.0, 13.0, 24.0

@@ -6,6 +6,14 @@ separated by spaces). A mark of the model is a class of the same name. A nested 
 with ids that begin with its name: ``id="review.state-Draft"``.
 """
 
+# A diagram has the size of its place. The whole table is unreadable in 830 pixels, so README files show a
+# map. A diagram states a width at which its smallest text has 11 pixels. The page of `--html` is one
+# self-contained file with its script named by hash in the policy.
+
+# A marked diagram keeps its layout. Overlays, coverage, and diffs compare box by box with the plain diagram,
+# so they insert space instead of moving boxes. Graphviz is used only on request: otherwise generated files
+# would depend on the machine.
+
 from __future__ import annotations
 
 import re

@@ -6,6 +6,9 @@ A running turn writes through ``Journal``: ``asked`` before requests are perform
 ``recorded()`` what is kept of it.
 """
 
+# Write a change inside an object as that change. Otherwise each tool round would rewrite everything that the
+# guardrails remember.
+
 from __future__ import annotations
 
 import dataclasses
@@ -265,7 +268,7 @@ def answered(request: Any, said: Any) -> Any:
 #
 # A snapshot is an object of fields. ``Tracker.delta`` gives what of it changed; ``patched`` puts deltas on
 # top of each other, so that the snapshot at any move is the sum of those before. A changed list is written
-# as what was cut and what was added, a changed object as its changed keys. (Why: decision 63.)
+# as what was cut and what was added, a changed object as its changed keys.
 
 
 KEPT, ADDED, SET, GONE, IN = "kept", "added", "set", "gone", "in"

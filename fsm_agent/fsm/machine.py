@@ -3,8 +3,14 @@
 The choice is pure. ``transitions`` moves a throw-away ``_Choice`` that only reads the turn, so whatever goes
 wrong while guards are evaluated leaves the turn as it was. No model is ever bound to the machine, no callback
 is registered and no event is queued: one machine serves any number of turns and threads.
-(Why: decision 64.)
 """
+
+# `transitions` only chooses. A choice has no state to leave, so a row's `execute` checks its conditions and
+# reports its name; the machine sets the turn's state.
+
+# What the engine knows about a turn. The engine uses `state`, `seq`, `count`, `limit`, `spend`, `reset`,
+# `dump`, and, for the runner, `arrive` and `crash`. There is no `load`: a dataclass is stored field by field,
+# and `dump` is only for display.
 
 from __future__ import annotations
 
@@ -26,7 +32,7 @@ from fsm_agent.runtime.events import EVERYWHERE, RowTaken
 #
 # Any class with these members is a turn; it need not inherit from ``TurnLike``. The engine is the only one
 # that writes ``state`` and ``seq`` and that spends or resets counters, always together and always from a
-# row of the table; what a state changes of it is put back (``fsm_agent.fsm.runner``). (Why: decision 12.)
+# row of the table; what a state changes of it is put back (``fsm_agent.fsm.runner``).
 
 
 class TurnLike(Protocol):

@@ -1,6 +1,10 @@
 """Asking an external memory within limits, and telling it in the background. It can never hold or hurt a
-turn. (Why: decision 26.)
+turn.
 """
+
+# External memory runs on the engine's own loop. Its methods would otherwise run on the caller's loop, and a
+# connection cannot move between loops. Pending writes survive the end of `asyncio.run`, and the end of the
+# process up to a time limit.
 
 from __future__ import annotations
 

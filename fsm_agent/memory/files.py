@@ -3,8 +3,11 @@
 A change locks, reads the file anew, and replaces it at once. Other agents may write meanwhile; a person too.
 An edit by hand is recognised because the lock file remembers what was last written: then a copy of the file
 is kept, the change is refused with the entries as they are now, and the next one is made on top of the edit.
-(Why: decision 24.)
 """
+
+# A manual edit of a memory file is refused once. The lock file records what an agent wrote last. Other
+# content is a manual edit: a copy is kept, the change is refused together with the current entries, and from
+# then on they are the state. People may edit these files, and nothing of theirs is lost.
 
 from __future__ import annotations
 

@@ -75,8 +75,12 @@ def is_for(profile: Profile, url: str | None, named: str | None) -> bool:
     return origin(url) in own
 
 
+# A foreign key is refused before it is sent. Only toward a provider's own address: behind a proxy any key may
+# be right.
+
+
 def check_keys(profile: Profile, url: str | None, keys: Iterable[str]) -> None:
-    """A key of another provider, sent to a provider's own address, can only be a mistake (decision 20)."""
+    """A key of another provider, sent to a provider's own address, can only be a mistake."""
     expected = vendors_at(url) or (frozenset((profile.name,)) if url == profile.base_url else frozenset())
     for key in keys if expected else ():
         owner = next((name for shape, name in KEY_SHAPES if key.startswith(shape)), "")

@@ -2,8 +2,20 @@
 
 A failed key rests: 5 minutes after a 401, an hour after 429 or 402, or as long as the provider says
 (CRED-05), in all processes of the home (``key_rests``). Which ready key a turn starts with is a strategy; by
-default the first. A refresh is tried at most twice a key and turn. (Why: decision 55.)
+default the first. A refresh is tried at most twice a key and turn.
 """
+
+# Key rests by digest, headers below the SDK, hosted tools as data. A resting key is stored by digest, so the
+# file reveals nothing, and per model, because limits are per model. Keys under 16 characters are not stored,
+# because they could be guessed. A single key is used even while it rests. Extra headers are added by a hook
+# of the HTTP client, so the SDK's logs do not show them. What a provider's hosted tools did is a block of the
+# message with its issuer, so an agent never gets a call for it.
+
+# Each entry of the chain has its own keys. A fallback returns `rekeys`, retries, and repairs. Their limit is
+# the largest pool of the chain, read once when the turn is prepared, because a limit that changes during a
+# turn would be outside the proof. A smaller pool ends by fact: "another key is ready" is false. If it stays
+# true because Retry-After makes a key ready at once, the ladder continues to the fallback and the retries.
+# The bound grows by fallbacks·rekeys.
 
 from __future__ import annotations
 

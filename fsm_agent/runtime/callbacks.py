@@ -34,8 +34,11 @@ after_tool            name, arguments, result text, status; answers the text tha
 ====================  =====================================================================================
 
 ``turn.events()`` has the same as values (``fsm_agent.runtime.events``), and says when a person is waited for.
-(Why: decision 13.)
 """
+
+# Callbacks may take fewer arguments. Users write `lambda text: …` for what interests them. A failing callback
+# never fails the turn. The one that answers (`approval`) runs beside the loop if it is synchronous, and no
+# answer means no.
 
 from __future__ import annotations
 

@@ -4,8 +4,11 @@
 told. A turn never waits for who listens there. Each listener has a queue of a fixed size; when it is full
 the oldest of the small signs of life (``CHATTY``: text as it arrives, thoughts, progress) make room, and
 only when there are none left the oldest of the rest. A listener that missed something is told how much by
-an event ``dropped`` with the number, before what comes next. (Why: decision 44.)
+an event ``dropped`` with the number, before what comes next.
 """
+
+# Events never slow a turn. A slow consumer first loses text and progress, then the oldest other events, and
+# receives the number lost.
 
 from __future__ import annotations
 

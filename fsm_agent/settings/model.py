@@ -2,7 +2,10 @@
 
 Nested names are the field names joined by dots (``budget.grace_call``); in the environment ``FSM_AGENT_`` and
 double underscores (``FSM_AGENT_BUDGET__GRACE_CALL=false``); in the config file ``[settings.budget]``.
-Seconds, tokens and characters as the docstrings say. (Why: decision 57.)"""
+Seconds, tokens and characters as the docstrings say."""
+
+# Every setting can be set alone. Each group has a default for each field, even where two groups differ only
+# in defaults. A user's choice is recognized by its value, because stored settings do not record who set them.
 
 from __future__ import annotations
 

@@ -29,12 +29,16 @@ class SystemClock:
 Kind = Literal["exception", "invalid", "rebuild", "overflow", "empty"]
 
 
+# Delays after an empty reply. 0.1, 0.2, and 0.4 seconds before the model is asked again: long enough to be
+# polite, too short to be noticed.
+
+
 class Backoff:
     """Seconds to wait, by kind of trouble and number of the attempt that failed (from 1).
 
     Defaults: ``exception`` min(2·2ⁿ⁻¹, 60) and ``invalid`` min(5·2ⁿ⁻¹, 120), both plus up to half of it at
     random (BACK-01..03); ``rebuild`` min(3 + n, 8) (TR-02); ``overflow`` 2 (BACK-06); ``empty`` min(0.1·2ⁿ⁻¹,
-    1) (decision 10). A wait that the provider asks for wins over all of them, up to ``retry_after_cap``
+    1). A wait that the provider asks for wins over all of them, up to ``retry_after_cap``
     (BACK-05); 0 means at once. Pairs are (base, cap) in seconds. ``rng`` makes the jitter repeatable."""
 
     def __init__(

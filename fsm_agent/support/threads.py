@@ -1,6 +1,12 @@
-"""Threads that never keep the process alive, and a loop of our own for the synchronous face.
-(Why: decision 11.)
-"""
+"""Threads that never keep the process alive, and a loop of our own for the synchronous face."""
+
+# Threads of synchronous tools are reused. Starting one costs more than most calls. Their number is unlimited,
+# so a stuck tool blocks no other.
+
+# One event loop in a daemon thread. Synchronous calls must work inside a running loop (notebooks), and
+# connections must outlive a call, so one loop in a daemon thread serves them all. The caller's loop blocks
+# meanwhile, which in a web server shows only under load; a RuntimeWarning therefore recommends `arun`.
+# Raising would break notebooks.
 
 from __future__ import annotations
 

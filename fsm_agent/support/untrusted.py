@@ -3,6 +3,11 @@
 Marking is a hint to the model, not a wall: the protection is that whatever the text persuades the model to
 do is still a tool call that needs the same approval as any other."""
 
+# The injection scan is a filter, not a wall. A hit costs the whole file, so the scan looks for plain forms
+# and accepts ordinary ones: a `curl` with an authorization header, a chat template in a code block,
+# zero-width characters where a script needs them. Memory entries and skill descriptions, which need none of
+# that, are scanned strictly, on writing and on reading. Reasons never quote the hit.
+
 from __future__ import annotations
 
 import re
@@ -16,7 +21,7 @@ from fsm_agent.support.linear import encoded, search
 #
 # The scan finds plain forms, not clever ones. A finding rejects the whole text, so it must not match what
 # ordinary project files contain: an authorized ``curl``, a chat template in a code block, emoji, Thai,
-# Arabic. (Why: decision 25.)
+# Arabic.
 
 
 _VARIABLE = r"\$(?:env:)?\{?\w*(?:key|token|secret|passw(?:or)?d|credential)\w*\}?"

@@ -15,8 +15,11 @@ Scripts are values to parametrise a test with; their ``name`` is a readable id:
 >>> ids_of(scripts)
 ['B.stop', 'A.stop']
 
-(Why: decision 45.)
 """
+
+# Scripts are searched over counters and facts. Counters alone allow pairs of rows that no state can report in
+# sequence. The facts of our turn are a model in the tests; every derived script runs on the engine, so a
+# model that allows too much fails there. Row coverage subscribes to `EVERYWHERE`, without patching.
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tools that look at files: list a directory, read a file. (Why: decision 38.)"""
+"""Tools that look at files: list a directory, read a file."""
+
+# A file that changed since it was read. Replacing it is refused. A patch continues, with a warning, only if
+# its anchor still matches exactly. A file that was never read may be replaced, and the diff shows the loss.
 
 from __future__ import annotations
 

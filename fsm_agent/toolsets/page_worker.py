@@ -2,8 +2,11 @@
 only.
 
 Standard input is the page in UTF-8; the first argument is its address, the second ``main`` or ``whole``.
-Prints the text. Pages are untrusted: one that keeps a parser busy forever must not do so in the agent.
-(Why: decision 39.)"""
+Prints the text. Pages are untrusted: one that keeps a parser busy forever must not do so in the agent."""
+
+# Pages are parsed in a process that can be killed. A page can keep an HTML parser busy forever (a run of `<!`
+# hangs the standard one), so it runs in a separate process with a limit. Marking outside text is a hint to
+# the model; approval is the protection.
 
 from __future__ import annotations
 

@@ -1,5 +1,12 @@
 """ClassifyError: from a failure to the family of its remedies. The table holds the order of the remedies."""
 
+# A smaller window is believed, but is not progress. A refusal that names a smaller window is believed.
+# Sending the same request again cannot succeed, so progress requires a request that is at least 5 % smaller.
+
+# A killed stream keeps the visible text. When the watchdog kills a stream after visible text, the text is
+# kept and continued, as after a dropped connection: asking again would show it twice. Without visible text
+# the attempt is a failure of class `stale`, with the remedies of an overloaded provider.
+
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -3,8 +3,12 @@
 A compaction that we wish for protects what the settings say. When the provider has refused the request and no
 wider model is next, it protects less and less (``fsm_agent.conversation.compaction.plan``), as far as the
 refusal asks for, and the last time that the call block allows as far as it goes: only system prompt, tools
-and the newest request that do not fit alone end the turn. (Why: decision 18.)
+and the newest request that do not fit alone end the turn.
 """
+
+# Prune first, summarize if needed. Pruning comes first. A summary follows only if pruning is not enough, and
+# only if the rest leaves room for it, so "cannot fit" is detected before a model is paid. The table allows
+# three visits per call block.
 
 from __future__ import annotations
 

@@ -90,9 +90,14 @@ def _drops_a_call(turn: TurnState, got: Received) -> bool:
     return got.broke_off and not all(_is_whole(call, turn.setup.tools) for call in got.reply.tool_calls)
 
 
+# A call cut before its arguments is not run. A stream that ends without a reason may end inside a call. A
+# call whose arguments parse is run. A call without any argument text is not, even if all its parameters have
+# defaults.
+
+
 def _is_whole(call: ToolCall, tools: Sequence[ToolSpec]) -> bool:
     """May a call be trusted although the stream ended without saying so? Only with arguments, or where none
-    are needed (decision 22)."""
+    are needed."""
     parsed = parse(call.arguments)
     if parsed.kind != "ok" or parsed.repaired:
         return False

@@ -3,6 +3,10 @@
 ``make test-slow`` plays a quarter of the cases that a test names here, chosen by the commit; ``make test-all``
 plays all of them. So four runs in CI cost as much as one whole run, and a failure is found again at its commit."""
 
+# CI plays a quarter of the exhaustive tests. The commit selects the quarter: the same commit repeats it, so a
+# failure can be reproduced, and another commit plays another one. `make test-all` plays everything, `make
+# explore` plays 20,000 fresh random turns; what fails there becomes an explicit example of the fast test.
+
 from __future__ import annotations
 
 import hashlib

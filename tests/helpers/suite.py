@@ -14,6 +14,10 @@ in ``benchmarks/measured/suite.json`` holds the CPU seconds of each test functio
 ``WORTH_NAMING``, the seconds of each file, and the seconds that a fixed piece of work took on the machine it
 was measured on: on a slower machine the budget is larger by as much."""
 
+# A test worker takes one file after another. With pytest-xdist each worker imports all test modules (10 s of
+# CPU each). A queue of files, most expensive first, imports each once. It also counts CPU seconds per test: a
+# budget in CPU holds on a busy machine, a budget in seconds does not.
+
 from __future__ import annotations
 
 import argparse

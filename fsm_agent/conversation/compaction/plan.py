@@ -1,5 +1,16 @@
 """What a compaction prunes, where it cuts, what it protects, and how the rest is put together."""
 
+# A refusal makes a compaction protect less. The settings protect as a wish that yields to a refusal: first
+# messages, tail, and the texts of the last reply go, in this order and only as needed. The need comes from
+# the refusal (its window, or its token count if plausible). A second refusal halves, and the last compaction
+# of the call block leaves only prompt, tools, the newest request, and a short summary. All of it is planned
+# before a summary is paid for. Cut texts stay whole in the store and in a named file. A wider fallback is
+# preferred.
+
+# The newest request follows the summary, word for word. In a long turn the request is at the very front. When
+# compaction removes what follows, the request moves behind the summary, because the summary says that only
+# what follows it needs an answer.
+
 from __future__ import annotations
 
 import json
@@ -322,8 +333,7 @@ def _cut_call(call: ToolCall, length: int) -> ToolCall:
     return replace(call, arguments=json.dumps(cut, ensure_ascii=False))
 
 
-# Phase 4: front, summary, rest; in alternating roles, with the summary framed so that nobody answers it.
-# (Why: decision 17.)
+# Phase 4: front, summary, rest; in alternating roles, with the summary framed so that no model answers it.
 
 
 PREFIX = (

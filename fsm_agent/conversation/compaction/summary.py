@@ -1,5 +1,9 @@
 """Phase 3: what a model is asked to write in place of the rows that go, and what we write when it cannot."""
 
+# A forced compaction without a summary. After an access or network failure, an automatic compaction leaves
+# the history unchanged and pauses. If the provider has refused the request, waiting cannot help: the summary
+# is then derived from the messages, without a model.
+
 from __future__ import annotations
 
 import json

@@ -1,5 +1,12 @@
 """Questions to a recorded turn: where time went, what else could be decided, how two runs differ."""
 
+# The page asks the turn's own machinery. The guards in the table decide which row other budgets would have
+# taken; nothing is computed a second time. Conditions on data are evaluated on the requests and replies in
+# the journal, only if a condition names them. A request to the model may be edited before it leaves, a tool
+# call may not: approval covered what was shown. The program parses Markdown into a tree, and the page creates
+# elements from a closed list. A click counts by its time, measured from the second frame in which the button
+# was in place.
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -140,7 +147,7 @@ _SPAN = "WHERE turn = ? AND seq >= ? AND (? IS NULL OR seq < ?)"
 # ----------------------------------------------------------------------------------------------------
 # What could have been decided otherwise at a move: which rows its state has, what each of their budgets has
 # left, and with which other budgets each would have been taken. Everything is asked of the table's own
-# guards; nothing runs. (Why: decision 108.)
+# guards; nothing runs.
 
 
 MOST = 64

@@ -2,6 +2,10 @@
 does all of it.
 """
 
+# Our own Debug Adapter Protocol. The protocol is small, and its libraries are parts of other debuggers; the
+# tests use the official schema. A decision list is one breakpoint on its event, so hits count for the list; a
+# named rung is one per row. A port serves one editor and then ends, because the protocol has no passwords.
+
 from __future__ import annotations
 
 import logging
@@ -404,7 +408,7 @@ def _words(error: Exception) -> str:
 # port of this machine.
 #
 # Standard input and output are the better way: only who started the process talks to it. A socket is a file
-# that only our user can open; a port needs a token (``door``). One editor is served. (Why: decision 78.)
+# that only our user can open; a port needs a token (``door``). One editor is served.
 
 
 def talk(

@@ -1,6 +1,9 @@
 """All that leaves for the page, without secrets: answers as JSON, and events as they happen (server-sent
-events). (Why: decision 47.)
+events).
 """
+
+# A refusal is an answer. The page's server reports what cannot be done with status 200 and an `error`:
+# browsers log failed requests on the console, and the page's tests fail on any such line.
 
 from __future__ import annotations
 

@@ -2,8 +2,13 @@
 
 Ids of rows are places in a ladder, so they are no identity: a rung put in at the top would change them all.
 Rows of one event are aligned by what they do, and a row whose guard differs only because of the rungs before
-it is told apart from one that changed itself. (Why: decision 76.)
+it is told apart from one that changed itself.
 """
+
+# Compare rows of two versions by what they do. Ids are positions in a ladder, so one more rung renames those
+# behind it. A guard that differs only because of earlier rungs is reported separately. The installed checkers
+# prove both versions, so a difference is the table's. The other version's code is loaded in a separate
+# process and returned as JSON.
 
 from __future__ import annotations
 

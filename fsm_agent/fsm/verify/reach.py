@@ -5,7 +5,12 @@ A pair is a tuple of ints: the index of the state, then one count for each count
 largest limit it is compared with: above it no guard can tell the difference, and a table whose counters run
 away still has finitely many pairs. Exact search checks formulas and rankings independently: it knows nothing
 of locations or covers. At the default limits of a real table there are far too many pairs; then only the
-formulas speak. (Why: decision 40.)"""
+formulas speak."""
+
+# A bound is exact only if a run reaches it. Exact search cannot handle the default limits. So a run is
+# constructed step by step from the value of each remaining budget, and a test drives the real machine along
+# it. A bound that no run reaches prints as `upper`. A row that small scopes miss is searched for in larger
+# ones before it is reported dead.
 
 from __future__ import annotations
 

@@ -14,10 +14,15 @@ these laws, and all of them are linear:
 So no run has more than the largest sum under these laws. That is often less than a formula, which adds up the
 cost of every state as if one run paid all of it. The largest sum is found by HiGHS (the extra ``bounds``) in
 floating point, together with a price for each law; the prices are rounded to fractions and checked in exact
-arithmetic, so a wrong answer of the solver is dropped. (Why: decision 65.)
+arithmetic, so a wrong answer of the solver is dropped.
 
 The prices also guide the search for a long run: they say what a location and each unit of a budget are worth.
 Nothing proves that a constructed run is a longest one, but where it reaches the bound, both are exact."""
+
+# A second bound from linear programming. A run is a flow through the graph of locations: each edge has a
+# variable, and budgets are constraints. The result is numeric only, its dual prices are checked in exact
+# fractions, and formulas remain what reviewers compare. Without it, the caps did not lower the bound on
+# moves.
 
 from __future__ import annotations
 

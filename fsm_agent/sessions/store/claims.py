@@ -39,8 +39,11 @@ refuses the writes of all turns below it, those in the background excepted.
 
 What would break: a statement that writes for a turn without the fence; a read of the visit before the claim;
 letting go of a session without naming owner and epoch, which would free what a later attempt holds here.
-(Why: decisions 30, 48, 49, 70 and 103.)
+(Why: decisions 30, 48, 49 and 103.)
 """
+
+# No lock around compaction. A session admits one turn at a time, in the store, and a compaction outside a
+# turn holds the session like one. A separate lock would protect nothing more.
 
 from __future__ import annotations
 

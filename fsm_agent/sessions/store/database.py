@@ -4,6 +4,10 @@ All that the store does goes through ``Database``; the tables are the same in bo
 thread writes, and tasks wait for it.
 """
 
+# What the turn waits for. A move, and the intent to run a tool or to ask a person, are on disk before the
+# turn continues. Replies go to the writer without waiting: later writes queue behind them, and losing one
+# means asking a model again, running a pure tool again, or reporting an unknown outcome.
+
 from __future__ import annotations
 
 import asyncio
@@ -108,7 +112,7 @@ def conflicts(c: SqlConnection, make: Callable[[Exception], Exception]) -> Itera
 # when it looks.
 #
 # Waking a loop costs a system call in the writer's thread and two in the loop's. A commit of fifty turns
-# wakes their loop once. (Why: decision 29.)
+# wakes their loop once.
 class CommitWaiter:
     """Lets tasks of any number of event loops wait for futures of a thread. A loop that was closed
     meanwhile is passed over."""

@@ -4,7 +4,13 @@ to it, all of it by who asks (``health``).
 A file is damaged by a disk, a power failure, or a copy that was made while it was written, and none of them
 leaves a sign beside it. So every page is read once by each process that writes, and every index compared with
 its table: about a second for each gigabyte. Reading does not wait for it. What stands in the texts is checked
-when they are read (``checksum``). (Why: decision 53.)"""
+when they are read (``checksum``)."""
+
+# Check a file before writing, and checksum each text. No external mark reveals damage, so each process reads
+# the whole file once before its first write; reading does not wait. SQLite does not detect a changed letter,
+# so each JSON column has a CRC-32 next to it (`body_crc`). Formats before 0.1.0 are refused, because every
+# migration step would have to be kept forever. A transaction that SQLite rolls back is repeated job by job,
+# and no caller learns "done" before the data is in the file.
 
 from __future__ import annotations
 

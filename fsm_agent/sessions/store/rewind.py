@@ -2,6 +2,13 @@
 back.
 """
 
+# Undo restores the snapshot of the turn's start. Removing the last messages would be wrong after a
+# compaction.
+
+# A fork copies messages and reuses results. A fork copies messages into its own session, so that both can be
+# compacted, searched, and deleted independently. Tools of the visit where it starts are not run again unless
+# `rerun_tools` asks for it. The model is asked again, because that is the purpose of a fork.
+
 from __future__ import annotations
 
 import json
@@ -50,7 +57,7 @@ from fsm_agent.sessions.store.store import Begun, Store
 
 # ----------------------------------------------------------------------------------------------------
 # Where a turn can be continued from: its snapshot after some move, the rows of that moment, and what is
-# known of the visit. (Why: decision 33.)
+# known of the visit.
 
 
 @dataclass(slots=True)

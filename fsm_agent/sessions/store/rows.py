@@ -1,5 +1,13 @@
 """Between live values and rows of the database: sessions, their notes, and what an exchange is written as."""
 
+# Shared content is stored once, by digest. Turns share settings, limits, tools, and prompts. An object may
+# refer to others under the empty key, and `contents` has them. Exported files are whole, and a file that
+# refers elsewhere is refused, because it would be given content of the store it enters. `INSERT OR IGNORE`
+# finds existing digests; nothing caches them.
+
+# A line of sessions has no limit. A limit of 32 once hid the newest session of a line, and the conversation
+# forked. A walk along a line is one recursive statement that visits each session once.
+
 from __future__ import annotations
 
 import base64
@@ -277,7 +285,7 @@ def asked_words(content: Any) -> str:
 # that begins.
 #
 # An object in the database may name under ``""`` the digests of other objects, which are in the table
-# ``contents`` and whose keys belong to it. No field of anything is called so. (Why: decision 95.)
+# ``contents`` and whose keys belong to it. No field of anything is called so.
 
 
 ELSEWHERE = ""
@@ -378,7 +386,7 @@ def _is_long(value: Any) -> bool:
 #
 # A line has no limit: a conversation that was compacted a thousand times is as long. Every walk is one
 # statement, and each session is visited once (``UNION`` drops what was seen), so that a circle in a damaged
-# file ends it too. (Why: decision 50.)
+# file ends it too.
 
 
 def newest_of(connection: SqlConnection, session: str) -> str:

@@ -4,8 +4,14 @@ ended (AGT-07).
 They live on the engine's own loop. What came of one is told to the callbacks at once (event
 ``child:report``), and to the model with the next results of its tools or, when its turn has ended, in front
 of the person's next message. Nothing of it depends on this process: a task is in the store before its child
-begins, and the session's next turn takes up one whose process is gone. (Why: decision 80.)
+begins, and the session's next turn takes up one whose process is gone.
 """
+
+# A background task is recorded before it starts, and reported once. Its report joins the next tool result, or
+# else precedes the next user message as a separate user message: valid on every wire, and not a row of the
+# turn that receives it. It counts as reported when that turn has moved on, so a crash, an undo, or an
+# abandoned turn reports it again. Background tasks never ask, because the person may be busy; an interrupt
+# stops them.
 
 from __future__ import annotations
 

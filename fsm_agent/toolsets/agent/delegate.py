@@ -3,8 +3,10 @@
 
 The key of the call names the children, and each is a turn of its own in the journal. So a delegation that was
 in flight when its process ended is simply made again: children that had ended are looked up, those that had
-begun are resumed, under the rules that hold for every turn, and only the rest begins anew.
-(Why: decision 42.)"""
+begun are resumed, under the rules that hold for every turn, and only the rest begins anew."""
+
+# A delegation is idempotent because its key names its children. The child sessions are named after the call.
+# A resumed parent looks up finished children, resumes started ones, and starts the rest.
 
 from __future__ import annotations
 

@@ -1,5 +1,10 @@
 """The one interception point: calls of the agent's own tools end here, before the registry sees them."""
 
+# Bridged calls are seen as what they are. With very many tools, the model gets `tool_search` and `tool_call`.
+# `tool_call` is unpacked before rules, approvals, limits, and callbacks see it, and reaches only tools that
+# no request names. `after_tool` may change a result; nothing may change arguments, because a person approved
+# them.
+
 from __future__ import annotations
 
 import asyncio
@@ -69,7 +74,7 @@ class AgentTools:
 # tool (EXEC-34).
 #
 # ``tool_call`` is never run: the turn takes the call out of it before anything looks at it, so that rules,
-# approvals, limits and callbacks see the tool itself. (Why: decision 82.)
+# approvals, limits and callbacks see the tool itself.
 
 
 SEARCH, CALL = "tool_search", "tool_call"

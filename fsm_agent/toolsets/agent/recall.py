@@ -1,5 +1,8 @@
 """Earlier sessions, for the model that works on this one (AGT-04). No model is asked."""
 
+# The context engine's tool looks back. Compactions set messages aside and delete none, so the model can
+# recover exact words (`look_back`) instead of asking again.
+
 from __future__ import annotations
 
 from dataclasses import asdict
@@ -99,7 +102,7 @@ def plain(value: Any) -> Any:
 # What compactions took out of the conversation, for the model that works on it (AGT-10). No model is asked.
 #
 # A compaction puts rows aside and never deletes them, so what a summary left out can be had back, word for
-# word. ``session_search`` looks everywhere else. (Why: decision 59.)
+# word. ``session_search`` looks everywhere else.
 
 
 NAME = "look_back"

@@ -1,8 +1,11 @@
 """The list of things to do: the model's own plan for the session (AGT-02).
 
 The list is the result of the last call, as the journal has it, so it survives a crash, a compaction and a
-resume, and a fork or an undo goes back to what it was then. (Why: decision 41.)
+resume, and a fork or an undo goes back to what it was then.
 """
+
+# The to-do list is its last result in the journal. With a single source, forks, undo, crashes, and
+# compactions need no rule of their own.
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""The MCP servers of an agent, as a source of tools. (Why: decisions 34 and 35.)"""
+"""The MCP servers of an agent, as a source of tools."""
+
+# The tools of a turn do not change during it. Servers are awaited once, at the start, up to a limit; a late
+# one joins the next turn. The prompt names servers, not their tools, so its bytes stay the same. A broken-off
+# call is repeated only if it provably never left.
+
+# An MCP server is untrusted. Its claims about its tools (read-only, idempotent) count only if the user trusts
+# it. Descriptions are scanned like memory entries, results and errors are marked as untrusted, and the server
+# gets a minimal environment. The session is the SDK's. The transport for local processes is ours, because the
+# SDK's has no bound on a line and does not expose the process.
 
 from __future__ import annotations
 

@@ -150,9 +150,13 @@ def closing_row(turn: TurnState, spoken: str) -> Message:
     return Message("assistant", note, finish_reason="note", interrupted=interrupted, wire=False)
 
 
+# A 400 on a very large session. The message stays in the transcript for people (`wire: false`) and is not
+# sent again, so a session cannot grow with every failed attempt.
+
+
 def withdraws(turn: TurnState) -> bool:
     """Whether the user's message is to be sent no more: a guardrail refused it, or it is a bad request on a
-    very large session, which would grow with every try if each left its message (ERR-26, decision 21)."""
+    very large session, which would grow with every try if each left its message."""
     if turn.ending.blocked is not None and turn.ending.blocked["what"] == "message":
         return True
     failure = turn.recovery.failure

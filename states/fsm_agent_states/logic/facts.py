@@ -176,9 +176,14 @@ def compactable(turn: TurnState) -> bool:
     return allowed and len(turn.history) >= 2
 
 
+# "Window too small" means that one message does not fit. A fixed floor of 64,000 tokens would refuse most
+# local servers. The turn ends as `runtime_context_too_small` only if system prompt, tools, and the newest
+# request alone do not fit, which no compaction can change.
+
+
 def window_too_small(turn: TurnState) -> bool:
     """Not even prompt, tools and the newest request fit into the window of a local model
-    (decision 7)."""
+    ."""
     window = turn.setup.runtime.window
     if window is None or not turn.setup.runtime.local:
         return False

@@ -2,8 +2,11 @@
 
 A row has no action: what it spent says what is to be done. Each recovery is one small function; a recovery
 that could not be done reports ``failed``, and ClassifyError goes on down the ladder with the new facts.
-(Why: decision 2.)
 """
+
+# Recovery is decided where the turn arrives. A row has no action. BuildMessages looks at what the row that
+# led to it spent, does that, and only then composes the request. So a resumed turn derives the recovery from
+# its last row.
 
 from __future__ import annotations
 

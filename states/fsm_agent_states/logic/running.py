@@ -56,12 +56,17 @@ SHOWN = 10
 """Files that are named; of more the number is told."""
 
 
+# Steering text joins the last tool result. Stored messages are immutable. Steering text is therefore added to
+# the last result before it is stored: the message is stored once, and the store equals what was sent. Text
+# that arrives too late is returned as `pending_steer`.
+
+
 def store_results(
     turn: TurnState, calls: Sequence[Checked], steer: Sequence[str], news: Sequence[str]
 ) -> Asks[None]:
     """Store one row for each call, in call order. What was left out of the reply, a message from the user,
     and reports on tasks in the background are added to the last of them."""
-    # Into the last result, before it is stored: a stored row never changes (decision 6).
+    # Into the last result, before it is stored: a stored row never changes.
     assert turn.call.reply is not None
     left = len(turn.call.reply.tool_calls) - len(calls)
     added = [LEFT_OUT.format(left=left, most=len(calls))] if left else []

@@ -44,8 +44,12 @@ from the record.
 What would break: an effect that starts before ``asked`` returned can run twice. A job that writes for the
 turn outside of ``_write`` is not fenced. A write between two groups (a second writer, a second connection)
 breaks the prefix. ``TurnLog`` writes turns of any table; ``conversation_journal`` adds what a transcript
-needs. (Why: decisions 28, 29, 32 and 62.)
+needs. (Why: decisions 29 and 32 and 62.)
 """
+
+# Messages are provisional until their move. The message with a reply's calls is stored before a tool starts,
+# during the visit. When the turn resumes from its last move, later messages are set aside and written again
+# by the same visit. So nothing needs matching, and no message is stored twice.
 
 from __future__ import annotations
 
@@ -105,7 +109,7 @@ from fsm_agent.sessions.store.rows import (
 #
 # States are pure, so a visit that is run again asks for the same things in the same order: a request is
 # known by its place in the visit and by what it says. ``Recording`` is of the turns of any table;
-# ``conversation_recording`` of those that talk to a model. (Why: decision 28.)
+# ``conversation_recording`` of those that talk to a model.
 
 
 Origin = Literal["", "by hand", "taken over"]

@@ -1,5 +1,10 @@
 """Reading turns back: what moved, what was asked, and the whole snapshot at any move, all as plain values."""
 
+# A new message abandons what a dead process left. Refusing the message until someone resumes would look like
+# a broken session to the user. The unfinished turn becomes `abandoned`, its open calls are answered with what
+# is known (a result, "unknown", "not run"), and the user is informed. To finish it, resume before sending a
+# new message; `chat` offers that.
+
 from __future__ import annotations
 
 import json

@@ -2,8 +2,12 @@
 
 The newest hits come from the index in the order of their numbers, which costs the same for a rare word and
 for one that every message has; only those are ranked. Ranking all hits takes seconds at a million messages.
-(Why: decision 73.)
 """
+
+# How messages are found. Scripts without blanks are indexed as pairs of characters, because LIKE on a trigram
+# table finds nothing shorter than three. Only the newest 300 hits are ranked, because ranking reads every
+# hit. The index is built on demand and lags behind the moves; a damaged one is rebuilt without touching any
+# other commit.
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """Reading back what ``export`` wrote: every line is checked before any is stored, and all are stored or
-none. (Why: decision 75.)
+none.
 """
+
+# A turn from a file is untrusted. A copy of an unfinished turn is abandoned on import, so that nothing
+# happens twice. A resumed turn's stored address is believed only on loopback.
 
 from __future__ import annotations
 

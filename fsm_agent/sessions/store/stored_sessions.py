@@ -3,9 +3,9 @@ stay, with their bytes for the wire, in one bounded cache."""
 
 # A turn reads its session in the transaction that claims it. Copies that lasted from turn to turn needed a
 # guard for each way in which they could be stale: a holder and a number for each hold, retries when the
-# revision differed, copies handed on after a compaction, writes kept in the copy. Reading 2,000 messages takes
-# 13 ms, nearly all of it for decoding, so the store keeps decoded messages and their wire bytes in one cache of
-# 5,000 (`RowCache`); a transcript that grew is decoded from where it was known.
+# revision differed, copies handed on after a compaction, writes kept in the copy. Reading 2,000 messages
+# takes 13 ms, nearly all of it for decoding, so the store keeps decoded messages and their wire bytes in one
+# cache of 5,000 (`RowCache`); a transcript that grew is decoded from where it was known.
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from fsm_agent import Agent, tool
 from fsm_agent.providers.scripted.replies import Reply
 from fsm_agent.sessions.store import store_for
+from fsm_agent.sessions.store.names import rename
 from fsm_agent.testing import (
     FakeClock,
     ScriptedServer,
@@ -163,6 +164,16 @@ def test_comp_35_rotation_goes_on_in_a_child_session() -> None:
         again = agent.run_conversation("and")
         assert again.session_id == result.session_id
         assert [row["content"] for row in again.messages[-2:]] == ["and", "more"]
+
+
+async def test_a_successor_takes_the_title_that_its_session_was_given_during_the_turn() -> None:
+    settings, script = {"compression": {"mode": "rotate"}}, [text("the summary"), text("done")]
+    with table(script, context_window=8192, settings=settings) as (agent, *_):
+        turn = agent.start("go", conversation_history=talk(40))
+        await turn.step()
+        store = store_for(str(agent.home))
+        rename(store, agent.session_id, "another name")
+        assert store.session((await turn.arun()).session_id).title == "another name #2"
 
 
 @pytest.mark.behaviour("COMP-08")

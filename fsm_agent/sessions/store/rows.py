@@ -28,7 +28,7 @@ from fsm_agent.errors import SessionBusy, StoreError
 from fsm_agent.fsm import codec
 from fsm_agent.fsm.codec import codec_of
 from fsm_agent.prompt import StoredPrompt
-from fsm_agent.sessions.session import Appended, Continued, Note, RowsReplaced, Session
+from fsm_agent.sessions.session import Appended, Continued, Note, RowsReplaced, Session, next_title
 from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.support.texts import clean
 
@@ -148,8 +148,17 @@ def write_notes(
                 connection.executemany(put_aside, [(session.id, number) for number in dropped])
             case Continued(child):
                 insert_session(connection, child, at)
+                _follow_rename(connection, session, child)
                 ended = "UPDATE sessions SET successor = ?, ended = ?, end_reason = ? WHERE id = ?"
                 connection.execute(ended, (child.id, at, session.end_reason, session.id))
+
+
+def _follow_rename(connection: SqlConnection, session: Session, child: Session) -> None:
+    """Name the successor after the current title: the session may have been renamed during the turn."""
+    row = connection.execute("SELECT title FROM sessions WHERE id = ?", (session.id,)).fetchone()
+    if row is not None and row[0] not in ("", session.title):
+        rename = "UPDATE sessions SET title = ? WHERE id = ?"
+        connection.execute(rename, (next_title(row[0]), child.id))
 
 
 def insert_message(

@@ -84,7 +84,7 @@ def test_the_turn_is_proved_with_figures_and_a_trace(cli: Cli) -> None:
         "visits of CallLLM, with caps: at most 360 (exact: reached by a constructed run)",
         "attempts spent, with caps: at most 360 (exact: reached by a constructed run)",
         "visits of Compress, with caps: at most 2,398 (upper: no run is known that has more than 1,",
-        "moves, without caps: at most 12,640 (upper: no run is known that has more than 12,",
+        "moves, without caps: at most 12,640 (exact: reached by a constructed run",
         "moves, with caps: at most 7,464 (upper: no run is known that has more than ",
         "  a turn alone: at most 360",
         "  a turn and its children, and theirs: at most 1,080",
@@ -131,7 +131,7 @@ def test_json_is_the_documented_form(cli: Cli) -> None:
     assert code == 0
     assert list(data) == [
         "table", "digest", "states", "lines", "rows", "counters", "checks", "ranking_with_caps", "ranking_without_caps",
-        "figures", "worst", "limits", "properties", "inner", "ok", "requests",
+        "figures", "worst", "limits", "properties", "inner", "note", "ok", "requests",
     ]  # fmt: skip
     assert data["limits"] == {**DEFAULTS, "opened": 1}
     assert [set(check) for check in data["checks"]] == [

@@ -1,5 +1,5 @@
-"""One living connection to a server. The only module besides the transports that knows the SDK; loaded when a
-server is used.
+"""One open connection to a server: its two transports and the session over them. The only module that
+loads the SDK, when a server is first used.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import httpx2
+from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp import Client, MCPError
 from mcp.client.session import ClientRequestContext
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
 from mcp_types import (
     CONNECTION_CLOSED,
     PARSE_ERROR,
@@ -27,28 +31,37 @@ from mcp_types import (
     ServerNotification,
     Tool,
     ToolListChangedNotification,
+    jsonrpc_message_adapter,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from fsm_agent.providers.sdk_port import tls
 from fsm_agent.providers.transport import BoundedBody
+from fsm_agent.support.processes import sent
 from fsm_agent.support.texts import one_line
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.support.version import __version__
 from fsm_agent.toolsets.mcp.config import HERE
 from fsm_agent.toolsets.mcp.offer import Listed, Result, result_of
 from fsm_agent.toolsets.mcp.process import (
-    MOMENT,
     Broken,
     ConnectionEnding,
     Endpoint,
     Flood,
+    Launch,
+    LineReader,
     McpRefused,
     Misbehaved,
     ServerLog,
     Unusable,
-    stdio,
+    started,
+    status_of,
 )
+
+log = logging.getLogger(__name__)
+for _name in ("mcp", "client"):
+    # the SDK's own; a program that sets logging up gets them, a terminal does not
+    logging.getLogger(_name).addHandler(logging.NullHandler())
 
 # ----------------------------------------------------------------------------------------------------
 # The protocol over streamable HTTP, with limits on what a server may answer.
@@ -110,10 +123,135 @@ async def http(endpoint: Endpoint, most: int, statuses: Statuses) -> AsyncIterat
         yield streams
 
 
-log = logging.getLogger(__name__)
-for _name in ("mcp", "client"):
-    # the SDK's own; a program that sets logging up gets them, a terminal does not
-    logging.getLogger(_name).addHandler(logging.NullHandler())
+# ----------------------------------------------------------------------------------------------------
+# The protocol over a process's standard input and output.
+#
+# The SDK's own transport does the same without limits: a line without an end grows for ever, each line that
+# is no message writes a traceback to this program's log, and nobody learns the process or why it ended.
+
+
+_CHUNK = 65_536
+MOMENT, _LOOK = 1.0, 0.01
+"""Seconds: how long a process may outlive its output, because on a busy machine its end is not known at
+once; and the time between two looks."""
+_SHOWN = 200
+"""Bytes of a line that is no message, as they are logged."""
+
+Incoming = SessionMessage | Exception
+Streams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
+
+
+@asynccontextmanager
+async def stdio(
+    launch: Launch, server_log: ServerLog, most: int, ending: ConnectionEnding
+) -> AsyncIterator[Streams]:
+    """The streams of a session with a new process. ``most``: bytes of one message. When the process ends or
+    misbehaves, ``ending`` is told why and the streams end. Raises ``OSError`` when it cannot be started."""
+    server = await started(launch)
+    process = server.process
+    to_session, incoming = anyio.create_memory_object_stream[Incoming](0)
+    outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
+    try:
+        async with anyio.create_task_group() as tasks:
+            _carry(tasks, process, server_log, most, ending, to_session, from_session)
+            try:
+                yield incoming, outgoing
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await server.end(polite=ending.wanted)
+                tasks.cancel_scope.cancel()
+    finally:
+        for stream in (to_session, incoming, outgoing, from_session):
+            stream.close()
+
+
+def _carry(
+    tasks: TaskGroup,
+    process: asyncio.subprocess.Process,
+    server_log: ServerLog,
+    most: int,
+    ending: ConnectionEnding,
+    to_session: MemoryObjectSendStream[Incoming],
+    from_session: MemoryObjectReceiveStream[SessionMessage],
+) -> None:
+    """Start what moves bytes between the pipes and the streams."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdin is not None
+    tasks.start_soon(_listen, process.stderr, server_log)
+    tasks.start_soon(_read, process, process.stdout, server_log, most, ending, to_session)
+    tasks.start_soon(_write, process.stdin, from_session)
+
+
+async def _read(
+    process: asyncio.subprocess.Process,
+    pipe: asyncio.StreamReader,
+    server_log: ServerLog,
+    most: int,
+    ending: ConnectionEnding,
+    to_session: MemoryObjectSendStream[Incoming],
+) -> None:
+    lines, flood = LineReader(most), Flood()
+    try:
+        async with to_session:
+            while piece := await pipe.read(_CHUNK):
+                for line in lines.feed(piece):
+                    if (message := _message(line, flood, server_log)) is not None:
+                        await to_session.send(message)
+            ending.told(await _why(process, server_log))
+    except Misbehaved as error:
+        ending.told(str(error))
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+        ending.told("the connection was closed")
+
+
+def _message(line: bytes, flood: Flood, server_log: ServerLog) -> SessionMessage | None:
+    """The message of a line, or ``None`` for one that holds none: it is logged, and the next one may."""
+    if not line.strip():
+        flood.noise(len(line))
+        return None
+    try:
+        message = SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError:
+        flood.noise(len(line))
+        server_log.say(f"(no message) {line[:_SHOWN].decode('utf-8', 'replace')}")
+        return None
+    flood.message()
+    return message
+
+
+async def _why(process: asyncio.subprocess.Process, server_log: ServerLog) -> str:
+    """What is known of an end that came from the other side."""
+    for _ in range(round(MOMENT / _LOOK)):  # the pipe ends a moment before the process is known to have ended
+        if process.returncode is not None:
+            break
+        await anyio.sleep(_LOOK)
+    for _ in range(5):  # rounds of the event loop: its last words have come, but may not be read yet
+        await anyio.lowlevel.checkpoint()
+    code = process.returncode
+    how = "the process closed its output" if code is None else f"the process ended with {status_of(code)}"
+    return f"{how}: {words}" if (words := server_log.last_words) else how
+
+
+async def _write(pipe: asyncio.StreamWriter, from_session: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    """A server that does not read makes the sender wait, whose own time limit ends that."""
+    try:
+        async with from_session:
+            async for item in from_session:
+                text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+                await sent(pipe, text.encode() + b"\n")
+    except (anyio.ClosedResourceError, OSError):
+        log.debug("a server's standard input was closed")
+
+
+async def _listen(pipe: asyncio.StreamReader, server_log: ServerLog) -> None:
+    while piece := await pipe.read(_CHUNK):
+        server_log.feed(piece)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The session of the SDK over one of the two.
+
 
 MOST_PAGES = 50
 MOST_LISTED = 1_000

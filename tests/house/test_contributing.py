@@ -199,7 +199,7 @@ def test_the_wheel_works_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     shell(f"{sys.executable} -m venv {tmp_path}/venv", work, environment)
     shell(f"{python} -m pip install -q --disable-pip-version-check --no-compile {wheel}", work, environment)
     answer = shell(
-        f"{tmp_path}/venv/bin/fsm-agent shell -q --model offline:demo 'what is 6*7?'", work, environment
+        f"{tmp_path}/venv/bin/fsm-agent run -q --model offline:demo 'what is 6*7?'", work, environment
     ).stdout
     assert answer.startswith("6*7 = 42\n")
     listed = shell(f"{python} -m fsm_agent examples", work, environment).stdout

@@ -9,7 +9,7 @@ import pytest
 from mcp_types import CallToolResult
 
 from fsm_agent.conversation.parts import named
-from fsm_agent.toolsets.mcp.offer import MOST_PARTS, result_of
+from fsm_agent.toolsets.mcp.results import MOST_PARTS, result_of
 
 PIXEL = base64.b64encode(b"\x89PNG pixel").decode()
 

@@ -42,7 +42,7 @@ from fsm_agent.support.texts import one_line
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.support.version import __version__
 from fsm_agent.toolsets.mcp.config import HERE
-from fsm_agent.toolsets.mcp.offer import Listed, Result, result_of
+from fsm_agent.toolsets.mcp.offer import Listed
 from fsm_agent.toolsets.mcp.process import (
     Broken,
     ConnectionEnding,
@@ -57,6 +57,7 @@ from fsm_agent.toolsets.mcp.process import (
     started,
     status_of,
 )
+from fsm_agent.toolsets.mcp.results import Result, result_of
 
 log = logging.getLogger(__name__)
 for _name in ("mcp", "client"):

@@ -51,7 +51,7 @@ from fsm_agent.toolsets.mcp.process import (
 
 if TYPE_CHECKING:
     from fsm_agent.toolsets.mcp.connection import Connection
-    from fsm_agent.toolsets.mcp.offer import Result
+    from fsm_agent.toolsets.mcp.results import Result
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -95,6 +95,28 @@ async def second_process_has_a_copy(home: Path, mode: str, log: type[Conversatio
     return newest(home)[-4:] == ["first", "one", "second", "two"]
 
 
+async def test_a_successor_that_counts_the_same_is_read(tmp_path: Path) -> None:
+    """A session that was rotated looks like the one before it to whoever compares figures: as many rows, the
+    same version, the same revision."""
+
+    def figures() -> tuple[str, tuple[int, int, int]]:
+        one = Store(tmp_path).newest("s-1")
+        return one.id, (one.revision, one.version, one.next_number)
+
+    texts = [text(f"answer {number} {'word ' * 40}") for number in range(3)]
+    first = speaker(tmp_path, ConversationLog, text("zero"), text("the summary"), *texts, text("another summary"))
+    await first.arun("nothing", conversation_history=HISTORY)
+    await first.acompact()
+    before = figures()
+    waiting = speaker(tmp_path, ConversationLog, text("two")).start("second")
+    for number in range(3):
+        await first.arun(f"question {number} {'word ' * 40}")
+    await first.acompact()
+    after = figures()
+    assert (after[0] != before[0], after[1]) == (True, before[1])
+    assert contents((await waiting.arun()).messages)[-4][:10] == "question 2"
+
+
 async def owner_was_declared_dead(home: Path, mode: str, log: type[ConversationLog]) -> bool:
     """Another process went on without its turn, while it waited for its model. Is nothing of that lost?"""
     words = "first" if mode == "plain" else "too much"

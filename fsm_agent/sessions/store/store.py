@@ -97,7 +97,7 @@ class Store(TurnClaims):
 
         def begin(c: SqlConnection) -> tuple[int, str | None]:
             before = session.id
-            session.id = self.newest_id(c, before)
+            self.follow(c, session)
             abandoned = self._give_up(c, session.id, at)
             self.read(c, session)
             if session.id != before:
@@ -225,7 +225,7 @@ class Store(TurnClaims):
         session, fence, at = Session(session_id), Fence(holder), self.now()
 
         def take(c: SqlConnection) -> int:
-            session.id = self.newest_id(c, session_id)
+            self.follow(c, session)
             refuse_all(c, self._open_turns(c, session.id))
             self.read(c, session)
             return self._hold(c, session, holder, at)

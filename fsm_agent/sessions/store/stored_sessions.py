@@ -150,9 +150,15 @@ class StoredSessions:
         """Return the session that a conversation continues in after compactions (SESS-07)."""
         session = Session(session_id)
         with self.database.reading() as c:
-            session.id = self.newest_id(c, session_id)
+            self.follow(c, session)
             self.read(c, session)
         return session
+
+    def follow(self, c: SqlConnection, session: Session) -> None:
+        """Make ``session`` the one that its conversation continues in; what was read of it is forgotten
+        then."""
+        if (newest := self.newest_id(c, session.id)) != session.id:
+            session.id, session.revision = newest, UNREAD
 
     def newest_id(self, c: SqlConnection, session_id: str) -> str:
         """Return the id of ``newest``. A compaction whose turn was lost before it was stored made a session

@@ -104,7 +104,9 @@ async def test_a_successor_that_counts_the_same_is_read(tmp_path: Path) -> None:
         return one.id, (one.revision, one.version, one.next_number)
 
     texts = [text(f"answer {number} {'word ' * 40}") for number in range(3)]
-    first = speaker(tmp_path, ConversationLog, text("zero"), text("the summary"), *texts, text("another summary"))
+    first = speaker(
+        tmp_path, ConversationLog, text("zero"), text("the summary"), *texts, text("another summary")
+    )
     await first.arun("nothing", conversation_history=HISTORY)
     await first.acompact()
     before = figures()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import subprocess
@@ -25,6 +26,7 @@ class Terminal:
 
     def __init__(self, file: int, running: subprocess.Popen[bytes]) -> None:
         self._file, self.running, self.screen = file, running, ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a read may end within a character
         os.set_blocking(file, False)
 
     @property
@@ -54,7 +56,7 @@ class Terminal:
         while not enough():
             assert time.monotonic() < until, f"waited for {what}; the screen says: {self.screen[-2000:]}"
             try:
-                self.screen += os.read(self._file, 65_536).decode("utf-8", "replace")
+                self.screen += self._decoder.decode(os.read(self._file, 65_536))
             except BlockingIOError:
                 time.sleep(0.01)
             except OSError:  # the other end was closed

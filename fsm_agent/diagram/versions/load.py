@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -35,6 +36,7 @@ ALLOWED = (
 )
 SHORT = 10
 """Letters of a whole commit id that a reader is shown."""
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:\w+")
 
 
@@ -81,23 +83,27 @@ def version_of(
 def _of_revision(spec: str, target: str | None, here: Path, seconds: float) -> Version:
     """``REVISION``, or ``REVISION:path.py`` with or without ``:NAME``."""
     revision, _, inside = spec.partition(":")
-    commit = (
-        _git(
-            here, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", spec=spec
-        )
-        .strip()
-        .decode()
-    )
-    top = Path(_git(here, "rev-parse", "--show-toplevel", spec=spec).decode().strip())
     prefix = _git(here, "rev-parse", "--show-prefix", spec=spec).decode().strip()
-    with tempfile.TemporaryDirectory(prefix="fsm-agent-") as name:
-        root = Path(name).resolve()
-        _unpack(_git(top, "archive", "--format=tar", commit, "--", "*.py", spec=spec), root)
+    with unpacked(revision, here) as root:
         if inside:
             return _loaded(spec, [str(root)], str(root / inside), None, seconds)
         roots = [*(_roots(root / prefix) if prefix and (root / prefix).is_dir() else ()), *_roots(root)]
         version = _loaded(spec, roots, target or _own(roots), target, seconds)
-    return replace(version, name=spec[:SHORT]) if spec == commit else version
+    return replace(version, name=spec[:SHORT]) if _COMMIT.fullmatch(spec) else version
+
+
+@contextmanager
+def unpacked(revision: str, folder: Path | None = None) -> Iterator[Path]:
+    """A temporary folder with the Python files of a git revision, for as long as the block runs. Raises
+    ``ConfigError`` for one that is not there."""
+    here, one = (folder or Path.cwd()).resolve(), f"{revision}^{{commit}}"
+    found = _git(here, "rev-parse", "--verify", "--quiet", "--end-of-options", one, spec=revision)
+    top = Path(_git(here, "rev-parse", "--show-toplevel", spec=revision).decode().strip())
+    archive = _git(top, "archive", "--format=tar", found.strip().decode(), "--", "*.py", spec=revision)
+    with tempfile.TemporaryDirectory(prefix="fsm-agent-") as name:
+        root = Path(name).resolve()
+        _unpack(archive, root)
+        yield root
 
 
 def _roots(folder: Path) -> list[str]:

@@ -205,6 +205,15 @@ class Turns:
         with self._database.reading() as c:
             return [_effect(row) for row in c.execute(_EFFECTS, (_owner_of(c, turn_id, seq), seq))]
 
+    def visits(self, turn_id: str) -> dict[int, list[Effect]]:
+        """What each visit of a turn asked for, by the number of moves before it; of a fork, its own
+        visits."""
+        found: dict[int, list[Effect]] = {}
+        with self._database.reading() as c:
+            for row in c.execute(_ALL_EFFECTS, (turn_id,)):
+                found.setdefault(row[0], []).append(_effect(row))
+        return found
+
     def snapshot(self, turn_id: str, seq: int | None = None) -> dict[str, Any]:
         """Every stored field of the turn after ``seq`` moves (default: now, at the end of an ended one);
         ``history`` is [session, version, length, newest number] and ``rows`` the numbers of the turn's own
@@ -280,10 +289,12 @@ def _owner_of(c: SqlConnection, turn_id: str, seq: int) -> str:
     return info.id
 
 
-_EFFECTS = (
+_EFFECT = (
     "SELECT seq, ordinal, place, state, kind, name, status, at, seconds, origin, request, request_crc, reply,"
-    " reply_crc FROM effects WHERE turn = ? AND seq = ? ORDER BY ordinal, place"
+    " reply_crc FROM effects WHERE turn = ?"
 )
+_EFFECTS = f"{_EFFECT} AND seq = ? ORDER BY ordinal, place"
+_ALL_EFFECTS = f"{_EFFECT} ORDER BY seq, ordinal, place"
 
 
 def _effect(row: tuple[Any, ...]) -> Effect:

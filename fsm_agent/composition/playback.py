@@ -1,0 +1,285 @@
+"""A recorded turn, played again: every request is answered from the journal, so that nothing is asked of a
+model, a tool, a person, a file or a clock.
+
+States are pure and the journal has every reply, so a turn can be driven through other settings, another
+prompt, other schemas of tools, another table or other states, and each move compared with the recorded one.
+"""
+
+# A request is answered by the record of its own visit: until the first other move, the visits of a playback
+# are those of the recorded turn. Within a visit, replies are known by the kind of the request and their
+# order, and those about a call of a tool by the id of the call, because a changed state may ask for more, for
+# less, or in another order. The first request that the visit has no reply for ends the playback, unless it
+# only reports: then it is answered as if nothing had happened. After the first other move nothing is played,
+# because a reply recorded for one visit proves nothing about another.
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from fsm_agent.composition.turn_wiring import MACHINE, STATES, continued
+from fsm_agent.conversation.effects import (
+    BeginReview,
+    CallModel,
+    CheckSignals,
+    CloseTurn,
+    Compacted,
+    Done,
+    DumpRequest,
+    NameSession,
+    Opened,
+    OpenTurn,
+    Persist,
+    Saved,
+    Signals,
+    SyncMemory,
+    Tell,
+    ToolSpec,
+)
+from fsm_agent.errors import ConfigError, JournalError
+from fsm_agent.fsm.codec import dumps
+from fsm_agent.fsm.journal import UNKNOWN, Exchange, Step
+from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.runner import Runner
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.journal.read import AGENT_TURN, Effect, TurnInfo, Turns
+from fsm_agent.sessions.store.rewind import Position, position_of
+from fsm_agent.sessions.store.rows import REPLY, REQUEST
+from fsm_agent.settings.model import Settings
+
+QUIET: Mapping[type, Any] = {
+    OpenTurn: None,
+    Persist: Done(),
+    Tell: Done(),
+    CloseTurn: Done(),
+    BeginReview: Done(),
+    NameSession: Done(),
+    SyncMemory: Done(),
+    DumpRequest: Saved(),
+    CheckSignals: Signals(),
+}
+"""Requests that report or look, with the reply if nothing happens. A turn may make more of them than were
+recorded."""
+_BY_CALL = "call_id"
+
+
+class Unrecorded(JournalError):
+    """The turn asks for what its journal has no reply for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is other than it was recorded. ``settings``: nested, as a config file has them. ``prompt``: the
+    system prompt, in which ``{recorded}`` stands for that of the turn. ``tools``: by name, the fields of a
+    tool's schema that are other (``description``, ``parameters``), or ``None`` for a tool that is not there.
+    ``machine``: that of another table."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    prompt: str | None = None
+    tools: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
+    machine: Machine | None = None
+
+    def applied(self, opened: Opened) -> Opened:
+        """What the turn is opened with. Raises ``ConfigError`` for a tool that it does not have."""
+        prompt = opened.system_prompt
+        if self.prompt is not None:
+            prompt = self.prompt.replace("{recorded}", prompt)
+        tools = tuple(self._tools(opened.tools)) if self.tools else opened.tools
+        return replace(opened, system_prompt=prompt, tools=tools)
+
+    def _tools(self, tools: Iterable[ToolSpec]) -> Iterable[ToolSpec]:
+        for tool in tools:
+            other = self.tools.get(tool.name, {})
+            if other is not None:
+                yield replace(tool, **other) if other else tool
+
+
+UNCHANGED = Change()
+
+
+@dataclass(slots=True)
+class Asked:
+    """One request of a playback, and the visit that made it, by the number of moves before it. ``request`` is
+    ``None`` where it was made in another process, which sent its ``text``: the request as JSON, that to a
+    model as it goes over the wire."""
+
+    seq: int
+    state: str
+    kind: str
+    request: Any = None
+    written: str = ""
+
+    @property
+    def text(self) -> str:
+        """The request as JSON."""
+        if not self.written:
+            called = isinstance(self.request, CallModel)
+            self.written = (
+                self.request.request.body.decode() if called else dumps(REQUEST.encode(self.request))
+            )
+        return self.written
+
+    def same(self, other: Asked) -> bool:
+        """Do both ask for the same?"""
+        if self.kind != other.kind:
+            return False
+        one, two = self.request, other.request
+        if isinstance(one, CallModel) and isinstance(two, CallModel):
+            return bool(one.request.body == two.request.body)
+        return (one is not None and bool(one == two)) or self.text == other.text
+
+
+@dataclass(slots=True)
+class Played:
+    """``steps``: the moves, up to the first that is not the recorded one. ``asked``: every request.
+    ``missing``: the request that the journal has no reply for, which ended the playback."""
+
+    steps: list[Step] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+    missing: Asked | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values, with what was asked as text."""
+        asked = [(one.seq, one.state, one.kind, one.text) for one in self.asked]
+        steps = [asdict(step) for step in self.steps]
+        return {"steps": steps, "asked": asked, "missing": self.missing is not None}
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Played:
+        """Read what ``to_dict`` returned, from JSON."""
+        asked = [Asked(seq, state, kind, written=text) for seq, state, kind, text in value["asked"]]
+        steps = [Step(**step) for step in value["steps"]]
+        return cls(steps, asked, asked[-1] if value["missing"] else None)
+
+
+@dataclass(slots=True)
+class RecordedTurn:
+    """A turn that has ended, as its journal has it. ``visits``: what each visit asked for, with the
+    replies."""
+
+    info: TurnInfo
+    position: Position
+    opened: Opened
+    moves: list[Step]
+    visits: dict[int, list[Effect]]
+
+    @classmethod
+    def read(cls, store: Store, turn_id: str) -> RecordedTurn:
+        """Read a turn. Raises ``ConfigError`` for one that cannot be played: of another table, without an
+        end, or begun in the middle of another turn; ``StoreError`` for a damaged one."""
+        turns = Turns(store.database)
+        info = turns.info(turn_id)
+        _refuse(info)
+        position = position_of(store, turn_id, 0)
+        opened = _opened(position, turns.snapshot(turn_id, 1), turns.messages(turn_id, 1))
+        return cls(info, position, opened, turns.steps(turn_id), turns.visits(turn_id))
+
+    async def play(self, change: Change = UNCHANGED) -> Played:
+        """Drive the turn with ``change``, up to its end or the first other move."""
+        settings = Settings.of(_merged(self.position.settings, change.settings))
+        position = copy.copy(self.position)
+        position.settings = settings  # type: ignore[assignment]  # taken as it is
+        turn, played = continued(position), Played()
+        answers = _Answers(self, change.applied(self.opened), played)
+        runner = Runner(turn, change.machine or MACHINE, STATES, answers.perform, answers)
+        answers.turn = turn
+        try:
+            while (step := await runner.step()) is not None:
+                played.steps.append(step)
+                number = len(played.steps)
+                if number > len(self.moves) or step.row != self.moves[number - 1].row:
+                    break
+        except Unrecorded:
+            played.missing = played.asked[-1]
+        return played
+
+
+def _refuse(info: TurnInfo) -> None:
+    info.moved_by(AGENT_TURN)
+    if info.ended is None or info.exit == "abandoned":
+        raise ConfigError("the turn has no end", info.exit or f"in {info.state}", "a turn that has ended")
+    if info.forked_at:
+        raise ConfigError(
+            "the turn was forked from another one", f"at move {info.forked_at}", "the whole turn"
+        )
+
+
+def _opened(position: Position, after: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> Opened:
+    """What ``OpenTurn`` was answered with: the journal keeps it as what the turn was after its first move."""
+    turn = continued(replace(position, snapshot={**after, "rows": []}, row=None))
+    setup, known, recovery = turn.setup, turn.compaction, turn.recovery
+    stored = position.snapshot.get("supplied_history")
+    before = len(position.transcript) if stored is None else len(stored)
+    reports = messages[before : len(messages) - len(after["rows"])]
+    return Opened(
+        setup.runtime,
+        setup.tools,
+        tuple(row for _, row in position.transcript),
+        setup.system_prompt,
+        setup.workdir,
+        auxiliary=setup.auxiliary,
+        compacted=Compacted(int(known.compacted_before), known.compaction_blocked),
+        review_due=setup.review_due,
+        unnamed=setup.unnamed,
+        news=tuple(str(row["content"]) for row in reports),
+        silences=recovery.silences,
+        engine=setup.has_engine,
+        checks=setup.checks,
+        output=setup.output,
+    )
+
+
+def _merged(settings: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(settings)
+    for name, value in other.items():
+        inner = found.get(name)
+        both = isinstance(value, Mapping) and isinstance(inner, Mapping)
+        found[name] = _merged(inner, value) if both else value  # type: ignore[arg-type]
+    return found
+
+
+class _Answers:
+    """Performs the requests of a playback, and is its journal, which keeps nothing."""
+
+    def __init__(self, recorded: RecordedTurn, opened: Opened, played: Played) -> None:
+        self._recorded, self._opened, self._played = recorded, opened, played
+        self._left: dict[Any, deque[Effect]] = {}
+        self._at = -1
+        self.turn: Any = None
+
+    async def perform(self, request: Any) -> Any:
+        """The recorded reply. Raises ``Unrecorded``."""
+        kind, turn = type(request), self.turn
+        self._played.asked.append(Asked(turn.seq, turn.state, kind.__name__, request))
+        if turn.seq != self._at:
+            self._at, self._left = turn.seq, _by_request(self._recorded.visits.get(turn.seq, ()))
+        recorded = self._left.get((kind.__name__, getattr(request, _BY_CALL, None)))
+        if kind is OpenTurn:
+            return self._opened
+        if recorded and recorded[0].reply is not None:
+            return REPLY.decode(recorded.popleft().reply)
+        if kind in QUIET:
+            return QUIET[kind]
+        raise Unrecorded(f"the journal has no reply to {kind.__name__} in move {turn.seq + 1}")
+
+    async def asked(self, exchange: Exchange) -> Sequence[Any]:
+        return [UNKNOWN] * len(exchange.requests)
+
+    async def got(self, exchange: Exchange, place: int, reply: Any, seconds: float) -> None:
+        """Nothing is kept."""
+
+    async def later(self, exchange: Exchange, place: int, later: Any) -> bool:
+        return False
+
+    async def moved(self, step: Step) -> None:
+        """Nothing is kept."""
+
+
+def _by_request(effects: Iterable[Effect]) -> dict[Any, deque[Effect]]:
+    found: dict[Any, deque[Effect]] = defaultdict(deque)
+    for effect in effects:
+        found[effect.kind, effect.request.get(_BY_CALL)].append(effect)
+    return found

@@ -32,6 +32,7 @@ from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.names import find_session
 from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.settings.model import Settings
+from fsm_agent.support.home import home_of
 from fsm_agent.support.processes import bare_environment
 
 PIECE = 8
@@ -76,16 +77,16 @@ class Backtest:
     @classmethod
     def of_home(
         cls,
-        home: Path | str,
+        home: Path | str | None = None,
         *,
         session: str | None = None,
         exit: str | None = None,
         days: float | None = None,
         database_url: str | None = None,
     ) -> Backtest:
-        """The agents' turns of a home, or of a database: of one session, with one exit reason, of the last
-        days, or all. Raises ``ConfigError``."""
-        store = store_for(Path(home), database_url=database_url)
+        """The turns of a home (by default the usual one) or of a database that have ended: of one session,
+        with one exit reason, of the last days, or all. Raises ``ConfigError``."""
+        store = store_for(home_of(home, os.environ), database_url=database_url)
         chosen = find_session(store, session) if session is not None else None
         since = None if days is None else store.now() - days * 86_400
         turns = store.database.select(_TURNS, chosen, chosen, exit, exit, since, since)
@@ -113,7 +114,7 @@ class Backtest:
                 store.database.close()
 
     def sample(self, number: int, seed: int = 0) -> Backtest:
-        """So many of the turns, chosen by the seed; all of them if there are fewer."""
+        """A random choice of ``number`` turns; all of them if there are fewer."""
         most = min(number, len(self.turns))
         chosen = set(random.Random(seed).sample(range(len(self.turns)), most))  # noqa: S311 - no secret
         return replace(self, turns=[turn for place, turn in enumerate(self.turns) if place in chosen])

@@ -140,7 +140,7 @@ def _asked(text: str) -> str:
 
 
 def _first_other(recorded: RecordedTurn, played: Played) -> int:
-    """The number of the first move that is not the recorded one; 0 if there is none."""
+    """The number of the first move that differs from the recorded one; 0 if all are the same."""
     for number, (was, now) in enumerate(zip(recorded.moves, played.steps, strict=False), 1):
         if _move(was) != _move(now):
             return number

@@ -70,7 +70,7 @@ def backtest(
     session: Annotated[str | None, typer.Option(help="Only turns of this session.")] = None,
     exit: Annotated[str | None, typer.Option(metavar="REASON", help="Only turns that ended so.")] = None,
     days: Annotated[float | None, typer.Option(help="Only turns of the last days.")] = None,
-    sample: Annotated[int | None, typer.Option(metavar="N", help="So many of the turns, at random.")] = None,
+    sample: Annotated[int | None, typer.Option(metavar="N", help="Play N turns, chosen at random.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
     jobs: Annotated[int | None, typer.Option(help="Processes; default: one a core.")] = None,
     resume: Annotated[
@@ -119,7 +119,7 @@ def backtest(
 
 
 def _share(text: str) -> Callable[[int], float]:
-    """How many of so many turns ``N`` or ``N%`` are. Raises ``ConfigError``."""
+    """The number that ``N`` or ``N%`` is, of a number of turns. Raises ``ConfigError``."""
     number = text.removesuffix("%")
     try:
         value = float(number)

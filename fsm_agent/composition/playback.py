@@ -73,7 +73,7 @@ class Unrecorded(JournalError):
 @dataclass(frozen=True, slots=True)
 class Change:
     """What is other than it was recorded. ``settings``: nested, as a config file has them. ``prompt``: the
-    system prompt, in which ``{recorded}`` stands for that of the turn. ``tools``: by name, the fields of a
+    system prompt, in which ``{recorded}`` is replaced by that of the turn. ``tools``: by name, the fields of a
     tool's schema that are other (``description``, ``parameters``), or ``None`` for a tool that is not there.
     ``machine``: that of another table."""
 

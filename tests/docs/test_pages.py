@@ -20,7 +20,13 @@ from tests.helpers.page_blocks import PageBlocks, commands, environment, same
 from tests.helpers.page_pictures import stale
 
 ROOT = Path(__file__).parents[2]
-TYPED_IN = ("docs/quickstart.md", "docs/tutorial.md", "docs/cookbook.md", "docs/troubleshooting.md")
+TYPED_IN = (
+    "docs/backtest.md",
+    "docs/cookbook.md",
+    "docs/quickstart.md",
+    "docs/troubleshooting.md",
+    "docs/tutorial.md",
+)
 """Their commands are run as shown, in a fresh home."""
 RUN = (
     "README.md",

@@ -71,7 +71,7 @@ def close(bridge: str) -> str:
 def record(
     home: Path, turns: int, seed: int, settings: Mapping[str, Any] | None = None, *, each: int = 2
 ) -> list[str]:
-    """Record so many turns, ``each`` in one session, and return their ids. The first turns of the sessions of
+    """Record ``turns``, ``each`` in one session, and return their ids. The first turns of the sessions of
     two homes that were recorded by one seed meet the same replies, whatever the settings."""
     made: list[str] = []
     while len(made) < turns:

@@ -8,6 +8,7 @@ that began this one compares it with that of its own states."""
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -84,11 +85,12 @@ async def _play_all(store: Store, turns: Iterable[str], change: Change) -> None:
 
 def main(states: str = "") -> None:
     """Play what standard input asks for, until it ends."""
-    import fsm_agent_states
+    from fsm_agent.composition.turn_wiring import STATES
     from fsm_agent.sessions.store import Store
 
-    if states and not Path(fsm_agent_states.__file__).is_relative_to(Path(states).resolve()):
-        raise ImportError(f"the states were imported from {fsm_agent_states.__file__}")
+    origin = inspect.getfile(STATES["Prepare"])
+    if states and not Path(origin).is_relative_to(Path(states).resolve()):
+        raise ImportError(f"the states were imported from {origin}")
     order = json.loads(sys.stdin.readline())
     store = Store(Path(order["home"]), database_url=order["database_url"])
     change = change_from(order["change"])

@@ -214,11 +214,16 @@ def export(
         ),
     ] = "jsonl",
     raw: Annotated[bool, typer.Option("--raw", help="Do not mask secrets.")] = False,
+    shrink: Annotated[
+        bool, typer.Option("--shrink", help="Of a test: only the replies that its end needs.")
+    ] = False,
     home: Home = None,
 ) -> int:
     """Write a session or a turn as lines of JSON, or a turn as a test. Secrets are masked."""
     if format not in FORMATS:
         raise ConfigError("unknown export format", format, ", ".join(FORMATS))
+    if shrink and format != "pytest":
+        raise ConfigError("only a test can be shrunk", format, "--format pytest")
     store = store_of(home)
     kind, found = one_of(store, name)
     secrets = [os.environ.get(profile.key_env or "", "") for profile in PROFILES.values()]
@@ -226,13 +231,13 @@ def export(
         told = session_trajectory if kind == "session" else turn_trajectory
         lines: Iterator[str] = iter([json.dumps(told(store.database, found, raw=raw, secrets=secrets))])
     elif format == "pytest":
-        from fsm_agent.debug.core.replay import make_test
+        from fsm_agent.backtest.replay import make_test
 
         if kind == "session":
             raise ConfigError(
                 "a test is made of one turn", f"session {found}", "the id of a turn: fsm-agent sessions show"
             )
-        lines = iter(make_test(store, found).splitlines())
+        lines = iter(make_test(store, found, shrink=shrink).splitlines())
     else:
         lines = (export_session if kind == "session" else export_turn)(
             store.database, found, raw=raw, secrets=secrets

@@ -14,13 +14,14 @@ prompt, other schemas of tools, another table or other states, and each move com
 
 from __future__ import annotations
 
-import copy
+import json
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
-from fsm_agent.composition.turn_wiring import MACHINE, STATES, continued
+from fsm_agent.composition.turn_wiring import MACHINE, STATES, TurnState, continued
 from fsm_agent.conversation.effects import (
     BeginReview,
     CallModel,
@@ -33,12 +34,15 @@ from fsm_agent.conversation.effects import (
     Opened,
     OpenTurn,
     Persist,
+    Replaced,
+    ReplaceHistory,
     Saved,
     Signals,
     SyncMemory,
     Tell,
     ToolSpec,
 )
+from fsm_agent.conversation.messages import Message
 from fsm_agent.errors import ConfigError, JournalError
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.journal import UNKNOWN, Exchange, Step
@@ -73,9 +77,9 @@ class Unrecorded(JournalError):
 @dataclass(frozen=True, slots=True)
 class Change:
     """What is other than it was recorded. ``settings``: nested, as a config file has them. ``prompt``: the
-    system prompt, in which ``{recorded}`` is replaced by that of the turn. ``tools``: by name, the fields of a
-    tool's schema that are other (``description``, ``parameters``), or ``None`` for a tool that is not there.
-    ``machine``: that of another table."""
+    system prompt, in which ``{recorded}`` is replaced by that of the turn. ``tools``: by name, the fields of
+    a tool's schema that are other (``description``, ``parameters``), or ``None`` for a tool that is not
+    there. ``machine``: that of another table."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     prompt: str | None = None
@@ -179,22 +183,10 @@ class RecordedTurn:
 
     async def play(self, change: Change = UNCHANGED) -> Played:
         """Drive the turn with ``change``, up to its end or the first other move."""
-        settings = Settings.of(_merged(self.position.settings, change.settings))
-        position = copy.copy(self.position)
-        position.settings = settings  # type: ignore[assignment]  # taken as it is
-        turn, played = continued(position), Played()
-        answers = _Answers(self, change.applied(self.opened), played)
-        runner = Runner(turn, change.machine or MACHINE, STATES, answers.perform, answers)
-        answers.turn = turn
-        try:
-            while (step := await runner.step()) is not None:
-                played.steps.append(step)
-                number = len(played.steps)
-                if number > len(self.moves) or step.row != self.moves[number - 1].row:
-                    break
-        except Unrecorded:
-            played.missing = played.asked[-1]
-        return played
+        settings = _settings(_merged(self.position.settings, change.settings))
+        turn = continued(replace(self.position, settings=settings))  # type: ignore[arg-type]  # taken as it is
+        opened, machine = change.applied(self.opened), change.machine or MACHINE
+        return await played(turn, opened, _Visits(self.visits), machine=machine, moves=self.moves)
 
 
 def _refuse(info: TurnInfo) -> None:
@@ -209,27 +201,45 @@ def _refuse(info: TurnInfo) -> None:
 
 def _opened(position: Position, after: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> Opened:
     """What ``OpenTurn`` was answered with: the journal keeps it as what the turn was after its first move."""
-    turn = continued(replace(position, snapshot={**after, "rows": []}, row=None))
-    setup, known, recovery = turn.setup, turn.compaction, turn.recovery
+    known = replace(position, snapshot={**after, "rows": []}, row=None)
+    known.settings = _settings(position.settings)  # type: ignore[assignment]  # taken as it is
+    turn = continued(known)
     stored = position.snapshot.get("supplied_history")
     before = len(position.transcript) if stored is None else len(stored)
     reports = messages[before : len(messages) - len(after["rows"])]
+    return opened_as(turn, [row for _, row in position.transcript], [str(row["content"]) for row in reports])
+
+
+def opened_as(turn: TurnState, rows: Iterable[Message] = (), news: Iterable[str] = ()) -> Opened:
+    """The reply to ``OpenTurn`` that makes a turn what ``turn`` is. ``rows``: the transcript before it;
+    ``news``: reports of background tasks."""
+    setup, known = turn.setup, turn.compaction
     return Opened(
         setup.runtime,
         setup.tools,
-        tuple(row for _, row in position.transcript),
+        tuple(rows),
         setup.system_prompt,
         setup.workdir,
         auxiliary=setup.auxiliary,
         compacted=Compacted(int(known.compacted_before), known.compaction_blocked),
         review_due=setup.review_due,
         unnamed=setup.unnamed,
-        news=tuple(str(row["content"]) for row in reports),
-        silences=recovery.silences,
+        news=tuple(news),
+        silences=turn.recovery.silences,
         engine=setup.has_engine,
         checks=setup.checks,
         output=setup.output,
     )
+
+
+def _settings(values: Mapping[str, Any]) -> Settings:
+    return _checked(dumps(values))
+
+
+@lru_cache(64)
+def _checked(text: str) -> Settings:
+    """Settings from JSON. The turns of a home have few different ones, and a check takes 0.3 ms."""
+    return Settings.of(json.loads(text))
 
 
 def _merged(settings: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -241,26 +251,50 @@ def _merged(settings: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, 
     return found
 
 
+Recorded = Callable[[Any, int], Any]
+"""The recorded reply to a request in the visit after ``n`` moves, as JSON; ``None`` if it is unknown."""
+
+
+async def played(
+    turn: TurnState,
+    opened: Opened,
+    recorded: Recorded,
+    *,
+    machine: Machine = MACHINE,
+    moves: Sequence[Step] | None = None,
+) -> Played:
+    """Drive a turn, which is in its first state, to its end, to the first move that is not among ``moves``,
+    or to the first request without a reply."""
+    found = Played()
+    answers = _Answers(turn, opened, recorded, found)
+    runner = Runner(turn, machine, STATES, answers.perform, answers)
+    try:
+        while (step := await runner.step()) is not None:
+            found.steps.append(step)
+            number = len(found.steps)
+            if moves is not None and (number > len(moves) or step.row != moves[number - 1].row):
+                break
+    except Unrecorded:
+        found.missing = found.asked[-1]
+    return found
+
+
 class _Answers:
     """Performs the requests of a playback, and is its journal, which keeps nothing."""
 
-    def __init__(self, recorded: RecordedTurn, opened: Opened, played: Played) -> None:
-        self._recorded, self._opened, self._played = recorded, opened, played
-        self._left: dict[Any, deque[Effect]] = {}
-        self._at = -1
-        self.turn: Any = None
+    def __init__(self, turn: TurnState, opened: Opened, recorded: Recorded, found: Played) -> None:
+        self._turn, self._opened, self._recorded, self._found = turn, opened, recorded, found
 
     async def perform(self, request: Any) -> Any:
         """The recorded reply. Raises ``Unrecorded``."""
-        kind, turn = type(request), self.turn
-        self._played.asked.append(Asked(turn.seq, turn.state, kind.__name__, request))
-        if turn.seq != self._at:
-            self._at, self._left = turn.seq, _by_request(self._recorded.visits.get(turn.seq, ()))
-        recorded = self._left.get((kind.__name__, getattr(request, _BY_CALL, None)))
+        kind, turn = type(request), self._turn
+        self._found.asked.append(Asked(turn.seq, turn.state, kind.__name__, request))
         if kind is OpenTurn:
             return self._opened
-        if recorded and recorded[0].reply is not None:
-            return REPLY.decode(recorded.popleft().reply)
+        if (reply := self._recorded(request, turn.seq)) is not None:
+            return REPLY.decode(reply)
+        if kind is ReplaceHistory:
+            return Replaced(turn.session_id, turn.parent_session_id)
         if kind in QUIET:
             return QUIET[kind]
         raise Unrecorded(f"the journal has no reply to {kind.__name__} in move {turn.seq + 1}")
@@ -278,8 +312,18 @@ class _Answers:
         """Nothing is kept."""
 
 
-def _by_request(effects: Iterable[Effect]) -> dict[Any, deque[Effect]]:
-    found: dict[Any, deque[Effect]] = defaultdict(deque)
-    for effect in effects:
-        found[effect.kind, effect.request.get(_BY_CALL)].append(effect)
-    return found
+class _Visits:
+    """The replies of a recorded turn, visit by visit."""
+
+    def __init__(self, visits: Mapping[int, Sequence[Effect]]) -> None:
+        self._visits, self._at = visits, -1
+        self._left: dict[Any, deque[Effect]] = {}
+
+    def __call__(self, request: Any, seq: int) -> Any:
+        if seq != self._at:
+            self._at, self._left = seq, defaultdict(deque)
+            for effect in self._visits.get(seq, ()):
+                if effect.reply is not None:
+                    self._left[effect.kind, effect.request.get(_BY_CALL)].append(effect)
+        left = self._left.get((type(request).__name__, getattr(request, _BY_CALL, None)))
+        return left.popleft().reply if left else None

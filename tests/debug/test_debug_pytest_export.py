@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
+from fsm_agent.backtest.replay import make_test
 from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.debug import DebugSession
-from fsm_agent.debug.core.replay import make_test
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import (
@@ -85,40 +85,37 @@ SCRIPTS: dict[str, Any] = {
 }
 
 
-def run(source: str, folder: Path) -> None:
+def run(source: str) -> None:
     """As pytest would."""
     names: dict[str, Any] = {}
     exec(compile(source, "test_made.py", "exec"), names)
-    folder.mkdir()
-    names["test_turn"](folder)
+    names["test_turn"]()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_made_test_is_green(name: str, tmp_path: Path) -> None:
     store, turn_id = turn(tmp_path / "home", SCRIPTS[name])
-    run(make_test(store, turn_id), tmp_path / "played")
+    run(make_test(store, turn_id))
 
 
 def test_no_secret_is_in_the_file(tmp_path: Path) -> None:
     store, turn_id = turn(tmp_path / "home", [text("the key is sk-live-0123456789abcdef")])
     source = make_test(store, turn_id)
     assert "sk-live-0123456789abcdef" not in source
-    run(source, tmp_path / "played")
+    run(source)
 
 
 def test_it_is_red_when_the_turn_goes_another_way(tmp_path: Path) -> None:
     store, turn_id = turn(tmp_path / "home", [tools(call("look")), text("blue")])
     source = make_test(store, turn_id)
-    for number, (old, new) in enumerate(
-        (
-            ("CallLLM.text", "CallLLM.blank"),
-            ("'text': 'blue'", "'text': 'green'"),
-            ("'call_1_0': [", "'call_9_9': ["),
-        )
+    for old, new in (
+        ("CallLLM.text", "CallLLM.blank"),
+        ("'text': 'blue'", "'text': 'green'"),
+        ("'call_1_0': [", "'call_9_9': ["),
     ):
         with pytest.raises(AssertionError):
-            run(source.replace(old, new), tmp_path / str(number))
+            run(source.replace(old, new))
 
 
 def test_approvals_fallbacks_and_settings(tmp_path: Path) -> None:
@@ -132,7 +129,7 @@ def test_approvals_fallbacks_and_settings(tmp_path: Path) -> None:
     store, turn_id = turn(tmp_path / "home", script, callbacks={"approval": allow}, **options)
     source = make_test(store, turn_id)
     assert "'max_iterations': 5" in source
-    run(source, tmp_path / "played")
+    run(source)
 
 
 def test_a_turn_with_history_and_one_that_was_interrupted(tmp_path: Path) -> None:
@@ -146,7 +143,7 @@ def test_a_turn_with_history_and_one_that_was_interrupted(tmp_path: Path) -> Non
     assert info.outcome == "interrupted"
     source = make_test(store, info.id)
     assert "'content': 'hello'" in source
-    run(source, tmp_path / "played")
+    run(source)
 
 
 def test_a_fork_with_an_answer_by_hand(tmp_path: Path) -> None:
@@ -161,7 +158,7 @@ def test_a_fork_with_an_answer_by_hand(tmp_path: Path) -> None:
     fork = workshop.fork(turn_id, 3, {"results": {"call_1_0": "the sky is green"}})
     fork.order("continue")
     asyncio.run(fork.settled(PATIENCE))
-    run(workshop.test(fork.id), tmp_path / "played")
+    run(workshop.test(fork.id))
     workshop.close()
 
 

@@ -212,7 +212,7 @@ class DebugSession:
                 turn_id,
                 "fsm_agent.testing.row_scripts for yours",
             )
-        from fsm_agent.debug.core.replay import make_test
+        from fsm_agent.backtest.replay import make_test
 
         return make_test(self.store, turn_id)
 

@@ -1,0 +1,325 @@
+"""A recorded turn as a file of its own: a pytest test that plays it again, whole or shrunk to the replies
+that its end needs.
+
+The replies of the model, the tools, the people and the clock are in the file, in the order in which they were
+asked for. Nothing else is asked, so no tool runs and nothing waits (``fsm_agent.composition.playback``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pprint
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from fsm_agent.composition.playback import opened_as, played
+from fsm_agent.composition.turn_wiring import TurnState
+from fsm_agent.conversation.effects import CallModel, RunTool
+from fsm_agent.conversation.messages import Message
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.codec import restored
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.journal.read import AGENT_TURN, Effect, Turns
+from fsm_agent.sessions.store.rewind import position_of
+from fsm_agent.settings.model import Settings
+from fsm_agent.support.redaction import mask_json
+from fsm_agent.support.texts import one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """How a replay went: the rows that were taken, in order, why the turn ended, and its answer."""
+
+    moves: list[str]
+    turn_exit_reason: str | None
+    final_response: str | None
+
+
+class Replay:
+    """``message`` and ``history`` (rows) are what the turn began with, ``opened`` what it found then: values
+    by the names of the turn's fields. ``model``: replies in order. ``tools``: outcomes by call id, several
+    for one that ran again. ``others``: {kind of request: replies in order}. All as the journal has them, in
+    JSON."""
+
+    def __init__(
+        self,
+        *,
+        message: Any,
+        model: Sequence[Mapping[str, Any]],
+        opened: Mapping[str, Any],
+        tools: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+        others: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+        history: Sequence[Mapping[str, Any]] = (),
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._message, self._history, self._settings, self._opened = message, history, settings or {}, opened
+        self._model, self._tools = deque(model), {call: deque(made) for call, made in (tools or {}).items()}
+        self._others = {kind: deque(replies) for kind, replies in (others or {}).items()}
+
+    def run(self) -> Replayed:
+        """Play the turn to its end. Raises ``AssertionError`` when it asks for something that is not in the
+        record."""
+        stored = {
+            **self._opened,
+            "user_content": self._message,
+            "turn_id": "replay",
+            "session_id": "s-replay",
+        }
+        turn, found = (
+            restored(TurnState, stored, settings=Settings.of(self._settings), history=[], rows=[])
+            for _ in range(2)
+        )
+        opened = opened_as(found, map(Message.from_dict, self._history))
+        made = asyncio.run(played(turn, opened, self._next))
+        if made.missing is not None:
+            call = getattr(made.missing.request, "call_id", "")
+            what = f"{made.missing.kind} {call}".strip()
+            raise AssertionError(f"the turn asked for something that is not in the record: {what}")
+        reason = turn.exit.value if turn.exit else None
+        return Replayed([step.row for step in made.steps], reason, turn.ending.final_response)
+
+    def left(self) -> list[str]:
+        """Answers that were not asked for: kinds of requests, and ids of calls."""
+        kinds = [kind for kind, replies in self._others.items() if replies]
+        calls = [call for call, outcomes in self._tools.items() if outcomes]
+        return [*(["CallModel"] if self._model else []), *kinds, *calls]
+
+    def rest(self) -> dict[str, Any]:
+        """How many replies were not asked for: of the model, by id of calls, by kind of other requests."""
+        tools, others = (
+            {name: len(one) for name, one in part.items()} for part in (self._tools, self._others)
+        )
+        return {"model": len(self._model), "tools": tools, "others": others}
+
+    def _next(self, request: Any, seq: int) -> Any:
+        match request:
+            case CallModel():
+                left = self._model
+            case RunTool(call_id=call_id):
+                left = self._tools.get(call_id, deque())
+            case _:
+                left = self._others.get(type(request).__name__, deque())
+        return left.popleft() if left else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# A pytest file from a recorded turn. It is run before it is given away, so what one gets is green.
+
+
+LONGEST = 2_000
+"""Moves of a turn that is still a test."""
+OPENED = (
+    "runtime", "tools", "system_prompt", "ephemeral_prompt", "workdir", "auxiliary", "attended", "has_memory",
+    "has_engine", "compacted_before", "compaction_blocked", "review_due", "unnamed", "checks", "output",
+    "agent", "silences", "repairs_done",
+)  # fmt: skip
+WIDTH = 120
+
+
+def make_test(store: Store, turn_id: str, *, shrink: bool = False) -> str:
+    """The text of a test that plays the turn again and checks its moves and its end. ``shrink``: with the
+    fewest replies that lead to the same last row. Raises ``ConfigError`` for a turn that has not ended, is
+    too long, or does not come out the same (one that was forked with changes of its state, for instance)."""
+    turns = Turns(store.database)
+    info = turns.info(turn_id).moved_by(AGENT_TURN)
+    if info.ended is None or not info.seq:
+        raise ConfigError("only a turn that has ended can be made a test", turn_id)
+    if info.seq > LONGEST:
+        raise ConfigError("the turn is too long for a test", f"{info.seq:,} moves", f"up to {LONGEST:,}")
+    recorded = mask_json(recording_of(store, turn_id))
+    moves, result = [step.row for step in turns.steps(turn_id)], mask_json(turns.result(turn_id) or {})
+    made = _proved(recorded, moves, turn_id)
+    how = f"It ended with {info.exit} after {len(moves)} moves."
+    if shrink:
+        before = len(recorded["model"])
+        recorded, made = shrunk(recorded)
+        how += f" Shrunk from {before} replies of the model to {len(recorded['model'])}."
+    final = made.final_response if shrink else result.get("final_response")
+    asked = one_line(mask_json(info.asked), 80)
+    return _file(turn_id, asked, how, recorded, made.moves, str(info.exit), final)
+
+
+def recording_of(store: Store, turn_id: str) -> dict[str, Any]:
+    """What ``Replay`` is given to play a turn again."""
+    turns = Turns(store.database)
+    start, opened = turns.snapshot(turn_id, 0), turns.snapshot(turn_id, 1)
+    model: list[Any] = []
+    tools: dict[str, list[Any]] = defaultdict(list)
+    others: dict[str, list[Any]] = defaultdict(list)
+    for effect in _answered(turns, turn_id):
+        match effect.kind:
+            case "CallModel":
+                model.append(effect.reply)
+            case "RunTool":
+                tools[effect.request["call_id"]].append(effect.reply)
+            case "OpenTurn" | "Persist" | "Tell" | "CloseTurn" | "ReplaceHistory":
+                pass
+            case kind:
+                others[kind].append(effect.reply)
+    settings = position_of(store, turn_id, 0).settings
+    messages = turns.messages(turn_id, 1)
+    return {
+        "message": start["user_content"],
+        "history": messages[: len(messages) - len(opened["rows"])],
+        "settings": _others_than(settings, Settings.model_construct().model_dump(mode="json")),
+        "opened": ({name: opened[name] for name in OPENED if opened.get(name)} | {"meter": start["meter"]}),
+        "model": model,
+        "tools": dict(tools),
+        "others": dict(others),
+    }
+
+
+def _answered(turns: Turns, turn_id: str) -> list[Effect]:
+    """Every request of a turn that was answered, in order, those before a fork included."""
+    return [
+        one for at in range(turns.info(turn_id).seq + 1) for one in turns.effects(turn_id, at) if one.reply
+    ]
+
+
+def _others_than(given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that are not at their default, nested as they are."""
+    other: dict[str, Any] = {}
+    for name, value in given.items():
+        if isinstance(value, Mapping) and isinstance(usual.get(name), Mapping):
+            if inner := _others_than(value, usual[name]):
+                other[name] = inner
+        elif value != usual.get(name):
+            other[name] = value
+    return other
+
+
+def _proved(recorded: Mapping[str, Any], moves: Sequence[str], turn_id: str) -> Replayed:
+    try:
+        made, why = Replay(**recorded).run(), ""
+    except AssertionError as error:
+        made, why = Replayed([], None, None), f" ({error})"
+    if made.moves != moves:
+        number = next(
+            (n for n, (one, other) in enumerate(zip(made.moves, moves, strict=False), 1) if one != other),
+            min(len(made.moves), len(moves)) + 1,
+        )
+        raise ConfigError(
+            f"this turn does not come out the same when it is played again: move {number} is another{why}",
+            turn_id,
+        )
+    return made
+
+
+def _file(
+    turn_id: str,
+    asked: str,
+    how: str,
+    recorded: Mapping[str, Any],
+    moves: list[str],
+    exit_reason: str,
+    final: Any,
+) -> str:
+    asked = asked.replace("\\", "/").replace('"', "'")
+    parts = [
+        f'"""Turn {turn_id}: {asked}\n\n{how}\n"""\n',
+        "from fsm_agent.backtest.replay import Replay\n",
+        f"MOVES = {_written(moves)}\n",
+        f"MESSAGE = {_written(recorded['message'])}\n",
+        f"HISTORY = {_written(recorded['history'])}\n",
+        f"# what the model answered, in order\nMODEL = {_written(recorded['model'])}\n",
+        f"# what the tools gave back, by call\nTOOLS = {_written(recorded['tools'])}\n",
+        f"# what else came from outside, by kind of request\nOTHERS = {_written(recorded['others'])}\n",
+        f"OPENED = {_written(recorded['opened'])}\n",
+        f"SETTINGS = {_written(recorded['settings'])}\n",
+        f"FINAL_RESPONSE = {_written(final)}\n\n",
+        _TEST.format(exit=exit_reason),
+    ]
+    return "\n".join(parts)
+
+
+_TEST = """def test_turn() -> None:
+    replay = Replay(
+        message=MESSAGE, history=HISTORY, model=MODEL, tools=TOOLS, others=OTHERS, opened=OPENED,
+        settings=SETTINGS
+    )
+    result = replay.run()
+    assert result.moves == MOVES
+    assert result.turn_exit_reason == {exit!r}
+    assert result.final_response == FINAL_RESPONSE
+    assert replay.left() == []
+"""
+
+
+def _written(value: Any) -> str:
+    return pprint.pformat(value, width=WIDTH, sort_dicts=False)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Shrinking: the smallest recording that still ends in the same way.
+
+
+Keeps = Callable[[Replayed], bool]
+LOWERED = ("max_iterations", "api_max_retries")
+"""Settings without which a turn that used up a limit would need all of its replies."""
+
+
+def shrunk(recorded: Mapping[str, Any], keeps: Keeps | None = None) -> tuple[dict[str, Any], Replayed]:
+    """A recording with as few replies as it can have for which ``keeps`` is still true, and how it goes.
+    By default the last row and the exit reason stay. The history goes if it is not needed, and the limits
+    that ``LOWERED`` names become as low as they can; then halves, quarters, and single replies of the model
+    go, as long as one can."""
+    made = Replay(**recorded).run()
+    last = made.moves[-1], made.turn_exit_reason
+    keeps = keeps or (lambda one: (one.moves[-1], one.turn_exit_reason) == last)
+    found = dict(recorded)
+    for name in ("history", "others"):
+        empty: Any = [] if name == "history" else {}
+        found = _without(found, keeps, {name: empty}) or found
+    found = _lower(found, keeps)
+    size = max(1, len(found["model"]) // 2)
+    while size:
+        model, cut = found["model"], False
+        for first in range(0, len(model), size):
+            tried = {"model": [*model[:first], *model[first + size :]]}
+            if (smaller := _without(found, keeps, tried)) is not None:
+                found, cut = smaller, True
+                break
+        if not cut:
+            size //= 2
+        size = min(size, len(found["model"]))
+    return _used(found)
+
+
+def _lower(recorded: dict[str, Any], keeps: Keeps) -> dict[str, Any]:
+    """The recording with the lowest limits. The replies that a lower limit leaves out are those of the
+    middle: a turn that used a limit up ends with a few requests after it, such as for a last word."""
+    for name in LOWERED:
+        model = recorded["model"]
+        for most, behind in product(range(1, len(model)), range(4)):
+            fewer = [*model[:most], *model[max(most, len(model) - behind) :]]
+            other = {"model": fewer, "settings": {**recorded["settings"], name: most}}
+            if (lower := _without(recorded, keeps, other)) is not None:
+                recorded = lower
+                break
+    return recorded
+
+
+def _without(recorded: Mapping[str, Any], keeps: Keeps, other: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The recording with ``other``, without what is not asked for then; ``None`` if it is another case."""
+    tried = {**recorded, **other}
+    try:
+        smaller, made = _used(tried)
+    except (AssertionError, ConfigError):
+        return None
+    return smaller if keeps(made) else None
+
+
+def _used(recorded: Mapping[str, Any]) -> tuple[dict[str, Any], Replayed]:
+    """A recording without the replies that are not asked for, and how it goes."""
+    replay = Replay(**recorded)
+    made = replay.run()
+    left = replay.rest()
+    model = recorded["model"][: len(recorded["model"]) - left["model"]]
+    found = {**recorded, "model": model}
+    for part in ("tools", "others"):
+        kept = {name: made[: len(made) - left[part].get(name, 0)] for name, made in recorded[part].items()}
+        found[part] = {name: replies for name, replies in kept.items() if replies}
+    return found, made

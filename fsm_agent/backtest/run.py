@@ -132,7 +132,7 @@ class Backtest:
         default one a core. ``heard`` gets each verdict as it comes; ``known``: verdicts of an earlier run,
         which are not found again. Raises ``ConfigError`` for a change that cannot be made."""
         change = change or Change()
-        self._refuse(change)
+        self.refuse(change)
         left = [turn for turn in self.turns if turn not in (known or {})]
         jobs = min(jobs or os.cpu_count() or 1, max(1, len(left) // FEW))
         found = dict(known or {})
@@ -147,7 +147,8 @@ class Backtest:
             self._with_workers(left, change, jobs, states, keep)
         return Found(described(change, states), [found[turn] for turn in self.turns if turn in found])
 
-    def _refuse(self, change: Change) -> None:
+    def refuse(self, change: Change) -> None:
+        """Raise ``ConfigError`` for a change that no turn can be played with."""
         Settings.of(change.settings)
         if not change.tools:
             return

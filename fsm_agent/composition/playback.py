@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from fsm_agent.composition.turn_wiring import MACHINE, STATES, TurnState, continued
+from fsm_agent.composition.turn_wiring import MACHINE, STATES, TurnState, continued, limits_of
 from fsm_agent.conversation.effects import (
     BeginReview,
     CallModel,
@@ -180,6 +180,11 @@ class RecordedTurn:
         position = position_of(store, turn_id, 0)
         opened = _opened(position, turns.snapshot(turn_id, 1), turns.messages(turn_id, 1))
         return cls(info, position, opened, turns.steps(turn_id), turns.visits(turn_id))
+
+    def limits(self, settings: Mapping[str, Any] | None = None) -> Mapping[str, int]:
+        """The maximum of each counter, as it was or with other settings."""
+        chosen = _settings(_merged(self.position.settings, settings or {}))
+        return limits_of(chosen, self.opened.runtime, len(self.opened.auxiliary))
 
     async def play(self, change: Change = UNCHANGED) -> Played:
         """Drive the turn with ``change``, up to its end or the first other move."""

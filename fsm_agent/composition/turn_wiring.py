@@ -50,6 +50,7 @@ __all__ = [
     "ending_of",
     "joined",
     "limits_for",
+    "limits_of",
     "recompose",
     "reopened",
     "result_of",

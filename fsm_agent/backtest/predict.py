@@ -1,0 +1,253 @@
+"""Predict what turns would do under other limits: events as the journal has them, rows as the table takes
+them.
+
+A backtest knows what recorded replies lead to, up to the first other move. A prediction continues from there:
+what states report is a random event, whose probabilities are learned from recorded turns; which row an event
+takes is the table's own choice, with the counters and limits of the changed settings. So a prediction knows
+budgets exactly, and the world only as far as it was recorded."""
+
+# The probability of an event depends on the state and on the last rows. How many rows is chosen by likelihood
+# on turns that were left out, because too many rows remember turns instead of learning from them. A context
+# that was seen rarely is mixed with the shorter one, as if the events of that had been seen there `PRIOR`
+# times: without this, what followed a row that was taken once would be certain. Only events that were seen in
+# a state are predicted there.
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fsm_agent.backtest.run import Backtest
+from fsm_agent.backtest.worker import read
+from fsm_agent.composition.turn_wiring import DIGEST, MACHINE, TURN
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.base_turn import BaseTurn
+from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.table import Row
+from fsm_agent.sessions.store.journal.read import Turns
+
+CALL = "CallLLM"
+"""The state that asks a model once in each visit."""
+ORDERS = range(4)
+"""Numbers of rows that are tried as the context of an event."""
+FOLDS = 5
+TURNS = 2_000
+"""Turns that are drawn for one estimate."""
+RESAMPLES = 20
+"""Estimates from turns drawn with replacement, of which the interval is made."""
+INTERVAL = 0.9
+
+PRIOR = 5
+"""Events that a context takes over from the shorter one."""
+
+Context = tuple[str, ...]
+Path = Sequence[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A recorded turn as the model of events sees it: its rows in order, the limits it had, the tokens that
+    it used, and what they cost in US dollars (``None``: a price is unknown)."""
+
+    rows: tuple[Row, ...]
+    limits: Mapping[str, int]
+    tokens: int = 0
+    cost: float | None = 0.0
+
+    @property
+    def requests(self) -> int:
+        """How often a model was asked."""
+        return requests_in(self.rows)
+
+
+def requests_in(rows: Iterable[Row]) -> int:
+    """How many of the rows leave the state that asks a model."""
+    return sum(row.source == CALL for row in rows)
+
+
+class Events:
+    """Probabilities of events, by the state and the last ``order`` rows."""
+
+    def __init__(self, paths: Iterable[Path], order: int) -> None:
+        self._order = order
+        self._counts: dict[Context, Counter[str]] = defaultdict(Counter)
+        for path in paths:
+            for number, row in enumerate(path):
+                before = [one.id for one in path[max(0, number - order) : number]]
+                for length in range(len(before) + 1):
+                    self._counts[(row.source, *before[len(before) - length :])][row.event] += 1
+        self._known: dict[Context, Mapping[str, float]] = {}
+
+    def after(self, state: str, rows: Sequence[str]) -> Mapping[str, float]:
+        """The probability of each event in ``state``, after these rows."""
+        before = tuple(rows[len(rows) - min(self._order, len(rows)) :])
+        return self._of((state, *before))
+
+    def _of(self, context: Context) -> Mapping[str, float]:
+        found = self._known.get(context)
+        if found is None:
+            found = self._known[context] = self._mixed(context)
+        return found
+
+    def _mixed(self, context: Context) -> Mapping[str, float]:
+        state, *before = context
+        counts = self._counts.get(context, Counter())
+        if not before:
+            total = counts.total()
+            return {event: number / total for event, number in counts.items()}
+        shorter = self._of((state, *before[1:]))
+        total = counts.total() + PRIOR
+        return {event: (counts[event] + PRIOR * share) / total for event, share in shorter.items()}
+
+
+def best_order(paths: Sequence[Path]) -> int:
+    """The number of rows under which turns that were left out are most likely."""
+    folds = [paths[first::FOLDS] for first in range(FOLDS)]
+    if not all(folds):
+        return 0
+
+    def likelihood(order: int) -> float:
+        total = 0.0
+        for number, left_out in enumerate(folds):
+            events = Events(
+                (path for other, fold in enumerate(folds) if other != number for path in fold), order
+            )
+            total += sum(_log_likelihood(events, path) for path in left_out)
+        return total
+
+    return max(ORDERS, key=likelihood)
+
+
+UNSEEN = 1e-4
+"""The probability of an event that was not seen in its state."""
+
+
+def _log_likelihood(events: Events, path: Path) -> float:
+    ids = [row.id for row in path]
+    shares = (events.after(row.source, ids[:number]).get(row.event, 0.0) for number, row in enumerate(path))
+    return sum(math.log(max(share, UNSEEN)) for share in shares)
+
+
+class _Drawn(BaseTurn):
+    """A turn that is its place in the table and its counters."""
+
+
+def draw(events: Events, machine: Machine, limits: Mapping[str, int], chance: random.Random) -> list[Row]:
+    """The rows of one random turn under ``limits``. It ends, because every turn of the table does."""
+    turn = _Drawn(turn_id="predicted", limits=dict(limits))
+    turn.enter(machine.table)
+    rows: list[Row] = []
+    while turn.state != machine.table.final:
+        shares = events.after(turn.state, [row.id for row in rows[-max(ORDERS) :]])
+        (event,) = chance.choices(list(shares), list(shares.values()))
+        rows.append(machine.advance(turn, event).row)
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A figure with its interval: the limits between which it is in nine of ten resamples."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, value: float, resampled: Sequence[float]) -> Estimate:
+        """Make it from the figure and those of resamples."""
+        ordered = sorted(resampled)
+        cut = round((1 - INTERVAL) / 2 * (len(ordered) - 1))
+        return cls(value, min(value, ordered[cut]), max(value, ordered[-1 - cut]))
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a turn is expected to do: ``requests`` to models, ``moves``, ``tokens``, ``cost`` in US dollars,
+    and the share of each exit. ``order``: rows that the probability of an event depends on."""
+
+    turns: int
+    order: int
+    requests: Estimate
+    moves: Estimate
+    tokens: Estimate
+    cost: Estimate | None
+    exits: Mapping[str, Estimate]
+
+
+def predict(
+    observed: Sequence[Observed],
+    limits: Sequence[Mapping[str, int]] | None = None,
+    *,
+    machine: Machine = MACHINE,
+    seed: int = 0,
+) -> Prediction:
+    """What turns like these would do. ``limits``: those that each of them would have, by default the ones
+    that it had. The same seed gives the same prediction."""
+    chance, order = random.Random(seed), best_order([one.rows for one in observed])  # noqa: S311 - no secret
+    pairs = list(zip(observed, limits or [one.limits for one in observed], strict=True))
+    whole = _figures(pairs, machine, order, chance, TURNS)
+    few = TURNS // 8
+    samples = [
+        _figures(chance.choices(pairs, k=len(pairs)), machine, order, chance, few) for _ in range(RESAMPLES)
+    ]
+    figures = {
+        name: Estimate.of(value, [one.get(name, 0.0) for one in samples]) for name, value in whole.items()
+    }
+    exits = {name[1:]: figures[name] for name in figures if name.startswith("=")}
+    return Prediction(
+        len(observed),
+        order,
+        figures["requests"],
+        figures["moves"],
+        figures["tokens"],
+        figures.get("cost"),
+        dict(sorted(exits.items(), key=lambda item: -item[1].value)),
+    )
+
+
+def _figures(
+    pairs: Sequence[tuple[Observed, Mapping[str, int]]],
+    machine: Machine,
+    order: int,
+    chance: random.Random,
+    turns: int,
+) -> dict[str, float]:
+    observed = [one for one, _ in pairs]
+    events, asked = Events([one.rows for one in observed], order), sum(one.requests for one in observed) or 1
+    costs = [one.cost for one in observed if one.cost is not None]
+    drawn = [draw(events, machine, chance.choice(pairs)[1], chance) for _ in range(turns)]
+    exits = Counter(f"={rows[-1].exit}" for rows in drawn)
+    requests = statistics.fmean(map(requests_in, drawn))
+    found = {
+        "requests": requests,
+        "moves": statistics.fmean(map(len, drawn)),
+        "tokens": requests * sum(one.tokens for one in observed) / asked,
+    }
+    if len(costs) == len(observed):
+        found["cost"] = requests * sum(costs) / asked
+    return found | {name: number / turns for name, number in exits.items()}
+
+
+def observed_in(tests: Backtest, change: Mapping[str, Any]) -> tuple[list[Observed], list[Mapping[str, int]]]:
+    """The turns of a backtest as the model of events sees them, and for each the limits that it would have
+    with other settings. Turns that cannot be played are left out. Raises ``ConfigError`` if none is left."""
+    found: list[Observed] = []
+    limits: list[Mapping[str, int]] = []
+    took = Turns(tests.store.database).usage()
+    for turn in tests.turns:
+        recorded = read(tests.store, turn)
+        if isinstance(recorded, str) or recorded.info.digest != DIGEST or not recorded.moves:
+            continue
+        use = took.get(turn)
+        rows = tuple(TURN.row(step.row) for step in recorded.moves)
+        tokens, cost = (0, 0.0) if use is None else (use.tokens, use.cost)
+        found.append(Observed(rows, recorded.limits(), tokens, cost))
+        limits.append(recorded.limits(change))
+    if not found:
+        raise ConfigError("there is no recorded turn to learn from", len(tests.turns), "turns of this table")
+    return found, limits

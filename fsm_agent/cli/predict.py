@@ -1,0 +1,136 @@
+"""``fsm-agent predict``: what turns would do under other limits, in figures with intervals."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from statistics import fmean
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from fsm_agent.backtest.predict import CALL, Estimate, Observed, Prediction, observed_in, predict
+from fsm_agent.backtest.run import Backtest, described
+from fsm_agent.cli.arguments import nested
+from fsm_agent.cli.options import Home, Json
+from fsm_agent.cli.screen import WholeTable, count, put, screen
+from fsm_agent.composition.playback import Change
+from fsm_agent.composition.turn_wiring import MACHINE
+from fsm_agent.diagram.versions.load import version_of
+from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.verify import bounds, examine
+from fsm_agent.providers.config_file import config_of
+from fsm_agent.settings.model import Settings
+from fsm_agent.support.home import home_of
+
+MOST = 2_000
+"""Turns that are learned from, the newest."""
+FEW = 100
+"""With fewer turns the report says that they are few."""
+
+
+def foretell(
+    sets: Annotated[
+        list[str], typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as api_max_retries=5.")
+    ] = [],  # noqa: B006 - typer copies it
+    table: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="A table: a git revision, a file, module:table.")
+    ] = None,
+    session: Annotated[str | None, typer.Option(help="Learn from turns of this session.")] = None,
+    days: Annotated[float | None, typer.Option(help="Learn from turns of the last days.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of what is drawn.")] = 0,
+    as_json: Json = False,
+    home: Home = None,
+) -> int:
+    """Predict requests, tokens, cost, and exits under other limits.
+
+    Events are random, with the probabilities of recorded turns; the rows are those of the table. What was
+    never recorded is not predicted.
+    """
+    settings = nested(sets)
+    machine = MACHINE if table is None else Machine(version_of(table).table)
+    folder = home_of(home, os.environ)
+    url = Settings.of(None, config_of(folder).settings).store.database
+    tests = Backtest.of_home(folder, session=session, days=days, database_url=url)
+    tests = replace(tests, turns=tests.turns[-MOST:])
+    change = Change(settings, machine=None if table is None else machine)
+    tests.refuse(change)
+    observed, limits = observed_in(tests, settings)
+    now = predict(observed, limits, machine=machine, seed=seed)
+    check = predict(observed, seed=seed)
+    proved = _proved(machine, limits)
+    if as_json:
+        figures = {"recorded": _recorded(observed), "predicted": asdict(now), "unchanged": asdict(check)}
+        print(json.dumps({"change": described(change), **figures, "proved": proved}))
+    else:
+        _show(described(change), observed, now, check, proved)
+    return 0
+
+
+def _recorded(observed: Sequence[Observed]) -> dict[str, float | None]:
+    costs = [one.cost for one in observed]
+    return {
+        "requests": fmean(one.requests for one in observed),
+        "moves": fmean(len(one.rows) for one in observed),
+        "tokens": fmean(one.tokens for one in observed),
+        "cost": None if None in costs else fmean(one or 0.0 for one in costs),
+    }
+
+
+def _proved(machine: Machine, limits: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """The most that any turn with one of these limits can do."""
+    proof = examine(machine.table)
+    found = bounds(proof.without_caps, proof.with_caps, (CALL,))
+    names = {f"visits of {CALL}": "requests", "moves": "moves"}
+    kinds = {json.dumps(one, sort_keys=True): one for one in limits}.values()
+    return {names[one.name]: max(map(one.value, kinds)) for one in found if one.caps and one.name in names}
+
+
+def _show(
+    change: str, observed: Sequence[Observed], now: Prediction, check: Prediction, proved: dict[str, int]
+) -> None:
+    grid = WholeTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    names = ("a turn", "recorded", "predicted", "nine in ten", "unchanged, predicted", "at most, proved")
+    for name in names:
+        grid.add_column(name, justify="left" if name == "a turn" else "right")
+    was = _recorded(observed)
+    for name, digits in (("requests", 2), ("moves", 1), ("tokens", 0), ("cost", 4)):
+        found, unchanged = getattr(now, name), getattr(check, name)
+        if found is not None and was[name] is not None and (was[name] or name == "requests"):
+            most = f"{proved[name]:,}" if name in proved else ""
+            figures = [f"{one:,.{digits}f}" for one in (was[name], found.value)]
+            grid.add_row(name, *figures, _between(found, digits), f"{unchanged.value:,.{digits}f}", most)
+    for row in _exits(observed, now, check):
+        grid.add_row(*row)
+    few = f"{count(len(observed), 'turn')} is little to learn from: the interval does not cover that.\n"
+    put(
+        screen(),
+        Text(f"{change}, predicted from {count(len(observed), 'recorded turn')}", "bold"),
+        Text(few if len(observed) < FEW else ""),
+        grid,
+        Text(
+            f"\nAn event depends on the state and the last {count(now.order, 'row')}. “unchanged” is what the"
+            " same model says of the settings as they were: the farther it is from “recorded”, the less it"
+            " knows.",
+            "dim",
+        ),
+    )
+
+
+def _between(one: Estimate, digits: int) -> str:
+    return f"{one.low:,.{digits}f} to {one.high:,.{digits}f}"
+
+
+def _exits(observed: Sequence[Observed], now: Prediction, check: Prediction) -> Iterator[tuple[str, ...]]:
+    """The share of each exit, the most frequent first."""
+    was = Counter(str(one.rows[-1].exit) for one in observed)
+    nothing = Estimate(0, 0, 0)
+    for name in dict.fromkeys((*now.exits, *(name for name, _ in was.most_common()))):
+        found, unchanged = now.exits.get(name, nothing), check.exits.get(name, nothing)
+        interval = f"{found.low:.0%} to {found.high:.0%}"
+        shares = (f"{one:.0%}" for one in (was[name] / len(observed), found.value))
+        yield (name, *shares, interval, f"{unchanged.value:.0%}", "")

@@ -218,7 +218,7 @@ def _opened(position: Position, after: Mapping[str, Any], messages: Sequence[Map
 def opened_as(turn: TurnState, rows: Iterable[Message] = (), news: Iterable[str] = ()) -> Opened:
     """The reply to ``OpenTurn`` that makes a turn what ``turn`` is. ``rows``: the transcript before it;
     ``news``: reports of background tasks."""
-    setup, known = turn.setup, turn.compaction
+    setup, compaction = turn.setup, turn.compaction
     return Opened(
         setup.runtime,
         setup.tools,
@@ -226,7 +226,7 @@ def opened_as(turn: TurnState, rows: Iterable[Message] = (), news: Iterable[str]
         setup.system_prompt,
         setup.workdir,
         auxiliary=setup.auxiliary,
-        compacted=Compacted(int(known.compacted_before), known.compaction_blocked),
+        compacted=Compacted(int(compaction.compacted_before), compaction.compaction_blocked),
         review_due=setup.review_due,
         unnamed=setup.unnamed,
         news=tuple(news),

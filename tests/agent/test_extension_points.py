@@ -20,8 +20,10 @@ from fsm_agent.hooks import Hooks
 from fsm_agent.request import Effect, Request
 from fsm_agent.sessions.store.transfer.export import export_session
 from fsm_agent.sessions.store.transfer.importing import import_lines
-from fsm_agent.testing import call, text, tools
+from fsm_agent.testing import Look, call, text, tools
+from fsm_agent_states.table import TURN
 from tests.helpers.processes import ran
+from tests.helpers.shape_watch import ShapeWatch
 from tests.helpers.store_homes import declared_dead, moves, process
 
 MakeAgent = Callable[..., Agent]
@@ -193,15 +195,21 @@ def test_one_that_fails_is_one_line_and_the_turn_continues(
 
 @pytest.mark.parametrize("how", FAILURES)
 @pytest.mark.parametrize("point", POINTS[:-1])
-def test_one_whose_failure_ends_the_turn_ends_it_by_the_row_for_bugs(
+async def test_one_whose_failure_ends_the_turn_ends_it_by_the_row_for_bugs(
     agent: MakeAgent, how: str, point: Point
 ) -> None:
+    """Every move and every shape of the transcript is one that is proved."""
     one = agent(
         tools(call("look")), text("done"), text("again"), tools=[look],
         extensions=[Broken(how, point, ends=True)], settings={"hook_timeout": 0.05},
     )  # fmt: skip
     turn = one.start("go")
-    result = turn.run()
+    look_at, shapes = Look(TURN, turn.gate.turn), ShapeWatch(turn.gate.turn)  # type: ignore[arg-type]
+    async for step in turn:
+        look_at.moved(step.event, TURN.row(step.row))
+        shapes.moved(step.row)
+    result = await turn.arun()
+    shapes.ended()
     assert (result.failed, result.turn_exit_reason) == (True, "local_processing_error")
     assert turn.steps[-1].row == f"{point.partition('.')[0]}.crashed"
     assert "extension broken " in (result.error or "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
@@ -13,6 +13,7 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.conversation.effects import AskExtension, CallModel, Point
+from fsm_agent.debug.core.replay import make_test
 from fsm_agent.errors import ConfigError
 from fsm_agent.extension import Extension, Part
 from fsm_agent.fsm.journal import Exchange
@@ -444,3 +445,30 @@ def test_a_turn_that_came_in_a_file_asks_only_for_what_its_agent_declares(tmp_pa
     differs = "Stamp of extension stamps was not performed: it came in a file, and differs"
     assert [line for line in lines if line.startswith(differs)]
     other.close()
+
+
+def test_a_fork_makes_its_requests_again_under_other_keys(agent: MakeAgent, tmp_path: Path) -> None:
+    stamps = Stamps(tmp_path / "stamps", ("Prepare.ready", "ExecuteTools.done"))
+    one = agent(tools(call("look")), text("blue"), text("still blue"), tools=[look], extensions=[stamps])
+    turn = one.start("go")
+    turn.run()
+    assert one.fork(turn.id, at=3).run().final_response == "still blue"
+    assert stamped(stamps.file) == ["Prepare.ready", "ExecuteTools.done", "ExecuteTools.done"]
+    assert len({line.split()[2] for line in stamps.file.read_text().splitlines()}) == 3
+
+
+def test_a_test_that_is_made_of_its_turn_needs_no_extension(agent: MakeAgent, tmp_path: Path) -> None:
+    one = agent(tools(call("look")), text("blue"), tools=[look], extensions=[Stamps(tmp_path / "stamps")])
+    turn = one.start("go")
+    turn.run()
+    made = make_test(one.store, turn.id)
+    assert "AskExtension" not in made
+    assert "blue" in made
+
+
+def test_nothing_unsafe_is_performed_while_nothing_can_be_written_down() -> None:
+    asked = AskExtension("stamps", "Finalize", "Stamp", {}, "unsafe")
+    refused = asked.unwritten("the disk is full")
+    assert refused is not None
+    assert refused.problem.startswith("Stamp of extension stamps was not run: what is done cannot be written")
+    assert replace(asked, effect="idempotent").unwritten("the disk is full") is None

@@ -53,7 +53,7 @@ from fsm_agent.conversation.effects import (
     Wait,
 )
 from fsm_agent.conversation.parts import said
-from fsm_agent.extension import Part
+from fsm_agent.extension import Extension, Part
 from fsm_agent.features.answers import Answers
 from fsm_agent.features.callbacks import progressed
 from fsm_agent.features.points import PointRequests
@@ -134,8 +134,9 @@ class EffectHandler:
         )
         own = () if self.answers is None else (self.answers,)
         self._parts = (*(one.in_turn(self) for one in services.features), *own)
-        by_name = {one.name: part for one, part in zip(services.features, self._parts, strict=False)}
-        self.points = PointRequests(services.asks, by_name, self)
+        parts = zip(services.features, self._parts, strict=False)
+        asking = {one.name: part for one, part in parts if type(one).asks is not Extension.asks}
+        self.points = PointRequests(services.asks, asking, self)
         self._attempts = ModelCaller(
             services,
             lambda: len(self.session.rows),

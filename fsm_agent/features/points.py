@@ -80,7 +80,7 @@ def _asked(extension: Extension, point: Point, request: Request) -> AskExtension
 
 
 class PointRequests:
-    """Performs in one turn what extensions ask for. ``parts``: what each of them does in it, by name.
+    """Performs in one turn what extensions ask for. ``parts``: what those that ask do in it, by name.
     ``recorded``: what the visit that is run again has in the journal, by key; ``None`` for a request that was
     in flight. The journal answers a request at its place, which may be another one where rules differ."""
 

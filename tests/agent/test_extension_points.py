@@ -252,6 +252,15 @@ def test_a_part_of_its_own_performs_it_by_its_handler(agent: MakeAgent) -> None:
     assert done == [f"Finalize of {turn.id}"]
 
 
+def test_one_with_the_name_of_a_feature_that_asks_for_nothing_performs_its_own(
+    agent: MakeAgent, tmp_path: Path
+) -> None:
+    named: Any = type("Named", (Stamps,), {"name": "memory"})
+    one = agent(text("ok"), extensions=[named(tmp_path / "stamps", ("Finalize",))])
+    assert one.chat("go") == "ok"
+    assert stamped(tmp_path / "stamps") == ["Finalize"]
+
+
 # What is refused when the agent is made
 
 

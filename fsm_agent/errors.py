@@ -14,6 +14,7 @@ transition table has rows for them. Exceptions are for bugs and wrong use, split
     │   └── JournalError      the journal refused a row
     │       ├── OwnershipLost     another process has taken the turn over
     │       └── StaleCopyError    somebody else wrote to the session meanwhile
+    ├── ExtensionFailed       an extension failed, and declared that this ends the turn
     ├── StoreError            the file that sessions are kept in cannot be used (exit code 2)
     ├── SessionBusy           another turn of this session is running (exit code 2)
     ├── TurnFailed            a turn ended without an answer, and its caller asked for the answer alone
@@ -91,6 +92,10 @@ class OwnershipLost(JournalError):
 class StaleCopyError(JournalError):
     """Somebody else wrote to the session while a turn held it; what this turn did in the meantime is not
     stored."""
+
+
+class ExtensionFailed(FsmAgentError):
+    """An extension failed, and declared that this ends the turn."""
 
 
 class StoreError(FsmAgentError):

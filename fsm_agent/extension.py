@@ -31,11 +31,12 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import BaseModel, ValidationError
 
-from fsm_agent.conversation.effects import RunTool
-from fsm_agent.errors import ConfigError, near
+from fsm_agent.conversation.effects import Point, RunTool
+from fsm_agent.errors import ConfigError, ExtensionFailed, near
+from fsm_agent.fsm.journal import read_kept
 from fsm_agent.fsm.pipeline import Layer, Perform
 from fsm_agent.providers.config_file import config_of
-from fsm_agent.request import effect_of
+from fsm_agent.request import Request, effect_of
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.events import Event, Stream, listen
 from fsm_agent.sessions.session import Session
@@ -73,13 +74,14 @@ class Check:
 
 class Here(Protocol):
     """The turn that a feature is at work in. ``budget``: what the turn shares with others; ``fence``: its
-    right to write."""
+    right to write; ``imported``: it came in a file."""
 
     session: Session
     fence: Fence
     settings: Settings
     scene: Callable[[], RunContext[Any]]
     budget: IterationBudget | None
+    imported: bool
 
     def tell(self, text: str) -> None:
         """Report a line to people."""
@@ -126,6 +128,10 @@ class Part:
         """Return what the model is to know before its next request."""
         return ()
 
+    async def perform(self, request: Any, turn: Any, key: str) -> Any:
+        """Perform a request of its own at a named point; without another method, by its handler."""
+        return await self.performs[type(request)](request)
+
     async def closing(self) -> None:
         """The turn ends."""
 
@@ -138,8 +144,8 @@ class Extension:
     alone. ``requests``: the types of requests that ``around`` sees; ``None`` for all of them.
     ``when_it_fails``: an ``around`` that raises, takes longer than the setting ``hook_timeout``, or returns
     another type than the reply's, is reported in one line with the name of the extension; then the turn
-    continues without it, or ends by the row for bugs (``"end"``). An ``on_event`` that raises is reported,
-    too, and hears no more of that turn."""
+    continues without it, or ends by the row for bugs (``"end"``). So does ``perform``. An ``on_event`` that
+    raises is reported, too, and hears no more of that turn."""
 
     name: ClassVar[str] = ""
     settings: ClassVar[type[BaseModel]] = NoSettings
@@ -162,6 +168,21 @@ class Extension:
         """Perform a request: ``call_next`` does what would happen without the extension. ``turn`` says where
         the turn is (``turn_id``, ``state``, ``seq``, ``counters()``) and is not to be changed."""
         return await call_next(request)
+
+    def asks(self) -> Mapping[Point, Sequence[Request]]:
+        """Requests of its own, by the named points at which each turn asks for them."""
+        return {}
+
+    async def perform(self, request: Any, turn: Any, key: str) -> Any:
+        """Perform a request that ``asks`` declared; return what its ``reply`` names. ``key`` is the same when
+        a crash makes the turn ask again, and differs from all others."""
+        raise NotImplementedError("it asks, and has no method perform")
+
+    def reply_to(self, kind: type[Request], turn: Any) -> Any:
+        """Return the newest reply of the turn to a request of this class; ``None`` without one, and after a
+        failure."""
+        kept = turn.extended.replies.get(f"{self.name} {kind.__name__}")
+        return None if kept is None else read_kept(kind.reply, kept)
 
     def on_event(self, event: Event) -> None:
         """Follow what happens in the turns of the agent; it must return at once."""
@@ -190,10 +211,6 @@ def kept_values(extension: type[Extension], home: str | os.PathLike[str] | None 
     settings = Settings.of(None, config_of(folder).settings).store
     store = store_for(folder, settings.durability, settings.database)
     return KeptValues(store, extension.name)
-
-
-class ExtensionFailed(RuntimeError):
-    """An extension whose failure ends the turn."""
 
 
 def loaded(name: str) -> type[Extension]:
@@ -293,7 +310,7 @@ async def closed(extensions: Iterable[Extension], tell: Tell) -> None:
         try:
             await one.aclose()
         except Exception as error:
-            tell(f"extension {one.name} {_words(error)} (aclose)")
+            tell(f"extension {one.name} {words_of(error)} (aclose)")
 
 
 class _Seeing(Part):
@@ -303,6 +320,9 @@ class _Seeing(Part):
         seen = extension.requests is None or bool(extension.requests)
         super().__init__(layers=(layer_of(extension, here.settings.hook_timeout, here.tell),) if seen else ())
         self._extension, self._here = extension, here
+
+    async def perform(self, request: Any, turn: Any, key: str) -> Any:
+        return await self._extension.perform(request, turn, key)
 
     def follow(self, stream: Stream) -> None:
         if type(self._extension).on_event is not Extension.on_event:
@@ -322,7 +342,7 @@ def layer_of(extension: Extension, seconds: float, tell: Tell) -> Layer:
         except Exception as error:
             if error is below.error:  # not the extension's doing
                 raise
-            why = f"took longer than {seconds:g} s" if limit.expired() else _words(error)
+            why = f"took longer than {seconds:g} s" if limit.expired() else words_of(error)
             problem = f"extension {extension.name} {why} (around {type(request).__name__})"
             if extension.when_it_fails == "end":
                 raise ExtensionFailed(problem) from error
@@ -382,7 +402,8 @@ def _checked(request: Any, reply: Any) -> Any:
     return reply
 
 
-def _words(error: Exception) -> str:
+def words_of(error: Exception) -> str:
+    """How the failure of an extension is reported, behind its name."""
     return f"failed: {_why(error)}"
 
 
@@ -402,6 +423,6 @@ def heard_by(extension: Extension, tell: Tell) -> Callable[[Event], None]:
             extension.on_event(event)
         except Exception as error:
             failed = True  # before: ``tell`` is an event, too
-            tell(f"extension {extension.name} {_words(error)} (on_event); it hears no more of this turn")
+            tell(f"extension {extension.name} {words_of(error)} (on_event); it hears no more of this turn")
 
     return hear

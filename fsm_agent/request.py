@@ -41,12 +41,14 @@ class Flush:
 
 PURE = Flush("anything else is asked for", "nothing", "it is answered again when the visit is run again")
 IDEMPOTENT = Flush(
-    "a request of a workflow that is not pure is performed",
+    "a request of a workflow or an extension that is not pure is performed",
     "the row that paid for it",
     "what led to it is not done again",
 )
 UNSAFE = Flush(
-    "an unsafe request of a workflow is performed", "all with its intent", "it is performed at most once"
+    "an unsafe request of a workflow or an extension is performed",
+    "all with its intent",
+    "it is performed at most once",
 )
 BY_EFFECT: Mapping[str, Flush] = {"pure": PURE, "idempotent": IDEMPOTENT, "unsafe": UNSAFE}
 

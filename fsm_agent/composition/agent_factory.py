@@ -28,6 +28,7 @@ from fsm_agent.features.background import BackgroundTasks
 from fsm_agent.features.callbacks import CallbackCalls
 from fsm_agent.features.checkpoints import FileCheckpoints
 from fsm_agent.features.memory import MemoryRecall
+from fsm_agent.features.points import asks_of
 from fsm_agent.memory.external import ExternalMemory, MemoryProvider, checked
 from fsm_agent.memory.files import Notes
 from fsm_agent.providers.catalogue import LearnedFacts
@@ -246,6 +247,16 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
     recall = MemoryRecall(external, shared.callbacks, shared.signals, partial(save, home / RESULTS))
     checkpoints = Checkpoints(home, shared.workdir, settings.checkpoints)
     takes_notes = agent_tools.handles("memory")
+    features = (
+        *_limits(household, backends, auxiliary),
+        *extensions,
+        CallbackCalls(household.callbacks),
+        *_hooks(options, household, backends),
+        *_engine(options, household),
+        recall,
+        FileCheckpoints(checkpoints),
+        *_tasks(household, backends, takes_notes),
+    )
     return Services(
         **parts_of(household),
         backends=backends,
@@ -261,16 +272,8 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
         agent_tools=agent_tools,
         tools=tools,
         extensions=extensions,
-        features=(
-            *_limits(household, backends, auxiliary),
-            *extensions,
-            CallbackCalls(household.callbacks),
-            *_hooks(options, household, backends),
-            *_engine(options, household),
-            recall,
-            FileCheckpoints(checkpoints),
-            *_tasks(household, backends, takes_notes),
-        ),
+        features=features,
+        asks=asks_of(features),
         notices=notices,
     )
 

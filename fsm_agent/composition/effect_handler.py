@@ -19,6 +19,7 @@ from fsm_agent.conversation.effects import (
     AnswerProgram,
     Approval,
     AskApproval,
+    AskExtension,
     CallModel,
     Checks,
     CheckSignals,
@@ -52,9 +53,10 @@ from fsm_agent.conversation.effects import (
     Wait,
 )
 from fsm_agent.conversation.parts import said
-from fsm_agent.extension import Part
+from fsm_agent.extension import Extension, Part
 from fsm_agent.features.answers import Answers
 from fsm_agent.features.callbacks import progressed
+from fsm_agent.features.points import PointRequests
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.pipeline import Layer, Perform, Pipeline
@@ -99,7 +101,7 @@ class EffectHandler:
     turn's right to write, by default that of no turn, where requests are performed outside of one.
     ``imported``: the turn came in a file. ``cut_off``: keys of calls that were running when another process
     ended. ``handoffs``: how often the conversation went from agent to agent since the user spoke. ``output``:
-    the type of its answer."""
+    the type of its answer. ``points``: performs what extensions ask for."""
 
     def __init__(
         self,
@@ -132,6 +134,9 @@ class EffectHandler:
         )
         own = () if self.answers is None else (self.answers,)
         self._parts = (*(one.in_turn(self) for one in services.features), *own)
+        parts = zip(services.features, self._parts, strict=False)
+        asking = {one.name: part for one, part in parts if type(one).asks is not Extension.asks}
+        self.points = PointRequests(services.asks, asking, self)
         self._attempts = ModelCaller(
             services,
             lambda: len(self.session.rows),
@@ -174,6 +179,7 @@ class EffectHandler:
             *(() if gate is None else (gate.layer,)),
             *(layer for part in self._parts for layer in part.layers),
         )
+        self.handlers[AskExtension] = partial(self.points.perform, turn)
         made = Pipeline(turn, self.handlers.__getitem__, layers)
         if gate is not None:
             gate.joins(made)

@@ -4,14 +4,7 @@ line derive from ``AgentArguments``."""
 # The arguments of an agent are a TypedDict. `AgentArguments` lists each argument once. Keywords are
 # `Unpack[AgentArguments]`; children and the command line copy the mapping with changes. A type checker cannot
 # derive keywords from a dataclass. The four overloads of each method stay: mypy does not solve the union of a
-# type form, an async, and a plain function.  # How to place them  1. `python3 /tmp/wt/place_decisions.py
-# ROOT` lists where each goes (61 by their citation, wherever the merge moved it; the others by the target
-# above);    `--write` places them and removes the citation; numbers as further arguments limit it. 2. `ruff
-# format . && ruff check --fix .` afterward (blank lines). 3. Decision 3 has no Python file: it is a comment
-# for the import contract in pyproject.toml. 4. 28 citations stay: they name decisions that docs/decisions.md
-# still has. The last section of docs/decisions.md ("Moved into the code") names the files:
-# `tests/house/test_pages_name_what_is_there.py` accepts a citation of a moved number as well, so that a
-# citation left in the code does not fail.
+# type form, an async, and a plain function.
 
 from __future__ import annotations
 

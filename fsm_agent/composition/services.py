@@ -12,6 +12,7 @@ from fsm_agent.composition.options import AgentOptions
 from fsm_agent.conversation.effects import Saved, Tell
 from fsm_agent.extension import Extension
 from fsm_agent.features.memory import MemoryRecall
+from fsm_agent.features.points import Asks
 from fsm_agent.memory.files import Notes
 from fsm_agent.output import OutputType
 from fsm_agent.providers.catalogue import LearnedFacts
@@ -95,9 +96,9 @@ class Household(Shared):
 @dataclass(slots=True, kw_only=True)
 class Services(Household):
     """What requests are performed with. ``features``: all extensions of the agent, the outermost first, its
-    own among them; ``extensions``: those that were given. ``silences``: requests in a row that went silent
-    when the last turn ended. ``told``: what is reported only once. ``tracing``: what observes the turns, if
-    anything."""
+    own among them; ``extensions``: those that were given; ``asks``: what they ask for. ``silences``: requests
+    in a row that went silent when the last turn ended. ``told``: what is reported only once. ``tracing``:
+    what observes the turns, if anything."""
 
     backends: Backends
     backoff: Backoff
@@ -113,6 +114,7 @@ class Services(Household):
     tools: ToolRunner
     extensions: tuple[Extension, ...]
     features: tuple[Extension, ...]
+    asks: Asks
     notices: tuple[str, ...] = ()
     silences: int = 0
     told: set[Tell] = field(default_factory=set)

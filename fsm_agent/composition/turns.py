@@ -29,7 +29,7 @@ from fsm_agent.composition.turn_wiring import (
     reopened,
     result_of,
 )
-from fsm_agent.conversation.effects import CloseTurn, Compacted, OpenTurn, Runtime
+from fsm_agent.conversation.effects import AskExtension, CloseTurn, Compacted, OpenTurn, Runtime
 from fsm_agent.conversation.handover import HandoffStep
 from fsm_agent.conversation.history import supplied_history
 from fsm_agent.conversation.messages import Message
@@ -329,6 +329,8 @@ class AgentTurns:
         log = self._log(state, session, recording)
         performer = self._performer(session, state, log.fence, deps, output, imported=imported)
         performer.cut_off = recording.cut_off()
+        asked = (one for one in recording.entries.values() if one.kind == AskExtension.__name__)
+        performer.points.recorded = {str(one.request.get("key", "")): one.reply for one in asked}
 
         async def reenter() -> Begun:
             begun = await enter(log.fence)
@@ -358,6 +360,7 @@ class AgentTurns:
             runtime=self.services.backends.runtime(),
             attended=self.services.callbacks.has("approval"),
             has_memory=self.services.recall.there,
+            asks=self.services.asks.requests,
             wire=session.wire,
             meter=session.meter,
         )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, get_args
 
 from fsm_agent.conversation.messages import Message, ModelReply, Usage
-from fsm_agent.request import Effect, Flush
+from fsm_agent.request import BY_EFFECT, Effect, Flush
 from fsm_agent.request import Request as Declared
 
 Concurrency = Literal["parallel", "serial", "interactive"]
@@ -24,6 +24,11 @@ OutputMode = Literal["native", "tool", "prompt"]
 arguments are the answer, or the prompt contains the schema."""
 FINAL = "final_result"
 """The tool whose arguments are the answer."""
+Point = Literal[
+    "Prepare.ready", "BuildMessages.built", "ExecuteTools.run", "ExecuteTools.done", "Finalize"
+]  # fmt: skip
+"""Where a state asks what extensions declared: ready to begin, a request to the model built, the calls of a
+reply about to run, all of them done, and the turn about to close."""
 
 # Shared values
 
@@ -192,6 +197,9 @@ NOT_RUN = (
 )
 
 
+ONCE = "may have taken effect, nobody knows: the process ended while it ran. It is not performed again"
+
+
 class TurnRequest(Declared):
     """A request of an agent's turn."""
 
@@ -212,7 +220,7 @@ class TurnRequest(Declared):
         """Return name, effect and key for lists of requests; empty for most kinds."""
         return "", "", ""
 
-    def unwritten(self, problem: str) -> ToolOutcome | None:
+    def unwritten(self, problem: str) -> Reply | None:
         """Return the answer while nothing can be written down; ``None`` if it is performed anyway."""
         return None
 
@@ -521,6 +529,52 @@ class Wait(TurnRequest):
 
 
 @dataclass(frozen=True, slots=True)
+class AskExtension(TurnRequest):
+    """Ask an extension to perform a request of its own, of class ``kind``, at a named point. ``request``: its
+    fields; ``effect``: as it declares; ``doubt``: its reply when a crash left the outcome unknown. ``key``
+    is the same for every repetition of this request and differs from all others. ``ends``: a failure ends
+    the turn."""
+
+    reply: ClassVar[Any]
+    intent: ClassVar[bool | None] = None
+    reused: ClassVar[bool] = True
+    replayed: ClassVar[bool] = False
+
+    extension: str
+    point: Point
+    kind: str
+    request: Mapping[str, Any]
+    effect: Effect = "idempotent"  # type: ignore[misc]
+    doubt: Mapping[str, Any] | None = None
+    key: str = ""
+    ends: bool = False
+
+    @property
+    def flush(self) -> Flush:
+        return BY_EFFECT[self.effect]
+
+    def listed(self) -> tuple[str, str, str]:
+        return f"{self.extension} {self.kind}", self.effect, self.key
+
+    def in_doubt(self) -> ExtensionAnswer:
+        """Return the declared reply: an unsafe request is performed once."""
+        return ExtensionAnswer(self.doubt, f"{self} {ONCE}", doubtful=True)
+
+    def doubtful(self, reply: Any) -> bool:
+        """Return whether it is unknown if the request took effect."""
+        return isinstance(reply, ExtensionAnswer) and reply.doubtful
+
+    def unwritten(self, problem: str) -> ExtensionAnswer | None:
+        """Return the answer to an unsafe request: it is not performed."""
+        if self.effect != "unsafe":
+            return None
+        return ExtensionAnswer(problem=f"{self} was {NOT_RUN.format(problem=problem)}")
+
+    def __str__(self) -> str:
+        return f"{self.kind} of extension {self.extension}"
+
+
+@dataclass(frozen=True, slots=True)
 class Rekey(TurnRequest):
     """Refresh the credential in use, or switch to the next one."""
 
@@ -715,6 +769,17 @@ class EngineAnswer:
     prompt: str = ""
     made: tuple[Message, ...] = ()
     problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtensionAnswer:
+    """``value``: an extension's reply to its own request, as JSON; ``None`` if there is none. ``problem``:
+    what went wrong, with the extension's name, else empty. ``doubtful``: the request may have taken
+    effect."""
+
+    value: Mapping[str, Any] | None = None
+    problem: str = ""
+    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -950,6 +1015,7 @@ class Done:
 
 
 CallModel.reply, RunTool.reply = ModelReply | Failure | Cancelled, ToolOutcome
+AskExtension.reply = ExtensionAnswer
 Request = (
     OpenTurn
     | Prefetch
@@ -971,6 +1037,7 @@ Request = (
     | AskApproval
     | ResolvePaths
     | Wait
+    | AskExtension
     | Rekey
     | RebuildClient
     | SwitchProvider
@@ -989,6 +1056,7 @@ Reply = (
     Opened
     | Prefetched
     | EngineAnswer
+    | ExtensionAnswer
     | Signals
     | MessageChecked
     | AnswerChecked

@@ -19,6 +19,7 @@ agent; the extension is here.
 Some features are not extensions: telemetry, because its spans surround the step at the debugger's gate,
 which a part does not see; approvals, because admitting and running a call are one decision of the core;
 handoffs and children, which are ways to make a turn; skills and MCP servers, which are sources of tools.
-No state yields a request of a type that an extension brings: its reply would need a codec in the
-journal, and the transcript shapes, the page about flushes, and the test drivers list every request.
+
+States yield requests of extensions at named points (``points.py``), as data: a type of request that an
+extension brings would need a codec in the journal, and all that lists every request would have to know it.
 """

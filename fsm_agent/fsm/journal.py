@@ -189,7 +189,8 @@ def _kept(annotation: Any, value: Any) -> dict[str, Any]:
     return {"is": name, **encoded} if values.is_flat(annotation) else {"is": name, "value": encoded}
 
 
-def _unkept(annotation: Any, kept: Mapping[str, Any]) -> Any:
+def read_kept(annotation: Any, kept: Mapping[str, Any]) -> Any:
+    """A value of this type as a request or a reply is kept."""
     decode = values.codec_of(annotation).decode
     if values.is_flat(annotation):
         return decode({key: one for key, one in kept.items() if key != "is"})
@@ -234,7 +235,7 @@ def kept_reply(request: Any, reply: Any) -> dict[str, Any]:
 
 def read_reply(request: Any, kept: Mapping[str, Any]) -> Any:
     """The reply that ``kept_reply`` kept. Only of a request that is ``answerable``."""
-    return _unkept(type(request).reply, kept)
+    return read_kept(type(request).reply, kept)
 
 
 def answered(request: Any, said: Any) -> Any:
@@ -256,7 +257,7 @@ def answered(request: Any, said: Any) -> Any:
         if unknown := sorted(set(said) - {*fields, "is"}):
             raise ConfigError(f"{name} cannot be answered so", unknown[0], allowed)
     try:
-        reply = _unkept(kind, said if fields else {"value": said})
+        reply = read_kept(kind, said if fields else {"value": said})
         values.codec_of(kind).encode(reply)
     except values.UNREADABLE as error:
         raise ConfigError(f"{name} cannot be answered so ({error})", said, allowed) from None

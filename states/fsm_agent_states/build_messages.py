@@ -19,7 +19,7 @@ from fsm_agent_states.logic.request_context import (
     prompt_for,
     tools_for,
 )
-from fsm_agent_states.logic.visit import Asks, check_signals
+from fsm_agent_states.logic.visit import Asks, at, check_signals
 from fsm_agent_states.replies import last_word
 from fsm_agent_states.turn import TurnState
 
@@ -61,11 +61,10 @@ def build_messages(turn: TurnState) -> Asks[Event]:
         return over
     if call.affordable is not None:
         call.request = compose(turn)
-    return (
-        "oversized"
-        if facts.compactable(turn) and facts.over_threshold(turn, call.request.estimate)
-        else "built"
-    )
+    if facts.compactable(turn) and facts.over_threshold(turn, call.request.estimate):
+        return "oversized"
+    yield from at("BuildMessages.built", turn)
+    return "built"
 
 
 def compose(turn: TurnState) -> ModelRequest:

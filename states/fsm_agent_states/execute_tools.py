@@ -17,7 +17,7 @@ from fsm_agent_states.logic.calls import (
 )
 from fsm_agent_states.logic.running import run_calls, store_results
 from fsm_agent_states.logic.status_lines import say
-from fsm_agent_states.logic.visit import Asks, check_signals
+from fsm_agent_states.logic.visit import Asks, at, check_signals
 from fsm_agent_states.turn import TurnState
 
 Event = Literal[
@@ -44,11 +44,13 @@ def execute_tools(turn: TurnState) -> Asks[Event]:
         return "unknown_tools"
     limit_delegation(calls, turn.settings.delegation.max_children)
     yield from _announce(turn, calls)
+    yield from at("ExecuteTools.run", turn)
     interrupted = yield from run_calls(turn, calls)
     signals = yield from check_signals(turn, CheckSignals(take_steer=not interrupted))
     yield from store_results(turn, calls, signals.steer, signals.news)
     if interrupted or signals.interrupted:
         return "cancelled"
+    yield from at("ExecuteTools.done", turn)
     if turn.tooling.guardrails.halted:
         return "halted"
     if turn.tooling.handed_to:

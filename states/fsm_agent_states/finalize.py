@@ -29,7 +29,7 @@ from fsm_agent_states.logic.checks import check_answer
 from fsm_agent_states.logic.ending import closing_row, explain, final_text, outcome_of, spoken_text, withdraws
 from fsm_agent_states.logic.running import footer
 from fsm_agent_states.logic.status_lines import say
-from fsm_agent_states.logic.visit import Asks, check_signals
+from fsm_agent_states.logic.visit import Asks, at, check_signals
 from fsm_agent_states.turn import TurnState
 
 NO_RESULT = "no result: a bug of the agent ended the turn first; it is not known whether the call took effect"
@@ -61,6 +61,7 @@ def finalize(turn: TurnState) -> Asks[None]:
         yield from _transform(turn)
         yield from _remember(turn, spoken)
     yield from _keep_request(turn)
+    yield from at("Finalize", turn)
     yield Tell("event", ("turn:end", {"turn_id": turn.turn_id, "exit": turn.exit and turn.exit.value}))
     spent = 0 < turn.count("fallbacks") >= turn.limits.get("fallbacks", 0)
     exhausted = spent and outcome_of(turn) is Outcome.FAILED

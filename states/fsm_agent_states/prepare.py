@@ -18,7 +18,7 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.support.texts import clean, with_memory_block, without_memory_block
 from fsm_agent_states.logic.checks import check_message
 from fsm_agent_states.logic.status_lines import tell_parts
-from fsm_agent_states.logic.visit import Asks, check_signals
+from fsm_agent_states.logic.visit import Asks, at, check_signals
 from fsm_agent_states.turn import TurnState, limits_of
 
 Event = Literal["ready", "blocked", "cancelled"]
@@ -45,7 +45,10 @@ def prepare(turn: TurnState) -> Asks[Event]:
         yield Tell("status", (notice,))
     if (yield from check_signals(turn)).interrupted:
         return "cancelled"
-    return "blocked" if turn.ending.blocked else "ready"
+    if turn.ending.blocked:
+        return "blocked"
+    yield from at("Prepare.ready", turn)
+    return "ready"
 
 
 def _user_row(turn: TurnState) -> Asks[Message]:

@@ -29,6 +29,7 @@ from fsm_agent_states.logic.parts import (
     CurrentCall,
     Draft,
     Ending,
+    Extended,
     Recovery,
     Setup,
     Tooling,
@@ -74,6 +75,7 @@ class TurnState(BaseTurn):
     compaction: Compaction = field(default_factory=Compaction, metadata=A_PART)
     draft: Draft = field(default_factory=Draft, metadata=A_PART)
     tooling: Tooling = field(default_factory=Tooling, metadata=A_PART)
+    extended: Extended = field(default_factory=Extended, metadata=A_PART)
     ending: Ending = field(default_factory=Ending, metadata=A_PART)
 
     @classmethod

@@ -16,12 +16,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, get_args
 
 from fsm_agent import (
     Agent,
@@ -34,7 +34,11 @@ from fsm_agent import (
     TurnSuspended,
     tool,
 )  # fmt: skip
+from fsm_agent.conversation.effects import CallModel
+from fsm_agent.conversation.effects import Point as NamedPoint
+from fsm_agent.extension import Extension
 from fsm_agent.hooks import ShownCall, ShownRequest
+from fsm_agent.request import Effect, Request
 from fsm_agent.sessions.store import Store
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.threads import WORKERS
@@ -292,7 +296,50 @@ def typed(*given: Any, **options: Any) -> Agent:
     return Agent(given[0], output_type=int | str, **options)
 
 
-KINDS = {"asking": asking, "hooked": hooked, "typed": typed, "limited": limited}
+@dataclass(frozen=True)
+class Stamp(Request):
+    reply: ClassVar[type] = int
+    effect: ClassVar[Effect] = "unsafe"
+
+    at: str
+
+    def in_doubt(self) -> int:
+        return -1
+
+
+@dataclass(frozen=True)
+class Tally(Request):
+    reply: ClassVar[type] = str
+
+    at: str
+
+
+class AsksEverywhere(Extension):
+    """What cannot be undone, and what may be done twice under one key, at each named point."""
+
+    name = "everywhere"
+    requests = (CallModel,)
+
+    def asks(self) -> Mapping[NamedPoint, list[Request]]:
+        return {point: [Stamp(point), Tally(point)] for point in get_args(NamedPoint)}
+
+    async def perform(self, request: Any, turn: Any, key: str) -> Any:
+        what = "stamp" if isinstance(request, Stamp) else "tally"
+        note(HERE.home, "asked", what, request.at, key)
+        HERE.crash("tool")
+        return 1 if what == "stamp" else request.at
+
+    async def around(self, request: Any, turn: Any, call_next: Any) -> Any:
+        note(HERE.home, "read", str(self.reply_to(Stamp, turn)), str(self.reply_to(Tally, turn)))
+        return await call_next(request)
+
+
+def extended(*given: Any, **options: Any) -> Agent:
+    """An agent with an extension that asks at each named point."""
+    return Agent(*given, extensions=[AsksEverywhere()], **options)
+
+
+KINDS = {"asking": asking, "hooked": hooked, "typed": typed, "limited": limited, "extended": extended}
 
 
 def once(kind: Callable[..., Agent]) -> None:

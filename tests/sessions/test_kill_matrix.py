@@ -8,11 +8,11 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from fsm_agent.conversation.effects import Runtime
+from fsm_agent.conversation.effects import Point, Runtime
 from fsm_agent.conversation.history import violations
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire import View, WireCopy
@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 SIGKILL = 9
 MODES = ("chat_completions", "codex_responses", "anthropic_messages")
 STATES = set(TURN.states)
+BUILT: Point = "BuildMessages.built"
 
 
 def run(*arguments: str, module: str = "tests.crash.driver") -> list[dict[str, Any]]:
@@ -188,6 +189,32 @@ def test_a_turn_of_another_kind_of_agent_survives_being_killed_anywhere(kind: st
     assert_all_points(cases, base["base"]["counts"])
     assert base["base"]["final"] == final
     check_all(cases, base["base"])
+
+
+@pytest.mark.slow
+def test_what_extensions_ask_for_survives_being_killed_anywhere() -> None:
+    """At each named point one request that is performed once, and one that may be performed again under its
+    key; before each request to the model the replies of the point that led there are the newest."""
+    base, *cases = run("once", "extended")
+    asked = [line[2] for line in base["base"]["world"] if line[:2] == ["asked", "stamp"]]
+    assert set(asked) == set(get_args(Point))
+    assert_all_points(cases, base["base"]["counts"])
+    check_all(cases, base["base"])
+    doubted = 0
+    for case in cases:
+        where = f"killed at {case['point']}"
+        keys: dict[str, list[tuple[str, str]]] = {"stamp": [], "tally": []}
+        for _, what, at, key in (line for line in case["world"] if line[0] == "asked" and len(line) == 4):
+            keys[what].append((at, key))
+        assert len(keys["stamp"]) == len(set(keys["stamp"])), f"{where}: an unsafe request was made twice"
+        lost = len(set(keys["tally"])) - len(asked)
+        assert lost in (0, 1), f"{where}: a request was left out, or had two keys"
+        lost_at = sorted(at for at, _ in set(keys["tally"]))
+        assert lost_at == sorted([*asked, *[BUILT] * lost]), "only a lost request to the model is built again"
+        replies = [line[1:] for line in case["world"] if line[0] == "read"]
+        assert {tuple(reply) for reply in replies} <= {("1", BUILT), ("-1", BUILT)}, where
+        doubted += any("may have taken effect, nobody knows" in line for line in case.get("heard", ()))
+    assert doubted
 
 
 @pytest.mark.slow

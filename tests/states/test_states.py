@@ -206,7 +206,7 @@ def test_what_is_stored_of_a_turn_is_flat() -> None:
     names = {field.name for field in fields_of(TurnState)}
     assert not names & set(PARTS)
     assert names == {
-        "counts", "unsent", "silences", "begun_at", "bug",
+        "counts", "unsent", "silences", "begun_at", "bug", "asks", "replies",
         "unsummarised", "turn_id", "session_id", "task_id", "user_content", "state", "seq",
         "limits", "runtime", "tools", "attended", "system_prompt", "workdir", "ephemeral_prompt", "has_memory",
         "review_due", "unnamed", "parent_session_id", "supplied_history", "request", "reply", "visible", "thoughts", "failure",

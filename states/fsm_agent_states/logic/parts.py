@@ -15,9 +15,11 @@ from typing import Any, Literal, assert_never
 from fsm_agent.conversation.arguments import signature
 from fsm_agent.conversation.effects import (
     NO_CHECKS,
+    AskExtension,
     Cancelled,
     Checks,
     Compacted,
+    ExtensionAnswer,
     Failure,
     Lesson,
     LimitReached,
@@ -142,6 +144,7 @@ OWNERS: Mapping[str, str | None] = {
     "compaction": "compress",
     "draft": "call_llm",
     "tooling": "logic.running",
+    "extended": None,
     "ending": "finalize",
 }
 """The one module beside this one that may write the fields of a part; ``None`` where all is done by
@@ -549,6 +552,20 @@ class Tooling:
         self.unchanged_files.pop(path, None)
         if problem:
             self.unchanged_files[path] = problem
+
+
+@dataclass(slots=True)
+class Extended:
+    """What extensions ask for at named points. ``asks``: requests as they were declared when the turn began,
+    so that it asks for the same wherever it continues. ``replies``: the newest, by extension and kind."""
+
+    asks: tuple[AskExtension, ...] = ()
+    replies: Mapping[str, Any] = field(default_factory=dict)
+
+    def note(self, request: AskExtension, answer: ExtensionAnswer) -> None:
+        """Keep a reply. After a failure there is none: an older one would be taken for the newest."""
+        others = {name: one for name, one in self.replies.items() if name != request.listed()[0]}
+        self.replies = others if answer.value is None else {**others, request.listed()[0]: answer.value}
 
 
 @dataclass(slots=True)

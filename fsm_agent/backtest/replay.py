@@ -114,7 +114,7 @@ LONGEST = 2_000
 OPENED = (
     "runtime", "tools", "system_prompt", "ephemeral_prompt", "workdir", "auxiliary", "attended", "has_memory",
     "has_engine", "compacted_before", "compaction_blocked", "review_due", "unnamed", "checks", "output",
-    "agent", "silences", "repairs_done",
+    "agent", "silences", "repairs_done", "asks",
 )  # fmt: skip
 WIDTH = 120
 

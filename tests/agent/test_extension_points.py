@@ -12,8 +12,8 @@ from typing import Any, ClassVar, get_args
 import pytest
 
 from fsm_agent import Agent, tool
+from fsm_agent.backtest.replay import make_test
 from fsm_agent.conversation.effects import AskExtension, CallModel, Point
-from fsm_agent.debug.core.replay import make_test
 from fsm_agent.errors import ConfigError
 from fsm_agent.extension import Extension, Part
 from fsm_agent.fsm.journal import Exchange
@@ -470,9 +470,12 @@ def test_a_test_that_is_made_of_its_turn_needs_no_extension(agent: MakeAgent, tm
     one = agent(tools(call("look")), text("blue"), tools=[look], extensions=[Stamps(tmp_path / "stamps")])
     turn = one.start("go")
     turn.run()
-    made = make_test(one.store, turn.id)
-    assert "AskExtension" not in made
-    assert "blue" in made
+    stamped_then = stamped(tmp_path / "stamps")
+    names: dict[str, Any] = {}
+    exec(compile(make_test(one.store, turn.id), "test_made.py", "exec"), names)
+    names["test_turn"]()
+    assert len(names["OTHERS"]["AskExtension"]) == len(stamped_then)
+    assert stamped(tmp_path / "stamps") == stamped_then, "its replies come from the record"
 
 
 def test_nothing_unsafe_is_performed_while_nothing_can_be_written_down() -> None:

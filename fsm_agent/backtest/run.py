@@ -37,6 +37,7 @@ from fsm_agent.support.processes import bare_environment
 
 PIECE = 8
 """Turns that a worker is given at a time."""
+MOST_DAYS = 100_000
 FEW = 40
 """Turns that are not worth another process."""
 
@@ -86,6 +87,8 @@ class Backtest:
     ) -> Backtest:
         """The turns of a home (by default the usual one) or of a database that have ended: of one session,
         with one exit reason, of the last days, or all. Raises ``ConfigError``."""
+        if days is not None and not 0 < days < MOST_DAYS:
+            raise ConfigError("--days is out of range", days, f"more than 0, less than {MOST_DAYS:,}")
         store = store_for(home_of(home, os.environ), database_url=database_url)
         chosen = find_session(store, session) if session is not None else None
         since = None if days is None else store.now() - days * 86_400

@@ -130,7 +130,7 @@ def test_the_report(few: Path, cli: Cli) -> None:
     [
         (("--set", "max_iterations=-1"), "max_iterations"),
         (("--table", "no-such-revision"), "cannot be compared"),
-        (("--days", "0"), "there is no recorded turn to learn from; given: 0; allowed: turns of this table"),
+        (("--days", "nan"), "--days is out of range; given: nan; allowed: more than 0, less than 100,000"),
     ],
 )
 def test_bad_input_is_one_line(few: Path, cli: Cli, words: tuple[str, ...], line: str) -> None:

@@ -23,6 +23,8 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
     "acp": (OFFLINE, 2, "an editor starts this command"),
     "verify": (("nowhere:T",), 2, "the table cannot be loaded"),
     "simulate": (("--fault", "none"), 2, "unknown fault"),
+    "backtest": ((), 2, "there is no recorded turn to play"),
+    "predict": ((), 2, "there is no recorded turn to learn from"),
     "insights": ((), 0, "there were no turns in the last 30 days"),
     "debug": (("nobody", "--no-open", *OFFLINE), 2, "no such turn; given: nobody"),
     "undo": (("nobody",), 2, NOBODY),
@@ -161,7 +163,7 @@ def test_a_home_beside_the_database_of_the_environment_is_refused_or_is_the_one_
     [
         "sessions list --limit 0", "sessions list --limit 99999999999999999999", "sessions search x --limit 99999999999999999999",
         "sessions prune --yes --older-than nan", "sessions prune --yes --older-than inf", "sessions prune --yes --older-than 1e300",
-        "sessions archive f --yes --older-than -1", "insights --days nan", "sessions search x --days inf", "verify --time nan",
+        "sessions archive f --yes --older-than -1", "insights --days nan", "backtest --days inf", "sessions search x --days inf", "verify --time nan",
         "run hi --max-cost nan", "run hi --max-seconds inf", "run hi --max-tokens 99999999999999999999",
     ],
 )  # fmt: skip

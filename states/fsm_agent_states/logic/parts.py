@@ -563,7 +563,7 @@ class Extended:
     replies: Mapping[str, Any] = field(default_factory=dict)
 
     def note(self, request: AskExtension, answer: ExtensionAnswer) -> None:
-        """Keep a reply. After a failure there is none: an older one would be taken for the newest."""
+        """Keep a reply. After a failure it is dropped: an older one would be taken for the newest."""
         others = {name: one for name, one in self.replies.items() if name != request.listed()[0]}
         self.replies = others if answer.value is None else {**others, request.listed()[0]: answer.value}
 

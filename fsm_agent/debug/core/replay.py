@@ -152,7 +152,7 @@ class Replay:
 
 
 class _Answering:
-    """Stands at the gate of the turn."""
+    """Answers at the turn's pause point from the record."""
 
     def __init__(self, replay: Replay) -> None:
         self._replay = replay

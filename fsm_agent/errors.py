@@ -18,7 +18,7 @@ transition table has rows for them. Exceptions are for bugs and wrong use, split
     ├── StoreError            the file that sessions are kept in cannot be used (exit code 2)
     ├── SessionBusy           another turn of this session is running (exit code 2)
     ├── TurnFailed            a turn ended without an answer, and its caller asked for the answer alone
-    └── TurnSuspended         the turn waits for an answer, and goes on when it is there (exit code 4)
+    └── TurnSuspended         the turn waits for an answer, and continues when it arrives (exit code 4)
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class PropertyBroken(TurnError):
 
 
 class JournalError(TurnError):
-    """The journal did not accept a row; the turn must not go on."""
+    """The journal did not accept a row; the turn must stop."""
 
 
 class OwnershipLost(JournalError):
@@ -90,8 +90,7 @@ class OwnershipLost(JournalError):
 
 
 class StaleCopyError(JournalError):
-    """Somebody else wrote to the session while a turn held it; what this turn did in the meantime is not
-    stored."""
+    """Another process wrote to the session while a turn held it; the turn's later work is not stored."""
 
 
 class ExtensionFailed(FsmAgentError):
@@ -117,8 +116,8 @@ class TurnFailed(FsmAgentError):
 
 
 class TurnSuspended(FsmAgentError):
-    """The turn has not ended: it waits for answers, for results or for a time, and may be gone on with in any
-    process. ``turn_id`` of the turn; ``pending``: what it waits for."""
+    """The turn has not ended: it waits for answers, results, or a time, and any process may resume it.
+    ``turn_id`` of the turn; ``pending``: what it waits for."""
 
     def __init__(self, turn_id: str, pending: Sequence[Any]) -> None:
         self.turn_id, self.pending = turn_id, tuple(pending)

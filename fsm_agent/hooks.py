@@ -42,15 +42,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Refuse it. A message, a request or an answer that is refused ends the turn with the exit reason
-    ``guardrail_blocked``; of a call the model is told ``reason``."""
+    """Refuse it. A refused message, request, or answer ends the turn with the exit reason
+    ``guardrail_blocked``; for a refused call the model receives ``reason``."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Go on with this text instead."""
+    """Continue with this text instead."""
 
     text: str
 
@@ -155,7 +155,7 @@ class Hooks:
     """What it is called in lines and journals; by default the name of the class."""
 
     def turn_begin(self, context: RunContext[Any], message: str) -> Any:
-        """The turn begins, or goes on after its process ended. Answers nothing."""
+        """The turn begins, or resumes after its process ended. Returns nothing."""
 
     def before_request(self, context: RunContext[Any], request: ShownRequest) -> Any:
         """A request is about to be sent. Answers a ``RequestChange``, an ``Answer``, a ``Block``, or

@@ -208,8 +208,8 @@ class OutputType(Generic[Out]):
         return schema
 
     def read(self, text: str) -> ValidOutput[Any]:
-        """Return the value that stands in an answer; for a function its arguments, checked. Raises
-        ``ToolFailure`` with words for the model for an answer that does not fit."""
+        """Return the value in an answer; for a function its checked arguments. Raises ``ToolFailure`` with
+        a message for the model if the answer does not fit."""
         problem: ToolFailure | None = None
         for document, said in self._documents(text):
             try:

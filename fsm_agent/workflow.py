@@ -215,8 +215,8 @@ class Workflow(Generic[T]):
         return self._turns.turn(turn, log, gate, pipeline, enter, _ending(turn), steps=steps)
 
     async def _run_to_its_end(self, request: RunTurn, outer: Session, gate: PausePoint) -> TurnEnded | NotYet:
-        """The turn of this table that a state of another one asks for, begun or gone on with, unless it has
-        ended already. Where it is suspended, so is the outer one."""
+        """Start or resume the turn of this table that a state of another table requests, unless it has
+        ended already. When it is suspended, so is the outer turn."""
         known = next(iter(self.journal.recent(1, request.turn_id)), None)
         if known is not None and known.ended is not None:
             return TurnEnded(known.exit or "", self.journal.snapshot(known.id))

@@ -137,7 +137,7 @@ def raw(value: Any) -> Any:
 
 
 def _text_of(workdir: Path, path: str) -> str | None:
-    """A file of the working directory; ``None`` when there is none, or none that can be shown."""
+    """The text of a file in the working directory; ``None`` if it does not exist or cannot be shown."""
     try:
         root, real = workdir.resolve(), (workdir / path).resolve()
         if not real.is_relative_to(root) or not real.is_file() or real.stat().st_size > LARGEST:
@@ -294,8 +294,8 @@ def _replayed_call(call: ToolCall, result: str | None, workdir: Path) -> Session
 
 
 def plan_of(result: str) -> SessionUpdate | None:
-    """Return the list of things to do that the tool ``todo`` gave back; ``None`` when it is none. What was
-    cancelled is left out: the protocol has no word for it."""
+    """Return the list that the tool ``todo`` returned, or ``None`` if it is not a list. Canceled entries
+    are left out: the protocol has no status for them."""
     try:
         items = json.loads(result)["todos"]
         return update_plan(

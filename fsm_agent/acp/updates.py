@@ -1,8 +1,7 @@
-"""What the callbacks tell, as updates for an editor, and what a person is asked there.
+"""Callback events as updates for an editor, and the questions for its user.
 
-``EditorView`` is a callbacks object: its methods named like channels are called by the turn. Updates go
-out one after the other, in the order in which they were told, from whatever thread.
-"""
+``EditorView`` is a callbacks object: the turn calls the methods named after channels. Updates are sent in
+the order of the events, from any thread."""
 
 from __future__ import annotations
 

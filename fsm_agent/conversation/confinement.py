@@ -1,4 +1,4 @@
-"""Where the calls of a tool run that works in a sandbox, and what that means for whoever is asked."""
+"""Where the calls of a sandboxed tool run, and what that means for an approver."""
 
 from __future__ import annotations
 

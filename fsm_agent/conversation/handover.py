@@ -52,8 +52,8 @@ def way_of(stored: Any) -> tuple[HandoffStep, ...]:
 
 
 def next_turn_id(session_id: str, turn_id: str) -> str:
-    """Return the id of the turn that follows one that handed the conversation over; the same whoever begins
-    it, so that it is begun only once."""
+    """Return the id of the turn that follows a handover. It does not depend on the process that begins the
+    turn, so that it begins only once."""
     return f"{session_id}-{_follows(turn_id)}"
 
 

@@ -338,7 +338,7 @@ def _message(row: Any, family: ReasoningFamily, issuer: str) -> Message:
 
 
 def _blocks(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The parts that stand in fields of their own, as blocks."""
+    """The parts stored in separate fields, as blocks."""
     blocks: list[Mapping[str, Any]] = []
     for name in LISTS:
         given = row.get(name)

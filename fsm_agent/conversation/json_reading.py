@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, NoReturn
 
-# JSON that somebody else wrote, read only as deep as everything that walks it later can go.
+# Untrusted JSON, limited to a depth that every later reader can handle.
 
 
 MAX_DEPTH = 200
@@ -21,7 +21,7 @@ class OverlyNestedError(ValueError):
 
 
 def json_of(text: str, decoder: json.JSONDecoder | None = None) -> Any:
-    """The value of a JSON text. Raises ``ValueError`` for what is none, and ``OverlyNestedError``."""
+    """The value of a JSON text. Raises ``ValueError`` for invalid JSON, and ``OverlyNestedError``."""
     brackets = text.count("[") + text.count("{")
     if brackets > MAX_BRACKETS:
         raise OverlyNestedError(f"it has more than {MAX_BRACKETS:,} brackets")

@@ -88,7 +88,7 @@ class Message:
 
     @property
     def said(self) -> str:
-        """What goes out for the row, in words: its text, and a line for each part that is none."""
+        """The text sent for the row: its own, and a line for each part that is not text."""
         if self.sent is None:
             return said_of(self.content)
         others = () if isinstance(self.content, str | None) else self.content
@@ -103,7 +103,7 @@ class Message:
         return replace(self, content=[*self.content, {"type": "text", "text": text}])
 
     def reworded(self, words: Callable[[Part], str]) -> Message:
-        """The row with a text in place of each part that is none and for which ``words`` has any."""
+        """The row with a text in place of each other part for which ``words`` has one."""
         if isinstance(self.content, str | None):
             return self
         texts = [words(part) if kind_of(part) else "" for part in self.content]

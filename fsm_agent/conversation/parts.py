@@ -179,8 +179,8 @@ def named(part: Part) -> str:
 
 
 def said(content: Any) -> str:
-    """Return all that a message's content says to somebody who reads only text: its texts, and a line in
-    brackets for each part that is none."""
+    """Return a message's content for a text-only reader: its texts, and a line in brackets for each part
+    that is not text."""
     if isinstance(content, str):
         return content
     return "\n".join(_lines(content if isinstance(content, Sequence) else ()))

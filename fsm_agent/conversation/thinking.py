@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 from fsm_agent.conversation.effects import ApiMode, Runtime
 from fsm_agent.support.texts import CLOSERS, ECHO, MARK, MOST_MARKS, TAGS
 
-# Who makes reasoning in which form, and what each of them takes back.
+# Which providers produce reasoning in which form, and what each of them takes back.
 #
-# A reply has parts that mean something to their maker only: signatures, encrypted items, thought
-# signatures, reasoning. The message that holds them says who made it (``Message.issuer``); they go back to
-# that issuer as they came, and to nobody else (BUILD-09). The rows follow what vendors publish of their
-# wires, which changes without notice. (Why: decision 90.)
+# A reply has parts that only its maker can read: signatures, encrypted items, thought signatures,
+# reasoning. The message that holds them names its maker (``Message.issuer``). They are returned unchanged
+# to that issuer only (BUILD-09). The rows follow the vendors' published wires, which change without notice.
+# (Why: decision 90.)
 
 
 Replay = Literal["nothing", "text", "chunks", "details", "extras", "signed", "unsigned", "items"]
@@ -118,7 +118,7 @@ def runtime_family(runtime: Runtime) -> ReasoningFamily:
 _HERE, _ON_A_LINE = re.compile(MARK, re.IGNORECASE), re.compile(f"(?m:^){MARK}", re.IGNORECASE)
 _UNDECIDED = (*(f"<{name}>" for name in (*TAGS, ECHO)), "```", "~~~")
 MOST_HELD = 1_000
-"""Characters of one line; nobody indents a tag by more."""
+"""Characters of one line; no model indents a tag by more."""
 
 
 class ThinkScrubber:

@@ -17,7 +17,7 @@ from fsm_agent.settings.model import Compression
 
 SMALL_WINDOW, TINY_WINDOW = 512_000, 64_000
 ASSUMED_WINDOW = 128_000
-"""Tokens that a model is taken to have when nobody has said."""
+"""Assumed window in tokens of a model without a known one."""
 LEAST_REPLY = 256
 """Tokens that must be left for an answer in the smallest of windows."""
 LEAST_RATIO, MOST_RATIO = 0.5, 2.5
@@ -58,7 +58,7 @@ class ContextMeter:
 
 
 def plausible(tokens: int, chars: int) -> bool:
-    """Can so many characters be so many tokens?"""
+    """Whether this number of characters can make this number of tokens."""
     return chars > 0 and PLAUSIBLE[0] <= tokens * CHARS_PER_TOKEN / chars <= PLAUSIBLE[1]
 
 

@@ -1,5 +1,5 @@
-"""The debugger: run a turn step by step, stop it, look back, change it, and go on from anywhere. See
-``docs/debugger.md``."""
+"""The debugger: step through a turn, pause it, inspect its past, change it, and continue from any position.
+See ``docs/debugger.md``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One state from near: every row of it with its guard in words, and only what leads to it and where it leads.
+"""The neighborhood of one state: every row of it with its guard in words, and only the states before and
+after it.
 
-Sources stand on the left, the state in the middle, what it leads to on the right.
-"""
+Sources are on the left, the state in the middle, and its destinations on the right."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _room(diagram: Diagram, state: str, names: Sequence[str]) -> float:
 
 
 def _slots(diagram: Diagram, state: str, name: str) -> float:
-    """Height that the labels between the state and a neighbour need, one below the other."""
+    """Height of the labels between the state and a neighbor, one below the other."""
     return (
         sum(_label(a)[1] + LABEL_GAP for a in diagram.arrows if {a.source, a.dest} == {state, name})
         + LABEL_GAP
@@ -107,7 +107,7 @@ def _slots(diagram: Diagram, state: str, name: str) -> float:
 def _routes(
     diagram: Diagram, state: str, name: str, top: float, height: float, *, on_left: bool
 ) -> dict[tuple[str, str], Route]:
-    """Horizontal arrows between the state and a neighbour that begins at ``top``, evenly spread over its
+    """Horizontal arrows between the state and a neighbor that begins at ``top``, evenly spread over its
     height."""
     found: dict[tuple[str, str], Route] = {}
     spare = (height - _slots(diagram, state, name)) / 2

@@ -24,7 +24,7 @@ from fsm_agent.fsm.verify.report import fold
 PATH_PARTS = 40
 """Parts of a path that are written out; the rest is counted."""
 CHILDREN = 12
-"""Turns below a turn that are told of in a picture; the rest is counted."""
+"""Nested turns listed in a picture; the rest are counted."""
 
 
 def overlaid(diagram: Diagram, tally: Tally) -> Diagram:
@@ -143,7 +143,7 @@ def _arrow(arrow: Arrow, tally: Tally, none: Mark) -> Arrow:
 
 
 def _how_often(rows: tuple[str, ...], tally: Tally, none: Mark) -> tuple[Mark, str]:
-    """The mark of something that stands for ``rows``, and the words for its count."""
+    """The mark of an element that represents ``rows``, and the words for its count."""
     counts = [tally.rows[row] for row in rows]
     count, taken = sum(counts), sum(map(bool, counts))
     if none == "unused":

@@ -181,7 +181,7 @@ DOT_MARKED: Mapping[Mark, tuple[str, str]] = {
     "unused": ("#b4bcc8", ", penwidth=1"),
     "kept": ("#b4bcc8", ", penwidth=1"),
 }
-"""Colour and look of boxes and arrows with this mark."""
+"""Color and style of boxes and arrows with this mark."""
 
 
 def as_dot(diagram: Diagram) -> str:

@@ -86,8 +86,7 @@ def _grid(diagram: Diagram) -> _Grid:
 
 
 def layers_of(diagram: Diagram) -> list[list[str]]:
-    """States by their distance from the first one; what no arrow reaches, and then the final state, stand
-    last."""
+    """States by their distance from the first one, then unreachable states, then the final state."""
     final, first = diagram.table.final, diagram.table.initial
     states = [state for state in diagram.states if state != final]
     start = first if first in states else states[0]
@@ -199,7 +198,7 @@ def _lane_routes(grid: _Grid, exits: dict[Pair, float], entries: dict[Pair, floa
 
 
 def _row(grid: _Grid, arrow: Arrow) -> int:
-    """The layer beside which the label of a lane stands; there no track crosses it."""
+    """The layer beside which a lane has its label; no track crosses the label there."""
     return (
         grid.depth[arrow.dest] - 1
         if grid.depth[arrow.dest] > grid.depth[arrow.source]
@@ -500,7 +499,7 @@ def _box(table: Table, box: Box) -> Box:
 
 
 def _ways(table: Table) -> Sequence[Sequence[Row]]:
-    """The rows of each arrow. What every state does alike is told only where there is nothing else."""
+    """The rows of each arrow. Lines that every state has are listed only where there are no others."""
     pairs: dict[tuple[str, str], list[Row]] = {}
     for row in table.rows:
         pairs.setdefault((row.source, row.dest), []).append(row)

@@ -22,8 +22,8 @@ LONG_LADDER = 5  # a ladder of so many rungs is shortened when another line has 
 
 @dataclass(frozen=True, slots=True)
 class ShownStep:
-    """One rung as it is written in a decision list. ``note`` only explains the step before it. ``tail``
-    stands behind it: a count."""
+    """One rung as written in a decision list. ``note`` only explains the step before it. ``tail`` follows
+    it: a count."""
 
     kind: Kind
     words: str
@@ -60,7 +60,7 @@ class StateEntry:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A state and its part of the table. ``intro`` is a sentence above the lines, ``badge`` stands beside the
+    """A state and its part of the table. ``intro`` is a sentence above the lines, ``badge`` follows the
     name."""
 
     state: str
@@ -123,7 +123,7 @@ class Diagram:
 
 def diagram_of(table: Table, ways_out: Mapping[str, Sequence[str]] | None = None) -> Diagram:
     """The model of ``table``. ``ways_out`` names the exits drawn as arrows, ``{state: events}``; all other
-    exits stay in their boxes. Without it, the exits that no rung stands before are drawn."""
+    exits stay in their boxes. By default, the exits without a rung before them are drawn."""
     boxes = tuple(
         Box(
             state,
@@ -150,7 +150,7 @@ def words(name: str) -> str:
 
 
 def spaced(steps: Sequence[ShownStep]) -> Iterator[tuple[str, ShownStep]]:
-    """Each step with what stands before it."""
+    """Each step with the steps before it."""
     for number, step in enumerate(steps):
         yield ("" if number == 0 else " " if step.kind == "note" else ELSE), step
 
@@ -188,9 +188,9 @@ def _entry(table: Table, line: Line) -> StateEntry:
 
 
 def _shortened(table: Table, line: Line, steps: tuple[ShownStep, ...]) -> tuple[ShownStep, ...]:
-    """``compact › as built``: a long list that is another one of the same state with one rung put in.
+    """``compact › as built``: a long list that equals another one of the same state with one rung inserted.
 
-    Exact: what stands before the rung was refused already, so going through it again changes nothing."""
+    Exact: the rungs before it were refused already, so trying them again changes nothing."""
     if len(steps) < LONG_LADDER:
         return steps
     shorter: list[tuple[ShownStep, ...]] = []

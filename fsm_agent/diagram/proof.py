@@ -53,8 +53,8 @@ SENTENCES: Mapping[str, str] = {
         "Small tables were tried out completely; no run was longer than the bound that is printed for it."
     ),
 }
-"""What each check means, for somebody who has not read about them. A check that a table names itself has the
-sentence of its promises."""
+"""The meaning of each check, for a reader new to them. A check that a table names itself has the sentence
+of its promises."""
 PROMISES = "On every way through the table what it promises there holds: the demands stand below."
 
 

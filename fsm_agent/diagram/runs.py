@@ -82,7 +82,7 @@ def runs_of(source: str) -> list[Run]:
 
 
 def text_of(source: str) -> str:
-    """The text of a file. Raises ``ConfigError`` when there is none."""
+    """The text of a file. Raises ``ConfigError`` when the file does not exist."""
     try:
         return Path(source).read_text("utf-8")
     except OSError as error:
@@ -104,7 +104,7 @@ def _first(turns: Mapping[str, _Turn], wanted: str | None) -> list[str]:
 
 
 def _parent(turn: _Turn) -> str | None:
-    """The turn that began it; a fork is nobody's child."""
+    """The turn that began it; a fork has no parent."""
     parent = turn.about.get("parent")
     return parent if isinstance(parent, str) and turn.about.get("forked_at") is None else None
 

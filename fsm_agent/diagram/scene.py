@@ -15,7 +15,7 @@ from fsm_agent.fsm.layout import Layout, Point, Route, Side
 TEXT = 13.0
 TITLE = 17.0
 STEP = 18.0  # from one line of text to the next
-HEAD = 30.0  # the coloured strip with the state's name
+HEAD = 30.0  # the colored strip with the state's name
 PAD = 11.0
 COLUMN_GAP = 12.0
 LABEL_WRAP = 190.0
@@ -152,8 +152,8 @@ def label_size(lines: Sequence[str]) -> tuple[float, float]:
 
 
 def thickness(count: int) -> float:
-    """Of an arrow that was taken so often: 2.5 pixels for once, twice that for sixteen times, never a
-    beam."""
+    """Thickness of an arrow by the number of times it was taken: 2.5 pixels for once, twice that for
+    sixteen times, with an upper limit."""
     return min(1.6 + 0.9 * log2(count + 1), 6.5)
 
 
@@ -218,8 +218,8 @@ def _arrow(arrow: Arrow, rects: dict[str, Rect], layout: Layout, taken: Sequence
 
 
 def _free(path: Path, width: float, height: float, taken: Sequence[Rect]) -> Point:
-    """The place nearest to the middle of a line where a label of this size covers nothing; the middle if
-    there is none."""
+    """The place nearest to the middle of a line where a label of this size covers nothing; otherwise the
+    middle."""
     middle = path.middle
     places = sorted(path.points(), key=lambda point: dist(point, middle))
     free = (

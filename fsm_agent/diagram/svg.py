@@ -2,7 +2,7 @@
 
 Elements are addressed without drawing again: ``id="state-CallLLM"``, ``id="arrow-CallLLM-BuildMessages"``
 with ``data-rows``, each event line ``data-event`` and ``data-rows``, each rung ``data-rows`` (row ids,
-separated by spaces). A mark of the model is a class of the same name. A nested table stands below in a frame,
+separated by spaces). A mark of the model is a class of the same name. A nested table has a frame below,
 with ids that begin with its name: ``id="review.state-Draft"``.
 """
 
@@ -44,7 +44,7 @@ from fsm_agent.fsm.layout import Layout
 from fsm_agent.support.installation import install_command
 
 # ----------------------------------------------------------------------------------------------------
-# Colours and style sheet of the SVG: a light theme, and a dark one where the viewer asks for it.
+# Colors and style sheet of the SVG: a light theme, and a dark one where the viewer asks for it.
 #
 # All rules are under ``.fsm``, so the picture can be put into a page. A reader of a journal highlights a
 # state, arrow, event or rung by a class on its element (see ``svg``), never by drawing again.
@@ -52,7 +52,7 @@ from fsm_agent.support.installation import install_command
 
 @dataclass(frozen=True, slots=True)
 class Tone:
-    """Colours of one state: the strip behind its name, and its border, arrows and labels."""
+    """Colors of one state: the strip behind its name, and its border, arrows and labels."""
 
     strip: str
     line: str
@@ -60,8 +60,8 @@ class Tone:
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """Every colour of one theme. ``tones`` go round the states; ``final`` and ``out`` are the end and the way
-    to it; ``good``, ``bad`` and ``warn`` are those of marks."""
+    """Every color of one theme. States use ``tones`` in turn; ``final`` and ``out`` are the end and the
+    arrows to it; ``good``, ``bad`` and ``warn`` are those of marks."""
 
     page: str
     box: str
@@ -143,7 +143,7 @@ MARKED = """\
 
 
 def tone_names(states: Sequence[str], final: str) -> Mapping[str, str]:
-    """The class that carries each state's colours."""
+    """The class that carries each state's colors."""
     others = [state for state in dict.fromkeys(states) if state != final]
     return {**{state: f"t{number % len(LIGHT.tones)}" for number, state in enumerate(others)}, final: "final"}
 
@@ -160,7 +160,7 @@ def style_sheet(*, marked: bool = False, judged: bool = False) -> str:
 
 
 def _plain(theme: Theme) -> str:
-    """Arrows and borders without the colours of their states."""
+    """Arrows and borders without the colors of their states."""
     return (
         f".fsm .arrow .line, .fsm .state .box {{ stroke: {theme.quiet}; }} .fsm .arrow .head, .fsm .arrow"
         f" .label {{ fill: {theme.ink}; }} .fsm .out.exit {{ fill: {theme.quiet}; }}\n"
@@ -221,7 +221,7 @@ def as_svg(diagram: Diagram, layout: Layout | None = None, proof_lines: Sequence
 
 def without_style(svg: str) -> str:
     """An SVG for a page that has its own styles and may hold several pictures: without style sheet and page
-    colour, and with ``data-id`` in place of ids."""
+    color, and with ``data-id`` in place of ids."""
     svg = re.sub(r"<style>.*?</style>\n?", "", svg, count=1, flags=re.DOTALL)
     svg = re.sub(r'<rect class="page"[^>]*/>\n?', "", svg, count=1)
     return svg.replace('<g id="', '<g data-id="')
@@ -230,7 +230,7 @@ def without_style(svg: str) -> str:
 def _drawn(
     diagram: Diagram, layout: Layout | None, proof_lines: Sequence[str] = (), prefix: str = ""
 ) -> tuple[tuple[float, float], list[str]]:
-    """What stands in a picture, and its size."""
+    """The contents of a picture, and its size."""
     scene = scene_of(diagram, layout or automatic(diagram), proof_lines)
     tones = tone_names([*diagram.table.states, *diagram.states], diagram.table.final)
     drawn = {row for arrow in diagram.arrows if arrow.way_out for row in arrow.rows}
@@ -357,7 +357,7 @@ def _reasons(entry: StateEntry, diagram: Diagram) -> str:
 
 
 def _strip(rect: Rect, has_lines: bool) -> str:
-    """The coloured head of a box, inside its border."""
+    """The colored head of a box, inside its border."""
     x, y, right, low = rect.x + 0.6, rect.y + 0.6, rect.right - 0.6, rect.y + HEAD
     r = ROUND - 0.6
     foot = f"V{number(low)} H{number(x)}"

@@ -45,8 +45,9 @@ class BaseTurn:
     last_transition: Row | None = field(default=None, metadata={STORED: False}, repr=False)
 
     def enter(self, table: Table) -> None:
-        """Stand in the first state of ``table`` with nothing counted; one that is under way goes on. Raises
-        ``ConfigError`` for a limit that is missing, and for a state that the table does not have."""
+        """Start in the first state of ``table`` with all counters at 0, or keep the position of a turn
+        under way. Raises ``ConfigError`` for a missing limit, and for a state that the table does not
+        have."""
         self.state = self.state or table.initial
         if self.state not in table.states:
             raise ConfigError("the table has no such state", self.state, ", ".join(table.states))

@@ -69,7 +69,7 @@ def _plain(value: object) -> object:
 
 
 def _encoder() -> Callable[[object, int], Iterable[str]]:
-    """What ``json.dumps`` makes anew for each value, made once: most values are small."""
+    """The encoder that ``json.dumps`` creates for each call, created once: most values are small."""
     made: Any = json.JSONEncoder(separators=(",", ":"), default=_plain)
     if json.encoder.c_make_encoder is None:  # type: ignore[attr-defined]
         return lambda value, level: made.iterencode(value)
@@ -189,8 +189,8 @@ def _optional(codec: Codec) -> Codec:
 
 @dataclass(frozen=True, slots=True)
 class FieldCodec:
-    """One stored field of a dataclass: ``name`` as it is stored, ``path`` as it is reached, with a dot behind
-    each part. ``default`` is left out of what is written; ``MISSING`` when there is none."""
+    """One stored field of a dataclass: ``name`` in storage, ``path`` to the attribute, with a dot after
+    each part. A value equal to ``default`` is not written; ``MISSING`` when there is no default."""
 
     name: str
     path: str

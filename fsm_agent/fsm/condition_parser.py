@@ -58,8 +58,8 @@ def refuse_unknown(table: Table, *, state: str | None, event: str | None, row: s
 
 
 class _ConditionReader:
-    """Reads one condition. ``a contains b`` is parsed as ``a @ b``, which binds as a comparison's side does;
-    whoever writes ``@`` is refused."""
+    """Parses one condition. ``a contains b`` is parsed as ``a @ b``, which has the precedence of an operand
+    of a comparison; ``@`` in the source is an error."""
 
     def __init__(self, text: str, names: Collection[str], texts: Collection[str]) -> None:
         self._text, self._names, self._texts = text, names, texts

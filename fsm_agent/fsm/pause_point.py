@@ -128,8 +128,8 @@ class PausePoint:
         return Layer(DEBUGGER, self._performed, questions if self.debugger is None else None)
 
     def joins(self, pipeline: Pipeline) -> None:
-        """Join this pipeline, which has ``layer`` among its layers. It is not kept alive from here, so a
-        turn that is dropped lets go of its session at once."""
+        """Join this pipeline, which has ``layer`` among its layers. The reference is weak, so that a
+        dropped turn releases its session at once."""
         self._pipeline = weakref.ref(pipeline)
 
     def attach(self, debugger: DebugHook | None) -> None:

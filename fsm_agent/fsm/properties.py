@@ -391,7 +391,7 @@ def eventually(says: str, moves: Moves, *, after: Moves | None = None, known: st
 def at_most(
     says: str, times: int | str, moves: Moves, *, since: Moves | None = None, known: str = ""
 ) -> Property:
-    """A turn makes at most so many of ``moves``; with ``since``, so many after each of these, itself
+    """A turn makes at most ``times`` of ``moves``; with ``since``, that many after each of these, itself
     included. ``times``: a number from 0 to 1,000, or the name of a limit. Raises ``TableError``."""
     if not isinstance(times, str) and (isinstance(times, bool) or not 0 <= times <= MOST_TIMES):
         raise TableError(
@@ -446,9 +446,9 @@ class Monitor:
 
 
 def watcher(table: Table, turn: Counted, watch: Watch, steps: Iterable[Step] = ()) -> Watcher | None:
-    """What a runner is told to ask before each move of ``turn``: it logs a line for a property that the move
-    breaks, and with ``watch="stop"`` returns the reason to take ``crashed`` instead. ``steps`` were made
-    already. ``None`` when there is nothing to watch."""
+    """Return the check that a runner calls before each move of ``turn``. It logs a line for each property
+    that the move breaks; with ``watch="stop"`` it returns the reason to take ``crashed`` instead. ``steps``
+    were made already. ``None`` when there is nothing to watch."""
     if watch == "off" or not table.properties:
         return None
     monitor = Monitor(table, turn)

@@ -372,7 +372,7 @@ class Table:
         return next((e for e in events if e in ended), [e for e in events if e in possible][-1])
 
     def row(self, row_id: str) -> Row:
-        """Return the row of that id; raises ``KeyError`` when there is none."""
+        """Return the row with this id; raises ``KeyError`` if it does not exist."""
         for row in self.rows:
             if row.id == row_id:
                 return row

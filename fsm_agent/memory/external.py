@@ -55,7 +55,7 @@ class MemoryProvider(Protocol):
         """Tools that the model may call; asked once, when the agent is made."""
 
     def pre_compress(self, rows: Sequence[Message]) -> Awaitable[str] | str:
-        """These rows are about to be summarised; answer what the summary must keep, or nothing."""
+        """These messages are about to be summarized; return what the summary must keep, or nothing."""
 
     def session_switch(self, session_id: str, previous: str) -> Awaitable[None] | None:
         """The next turn belongs to another session."""
@@ -140,7 +140,7 @@ class ExternalMemory:
         concurrent.futures.wait(list(self._pending), timeout=self._limits.drain_timeout)
 
     async def _ask(self, session_id: str, method: Callable[..., Any], *values: Any) -> str:
-        """Ask for a text, after the provider was told which session this is."""
+        """Ask for a text, after setting the provider's session."""
         if self._session is None:
             await answer_of(self._provider.initialize, session_id)
         elif self._session != session_id:

@@ -1,9 +1,9 @@
 """MEMORY.md and USER.md: what an agent keeps between sessions, in files that people may read and edit.
 
-A change locks, reads the file anew, and replaces it at once. Other agents may write meanwhile; a person too.
-An edit by hand is recognised because the lock file remembers what was last written: then a copy of the file
-is kept, the change is refused with the entries as they are now, and the next one is made on top of the edit.
-"""
+A change locks the file, reads it again, and replaces it atomically. Other agents and people may write at
+the same time. The lock file stores what was last written, which reveals an edit by hand: then the store
+keeps a copy of the file and refuses the change with the current entries. The next change applies on top of
+the edit."""
 
 # A manual edit of a memory file is refused once. The lock file records what an agent wrote last. Other
 # content is a manual edit: a copy is kept, the change is refused together with the current entries, and from
@@ -32,7 +32,7 @@ from fsm_agent.support.untrusted import scan
 
 
 SEPARATOR = "§"
-"""Stands alone on the line between two entries."""
+"""The line between two entries."""
 
 
 class Operation(BaseModel):

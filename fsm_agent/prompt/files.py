@@ -26,8 +26,8 @@ def cap_of(window: int | None, configured: int | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one file brings into the prompt. ``notice``: a line for people when that is not the file as it
-    stands; ``usable`` is false when nothing of it may be used."""
+    """The contribution of one file to the prompt. ``notice``: a line for people when the text differs from
+    the file; ``usable`` is false when none of it may be used."""
 
     text: str = ""
     notice: str = ""
@@ -106,8 +106,7 @@ KINDS = ("AGENTS.md", "CLAUDE.md")
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """The text of the winning kind, empty when there is none, and lines for people about what is not as it
-    stands."""
+    """The text of the winning kind, empty without one, and lines for people about changes to it."""
 
     text: str = ""
     notices: tuple[str, ...] = ()

@@ -66,8 +66,8 @@ def find_skills(home: Path, workdir: Path) -> Skills:
 
 
 def front_matter(text: str) -> dict[str, str]:
-    """The keys of the front matter; a value that goes on over indented lines is folded into one line. Empty
-    without any."""
+    """The keys of the front matter; a value that continues over indented lines is folded into one line.
+    Empty without front matter."""
     lines = text.removeprefix("\ufeff").splitlines()
     if not lines or lines[0].rstrip() != "---":
         return {}

@@ -266,8 +266,8 @@ class MessagesReply:
         return kept if any(block.kind == "server_tool_use" for block in kept.values()) else {}
 
     def _thoughts(self, calls: Mapping[Any, ToolCall]) -> Iterable[tuple[Any, Mapping[str, Any]]]:
-        """The thinking blocks in order, each with its place. One that does not lead the reply names the call
-        it stands before, ``before`` is empty when none follows."""
+        """The thinking blocks in order, each with its place. A block that does not lead the reply names the
+        call after it; ``before`` is empty when no call follows."""
         kinds = ((index, block.kind in THOUGHTS) for index, block in self._blocks.items())
         leading = {index for index, _ in takewhile(lambda pair: pair[1], kinds)}
         following = ""

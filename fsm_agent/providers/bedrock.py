@@ -46,7 +46,7 @@ class BedrockMessages(AnthropicMessages):
         return client
 
     def _pool_key(self) -> Hashable:
-        return self, self._timeouts  # it has the key of the moment, so it is nobody else's
+        return self, self._timeouts  # it holds the current key, so it is not shared
 
     async def ready(self) -> Any:
         """The client of this event loop. Raises ``ImportError`` when the SDK cannot be imported."""

@@ -1,7 +1,7 @@
-"""What is known of models: how much they read and write at once, what they can read, how they think.
+"""Facts about models: context and output sizes, kinds of input, and reasoning.
 
 Two files beside this one say it: ``models.json``, made of the data that ``litellm`` keeps about models
-(``make models``; its licence is in ``models.LICENSE``), and over it ``models.toml``, our own. Nothing is
+(``make models``; its license is in ``models.LICENSE``), and over it ``models.toml``, our own. Nothing is
 fetched. What tokens cost is in ``fsm_agent.providers.catalogue``.
 """
 
@@ -36,10 +36,10 @@ _OURS = "our models.toml"
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What is known of one model. ``window``: tokens of prompt that it takes, ``None`` when nobody can say;
-    ``output``: tokens of its longest reply. ``reads``: what besides text, ``None`` for unknown. ``thinks``
-    before it speaks, or can; ``efforts``: how much it can be asked to. ``schema``: takes a JSON schema for
-    its answer. ``source``: where that is from; empty for a guess."""
+    """The known facts of one model. ``window``: tokens of its prompt, ``None`` if unknown; ``output``:
+    tokens of its longest reply. ``reads``: the kinds of input besides text, ``None`` if unknown.
+    ``thinks``: it can reason before it answers; ``efforts``: the levels of effort. ``schema``: accepts a
+    JSON schema for its answer. ``source``: the source of these facts; empty for a guess."""
 
     window: int | None = None
     output: int | None = None
@@ -173,7 +173,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """``usd`` is ``None`` unless the status is ``estimated``: a model of one's own costs nothing by the token
+    """``usd`` is ``None`` unless the status is ``estimated``: a custom model has no cost per token
     (``included``), and an unknown price is not 0."""
 
     usd: float | None
@@ -185,8 +185,7 @@ UNKNOWN, INCLUDED = Cost(None, "unknown"), Cost(None, "included")
 
 
 def dearest(prices: Iterable[Price | None]) -> Price | None:
-    """Return the price at which every token costs what it does at the dearest of these; ``None`` when one of
-    them is not known."""
+    """Combine the highest price of each kind of token; ``None`` when a price is unknown."""
     found = list(prices)
     known = [price for price in found if price is not None]
     if len(known) < len(found) or not known:
@@ -218,7 +217,7 @@ def cost(model: str, provider: str, usage: Usage, ttl: CacheTtl = "5m", given: G
 
 
 def price_of(model: str, provider: str, given: Given = NOBODYS) -> Price | None:
-    """Return the price: as ``given``, ``FREE`` for a model of one's own, else as listed; ``None`` where it is
+    """Return the price: ``given``, ``FREE`` for a custom model, or the listed price; ``None`` where it is
     not known exactly."""
     if own := given.get(f"{provider}:{model}"):
         read, write = own.cache_read, own.cache_write

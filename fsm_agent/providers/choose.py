@@ -108,7 +108,7 @@ _NAMED, _PLAIN = re.compile(r"{([A-Z_|]+)}"), re.compile(r"[\w.:-]+")
 """A variable in an address, and what may be put in its place."""
 OFFLINE = "no usable key is set and no local server answers, so the offline demo replies"
 Probe = Callable[[str], Sequence[str]]
-"""Lists the models of a server by its base URL; empty when there is none."""
+"""Lists the models of a server by its base URL; empty without a server."""
 
 GUESSES: set[str] = set()
 """Lines about models that are not known, which this process has shown."""
@@ -156,7 +156,8 @@ class Choice:
         return self.profile.local and is_nearby(self.base_url)
 
     def _structured_output(self) -> OutputMode:
-        """By the catalogue, and for a server that can write to a schema with every model, by what it is."""
+        """Whether the model supports structured output: by the catalog, or by the kind of server if it
+        constrains every model to a schema."""
         if self.facts.schema or (self.facts.schema is None and self.profile.schemas):
             return "native"
         return "prompt" if self.facts.tools is False else "tool"
@@ -253,8 +254,8 @@ def _filled(profile: Profile, env: Mapping[str, str]) -> tuple[Profile, list[str
 
 
 def _facts(profile: Profile, model: str, given: int | None) -> ModelFacts:
-    """What the catalogue knows, and over it what a person says of the window. Of a server of one's own it
-    knows nothing: what a model can do there depends on how it was started."""
+    """The catalog's facts with the configured window. The catalog has none for a custom server, where a
+    model's abilities depend on how it was started."""
     window = profile.window(model) if given is None else given
     known = facts_of(profile.catalogue, model) if profile.catalogue else ModelFacts()
     images: frozenset[Kind] = frozenset(("image",))

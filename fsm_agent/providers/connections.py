@@ -31,8 +31,8 @@ class Departure:
         self.left = False
 
     async def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """Hears of each step of the transport. Between this one and the write itself nothing is waited for.
-        A proxy that is asked for a tunnel (CONNECT) is told nothing of the request."""
+        """Receives each step of the transport. Nothing waits between this call and the write itself. A
+        proxy's CONNECT request does not count as the request."""
         if event.endswith(".send_request_headers.started") and info["request"].method != b"CONNECT":
             self.left = True
 
@@ -45,22 +45,22 @@ def departing() -> Departure:
 
 
 async def watched(request: Any) -> None:
-    """A hook for the requests of an HTTP client that go over httpcore, as those through a SOCKS proxy do: the
-    SDKs have no argument for its ``trace``. (Of all others ``CheckedConnector`` in ``connections`` says it.)
-    A client is shared by calls at the same time; they are told apart by their tasks."""
+    """A hook for the requests of an HTTP client that use httpcore, such as those through a SOCKS proxy: the
+    SDKs have no argument for its ``trace``. (``CheckedConnector`` covers all others.) Concurrent calls
+    share a client and are distinguished by their tasks."""
     request.extensions["trace"] = DEPARTURE.get().trace
 
 
 IDLE = 4.0
-"""Seconds that an idle connection is kept. Many servers close theirs after five, what stands between may drop
-a longer one without a word, and a new one costs a moment."""
+"""Seconds that an idle connection is kept. Many servers close theirs after five, and a device in between
+may silently drop an older one; a new connection is cheap."""
 SETTLE = 0.01
 """Seconds that are waited once for each pool without TLS, before a connection is used again for the first
 time: llama.cpp closes it after each stream though it promises to keep it, and the end may be on its way."""
 HEADER_BYTES = 65_536
 """Of one line of a response's head."""
 Key = tuple[asyncio.AbstractEventLoop, str, str]
-"""Loop, origin and proxy; an empty proxy is none."""
+"""Loop, origin, and proxy; an empty string means no proxy."""
 CONNECTIONS: dict[Key, Connections] = {}
 """From the first request of a key to its last user, or the end of the loop."""
 
@@ -176,8 +176,8 @@ class Connections:
         await self.session.close()
 
     async def _lived(self) -> AsyncGenerator[None]:
-        """An event loop that shuts down closes the generators that were begun in it, and with this one the
-        session, even where nobody closed an agent."""
+        """Close the session when the event loop shuts down, even if the agent was not closed: the loop
+        closes its asynchronous generators, and this is one."""
         try:
             yield
         finally:

@@ -167,7 +167,7 @@ class KeyPool:
 
     @property
     def in_use(self) -> CredentialEntry | None:
-        """The entry of the key in use; ``None`` where there is none."""
+        """The entry of the key in use, or ``None``."""
         return self._entries[self._index] if self._entries else None
 
     def refreshable(self) -> bool:

@@ -145,10 +145,10 @@ def _texts(value: Any, depth: int) -> Iterator[str]:
             yield from _texts(part, depth - 1)
 
 
-# A provider's address that points elsewhere. No request to a model follows a redirect, to whatever place.
+# A redirect from a provider's address. No request to a model follows one.
 #
-# A request carries the key and the whole conversation, which are meant for the address that the user gave;
-# and each request is an attempt that the table has spent, so nobody may send another one behind its back.
+# A request carries the key and the whole conversation, which are meant for the configured address. Each
+# request is also an attempt that the table has counted, so the transport may not send an uncounted one.
 # (Why: decision 54.)
 
 
@@ -236,7 +236,7 @@ _HINTS = frozenset(
 _EPOCH = 1e9
 """Figures above this are points in time (in seconds; a thousand times that: milliseconds), not durations."""
 LITTLE = 0.05
-"""Of a limit: with less than this part of it left a person is told."""
+"""Fraction of a limit: the user is notified when less of it is left."""
 _NO_NAME = ("x", "ratelimit", "remaining", "anthropic")
 
 
@@ -278,7 +278,7 @@ def _scarce(headers: Mapping[str, str], now: float) -> Iterator[str]:
 
 
 def _resets(headers: Mapping[str, str], now: float) -> Iterator[float]:
-    """When the limits that are used up begin anew; headers in lower case."""
+    """When the exhausted limits reset; headers in lower case."""
     for name, left in headers.items():
         if "ratelimit" not in name or "remaining" not in name or _seconds(left) != 0:
             continue

@@ -59,7 +59,7 @@ class ResponseItem:
 
     @property
     def is_narration(self) -> bool:
-        """Say whether the text is told while the model works, and no answer (FMT-09)."""
+        """Say whether the text is narration shown while the model works, rather than an answer (FMT-09)."""
         return self.phase == "commentary"
 
 
@@ -109,11 +109,11 @@ def texts_of(content: Any, key: str) -> list[str]:
     return [text for part in mappings_of(content) if (text := text_of(part.get(key)))]
 
 
-# Putting a reply of the Responses wire together, from events or from one object. No SDK, no network.
+# Assemble a reply of the Responses wire from events or from one object. No SDK, no network.
 #
-# A reply of this wire is a list of items: messages, function calls, reasoning, and what the server did
-# itself. A message of phase ``commentary`` is narration: it is shown as it comes, and stands beside calls,
-# but it is never the answer.
+# A reply of this wire is a list of items: messages, function calls, reasoning, and the server's own
+# actions. A message of phase ``commentary`` is narration: it is shown as it arrives and kept beside calls,
+# but is never the answer.
 
 
 _FINISH: dict[str, Finish] = {"max_output_tokens": "length", "content_filter": "content_filter"}
@@ -202,7 +202,7 @@ class ResponsesReply:
             self._sink.tool(item.name)
 
     def _complete(self, item: ResponseItem, given: Mapping[str, Any]) -> None:
-        """An item as a whole. What its deltas did not tell is told now."""
+        """A completed item. Publish now what its deltas did not contain."""
         self._note(item, given)
         item.whole = given
         if item.kind == "function_call":
@@ -377,8 +377,8 @@ UNSAID = "An error occurred during streaming"
 
 
 class OpenAIPort(SdkPort):
-    """A port over ``openai.AsyncOpenAI``. ``auth``: ``api-key`` for the header that Azure reads, a bearer for
-    any other. Organisation and project of the environment are told to OpenAI only."""
+    """A port over ``openai.AsyncOpenAI``. ``auth``: ``api-key`` for the header that Azure reads, a bearer
+    for any other. Only OpenAI receives the organization and project of the environment."""
 
     sdk = "openai"
 

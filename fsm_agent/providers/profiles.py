@@ -70,7 +70,7 @@ class Profile:
     error_rows: tuple[ErrorRow, ...] = ()
 
     def window(self, model: str) -> int | None:
-        """Context window of a model in tokens as somebody gave it; ``None`` when nobody did."""
+        """The configured context window of a model in tokens, or ``None``."""
         fitting = [pair for pair in self.model_windows if model.startswith(pair[0])]
         return max(fitting, key=lambda pair: len(pair[0]))[1] if fitting else self.default_window
 

@@ -35,7 +35,7 @@ def id_of(value: Any) -> str:
 
 
 def place_of(value: Any) -> str | int | None:
-    """Return the key that distinguishes the parts of a stream, ``None`` if there is none."""
+    """Return the key that distinguishes the parts of a stream, or ``None``."""
     return value if isinstance(value, (str, int)) else None
 
 
@@ -122,11 +122,11 @@ def _is_count(value: Any) -> bool:
     return number and 0 <= value <= MOST_TOKENS and value == int(value)
 
 
-# How much a provider may say at once. Not settings: whoever needs more has met an attack, or a new kind of
-# model, for which these figures are to be raised for everybody.
+# Limits on one reply of a provider. They are not settings: a larger reply is an attack, or a new kind of
+# model for which these figures must rise for every user.
 #
-# What a reply is made of is limited in ``fsm_agent.settings.model.Tools`` (``max_calls``), what arrives of
-# it here, and how long it may take by ``Timeout`` and ``Stale``.
+# ``fsm_agent.settings.model.Tools`` limits the contents of a reply (``max_calls``), this module its size,
+# and ``Timeout`` and ``Stale`` its duration.
 
 
 STREAM_BYTES = 64_000_000
@@ -136,7 +136,7 @@ EVENT_BYTES = 8_000_000
 WHOLE_BYTES = 16_000_000
 """Of a reply that comes as one object."""
 ERROR_BYTES = 64_000
-"""Of an error; what is behind them is not read. Classes are told by words that come first."""
+"""Bytes of an error that are read. Classification uses its first words."""
 EVENTS = 1_000_000
 """Of one stream: eight for each token of the longest reply."""
 CHARACTERS = 4_000_000

@@ -131,7 +131,7 @@ def _load(name: str, module: Future[ModuleType]) -> None:
     try:
         with _ONE_BY_ONE:
             loaded = importlib.import_module(name)
-    except BaseException as error:  # whatever it is, somebody waits
+    except BaseException as error:  # whatever it is, a caller waits
         del _begun[name]
         what = f"the SDK {name!r} cannot be imported: {type(error).__name__}: {error}"
         failed = ImportError(what, name=name)
@@ -220,8 +220,8 @@ class SdkPort(ABC):
         """A client of the SDK that is loaded."""
 
     def _pool_key(self) -> Hashable:
-        """What two ports have in common that may share a client. The key goes out with each request; it is
-        here so that nobody's client holds the key of somebody else."""
+        """The properties that two ports must share to use one client. The key is part of it, so that no
+        port uses a client that holds another one's key."""
         headers = tuple(sorted(self._headers.items()))
         return type(self)._make, self.base_url, self._key, self._timeouts, headers
 

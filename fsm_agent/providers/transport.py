@@ -1,9 +1,9 @@
-"""HTTP for the SDKs: their client over aiohttp, whose cost does not grow with the requests under way.
+"""HTTP for the SDKs: their client over aiohttp, whose cost does not grow with the number of active
+requests.
 
-The SDKs have a transport like this one, too. Theirs makes connections of its own for each client and keeps
-cookies, and one of them reports a connection that broke after a request as one that was never made, so that
-nobody would count the request. Loaded with the first call.
-"""
+The SDKs have such a transport, too. Theirs opens separate connections for each client and keeps cookies,
+and one of them reports a connection that broke after a request as one that was never made, so that the
+request would not be counted. Loaded with the first call."""
 
 from __future__ import annotations
 

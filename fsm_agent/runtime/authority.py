@@ -42,7 +42,7 @@ class Admission:
         return name in self._free
 
     def answered(self, request: AskApproval, answer: Approval) -> None:
-        """Remember a person's answer; a yes is for this call with these arguments."""
+        """Remember a person's answer; an approval applies to this call with these arguments."""
         if answer.granted:
             self._granted[_call(request)] += 1
 

@@ -72,8 +72,8 @@ async def wait_with_deadline(
 
 
 class _Race:
-    """Waits for the first of several ends. A poll is a timer of the loop that wakes no task, so many
-    waiting turns cost little."""
+    """Waits for the first of several ends. A poll is a timer of the loop that wakes no task, so a waiting
+    turn costs little."""
 
     __slots__ = ("_left", "_loop", "_poll", "_tick", "over", "timer")
 

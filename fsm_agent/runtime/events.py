@@ -224,7 +224,7 @@ class ClarifyAsked(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """So many events were left out, because the listener was too slow."""
+    """The number of events dropped because the listener was too slow."""
 
     number: int
 
@@ -265,8 +265,8 @@ class RowTaken(NamedTuple):
 
 Measure = Literal["queue_wait", "takeover", "fenced_write", "commit"]
 """``queue_wait``: seconds that a turn waited for its place; ``takeover``: a turn of another process was
-taken up; ``fenced_write``: a write was refused because its turn has another owner; ``commit``: seconds that
-a commit of the store took. The latter two are told in the thread that writes."""
+resumed; ``fenced_write``: a write was refused because its turn has another owner; ``commit``: seconds that
+a commit of the store took. The last two are published in the thread that writes."""
 
 
 class Measured(NamedTuple):

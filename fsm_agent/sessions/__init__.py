@@ -1,2 +1,2 @@
-"""Conversations that go on: the live session, a turn in the hands of its user, its hold on its session, and
-the store."""
+"""Continuing conversations: the live session, a turn for its caller, the claim of a turn on its session,
+and the store."""

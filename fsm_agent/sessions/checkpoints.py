@@ -36,11 +36,11 @@ __all__ = [
 
 
 # ----------------------------------------------------------------------------------------------------
-# Git, run on a repository of our own beside somebody's working directory.
+# Git, run on a private repository beside the user's working directory.
 #
-# Only plumbing is called, with an environment made for it: no configuration but ours is read, so there are
-# no filters, hooks, monitors, external diffs, or helpers that could be run, and ``.gitattributes`` change
-# no byte. Of what stands in the working directory only ``.gitignore`` counts.
+# Only plumbing commands run, in a fixed environment: no other configuration is read, so no filter, hook,
+# monitor, external diff, or helper can run, and ``.gitattributes`` change no byte. Of the files in the
+# working directory only ``.gitignore`` has an effect.
 
 
 ATTRIBUTES = "* -text !eol !ident !filter !working-tree-encoding !diff\n"
@@ -62,8 +62,8 @@ def find_git(workdir: Path) -> str:
 
 
 class ShadowGit:
-    """The repository ``folder`` with the files of ``workdir``, for one piece of work of at most ``seconds``.
-    ``lock``: an open file that stands for the repository, held for as long as one of its commands runs."""
+    """The repository ``folder`` with the files of ``workdir``, for one operation of at most ``seconds``.
+    ``lock``: an open file that represents the repository, held while one of its commands runs."""
 
     def __init__(self, program: str, folder: Path, workdir: Path, seconds: float, lock: int) -> None:
         self.folder, self.workdir = folder, workdir
@@ -185,8 +185,8 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """What was done to files: written anew, and deleted because they were not there. ``before``: the
-    checkpoint of what was there until then, ``None`` when nothing was changed."""
+    """The files that were written, and those deleted because they did not exist. ``before``: the checkpoint
+    of the previous state, ``None`` when nothing was changed."""
 
     restored: tuple[str, ...]
     deleted: tuple[str, ...]
@@ -306,7 +306,7 @@ class Checkpoints:
     def _kept(
         self, git: ShadowGit, key: str, survey: _Survey, session: str, turn: str, tool: str = ""
     ) -> Checkpoint:
-        """A checkpoint of what was surveyed; the oldest ones beyond the limit are let go of."""
+        """Store a checkpoint of the surveyed files; release the oldest ones beyond the limit."""
         made = Checkpoint("", self._now(), session, turn, tool, tuple(survey.left_out), dict(survey.modes))
         told = {name: value for name, value in asdict(made).items() if value and name != "id"}
         message = json.dumps(told).encode()

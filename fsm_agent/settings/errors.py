@@ -15,7 +15,8 @@ from pydantic_settings import SettingsError
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import ENV_PREFIX, BySize, Settings
 
-# What may stand in each setting, in words: for error messages, ``fsm-agent config list`` and the docs.
+# The values that each setting accepts, in words: for error messages, ``fsm-agent config list`` and the
+# docs.
 
 
 JsonSchema = Mapping[str, Any]
@@ -47,8 +48,8 @@ def _settings(path: tuple[str, ...], kind: type[BaseModel], group: BaseModel | N
 
 
 def words_at(model: type[BaseModel], path: Sequence[int | str], otherwise: str) -> str:
-    """Say what may stand at a place in a table that ``model`` describes; ``otherwise`` where that is hard to
-    say."""
+    """Describe the values accepted at a path in a table that ``model`` describes; return ``otherwise``
+    where that is hard to say."""
     schema = whole = model.model_json_schema()
     for part in path:
         schema = schema.get("properties", {}).get(part) or schema.get("additionalProperties") or {}
@@ -155,7 +156,7 @@ def _path(loc: tuple[int | str, ...]) -> list[str]:
 
 
 def _allowed(path: list[str], otherwise: str) -> str:
-    """What may stand here: for a setting, or something in it, its range, for a group the names in it."""
+    """The accepted values: for a setting, or an item in it, its range, for a group the names in it."""
     for length in range(len(path), 0, -1):
         if known := every_setting().get(".".join(path[:length])):
             return known.allowed

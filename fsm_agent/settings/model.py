@@ -120,7 +120,7 @@ class ExceptionWave(Wave):
 
 
 class InvalidWave(Wave):
-    """Waits after a reply that is none."""
+    """Backoff after an empty or malformed reply."""
 
     base: Seconds = 5
     cap: Seconds = 120
@@ -148,7 +148,7 @@ class BySize(Group):
         return for_all_sizes(value)
 
     def of(self, tokens: int) -> float:
-        """Return the seconds for a request of so many tokens."""
+        """Return the seconds for a request with this number of tokens."""
         return self.above_100k if tokens > 100_000 else self.above_50k if tokens > 50_000 else self.base
 
     @property
@@ -183,8 +183,9 @@ _STREAM = StreamSizes()
 
 
 class Stale(Group):
-    """When an attempt without a new chunk counts as dead. ``local`` is used for servers on this machine,
-    unless ``stream`` is not its default. ``giveup``: so many dead attempts in a row open the breaker."""
+    """When an attempt without a new chunk counts as dead. ``local`` applies to servers on this machine,
+    unless ``stream`` differs from its default. ``giveup``: consecutive dead attempts that open the
+    breaker."""
 
     stream: StreamSizes = StreamSizes()
     whole: WholeSizes = WholeSizes()
@@ -192,8 +193,9 @@ class Stale(Group):
     giveup: Positive = 5
 
     def after(self, tokens: int, *, streaming: bool, local: bool, floor: float = 0.0) -> float:
-        """Seconds of silence that a request of this size may have; ``floor`` is the model's own. What a user
-        set wins. That is told by the value: those that are stored with a turn do not say who set them."""
+        """Seconds of silence that a request of this size may have; ``floor`` is the model's own. A value
+        that differs from the default wins, because the settings stored with a turn do not say which values
+        the user set."""
         if (own := self.stream.of(tokens)) != _STREAM.of(tokens):
             return own
         if local:
@@ -245,9 +247,9 @@ class Length(Group):
 
 
 class Continue(Group):
-    """How often a reply that is no answer yet is asked to go on. ``ack`` needs ``acks_enabled``: replies that
-    only announce what will be done, ``None`` for the Responses API only; ``verify`` needs
-    ``verify_enabled``: files were changed and nothing was checked afterwards."""
+    """How often the model is asked to continue an incomplete reply. ``ack`` needs ``acks_enabled``: replies
+    that only announce an action, ``None`` for the Responses API only; ``verify`` needs ``verify_enabled``:
+    files were changed and nothing was checked afterwards."""
 
     incomplete: Count = 3
     ack: Count = 2
@@ -312,7 +314,7 @@ class Tools(Group):
 
 
 class GuardrailSettings(Group):
-    """Loop detection. ``hard_stop``: default on when nobody is present to stop the turn (no approval
+    """Loop detection. ``hard_stop``: on by default when no person can stop the turn (no approval
     callback)."""
 
     warn_exact: Count = 2
@@ -325,13 +327,13 @@ class GuardrailSettings(Group):
 
 
 class ApprovalSettings(Group):
-    """Who may say yes. ``timeout`` in seconds, after which no answer is a no. ``policy``: for tools by name,
-    ``ask`` a person, ``allow``, or ``deny``. ``allow`` and ``deny``: patterns, see
-    ``fsm_agent.approvals.rules``; deny wins. ``bypass`` allows everything that is not denied and not on a
-    hard line; read once, when the agent is made. ``question_timeout``: seconds that a question of the model
-    waits for an answer. ``unanswered``: what becomes of a question that nobody answers in time, or is there
-    to answer: the answer is no (``deny``), or the turn is suspended until somebody answers, in this process
-    or another (``suspend``)."""
+    """Who may approve calls. ``timeout`` in seconds, after which a missing answer counts as a denial.
+    ``policy``: for tools by name, ``ask`` a person, ``allow``, or ``deny``. ``allow`` and ``deny``:
+    patterns, see ``fsm_agent.approvals.rules``; deny wins. ``bypass`` allows everything that is not denied
+    and not on a hard line; it is read once, when the agent is created. ``question_timeout``: seconds that a
+    question of the model waits for an answer. ``unanswered``: the result of a question without an answer in
+    time, or without a person to ask: the answer is no (``deny``), or the turn is suspended until an answer
+    arrives in any process (``suspend``)."""
 
     timeout: Seconds = 60
     policy: dict[str, Verdict] = Field(default_factory=dict)
@@ -434,7 +436,7 @@ class LimitSettings(Group):
         return self.model_copy(update=scopes)
 
     def named(self, what: Literal["usd", "tokens", "seconds"]) -> str:
-        """Return the name of the first limit in money, tokens or seconds; empty when there is none."""
+        """Return the name of the first limit in money, tokens or seconds, or an empty string."""
         found = (scope for scope, limit in self.each.items() if getattr(limit, what) is not None)
         return next((f"limits.{scope}.{what}" for scope in found), "")
 
@@ -873,8 +875,8 @@ class Settings(BaseSettings):
         return min(own, self.delegation.max_attempts_per_tree or own)
 
     def attempts_per_tree(self) -> int:
-        """Of a turn, its children and theirs together: by default so many times those of the turn as the
-        tree has iterations."""
+        """For a turn and all of its descendants together: by default the attempts of one turn times the
+        number of iterations in the tree."""
         own = self.delegation.max_attempts_per_tree
         return own or int(self.attempts_per_turn() * self.delegation.tree_cap_factor)
 
@@ -893,8 +895,8 @@ def from_environment() -> dict[str, Any]:
 
 
 def unknown_variables() -> list[str]:
-    """Variables that look like settings and are none: a typing error changes nothing, and nobody would
-    notice."""
+    """Variables that look like settings but are unknown. A typing error would otherwise have no effect and
+    remain unnoticed."""
     others, groups = {"FSM_AGENT_HOME", "FSM_AGENT_MODEL"}, Settings.model_fields
     ours = (name for name in os.environ if name.startswith(ENV_PREFIX) and name not in others)
     return sorted(

@@ -113,7 +113,7 @@ async def in_daemon_thread(function: Callable[..., T], *values: Any) -> T:
             value = context.run(function, *values)
         except BaseException as caught:
             error = caught if isinstance(caught, Exception) else RuntimeError(repr(caught))
-        del function, values, context  # nobody who hears of the end finds what it worked with still held here
+        del function, values, context  # release them before any caller is notified
         if not loop.is_closed():
             loop.call_soon_threadsafe(deliver, value, error)
 

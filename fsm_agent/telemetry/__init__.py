@@ -36,8 +36,8 @@ class Telemetry:
 
 
 def current_traceparent() -> str:
-    """The context of the current span as a header has it; empty where there is none, and where nobody has
-    loaded OpenTelemetry."""
+    """The context of the current span as a header value; empty without a span, or if OpenTelemetry is not
+    loaded."""
     if "opentelemetry.trace" not in sys.modules:
         return ""
     from opentelemetry.trace import get_current_span
@@ -48,8 +48,8 @@ def current_traceparent() -> str:
 
 
 def tracing_of(given: Telemetry | bool | None, settings: TelemetrySettings) -> Tracing | None:
-    """What observes the turns of an agent; ``None`` where nobody wants to know. ``None`` for ``given``: as
-    the settings say. Raises ``ConfigError`` for what is no telemetry, and without the extra ``otel``."""
+    """The tracing of an agent's turns, ``None`` if disabled. ``None`` for ``given``: use the settings.
+    Raises ``ConfigError`` for an invalid value, and without the extra ``otel``."""
     if not isinstance(given, Telemetry | bool | None):
         raise ConfigError("telemetry has the wrong type", given, FORMS)
     wanted = settings.enabled if given is None else given

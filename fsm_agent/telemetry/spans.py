@@ -83,7 +83,7 @@ class Instruments:
         return made
 
     def operation(self, seconds: float, attributes: Attributes) -> None:
-        """A turn, a request to a model or a call of a tool took so many seconds."""
+        """Record the duration in seconds of a turn, a model request, or a tool call."""
         self._duration.record(seconds, of_metrics(attributes))
 
     def used(self, usage: Usage, attributes: Attributes) -> None:
@@ -93,11 +93,11 @@ class Instruments:
         self._tokens.record(usage.output, {**about, names.TOKEN_TYPE: "output"})
 
     def began_to_answer(self, seconds: float, attributes: Attributes) -> None:
-        """The first chunk of a streamed reply came after so many seconds."""
+        """Record the time in seconds to the first chunk of a streamed reply."""
         self._first_chunk.record(seconds, of_metrics(attributes))
 
     def running(self, turns: int) -> None:
-        """So many turns more run now."""
+        """Add to the number of running turns."""
         self._running.add(turns)
 
     def moved(self, changes: Iterable[tuple[str, int, int]]) -> None:
@@ -196,8 +196,8 @@ class TracedTurn(Protocol):
 
 
 class Spans:
-    """``contents``: what was said is told, too. ``propagate``: requests to models carry their span's
-    context. ``telemetry``: what it was made with, for other agents."""
+    """``contents``: record message texts, too. ``propagate``: model requests carry the context of their
+    span. ``telemetry``: the telemetry it was created from, for other agents."""
 
     def __init__(self, telemetry: Telemetry, *, contents: bool, propagate: bool) -> None:
         self._tracer = trace.get_tracer(
@@ -221,7 +221,7 @@ class Spans:
 
 
 def traceparent_of(span: Span) -> str:
-    """The context of a span as a header has it; empty for a span that is none."""
+    """The context of a span as a header value; empty for an invalid span."""
     return headers_of(trace.set_span_in_context(span, Context())).get(TRACEPARENT, "")
 
 

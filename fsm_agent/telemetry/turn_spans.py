@@ -44,7 +44,7 @@ from fsm_agent.telemetry.spans import Spans, TracedTurn, headers_of, link_to, tr
 
 
 FAILED = ("error", "timeout", "unknown")
-"""Outcomes of a tool that are errors; the others were somebody's decision."""
+"""Outcomes of a tool that are errors; the others result from a decision."""
 
 
 class RequestSpans:
@@ -237,12 +237,12 @@ class OpenSpan:
         self.span.set_attributes(attributes)
 
     def failed(self, kind: str, why: str = "") -> None:
-        """What it stands for has failed; ``kind`` is one of few words."""
+        """Record a failure; ``kind`` comes from a small set of words."""
         self.tell({names.ERROR_TYPE: kind})
         self.span.set_status(Status(StatusCode.ERROR, why or None))
 
     def broke(self, error: BaseException) -> None:
-        """What it stands for raised; who was cancelled has not failed."""
+        """Record the exception. Cancellation is not an error."""
         if isinstance(error, Exception):
             self.failed(type(error).__name__, one_line(conventions.masked(str(error))))
         else:
@@ -278,12 +278,12 @@ COMPACTING = "Compress"
 
 
 class TurnSpans:
-    """One turn: a layer around its requests, and a subscriber to its stream. ``handed``: the ``traceparent``
-    of the turn that handed the conversation over, empty for none.
+    """One turn: a layer around its requests, and a subscriber to its stream. ``handed``: the
+    ``traceparent`` of the turn that handed the conversation over, empty without a handoff.
 
-    The span of a turn begins with its first step, in the context of whoever makes that, and ends when nobody
-    runs it any more. Who goes on with it (after a crash, a suspension, in another process) begins a span of
-    their own that is linked to the one before."""
+    The span of a turn begins with its first step, in the caller's context, and ends when the turn stops
+    running. Resuming the turn (after a crash, a suspension, in another process) begins a new span that is
+    linked to the one before."""
 
     def __init__(self, spans: Spans, turn: TracedTurn, handed: Callable[[], str] = str) -> None:
         self._spans, self._turn, self._handed = spans, turn, handed
@@ -293,7 +293,7 @@ class TurnSpans:
         self._compressions = 0
 
     def __del__(self) -> None:
-        """Whoever made steps has let go of a turn that did not end."""
+        """The caller dropped a turn that did not end: close its span."""
         if getattr(self, "_whole", None) is not None:
             self._end()
 

@@ -84,8 +84,8 @@ T = TypeVar("T")
 class cancelled_at(Generic[T]):  # noqa: N801 - reads as a phrase: await cancelled_at(3, turn.arun())
     """Await ``work``, and cancel the running task when ``work`` waits for the ``nth`` time (from 1).
 
-    ``reached`` tells whether it waited so often; when it did not, its result is returned. Awaits that find
-    their answer at once suspend nothing and cannot be cancelled."""
+    ``reached`` tells whether it waited that many times; if not, its result is returned. An await whose
+    result is ready suspends nothing and cannot be canceled."""
 
     def __init__(self, nth: int, work: Coroutine[Any, Any, T]) -> None:
         if nth < 1:

@@ -263,7 +263,7 @@ def a_request_is_paid_for(visit: Visit, turn: Any) -> None:
 
 
 def tools_run_when_they_may(visit: Visit, turn: Any) -> None:
-    """A call that needs a yes runs when it was given, and every call that was made has its result."""
+    """A call that needs approval runs when it was approved, and every call has its result."""
     need = {tool.name for tool in turn.setup.tools if tool.approval != "never"}
     given = {asked.call_id for asked, said in visit.asked("AskApproval") if said.granted}
     rows = {row.tool_call_id: row for row in turn.rows if row.role == "tool"}
@@ -314,7 +314,7 @@ def what_was_sent_is_counted(ended: Ended) -> None:
 
 
 def what_was_said_is_told_once(ended: Ended) -> None:
-    """Text that was begun goes on where it was cut; beside calls it stands in their row; the rest is the
+    """Interrupted text continues where it was cut; text beside calls is in their message; the rest is the
     answer."""
     begun, said, answer = "", "", None
     beside: list[str] = []

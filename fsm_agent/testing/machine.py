@@ -131,8 +131,7 @@ class TurnMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.turn.state != self.table.final)
     @rule()
     def undeclared_event(self) -> None:
-        """The machine is told of an event that no state has: it refuses it, and the turn stands where it
-        stood."""
+        """The machine refuses an event that no state has, and the turn keeps its position."""
         before = Place.of(self.table, self.turn)
         try:
             self.machine.advance(self.turn, UNDECLARED)
@@ -376,7 +375,7 @@ class AgentMachine(RuleBasedStateMachine):
     def _asked(self, *question: Any) -> str:
         return self._answer
 
-    # Who stands at the gate
+    # Layers of the pause point
 
     async def passing(self) -> None:
         """Lets the turn pass."""

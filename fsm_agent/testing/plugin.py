@@ -176,7 +176,7 @@ def _table(named: str, root: Path | None = None) -> Table:
 
 @pytest.fixture
 def fake_clock() -> FakeClock:
-    """A clock that moves only when it is told to, or when somebody sleeps on it."""
+    """A clock that moves only when it is advanced, or when a caller sleeps on it."""
     from fsm_agent.providers.scripted.model import FakeClock
 
     return FakeClock()

@@ -27,7 +27,7 @@ from fsm_agent.toolsets.sandbox import LOCAL, CommandPlace
 from fsm_agent.toolsets.sandbox.place import command_tool
 
 # The channel on which a program requests tool calls: an unnamed socket pair whose far end is open in that
-# program only. Whoever holds it is the program, and it is closed when the program ends.
+# program only. Holding that end identifies the program. The channel closes when the program ends.
 #
 # One JSON object a line: ``{"name": …, "arguments": {…}}`` from the program, ``{"status": …, "value": …}``
 # back.

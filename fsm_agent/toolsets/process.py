@@ -32,7 +32,7 @@ BLOCK = 50_000
 _SEQUENCE = re.compile(
     r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*+(?:\x07|\x1b\\|\x9c)?"  # titles, links, the clipboard
     r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]*+(?:\x1b\\|\x9c)?"  # device control and private strings
-    r"|(?:\x1b\[|\x9b)[0-?]*+[ -/]*+[@-~]"  # colours, cursor, screen
+    r"|(?:\x1b\[|\x9b)[0-?]*+[ -/]*+[@-~]"  # colors, cursor, screen
     r"|\x1b[ -/]*+[0-~]"
 )
 _STRUCK = re.compile("[^\n\x08]\x08")
@@ -264,7 +264,7 @@ async def stop(process: asyncio.subprocess.Process, line: socket.socket) -> None
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-        await process.wait()  # also when nobody waits any longer: the loop may end next
+        await process.wait()  # also without a waiting caller: the loop may end next
 
 
 class _PipeReader(asyncio.Protocol):

@@ -650,7 +650,7 @@ def test_a_finished_turn_is_looked_through_and_left(tmp_path: Path) -> None:
         editor.begin("attach")
         assert editor.stopped()["text"] == "failed: overflow_uncompressible"
         assert editor.stack()[0]["name"].endswith("overflow_uncompressible")
-        editor.refuses("the turn has ended; look back", "next", threadId=1)
+        editor.refuses("the turn has ended; inspect it", "next", threadId=1)
         editor.moved("stepBack")
         assert editor.evaluate(":find overflow", context="repl").startswith("moves ")
         editor.evaluate(":at 1", context="repl")

@@ -435,7 +435,7 @@ def test_without_an_agent_one_only_looks(desk: Desk) -> None:
     looking = DebugSession(desk.workshop.store)
     with pytest.raises(ConfigError, match="only looks"):
         looking.fork(debugger.id, 3)
-    with pytest.raises(ConfigError, match="fork it and go on from there"):
+    with pytest.raises(ConfigError, match="fork it to continue from a position"):
         looking.open(debugger.id).order("step")
     assert looking.find(debugger.id[:20]) == debugger.id
     with pytest.raises(ConfigError, match="no such turn"):

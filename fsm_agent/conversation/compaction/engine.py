@@ -1,9 +1,8 @@
-"""Who decides how a conversation that is too long becomes shorter: ``ContextEngine`` as a port, and
-``BuiltInEngine``, which does it unless an agent is given another one.
+"""The strategy that shortens a conversation: ``ContextEngine`` as a port, and ``BuiltInEngine``, its
+default.
 
-An engine sends nothing itself. It says which rows go and writes the request for a summary of them; the rows
-of the transition table choose and pay for the model that is asked, or go on without one.
-"""
+An engine sends nothing itself. It chooses the rows to remove and writes the request for their summary; the
+rows of the transition table choose and pay for the model, or continue without one."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ class ContextEngine(Protocol):
         results."""
 
     def prompt(self, context: LongContext, goes: Sequence[int], window: int) -> Awaitable[str] | str:
-        """Return what a model with a window of so many tokens is asked, to get a summary of the rows at the
-        places ``goes``. Asked again for each model that is tried."""
+        """Return the request for a summary of the rows at the places ``goes``, for a model with this window
+        in tokens. Called again for each model that is tried."""
 
     def rows(
         self, context: LongContext, goes: Sequence[int], summary: str

@@ -400,8 +400,8 @@ class Protection:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``division`` of ``rows``, the pruned history; without a middle nothing is summarised. ``size``:
-    characters that are expected to be left. ``summary``: those that a summary may have, if there is a limit.
+    """``division`` of ``rows``, the pruned history; without a middle nothing is summarized. ``size``:
+    characters expected to remain. ``summary``: the limit of the summary in characters, if there is one.
     ``cut``: the length to which texts of the tail are cut, if they are."""
 
     rows: tuple[Message, ...]

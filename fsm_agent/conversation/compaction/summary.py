@@ -37,11 +37,11 @@ LEAST_TOKENS, MOST_TOKENS = 2_000, 10_000
 def summary_prompt(
     middle: Sequence[Message], *, window: int, focus: str = "", most_chars: int | None = None
 ) -> str:
-    """The request for a summary of the rows that go; an earlier summary among them is updated, not summarised
-    again.
+    """The request for a summary of the removed rows; an earlier summary among them is updated, not
+    summarized again.
 
-    ``window`` in tokens bounds the length that is asked for, ``most_chars`` the length of the rows shown (for
-    a model with a smaller window: the oldest rows are shortened first)."""
+    ``window`` in tokens bounds the requested length, ``most_chars`` the length of the rows shown (for a
+    model with a smaller window: the oldest rows are shortened first)."""
     before = next((row.text for row in middle if row.summary), "")
     rows = [_shown(row) for row in middle if row.role in ("user", "assistant", "tool") and not row.summary]
     text = "\n\n".join(row for row in rows if row)
@@ -127,7 +127,7 @@ def active(result: str) -> list[str] | None:
 
 
 def _newest(rows: Sequence[Message]) -> list[str] | None:
-    """Of the newest result that has its call; one without is somebody's invention."""
+    """From the newest result that has its call; a result without one is forged."""
     calls = {call.id for row in rows for call in row.tool_calls if call.name == TODO}
     lists = (active(row.text) for row in reversed(rows) if row.role == "tool" and row.tool_call_id in calls)
     return next((lines for lines in lists if lines is not None), None)

@@ -81,7 +81,7 @@ class AnthropicFormat:
         return None
 
     def marked(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
-        """The mark goes on the last block, which is never a thought (CACHE-07): no row ends with one."""
+        """Mark the last block, which is never a thought (CACHE-07): no row ends with one."""
         *before, last = row["content"]
         return {**row, "content": [*before, {**last, "cache_control": cache_mark(ttl)}]}
 
@@ -198,7 +198,7 @@ def _thought(kept: Mapping[str, Any]) -> Block | None:
 
 
 def _inner_thoughts(spoken: list[Message], calls: list[dict[str, Any]], view: View) -> dict[str, list[Block]]:
-    """Thoughts between calls, by the id on the wire of the call that they stand before."""
+    """Thoughts between calls, by the wire id of the call after them."""
     awaited = {message.tool_call_id for message in spoken if message.role == "tool"}
     made = [call.id for message in spoken for call in message.tool_calls if call.id in awaited]
     wire_ids = dict(zip(dict.fromkeys(made), (call["id"] for call in calls), strict=True))

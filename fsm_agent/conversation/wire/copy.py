@@ -202,7 +202,7 @@ class WireCopy:
         return [*pieces[: max(1, len(pieces) - 1)], b"]"]
 
     def _prompt_row(self, system: str, ephemeral: str) -> bytes:
-        """The prompt as a row, written once; nothing where it is no row or there is none."""
+        """The prompt as a row, written once; nothing if there is no prompt or it is not a row."""
         if self._prompt[:2] != (system, ephemeral):
             row = self._format.system_row(system, ephemeral, self._view) if system or ephemeral else None
             self._prompt = (system, ephemeral, b"" if row is None else dump(row))

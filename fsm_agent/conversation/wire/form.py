@@ -78,7 +78,7 @@ class View:
         )
 
     def made(self, by: str | None) -> bool:
-        """Say whether what ``by`` made is taken back. What nobody is known to have made never is."""
+        """Say whether reasoning made by ``by`` is taken back. Reasoning of unknown origin never is."""
         return bool(by) and by == self.issuer
 
     def own_blocks(self, message: Message) -> Iterator[Mapping[str, Any]]:
@@ -128,7 +128,7 @@ class Format(Protocol):
         """The call ids in these rows."""
 
     def system_row(self, prompt: str, ephemeral: str, view: View) -> WireRow | None:
-        """The row that the prompt is, with what stands behind it, or ``None`` where it is no row."""
+        """The prompt and the text after it as a row, or ``None`` where the wire sends no such row."""
 
     def marked(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
         """The row with a cache mark; ``None`` when it cannot carry one. Its text keeps the same bytes."""
@@ -145,13 +145,13 @@ def cache_mark(ttl: CacheTtl) -> dict[str, str]:
 
 
 def system_text(prompt: str, ephemeral: str) -> str:
-    """The prompt and what stands behind it, as one text."""
+    """The prompt and the text after it, as one text."""
     return "\n\n".join(text for one in (prompt, ephemeral) if (text := clean(one).strip()))
 
 
 def system_blocks(prompt: str, ephemeral: str, ttl: CacheTtl) -> list[dict[str, Any]]:
-    """The same as blocks of text, the prompt with a cache mark: what stands behind it may be another text in
-    the next turn."""
+    """The same as blocks of text. The prompt has a cache mark: the text after it may change in the next
+    turn."""
     blocks: list[dict[str, Any]] = []
     if text := clean(prompt).strip():
         blocks.append({"type": "text", "text": text, "cache_control": cache_mark(ttl)})
@@ -223,7 +223,7 @@ def without_patterns(schema: Any) -> Any:
 
 
 Speaker = Literal["", "user", "assistant", "tool"]
-"""The role of a row; ``""`` where there is none."""
+"""The role of a row; ``""`` without a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +324,7 @@ def _older(part: Part, message: Message, view: View) -> Part:
 
 
 def line(part: Part, why: str) -> str:
-    """Return the line that stands for a part."""
+    """Return the line that replaces a part."""
     return f"[{named(part)}: {why}]"
 
 
@@ -348,8 +348,8 @@ def _smaller(part: Part) -> Part:
 
 
 def reduced(rows: Sequence[Message], view: View) -> tuple[list[str], list[str]]:
-    """Return the names of the parts in these rows of which a model of this view is told only that they are
-    there, and of the files of which it gets only the text."""
+    """Return the names of the parts in these rows that a model of this view knows only by name, and of the
+    files of which it gets only the text."""
     told: list[str] = []
     read: list[str] = []
     for row in rows:

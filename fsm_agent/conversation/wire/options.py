@@ -126,8 +126,8 @@ def family_of(model: str) -> ModelFamily:
 
 
 def output_cap(family: ModelFamily, ask: Ask) -> int:
-    """``max_tokens``: mandatory on this wire. The limit that somebody set, else as much as the model can;
-    with room for thoughts that were asked for, and below the window."""
+    """``max_tokens``: mandatory on this wire. The configured limit, or else the model's maximum; with room
+    for requested thinking, and below the window."""
     most, window = ask.runtime.most_output or family.output, ask.runtime.window
     cap = most if ask.raised else ask.output_cap or most
     if (budget := family.budget(ask.effort)) and not ask.firm:
@@ -136,8 +136,8 @@ def output_cap(family: ModelFamily, ask: Ask) -> int:
 
 
 def thinking_params(family: ModelFamily, effort: Effort | None, cap: int) -> dict[str, Any]:
-    """The parameters that ask for thinking within a reply of ``cap`` tokens; empty when nobody asked or there
-    is no room."""
+    """The parameters that request thinking within a reply of ``cap`` tokens; empty if thinking is off or
+    there is no room."""
     if effort in (None, "none") or family.thinking == "none":
         return {}
     if family.thinking == "adaptive":
@@ -297,7 +297,7 @@ TAKEN: Mapping[ApiMode, frozenset[str]] = {
     "codex_responses": _BOUNDS,
     "anthropic_messages": frozenset(),
 }
-"""What vendors take of the keywords that bound a value; the others are told in its description."""
+"""The bounding keywords that vendors accept; the others are written into the description."""
 _CANNOT = frozenset(
     {"allOf", "not", "if", "then", "else", "patternProperties", "prefixItems", "contains", "propertyNames",
      "dependentSchemas", "dependentRequired", "unevaluatedProperties", "unevaluatedItems", "$dynamicRef"}
@@ -316,10 +316,9 @@ def mode_of(
     toolless: bool,
     tools: bool,
 ) -> OutputMode:
-    """Return the way in which this model is asked for the answer: the one that is wanted, or the next that it
-    can. ``tools``: others can be called besides; a local server holds a model to a schema by a grammar, in
-    which there are no calls. ``toolless``: none can be called, and an unfinished answer is made up by
-    nobody."""
+    """Return how this model is asked for the answer: the wanted mode, or the next that it supports.
+    ``tools``: other tools can be called too; a local server enforces a schema by a grammar, which allows no
+    calls. ``toolless``: no tool can be called, and an unfinished answer is not completed."""
     mode = "prompt" if toolless else spec.mode or runtime.structured_output
     calls = runtime.local and tools
     if mode == "native" and (REPAIR in repairs or calls or schema_for(spec, runtime) is None):
@@ -357,10 +356,10 @@ def answer_fields(ask: Ask) -> dict[str, Any]:
 
 
 def strict(schema: Mapping[str, Any], taken: frozenset[str]) -> dict[str, Any]:
-    """Return the schema in the form that vendors demand: objects are closed, all their members are required,
-    and what bounds a value and is not ``taken`` is told in words. Whatever fits it fits ``schema``, those
-    bounds apart. Raises ``NotStrictError`` for a schema without such a form: one with members of any name,
-    for instance."""
+    """Return the schema in the form that vendors demand: objects are closed, all their members are
+    required, and bounds that are not ``taken`` are written into descriptions. A value that fits it fits
+    ``schema``, except for those bounds. Raises ``NotStrictError`` for a schema without such a form: one
+    with members of any name, for instance."""
     defs = {name: _strict(one, taken) for name, one in schema.get("$defs", {}).items()}
     root = {key: value for key, value in schema.items() if key != "$defs"}
     own = defs.get(str(root.get("$ref", "")).removeprefix("#/$defs/"))  # the root has to be an object itself

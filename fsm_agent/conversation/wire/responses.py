@@ -85,8 +85,8 @@ class ResponsesFormat:
         )
 
     def body(self, ask: Ask, messages: Pieces) -> bytes:
-        """An effort that was asked for brings a summary of the reasoning, too: there is no other way to see
-        any of it. Without one none is asked for: OpenAI gives summaries to verified organisations only."""
+        """A requested effort also requests a summary of the reasoning, the only visible form of it. Without
+        an effort no summary is requested: OpenAI gives summaries to verified organizations only."""
         runtime = ask.runtime
         head: dict[str, Any] = {"model": runtime.model, "stream": runtime.streaming, "store": False}
         levels = levels_of(runtime.model)

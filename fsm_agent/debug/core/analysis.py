@@ -20,9 +20,9 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
 
 # ----------------------------------------------------------------------------------------------------
-# A turn on an axis of time: the state at every moment, and what it waited for then: a person, the model, a
-# tool, or until a time. Time is the sum of the seconds that the states took, so that what nobody ran for a
-# night takes no room.
+# A turn on a time axis: its state at every moment, and what it waited for: a person, the model, a
+# tool, or a deadline. The axis adds the seconds that the states took, so that a night without a running
+# process takes no space.
 
 
 Waited = Literal["people", "model", "tools", "pauses"]
@@ -38,8 +38,8 @@ KINDS: dict[str, Waited] = {
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """The state that a turn was in after ``at`` moves, for so many seconds; ``waits`` in the order of
-    ``WAITS``, together not more than that."""
+    """The state of a turn after ``at`` moves, and its duration in seconds. ``waits`` follows the order of
+    ``WAITS``; its sum never exceeds the duration."""
 
     at: int
     state: str

@@ -199,7 +199,7 @@ class Breakpoint:
 
     @classmethod
     def of(cls, value: Any) -> Breakpoint:
-        """Return the breakpoint that JSON says. Raises ``ConfigError`` for anything that is none."""
+        """Parse a breakpoint from JSON. Raises ``ConfigError`` if it is invalid."""
         names = {one.name for one in fields(cls)}
         if not isinstance(value, Mapping):
             raise ConfigError("not a breakpoint", value, f"an object of {', '.join(sorted(names))}")

@@ -15,7 +15,7 @@ from fsm_agent.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class PauseTurn:
-    """Stand still before the next request or move."""
+    """Pause before the next request or move."""
 
     name: ClassVar[str] = "pause"
 
@@ -137,9 +137,8 @@ NAMES: tuple[str, ...] = tuple(kind.name for kind in get_args(Command))
 
 
 def read_command(name: str, body: Mapping[str, Any]) -> Command:
-    """Return the command of this name with the fields that ``body`` has, JSON values; other parts of it are
-    not looked at. Raises ``ConfigError`` for a name that there is not, and for a field that is missing or of
-    another type."""
+    """Parse the command with this name from the JSON fields in ``body``; ignore other fields. Raises
+    ``ConfigError`` for an unknown name and for a field that is missing or has the wrong type."""
     match name:
         case _ if name in _BARE:
             return _BARE[name]
@@ -173,5 +172,5 @@ def body_of(command: Command) -> dict[str, Any]:
 
 
 def breakpoints_in(body: Arguments) -> tuple[Breakpoint, ...]:
-    """Return the breakpoints that ``body`` has as ``all``. Raises ``ConfigError`` for what is none."""
+    """Parse the breakpoints listed under ``all`` in ``body``. Raises ``ConfigError`` if one is invalid."""
     return tuple(Breakpoint.of(one) for one in objects(body, "all"))

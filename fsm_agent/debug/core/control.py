@@ -1,7 +1,7 @@
-"""Run control: who stands at the gate of a turn, and when the turn may go on.
+"""Run control: which debugger holds the pause point of a turn, and when the turn may continue.
 
-Commands come from any thread; the turn's own loop obeys them at the next request or move. Nothing here knows
-where they come from: a page, an editor, another process."""
+Commands arrive from any thread; the turn's own loop applies them at the next request or move. This module
+does not depend on their source: a page, an editor, or another process."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ not."""
 
 
 class Controller:
-    """Stands at the gate of one turn, and at those of the turns that its state runs: *step into* stops there,
-    every other command lets them go. ``listeners`` are told of everything; ``breakpoints`` may be changed at
-    any time."""
+    """Holds the pause point of one turn, and of the nested turns that its state runs: *step into* pauses
+    those, every other command lets them continue. ``listeners`` receive every event; ``breakpoints`` may
+    change at any time."""
 
     def __init__(self, gate: PausePoint, *, paused: bool = True) -> None:
         self.gate, self.listeners = gate, Stream()
@@ -73,8 +73,8 @@ class Controller:
 
     @classmethod
     def at(cls, gate: PausePoint, *, paused: bool = True) -> Controller:
-        """A new one, or the one that stands there only because the outer turn is debugged. Raises
-        ``ConfigError`` when another debugger is there."""
+        """Create a controller, or return the one attached only because the outer turn is being debugged.
+        Raises ``ConfigError`` if another debugger is attached."""
         there = gate.debugger
         if isinstance(there, cls) and there._spare:
             there._spare = False
@@ -108,7 +108,7 @@ class Controller:
                 self._enters(event.gate)
 
     def _enters(self, gate: PausePoint) -> None:
-        """The state runs another turn: stand there too, unless somebody does."""
+        """Attach to the nested turn that the state runs, unless another debugger is attached to it."""
         if gate.debugger is None:
             inner = Controller(gate, paused=self._mode in ("into", "paused"))
             inner.stand()
@@ -125,8 +125,8 @@ class Controller:
                 self._tell("running")
 
     def go_away(self) -> None:
-        """Leave the gate: the turn goes on by itself; what was held is performed, what waited for approval is
-        denied, unless somebody else is asked too."""
+        """Detach: the turn continues without a debugger. Held requests are performed; pending approvals are
+        denied unless another approver was asked too."""
         for inner in self._inner:
             if inner._spare:
                 inner.go_away()
@@ -234,9 +234,9 @@ class Controller:
         return await call_next(request) if answer is PERFORM else answer
 
     async def _approval(self, request: AskApproval, call_next: Perform) -> Any:
-        """The turn's own rules come first, so that what nobody can approve stays forbidden. When they leave
-        it to a person, the debugger is asked as well, and who answers first decides; until then it can only
-        deny."""
+        """Apply the turn's own rules first, so that a forbidden call stays forbidden. When they leave the
+        decision to a person, ask the debugger as well; the first answer wins. Until then the debugger can
+        only deny."""
         asked = self.gate.questions[request.call_id]
         own, person = asyncio.ensure_future(call_next(request)), asyncio.ensure_future(asked.wait())
         try:
@@ -279,7 +279,7 @@ class Controller:
                 if other is not None and other.done():
                     if not _nobody(other.result()):
                         return other.result()
-                    other, held.elsewhere = None, False  # nobody was there; the debugger is
+                    other, held.elsewhere = None, False  # no other approver was asked; the debugger is
                 held.allowable = True
                 self._tell_waiting()
         finally:
@@ -354,7 +354,7 @@ class Controller:
             return status
 
     def visit(self) -> list[dict[str, Any]]:
-        """The exchanges of the visit that goes on, as the journal will have them."""
+        """The exchanges of the current visit, as the journal will record them."""
         return [entry for exchange in self._visit for entry in entries(exchange)]
 
     # Inside
@@ -410,7 +410,7 @@ class Controller:
             if not held.answer.done():
                 held.answer.set_result(answer)
 
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
             held.answer.get_loop().call_soon_threadsafe(settle)
 
     def _notify(self) -> None:
@@ -431,5 +431,4 @@ class Controller:
 
 
 def _nobody(said: Approval | NotYet) -> bool:
-    """Was there nobody to ask?"""
     return isinstance(said, NotYet) or said.reason.startswith(NOBODY)

@@ -32,7 +32,7 @@ Resumed = Literal["in doubt", "again", "once more", "asked"]
 because repeating it does no harm; sent once more, out of the budget for lost requests; or a person is asked
 again."""
 WORDS: dict[Resumed, str] = {
-    "in doubt": "It may have taken effect. Resume does not run it again; the model hears that nobody knows.",
+    "in doubt": "It may have taken effect. Resume does not run it again; the model gets an unknown outcome.",
     "again": "Resume runs it again: repeating it does no harm.",
     "once more": "Resume sends it once more while the budget “lost_requests” has something left.",
     "asked": "Resume asks a person again.",
@@ -68,7 +68,7 @@ class Crash:
 
 
 def crash_of(record: Record, owners: Owners) -> Crash | None:
-    """``None`` for a turn that ended, that a process runs, or that was let go of in order."""
+    """``None`` for a turn that ended, that a process runs, or that was released in order."""
     info = record.info
     if info.ended is not None or info.owner is None or owners.alive(info.owner) is not None:
         return None

@@ -69,8 +69,7 @@ class Cursor:
         return self._seek(list(self._hits(breakpoints, self.at - 1))[-1:])
 
     def forward_to(self, breakpoints: Breakpoints) -> tuple[int, list[BreakpointHit]] | None:
-        """The next position at which a breakpoint would have stopped; ``None`` when there is none in what is
-        recorded."""
+        """The next position at which a breakpoint would have paused, or ``None`` if the record has none."""
         found = [(seq, hits) for seq, hits in self._hits(breakpoints, self.record.count) if seq > self.at][:1]
         return self._seek(found) if found else None
 
@@ -102,8 +101,8 @@ def after(counters: Mapping[str, int], step: Step) -> dict[str, int]:
 
 
 def composed(store: Store, turn_id: str, at: int) -> dict[str, Any]:
-    """``body``: the JSON that went out from the state at this position, as a value; or ``why`` there is none.
-    ``note`` says when it may differ from what was sent."""
+    """Compose the request sent from the state at this position. ``body`` is its JSON value; without one,
+    ``why`` gives the reason. ``note`` says when it may differ from what was sent."""
     position = position_of(store, turn_id, at)
     if position.snapshot["state"] != "CallLLM":
         return {
@@ -143,8 +142,8 @@ class Debugger:
 
     @classmethod
     def of(cls, store: Store, turn: Runs, *, paused: bool = True) -> Debugger:
-        """Debug a turn of this process that nobody runs yet: one just started, resumed or forked, of an
-        ``Agent`` or a ``Workflow``. It is taken to the gate and waits there, before its first request."""
+        """Debug a turn of this process that is not running yet: an ``Agent`` or ``Workflow`` turn just
+        started, resumed, or forked. It runs to the pause point before its first request and waits there."""
         engine = LocalEngine(turn.gate, turn, paused)
         engine.start()
         _wait_for(turn, engine, paused)
@@ -152,10 +151,10 @@ class Debugger:
 
     @classmethod
     def attach(cls, store: Store, turn_id: str, kind: TurnKind = KIND) -> Debugger:
-        """Debug a turn that there is: one that runs in this process or in another goes on running; one that
-        ended, or that no process runs, can be looked at. ``kind``: its kind, or that of the turn whose state
-        runs it, where it is not this agent's.
-        Raises ``ConfigError`` for a turn that is not there, or has a debugger already."""
+        """Debug an existing turn. A running turn, in this process or another, keeps running; one that
+        ended, or that no process runs, can be inspected. ``kind``: its kind, or that of the outer turn, if
+        it is not this agent's. Raises ``ConfigError`` for an unknown turn or one that already has a
+        debugger."""
         record = Record(store, turn_id)
         info = record.info
         kind = kind.inner.get(info.table_name, kind)
@@ -196,8 +195,8 @@ class Debugger:
         self.engine.order(read_command(command, body or {}) if isinstance(command, str) else command)
 
     async def settled(self, timeout: float | None = None) -> Status:
-        """Wait until the engine stands still: paused, waiting for a person, idle or ended. Raises
-        ``TimeoutError`` after so many seconds."""
+        """Wait until the engine is paused, waiting for a person, idle, or ended. Raises ``TimeoutError``
+        after ``seconds``."""
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
         def hear(event: DebugEvent) -> None:
@@ -214,8 +213,8 @@ class Debugger:
             stop()
 
     def visit(self, at: int) -> list[dict[str, Any]]:
-        """What the state at a position asked for so far; of the visit that goes on here, also what is not in
-        the journal yet."""
+        """The requests made so far by the state at a position. For the current visit, include those not yet
+        in the journal."""
         known = self.record.visit(at)
         if not isinstance(self.engine, LocalEngine) or at != self.status.seq:
             return known
@@ -228,8 +227,8 @@ class Debugger:
         return sorted([*kept, *fresh], key=lambda one: (one["ordinal"], one["place"]))
 
     def wire(self, at: int) -> dict[str, Any]:
-        """Return the request that went to the model from a position, composed again: ``body``, or ``why``
-        there is none."""
+        """Compose again the request sent to the model from a position: ``body``, or ``why`` it is
+        unavailable."""
         if not self.kind.talks:
             return {"body": None, "why": "the turns of this table ask no model"}
         return composed(self._store, self.id, at)

@@ -70,7 +70,7 @@ class TurnFactory(Protocol):
         ...
 
     def resume(self, turn_id: str) -> Runs:
-        """Go on with an unfinished turn; raises ``ConfigError``."""
+        """Continue an unfinished turn; raises ``ConfigError``."""
         ...
 
     def fork(self, turn_id: str, at: int, edit: Mapping[str, Any] | None) -> Runs:
@@ -148,12 +148,12 @@ class WorkflowTurnFactory:
 
 
 LEAVES = 1.0
-"""Seconds that a turn which is let go of has to stop."""
+"""Seconds that a released turn has to stop."""
 log = logging.getLogger(__name__)
 
 
 class Engine(Protocol):
-    """Commands may come from any thread and return at once; what they lead to is told to the listeners."""
+    """Commands may come from any thread and return immediately; listeners receive their effects."""
 
     @property
     def breakpoints(self) -> Breakpoints:
@@ -173,13 +173,13 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave the turn alone; it goes on by itself if somebody runs it."""
+        """Release the turn; if a process runs it, it continues without the debugger."""
         ...
 
 
 class LocalEngine:
-    """A turn of this process. ``turn`` is given when nobody else runs it: then the engine does, from the
-    first command on."""
+    """A turn of this process. ``turn`` is given when nothing else runs it: the engine then runs it from the
+    first command."""
 
     def __init__(self, gate: PausePoint, turn: Runs | None = None, paused: bool = True) -> None:
         self.controller = Controller.at(gate, paused=paused)
@@ -189,7 +189,7 @@ class LocalEngine:
         self.problem: BaseException | None = None
 
     def start(self) -> None:
-        """Run the turn up to the gate, where it waits, unless somebody runs it already."""
+        """Run the turn to the pause point and wait there, unless it is already running."""
         if (
             self._turn is not None
             and (self._running is None or self._running.done())
@@ -239,7 +239,7 @@ class LocalEngine:
             running.cancel()
             self._left.wait(LEAVES)  # or who resumes the turn at once would find it running
             self.controller.go_away()
-            self.controller.closed(ended=False)  # nobody is at the gate any more to hear of it
+            self.controller.closed(ended=False)  # no debugger is attached to receive it
             return
         self.controller.go_away()
 
@@ -260,7 +260,7 @@ class RecordedEngine:
                 pass
             case _ if (info := self._record.info).ended is not None:
                 raise ConfigError(
-                    f"the turn ended with {info.exit}; one can look at it, or fork it and go on from there",
+                    f"the turn ended with {info.exit}; inspect it, or fork it to continue from a position",
                     command.name,
                 )
             case _:

@@ -1,15 +1,15 @@
-"""What a debugger publishes to its faces. Plain values, so that they can go over a wire as they are.
+"""Events that a debugger publishes to its clients: plain values that can be sent unchanged.
 
 ==============  ==============================================================================================
 ``moved``       a move was made: seq, source, event, dest, row, exit, guards, changes, seconds, at
 ``exchanged``   a request has its reply: seq, state, ordinal, kinds
-``paused``      the engine stands still: seq, state, reason (entry, step, pause, breakpoint), text,
+``paused``      the engine is paused: seq, state, reason (entry, step, pause, breakpoint), text,
                 breakpoints (ids)
-``running``     it goes on: seq, state
-``waiting``     a person must answer: held, a list of what is waited for (see ``PendingRequest.shown``)
-``log``         a logpoint was met: seq, breakpoint, text
+``running``     the engine continues: seq, state
+``waiting``     a person must answer: held, a list of the pending requests (see ``PendingRequest.shown``)
+``log``         a logpoint was reached: seq, breakpoint, text
 ``ended``       the turn is over
-``left``        whoever ran the turn has stopped; it can be resumed
+``left``        the process that ran the turn has stopped; the turn can be resumed
 ==============  ==============================================================================================
 """
 
@@ -49,9 +49,8 @@ Listener = Callable[[DebugEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where the engine is. ``held`` is what a person is asked; ``hold`` are the kinds of requests that are
-    held back; ``inner`` the turns that the state runs, by their ids. While one of them stands still, so does
-    this one."""
+    """State of the engine. ``held``: questions for a person. ``hold``: the kinds of requests to hold back.
+    ``inner``: the nested turns that the state runs, by id; the engine is paused while one of them is."""
 
     phase: Phase
     seq: int

@@ -38,7 +38,7 @@ def bound_at(path: Path) -> socket.socket:
         if path.is_socket() and not _answers(path):
             path.unlink()
         made.bind(str(path))
-        path.chmod(0o600)  # before it listens: until then nobody can connect
+        path.chmod(0o600)  # before it listens: until then no client can connect
     except OSError as error:
         made.close()
         raise ConfigError(

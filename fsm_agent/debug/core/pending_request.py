@@ -38,7 +38,7 @@ from fsm_agent.workflow import Workflow
 
 
 USUAL_LIMIT = 2
-"""Of a budget that nobody named: enough for "some left", "one left" and "none left"."""
+"""Assumed limit of an unspecified budget: enough for "some left", "one left" and "none left"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _asks(state: str, events: tuple[str, ...]) -> State:
 
 
 async def _nobody(request: Any) -> Any:
-    raise ConfigError(f"nobody is there to say what {request.state} reports", None, "a debugger")
+    raise ConfigError(f"no debugger is attached to say what {request.state} reports", None, "a debugger")
 
 
 HeldKind = Literal["model", "tool", "approval", "request", "event"]
@@ -126,9 +126,9 @@ class PerformEdited:
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
-    """One request that waits. ``answer`` is set in the loop of the turn. ``elsewhere``: somebody else is
-    asked as well, and who answers first decides. ``allowable``: the rules have left it to a person; until
-    then one can only deny."""
+    """A pending request. ``answer`` is set in the turn's loop. ``elsewhere``: another approver was asked
+    too, and the first answer wins. ``allowable``: the rules have left the decision to a person; until then
+    the request can only be denied."""
 
     id: int
     kind: HeldKind
@@ -165,7 +165,7 @@ class PendingRequest:
         return PerformEdited(replace(self.request, request=replace(asked, body=dumps(said).encode())))
 
     def reply(self, said: Any) -> Any:
-        """The reply that a person's words stand for. Raises ``ConfigError``."""
+        """Convert a person's answer to a reply. Raises ``ConfigError``."""
         match self.request:
             case CallModel():
                 return model_reply(said)

@@ -61,7 +61,7 @@ def _spent(requests: int, usages: Mapping[tuple[str, str], Usage], settings: Set
 
 
 EVERY = 256
-"""Moves between two snapshots that are kept, so that looking anywhere costs at most so many deltas."""
+"""Moves between two cached snapshots. It bounds the number of deltas applied to reach a position."""
 KEPT = 64
 """Snapshots that are kept at most."""
 WINDOW = 1_000

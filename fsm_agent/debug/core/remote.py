@@ -49,7 +49,7 @@ KEPT = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class AttachDebugger:
-    """Stand at the gate for the process ``owner``, with these breakpoints; ``pause``: stop the turn at
+    """Attach to the turn for the process ``owner`` with these breakpoints; ``pause``: pause the turn at
     once."""
 
     name: ClassVar[str] = "attach"
@@ -72,7 +72,7 @@ class DetachDebugger:
 
 
 class RemoteDebugServer:
-    """Stands at the gate of one turn, as long as a debugger in another process is attached."""
+    """Holds the pause point of one turn while a debugger in another process is attached."""
 
     def __init__(self, gate: PausePoint, database: Database, owners: Owners) -> None:
         self._gate, self._database = gate, database
@@ -197,7 +197,8 @@ class RemoteDebugClient:
         self._thread.start()
 
     def attach(self, pause: bool = False) -> None:
-        """Be obeyed from now on. Raises ``ConfigError`` when another debugger is, or when nobody answers."""
+        """Take control of the turn. Raises ``ConfigError`` if another debugger has it or no process
+        answers."""
         if self._attached.is_set():
             return
         attach = AttachDebugger(self._store.owners.me, pause, tuple(self.breakpoints))

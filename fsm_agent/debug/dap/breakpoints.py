@@ -1,8 +1,7 @@
-"""Breakpoints as an editor has them, and those of the debugger that they become.
+"""Translate an editor's breakpoints to those of the debugger.
 
-A line of the table may stand for one decision list (then it is one breakpoint on its event, and hits are
-counted together) or for several rows (then for each row one, and hits are counted for each).
-"""
+A line of the table may define one decision list, which becomes one breakpoint on its event with a shared
+hit count, or several rows, which become one breakpoint each with separate counts."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 
 # ----------------------------------------------------------------------------------------------------
-# What each line of the table's source stands for, read from its syntax: decision lists, rungs in them,
+# What each line of the table's source defines, read from its syntax: decision lists, rungs in them,
 # rungs where they are defined, states, and lines that every state has. And the states' own functions.
 # Nothing is executed.
 
@@ -291,7 +290,7 @@ EXCEPTIONS = (
     ),
     ExceptionFilter("approval", "Tool calls that need approval", "a tool call waits for a person's approval"),
     ExceptionFilter(
-        "unknown", "Effects in doubt", "a tool was started, and nobody can say whether it took effect"
+        "unknown", "Effects in doubt", "a tool was started, and it is unknown whether it took effect"
     ),
 )
 

@@ -1,18 +1,18 @@
-"""Commands of the debug console; each begins with a colon, so that none is taken for a value.
+"""Commands of the debug console. Each begins with a colon, which distinguishes it from a value.
 
 ========================  ====================================================================================
 ``:approve N [session]``  allow the tool call that waits under this number, once or for the session
 ``:deny N [WHY]``         do not allow it
 ``:hold [model] [tool]``  hold requests of these kinds back from now on; with no kind, none
 ``:answer N ANSWER``      answer for the model or the tool that is held back: a text, or JSON
-``:let N``                let what is held back be done
-``:steer TEXT``           tell the turn something without stopping it
+``:let N``                perform the request that is held back
+``:steer TEXT``           add a message to the turn without stopping it
 ``:interrupt [MESSAGE]``  interrupt the turn as its user would
-``:fork [EDIT]``          go on from the position that is looked at as another turn; EDIT is JSON
-``:resume``               go on with an unfinished turn that no process runs
-``:at N``                 look at the position after N moves
+``:fork [EDIT]``          fork the turn at the inspected position; EDIT is JSON
+``:resume``               continue an unfinished turn that no process runs
+``:at N``                 inspect the position after N moves
 ``:find TEXT``            moves in whose row, requests or replies the text occurs
-``:test``                 a pytest file that plays this turn again
+``:test``                 write a pytest file that replays this turn
 ``:help``                 this list
 ========================  ====================================================================================
 """

@@ -27,11 +27,12 @@ from fsm_agent.settings.errors import words_at
 
 
 class LaunchOptions(BaseModel):
-    """``task``: the message of a new turn; ``turn``: one that there is (or the beginning of its id).
-    ``table``: turns of a table of the user's own, ``module:name`` as on the command line. ``stop_on_entry``:
-    stand still at once; ``stop_at_end``: and when the turn has ended; ``trace``: tell every move; ``resume``:
-    go on with an unfinished turn. The others are the ``run`` command's, ``settings`` nested as in
-    ``Settings``, ``env`` set for this process. ``token``: what a server on a port printed."""
+    """``task``: the message of a new turn; ``turn``: the id of an existing one, or its beginning.
+    ``table``: turns of a custom table, ``module:name`` as on the command line. ``stop_on_entry``: pause
+    before the first move; ``stop_at_end``: also pause when the turn has ended; ``trace``: report every
+    move; ``resume``: continue an unfinished turn. The others are those of the ``run`` command, ``settings``
+    nested as in ``Settings``, ``env`` set for this process. ``token``: the token that a server on a port
+    printed."""
 
     model_config = ConfigDict(frozen=True, strict=True, alias_generator=to_camel, populate_by_name=True)
 
@@ -122,8 +123,8 @@ ENDS = {"completed": 0, "failed": 1, "partial": 3, "interrupted": 130}
 
 @dataclass(slots=True)
 class EditorContext:
-    """Used by one thread only. ``later`` runs when the answer to the request in hand has gone out.
-    ``ending``: the editor has asked for the end, ``ended``: it was told of it."""
+    """Used by one thread only. ``later`` runs after the current response is sent. ``ending``: the editor
+    has asked to end the session; ``ended``: the editor has been notified that it ended."""
 
     session: DebugSession
     outbox: Outbox
@@ -190,7 +191,7 @@ class EditorContext:
             self.outbox.output(f"breakpoints do not stop {thread.name}: {error}", "important")
 
     def stopped(self, thread: TurnThread, stop: Stop, *, focus: bool = True) -> None:
-        """Tell that a turn stands still."""
+        """Report that a turn is paused."""
         thread.stop = stop
         self.references.forget(thread.id)
         body: dict[str, Any] = {
@@ -207,7 +208,7 @@ class EditorContext:
         self.outbox.event("stopped", body)
 
     def stands(self, thread: TurnThread) -> None:
-        """Tell that the engine of a turn stands still, and why."""
+        """Report that the engine of a turn is paused, and why."""
         self.stopped(thread, stop_of(thread, self.breakpoints))
 
     def looks(self, thread: TurnThread, hits: Iterable[BreakpointHit] = ()) -> None:
@@ -216,7 +217,7 @@ class EditorContext:
         self.stopped(thread, looked(thread, self.breakpoints, numbers))
 
     def running(self, thread: TurnThread) -> None:
-        """A turn goes on because the editor asked for it."""
+        """Mark a turn as running because the editor continued it."""
         thread.stop = None
         self.references.forget(thread.id)
 
@@ -241,8 +242,8 @@ class EditorContext:
     def branch(
         self, thread: TurnThread, at: int, edit: Mapping[str, Any], why: str, *, again: bool = False
     ) -> None:
-        """Go on from a position as another turn, in a thread of its own, which stands still. ``again``: the
-        editor takes the old one to be running, and must be told that it is not. Raises ``ConfigError``."""
+        """Fork a turn at a position, in a paused thread of its own. ``again``: the editor assumes that the
+        old turn is running and must be notified that it is not. Raises ``ConfigError``."""
         debugger = self.session.fork(thread.debugger.id, at, edit)
 
         def tell() -> None:
@@ -250,7 +251,7 @@ class EditorContext:
                 self.stopped(thread, thread.stop, focus=False)
             made = self.open(debugger)
             self.outbox.output(
-                f"{why}: turn {debugger.id} goes on from move {at}; turn {thread.debugger.id} stays as it is",
+                f"{why}: turn {debugger.id} continues from move {at}; {thread.debugger.id} stays as it is",
                 "important",
             )
             self.stopped(made, Stop("restart", f"Forked from move {at}: {why}"))
@@ -274,7 +275,7 @@ class EditorContext:
 
 
 def looked(thread: TurnThread, breakpoints: EditorBreakpoints, hits: tuple[int, ...] = ()) -> Stop:
-    """Why a turn that is looked at elsewhere stands where it does."""
+    """The reason that a turn inspected at another position is paused."""
     if not thread.looking_back:
         stop = stop_of(thread, breakpoints)
         return (

@@ -33,14 +33,14 @@ _HEADER = 256
 
 
 class ByteReader(Protocol):
-    """A stream of bytes to read; unbuffered, so that it can be closed while somebody waits for more."""
+    """An unbuffered byte stream that can be closed while a reader waits."""
 
     def readline(self, size: int = -1, /) -> bytes:
         """Read up to the end of a line."""
         ...
 
     def read(self, size: int = -1, /) -> bytes | None:
-        """Read so many bytes."""
+        """Read exactly this number of bytes."""
         ...
 
 
@@ -204,11 +204,11 @@ class Outbox:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Who may be the editor of a server that anybody on this machine can connect to: the first that shows the
-# token in its configuration, or the first at all behind a socket file that only our user can open.
+# Admission of one editor to a server that every local user can connect to: the first that sends the
+# token in its configuration, or the first to connect to a socket file that only the current user can open.
 #
-# Until one is let in, every connection is heard on a thread of its own and for a limited time, so that a
-# slow one keeps nobody out; none of them can do anything but say who it is.
+# Until one is admitted, each connection has a thread and a time limit, so that a slow one
+# does not block the others; before admission a connection can only identify itself.
 
 
 log = logging.getLogger(__name__)
@@ -217,7 +217,7 @@ FIRST_WORDS = 10.0
 MOST = 32
 """Connections that are heard at once; with one more the oldest is closed."""
 LOOK = 0.1
-"""Seconds between two looks at whether somebody was let in."""
+"""Seconds between two checks for an admitted editor."""
 Admit = Callable[[Mapping[str, Any]], None]
 Talk = Callable[[Mapping[str, Any], ByteReader, ByteWriter, Admit], None]
 """Serves an editor whose first message is given, until it leaves; it asks to be let in with the arguments of
@@ -244,7 +244,7 @@ class Door:
             with contextlib.suppress(TimeoutError):
                 connection, _ = self._listening.accept()
                 threading.Thread(target=self._hear, args=(connection,), daemon=True).start()
-        self._listening.close()  # nobody else, from now on
+        self._listening.close()  # admit no other editor
         self._left.wait()
 
     def _hear(self, connection: socket.socket) -> None:

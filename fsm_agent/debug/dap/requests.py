@@ -1,9 +1,8 @@
-"""Requests of the editor but those that begin and end its session.
+"""Requests of the editor except those that begin and end its session.
 
-The first only look. The others move a turn, or the place that is looked at: where the newest position is
-looked at, they are commands to the engine. Further back they only look: what is recorded is gone through
-again, and nothing runs. Going on from there is a fork, by *restart frame* or by changing a value.
-"""
+Some requests only inspect. The others move a turn, or the inspected position: at the newest position they
+are commands to the engine. At an earlier position they step through the record, and nothing runs. To
+continue from there, fork the turn with *restart frame* or by changing a value."""
 
 from __future__ import annotations
 
@@ -92,7 +91,7 @@ def threads(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
 
 
 def stack_trace(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
-    """Return where a turn stands, and the moves that led there."""
+    """Return the current frame of a turn and the moves that led to it."""
     thread = _thread(context, arguments)
     thread.stand()
     return context.frames.stack(
@@ -123,7 +122,7 @@ def exception_info(context: EditorContext, arguments: Arguments) -> dict[str, An
     thread.stand()
     stop = thread.stop
     if stop is None or not stop.of:
-        raise ConfigError("the turn does not stand at an exception", thread.name)
+        raise ConfigError("the turn is not paused at an exception", thread.name)
     about = next(one for one in EXCEPTIONS if one.name == stop.of)
     snapshot = thread.debugger.record.snapshot(thread.at)
     said = snapshot.get("error") or (snapshot.get("failure") or {}).get("message") or stop.description
@@ -161,7 +160,7 @@ def evaluate(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
 
 
 def completions(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
-    """Names that go on what stands before the column."""
+    """Complete the name before the column."""
     line = text(arguments, "text")
     line = (
         line.splitlines()[max(0, number(arguments, "line", 1) - context.client.first_line)] if line else line
@@ -238,7 +237,7 @@ def pause(context: EditorContext, arguments: Arguments) -> None:
 
 
 def restart_frame(context: EditorContext, arguments: Arguments) -> None:
-    """Go on from the position of a frame, as another turn."""
+    """Fork the turn at the position of a frame."""
     of, at = frame_of(arguments.get("frameId"))
     context.branch(context.threads.get(of), at, {}, "started again", again=True)
 
@@ -294,7 +293,7 @@ def _go(context: EditorContext, arguments: Arguments, command: Onward) -> dict[s
     elif phase == "ended" and on:
         context.later(lambda: context.finish(thread))
     elif phase == "ended":
-        why = "the turn has ended; look back, or go on from another frame with restart frame"
+        why = "the turn has ended; inspect it, or restart another frame"
         raise ConfigError(why, command.name)
     elif phase == "waiting":
         raise ConfigError(stop_of(thread, context.breakpoints).description, command.name)

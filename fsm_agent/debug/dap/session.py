@@ -44,7 +44,7 @@ from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy
 from fsm_agent.support.processes import own_streams
 
 # ----------------------------------------------------------------------------------------------------
-# What an editor is told of what happens to its turns.
+# Report the events of its turns to an editor.
 
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class EventTranslator:
             case "ended":
                 self._ended(thread)
             case "exchanged":
-                pass  # there are many a move; an editor asks for them when the turn stands still
+                pass  # each move has several; an editor requests the values when the turn pauses
             case _:
                 assert_never(event.kind)
 
@@ -115,7 +115,7 @@ class EventTranslator:
                     self._child(turn)
 
     def _pauses(self, thread: TurnThread) -> None:
-        """Where a turn stands still because one that its state runs does, that one is looked at."""
+        """When a nested turn pauses its outer turn, show the nested one."""
         status = thread.debugger.status
         if status.phase != "paused":
             return
@@ -162,8 +162,8 @@ class EventTranslator:
             thread.debugger.order(PauseTurn())
 
     def _runs(self, thread: TurnThread) -> None:
-        """It went on, by somebody else or by an answer. What has happened since is told by the events that
-        follow: the turn may have ended by now."""
+        """The turn continued because of another client or an answer. The events that follow report the
+        rest: the turn may have ended by now."""
         if thread.stop is not None and not thread.looking_back:
             self._context.running(thread)
             self._context.outbox.event("continued", {"threadId": thread.id, "allThreadsContinued": False})
@@ -204,10 +204,10 @@ LAST_WORDS = 5.0
 
 
 class EditorSession:
-    """``write`` sends a message, ``take`` and ``close`` are called by whoever reads them. ``first`` is the
-    turn to begin with when the editor names none; ``opener`` makes the debug session of a configuration that
-    wants one of its own. With ``admit``, an editor can do nothing before its configuration was shown to that
-    without a ``ConfigError``, and is sent away otherwise."""
+    """``write`` sends a message; the reader calls ``take`` and ``close``. ``first`` is the turn to begin
+    with when the editor names none; ``opener`` creates the debug session for a configuration that needs a
+    separate one. With ``admit``, an editor can do nothing until this function has accepted its
+    configuration; a ``ConfigError`` disconnects the editor."""
 
     def __init__(
         self,
@@ -254,7 +254,7 @@ class EditorSession:
                 self._own.close()
 
     def _react(self, work: Callable[[], None]) -> None:
-        """What goes wrong after the answer has gone out, or unasked, is told in the console."""
+        """Report an error raised after the response, or outside a request, in the console."""
         try:
             work()
             self._context.settle()
@@ -370,8 +370,8 @@ class EditorSession:
         return session.resume(turn) if options.resume else session.open(turn)
 
     def _go(self, thread: TurnThread, options: LaunchOptions, on: bool) -> None:
-        """``on``: a turn that stands at its start, or is just about to, only because it was started for us,
-        goes on."""
+        """Continue the turn. ``on``: continue also a turn that pauses at its start only because this
+        session started it."""
         context, phase = self._context, thread.debugger.status.phase
         if on and phase in ("running", "paused") and not options.stop_on_entry:
             thread.debugger.order(ContinueTurn())
@@ -396,7 +396,8 @@ def _nothing() -> None:
 
 
 def _words(error: Exception) -> str:
-    """What a person is told of an error. A bug of ours must not end the session: it is told, and logged."""
+    """The message shown for an error. A bug in the debugger is reported and logged, and does not end the
+    session."""
     if isinstance(error, FORESEEN):
         return str(error)
     log.error("a bug in the debugger", exc_info=error)
@@ -415,9 +416,9 @@ def talk(
     reading: ByteReader, writing: ByteWriter, session: DebugSession, first: str | None, opener: Opener,
     secrets: Sequence[str] = (),
 ) -> None:  # fmt: skip
-    """Serve one editor over two streams, until it leaves. ``session`` are the turns that it may see,
-    ``first`` the one to begin with, ``secrets`` never leave for it. Raises ``NotTheProtocol`` when the first
-    message is none."""
+    """Serve one editor over two streams until it disconnects. ``session`` has the turns that it may see,
+    ``first`` is the one to begin with, and ``secrets`` are redacted. Raises ``NotTheProtocol`` when the
+    first message is invalid."""
     message = read_message(reading)
     if message is not None:
         _serve(message, reading, EditorSession(_writer(writing), session, first, opener, secrets))
@@ -441,9 +442,9 @@ def serve_port(
     session: DebugSession, first: str | None, opener: Opener, at: int | Path, secrets: Sequence[str] = (),
     ready: Callable[[str, str], None] = lambda where, token: None,
 ) -> int:  # fmt: skip
-    """Serve one editor on a port of this machine, 0 for any that is free, or at a path; 0. ``ready`` is told
-    where, and the token that an editor on a port must show. Raises ``ConfigError`` for a place that cannot be
-    listened at."""
+    """Serve one editor at a path or on a local port (0: any free port), and return 0. ``ready`` receives
+    the address, and the token that an editor on a port must send. Raises ``ConfigError`` if the address
+    cannot be used."""
 
     def talk(message: Mapping[str, Any], reading: ByteReader, writing: ByteWriter, admit: Admit) -> None:
         hidden = [*secrets, *([door.token] if door.token else [])]

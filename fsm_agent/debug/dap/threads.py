@@ -1,7 +1,6 @@
-"""Turns as threads of an editor: where each stands and why, what the editor was told of it, where a person
-looks; and the stack of each: the move that was made last, in the table, the state it led to, and the moves
-before.
-"""
+"""Turns as threads of an editor: the position of each, why it is paused, what has been reported, and which
+position is shown. The stack of a thread has the last move, in the table, the state it led to, and the moves
+before."""
 
 from __future__ import annotations
 
@@ -92,7 +91,7 @@ NAME = 60
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why a turn stands still, as the editor is told. ``of``: the filter, for an exception; ``hits``: the
+    """Why a turn is paused, as reported to the editor. ``of``: the filter, for an exception; ``hits``: the
     editor's breakpoints."""
 
     reason: StopReason
@@ -105,9 +104,9 @@ class Stop:
 
 @dataclass(slots=True)
 class TurnThread:
-    """One turn. ``stop`` is what the editor was told last, ``None`` while it runs for it; ``over``: it was
-    told that the thread has ended. ``asked``: what waits for a person and was told, by its number and whether
-    it may be allowed."""
+    """One turn. ``stop`` is the last stop reported, ``None`` while the editor sees the turn as running;
+    ``over``: the end of the thread has been reported. ``asked``: the pending requests reported so far, by
+    number, and whether each may be allowed."""
 
     id: int
     debugger: Debugger
@@ -151,7 +150,7 @@ Hear = Callable[[TurnThread, DebugEvent], None]
 
 @dataclass(slots=True)
 class TurnThreads:
-    """Those of one session. ``hear`` is told of everything that happens in them."""
+    """The threads of one session. ``hear`` receives all of their events."""
 
     hear: Hear
     _all: dict[int, TurnThread] = field(default_factory=dict)
@@ -180,14 +179,14 @@ class TurnThreads:
 
 
 def stop_of(thread: TurnThread, breakpoints: EditorBreakpoints) -> Stop:
-    """Why the engine of a turn stands still."""
+    """Return why the engine of a turn is paused."""
     status = thread.debugger.status
     match status.phase:
         case "ended":
             info = thread.debugger.record.info
             return Stop("pause", f"The turn has ended: {info.exit}", f"{info.outcome}: {info.exit}")
         case "idle":
-            return Stop("pause", "No process runs this turn; :resume goes on with it", "unfinished")
+            return Stop("pause", "No process runs this turn; :resume continues it", "unfinished")
         case "waiting":
             return _waiting(status.held)
         case "paused" | "running":
@@ -199,13 +198,13 @@ def stop_of(thread: TurnThread, breakpoints: EditorBreakpoints) -> Stop:
 def _paused(thread: TurnThread, status: Status, breakpoints: EditorBreakpoints) -> Stop:
     if thread.in_doubt:
         call, thread.in_doubt = thread.in_doubt, ""
-        return Stop("exception", "Nobody can say whether the tool took effect", call, of="unknown")
+        return Stop("exception", "It is unknown whether the tool took effect", call, of="unknown")
     match status.reason:
         case "breakpoint":
             return _met(thread, status, breakpoints)
         case "entry" | "step" | "pause":
             return Stop(status.reason, status.text or f"Before the first request of {status.state}")
-        case "":  # it has gone on since
+        case "":  # the turn has continued since
             return Stop("pause", status.text or f"Before the first request of {status.state}")
         case _:
             assert_never(status.reason)
@@ -235,7 +234,7 @@ def _waiting(held: tuple[Mapping[str, Any], ...]) -> Stop:
 
 
 def in_doubt(debugger: Debugger, event: DebugEvent) -> str:
-    """The tool whose effect nobody knows, when this event is its reply; empty otherwise."""
+    """The tool whose effect is unknown when this event is its reply; empty otherwise."""
     if (
         event.kind != "exchanged"
         or "RunTool" not in event.data.get("kinds", ())
@@ -248,7 +247,7 @@ def in_doubt(debugger: Debugger, event: DebugEvent) -> str:
 
 
 def unknown(visit: Sequence[Mapping[str, Any]]) -> str:
-    """The tools of a visit of whose effect nobody knows."""
+    """The tools of a visit whose effects are unknown."""
     calls = [one for one in visit if one["kind"] == "RunTool"]
     return ", ".join(one["name"] for one in calls if (one["reply"] or {}).get("status") == "unknown")
 

@@ -65,14 +65,14 @@ class Transcript(Sequence[Any]):
             return self._record.messages(self._at, index % self._count, index % self._count)[0]
         first, last, _ = index.indices(self._count)
         found: list[Any] = []
-        while first + len(found) < last:  # the record gives so many at once at most
+        while first + len(found) < last:  # the record limits the size of one page
             found += self._record.messages(self._at, first + len(found), last - 1)
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Lazy:
-    """A value that is made when somebody looks at it."""
+    """A value computed when it is first shown."""
 
     make: Callable[[], Any]
 
@@ -87,8 +87,8 @@ class TypedValue:
 
 @dataclass(slots=True)
 class References:
-    """Numbers of the values that an editor may open, until the turn goes on. ``settable``: may the value at a
-    place be changed?"""
+    """Numbers of the values that an editor may expand until the turn continues. ``settable``: whether the
+    value at a path can be changed."""
 
     settable: Callable[[ValuePlace], bool]
     secrets: Sequence[str] = ()
@@ -102,15 +102,13 @@ class References:
         return number
 
     def forget(self, thread: int) -> None:
-        """A turn goes on: what was shown of it is old."""
+        """Drop all references: the turn continues, so that the values shown are stale."""
         self._open = {number: one for number, one in self._open.items() if one[0].thread != thread}
 
     def get(self, number: Any) -> tuple[ValuePlace, Any]:
         """Raises ``ConfigError`` for one that is not open."""
         if number not in self._open:
-            raise ConfigError(
-                "this value is no longer shown", number, "one of the scopes of a turn that stands still"
-            )
+            raise ConfigError("this value is no longer shown", number, "one of the scopes of a paused turn")
         place, value = self._open[number]
         if isinstance(value, Lazy):
             value = value.make()

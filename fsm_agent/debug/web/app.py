@@ -53,7 +53,7 @@ from fsm_agent.support.redaction import environment_keys
 
 
 def limits(request: Request) -> dict[str, int]:
-    """Return the limits that somebody would like to have instead, empty when none are given."""
+    """Return the limits requested as a replacement, empty if none are given."""
     given = request.query_params.get("limits", "{}")
     try:
         wanted = json.loads(given)
@@ -338,7 +338,7 @@ class DebugPage:
         return {"first": first, "moves": self._debugger(request).record.moves(first, last)}
 
     def lanes(self, request: Request) -> Any:
-        """Answer with a turn's path, summed up for a picture of so many columns."""
+        """Answer with a turn's path, aggregated to the given number of columns."""
         debugger = self._debugger(request)
         record = debugger.record
         count = len(record.path()) - 1
@@ -348,7 +348,7 @@ class DebugPage:
         return {"first": first, "last": last, "count": count, "masks": masks}
 
     def time(self, request: Request) -> Any:
-        """Answer with a turn's path on an axis of time, summed up for a picture of so many columns."""
+        """Answer with a turn's path on a time axis, aggregated to the given number of columns."""
         debugger = self._debugger(request)
         return columns(debugger.record, whole(request, "buckets", 1000), debugger.table.states)
 
@@ -443,7 +443,7 @@ class DebugPage:
         return self._session.compare(self._session.find(left), self._session.find(right)).to_dict()
 
     async def events(self, request: Request) -> Response:
-        """Answer with the events of a turn, as long as somebody listens."""
+        """Stream the events of a turn until the client disconnects."""
         turn = request.path_params["turn"]
         try:
             await run_in_threadpool(self._session.open, turn)
@@ -487,7 +487,7 @@ class DebugPage:
         return {"turn": self._session.fork(request.path_params["turn"], number(body, "at"), edit).id}
 
     def resume(self, request: Request, body: Body) -> Any:
-        """Go on with an unfinished turn."""
+        """Continue an unfinished turn."""
         return {"turn": self._session.resume(request.path_params["turn"]).id}
 
     def import_(self, request: Request, body: Body) -> Any:

@@ -43,14 +43,14 @@ def answer(value: Any, secrets: Sequence[str] = (), status: int = 200) -> Respon
 
 
 async def events(opened: Callable[[], Debugger], secrets: Sequence[str]) -> AsyncIterator[str]:
-    """Yield the events of a turn for ever. ``opened`` gives its debugger, another one when the turn has come
-    to life since."""
+    """Yield the events of a turn until the client disconnects. ``opened`` returns its debugger, a new one
+    if the turn has been resumed since."""
     loop = asyncio.get_running_loop()
     waiting: asyncio.Queue[DebugEvent] = asyncio.Queue()
 
     def hear(event: DebugEvent) -> None:
         if event.kind != "exchanged":
-            # there are many a move, and a page shows them when the engine stands still
+            # Each move causes several of these events; the page shows the values when the engine pauses.
             loop.call_soon_threadsafe(waiting.put_nowait, event)
 
     debugger = await asyncio.to_thread(opened)
@@ -135,8 +135,8 @@ def _cropped(svg: str, layout: Layout) -> str:
 
 
 def bare(svg: str) -> str:
-    """Without style sheet, panels and page colour: a page brings its own, and its policy forbids styles in a
-    document."""
+    """Remove the style sheet, panels, and page color: the page has its own, and its policy forbids styles
+    in a document."""
     svg = re.sub(r"<style>.*?</style>\n?", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g class="panel">.*?</g>\n?', "", svg, flags=re.DOTALL)
     return re.sub(r'<rect class="page"[^>]*/>\n?', "", svg)

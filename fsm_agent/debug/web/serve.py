@@ -1,4 +1,4 @@
-"""Serving the page: on 127.0.0.1 only, under a token that is made anew each time."""
+"""Serve the page: on 127.0.0.1 only, with a new token at each start."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One HTML file about a table, without a server: map, table, proofs, coverage, words, and a player of what
-was recorded.
+"""One HTML file about a table, without a server: map, table, proofs, coverage, words, and a player of
+recorded turns.
 
-Its policy lets nothing be loaded and nothing run but the script and the styles that are in it, told by their
-hashes; what was recorded stands in it as JSON."""
+Its policy blocks everything except its own script and styles, identified by their hashes. Recorded turns
+are included as JSON."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _form(run: Run, table: str) -> dict[str, object]:
 
 
 def _json(value: object) -> str:
-    """JSON that ends no script, whatever stands in it."""
+    """JSON that cannot end a script element, whatever it contains."""
     return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
 
 

@@ -99,7 +99,7 @@ class Difference:
         return bool(self.rows or self.names)
 
     def count(self, change: Change, state: str | None = None) -> int:
-        """So many rows were added, removed or changed, in one state or in all."""
+        """The number of rows added, removed or changed, in one state or in all."""
         return sum(row.change == change and state in (None, row.row.source) for row in self.rows)
 
 
@@ -336,7 +336,7 @@ def _proved_alike(table: Table) -> tuple[object, ...]:
 
 
 def _findings(report: Report) -> dict[str, tuple[str, ...]]:
-    """What was found about each check and each property. A known counterexample is told too, since a property
+    """The findings about each check and each property. A known counterexample is included, since a property
     that was proved may have become one."""
     found = {check.name: check.findings for check in report.checks}
     for one in report.properties:

@@ -89,7 +89,7 @@ def _entry(line: LineChange) -> StateEntry:
     steps: list[ShownStep] = []
     for change, text in zip(line.rows, texts, strict=True):
         if change.new is None and line.change == "changed":
-            continue  # it stands in the line that is struck through
+            continue  # it is part of the line that is struck through
         steps.append(_step(line, change))
         if text and texts.count(text) == 1:
             steps.append(_note(text))

@@ -202,7 +202,7 @@ def _rung(row: Row) -> str:
 
 
 def _rows(rows: Sequence[RowChange]) -> Iterator[str]:
-    """Added, removed and changed rows; those that only stand behind another rung now are counted."""
+    """Added, removed and changed rows; rows that only moved behind another rung are counted."""
     own = [row for row in rows if row.own]
     if own:
         yield from ("## Rows", "")
@@ -258,7 +258,7 @@ def _block(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
 
 
 LONGEST = 60_000
-"""Characters: GitHub takes 65,536, and a marker of whoever posts it comes on top."""
+"""Characters: GitHub accepts 65,536, and the caller may add a marker."""
 CUT = "\n\nThe rest does not fit into a comment; `fsm-agent diagram diff` prints it.\n"
 
 

@@ -30,7 +30,7 @@ NEAR = 4_000
 FAR = 4_000
 """Pairs of the search for one goal. The turn's attempts (360) are spent after 750."""
 PRICE = 1_000
-"""What a whole budget costs, so that one unit of a small budget is dearer than one of a large one."""
+"""Cost of a whole budget. It makes a unit of a small budget more expensive than one of a large budget."""
 
 Run = tuple[int, ...]
 """Numbers of rows, from the start of a turn."""

@@ -56,7 +56,7 @@ class Bound:
 
     @property
     def legend(self) -> list[str]:
-        """Return a line for each name in the formula that stands for a sum."""
+        """Return a line for each name in the formula that abbreviates a sum."""
         return self.written()[1]
 
     def written(self, sums: dict[str, str] | None = None) -> tuple[str, list[str]]:
@@ -102,7 +102,7 @@ def _counts_apart(table: Table, cap: str) -> bool:
 
 
 def watched(table: Table) -> tuple[str, ...]:
-    """The states that a cap counts the visits of, or all but the final one if there is none."""
+    """The states whose visits a cap counts, or all but the final one if no cap does."""
     caps = {counter.name for counter in table.counters if counter.cap}
     counted = {row.dest for row in table.rows if caps & set(row.spends)}
     return tuple(
@@ -200,7 +200,7 @@ def _printer(counting: Counting) -> Printer:
 
 
 SAMPLE, CAP_SAMPLE = 10, 10**6
-"""Limits at which formulas are compared. Caps are dear, so that they are used only where nothing else
+"""Limits at which formulas are compared. Caps give large bounds, so they are used only where nothing else
 bounds."""
 
 
@@ -243,8 +243,8 @@ class Counting:
         self._settle()
 
     def refine(self, within: TimeLimit) -> None:
-        """Look for regions that make bounds smaller until there is none, or time is over; what was found is
-        kept for the next call. Hold ``lock`` meanwhile."""
+        """Look for regions that lower the bounds until none is left or time is up; keep the results for the
+        next call. Hold ``lock`` meanwhile."""
         while not self.refined and not within.over:
             self.refined = not self._grow(within)
             self._settle()

@@ -1,6 +1,6 @@
-"""Polynomials over limits, with natural coefficients, and how they are printed.
+"""Polynomials over limits, with natural coefficients, and their notation.
 
-A variable is a tuple of limit names and stands for the largest of them; nearly always it is one name. A
+A variable is a tuple of limit names and denotes the largest of them; nearly always it is one name. A
 monomial is a sorted tuple of variables."""
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def _words(text: str) -> set[str]:
 
 
 def _is_sum(text: str) -> bool:
-    """A "+" stands outside all brackets."""
+    """Whether a "+" occurs outside all brackets."""
     depth = 0
     for letter in text:
         depth += (letter == "(") - (letter == ")")

@@ -252,11 +252,11 @@ def _only(wanted: Below) -> Callable[[Below], bool | None]:
 
 
 def paying_counter(product: Product, claimed: Property) -> str:
-    """For "at most LIMIT moves": a counter that each of the moves spends below that limit, and
-    that no move between two of them resets; empty when there is none.
+    """For "at most LIMIT moves": a counter that each of the moves spends below that limit, and that no move
+    between two of them resets; empty without such a counter.
 
-    Such a counter is never less than the number of moves that were counted: both begin at 0, and each counted
-    move adds one to both."""
+    Such a counter is never less than the number of moves counted: both begin at 0, and each counted move
+    adds one to both."""
     if not isinstance(claimed, AtMostProperty) or claimed.limit is None:
         return ""
     seen = {edge: product.seen(edge, claimed) for edge in product.graph.edges}

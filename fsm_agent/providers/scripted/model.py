@@ -50,7 +50,7 @@ class ReplyScript:
 
     @property
     def left(self) -> int:
-        """Entries not yet served; a ``Repeat`` counts as one for ever."""
+        """Entries not yet served; a ``Repeat`` counts as one indefinitely."""
         return len(self._entries) - self._position
 
 
@@ -59,7 +59,7 @@ def entries_of(script: Iterable[Any] | Repeat | Reply | Callable[[Any], Any]) ->
     return [script] if isinstance(script, (Repeat, Reply)) or callable(script) else list(script)
 
 
-# A clock that moves only when it is told to, or when somebody sleeps on it.
+# A clock that moves only when it is advanced or a caller sleeps on it.
 
 
 class FakeClock:

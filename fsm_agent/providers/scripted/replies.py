@@ -94,7 +94,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """These entries for ever, in turn."""
+    """Serve these entries in turn, indefinitely."""
 
     entries: tuple[Any, ...]
 
@@ -230,7 +230,7 @@ def malformed_chunk(content: str = "", chunk: str = '{"choices": [{', **options:
 
 
 def repeat(*entries: Any) -> Repeat:
-    """These replies for ever; the last entry of a script."""
+    """Repeat these replies indefinitely; the last entry of a script."""
     if not entries:
         raise ValueError("repeat needs at least one reply")
     return Repeat(entries)

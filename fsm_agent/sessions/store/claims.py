@@ -231,8 +231,7 @@ class TurnClaims(StoredSessions):
             self.owners.refuse_if_alive(turn.session, turn.id, turn.owner)
 
     async def suspend(self, fence: Fence) -> None:
-        """Let go of a turn and of its session, so that any process may resume it. Raises
-        ``OwnershipLost``."""
+        """Release a turn and its session, so that any process may resume it. Raises ``OwnershipLost``."""
         mine = (fence.turn_id, self.owners.me)
 
         def free(c: SqlConnection) -> None:
@@ -242,9 +241,8 @@ class TurnClaims(StoredSessions):
         await self.written_for(fence, free)
 
     def let_go(self, holder: str, epoch: int | None = None) -> None:
-        """Let go of what this process held for ``holder``, without waiting until that is written. What
-        another process holds for the same turn stays held, and so does what a later ``epoch`` of it holds
-        here."""
+        """Release what this process held for ``holder``, without waiting for the write. The claim of
+        another process on the same turn is kept, and so is one that a later ``epoch`` has in this process."""
         sql = """UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ? AND owner = ?
             AND (? IS NULL OR EXISTS (SELECT 1 FROM turns WHERE id = ? AND epoch = ?))"""
         values = (holder, self.owners.me, epoch, holder, epoch)

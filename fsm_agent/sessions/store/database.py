@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 # ----------------------------------------------------------------------------------------------------
-# What the store's SQL is given to: a connection to SQLite or to PostgreSQL, with the little that both have.
+# The interface for the store's SQL: a connection to SQLite or to PostgreSQL, with the few operations that
+# both have.
 #
-# The SQL is one text for both, as SQLite reads it; ``postgres.dialect`` says what PostgreSQL is told
-# instead. ``/* FOR UPDATE */`` behind a query means: nobody else may write these rows before this
-# transaction has ended. SQLite, which has one writer at a time, reads a comment.
+# The SQL is one text for both, in SQLite's dialect; ``postgres.dialect`` translates it for PostgreSQL. ``/*
+# FOR UPDATE */`` after a query locks its rows until the end of the transaction. SQLite, which has one
+# writer at a time, ignores the comment.
 
 
 Values = Sequence[Any] | Mapping[str, Any]
@@ -151,10 +152,9 @@ class CommitWaiter:
 
 # One thread that writes to a database, in groups of jobs.
 #
-# Commits are grouped: what is waiting when the writer is free goes into one transaction with one flush to
-# disk. A job which is refused takes nothing of the others with it. Nobody is told that a job is done before
-# it is in the database. How a group is written is the database's: ``sqlite_writer``, ``postgres.writer``.
-# (Why: decision 62.)
+# Commits are grouped: the jobs that wait when the writer is free share one transaction and one flush to
+# disk. A refused job does not affect the others. A job is reported as done only when it is in the database.
+# The database writes a group: ``sqlite_writer``, ``postgres.writer``. (Why: decision 62.)
 Job = Callable[[SqlConnection], Any]
 Waiting = tuple[Job, Future[Any], bool]
 """A job, who waits for it, and whether it must be alone in its transaction."""
@@ -163,7 +163,7 @@ Finished = tuple[Future[Any], Any, Exception | None]
 GROUP = 512
 """Jobs of one commit at most."""
 LATE = 0.02
-"""Seconds that a job which nobody waits for stands back, at most: others may come to its commit."""
+"""Maximum delay in seconds of a job without a waiting caller, so that others can share its commit."""
 IDLE = 1.0
 """Seconds without work after which the writer's thread ends, and its connection with it."""
 
@@ -223,7 +223,7 @@ class GroupWriter(ABC):
         return future
 
     def hurry(self) -> None:
-        """Begin with what stands back."""
+        """Write the delayed jobs now."""
         with self._starting:
             self._come_forward()
 
@@ -285,7 +285,7 @@ class GroupWriter(ABC):
         return group
 
     def _claimed(self, group: list[Waiting]) -> list[Waiting]:
-        """Those of the group whose futures nobody has cancelled."""
+        """The jobs of the group whose futures are not canceled."""
         return [one for one in group if one[1].running() or one[1].set_running_or_notify_cancel()]
 
     def _one_by_one(self, jobs: list[Waiting]) -> None:
@@ -296,12 +296,12 @@ class GroupWriter(ABC):
         """Called before each commit, in the writer's thread; for tests that end the process there."""
 
     def committed(self) -> None:  # noqa: B027 - the same
-        """Called after each commit, before anybody is told of it."""
+        """Called after each commit, before any caller is notified of it."""
 
 
 def _fail(group: Sequence[Waiting], failure: Exception) -> None:
-    """Tell everybody who waits. Whoever raises it hangs what it holds on the exception, so nothing else may
-    keep that."""
+    """Fail every waiting caller. Raising the exception attaches the caller's objects to it, so no other
+    reference may be kept."""
     for _, future, _ in group:
         if not future.done():
             future.set_exception(failure)
@@ -349,8 +349,8 @@ class Database(GroupWriter):
         """Finish what was submitted, and close. Safe to call twice."""
 
     def listen(self, heard: Callable[[str], None]) -> bool:
-        """Have ``heard`` called, in another thread, with the name of each table that people's commands or
-        answers came to, as long as its object lives. False where nobody tells: look every now and then."""
+        """Call ``heard`` in another thread with the name of each table that received commands or answers,
+        as long as its object lives. False if the database sends no notifications: poll instead."""
         return False
 
     def numbers_given(self, c: SqlConnection) -> None:

@@ -132,8 +132,8 @@ class Fences:
 
     def hold(self, fence: Fence, session_id: str) -> None:
         """Keep other turns of this process off a session, until ``release``. Raises ``SessionBusy`` when
-        another turn has it; an attempt that stands between two steps may be followed by another one at the
-        same turn."""
+        another turn has it; an attempt between two steps may be replaced by a new attempt at the same
+        turn."""
         with self._lock:
             self._refuse_if_held(session_id, fence)
             if not fence.session:
@@ -201,9 +201,9 @@ class Fences:
 # ----------------------------------------------------------------------------------------------------
 # Which process owns a turn, and whether it still lives.
 #
-# Each process that runs turns holds a lock on a file of its own beside the database for as long as it
-# lives. The system lets go of it when the process dies, however it dies, so no process has to guess from
-# process numbers or from times. (Why: decision 30.)
+# Each process that runs turns locks a file of its own beside the database for as long as it lives. The
+# system releases the lock when the process dies for any reason, so liveness never depends on process
+# numbers or times. (Why: decision 30.)
 
 
 FOLDER = "owners"

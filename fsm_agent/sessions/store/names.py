@@ -22,12 +22,12 @@ AUTOMATIC = 48
 LONGEST = 120
 """Characters of a title that a person gives."""
 NUMBERED = 9
-"""Sessions that begin alike and are told apart by a number; the rest by a part of their id."""
+"""Sessions with the same beginning that are distinguished by a number; the rest use a part of their id."""
 
 
 def find_session(store: Store, name: str) -> str:
-    """Return the id of the session that ``name`` means: an id, a title, or how one of them begins. Raises
-    ``ConfigError`` when it is none or several."""
+    """Return the id of the session that ``name`` means: an id, a title, or the beginning of one. Raises
+    ``ConfigError`` when it matches no session or several."""
     query = store.database.select
     for where in (
         "id = ?",

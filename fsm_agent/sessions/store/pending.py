@@ -1,8 +1,8 @@
-"""What suspended turns wait for: questions, approvals, results that come later, times. And who answered what.
+"""What suspended turns wait for: questions, approvals, later results, and times; and their answers.
 
-Each has one answer, whichever process gives it. It counts while its turn stands where it was asked; one that
-has moved on, has ended or was given up waits for nothing. Nothing of this is in an export: what another home
-waits for is not answered here."""
+Each entry has one answer, from any process. It counts while its turn is in the state that asked; a turn
+that has moved, has ended, or was given up waits for nothing. Exports leave these entries out: only the home
+of a turn can answer them."""
 
 from __future__ import annotations
 
@@ -66,8 +66,7 @@ class Pending:
         return WHAT[self.kind].format(tool=self.tool)
 
     def settled(self, now: float) -> bool:
-        """Say whether the turn can go on as far as this is concerned: it was answered, or its time has
-        come."""
+        """Say whether this entry no longer blocks the turn: it was answered, or its time has come."""
         return self.answered is not None or (self.due is not None and self.due <= now)
 
     def to_dict(self) -> dict[str, Any]:
@@ -144,8 +143,8 @@ class PendingItems:
         raise ConfigError("several begin so" if found else "nothing of this id waits", name, there)
 
     def ready(self, alive: Callable[[str | None], object]) -> list[str]:
-        """Return the turns that were suspended for answers or times which are there now, and that nobody
-        runs; ``alive`` says whether the process of an owner lives. A child continues with its parent."""
+        """Return the suspended turns whose answers or times have arrived, and that no process runs;
+        ``alive`` says whether the process of an owner lives. A child continues with its parent."""
         waits, roots = defaultdict[str, list[bool]](list), dict[str, str | None]()
         now = self._now()
         for one in self._found(f"WHERE {_HERE} ORDER BY p.since, p.id"):
@@ -165,8 +164,8 @@ class PendingItems:
         return [turn for turn, there in waits.items() if all(there) and not alive(roots[turn])]
 
     def answer(self, name: str, value: Any, by: str) -> Pending:
-        """Write the answer, and return it as it is stored now. Raises ``ConfigError`` when there is one
-        already, also when another process was faster, and when nobody waits for it any more."""
+        """Store the answer, and return the entry. Raises ``ConfigError`` if it is answered already, also by
+        another process at the same time, and if the turn no longer waits for it."""
         item = self.find(name)
 
         def write(c: SqlConnection) -> None:
@@ -181,8 +180,8 @@ class PendingItems:
         return self.find(item.id)
 
     def settle(self, fence: Fence, call: str, kind: Waits, value: Any, by: str) -> Any:
-        """Close what was asked about a call, which somebody has answered in its turn meanwhile; the answer
-        that counts: an earlier one, or this. Raises ``OwnershipLost``."""
+        """Close the question about a call that was answered in its turn meanwhile. Return the answer that
+        counts: an earlier one, or this. Raises ``OwnershipLost``."""
 
         def write(c: SqlConnection) -> Any:
             fence.refuse(c)

@@ -19,10 +19,10 @@ from fsm_agent.sessions.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class QueuedTurn:
-    """``request``: what ``Agent.start`` is given, as JSON values; empty once the turn has begun.
-    ``session``: the first of the conversation; ``digest`` of the table that is to move the turn. Times in
-    seconds since the epoch: ``at`` when it was queued, ``begun``, ``withdrawn`` when somebody took it back.
-    ``problem``: why the last worker that tried could not run it."""
+    """``request``: the arguments of ``Agent.start`` as JSON values; empty once the turn has begun.
+    ``session``: the first of the conversation; ``digest`` of the table for the turn. Times in seconds since
+    the epoch: ``at`` when it was queued, ``begun``, ``withdrawn``. ``problem``: why the last worker that
+    tried could not run it."""
 
     id: str
     session: str
@@ -37,14 +37,14 @@ class QueuedTurn:
 ASKED = frozenset(
     ("user_message", "system_message", "conversation_history", "task_id", "ephemeral_prompt", "trace")
 )
-"""What a queued message may say: it grants nothing, whoever wrote the row. ``trace``: the span that it was
-queued in."""
+"""Fields that a queued message may set: it grants nothing, whatever the source of the row. ``trace``: the
+span that it was queued in."""
 _COLUMNS = "id, session, digest, request, request_crc, at, begun, withdrawn, problem"
 
 
 def first_session(store: Store, session_id: str) -> str:
-    """Return the session that a conversation began as, before all compactions: turns of all that it went on
-    as stand in one line."""
+    """Return the session that a conversation began as, before all compactions: the turns of all of its
+    sessions share one queue."""
     with store.database.reading() as c:
         return compacted_line(c, session_id)[-1]
 
@@ -120,8 +120,8 @@ def _begins(store: Store, turn_id: str, rank: int) -> Job:
 
 
 async def withdraw(store: Store, turn_id: str, problem: str = "") -> bool:
-    """Take a turn back, because somebody wants that, or because of a ``problem`` that stays. One that has
-    begun is interrupted by whoever goes on with it. False when it was taken back before."""
+    """Withdraw a turn on request, or because of a permanent ``problem``. A turn that has begun is
+    interrupted by the process that resumes it. False when it was withdrawn before."""
     values = (store.now(), problem, turn_id)
     return bool(
         await store.written(
@@ -141,8 +141,8 @@ async def note_problem(store: Store, turn_id: str, problem: str) -> None:
 
 
 def to_be_run(store: Store, before: float) -> list[QueuedTurn]:
-    """Return the turns that were queued ``before`` (seconds since the epoch) and that nobody runs, oldest
-    first: not begun, or left in the middle, or suspended for what is there by now."""
+    """Return the turns queued ``before`` (seconds since the epoch) that no process runs, oldest first: not
+    begun, interrupted, or suspended for something that has arrived."""
     columns = ", ".join(f"q.{one}" for one in _COLUMNS.split(", "))
     rows = store.database.select(
         f"SELECT {columns}, t.owner FROM queued q LEFT JOIN turns t ON t.id = q.id WHERE q.at < ? AND"  # noqa: S608 - ours
@@ -175,7 +175,7 @@ async def forget_ended(store: Store) -> None:
 
 
 def must_be(store: Store, turn_id: str) -> QueuedTurn:
-    """Return the queued turn of this id. Raises ``ConfigError`` when there is none."""
+    """Return the queued turn with this id. Raises ``ConfigError`` if it does not exist."""
     if (queued := found(store, turn_id)) is None:
         raise ConfigError("no such turn was queued", turn_id)
     return queued

@@ -97,8 +97,8 @@ def _groups(c: SqlConnection, touched: dict[str, float]) -> Iterator[tuple[str, 
 
 
 def remove(store: Store, chosen: Iterable[str], days: float, keep: int = 0) -> Old:
-    """Delete those of the sessions ``chosen`` that are as old still, in one transaction, and return what that
-    was: what somebody took up meanwhile stays."""
+    """Delete those of the sessions ``chosen`` that are still as old, in one transaction, and return them.
+    Sessions used meanwhile are kept."""
     before, wanted = store.now() - days * DAY, frozenset(chosen)
 
     def write(c: SqlConnection) -> Old:
@@ -108,7 +108,7 @@ def remove(store: Store, chosen: Iterable[str], days: float, keep: int = 0) -> O
         messages, turns = _delete(store.database, c, ids)
         return Old(going, turns, messages, now.unfinished)
 
-    # in a transaction of its own: many rows, and the index is made anew
+    # in a transaction of its own: it has many rows and rebuilds the index
     removed: Old = store.database.submit(write, alone=True).result()
     return removed
 

@@ -95,8 +95,8 @@ def position_of(store: Store, turn_id: str, seq: int | None = None, *, talks: bo
     with store.database.reading() as c:
         *kept, given, crc = c.execute(_KEPT, (turn_id,)).fetchone()
         settings, answers = inline(c, *kept), None if given is None else loads(given, crc)
-        # before its first move a turn has loaded no row yet, and goes on with all that its session had when
-        # it began
+        # before its first move a turn has loaded no row yet, and continues with all rows that its session
+        # had when it began
         stored = transcript(c, session, version, length if at else None)
         rows = [(number, message_of(body)) for number, body in stored if at or number <= newest]
         by_number = dict(rows)
@@ -131,9 +131,9 @@ async def take_over(
     *,
     talks: bool = True,
 ) -> Begun:
-    """Continue the turn itself, in this process: claimed first and read then, because whoever ran it may have
-    written up to that moment. Without a ``claim`` it is claimed here; raises ``SessionBusy`` then while its
-    owner lives, and when it moved since ``position`` was read."""
+    """Continue the turn itself, in this process: claim first, then read, because the previous owner may
+    have written up to that moment. Without a ``claim`` it is claimed here; this raises ``SessionBusy``
+    while its owner lives, and when it moved since ``position`` was read."""
     await store.take_over(position.turn, session, claim, fence, position.version, position.newest)
     now = position_of(store, position.turn.id, talks=talks)
     position.recording, now.recording.resumed = now.recording, True
@@ -160,7 +160,7 @@ def adopt(session: Session, position: Position) -> None:
 
 def forked(store: Store, position: Position, session: Session, turn_id: str, digest: str) -> Job:
     """Make ``session`` and ``position`` those of a new turn that begins here; the job writes both. The rows
-    are copied, so that both turns go on by themselves."""
+    are copied, so that both turns are independent."""
     snapshot, at = position.snapshot, store.now()
     session.kind, session.source, session.parent = "fork", "fork", position.turn.session
     parent = store.session(position.turn.session)
@@ -229,7 +229,7 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a person may change of a turn before it goes on as another one.
+# The changes that a person may make to a turn before it continues as a fork.
 
 
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
@@ -431,11 +431,11 @@ class Undone:
 
 
 async def undo(store: Store, session_id: str, turns: int = 1) -> Undone:
-    """Take back the last turns of a session, one that was left unfinished among them. What tools did in the
-    world stays done.
+    """Take back the last turns of a session, including an unfinished one. The effects of tools on the world
+    remain.
 
-    Raises ``ConfigError`` when there are not so many, ``SessionBusy`` while a turn of the session is running
-    anywhere."""
+    Raises ``ConfigError`` when there are fewer turns, ``SessionBusy`` while a turn of the session is
+    running anywhere."""
     _last_turns(store, store.newest(session_id), turns)
     async with store.held(session_id, f"undo-{uuid.uuid4().hex[:8]}") as session:
         return await _take_back(store, session, turns)

@@ -206,7 +206,7 @@ def refuse_if_changed(c: SqlConnection, session_id: str, believed: int) -> None:
 
 
 def is_current(c: SqlConnection, session_id: str, believed: int) -> bool:
-    """Say whether a session is as it was at revision ``believed``, and did not go on as another one."""
+    """Say whether a session is still at revision ``believed``, without a successor."""
     sql = "SELECT revision, successor FROM sessions WHERE id = ? /* FOR UPDATE */"
     row = c.execute(sql, (session_id,)).fetchone()
     return (row or (0, None)) == (believed, None)
@@ -342,8 +342,8 @@ def write(c: SqlConnection, contents: Contents) -> None:
 
 
 def inline(c: SqlConnection, text: str, crc: int | None) -> dict[str, Any]:
-    """Return the object that a column holds, with what of it stands elsewhere. Raises ``StoreError`` when
-    that is damaged or gone."""
+    """Return the object in a column with its separately stored parts. Raises ``StoreError`` when a part is
+    damaged or missing."""
     found: dict[str, Any] = loads(text, crc)
     if ELSEWHERE not in found:
         return found
@@ -390,12 +390,11 @@ def _is_long(value: Any) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Sessions that go on as others: by compaction, as a fork, or as a child of a turn; turns and their
-# children.
+# The successors of sessions: by compaction, as a fork, or as a child of a turn; turns and their children.
 #
-# A line has no limit: a conversation that was compacted a thousand times is as long. Every walk is one
-# statement, and each session is visited once (``UNION`` drops what was seen), so that a circle in a damaged
-# file ends it too.
+# A line has no limit: a conversation compacted a thousand times has a thousand sessions. Each walk is one
+# statement that visits each session once (``UNION`` drops repeated rows), so that it also ends on a cycle
+# in a damaged file.
 
 
 def newest_of(connection: SqlConnection, session: str) -> str:
@@ -405,14 +404,14 @@ def newest_of(connection: SqlConnection, session: str) -> str:
 
 
 def compacted_line(connection: SqlConnection, session: str) -> list[str]:
-    """Return the session and those that it goes on from after compactions, the newest first."""
+    """Return the session and those that it continues after compactions, the newest first."""
     before = "s.id = (SELECT parent FROM sessions WHERE id = line.id AND kind = 'compression')"
     return _walk(connection, session, before)
 
 
 def next_turn_number(connection: SqlConnection, session: str) -> int:
-    """Return the number of the next turn of the session. They go up along what it goes on from after
-    compactions, so that they order the turns of a conversation, whatever the clocks of its machines say."""
+    """Return the number of the next turn of the session. Numbers increase through compactions, so that they
+    order the turns of a conversation independently of the clocks of its machines."""
     highest = "SELECT MAX(number) FROM turns WHERE session IN (SELECT value FROM json_each(?))"
     (last,) = connection.execute(highest, (json.dumps([session]),)).fetchone()
     if last is None:
@@ -432,8 +431,8 @@ def descendants(connection: SqlConnection, session: str) -> list[str]:
 
 
 def conversation_begin(connection: SqlConnection, session: str) -> str:
-    """Return the first session of the conversation: this one goes on from it after compactions, or was begun
-    in it by a turn as its child's."""
+    """Return the first session of the conversation: the one that this session continues after compactions,
+    or that a turn began it from as its child's."""
     before = "s.id = (SELECT parent FROM sessions WHERE id = line.id AND kind IN ('compression', 'child'))"
     return _walk(connection, session, before)[-1]
 

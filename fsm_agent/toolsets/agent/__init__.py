@@ -71,8 +71,8 @@ AGENT_LEVEL = frozenset(
 
 
 class Parts(Protocol):
-    """The services of the agent that these tools are made of. ``background``: tasks that nobody waits for,
-    ``None`` where there are none."""
+    """The agent's services that these tools use. ``background``: tasks without a waiting caller, ``None``
+    if unavailable."""
 
     store: Store
     workdir: Path

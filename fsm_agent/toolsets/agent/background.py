@@ -1,11 +1,10 @@
-"""Tasks in the background: children that work on while the turn that gave them goes on, and after it has
+"""Background tasks: children that keep working while the turn that started them continues, and after it has
 ended (AGT-07).
 
-They live on the engine's own loop. What came of one is told to the callbacks at once (event
-``child:report``), and to the model with the next results of its tools or, when its turn has ended, in front
-of the person's next message. Nothing of it depends on this process: a task is in the store before its child
-begins, and the session's next turn takes up one whose process is gone.
-"""
+They run on the engine's own loop. Callbacks receive the result at once (event ``child:report``). The model
+receives it with the next results of its tools or, after the end of its turn, before the person's next
+message. Results survive this process: a task is stored before its child begins, and the session's next turn
+resumes one whose process has ended."""
 
 # A background task is recorded before it starts, and reported once. Its report joins the next tool result, or
 # else precedes the next user message as a separate user message: valid on every wire, and not a row of the
@@ -49,13 +48,13 @@ from fsm_agent.toolsets.agent.child import (
 from fsm_agent.toolsets.agent.review import REVIEW, TITLE, take_title
 
 # ----------------------------------------------------------------------------------------------------
-# What the store knows of tasks that nobody waits for: a row for each, written before its child begins.
+# Storage of background tasks: a row for each, written before its child begins.
 #
-# A report is told once: the row says to which turn, and after how many of its moves. It counts as told when
-# that turn has moved on since, because then it is in the transcript. So a crash in between tells it again,
-# and a turn that is taken back gives it back.
+# Each report is delivered once: the row records the turn, and the number of its moves at delivery. Delivery
+# counts once that turn has moved again, because the report is then in the transcript. A crash in between
+# delivers it again, and rewinding the turn makes it undelivered.
 #
-# Parents and children: a child's turn names its parent's, and has not been forked from it.
+# Parents and children: a child's turn names its parent's, and is not a fork of it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +81,8 @@ _OPEN = (
 
 
 async def post(store: Store, tasks: Sequence[Posted], fence: Fence) -> None:
-    """Write the tasks down, for the turn that gives them; those that are there already stay as they are.
-    Raises ``StoreError``, and ``OwnershipLost`` when that turn is somebody else's."""
+    """Store the tasks for the turn that starts them; leave existing ones unchanged. Raises ``StoreError``,
+    and ``OwnershipLost`` when another process owns the turn."""
     rows = [(one.child, one.session, one.turn, one.task, one.goal, one.context, store.now()) for one in tasks]
     insert = (
         "INSERT OR IGNORE INTO delegations (child, session, turn, task, goal, context, at) VALUES (?, ?, ?,"
@@ -93,7 +92,7 @@ async def post(store: Store, tasks: Sequence[Posted], fence: Fence) -> None:
 
 
 def untold(store: Store, session: str) -> list[Posted]:
-    """The tasks of a session, and of those that it goes on from, whose end its model has not heard of; oldest
+    """The ended tasks of a session and its ancestors that have not been reported to the model, oldest
     first."""
     with store.database.reading() as c:
         return [Posted(*row) for row in c.execute(_OPEN, (session,)).fetchall()]
@@ -158,7 +157,7 @@ CUT_OFF = "the process that worked on it has ended, and this one does not go on 
 FOR_A_TITLE = 5.0
 """Seconds that an agent which is closed waits for a title."""
 QUIET = frozenset({REVIEW, TITLE})
-"""Tasks whose report nobody reads."""
+"""Tasks without a report to the model."""
 T = TypeVar("T")
 
 
@@ -173,8 +172,8 @@ class _Work:
 
 
 class Background:
-    """The tasks in the background of one agent. ``able``: it may begin tasks and take up those that were
-    left; ``quiet``: of those whose report nobody reads, the ones that it may."""
+    """The background tasks of one agent. ``able``: it may begin tasks and resume interrupted ones;
+    ``quiet``: the kinds without a report that it may run."""
 
     def __init__(
         self,
@@ -228,12 +227,12 @@ class Background:
     # For the turn
 
     async def begin(self, orders: Sequence[ChildTask], fence: Fence) -> None:
-        """Write the tasks down and start them, for the turn that gives them. A call that is repeated starts
-        nothing twice. Raises ``ToolFailure``, and ``OwnershipLost`` when the turn is somebody else's."""
+        """Store the tasks and start them, for the turn that gives them. A repeated call starts nothing
+        twice. Raises ``ToolFailure``, and ``OwnershipLost`` when another process owns the turn."""
         await _on_loop(self._begun(orders, fence))
 
     def resumed(self) -> None:
-        """The turn goes on that an earlier process began: who knows what ended meanwhile."""
+        """A turn of an earlier process resumes: tasks may have ended meanwhile."""
         self.fresh = True
 
     async def news(self, session: Session, fence: Fence, window: int | None) -> tuple[str, ...]:
@@ -297,7 +296,7 @@ class Background:
         except TurnSuspended as waits:  # the session's next turn takes it up
             self._callbacks.publish(StatusText(f"a task in the background waits: {waits}"))
             return
-        except OwnershipLost:  # it goes on elsewhere, and is told of there
+        except OwnershipLost:  # another process runs it, and reports it
             return
         finally:
             del self._all[order.session_id]
@@ -320,7 +319,7 @@ class Background:
             )
 
     async def _looked_at(self, waiting: Sequence[Posted]) -> dict[str, ChildEnded]:
-        """How those ended that did; those that nobody works on any more are taken up again."""
+        """Return the outcomes of tasks that have ended; resume those without a running process."""
         found = {}
         for one in waiting:
             if one.child not in self._all and (end := self._end_of(one)) is not None:

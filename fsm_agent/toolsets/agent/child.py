@@ -35,10 +35,10 @@ BRIEF = (
 
 @dataclass(frozen=True, slots=True)
 class ChildTask:
-    """What a child is made for. The ids are the same when the same call is made again. ``unattended``: nobody
-    waits for it, so it may ask nobody. ``brief``: what it is told of its work. ``side_task``: it has the
-    models for this task, and no tools. ``parts``: what its message has besides. ``deps``: what its
-    parent's tools work with, in this process only."""
+    """The task of a child. A repeated call gives the same ids. ``unattended``: no caller waits for it, so
+    it may not ask questions. ``brief``: its instructions. ``side_task``: it uses the models for this task,
+    and no tools. ``parts``: further parts of its message. ``deps``: the dependencies of its parent's tools,
+    in this process only."""
 
     session_id: str
     parent_session: str
@@ -73,7 +73,7 @@ class ChildTask:
 
     @property
     def message(self) -> str | Sequence[Any]:
-        """Return what the child is told: its goal, and the context that it needs."""
+        """Return the child's message: its goal and the context it needs."""
         words = f"{self.goal}\n\nContext:\n{self.context}" if self.context.strip() else self.goal
         return [words, *self.parts] if self.parts else words
 
@@ -109,7 +109,7 @@ class ChildAgent(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Let go of connections and tools."""
+        """Release connections and tools."""
         ...
 
 
@@ -188,9 +188,9 @@ class Child:
         self._stopped = self._stopped or why
 
     async def run(self) -> ChildEnded:
-        """To the end. Whatever is wrong with one child is told as its result and does not hurt the others.
-        Raises ``TurnSuspended`` for one that waits for an answer, ``OwnershipLost`` for one that goes on in
-        another process."""
+        """Run the child to its end. Report any failure as its result, so that the other children continue.
+        Raises ``TurnSuspended`` for a child that waits for an answer, ``OwnershipLost`` for one that
+        another process runs."""
         self._tell("child:start", {"goal": one_line(self.order.goal, 200)})
         try:
             self.end = await self._lived()
@@ -227,7 +227,8 @@ class Child:
         return replace(ended, error=self._stopped or ended.error)
 
     def _listeners(self) -> dict[str, Callable[..., Any]]:
-        """A child's callbacks: every one is a sign of life, and what its tools do is told to the parent's."""
+        """A child's callbacks: each is a sign of life, and tool events are forwarded to the parent's
+        callbacks."""
 
         def alive(*values: Any) -> None:
             self._active.restart()
@@ -266,7 +267,7 @@ class Child:
 
 
 class Care:
-    """How children are looked after. ``quiet``: nobody waits for them, so no signs of life are told."""
+    """Supervision of children. ``quiet``: no caller waits for them, so they report no signs of life."""
 
     def __init__(
         self, callbacks: Callbacks, clock: Clock, settings: Settings, *, quiet: bool = False

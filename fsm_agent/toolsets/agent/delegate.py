@@ -1,9 +1,9 @@
-"""Child turns: tasks that the model gives to agents of their own, which see nothing of its conversation
+"""Child turns: tasks that the model delegates to separate agents, which do not see its conversation
 (AGT-05, AGT-06).
 
-The key of the call names the children, and each is a turn of its own in the journal. So a delegation that was
-in flight when its process ended is simply made again: children that had ended are looked up, those that had
-begun are resumed, under the rules that hold for every turn, and only the rest begins anew."""
+The key of the call names the children, and each is a turn of its own in the journal. A delegation
+interrupted by the end of its process is therefore repeated safely: children that ended are looked up, those
+that began are resumed under the rules of every turn, and only the rest start from the beginning."""
 
 # A delegation is idempotent because its key names its children. The child sessions are named after the call.
 # A resumed parent looks up finished children, resumes started ones, and starts the rest.
@@ -169,7 +169,7 @@ class Delegation:
         return fitted(text, limit, order.session_id, self._child_factory)
 
     def _told(self, order: ChildTask, end: ChildEnded, among: int) -> dict[str, Any]:
-        """What the parent's model is told of one child: how it ended, its answer, what it took."""
+        """The report on one child to the parent's model: how it ended, its answer, and its usage."""
         text = self.fitted(order, end.text, among)
         told = {"task": order.goal[:200], "status": end.status, "summary": text, "turn": end.turn_id}
         return (

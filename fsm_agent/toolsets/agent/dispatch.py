@@ -28,8 +28,8 @@ ASKING = frozenset({"ask_page", "ask_image"})
 
 
 class AgentTools:
-    """The agent's own tools by name, with a registry that nobody else can reach: the same limits, checks and
-    outcomes. ``begin_turns``: some of them begin child turns."""
+    """The agent's own tools by name, in a private registry with the same limits, checks, and outcomes.
+    ``begin_turns``: the tools that begin child turns."""
 
     def __init__(self, tools: Sequence[Tool], *, clock: Clock, interrupt_grace: float, poll: float) -> None:
         self._runner = ToolRunner(tools, clock=clock, interrupt_grace=interrupt_grace, poll=poll)
@@ -124,8 +124,8 @@ def bridge_tools(source: ToolSource) -> tuple[Tool, ...]:
 
 
 def bridged(specs: Sequence[ToolSpec], late: Collection[str], above: int | None) -> tuple[ToolSpec, ...]:
-    """The tools of a turn: with more than ``above`` those of ``late`` stand behind the bridge, else there is
-    none."""
+    """The tools of a turn. With more than ``above`` tools, those of ``late`` are available through the
+    bridge; otherwise there is no bridge."""
     plain = tuple(spec for spec in specs if spec.name not in (SEARCH, CALL))
     if above is None:
         return tuple(specs)

@@ -109,7 +109,7 @@ NAME = "look_back"
 
 
 class LookingBack:
-    """The session that calls, and those that it goes on from."""
+    """The calling session and its ancestors."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -1,6 +1,5 @@
-"""The review of a conversation: a child turn in the background that keeps what later sessions can use
-(FIN-10). It is a task like those of ``background``, whose report nobody reads.
-"""
+"""The review of a conversation: a child turn in the background that saves what later sessions can use
+(FIN-10). It is a task like those of ``background``, without a report."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ def _conversation(rows: Sequence[Message]) -> str:
 
 # ----------------------------------------------------------------------------------------------------
 # A title for a session, by a model: a child turn in the background after the first turn, whose answer is
-# the title. It is a task like those of ``background``, whose report nobody reads.
+# the title. It is a task like those of ``background``, without a report.
 
 
 TITLE = "title"
@@ -74,8 +73,8 @@ def title_of(session: Session, turn_id: str, budget: IterationBudget) -> ChildTa
 
 
 def take_title(store: Store, session_id: str, said: str) -> str:
-    """Give the session the title that a model said, unless somebody gave it one meanwhile; return it, or
-    nothing."""
+    """Set the session title from the model's answer, unless it was given a title meanwhile. Return the
+    title, or an empty string."""
     lines = [line for line in split_reasoning(said)[0].splitlines() if line.strip()]
     words = one_line(mask(lines[0]), LONGEST_NAME).strip(" \"'`*#.“”„«»") if lines else ""
     if not words or not is_automatic(store, session_id):

@@ -50,7 +50,7 @@ def newest_result(store: Store, session: Session, tool: str) -> dict[str, Any] |
 
 
 def _of_line(c: SqlConnection, session_id: str, tool: str) -> dict[str, Any] | None:
-    """Of the sessions that this one goes on from, each up to the moment when it did."""
+    """Lists of the session's ancestors, each up to the point where its successor began."""
     seen: set[str] = set()
     while session_id not in seen:  # as many as there are; a circle in a damaged file ends it
         seen.add(session_id)
@@ -83,8 +83,7 @@ def _of_session(c: SqlConnection, session_id: str, tool: str, until: float | Non
 
 
 def _of_transcript(rows: Sequence[Message], tool: str) -> dict[str, Any] | None:
-    """Of a history that came from elsewhere; a result without its call is somebody's invention and does not
-    count."""
+    """Read the list from an imported history. A result without its call is forged and is ignored."""
     calls = {
         call.id for row in rows if row.role == "assistant" for call in row.tool_calls if call.name == tool
     }

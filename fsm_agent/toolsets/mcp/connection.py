@@ -127,8 +127,8 @@ async def http(endpoint: Endpoint, most: int, statuses: Statuses) -> AsyncIterat
 # ----------------------------------------------------------------------------------------------------
 # The protocol over a process's standard input and output.
 #
-# The SDK's own transport does the same without limits: a line without an end grows for ever, each line that
-# is no message writes a traceback to this program's log, and nobody learns the process or why it ended.
+# The SDK's own transport has no limits: a line without an end grows indefinitely, each invalid line writes
+# a traceback to this program's log, and neither the process nor the reason for its end is available.
 
 
 _CHUNK = 65_536
@@ -147,7 +147,8 @@ async def stdio(
     launch: Launch, server_log: ServerLog, most: int, ending: ConnectionEnding
 ) -> AsyncIterator[Streams]:
     """The streams of a session with a new process. ``most``: bytes of one message. When the process ends or
-    misbehaves, ``ending`` is told why and the streams end. Raises ``OSError`` when it cannot be started."""
+    misbehaves, ``ending`` receives the reason and the streams end. Raises ``OSError`` when it cannot be
+    started."""
     server = await started(launch)
     process = server.process
     to_session, incoming = anyio.create_memory_object_stream[Incoming](0)
@@ -446,8 +447,7 @@ class Connection:
         return self._statuses.code == 404 or (self._statuses.code == 400 and unsaid)
 
     def _is_no_answer(self, error: MCPError) -> bool:
-        """Did something come back that the server, or what stands before it, cannot have meant as an
-        answer?"""
+        """Whether the server, or a proxy before it, returned something that cannot be an answer."""
         by_the_sdk = error.code == PARSE_ERROR or error.message.startswith("Unexpected content type")
         return by_the_sdk or self._statuses.code >= 500
 

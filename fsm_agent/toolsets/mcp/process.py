@@ -137,8 +137,8 @@ def _found(launch: Launch) -> str:
 
 
 def _close_pipes(process: asyncio.subprocess.Process) -> None:
-    """Free the pipes although somebody who left the group may still hold their other ends; nothing public
-    does it."""
+    """Close the pipes although a process that left the group may still hold their other ends. No public
+    interface does this."""
     transport = getattr(process, "_transport", None)
     if transport is not None:
         with contextlib.suppress(PermissionError):
@@ -199,8 +199,8 @@ class Flood:
             raise Misbehaved(f"it sent {BURST:,} messages at once and more than {STEADY} a second")
 
     def noise(self, size: int) -> None:
-        """A line that is no message came, of so many bytes. Raises ``Misbehaved`` when there is nothing else
-        for too long."""
+        """Count an invalid line of this many bytes. Raises ``Misbehaved`` when no valid message arrives for
+        too long."""
         self._noise += size + 1
         if self._noise > MOST_NOISE:
             raise Misbehaved(
@@ -288,7 +288,8 @@ class ServerLog:
 
 
 class ConnectionEnding:
-    """Told once by whoever notices first; later reasons are consequences. Belongs to the engine's loop."""
+    """The reason for the end of a connection. The first reason wins; later ones are consequences. Belongs
+    to the engine's loop."""
 
     def __init__(self) -> None:
         self.reason, self.wanted = "", False
@@ -379,8 +380,7 @@ def secret_values(words: Mapping[str, str]) -> Iterable[str]:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Either a program to launch or an address. ``secrets`` must not be shown, ``roots`` are told to the
-    server."""
+    """A program to launch, or an address. ``secrets`` must not be shown; the server receives ``roots``."""
 
     launch: Launch | None
     url: str = field(default="", repr=False)

@@ -117,8 +117,7 @@ class McpServer:
         return "down" if self.problem else "idle"
 
     async def prepare(self) -> None:
-        """Be ready for a turn, as far as that takes no longer than a start may hold a turn up. The attempt
-        goes on after that."""
+        """Connect for a turn, within the time that a start may delay it. The attempt continues after that."""
         if self._connection is not None and self._connection.alive:
             if self._stale or self._connection.deaf:
                 await self._limited(self._relist(), self._around.limits.start_timeout)
@@ -275,7 +274,7 @@ class McpServer:
         return self._unsure(why, effect)
 
     def _unsure(self, why: str, effect: Effect) -> ToolFailure:
-        """Nobody knows how far the call came: what that means depends on the tool."""
+        """The outcome of an interrupted call is unknown; its meaning depends on the tool."""
         if effect == "pure":
             return ToolFailure(f"{why} {_NOTHING}")
         return ToolFailure(
@@ -283,7 +282,7 @@ class McpServer:
         )
 
     def _marked(self, text: str) -> str:
-        """Errors are words of somebody else just as results are, which the runner marks."""
+        """Mark errors as untrusted text. The runner marks results."""
         return wrapped(text, f"mcp:{self.name}")
 
     def _safe(self, text: str) -> str:
@@ -389,7 +388,7 @@ class McpServers:
         )
         if finish == "done":
             work.result()
-        work.cancel()  # whoever is late has its attempt go on beside the turn
+        work.cancel()  # a late server keeps connecting beside the turn
         return () if finish == "interrupted" else await _on_loop(self._settle())
 
     async def find(self, name: str) -> Tool | None:
@@ -437,7 +436,7 @@ class McpServers:
         return offers
 
     def _offer(self, server: McpServer, room: int) -> Offer:
-        """Made anew only for another list of tools: descriptions are looked over each time."""
+        """Rebuild the offer only for a changed list of tools, because each build checks every description."""
         listed = server.listed
         made = self._made.get(server.name)
         if made is not None and made.listed is listed and (made.taken, made.room) == (self._taken, room):
@@ -483,6 +482,6 @@ async def _close(servers: Sequence[McpServer]) -> None:
 
 
 def _let_go(servers: Sequence[McpServer]) -> None:
-    """Nobody closed the agent that these belonged to."""
+    """Close the servers of an agent that was never closed."""
     if any(server.status != "idle" for server in servers):
         LOOP.submit(_close(servers))

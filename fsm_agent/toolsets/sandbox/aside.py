@@ -1,13 +1,12 @@
-"""What a command in a sandbox may not leave behind: files that run or instruct programs later.
+"""Files that a sandboxed command may not leave behind, because they run or instruct programs later.
 
-Such files of the working directory are looked at before a command and after it, and every second while one
-runs. What is new or another one is moved into the agent's home; one that was there before is put back as it
-was. The model is told, in the result of its call, and the person with it. A file comes back by a call that
-needs a yes: ``write_file``, or a command outside the sandbox.
+The sandbox compares such files of the working directory before and after a command, and every second while
+it runs. A new or changed file is moved into the agent's home, and an earlier version is restored. The
+result of the call reports this to the model and the person. A call that needs approval brings a file back:
+``write_file``, or a command outside the sandbox.
 
-Nothing tells a command's files from those that a person writes meanwhile in an editor: where they act, these
-are put aside, too.
-"""
+A command's files cannot be distinguished from those that a person writes at the same time in an editor,
+which are moved, too."""
 
 from __future__ import annotations
 
@@ -145,7 +144,7 @@ def _entries(folder: str, mode: int) -> list[os.DirEntry[str]]:
             os.chmod(folder, stat.S_IMODE(mode) | stat.S_IRWXU)
             with os.scandir(folder) as entries:
                 return list(entries)
-        except OSError:  # somebody else's, in which a command can change nothing either
+        except OSError:  # another user's, which a command cannot change either
             return []
     except NotADirectoryError:  # replaced meanwhile
         return []

@@ -32,7 +32,7 @@ SYSTEM = (
 SWITCHES = tuple(
     f"/proc/{name}" for name in ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "mtrr")
 )
-"""Switches of the whole machine: whoever runs an agent as root could turn them without any capability."""
+"""Switches of the whole machine: an agent that runs as root could change them without any capability."""
 NAMES = "/etc/resolv.conf"
 """Where names of the network are looked up; often a link to a place that is hidden."""
 NAMESPACES = (

@@ -75,7 +75,7 @@ class CommandPlace(Protocol):
 
 
 class Local:
-    """This machine, with the rights of whoever runs the agent."""
+    """This machine, with the rights of the user who runs the agent."""
 
     name = "local"
     confinement = None

@@ -51,12 +51,12 @@ from fsm_agent.sessions.store.rows import (
 )
 
 # ----------------------------------------------------------------------------------------------------
-# What is known of an interrupted visit of a turn that talks to a model and runs tools.
+# The record of an interrupted visit of a turn that talks to a model and runs tools.
 #
-# Replies of the world are taken from the record; what touches this process (keys, connections, rows of the
-# session) is done again. So is asking a person: a yes is never taken from the record, because the rules may
-# be others by now, and the record a stranger's. Where rules or tools are others, the order is another one,
-# too; so calls are known by their ids, and none runs twice.
+# Replies of the outside world come from the record; what belongs to this process (keys, connections,
+# messages of the session) is done again. Approvals are requested again, too, because the rules may have
+# changed and the record may come from elsewhere. Changed rules or tools also change the order; calls are
+# therefore identified by their ids, and none runs twice.
 
 
 NOTHING_TO_RUN = Approval(True, "its outcome is known; it is not run again")
@@ -148,9 +148,8 @@ class ConversationRecording(Recording):
         return UNKNOWN
 
     def where(self, ordinal: int, place: int, request: Any) -> tuple[int, int]:
-        """(ordinal, place) under which the journal keeps this request: where it is recorded already, else at
-        its point of the visit, behind all calls of tools that are recorded there: whoever loses such an entry
-        runs the call again."""
+        """(ordinal, place) under which the journal keeps this request: its recorded place, or its point of
+        the visit, after all tool calls recorded there. If such an entry is lost, the call runs again."""
         if (at := self._found(ordinal, place, request)) is not None and not self.entries[at].foreign:
             return at
         own = [at for at, one in self.entries.items() if one.kind == RunTool.__name__ and not one.foreign]

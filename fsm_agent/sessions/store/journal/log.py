@@ -130,10 +130,10 @@ class Recorded:
 
 @dataclass(slots=True)
 class Recording:
-    """Replies by (ordinal, place) of one visit. ``doubts`` collects (name, id) of requests whose effect
-    nobody knows, ``origins`` who gave the replies that the journal of this turn does not have. ``waiting``:
-    calls whose results come later, with the digests of what they were made with; they run elsewhere, and are
-    not begun again. ``resumed``: another process began the visit."""
+    """Replies by (ordinal, place) of one visit. ``doubts`` collects (name, id) of requests with an unknown
+    effect, ``origins`` the source of replies that are not in the journal of this turn. ``waiting``: calls
+    whose results come later, with the digests of their arguments; they run elsewhere, and are not started
+    again. ``resumed``: another process began the visit."""
 
     entries: dict[tuple[int, int], Recorded] = field(default_factory=dict)
     doubts: list[tuple[str, str]] = field(default_factory=list)
@@ -332,9 +332,9 @@ class TurnLog:
             self._hand_over()
 
     async def ended(self, closing: Closing) -> None:
-        """The turn is over: write its result, and let go of the session. ``problem`` says when that is not
-        stored. Raises ``StaleCopyError``, after which ``ended_anew`` is to be tried, and ``OwnershipLost``:
-        whoever has the turn now says how it ended."""
+        """End the turn: write its result, and release the session. ``problem`` says when that is not
+        stored. Raises ``StaleCopyError``, after which the caller tries ``ended_anew``, and
+        ``OwnershipLost``: the new owner records the end."""
         if not self._closed:  # else it was noted, and waits to be written
             delta = self._delta()
             self._jobs.append(self._end(closing, checked(shorten_changes(delta))))
@@ -360,8 +360,8 @@ class TurnLog:
             self.problem = str(error)
 
     def at_rest(self) -> None:
-        """Who runs the turn stops, and lets go of it next: wait until what was done is safe. Nothing more is
-        written for a turn that was lost."""
+        """Wait until all work is durable: the caller stops the turn and releases it next. A lost turn
+        writes nothing more."""
         if self.fence.lost:
             self._jobs, self._sent = [], []
             self._disbelieve()

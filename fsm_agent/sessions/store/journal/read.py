@@ -111,7 +111,7 @@ class Turns:
         self._database = database
 
     def info(self, turn_id: str) -> TurnInfo:
-        """Return what is known of a turn; raises ``ConfigError`` when there is none of that id."""
+        """Return the record of a turn; raises ``ConfigError`` for an unknown id."""
         with self._database.reading() as c:
             return _info(c, turn_id)
 
@@ -313,8 +313,7 @@ def _step(row: tuple[Any, ...]) -> Step:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Turns that no process runs any more, and what becomes of them when their session goes on. (Why:
-# decision 31.)
+# Turns without a running process, and their end when their session continues. (Why: decision 31.)
 
 
 ABANDONED = "abandoned"
@@ -340,8 +339,8 @@ def refuse_all(connection: SqlConnection, turn_ids: Sequence[str]) -> None:
 
 
 def give_up(connection: SqlConnection, turn_ids: Sequence[str], at: float) -> None:
-    """End these turns, and the turns that they delegated and nobody will ask for any more; those in the
-    background have an end of their own. Whoever runs one of them after all finds another epoch, and stops."""
+    """End these turns, and the turns that they delegated and that will not be requested again; background
+    turns end separately. A process that still runs one of them finds another epoch, and stops."""
     connection.execute(
         "WITH RECURSIVE down(id) AS (SELECT value FROM json_each(?) UNION"
         " SELECT t.id FROM turns t JOIN down ON t.parent = down.id WHERE t.forked_at IS NULL"

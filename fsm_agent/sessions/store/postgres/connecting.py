@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL as the store uses them, and what is said when there is none."""
+"""Connections to PostgreSQL for the store, and the errors when connecting fails."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The store's SQL as PostgreSQL is told it. What is left as it is means the same in both.
+# The store's SQL translated for PostgreSQL. The untranslated rest means the same in both.
 
 
 class Translated(NamedTuple):
-    """A statement with ``$1``, ``$2`` … in the places of its values, and for each the number or the name of
-    the value that stands there."""
+    """A statement with ``$1``, ``$2`` … for its values, and for each the number or the name of its value."""
 
     sql: str
     places: tuple[int | str, ...]
@@ -117,8 +116,8 @@ def definition(sql: str) -> str:
 
 
 def _value(value: Any) -> Any:
-    """No text of PostgreSQL can hold NUL, which JSON escapes: it stands in what people and programs call
-    things alone, and shown as what it is."""
+    """Show NUL, which no text of PostgreSQL can hold, as an escape. JSON escapes it already; it occurs only
+    in names that people and programs choose."""
     if isinstance(value, str):
         return value.replace("\0", "\N{REPLACEMENT CHARACTER}") if "\0" in value else value
     return int(value) if isinstance(value, bool) else value
@@ -131,7 +130,7 @@ SILENT = 10_000
 """Milliseconds without an acknowledgement after which a connection is taken to be cut."""
 _SET = """SET client_encoding = 'UTF8'; SET extra_float_digits = 1; SET timezone = 'UTC';
     SET idle_in_transaction_session_timeout = '15s'; SET lock_timeout = '20s'"""
-"""A process that stands still with rows locked loses them, and who waits for such rows is told."""
+"""A stalled process that has rows locked loses them, and a process that waits for such rows gets an error."""
 OLDEST = 140_000
 """The oldest server that is known to do."""
 
@@ -260,8 +259,7 @@ class ReadConnection:
                 self._end()
 
     def execute(self, sql: str, values: Values = (), /) -> Rows:
-        """Run one statement. A connection that was cut before anything was read in this block is made
-        anew."""
+        """Run one statement. A connection that was cut before this block read anything is reopened."""
         statement, fresh = translated(sql), not self._begun
         given = statement.values(values)
         try:

@@ -1,6 +1,5 @@
-"""One database of PostgreSQL, or one schema in it: brought to this version, written by groups, read by
-whoever asks. Any number of processes and machines may use it at once.
-"""
+"""One database of PostgreSQL, or one schema in it: migrated to this version, written in groups, open to any
+reader. Any number of processes and machines may use it at once."""
 
 from __future__ import annotations
 
@@ -112,7 +111,7 @@ def migrated(url: str, versions: Versions) -> None:
             return
         with raw.transaction():
             raw.execute("SELECT pg_advisory_xact_lock(hashtextextended('fsm_agent ' || current_schema(), 0))")
-            if not _is_current(raw, url, versions):  # somebody was faster
+            if not _is_current(raw, url, versions):  # another process was faster
                 _lead_on(raw, versions)
 
 
@@ -299,12 +298,12 @@ _FACTS = """SELECT current_schema(), COALESCE(has_schema_privilege(current_schem
 
 # ----------------------------------------------------------------------------------------------------
 # Which processes are running: each holds an advisory lock of the database on a connection of its own, and
-# says every few seconds that it is still there.
+# renews a sign of life every few seconds.
 #
-# The lock is free as soon as a process has died, however it died. One that stands still, or whose machine
-# is gone without a word, keeps it, and is silent: after ``SILENT`` seconds it counts as gone. A process
-# whose connection was cut, or whose server was restarted, takes its lock again. Should somebody have been
-# faster, the fence of its turns stops it. (Why: decision 104.)
+# The lock is free as soon as a process has died for any reason. A stalled process, or one whose machine
+# disappeared, keeps it and is silent: after ``SILENT`` seconds it counts as dead. A process whose
+# connection was cut, or whose server was restarted, takes its lock again. If another process claimed its
+# turns meanwhile, their fence stops it. (Why: decision 104.)
 
 
 log = logging.getLogger(__name__)

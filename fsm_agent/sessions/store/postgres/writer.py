@@ -1,9 +1,9 @@
 """Writes groups of jobs to PostgreSQL, each group in one transaction that is sent as one pipeline.
 
-A job that fails takes the whole transaction with it: all are run again then, each alone and in order. A
-connection that is cut is made anew, and the group is run again, until ``patience`` has passed. Whether a
-commit arrived whose answer was cut off is asked of the server by the number of the transaction, so that
-nothing is applied twice. (Why: decision 104.)"""
+A failed job aborts the whole transaction: all jobs are then run again, each alone and in order. After a
+lost connection, the writer reconnects and runs the group again, until ``patience`` has passed. If the
+answer to a commit was lost, the writer asks the server about the transaction by its number, so that nothing
+is applied twice. (Why: decision 104.)"""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from fsm_agent.sessions.store.postgres.connecting import (
 )
 from fsm_agent.sessions.store.postgres.opening import shown
 
-# A connection for the jobs of one transaction: statements are sent one behind the other, and the server is
-# waited for only where somebody reads what came, or before the commit.
+# A connection for the jobs of one transaction: statements are pipelined, and the writer waits for the
+# server only where a job reads a result, or before the commit.
 
 
 AT_ONCE = 1_000
@@ -123,7 +123,7 @@ class Pipelined:
 
 
 class _Result:
-    """What comes of one statement; whoever looks waits for it."""
+    """The result of one statement; reading it waits for the server."""
 
     def __init__(self, of: Pipelined, cursor: psycopg.Cursor[tuple[Any, ...]]) -> None:
         self._of, self._cursor = of, cursor
@@ -216,8 +216,8 @@ class WriterLink:
             self._raw = None
 
     def transaction(self, jobs: Sequence[Job]) -> list[Any]:
-        """Run the jobs and commit; their results. Raises ``CutOffError``, ``StoreError`` when nobody knows
-        whether an earlier attempt was committed, and what a job raises."""
+        """Run the jobs and commit; return their results. Raises ``CutOffError``, ``StoreError`` when it is
+        unknown whether an earlier attempt was committed, and exceptions of the jobs."""
         raw = self._connected()
         if self._unsure is not None and (done := self._arrived(raw, self._unsure)) is not None:
             self._unsure = None
@@ -287,7 +287,7 @@ class WriterLink:
                 return unsure.results
             case "aborted":
                 return None
-            case "in progress":  # its server process has not noticed yet that nobody listens
+            case "in progress":  # its server process has not noticed the cut yet
                 raise CutOffError(psycopg.OperationalError("the last commit is still under way"))
         raise StoreError(
             f"the session store {shown(self._url)} cannot be used: nobody knows whether the last commit"
@@ -339,7 +339,7 @@ class PostgresWriter(Database):
         measured("commit", time.monotonic() - began)
         self.committed()
         done = [(future, result, None) for (_, future, _), result in zip(waiting, results, strict=True)]
-        # what the jobs hold is let go of before anybody goes on who was told that they are done
+        # Release the objects held by the jobs before any notified caller continues.
         group.clear()
         waiting.clear()
         tell(done)

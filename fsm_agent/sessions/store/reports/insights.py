@@ -97,8 +97,8 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """``unknown``: nobody can say whether it took effect. ``seconds`` is the mean of a call, ``None`` when
-    none has ended."""
+    """``unknown``: calls with an unknown effect. ``seconds`` is the mean of a call, ``None`` when none has
+    ended."""
 
     name: str
     calls: int
@@ -253,7 +253,7 @@ _TOKENS_BY_QUARTER = """
     SELECT CAST(at / 900 AS INTEGER), SUM(input + cache_read + cache_write + output) FROM usage
     WHERE at >= :since GROUP BY 1"""
 QUARTER = 900
-"""Seconds of a quarter of an hour, which belongs to one day and hour wherever somebody lives."""
+"""Seconds of a quarter of an hour, which belongs to one day and hour in every time zone."""
 _ATTEMPTS = """
     SELECT CAST(json_extract(result, '$.attempts') AS INTEGER) FROM turns
     WHERE began >= :since AND json_extract(result, '$.attempts') IS NOT NULL ORDER BY 1"""

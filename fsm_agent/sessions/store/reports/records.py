@@ -17,11 +17,11 @@ from fsm_agent.sessions.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """One session. ``kind``: root, compression (it goes on another one, ``parent``), fork, or child (of a
-    delegating turn); ``successor`` is what it went on as, ``source`` what began it, such as cli, chat or
-    python. Times in seconds since the epoch. ``turns`` counts all, also undone ones; ``last`` is the newest.
-    ``unfinished``: the last turn was left in the middle; ``running``: who runs it (pid, host, since);
-    ``pending``: what it waits for, answered or not."""
+    """One session. ``kind``: root, compression (it continues another one, ``parent``), fork, or child (of a
+    delegating turn); ``successor`` continues it; ``source`` began it, such as cli, chat or python. Times in
+    seconds since the epoch. ``turns`` counts all, also undone ones; ``last`` is the newest. ``unfinished``:
+    the last turn was interrupted; ``running``: its process (pid, host, since); ``pending``: what it waits
+    for, answered or not."""
 
     id: str
     title: str
@@ -55,8 +55,8 @@ class SessionInfo:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """An effect whose end nobody knows. ``status``: ``unknown``, or ``in_flight`` when its process is gone or
-    still at it."""
+    """An effect with an unknown outcome. ``status``: ``unknown``, or ``in_flight`` when its process has
+    died or still runs it."""
 
     seq: int
     state: str
@@ -272,7 +272,7 @@ def _rows(store: Store, where: str, value: str) -> list[ShownMessage]:
 
 
 def _shown(role: str, body: str, crc: int | None) -> dict[str, Any]:
-    """A damaged message is shown as it stands there, and does not keep the others from being read."""
+    """Show a damaged message as it is stored, so that the others can be read."""
     try:
         return dict(loads(body, crc))
     except StoreError:

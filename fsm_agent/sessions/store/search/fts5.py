@@ -19,9 +19,9 @@ from fsm_agent.sessions.store.search.text_analysis import (
 
 INDEX, MARK, FORMAT_MARK = "message_index", "message_index", "message_index_format"
 FORMAT = 2
-"""Of what ``text_analysis.columns`` makes; another number builds the index anew."""
+"""Version of ``text_analysis.columns``; another number rebuilds the index."""
 DAMAGED = -1
-"""In place of the format: what is there is not to be opened."""
+"""In place of the format: the index cannot be opened."""
 
 _CREATE = (
     f"CREATE VIRTUAL TABLE {INDEX} USING fts5(words, chars, tags, content='', columnsize=0,"
@@ -35,7 +35,7 @@ def waiting(connection: SqlConnection) -> int:
 
 
 def make_anew(connection: SqlConnection) -> None:
-    """Have the index made anew when it is next asked for. Nothing else is lost."""
+    """Rebuild the index at its next use. Nothing else is lost."""
     _set_mark(connection, FORMAT_MARK, DAMAGED)
 
 

@@ -52,7 +52,7 @@ from fsm_agent.conversation.effects import (
     Wait,
 )
 from fsm_agent.conversation.parts import said
-from fsm_agent.extension import Part
+from fsm_agent.extension import Extension, Part
 from fsm_agent.features.answers import Answers
 from fsm_agent.features.callbacks import progressed
 from fsm_agent.fsm.journal import Step
@@ -99,7 +99,7 @@ class EffectHandler:
     turn's right to write, by default that of no turn, where requests are performed outside of one.
     ``imported``: the turn came in a file. ``cut_off``: keys of calls that were running when another process
     ended. ``handoffs``: how often the conversation went from agent to agent since the user spoke. ``output``:
-    the type of its answer."""
+    the type of its answer. ``features``: those of this turn, where they are not those of the agent."""
 
     def __init__(
         self,
@@ -111,6 +111,7 @@ class EffectHandler:
         scene: Callable[[], RunContext[Any]] = lambda: NOWHERE,
         handoffs: int = 0,
         output: OutputType[Any] | None = None,
+        features: Sequence[Extension] = (),
     ) -> None:
         self._handoffs, self.fence, turn_id = handoffs, fence, fence.turn_id
         self._services, self.session, self._turn_id, self.scene = services, session, turn_id, scene
@@ -131,7 +132,7 @@ class EffectHandler:
             else Answers(output, services.clock, services.settings, services.signals, scene)
         )
         own = () if self.answers is None else (self.answers,)
-        self._parts = (*(one.in_turn(self) for one in services.features), *own)
+        self._parts = (*(one.in_turn(self) for one in features or services.features), *own)
         self._attempts = ModelCaller(
             services,
             lambda: len(self.session.rows),

@@ -4,14 +4,7 @@ line derive from ``AgentArguments``."""
 # The arguments of an agent are a TypedDict. `AgentArguments` lists each argument once. Keywords are
 # `Unpack[AgentArguments]`; children and the command line copy the mapping with changes. A type checker cannot
 # derive keywords from a dataclass. The four overloads of each method stay: mypy does not solve the union of a
-# type form, an async, and a plain function.  # How to place them  1. `python3 /tmp/wt/place_decisions.py
-# ROOT` lists where each goes (61 by their citation, wherever the merge moved it; the others by the target
-# above);    `--write` places them and removes the citation; numbers as further arguments limit it. 2. `ruff
-# format . && ruff check --fix .` afterward (blank lines). 3. Decision 3 has no Python file: it is a comment
-# for the import contract in pyproject.toml. 4. 28 citations stay: they name decisions that docs/decisions.md
-# still has. The last section of docs/decisions.md ("Moved into the code") names the files:
-# `tests/house/test_pages_name_what_is_there.py` accepts a citation of a moved number as well, so that a
-# citation left in the code does not fail.
+# type form, an async, and a plain function.
 
 from __future__ import annotations
 
@@ -39,7 +32,7 @@ if TYPE_CHECKING:
     from fsm_agent.runtime.ports import Clock, ModelPort
     from fsm_agent.runtime.turn_inbox import TurnInbox
     from fsm_agent.sessions.store import Store
-    from fsm_agent.settings.model import Settings
+    from fsm_agent.settings.model import Limits, Settings
     from fsm_agent.telemetry import Telemetry
     from fsm_agent.tools import Tool
     from fsm_agent.tools.decorator import ToolSource
@@ -139,6 +132,9 @@ class AgentArguments(TypedDict, total=False):
     extensions: Sequence[Extension | str]
     """Features that are each one class (``fsm_agent.extension``), as objects or by the name of an installed
     one; children have them, too."""
+    limits: Limits | None
+    """What each of its turns may spend, ``Limits(usd=…, tokens=…, seconds=…)``, in place of the settings
+    ``limits.turn``; one turn may be given others. A turn ends before it passes one."""
     telemetry: Telemetry | bool | None
     """Whether its turns, and those of its children and of agents that it hands over to, are reported to
     OpenTelemetry, and where (``fsm_agent.telemetry``); by default the setting."""
@@ -160,6 +156,7 @@ class TurnArguments(TypedDict, Generic[Deps], total=False):
     task_id: str | None
     ephemeral_prompt: str | None
     deps: Deps | None
+    limits: Limits | None
 
 
 ARGUMENTS = ("model", *AgentArguments.__annotations__, "output_type")
@@ -180,6 +177,7 @@ def options_of(given: AgentOptions) -> AgentOptions:
     options: dict[str, Any] = {**dict.fromkeys(ARGUMENTS), **DEFAULTS, **given}
     for name in SEQUENCES:
         options[name] = sequence_of(name, () if options[name] is None else options[name])
+    refuse_other_limits(options["limits"])
     options["toolsets"] = toolsets_of(options["toolsets"], has_tools=has_tools)
     return cast(AgentOptions, options)
 
@@ -196,6 +194,14 @@ def sequence_of(name: str, given: Iterable[T]) -> tuple[T, ...]:
     return tuple(given)
 
 
+def refuse_other_limits(given: object) -> None:
+    """Raise ``ConfigError`` for limits that are no ``Limits``."""
+    from fsm_agent.settings.model import Limit
+
+    if given is not None and not isinstance(given, Limit):
+        raise ConfigError("limits has the wrong type", given, "Limits(usd=…, tokens=…, seconds=…), or None")
+
+
 EQUIVALENTS = {
     **dict.fromkeys(("instructions", "system", "prompt", "system_message"), "system_prompt="),
     **dict.fromkeys(("result_type", "response_model", "response_format"), "output_type="),
@@ -206,7 +212,7 @@ EQUIVALENTS = {
     **dict.fromkeys(("deps_type", "context_type"), "Agent[Deps](…), for type checkers"),
     **dict.fromkeys(("max_turns", "max_steps", "recursion_limit"), 'settings={"max_iterations": …}'),
     **dict.fromkeys(("retries", "max_retries"), 'settings={"api_max_retries": …}'),
-    **dict.fromkeys(("limits", "usage_limits"), 'settings={"limits": {"turn": {"usd": …}}}'),
+    **dict.fromkeys(("usage_limits", "limit"), "limits=Limits(usd=…, tokens=…, seconds=…)"),
     **dict.fromkeys(("model_settings", "extra_body"), 'settings={"request": {…}}'),
 }
 """What arguments of other libraries are called here."""

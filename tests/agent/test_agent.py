@@ -15,8 +15,8 @@ import pytest
 
 from fsm_agent import Agent, TurnResult, tool
 from fsm_agent.composition.options import DEFAULT_TOOLSETS, AgentArguments
-from fsm_agent.errors import ConfigError
-from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, repeat, text, tools
+from fsm_agent.errors import ConfigError, TurnFailed
+from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, repeat, status, text, tools
 from fsm_agent.tools import as_tool
 from tests.helpers.harness import play
 
@@ -28,6 +28,37 @@ def scripted(*script: Any, **options: Any) -> Agent:
 def no_schema(*things: int) -> str:
     """Takes anything."""
     return "x"
+
+
+async def test_the_text_of_a_turn_is_read_as_it_arrives() -> None:
+    def answers(*script: Any, **options: Any) -> Agent:
+        return scripted(*script, toolsets=[], **options)
+
+    @tool(effect="pure")
+    def look() -> str:
+        return "seen"
+
+    with_tool = answers(tools(call("look"), text="I look. "), text("It is red."), tools=[look])
+    pieces = [piece async for piece in with_tool.stream_text("what is it?")]
+    assert "".join(pieces) == "I look. \n\nIt is red."
+    assert len(pieces) > 1
+    limited = answers(settings={"max_iterations": 0, "budget": {"grace_call": False}})
+    (explained,) = [piece async for piece in limited.stream_text("hi")]
+    assert "0 iterations" in explained
+    with pytest.raises(TurnFailed):
+        _ = [piece async for piece in answers(status(401, "no")).stream_text("hi")]
+    other = answers(text("I am the other."), name="other")
+    first = answers(tools(call("transfer_to_other", {"note": "go"})), name="first", handoffs=[other])
+    assert "".join([piece async for piece in first.stream_text("hi")]) == "I am the other."
+
+
+async def test_leaving_the_text_early_stops_the_turn() -> None:
+    agent = scripted(text("one two three four"), toolsets=[])
+    reading = agent.stream_text("count")
+    assert await anext(reading)
+    await reading.aclose()
+    (turn,) = agent.journal.recent()
+    assert turn.ended is None
 
 
 BAD: dict[str, dict[str, Any]] = {

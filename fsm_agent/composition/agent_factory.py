@@ -274,6 +274,7 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
             *_tasks(household, backends, takes_notes),
         ),
         notices=notices,
+        debug=bool(options["debug"]),
     )
 
 

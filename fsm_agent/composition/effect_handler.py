@@ -131,6 +131,7 @@ class EffectHandler:
             if output is None
             else Answers(output, services.clock, services.settings, services.signals, scene)
         )
+        self.bugs: list[BaseException] = []
         own = () if self.answers is None else (self.answers,)
         self._parts = (*(one.in_turn(self) for one in features or services.features), *own)
         self._attempts = ModelCaller(
@@ -400,6 +401,12 @@ class EffectHandler:
         progressed(services.callbacks, "started", request, lambda: str(dict(request.arguments)))
         return await self._ran(request)
 
+    def _note_bug(self, bug: BaseException) -> None:
+        """Keep it for the result; with ``debug`` the turn ends here, to raise it."""
+        self.bugs.append(bug)
+        if self._services.debug:
+            self._services.signals.interrupt()
+
     async def _brought(self, request: RunTool, item: Pending) -> ToolOutcome:
         """The outcome of a call that was answered while nobody ran the turn, or whose time has come."""
         value = item.asked if item.answered is None else item.answer
@@ -434,7 +441,7 @@ class EffectHandler:
         by_program = self._made_by_program(request.call_id)
         if not services.agent_tools.handles(request.name):
             scene = replace(self.scene(), tell=self._say, attempt=1 + (request.key in self.cut_off))
-            ended = await services.tools.run(request, interrupted, scene)
+            ended = await services.tools.run(request, interrupted, scene, self._note_bug)
             if isinstance(ended, NotYet) and by_program:
                 return ToolOutcome(request.call_id, "error", NO_PROGRAM_WAITS)
             return ended

@@ -135,6 +135,10 @@ class AgentArguments(TypedDict, total=False):
     limits: Limits | None
     """What each of its turns may spend, ``Limits(usd=…, tokens=…, seconds=…)``, in place of the settings
     ``limits.turn``; one turn may be given others. A turn ends before it passes one."""
+    debug: bool
+    """Whether a bug in a tool or in the engine ends its turn and is raised to whoever runs it, instead of
+    being an error result that the model reads. The traceback is in the log and in ``result.bugs`` either
+    way."""
     telemetry: Telemetry | bool | None
     """Whether its turns, and those of its children and of agents that it hands over to, are reported to
     OpenTelemetry, and where (``fsm_agent.telemetry``); by default the setting."""
@@ -162,7 +166,7 @@ class TurnArguments(TypedDict, Generic[Deps], total=False):
 ARGUMENTS = ("model", *AgentArguments.__annotations__, "output_type")
 DEFAULTS: AgentOptions = {
     "tools": (), "hooks": (), "input_guardrails": (), "output_guardrails": (), "handoffs": (),
-    "extensions": (), "source": "python", "name": AGENT_NAME,
+    "extensions": (), "debug": False, "source": "python", "name": AGENT_NAME,
 }  # fmt: skip
 """Of arguments whose default is not ``None``."""
 SEQUENCES = ("tools", "hooks", "input_guardrails", "output_guardrails", "extensions")

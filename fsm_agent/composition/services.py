@@ -96,7 +96,8 @@ class Household(Shared):
 class Services(Household):
     """What requests are performed with. ``features``: all extensions of the agent, the outermost first, its
     own among them; ``extensions``: those that were given. ``silences``: requests in a row that went silent
-    when the last turn ended. ``told``: what is reported only once. ``tracing``: what observes the turns, if
+    when the last turn ended. ``told``: what is reported only once. ``debug``: bugs are
+    raised. ``tracing``: what observes the turns, if
     anything."""
 
     backends: Backends
@@ -114,6 +115,7 @@ class Services(Household):
     extensions: tuple[Extension, ...]
     features: tuple[Extension, ...]
     notices: tuple[str, ...] = ()
+    debug: bool = False
     silences: int = 0
     told: set[Tell] = field(default_factory=set)
     programs: Programs = field(default_factory=Programs)

@@ -72,6 +72,7 @@ from fsm_agent.sessions.turn import DurableTurn, DurableTurns, Enter, EnterBehin
 from fsm_agent.settings.model import Limits, PartSettings, Settings
 from fsm_agent.support.installation import install_command
 from fsm_agent.support.media import ImageBounds, UnusableMedia, fitted, text_of_pdf
+from fsm_agent.support.redaction import masked_traceback
 from fsm_agent.tools import RunContext
 from fsm_agent.toolsets.agent.background import children_of, spent_below
 
@@ -467,7 +468,10 @@ class AgentTurns:
             lost=performer.lost,
         )
         perform = performer.pipeline(state, gate, *outer)
-        return self._durable.turn(state, log, gate, perform, enter, ending, steps=steps)
+        return self._durable.turn(
+            state, log, gate, perform, enter, ending,
+            steps=steps, bugs=performer.bugs, debug=self.services.debug,
+        )  # fmt: skip
 
     def _trace_before(self, state: TurnState) -> str:
         """The trace of the turn that handed the conversation over to this one; empty without one."""
@@ -478,6 +482,8 @@ class AgentTurns:
     async def _ended(self, state: TurnState, performer: EffectHandler, steps: list[Step]) -> TurnResult[Any]:
         self.session_id = state.session_id
         result = await result_of(state, steps, performer.session, performer.answers)
+        if performer.bugs:
+            result = result.model_copy(update={"bugs": [*map(masked_traceback, performer.bugs)]})
         if not self.services.agent_tools.begin_turns:
             return result
         try:

@@ -171,6 +171,22 @@ def test_where_a_table_has_little_room_its_long_words_are_broken_and_its_names_a
     assert printed(18, grid)[:2] == ["setting:", "api_retries"]
 
 
+def test_the_time_of_a_person_is_not_the_time_of_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    out = io.StringIO()
+    console = Console(file=out, width=80, color_system=None)
+    view = ProgressView(console, console, verbose=True)
+    view.restart()
+    now[0] += 1
+    with view.asking():
+        now[0] += 30
+    now[0] += 2
+    view.transition("turn", "ExecuteTools", "done", "BuildMessages")
+    assert (view.status_line.elapsed, view.status_line.waited) == (3.0, 30.0)
+    assert out.getvalue().split()[-2:] == ["3.00", "s"]
+
+
 @pytest.mark.parametrize("width", [40, 80])
 def test_a_tools_line_has_one_row_and_a_move_stands_below_what_was_said_before(width: int) -> None:
     out = io.StringIO()

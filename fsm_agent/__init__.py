@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fsm_agent.fsm.runner import Step
     from fsm_agent.hooks import Answer, Block, Guardrail, Hooks, RequestChange, Retry, Rewrite
     from fsm_agent.sessions.store.pending import Pending
-    from fsm_agent.settings.model import Settings
+    from fsm_agent.settings.model import Limits, Settings
     from fsm_agent.support.version import __version__
     from fsm_agent.tools import ResultLater, RunContext, WakeAt, tool
     from fsm_agent.workflow import Workflow, WorkflowResult
@@ -41,6 +41,7 @@ _HOMES = {
     ),
     "Nested": "fsm_agent.fsm.nested",
     "RunContext": "fsm_agent.tools",
+    "Limits": "fsm_agent.settings.model",
     "Settings": "fsm_agent.settings.model",
     "Step": "fsm_agent.fsm.runner",
     "Turn": "fsm_agent.agent",
@@ -56,7 +57,8 @@ _HOMES = {
 
 __all__ = [
     "Agent", "Answer", "AudioPart", "BaseTurn", "Block", "FilePart", "Guardrail", "Handoff", "Hooks",
-    "ImagePart", "Nested", "Pending", "RequestChange", "ResultLater", "Retry", "Rewrite", "RunContext",
+    "ImagePart", "Limits", "Nested", "Pending", "RequestChange", "ResultLater", "Retry", "Rewrite",
+    "RunContext",
     "Settings", "Step", "Turn", "TurnFailed", "TurnResult", "TurnSuspended", "WakeAt",
     "Workflow", "WorkflowResult", "__version__", "tool",
 ]  # fmt: skip

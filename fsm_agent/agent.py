@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Self, overload
 
@@ -21,6 +21,7 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart, Part
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, TurnFailed
+from fsm_agent.runtime.events import StreamDelta
 from fsm_agent.runtime.ports import ModelPort
 from fsm_agent.sessions.store import Claim, Store
 from fsm_agent.sessions.store.database import Job
@@ -30,6 +31,7 @@ from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.sessions.store.queued import ASKED
 from fsm_agent.sessions.store.rewind import Undone
 from fsm_agent.sessions.turn import DurableTurn
+from fsm_agent.settings.model import Limits
 from fsm_agent.support.threads import LOOP, warn_if_blocking
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.agent import Background
@@ -42,6 +44,8 @@ Content = Piece | Sequence[Piece]
 Model = str | ModelPort | None
 AsyncFunction = Callable[..., Coroutine[Any, Any, Other]]
 History = Sequence[Mapping[str, Any] | Message]
+UNREAD = 1_000_000
+"""Events that a reader of a streamed text may be behind; beyond, a piece would be lost."""
 Turn = DurableTurn[TurnResult[Out]]
 """One message of a user and what becomes of it: a ``DurableTurn`` whose result is a ``TurnResult``."""
 
@@ -128,6 +132,7 @@ class Agent(Generic[Deps, Out]):
         *,
         ephemeral_prompt: str | None = None,
         deps: Deps | None = None,
+        limits: Limits | None = None,
     ) -> TurnResult[Out]: ...
     @overload
     def run_conversation(
@@ -151,6 +156,7 @@ class Agent(Generic[Deps, Out]):
         ephemeral_prompt: str | None = None,
         deps: Any = None,
         output_type: Any = None,
+        limits: Limits | None = None,
     ) -> TurnResult[Any]:
         """One turn, synchronously. Inside a running event loop, such as a notebook's, that loop waits until
         the turn has ended, and a ``RuntimeWarning`` says so: ``arun`` does not block it. While another turn
@@ -161,9 +167,9 @@ class Agent(Generic[Deps, Out]):
         warn_if_blocking("run_conversation", "await agent.arun(…)")
         turn = self._turns.start(
             user_message, system_message, conversation_history, task_id,
-            ephemeral_prompt=ephemeral_prompt, deps=deps, output_type=output_type,
+            ephemeral_prompt=ephemeral_prompt, deps=deps, output_type=output_type, limits=limits,
         )  # fmt: skip
-        return LOOP.run(self._run(turn, user_message, deps, output_type))
+        return LOOP.run(self._run(turn, user_message, deps, output_type, limits))
 
     @overload
     async def arun(
@@ -175,6 +181,7 @@ class Agent(Generic[Deps, Out]):
         *,
         ephemeral_prompt: str | None = None,
         deps: Deps | None = None,
+        limits: Limits | None = None,
     ) -> TurnResult[Out]: ...
     @overload
     async def arun(
@@ -198,19 +205,49 @@ class Agent(Generic[Deps, Out]):
         ephemeral_prompt: str | None = None,
         deps: Any = None,
         output_type: Any = None,
+        limits: Limits | None = None,
     ) -> TurnResult[Any]:
         """``run_conversation``, asynchronously."""
         if not isinstance(user_message, str):  # an image or a PDF may take seconds
             user_message = await asyncio.to_thread(self._turns.message, user_message)
         turn = self._turns.start(
             user_message, system_message, conversation_history, task_id,
-            ephemeral_prompt=ephemeral_prompt, deps=deps, output_type=output_type,
+            ephemeral_prompt=ephemeral_prompt, deps=deps, output_type=output_type, limits=limits,
         )  # fmt: skip
-        return await self._run(turn, user_message, deps, output_type)
+        return await self._run(turn, user_message, deps, output_type, limits)
 
-    async def _run(self, turn: Turn[Any], message: Content, deps: Any, output_type: Any) -> TurnResult[Any]:
-        chain = HandoffChain(turn, partial(self._following, deps=deps, output_type=output_type))
-        return await self._queue.run(chain, message if output_type is None else None)
+    async def _run(
+        self, turn: Turn[Any], message: Content, deps: Any, output_type: Any, limits: Limits | None
+    ) -> TurnResult[Any]:
+        following = partial(self._following, deps=deps, output_type=output_type, limits=limits)
+        alike = output_type is None and limits is None
+        return await self._queue.run(HandoffChain(turn, following), message if alike else None)
+
+    async def stream_text(
+        self, user_message: Content, *, output_type: Any = None, **more: Unpack[TurnArguments[Deps]]
+    ) -> AsyncIterator[str]:
+        """Run one turn and yield its text in pieces as they arrive, also that of the agents that it hands the
+        conversation over to; text beside calls of tools is part of it. An answer that no provider streamed,
+        such as the explanation of a limit, is one piece. Leaving the loop early stops the turn where it is.
+        ``turn.events()`` yields everything else that happens. Raises ``TurnFailed`` at the end of a failed
+        turn, ``TurnSuspended`` as ``run_conversation`` does."""
+        if not isinstance(user_message, str):  # an image or a PDF may take seconds
+            user_message = await asyncio.to_thread(self._turns.message, user_message)
+        turn: Turn[Any] | None = self._turns.start(user_message, output_type=output_type, **more)
+        deps, limits = more.get("deps"), more.get("limits")
+        while turn is not None:
+            streamed = False
+            async for event in turn.events(size=UNREAD):
+                if isinstance(event.values, StreamDelta) and event.values.text:
+                    streamed = True
+                    yield event.values.text
+            assert turn.result is not None
+            if turn.result.failed:
+                raise TurnFailed(turn.result)
+            following = self._following(turn.result, deps, output_type, limits)
+            if not streamed and following is None and turn.result.final_response:
+                yield turn.result.final_response
+            turn = following
 
     @overload
     def start(
@@ -222,6 +259,7 @@ class Agent(Generic[Deps, Out]):
         *,
         ephemeral_prompt: str | None = None,
         deps: Deps | None = None,
+        limits: Limits | None = None,
     ) -> Turn[Out]: ...
     @overload
     def start(
@@ -245,6 +283,7 @@ class Agent(Generic[Deps, Out]):
         ephemeral_prompt: str | None = None,
         deps: Any = None,
         output_type: Any = None,
+        limits: Limits | None = None,
     ) -> Turn[Any]:
         """A turn that has not moved yet. ``user_message``: text, or
         content parts in any form of ``fsm_agent.conversation.parts``; an image or a PDF may take seconds.
@@ -252,7 +291,9 @@ class Agent(Generic[Deps, Out]):
         beginning join ``system_message``. ``ephemeral_prompt``: what stands behind the system prompt in this
         turn alone; it is in no transcript, in no later turn, and behind what a provider is told to cache.
         ``deps``: what tools get in their ``RunContext``; it is never stored. ``output_type``: of this
-        answer, in the place of the agent's, whichever agent gives it; ``str`` for text.
+        answer, in the place of the agent's, whichever agent gives it; ``str`` for text. ``limits``: of this
+        turn, and of each that it hands the conversation over to, in the place of the agent's; its children
+        have the agent's, and so has the turn when it is resumed.
 
         Raises ``ConfigError`` for tools that need ``deps`` when there are none, for a message that is empty
         or too long, for a part that cannot be used or that the model does not read, for a history with rows
@@ -260,7 +301,7 @@ class Agent(Generic[Deps, Out]):
         """
         return self._turns.start(
             user_message, system_message, conversation_history, task_id,
-            ephemeral_prompt=ephemeral_prompt, deps=deps, output_type=output_type,
+            ephemeral_prompt=ephemeral_prompt, deps=deps, output_type=output_type, limits=limits,
         )  # fmt: skip
 
     def begin_queued(
@@ -457,12 +498,14 @@ class Agent(Generic[Deps, Out]):
         it did not. ``deps``: as of ``start``."""
         return self._following(result, deps, None)
 
-    def _following(self, result: TurnResult, deps: Any, output_type: Any) -> Turn[Any] | None:
+    def _following(
+        self, result: TurnResult, deps: Any, output_type: Any, limits: Limits | None = None
+    ) -> Turn[Any] | None:
         self.session_id = result.session_id
         if result.turn_exit_reason != "handed_over":
             return None
         handoffs = tuple(result.handoffs)
-        return self._taken_over(result.session_id, handoffs, result.task_id, deps, output_type)
+        return self._taken_over(result.session_id, handoffs, result.task_id, deps, output_type, limits)
 
     def _taken_over(
         self,
@@ -471,6 +514,7 @@ class Agent(Generic[Deps, Out]):
         task_id: str,
         deps: Any,
         output_type: Any,
+        limits: Limits | None = None,
     ) -> Turn[Any]:
         """The turn of the agent that a conversation was handed over to. Raises ``ConfigError`` when this
         agent knows none of that name."""
@@ -480,7 +524,7 @@ class Agent(Generic[Deps, Out]):
         other = self._others.of(handoff, session.id)
         self._turns.tell(f"{last.agent} hands the conversation over to {last.to}")
         return other._turns.start(
-            last.message, None, rows, task_id, deps=deps, output_type=output_type,
+            last.message, None, rows, task_id, deps=deps, output_type=output_type, limits=limits,
             turn_id=next_turn_id(session.id, last.turn_id), handoffs=handoffs,
         )  # fmt: skip
 

@@ -13,7 +13,7 @@ transition table has rows for them. Exceptions are for bugs and wrong use, split
     │   ├── PropertyBroken    a move would break a property of the table, and the turn is watched for it
     │   └── JournalError      the journal refused a row
     │       ├── OwnershipLost     another process has taken the turn over
-    │       └── StaleCopyError    somebody else wrote to the session meanwhile
+    │       └── StaleCopyError    another process wrote to the session meanwhile
     ├── ExtensionFailed       an extension failed, and declared that this ends the turn
     ├── StoreError            the file that sessions are kept in cannot be used (exit code 2)
     ├── SessionBusy           another turn of this session is running (exit code 2)

@@ -275,16 +275,17 @@ def verify(
     time: Annotated[
         float, typer.Option(metavar="SECONDS", help="Time for the bounds; those not refined in it say so.")
     ] = 20.0,
+    long: Annotated[bool, typer.Option("--long", help="Print the proof too.")] = False,
     json: Json = False,
 ) -> None:
-    """Prove that every turn ends, and print the proof. Exit codes: 0 proved, 1 a check failed, 2 wrong
-    use."""
+    """Prove that every turn ends, and print the verdict and the bounds. Exit codes: 0 proved, 1 a check
+    failed, 2 wrong use."""
     from fsm_agent.cli.verify import verify
 
     models = (*((model,) if model else ()), *(fallback or ()))
     watched = tuple(watch or ())
     raise typer.Exit(
-        verify(table, set or (), json, promela, watched, time, counterexample, models, certificate)
+        verify(table, set or (), json, promela, watched, time, counterexample, models, certificate, long)
     )
 
 

@@ -19,6 +19,7 @@ from fsm_agent.cli.input import line as typed_line
 from fsm_agent.cli.screen import clean, colour_of, console_of, preview
 from fsm_agent.cli.view import ProgressView
 from fsm_agent.conversation.effects import Approval, AskApproval
+from fsm_agent.support.diffs import NO_FILE, numbers
 from fsm_agent.toolsets.edit import Edits
 from fsm_agent.toolsets.files import Seen
 
@@ -33,6 +34,8 @@ ONLY_ONCE = "Allow it?  y once · n no: "
 """For a call that cannot be remembered."""
 EDITS = "Allow it?  y once · e all edits · s, a this file · n no · never: "
 """For a change of a file that a person has seen; ``e`` is for every call of this tool in this session."""
+CHANGE = "change"
+"""The label of a diff."""
 CHANGED = ("content", "old_text", "new_text", "every")
 """Arguments that a diff shows all of."""
 REFUSED = {
@@ -77,15 +80,16 @@ class Asking:
     def _approval(self, request: AskApproval, waiting: Waiting) -> Answer | Approval:
         console = self._seen.console
         question, change = Question.of(request, console.encoding), self._change(request)
+        gutter: list[str] = []
         words = {
             key: answer
             for key, answer in ANSWERS.items()
             if question.remembered or answer in ("once", "deny")
         }
         if change is not None:
-            question = with_change(question, change, console.encoding)
+            question, gutter = with_change(question, change, console.encoding)
             self._live.change_was_shown(request.call_id)
-        rows = question.rows(console.width, console.height, LONGER)
+        rows = [*numbered(question.rows(console.width, console.height, LONGER), gutter)]
         for row in colours(rows):
             console.print(row, soft_wrap=True)
         for_edits = change is not None and bool(question.remembered)
@@ -139,26 +143,57 @@ class Asking:
         return choices[chosen - 1] if 1 <= chosen <= len(choices) else words or None
 
 
-def with_change(question: Question, change: str, encoding: str = "utf-8") -> Question:
-    """Return the question with a diff in the place of the texts that it shows all of."""
+def with_change(question: Question, change: str, encoding: str = "utf-8") -> tuple[Question, list[str]]:
+    """Return the question with a diff in the place of the texts that it shows all of, and the line numbers
+    to show beside the lines of the diff."""
     others = tuple(part for part in question.parts if part.place not in CHANGED)
-    lines = change.split("\n")[2:]  # without the two of the path, which is shown anyway
-    shown = "\n".join(line[0] + visible(line[1:], encoding) for line in lines)
-    part = QuestionPart("change", shown, words=True)
-    return replace(question, parts=(*others, part), lines=len(lines), characters=sum(map(len, lines)))
+    header, _, *hunks = change.split("\n")
+    words = "new file" if header == f"--- {NO_FILE}" else "" if hunks else "nothing changes"
+    lines = [words, *hunks] if words else hunks
+    shown = "\n".join(line[:1] + visible(line[1:], encoding) for line in lines)
+    gutter = _gutter(lines)
+    part = QuestionPart(CHANGE.ljust(len(gutter[-1])), shown, words=True)
+    told = replace(question, parts=(*others, part), lines=len(lines), characters=sum(map(len, lines)))
+    return told, gutter
+
+
+def _gutter(lines: Sequence[str]) -> list[str]:
+    """Return for each line of a diff its numbers before and after, all of one width."""
+    found = list(numbers(lines))
+    widths = [max((len(str(pair[side] or "")) for pair in found), default=0) for side in (0, 1)]
+    return [
+        " ".join(str(number or "").rjust(width) for number, width in zip(pair, widths, strict=True))
+        for pair in found
+    ]
+
+
+def numbered(rows: Sequence[QuestionRow], gutter: Sequence[str]) -> Iterator[QuestionRow]:
+    """Put the line numbers of a change into the heads of its rows."""
+    waiting, within = iter(gutter), False
+    for row in rows:
+        within = within or _label(row) == CHANGE
+        if within and row.head.endswith(f"{BEGINS} ") and (number := next(waiting, "")).strip():
+            label = row.head.removesuffix(f" {BEGINS} ")
+            yield replace(row, head=f"{number.rjust(len(label))} {BEGINS} ")
+        else:
+            yield row
 
 
 def colours(rows: Sequence[QuestionRow]) -> Iterator[Text]:
     """The rows of a question in colours; those of a diff in the colour of their line."""
     within, colour = False, ""
     for row in rows:
-        label = row.head.strip(f" {BEGINS}{GOES_ON}{VALUE}")
-        within = label == "change" or (within and not label)
+        label = _label(row)
+        within = label == CHANGE or (within and not label.replace(" ", "").strip("0123456789"))
         text = drawn(row)
         if within:
             colour = colour if GOES_ON in row.head else colour_of(row.text)
             text.stylize(colour, len(row.head))
         yield text
+
+
+def _label(row: QuestionRow) -> str:
+    return row.head.strip(f" {BEGINS}{GOES_ON}{VALUE}")
 
 
 def drawn(row: QuestionRow) -> Text:

@@ -6,14 +6,18 @@ from __future__ import annotations
 import json as jsonlib
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from rich.console import RenderableType
+from rich.text import Text
+
 from fsm_agent.cli.arguments import dotted, nested, table_of
 from fsm_agent.cli.money import most_money
-from fsm_agent.cli.screen import console_of
+from fsm_agent.cli.screen import WholeTable, console_of, count, put, screen
 from fsm_agent.composition.turn_wiring import TURN, limits_for
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
@@ -28,6 +32,7 @@ from fsm_agent.fsm.verify.reach import (
     limit_names,
     promela,
 )
+from fsm_agent.fsm.verify.report import Check, Report
 from fsm_agent.settings.model import Settings
 
 LARGEST = 10_000_000
@@ -46,11 +51,13 @@ def verify(
     script: str | None = None,
     models: Sequence[str] = (),
     certified: str | None = None,
+    long: bool = False,
 ) -> int:
-    """Print the report about a table; 1 when a check fails. ``model`` is the file that the Promela model is
-    written to, ``watch`` are the states whose visits are bounded, ``seconds`` the time for the bounds,
-    ``script`` the file for a counterexample when there is one, ``models`` what a turn may ask, ``certified``
-    the file for the certificate of a table that is proved."""
+    """Print the verdict about a table and its bounds, with ``long`` the proof too; 1 when a check fails.
+
+    ``model`` is the file that the Promela model is written to, ``watch`` are the states whose visits are
+    bounded, ``seconds`` the time for the bounds, ``script`` the file for a counterexample when there is one,
+    ``models`` what a turn may ask, ``certified`` the file for the certificate of a table that is proved."""
     table = table_of(name)
     if len(models) > 1 and "fallbacks" not in nested(sets):
         sets = [*sets, f"fallbacks={len(models) - 1}"]
@@ -80,15 +87,59 @@ def verify(
         more |= {"certificate": certified if report.ok else None} if certified is not None else {}
         print(jsonlib.dumps(report.to_dict() | more, ensure_ascii=False))
         return 0 if report.ok else 1
-    body, _, verdict = report.render().rpartition("\n")
-    lines = [
-        body,
+    further = [
+        *([""] if requests else []),
         *_requests_in_words(requests),
         *(money.lines() if money else ()),
         *(_how_to_check(written) if written else ()),
+        *shown,
     ]
-    print("\n".join([*lines, *([""] if len(lines) > 1 else []), verdict, *shown]))
+    put(screen(), *_summary(report), *(Text(line) for line in further))
+    if long:
+        print("", *report.render().splitlines()[:-2], sep="\n")
+    else:
+        print("\nThe proof: --long")
     return 0 if report.ok else 1
+
+
+def _summary(report: Report) -> Iterator[RenderableType]:
+    """The verdict, what was found, and the bounds."""
+    reports = [*_reports(report)]
+    checks = [check for one in reports for check in one.checks]
+    properties = [judged for one in reports for judged in one.properties]
+    failed = [one for one in checks if not one.ok] + [one for one in properties if one.finding]
+    if report.ok:
+        yield Text.assemble(("ok", "green"), f"  {report.table}: every turn ends")
+    else:
+        findings = sum(len(one.findings) if isinstance(one, Check) else 1 for one in failed)
+        yield Text.assemble(("FAILED", "red"), f"  {report.table}: {count(findings, 'finding')}")
+    yield Text(f"  {report.states} states, {report.rows} rows, {count(report.counters, 'counter')}")
+    passed = f"  {sum(one.ok for one in checks)} of {len(checks)} checks passed"
+    verdicts = Counter(one.verdict for one in properties)
+    judged = [f"{number} {verdict}" for verdict, number in sorted(verdicts.items())]
+    yield Text(passed + (f"; properties: {', '.join(judged)}" if judged else ""))
+    yield from (Text(line) for one in failed for line in one.render())
+    yield from (grid for one in reports if (grid := _bounds(one)) is not None)
+
+
+def _reports(report: Report) -> Iterator[Report]:
+    """The report, and those of the tables inside."""
+    yield report
+    for one in report.inner:
+        yield from _reports(one)
+
+
+def _bounds(report: Report) -> RenderableType | None:
+    """What no turn exceeds, with the caps where there are some."""
+    figures = [one for one in report.figures if one.caps] or report.figures
+    if not figures:
+        return None
+    grid = WholeTable(breaks=48, box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for name in (f"\n{report.table}", "\nat most", "\nknown"):
+        grid.add_column(name)
+    for one in figures:
+        grid.add_row(one.quantity, one.formula if one.value is None else f"{one.value:,}", one.kind)
+    return grid
 
 
 def most_requests(chosen: Mapping[str, int], sets: Sequence[str]) -> dict[str, int]:

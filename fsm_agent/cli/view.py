@@ -57,10 +57,13 @@ class StatusLine:
     def __init__(self) -> None:
         self.doing = self.figures = ""
         self._state, self._began = "Prepare", time.monotonic()
+        self.waited = 0.0
+        """Seconds in which a person was asked."""
 
     def restart(self) -> None:
         """A turn begins."""
         self.doing, self._state, self._began = "", "Prepare", time.monotonic()
+        self.waited = 0.0
 
     def moved(self, state: str) -> None:
         """The turn is in another state."""
@@ -68,8 +71,8 @@ class StatusLine:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the turn began."""
-        return time.monotonic() - self._began
+        """Seconds since the turn began, without those in which a person was asked."""
+        return time.monotonic() - self._began - self.waited
 
     def row(self, frame: str) -> Text:
         """The line as it is now."""
@@ -379,11 +382,14 @@ class ProgressView:
         self._asked += 1
         self._region.hide()
         self._moves += 1
-        asked_at = self._moves
+        asked_at, began = self._moves, time.monotonic()
         try:
             yield lambda: self._moves == asked_at
         finally:
             self._asked -= 1
+            waited = time.monotonic() - began
+            self.status_line.waited += waited
+            self._entered += waited
             self._show()
 
     def exchange(self, asked: str, answer: str) -> None:

@@ -217,6 +217,8 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
     home = home_of(options["home"], os.environ)
     config = config_of(home)
     settings = Settings.of(options["settings"], config.settings)
+    if options["limits"] is not None:
+        settings = settings.model_copy(update={"limits": settings.limits.for_turn(options["limits"])})
     headers = {name: unkept(text) for name, text in settings.request.headers.items()}
     hide_from_children(
         (*variables_of(config), DATABASE_VARIABLE),
@@ -275,6 +277,7 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
         features=features,
         asks=asks_of(features),
         notices=notices,
+        debug=bool(options["debug"]),
     )
 
 

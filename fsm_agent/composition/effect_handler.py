@@ -101,7 +101,8 @@ class EffectHandler:
     turn's right to write, by default that of no turn, where requests are performed outside of one.
     ``imported``: the turn came in a file. ``cut_off``: keys of calls that were running when another process
     ended. ``handoffs``: how often the conversation went from agent to agent since the user spoke. ``output``:
-    the type of its answer. ``points``: performs what extensions ask for."""
+    the type of its answer. ``points``: performs what extensions ask for. ``features``: those of this turn,
+    where they are not those of the agent."""
 
     def __init__(
         self,
@@ -113,6 +114,7 @@ class EffectHandler:
         scene: Callable[[], RunContext[Any]] = lambda: NOWHERE,
         handoffs: int = 0,
         output: OutputType[Any] | None = None,
+        features: Sequence[Extension] = (),
     ) -> None:
         self._handoffs, self.fence, turn_id = handoffs, fence, fence.turn_id
         self._services, self.session, self._turn_id, self.scene = services, session, turn_id, scene
@@ -132,9 +134,11 @@ class EffectHandler:
             if output is None
             else Answers(output, services.clock, services.settings, services.signals, scene)
         )
+        self.bugs: list[BaseException] = []
         own = () if self.answers is None else (self.answers,)
-        self._parts = (*(one.in_turn(self) for one in services.features), *own)
-        parts = zip(services.features, self._parts, strict=False)
+        features = features or services.features
+        self._parts = (*(one.in_turn(self) for one in features), *own)
+        parts = zip(features, self._parts, strict=False)
         asking = {one.name: part for one, part in parts if type(one).asks is not Extension.asks}
         self.points = PointRequests(services.asks, asking, self)
         self._attempts = ModelCaller(
@@ -405,6 +409,12 @@ class EffectHandler:
         progressed(services.callbacks, "started", request, lambda: str(dict(request.arguments)))
         return await self._ran(request)
 
+    def _note_bug(self, bug: BaseException) -> None:
+        """Keep it for the result; with ``debug`` the turn ends here, to raise it."""
+        self.bugs.append(bug)
+        if self._services.debug:
+            self._services.signals.interrupt()
+
     async def _brought(self, request: RunTool, item: Pending) -> ToolOutcome:
         """The outcome of a call that was answered while nobody ran the turn, or whose time has come."""
         value = item.asked if item.answered is None else item.answer
@@ -439,7 +449,7 @@ class EffectHandler:
         by_program = self._made_by_program(request.call_id)
         if not services.agent_tools.handles(request.name):
             scene = replace(self.scene(), tell=self._say, attempt=1 + (request.key in self.cut_off))
-            ended = await services.tools.run(request, interrupted, scene)
+            ended = await services.tools.run(request, interrupted, scene, self._note_bug)
             if isinstance(ended, NotYet) and by_program:
                 return ToolOutcome(request.call_id, "error", NO_PROGRAM_WAITS)
             return ended

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fsm_agent.runtime.ports import Clock, ModelPort
     from fsm_agent.runtime.turn_inbox import TurnInbox
     from fsm_agent.sessions.store import Store
-    from fsm_agent.settings.model import Settings
+    from fsm_agent.settings.model import Limits, Settings
     from fsm_agent.telemetry import Telemetry
     from fsm_agent.tools import Tool
     from fsm_agent.tools.decorator import ToolSource
@@ -132,6 +132,13 @@ class AgentArguments(TypedDict, total=False):
     extensions: Sequence[Extension | str]
     """Features that are each one class (``fsm_agent.extension``), as objects or by the name of an installed
     one; children have them, too."""
+    limits: Limits | None
+    """What each of its turns may spend, ``Limits(usd=…, tokens=…, seconds=…)``, in place of the settings
+    ``limits.turn``; one turn may be given others. A turn ends before it passes one."""
+    debug: bool
+    """Whether a bug in a tool or in the engine ends its turn and is raised to whoever runs it, instead of
+    being an error result that the model reads. The traceback is in the log and in ``result.bugs`` either
+    way."""
     telemetry: Telemetry | bool | None
     """Whether its turns, and those of its children and of agents that it hands over to, are reported to
     OpenTelemetry, and where (``fsm_agent.telemetry``); by default the setting."""
@@ -153,12 +160,13 @@ class TurnArguments(TypedDict, Generic[Deps], total=False):
     task_id: str | None
     ephemeral_prompt: str | None
     deps: Deps | None
+    limits: Limits | None
 
 
 ARGUMENTS = ("model", *AgentArguments.__annotations__, "output_type")
 DEFAULTS: AgentOptions = {
     "tools": (), "hooks": (), "input_guardrails": (), "output_guardrails": (), "handoffs": (),
-    "extensions": (), "source": "python", "name": AGENT_NAME,
+    "extensions": (), "debug": False, "source": "python", "name": AGENT_NAME,
 }  # fmt: skip
 """Of arguments whose default is not ``None``."""
 SEQUENCES = ("tools", "hooks", "input_guardrails", "output_guardrails", "extensions")
@@ -173,6 +181,7 @@ def options_of(given: AgentOptions) -> AgentOptions:
     options: dict[str, Any] = {**dict.fromkeys(ARGUMENTS), **DEFAULTS, **given}
     for name in SEQUENCES:
         options[name] = sequence_of(name, () if options[name] is None else options[name])
+    refuse_other_limits(options["limits"])
     options["toolsets"] = toolsets_of(options["toolsets"], has_tools=has_tools)
     return cast(AgentOptions, options)
 
@@ -189,6 +198,14 @@ def sequence_of(name: str, given: Iterable[T]) -> tuple[T, ...]:
     return tuple(given)
 
 
+def refuse_other_limits(given: object) -> None:
+    """Raise ``ConfigError`` for limits that are no ``Limits``."""
+    from fsm_agent.settings.model import Limit
+
+    if given is not None and not isinstance(given, Limit):
+        raise ConfigError("limits has the wrong type", given, "Limits(usd=…, tokens=…, seconds=…), or None")
+
+
 EQUIVALENTS = {
     **dict.fromkeys(("instructions", "system", "prompt", "system_message"), "system_prompt="),
     **dict.fromkeys(("result_type", "response_model", "response_format"), "output_type="),
@@ -199,7 +216,7 @@ EQUIVALENTS = {
     **dict.fromkeys(("deps_type", "context_type"), "Agent[Deps](…), for type checkers"),
     **dict.fromkeys(("max_turns", "max_steps", "recursion_limit"), 'settings={"max_iterations": …}'),
     **dict.fromkeys(("retries", "max_retries"), 'settings={"api_max_retries": …}'),
-    **dict.fromkeys(("limits", "usage_limits"), 'settings={"limits": {"turn": {"usd": …}}}'),
+    **dict.fromkeys(("usage_limits", "limit"), "limits=Limits(usd=…, tokens=…, seconds=…)"),
     **dict.fromkeys(("model_settings", "extra_body"), 'settings={"request": {…}}'),
 }
 """What arguments of other libraries are called here."""

@@ -97,8 +97,8 @@ class Household(Shared):
 class Services(Household):
     """What requests are performed with. ``features``: all extensions of the agent, the outermost first, its
     own among them; ``extensions``: those that were given; ``asks``: what they ask for. ``silences``: requests
-    in a row that went silent when the last turn ended. ``told``: what is reported only once. ``tracing``:
-    what observes the turns, if anything."""
+    in a row that went silent when the last turn ended. ``told``: what is reported only once. ``debug``: bugs
+    are raised. ``tracing``: what observes the turns, if anything."""
 
     backends: Backends
     backoff: Backoff
@@ -116,6 +116,7 @@ class Services(Household):
     features: tuple[Extension, ...]
     asks: Asks
     notices: tuple[str, ...] = ()
+    debug: bool = False
     silences: int = 0
     told: set[Tell] = field(default_factory=set)
     programs: Programs = field(default_factory=Programs)

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from fsm_agent.composition.effect_handler import EffectHandler
-from fsm_agent.composition.options import AgentOptions, has_built_in_tools
+from fsm_agent.composition.options import AgentOptions, has_built_in_tools, refuse_other_limits
 from fsm_agent.composition.services import Services
 from fsm_agent.composition.turn_wiring import (
     KIND,
@@ -49,7 +49,7 @@ from fsm_agent.conversation.result import TurnResult
 from fsm_agent.conversation.wire import View
 from fsm_agent.conversation.wire.form import obstacle
 from fsm_agent.errors import ConfigError, SessionBusy, StoreError
-from fsm_agent.extension import closed, prompts_in
+from fsm_agent.extension import Extension, closed, prompts_in
 from fsm_agent.features.answers import output_type_again, output_type_of
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
@@ -69,9 +69,10 @@ from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.sessions.store.rewind import Position, Undone, edited, undo
 from fsm_agent.sessions.store.rows import asked_words
 from fsm_agent.sessions.turn import DurableTurn, DurableTurns, Enter, EnterBehind, new_turn_id
-from fsm_agent.settings.model import PartSettings
+from fsm_agent.settings.model import Limits, PartSettings, Settings
 from fsm_agent.support.installation import install_command
 from fsm_agent.support.media import ImageBounds, UnusableMedia, fitted, text_of_pdf
+from fsm_agent.support.redaction import masked_traceback
 from fsm_agent.tools import RunContext
 from fsm_agent.toolsets.agent.background import children_of, spent_below
 
@@ -243,6 +244,7 @@ class AgentTurns:
         ephemeral_prompt: str | None = None,
         deps: Any = None,
         output_type: Any = None,
+        limits: Limits | None = None,
         turn_id: str = "",
         handoffs: tuple[HandoffStep, ...] = (),
         begins: Job | None = None,
@@ -254,6 +256,10 @@ class AgentTurns:
         content, rows = self.message(user_message), None
         if not isinstance(ephemeral_prompt, str | None):
             raise ConfigError("ephemeral_prompt has the wrong type", ephemeral_prompt, "a text, or None")
+        refuse_other_limits(limits)
+        settings = self.settings
+        if limits is not None:
+            settings = settings.model_copy(update={"limits": settings.limits.for_turn(limits)})
         session = self.session()
         if conversation_history is not None:
             supplied = supplied_history(conversation_history, self._primary, session.rows)
@@ -272,13 +278,15 @@ class AgentTurns:
         state.setup.set_trace(str(trace))
         log = self._log(state, session)
         log.fence.handed_out = begins is not None
-        performer = self._performer(session, state, log.fence, deps, self._output_type(output_type))
+        output = self._output_type(output_type)
+        features = () if limits is None else self._features(settings)
+        performer = self._performer(session, state, log.fence, deps, output, features=features)
         child = self.options["inherits"]
         new = NewTurn(
             asked_words(content),
             KIND.table.name,
             KIND.table.digest,
-            self.settings.model_dump(mode="json"),
+            settings.model_dump(mode="json"),
             None if child is None else child.order.parent_turn,
             begins,
         )
@@ -382,6 +390,7 @@ class AgentTurns:
         output: OutputType[Any] | None,
         *,
         imported: bool = False,
+        features: Sequence[Extension] = (),
     ) -> EffectHandler:
         self.services.tools.refuse_without(deps)
         if output is not None:
@@ -403,7 +412,18 @@ class AgentTurns:
             scene=scene,
             handoffs=len(state.setup.handoffs),
             output=output,
+            features=features,
         )
+
+    def _features(self, settings: Settings) -> tuple[Extension, ...]:
+        """The features of a turn with limits of its own."""
+        from fsm_agent.features.limits import Limits as LimitFeature
+
+        services = self.services
+        own = LimitFeature(
+            services.backends, services.auxiliary, self.store, services.clock, settings, services.signals
+        )
+        return (own, *(one for one in services.features if not isinstance(one, LimitFeature)))
 
     async def _prompt(self, session: Session, system_message: str | None) -> tuple[str, tuple[str, ...]]:
         """Of the primary model, whichever answers: a fallback must not change the bytes."""
@@ -451,7 +471,10 @@ class AgentTurns:
             lost=performer.lost,
         )
         perform = performer.pipeline(state, gate, *outer)
-        return self._durable.turn(state, log, gate, perform, enter, ending, steps=steps)
+        return self._durable.turn(
+            state, log, gate, perform, enter, ending,
+            steps=steps, bugs=performer.bugs, debug=self.services.debug,
+        )  # fmt: skip
 
     def _trace_before(self, state: TurnState) -> str:
         """The trace of the turn that handed the conversation over to this one; empty without one."""
@@ -462,6 +485,8 @@ class AgentTurns:
     async def _ended(self, state: TurnState, performer: EffectHandler, steps: list[Step]) -> TurnResult[Any]:
         self.session_id = state.session_id
         result = await result_of(state, steps, performer.session, performer.answers)
+        if performer.bugs:
+            result = result.model_copy(update={"bugs": [*map(masked_traceback, performer.bugs)]})
         if not self.services.agent_tools.begin_turns:
             return result
         try:

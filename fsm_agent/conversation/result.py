@@ -217,6 +217,8 @@ class TurnResult(BaseModel, Generic[Out]):
     ``output``: the answer as a value of the type that was asked for; without one, the text. ``None`` for a
     turn that ended without such an answer; then ``error`` says why.
 
+    ``bugs``: the tracebacks of bugs in tools and in the engine, without keys, also of a turn that went well.
+
     ``stored``: question, answer and what was done are in the store; where they are not, the last of
     ``cleanup_errors`` says why, and the session's next turn in this process tries again."""
 
@@ -265,6 +267,7 @@ class TurnResult(BaseModel, Generic[Out]):
     guardrail: dict[str, Any] | None
     limit: dict[str, Any] | None = None
     cleanup_errors: list[str]
+    bugs: list[str] = []
     stored: bool = True
     tried: int = 0
     agent: str = AGENT_NAME

@@ -38,9 +38,7 @@ if TYPE_CHECKING:
     from fsm_agent.agent import Turn
 
 
-# ----------------------------------------------------------------------------------------------------
 # One attempt to run a queued turn: claimed first, then read, then run to its end. Knows no dispatcher.
-
 
 log = logging.getLogger(__name__)
 MakeAgent = Callable[[Order], "tuple[Agent[Any, Any], Any]"]
@@ -189,7 +187,6 @@ async def _stepped(agent: Agent[Any, Any], turn: Turn[Any], link: TurnLink) -> N
             one.cancel()
 
 
-# ----------------------------------------------------------------------------------------------------
 # ``module:make_agent``: what makes the agent of a turn on a worker.
 
 
@@ -301,7 +298,10 @@ class Worker:
                 return await run_turn(order, rank, link, self._store, self._app.made, self._release)
         except OwnershipLost:
             return LOST
-        except (HandOver, SessionBusy):
+        except HandOver as left:
+            self._tell(str(left))
+            raise
+        except SessionBusy:
             raise
         except Exception as error:
             await self._note(order, error)

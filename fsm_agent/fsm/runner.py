@@ -154,6 +154,8 @@ class Runner(Stepping):
     ends by its ``crashed`` row. ``machine``, ``states``, ``perform`` and ``journal`` are what it was
     made with, so that a debugger can run the same turn at a gate.
 
+    ``bugs``: exceptions of states, and of what performs their requests, that it adds to.
+
     ``suspended``: a reply comes later (``NotYet``), so this runner does nothing any more; the turn is resumed
     by another one when the reply is there."""
 
@@ -165,8 +167,9 @@ class Runner(Stepping):
         perform: Perform,
         journal: Journal,
         watch: Callable[[Row], Exception | None] | None = None,
+        bugs: list[BaseException] | None = None,
     ) -> None:
-        self.turn = turn
+        self.turn, self.bugs = turn, [] if bugs is None else bugs
         self.ended = self.suspended = False
         self.machine, self.states, self.perform = machine, states, perform
         self.journal, self.watch = journal, watch
@@ -279,6 +282,7 @@ class Runner(Stepping):
             bug = ForbiddenChange(f"{table.name}: {source} changed {changed}; only rows of the table do that")
         if source == table.final:
             if bug is not None:
+                self.bugs.append(bug)
                 self.turn.crash(bug)
             self.ended = True
             return None
@@ -307,6 +311,7 @@ class Runner(Stepping):
         return self._crashed(refused)
 
     def _crashed(self, bug: Exception) -> Move:
+        self.bugs.append(bug)
         self.turn.crash(bug)
         table, state = self.machine.table, self.turn.state
         if (state, CRASHED) not in table.by_event:

@@ -81,6 +81,7 @@ class DurableTurn(Stepping, Generic[Result]):
         *,
         tell: Callable[[str], None] = lambda text: None,
         limiter: TurnLimiter | None = None,
+        debug: bool = False,
     ) -> None:
         self.result: Result | None = None
         self.suspended: tuple[Pending, ...] | None = None
@@ -89,9 +90,14 @@ class DurableTurn(Stepping, Generic[Result]):
         self._state, self._runner = state, runner
         self._store, self._log, self._ending, self._tell = store, turn_log, ending, tell
         self._enter_once: Enter | None = enter
-        self._limiter = limiter
+        self._limiter, self._debug = limiter, debug
         self._holding = False
         self._running_on = False
+
+    @property
+    def bugs(self) -> tuple[BaseException, ...]:
+        """The bugs of tools and states since this object runs the turn, with their tracebacks."""
+        return tuple(self._runner.bugs)
 
     @property
     def id(self) -> str:
@@ -192,7 +198,7 @@ class DurableTurn(Stepping, Generic[Result]):
     async def arun(self) -> Result:
         """Run to the end, as soon as the limit of turns at once allows it. Raises ``TurnSuspended`` when the
         turn waits for an answer that is not there yet, ``ConfigError`` when the agent is closed before the
-        turn can run."""
+        turn can run, and with ``Agent(debug=True)`` the first bug of a tool or a state."""
         if self.result is None and self.suspended is None:
             self._hold()
             try:
@@ -202,6 +208,8 @@ class DurableTurn(Stepping, Generic[Result]):
             finally:
                 if not self._holding:
                     self._release()
+        if self._debug and self._runner.bugs:
+            raise self._runner.bugs[0]
         if self.suspended is not None:
             raise TurnSuspended(self.id, self.suspended)
         assert self.result is not None
@@ -402,13 +410,17 @@ class DurableTurns(Generic[Result]):
         ending: TurnEnding[Result],
         *,
         steps: Sequence[Step] = (),
+        bugs: list[BaseException] | None = None,
+        debug: bool = False,
     ) -> DurableTurn[Result]:
-        """Put one turn together. ``steps``: the moves that it has made already."""
+        """Put one turn together. ``steps``: the moves that it has made already. ``bugs``: where those of this
+        process are added. ``debug``: whoever runs the turn gets the first of them raised."""
         watch = watcher(self.kind.table, state, self.watch, steps)
-        runner = Runner(state, self.machine, self.kind.states, perform, log, watch)
+        runner = Runner(state, self.machine, self.kind.states, perform, log, watch, bugs)
         return DurableTurn(
-            state, runner, self.store, log, enter, ending, gate, steps, tell=self.tell, limiter=self.limiter
-        )
+            state, runner, self.store, log, enter, ending, gate, steps,
+            tell=self.tell, limiter=self.limiter, debug=debug,
+        )  # fmt: skip
 
     def steps_before(self, position: Position, seq: int) -> Sequence[Step]:
         """The moves that a turn which continues from ``position`` has made."""

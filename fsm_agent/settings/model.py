@@ -36,6 +36,7 @@ from pydantic_settings import (
     SettingsConfigDict,
     SettingsError,
 )
+from typing_extensions import TypedDict, Unpack
 
 from fsm_agent.errors import ConfigError
 
@@ -385,6 +386,14 @@ ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*:\S.*$")
 PerMillion = Annotated[float, Field(ge=0, le=100_000)]
 
 
+class LimitValues(TypedDict, total=False):
+    """The keywords of ``Limits``."""
+
+    usd: float | None
+    tokens: int | None
+    seconds: float | None
+
+
 class Limit(Group):
     """US dollars, tokens (of prompts and replies together) and seconds that may be spent. Each is off unless
     it is given."""
@@ -406,6 +415,24 @@ class Limit(Group):
         return self.model_copy(update={name: min(found, default=None) for name, found in both.items()})
 
 
+class Limits(Limit):
+    """What a turn may spend, as ``Agent(limits=…)`` and ``run_conversation(…, limits=…)`` take it. Raises
+    ``ConfigError`` for another name, and for a value out of range."""
+
+    def __init__(self, **values: Unpack[LimitValues]) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            from fsm_agent.settings.errors import words_at
+
+            first = error.errors()[0]
+            name, known = str(first["loc"][0]), ", ".join(Limit.model_fields)
+            if name not in Limit.model_fields:
+                raise ConfigError("there is no such limit", name, known) from None
+            allowed = words_at(Limit, [name], "a number")
+            raise ConfigError(f"limit {name} is out of range", first["input"], allowed) from None
+
+
 class LimitSettings(Group):
     """What may be spent on requests to models, checked before each of them: in a ``turn``; in its ``tree``,
     that is the turn, its children and theirs; in its ``session``, children included; and by all sessions of
@@ -415,6 +442,11 @@ class LimitSettings(Group):
     tree: Limit = Limit()
     session: Limit = Limit()
     day: Limit = Limit()
+
+    def for_turn(self, limit: Limit) -> Self:
+        """Return these limits with the units that ``limit`` gives in those of a turn."""
+        given = limit.model_dump(exclude_none=True)
+        return self.model_copy(update={"turn": self.turn.model_copy(update=given)})
 
     @property
     def each(self) -> dict[LimitScope, Limit]:

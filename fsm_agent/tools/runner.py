@@ -103,6 +103,7 @@ log = logging.getLogger(__name__)
 
 UNKNOWN_EFFECT = "It is unknown whether it took effect: check before you do it again."
 
+OnBug = Callable[[BaseException], object]
 BUG = "tool %s (call %s) failed:\n%s"
 LATE = "tool %s (call %s) ended after its turn had gone on; its result is dropped"
 
@@ -204,16 +205,21 @@ class ToolRunner:
                 log.warning("a tool could not be closed", exc_info=True)
 
     async def run(
-        self, request: RunTool, interrupted: asyncio.Event, scene: RunContext[Any] = NOWHERE
+        self,
+        request: RunTool,
+        interrupted: asyncio.Event,
+        scene: RunContext[Any] = NOWHERE,
+        on_bug: OnBug | None = None,
     ) -> ToolOutcome | NotYet:
         """Run the call and say how it ended, or that its result comes later. Raises nothing but
         ``CancelledError`` when the caller itself is cancelled. ``scene``: what the tool may know of its turn.
+        ``on_bug`` is given the exception of a tool that failed by a bug.
 
         Status ``ok`` or ``error`` when the handler ended; ``timeout`` after ``request.timeout`` seconds;
         after an interrupt ``not_started``, or what the handler brought within the grace, or else
         ``cancelled`` for a tool that only reads and ``unknown`` for every other."""
         watch = Stopwatch(self._clock)
-        told = await self._ended(request, interrupted, watch, scene)
+        told = await self._ended(request, interrupted, watch, scene, on_bug)
         if isinstance(told, NotYet):
             return told
         status, text, parts = told
@@ -227,7 +233,12 @@ class ToolRunner:
         return ToolOutcome(request.call_id, status, text, 0.0, parts)
 
     async def _ended(
-        self, request: RunTool, interrupted: asyncio.Event, watch: Stopwatch, scene: RunContext[Any]
+        self,
+        request: RunTool,
+        interrupted: asyncio.Event,
+        watch: Stopwatch,
+        scene: RunContext[Any],
+        on_bug: OnBug | None,
     ) -> Told | NotYet:
         if request.name in self._reserved:
             return "error", f"{request.name} is a part of the agent and cannot be run as a tool.", ()
@@ -245,7 +256,7 @@ class ToolRunner:
         try:
             work = start(tool, _arguments(tool, request, scene), context)
         except Exception as error:
-            return self._written(request, Raised(error))
+            return self._written(request, Raised(error), on_bug)
         try:
             finish = await wait_with_deadline(
                 work, left=lambda: request.timeout - watch.elapsed(), interrupted=interrupted, poll=self._poll
@@ -269,18 +280,20 @@ class ToolRunner:
             ending = Returned(later.asked) if later else ending
         if isinstance(ending, Returned) and not isinstance(ending.value, str):
             # an image that is made smaller takes a while
-            told = await in_daemon_thread(self._written, request, ending)
+            told = await in_daemon_thread(self._written, request, ending, on_bug)
         else:
-            told = None if ending is None else self._written(request, ending)
+            told = None if ending is None else self._written(request, ending, on_bug)
         return self._marked(tool, _outcome(tool, finish, told, request.timeout))
 
     @staticmethod
-    def _written(request: RunTool, ending: Ending) -> Told:
+    def _written(request: RunTool, ending: Ending, on_bug: OnBug | None = None) -> Told:
         """How the call ended, in words. The model reads what was wrong; whoever wrote the tool finds in the
         log where a bug is."""
         told, bug = _told(ending)
         if bug is not None:
             log.error(BUG, request.name, request.call_id, masked_traceback(bug))
+            if on_bug is not None:
+                on_bug(bug)
         return told
 
     async def _late(self, name: str) -> Tool | None:

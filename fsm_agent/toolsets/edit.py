@@ -3,7 +3,6 @@ one."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from bisect import bisect_right
 from collections import defaultdict
@@ -15,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from fsm_agent.support.diffs import MAX_COMPARED, NO_FILE, differing, unified, unified_lines
 from fsm_agent.support.files import replace_file
 from fsm_agent.support.texts import shorten
 from fsm_agent.tools import Tool, ToolFailure, tool
@@ -245,70 +245,29 @@ def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip(" \t"))]
 
 
-# A unified diff in time that depends on the change, not on the size of the text.
-
-
-CONTEXT = 3
 MAX_DIFF = 10_000
 """Characters."""
-MAX_COMPARED = 4_000
-"""Lines on both sides together; comparing more takes seconds, and the diff would be too long to read."""
-
-_HEADER = re.compile(r"@@ -(\d+)(,\d+)? \+(\d+)(,\d+)? @@")
 
 
 def diff(before: str, after: str, path: str) -> str:
     """Return the change like ``diff -u``, cut in the middle when it is long; a sentence when it cannot be
     shown."""
-    old: Sequence[str]
-    new: Sequence[str]
     old, new = before.splitlines(), after.splitlines()
     if old == new:
         return "Changed line ends only." if before != after else "Changed nothing."
-    start, old, new = _diff_trimmed(old, new)
-    if len(old) + len(new) > MAX_COMPARED:
-        return f"From line {start + 1} on {len(old):,} lines were replaced by {len(new):,}."
-    return shorten("\n".join(_unified(start, old, new, path)), MAX_DIFF)
+    start, removed, added = differing(old, new)
+    if removed + added > MAX_COMPARED:
+        return f"From line {start + 1} on {removed:,} lines were replaced by {added:,}."
+    return shorten("\n".join([f"--- {path}", f"+++ {path}", *unified_lines(old, new)]), MAX_DIFF)
 
 
-def whole_diff(before: str, after: str, path: str) -> str | None:
-    """Return the whole change, all characters but line feeds unchanged; ``None`` when it is too long to
-    compare."""
-    start, old, new = _diff_trimmed(before.split("\n"), after.split("\n"))
-    if len(old) + len(new) > MAX_COMPARED:
+def whole_diff(before: str | None, after: str, path: str) -> str | None:
+    """Return the whole change of a file, ``before`` is ``None`` for a new one, with all characters but line
+    feeds unchanged; ``None`` when it is too long to compare."""
+    hunks = unified(before or "", after)
+    if hunks is None:
         return None
-    return "\n".join(_unified(start, old, new, path))
-
-
-def _diff_trimmed(old: Sequence[str], new: Sequence[str]) -> tuple[int, Sequence[str], Sequence[str]]:
-    """Return (number of common lines before, differing lines of both sides)."""
-    head = _common(old, new)
-    tail = _common(old[head:][::-1], new[head:][::-1])
-    start = max(0, head - CONTEXT)
-    keep = max(0, tail - CONTEXT)
-    return start, old[start : len(old) - keep], new[start : len(new) - keep]
-
-
-def _unified(start: int, old: Sequence[str], new: Sequence[str], path: str) -> Iterator[str]:
-    lines = difflib.unified_diff(old, new, path, path, n=CONTEXT, lineterm="")
-    return (_moved(line, start) for line in lines)
-
-
-def _common(one: Sequence[str], other: Sequence[str]) -> int:
-    count = 0
-    for mine, yours in zip(one, other, strict=False):
-        if mine != yours:
-            break
-        count += 1
-    return count
-
-
-def _moved(line: str, by: int) -> str:
-    """Shift a hunk header to the line numbers of the whole text."""
-    header = _HEADER.fullmatch(line)
-    if header is None:
-        return line
-    return f"@@ -{int(header[1]) + by}{header[2] or ''} +{int(header[3]) + by}{header[4] or ''} @@"
+    return "\n".join([f"--- {NO_FILE if before is None else path}", f"+++ {path}", *hunks])
 
 
 Writing = Callable[[], AbstractContextManager[None]]
@@ -380,13 +339,13 @@ class Edits:
         return note + diff(before, after, path) + warning
 
     def change(self, name: str, arguments: Mapping[str, Any]) -> str | None:
-        """Return what a call would change now, as a complete unified diff. ``None`` for another tool, for a
-        call that would fail, and for a change too large to diff."""
+        """Return what a call would change now, as the complete unified diff that Git would show. ``None`` for
+        another tool, for a call that would fail, and for a change too large to diff."""
         try:
             match name, arguments:
                 case "write_file", {"path": str(path), "content": str(after), **others} if not others:
                     real = self._writable(path)
-                    before = real.read_bytes().decode() if real.exists() else ""
+                    before = real.read_bytes().decode() if real.exists() else None
                 case "patch_file", {"path": str(path), "old_text": str(old), "new_text": str(new), **others}:
                     real, every = self._writable(path), others.pop("every", False) is True
                     drifted = self.seen.changed(real)

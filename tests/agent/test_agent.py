@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from fsm_agent import Agent, TurnResult, tool
+from fsm_agent import Agent, BaseTurn, TurnResult, Workflow, tool
 from fsm_agent.composition.options import DEFAULT_TOOLSETS, AgentArguments
-from fsm_agent.errors import ConfigError
-from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, repeat, text, tools
+from fsm_agent.errors import ConfigError, TurnFailed
+from fsm_agent.fsm.table import Table, end, lines_of, on
+from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, repeat, status, text, tools
 from fsm_agent.tools import as_tool
 from tests.helpers.harness import play
 
@@ -28,6 +29,100 @@ def scripted(*script: Any, **options: Any) -> Agent:
 def no_schema(*things: int) -> str:
     """Takes anything."""
     return "x"
+
+
+async def test_the_text_of_a_turn_is_read_as_it_arrives() -> None:
+    def answers(*script: Any, **options: Any) -> Agent:
+        return scripted(*script, toolsets=[], **options)
+
+    @tool(effect="pure")
+    def look() -> str:
+        return "seen"
+
+    with_tool = answers(tools(call("look"), text="I look. "), text("It is red."), tools=[look])
+    pieces = [piece async for piece in with_tool.stream_text("what is it?")]
+    assert "".join(pieces) == "I look. \n\nIt is red."
+    assert len(pieces) > 1
+    limited = answers(settings={"max_iterations": 0, "budget": {"grace_call": False}})
+    (explained,) = [piece async for piece in limited.stream_text("hi")]
+    assert "0 iterations" in explained
+    with pytest.raises(TurnFailed):
+        _ = [piece async for piece in answers(status(401, "no")).stream_text("hi")]
+    other = answers(text("I am the other."), name="other")
+    first = answers(tools(call("transfer_to_other", {"note": "go"})), name="first", handoffs=[other])
+    assert "".join([piece async for piece in first.stream_text("hi")]) == "I am the other."
+
+
+async def test_leaving_the_text_early_stops_the_turn() -> None:
+    agent = scripted(text("one two three four"), toolsets=[])
+    reading = agent.stream_text("count")
+    assert await anext(reading)
+    await reading.aclose()
+    (turn,) = agent.journal.recent()
+    assert turn.ended is None
+
+
+@tool(effect="pure")
+def broken(key: str) -> str:
+    """Look something up."""
+    return {"api_key": "sk-" + "a" * 40}[key]
+
+
+def test_a_bug_in_a_tool_leaves_its_traceback_and_the_model_reads_a_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    agent = scripted(tools(call("broken", {"key": "gone"})), text("sorry"), tools=[broken])
+    result = agent.run_conversation("hi")
+    (bug,) = result.bugs
+    assert bug.startswith("Traceback (most recent call last):")
+    assert 'in broken\n    return {"api_key"' in bug
+    assert bug.endswith("KeyError: 'gone'")
+    assert bug in caplog.text
+    (read,) = [row["content"] for row in result.messages if row["role"] == "tool"]
+    assert (result.completed, read.count("\n")) == (True, 0)
+    assert scripted(text("ok")).run_conversation("hi").bugs == []
+
+
+@pytest.mark.parametrize("way", ["chat", "arun", "turn", "stream"])
+def test_with_debug_a_bug_in_a_tool_is_raised(way: str) -> None:
+    agent = scripted(tools(call("broken", {"key": "gone"})), text("sorry"), tools=[broken], debug=True)
+
+    async def streamed() -> list[str]:
+        return [piece async for piece in agent.stream_text("hi")]
+
+    ways: dict[str, Any] = {
+        "chat": lambda: agent.chat("hi"),
+        "arun": lambda: asyncio.run(agent.arun("hi")),
+        "turn": lambda: agent.start("hi").run(),
+        "stream": lambda: asyncio.run(streamed()),
+    }
+    with pytest.raises(KeyError, match="gone") as raised:
+        ways[way]()
+    assert raised.traceback[-1].name == "broken"
+    (info,) = agent.journal.recent()
+    assert info.exit == "interrupted_in_tools", "the turn is stored, and the model was not asked again"
+    assert agent.chat("again") == "sorry"
+
+
+def test_a_bug_in_a_state_is_in_the_turn(tmp_path: Path) -> None:
+    def look(turn: BaseTurn) -> Any:
+        yield from ()
+        return {"here": "done"}["gone"]
+
+    lines = lines_of({"Look": [on("done", end("fine", "End"), why="seen")]})
+    table = Table("bugs", ("Look", "End"), "End", (), lines, macros=(("crashed", {"Look": "broken"}),))
+
+    def finish(turn: BaseTurn) -> Any:
+        yield from ()
+        return None
+
+    async def perform(request: Any) -> Any:
+        raise AssertionError(request)
+
+    turn = Workflow(table, {"Look": look, "End": finish}, BaseTurn, perform, home=tmp_path).start(BaseTurn())
+    turn.run()
+    (bug,) = turn.bugs
+    assert (type(bug), bug.__traceback__ is not None) == (KeyError, True)
 
 
 BAD: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fsm_agent import Agent, TurnResult, tool
+from fsm_agent import Agent, Limits, TurnResult, tool
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.messages import ModelReply, ToolCall, Usage
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.ports import StreamSink
 from fsm_agent.sessions.store import Store, store_for
+from fsm_agent.sessions.store.rewind import position_of
 from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, repeat, status, text, tools
 from fsm_agent.testing import call as called
 
@@ -97,7 +98,7 @@ class Counting:
     async def aclose(self) -> None: ...
 
 
-def agent(model: Any, home: Path, limits: dict[str, Any], **more: Any) -> Agent:
+def agent(model: Any, home: Path, limits: dict[str, Any], /, **more: Any) -> Agent:
     rules = {
         "limits": limits, "prices": PRICES, "store": {"index": False}, "guardrail": {"hard_stop": False},
         "prompt": {"context_files": False}, "dump_failed_requests": False,
@@ -132,6 +133,50 @@ def test_a_turn_ends_before_it_passes_a_limit_in_money(tmp_path: Path) -> None:
     assert (result.error or "").endswith("raise it, or go on with another message.")
     assert (result.final_response or "").startswith("The turn was stopped before a limit in money was passed")
     assert agent([text("yes")], tmp_path, {"turn": {"usd": 0.5}}).chat("again") == "yes"
+
+
+def test_limits_are_given_to_an_agent_and_to_one_turn(tmp_path: Path) -> None:
+    def provider() -> Counting:
+        return Counting([4_000] * 50)
+
+    named = agent(provider(), tmp_path, {"turn": {"usd": 0.5}}, limits=Limits(usd=0.2))
+    result = named.run_conversation("hi")
+    assert result.limit is not None
+    assert (result.limit["scope"], result.limit["unit"], result.limit["limit"]) == ("turn", "usd", 0.2)
+    assert named.options["limits"] == Limits(usd=0.2)
+
+    free = agent(provider(), tmp_path, {})
+    result = free.run_conversation("hi", limits=Limits(tokens=20_000))
+    assert (result.turn_exit_reason, result.limit and result.limit["limit"]) == ("token_limit", 20_000)
+    stored = position_of(free.store, result.turn_id).settings
+    assert stored["limits"]["turn"] == {"usd": None, "tokens": 20_000, "seconds": None}
+    assert free.run_conversation("again").limit is None
+
+    both = agent(provider(), tmp_path, {"turn": {"usd": 0.2}})
+    result = both.run_conversation("hi", limits=Limits(tokens=10_000_000))
+    assert (result.limit or {})["unit"] == "usd", "what is not given stays as the settings have it"
+    slow = asyncio.run(agent(provider(), tmp_path, {}).arun("hi", limits=Limits(seconds=1e-9)))
+    assert slow.turn_exit_reason == "time_limit"
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (lambda: Limits(usd=-1), "limit usd is out of range; given: -1; allowed: number above 0 to"),
+        (lambda: Limits(usdd=1), "there is no such limit; given: usdd; allowed: usd, tokens, seconds"),  # type: ignore[call-arg]
+        (
+            lambda: Agent("offline:demo", limits=3),
+            "limits has the wrong type; given: 3; allowed: Limits(usd=",
+        ),  # type: ignore[call-overload]
+        (lambda: Agent("offline:demo").start("hi", limits={"usd": 1}), "limits has the wrong type; given: "),  # type: ignore[call-overload]
+        (lambda: Agent("offline:demo", usage_limits=3), "allowed: limits=Limits(usd="),  # type: ignore[call-overload]
+    ],
+)
+def test_limits_that_are_none_are_refused_in_a_line(made: Callable[[], object], says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        made()
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_turn_ends_before_it_passes_a_limit_in_tokens(tmp_path: Path) -> None:

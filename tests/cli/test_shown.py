@@ -14,15 +14,19 @@ import pytest
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from fsm_agent.approvals.question import Question
 from fsm_agent.cli.chat import command_in, mentioned_in
 from fsm_agent.cli.input import files
 from fsm_agent.cli.markdown import Blocks, Trimmed, rendered
+from fsm_agent.cli.questions import numbered, with_change
 from fsm_agent.cli.screen import Hanging, WholeTable
 from fsm_agent.cli.view import ProgressView
 from fsm_agent.conversation import result
+from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.conversation.result import Figure, Flag, OptionalText, TurnResult
 from fsm_agent.runtime.events import CHANNELS, ToolStart
-from fsm_agent.toolsets.edit import Edits
+from fsm_agent.support.diffs import NO_NEWLINE
+from fsm_agent.toolsets.edit import Edits, whole_diff
 from fsm_agent.toolsets.files import Seen
 from tests.helpers.answer_terminal import AnswerTerminal, answer_terminal
 from tests.helpers.markdown_documents import Document, document
@@ -167,6 +171,22 @@ def test_where_a_table_has_little_room_its_long_words_are_broken_and_its_names_a
     assert printed(18, grid)[:2] == ["setting:", "api_retries"]
 
 
+def test_the_time_of_a_person_is_not_the_time_of_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    out = io.StringIO()
+    console = Console(file=out, width=80, color_system=None)
+    view = ProgressView(console, console, verbose=True)
+    view.restart()
+    now[0] += 1
+    with view.asking():
+        now[0] += 30
+    now[0] += 2
+    view.transition("turn", "ExecuteTools", "done", "BuildMessages")
+    assert (view.status_line.elapsed, view.status_line.waited) == (3.0, 30.0)
+    assert out.getvalue().split()[-2:] == ["3.00", "s"]
+
+
 @pytest.mark.parametrize("width", [40, 80])
 def test_a_tools_line_has_one_row_and_a_move_stands_below_what_was_said_before(width: int) -> None:
     out = io.StringIO()
@@ -204,15 +224,22 @@ def test_the_end_of_a_line_may_come_in_two_pieces_and_a_line_is_what_it_is_at_it
     assert blocks.feed("a\r") + blocks.rest() == "a\\x0d"
 
 
+SAME = ("--- old.txt", "+++ old.txt", "@@ -1,2 +1,2 @@", " one")
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "change"),
     [
-        ("write_file", {"path": "new.txt", "content": "a\n"}, ["+a", " "]),
-        ("write_file", {"path": "old.txt", "content": "one\nTWO"}, [" one", "-two", "-", "+TWO"]),
+        (
+            "write_file",
+            {"path": "new.txt", "content": "a\n"},
+            ["--- /dev/null", "+++ new.txt", "@@ -0,0 +1 @@", "+a"],
+        ),
+        ("write_file", {"path": "old.txt", "content": "one\nTWO"}, [*SAME, "-two", "+TWO", NO_NEWLINE]),
         (
             "patch_file",
             {"path": "old.txt", "old_text": "two", "new_text": "2\r"},
-            [" one", "-two", "+2\r", " "],
+            [*SAME, "-two", "+2\r"],
         ),
         ("patch_file", {"path": "old.txt", "old_text": "three", "new_text": "3"}, None),
         ("write_file", {"path": "../out.txt", "content": "a"}, None),
@@ -225,9 +252,58 @@ def test_the_change_that_is_asked_about_is_the_whole_of_it(
 ) -> None:
     (tmp_path / "old.txt").write_bytes(b"one\ntwo\n")
     found = Edits(tmp_path, Seen()).change(name, arguments)
-    assert (None if found is None else found.split("\n")[3:]) == change
+    assert (None if found is None else found.split("\n")) == change
     assert (tmp_path / "old.txt").read_bytes() == b"one\ntwo\n"
     assert not (tmp_path / "new.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rows"),
+    [
+        (
+            None,
+            "one\n\n",
+            ["    change │ new file", "           │ @@ -0,0 +1,2 @@", "         1 │ +one", "         2 │ +"],
+        ),
+        (None, "", ["    change │ new file"]),
+        ("a\n", "a\n", ["    change │ nothing changes"]),
+        (
+            "a\nb\nc\n",
+            "a\nB\nc",
+            [
+                "    change │ @@ -1,3 +1,3 @@",
+                "       1 1 │  a",
+                "       2   │ -b",
+                "       3   │ -c",
+                "         2 │ +B",
+                "         3 │ +c",
+                "           │ \\ No newline at end of file",
+            ],
+        ),
+        (
+            "x\n" * 10_000 + "a" * 30 + "\n",
+            "x\n" * 10_000 + "a" * 30 + " bbbbbbbbbbbb\n",
+            [
+                "    change      │ @@ -9998,4 +9998,4 @@ x",
+                "     9998  9998 │  x",
+                "     9999  9999 │  x",
+                "    10000 10000 │  x",
+                f"    10001       │ -{'a' * 30}",
+                f"          10001 │ +{'a' * 30}",
+                "                ┆  bbbbbbbbbbbb",
+            ],
+        ),
+    ],
+    ids=["new", "empty", "same", "changed", "long"],
+)
+def test_a_change_has_its_line_numbers_beside_it(before: str | None, after: str, rows: list[str]) -> None:
+    change = whole_diff(before, after, "f")
+    assert change is not None
+    asked = AskApproval("c1", "write_file", {"path": "f", "content": after})
+    question, gutter = with_change(Question.of(asked), change)
+    found = [str(row) for row in numbered(question.rows(60, 200), gutter)]
+    assert found[2 : 2 + len(rows)] == rows
+    assert "wants to run" not in "".join(found[1:])
 
 
 def test_files_are_offered_by_their_beginning_or_their_name(

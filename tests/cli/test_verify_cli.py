@@ -72,8 +72,9 @@ def figures(cli: Cli, *arguments: str) -> dict[tuple[str, bool], dict[str, Any]]
 
 @pytest.mark.slow
 def test_the_turn_is_proved_with_figures_and_a_trace(cli: Cli) -> None:
-    code, out, err = cli("verify", *CHAIN)
+    code, out, err = cli("verify", *CHAIN, "--long")
     assert (code, err) == (0, "")
+    assert out.startswith("ok  turn: every turn ends\n")
     for part in (
         "ok    exactly one row is open, every configuration",
         "ok    every turn ends, caps taken away, every configuration",
@@ -96,7 +97,6 @@ def test_the_turn_is_proved_with_figures_and_a_trace(cli: Cli) -> None:
         REQUESTS,
     ):
         assert part in out
-    assert out.endswith("\nok\n")
 
 
 @pytest.mark.slow
@@ -162,18 +162,42 @@ def moves(rows: list[Any]) -> int:
 
 
 def test_a_table_of_the_users_own(cli: Cli) -> None:
-    out = cli.ok("verify", "own_tables:GOOD", "--set", "tries=5")
+    out = cli.ok("verify", "own_tables:GOOD", "--set", "tries=5", "--long")
     assert "visits of Ask, without caps: at most 6 (exact: found by exact search)" in out
     assert "A longest run: 6 visits of Ask, without caps, in 6 moves\n  5 × [Ask.bad/1] → Ask.bad/2" in out
     upper = "visits of Ask, without caps (upper: for every configuration)"
-    assert upper in cli("verify", "own_tables:GOOD")[1]
+    assert upper in cli("verify", "own_tables:GOOD", "--long")[1]
+
+
+def test_the_verdict_and_the_bounds_come_first_and_the_proof_is_asked_for(cli: Cli) -> None:
+    words = ("verify", "own_tables:STAGES", "--set", "tries=5", "--set", "asked=3")
+    out = cli.ok(*words)
+    assert out.splitlines() == [
+        "ok  stages: every turn ends",
+        "  4 states, 6 rows, 2 counters",
+        "  7 of 7 checks passed",
+        "",
+        "stages         at most  known",
+        "asked spent    3        exact",
+        "visits of Ask  4        exact",
+        "moves          6        exact",
+        "",
+        "The proof: --long",
+    ]
+    long = cli.ok(*words, "--long").splitlines()
+    assert long[:8] == out.splitlines()[:8]
+    assert long[9].startswith("Table stages (")
+    assert (
+        "Ranking (the proof that every turn ends; a primed state has its flag set), caps taken away" in long
+    )
+    assert "visits of Ask  1 + tries" in cli.ok("verify", "own_tables:GOOD")
 
 
 def test_the_states_to_watch_are_bounded_each_and_together(cli: Cli) -> None:
     table = "examples.review_loop:TABLE"
     out = cli.ok("verify", table, "--watch", "Draft", "--watch", "Revise")
     for states in ("Draft", "Revise", "Draft and Revise"):
-        assert f"visits of {states}, without caps" in out
+        assert f"\nvisits of {states} " in out
     assert "visits of Criticise" not in out
 
 
@@ -195,7 +219,7 @@ def test_a_state_on_no_cycle_is_bounded(state: str, most: int, cli: Cli) -> None
     found = figures(cli, "own_tables:STAGES", "--watch", state, *maxima)
     assert [found[f"visits of {state}", caps]["value"] for caps in (False, True)] == [most, most]
     code, out, _ = cli("verify", "own_tables:STAGES", "--watch", state)
-    assert (code, out.splitlines()[-1]) == (0, "ok"), "also without maxima"
+    assert (code, out.splitlines()[0]) == (0, "ok  stages: every turn ends"), "also without maxima"
 
 
 def test_a_state_that_is_never_entered_is_a_finding(cli: Cli) -> None:
@@ -203,7 +227,7 @@ def test_a_state_that_is_never_entered_is_a_finding(cli: Cli) -> None:
         code, out, err = cli("verify", "own_tables:UNREACHED", "--watch", state)
         assert (code, err) == (1, "")
         assert "- Nobody: state is unreachable from Open; add a row that leads to it, or remove it" in out
-        assert out.splitlines()[-1] == "FAILED"
+        assert out.splitlines()[0] == "FAILED  stages: 1 finding"
 
 
 def test_a_fault_is_exit_code_1_and_names_row_and_fix(cli: Cli) -> None:
@@ -214,7 +238,7 @@ def test_a_fault_is_exit_code_1_and_names_row_and_fix(cli: Cli) -> None:
     )
     assert told in out
     assert "          possible repairs, each proved:\n          1. Ask.bad/1: spend tries\n" in out
-    assert out.endswith("\nFAILED\n")
+    assert out.startswith("FAILED  small: 1 finding\n")
     code, out, err = cli("verify", "wrong_tables:GOOD")
     assert (code, out) == (1, "")
     assert err == "fsm-agent: small: Ask.bad: rung 'again' leads to unknown state 'Nowhere'\n"
@@ -259,10 +283,11 @@ def test_a_counterexample_is_a_program(table: str, says: str, cli: Cli) -> None:
     Path("hole_table.py").write_text(HOLE)
     code, out, _ = cli("verify", table, "--counterexample", "shown.py")
     assert code == 1
-    assert out.endswith("FAILED\nCounterexample: python shown.py\n")
+    assert out.startswith("FAILED  ")
+    assert "\nCounterexample: python shown.py\n" in out
     assert ran("shown.py").stdout.strip() == says
     code, out, _ = cli("verify", "own_tables:GOOD", "--counterexample", "none.py")
-    assert (code, Path("none.py").exists(), out.splitlines()[-1]) == (0, False, "ok")
+    assert (code, Path("none.py").exists(), out[:4]) == (0, False, "ok  ")
 
 
 def test_a_certificate_is_checked_by_a_program_of_its_own(cli: Cli) -> None:
@@ -270,7 +295,7 @@ def test_a_certificate_is_checked_by_a_program_of_its_own(cli: Cli) -> None:
         "verify", "own_tables:STAGES", "--certificate", "proof.json", "--set", "tries=3", "--set", "asked=2"
     )
     assert code == 0
-    *_, named, export, check = out.splitlines()
+    *_, named, export, check, _, _ = out.splitlines()
     assert named == "Certificate: proof.json"
     assert export == "  fsm-agent diagram own_tables:STAGES --format json > stages.json"
     assert check.endswith("check_certificate.py proof.json stages.json")
@@ -281,7 +306,7 @@ def test_a_certificate_is_checked_by_a_program_of_its_own(cli: Cli) -> None:
 
 def test_a_table_that_is_not_proved_has_no_certificate(cli: Cli) -> None:
     code, out, _ = cli("verify", "own_tables:ENDLESS", "--certificate", "none.json")
-    assert (code, out.splitlines()[-1]) == (1, "No certificate: the table is not proved.")
+    assert (code, out.splitlines()[-3]) == (1, "No certificate: the table is not proved.")
     assert not Path("none.json").exists()
     code, out, _ = cli("verify", "own_tables:GOOD", "--json", "--certificate", "proof.json")
     assert (code, json.loads(out)["certificate"]) == (0, "proof.json")

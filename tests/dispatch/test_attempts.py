@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent
-from fsm_agent.dispatch.dispatcher import DIGEST, HandOver, Order, TurnLink
-from fsm_agent.dispatch.worker import LOST, OneAttempt
+from fsm_agent.dispatch.dispatcher import DIGEST, HandOver, InProcess, Order, TurnLink
+from fsm_agent.dispatch.worker import LOST, OneAttempt, Worker
 from fsm_agent.errors import OwnershipLost, StoreError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
-from tests.dispatch.scene import Held, agent_with, asks, attempted, queued
+from tests.dispatch.scene import Held, agent_with, app_of, asks, attempted, queued
 from tests.helpers.waiting import until_so
 
 
@@ -152,6 +152,40 @@ def test_a_turn_that_was_lost_is_never_reported_as_done(ended: str) -> None:
             asyncio.run(main())
     else:
         assert asyncio.run(main()) == ended
+
+
+@pytest.mark.parametrize(
+    ("raised", "benign"),
+    [(HandOver("left"), True), (OwnershipLost("taken"), True), (ValueError("bug"), False)],
+)
+def test_the_sdk_logs_a_traceback_only_for_what_went_wrong(raised: Exception, benign: bool) -> None:
+    testing = pytest.importorskip("temporalio.testing")
+    from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+    from fsm_agent.dispatch.temporal.dispatcher import TurnActivity
+
+    async def run(order: Order, rank: int | None, link: TurnLink) -> str:
+        raise raised
+
+    with pytest.raises(ApplicationError) as error:
+        asyncio.run(testing.ActivityEnvironment().run(TurnActivity(run, 10.0).attempt, "t-1", DIGEST))
+    assert (error.value.category is ApplicationErrorCategory.BENIGN) is benign
+
+
+async def test_a_leaving_worker_says_in_a_line_what_it_hands_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, held, lines = Store(tmp_path), Held(), list[str]()
+    dispatcher, stop = InProcess(), asyncio.Event()
+    worker = Worker(store, app_of(store, agent_with(held)), dispatcher, sweep=0.02, tell=lines.append)
+    order = await queued(store)
+    serving = asyncio.create_task(worker.run(1, stop))
+    await until_so(lambda: bool(held.begun), "the tool")
+    stop.set()
+    held.go.set()
+    await serving
+    assert lines == [f"turn {order.turn} is handed over after 4 moves"]
+    assert caplog.text == ""
 
 
 def test_a_worker_whose_process_has_ended_is_said_to_have_ended() -> None:

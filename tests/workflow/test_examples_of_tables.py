@@ -345,7 +345,7 @@ def test_an_agent_leaves_the_turns_of_other_tables_alone(tmp_path: Path) -> None
 
 def test_verify_and_diagram_take_the_table_by_its_name(cli: Cli) -> None:
     name = "examples.review_loop:TABLE"
-    said = cli("verify", name, "--set", "rounds=3", "--set", "retries=2", "--set", "unclears=1")[1]
+    said = cli("verify", name, "--long", "--set", "rounds=3", "--set", "retries=2", "--set", "unclears=1")[1]
     assert "visits of Criticise, without caps: at most 16" in said
     parts = {"mermaid": "stateDiagram", "svg": "<svg", "md": "| ", "json": '"review"', "dot": "digraph"}
     for form, part in parts.items():

@@ -644,7 +644,7 @@ NAME, SETS = "examples.nested:TABLE", [f"--set={name}={most}" for name, most in 
 
 
 def test_verify_takes_the_maxima_of_inner_tables(cli: Cli) -> None:
-    code, said, _ = cli("verify", NAME, *SETS)
+    code, said, _ = cli("verify", NAME, *SETS, "--long")
     assert code == 0
     assert "moves, those of inner turns too, without caps: at most 34" in said
     assert "Table order" in said

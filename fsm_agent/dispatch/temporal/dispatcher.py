@@ -17,7 +17,7 @@ from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.envconfig import ClientConfig
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import PollerBehaviorSimpleMaximum, UnsandboxedWorkflowRunner
 from temporalio.worker import Worker as Served
@@ -234,16 +234,18 @@ async def _leave(link: TurnLink) -> None:
 
 def _outcome(running: asyncio.Future[str]) -> str:
     """How the attempt ended. Raises what makes the server try again: at once after a hand-over, and also when
-    the turn was lost, since a server that has given it to another worker does not listen to this one."""
+    the turn was lost, since a server that has given it to another worker does not listen to this one. The
+    worker reports both in a line; of a benign error the SDK logs no traceback."""
     error = running.exception()
     if error is None and (ended := running.result()) != LOST:
         return ended
     error = error or OwnershipLost("another worker has the turn")
-    handed = isinstance(error, HandOver)
+    expected = isinstance(error, HandOver | OwnershipLost)
     raise ApplicationError(
         one_line(str(error), 200),
         type=type(error).__name__,
-        next_retry_delay=timedelta(milliseconds=1) if handed else None,
+        next_retry_delay=timedelta(milliseconds=1) if isinstance(error, HandOver) else None,
+        category=ApplicationErrorCategory.BENIGN if expected else ApplicationErrorCategory.UNSPECIFIED,
     ) from None
 
 

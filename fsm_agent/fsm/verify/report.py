@@ -84,6 +84,17 @@ class Check:
         """Say whether the check found nothing."""
         return not self.findings
 
+    def render(self) -> list[str]:
+        """The verdict, and each finding with its repairs."""
+        took = "" if self.seconds is None else f", {self.seconds:.2f} s"
+        text = [f"  {'ok  ' if self.ok else 'FAIL'}  {self.name}, {self.scope}: {self.extent}{took}"]
+        for finding, changes in zip_longest(self.findings, self.repairs, fillvalue=()):
+            text.append(f"        - {finding}")
+            if changes:
+                text.append("          possible repairs, each proved:")
+                text += [f"          {number}. {words}" for number, words in enumerate(changes, 1)]
+        return text
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -165,6 +176,14 @@ class JudgedProperty:
         """The run in words; empty when none is known."""
         return run_in_words(self.rows, self.maxima)
 
+    def render(self) -> list[str]:
+        """The verdict, its exact meaning, and a run that breaks the property."""
+        known = f"; known: {self.known}" if self.known else ""
+        text = [f"  {'FAIL' if self.finding else 'ok  '}  {self.verdict}: {self.says}"]
+        text += _wrapped(f"{self.label}; {self.basis}{known}", 8)
+        text += _wrapped(f"- {self.run}", 8) if self.rows else []
+        return text + (_wrapped(f"- {self.finding}", 8) if self.finding and not self.rows else [])
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -214,15 +233,7 @@ class Report:
         )
         text = [f"Table {self.table} ({self.digest}): {size}", "", "Checks"]
         for check in self.checks:
-            took = "" if check.seconds is None else f", {check.seconds:.2f} s"
-            text.append(
-                f"  {'ok  ' if check.ok else 'FAIL'}  {check.name}, {check.scope}: {check.extent}{took}"
-            )
-            for finding, changes in zip_longest(check.findings, check.repairs, fillvalue=()):
-                text.append(f"        - {finding}")
-                if changes:
-                    text.append("          possible repairs, each proved:")
-                    text += [f"          {number}. {words}" for number, words in enumerate(changes, 1)]
+            text += check.render()
         for title, lines in self._rankings():
             text += ["", title, *(f"  {line}" for line in lines)]
         text += self._render_properties()
@@ -248,11 +259,7 @@ class Report:
     def _render_properties(self) -> list[str]:
         text: list[str] = ["", f"Properties, {EVERY}"] if self.properties else []
         for one in self.properties:
-            known = f"; known: {one.known}" if one.known else ""
-            text.append(f"  {'FAIL' if one.finding else 'ok  '}  {one.verdict}: {one.says}")
-            text += _wrapped(f"{one.label}; {one.basis}{known}", 8)
-            text += _wrapped(f"- {one.run}", 8) if one.rows else []
-            text += _wrapped(f"- {one.finding}", 8) if one.finding and not one.rows else []
+            text += one.render()
         return text
 
     def _render_worst(self, worst: Worst) -> list[str]:

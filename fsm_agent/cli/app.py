@@ -56,7 +56,7 @@ COMMANDS: Mapping[str, tuple[str, str] | Group] = {
     "chat": ("chat:chat", "Talk with the agent, turn after turn."),
     "worker": ("remote:worker", "Run queued turns until a signal comes."),
     "acp": ("acp:acp", "Serve an editor (Agent Client Protocol)."),
-    "verify": ("app:verify", "Prove that every turn ends, and print the proof."),
+    "verify": ("app:verify", "Prove that every turn ends, and print the verdict and the bounds."),
     "simulate": ("simulate:simulate", "Run a turn against a provider that fails."),
     "backtest": ("backtest:backtest", "Play recorded turns under a change, and compare."),
     "predict": ("predict:foretell", "Predict requests, tokens, cost, and exits under other limits."),

@@ -136,7 +136,7 @@ class AgentArguments(TypedDict, total=False):
     """What each of its turns may spend, ``Limits(usd=…, tokens=…, seconds=…)``, in place of the settings
     ``limits.turn``; one turn may be given others. A turn ends before it passes one."""
     debug: bool
-    """Whether a bug in a tool or in the engine ends its turn and is raised to whoever runs it, instead of
+    """Whether a bug in a tool or in the engine ends its turn and is raised to its caller, instead of
     being an error result that the model reads. The traceback is in the log and in ``result.bugs`` either
     way."""
     telemetry: Telemetry | bool | None

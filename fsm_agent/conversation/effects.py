@@ -197,7 +197,7 @@ NOT_RUN = (
 )
 
 
-ONCE = "may have taken effect, nobody knows: the process ended while it ran. It is not performed again"
+ONCE = "may have taken effect, which is unknown: the process ended while it ran. It is not performed again"
 
 
 class TurnRequest(Declared):
@@ -773,7 +773,7 @@ class EngineAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ExtensionAnswer:
-    """``value``: an extension's reply to its own request, as JSON; ``None`` if there is none. ``problem``:
+    """``value``: an extension's reply to its own request, as JSON, or ``None``. ``problem``:
     what went wrong, with the extension's name, else empty. ``doubtful``: the request may have taken
     effect."""
 

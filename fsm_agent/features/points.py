@@ -89,7 +89,7 @@ class PointRequests:
         self.recorded: Mapping[str, ExtensionAnswer | None] = {}
 
     async def perform(self, turn: Any, request: AskExtension) -> ExtensionAnswer:
-        """Return the extension's reply, or why there is none: an extension that fails or is not here never
+        """Return the extension's reply, or why it has no value: an extension that fails or is not here never
         raises, so that the others are not cancelled, and the journal has what became of it."""
         if (before := self.recorded.get(request.key)) is not None:
             return before

@@ -414,7 +414,7 @@ class DurableTurns(Generic[Result]):
         debug: bool = False,
     ) -> DurableTurn[Result]:
         """Put one turn together. ``steps``: the moves that it has made already. ``bugs``: where those of this
-        process are added. ``debug``: whoever runs the turn gets the first of them raised."""
+        process are added. ``debug``: the first of them is raised."""
         watch = watcher(self.kind.table, state, self.watch, steps)
         runner = Runner(state, self.machine, self.kind.states, perform, log, watch, bugs)
         return DurableTurn(

@@ -397,7 +397,9 @@ def test_after_a_kill_recorded_replies_are_used_and_an_unsafe_request_is_in_doub
     assert stamped(file) == [*before, "BuildMessages.built", "Finalize"]
     numbers = [(effect.request["point"], effect.reply["value"]["number"]) for effect in effects(one, turn.id)]
     assert {("ExecuteTools.run", 3), ("ExecuteTools.done", -1)} <= set(numbers)
-    doubt = "Stamp of extension stamps may have taken effect, nobody knows: the process ended while it ran."
+    doubt = (
+        "Stamp of extension stamps may have taken effect, which is unknown: the process ended while it ran."
+    )
     assert [line for line in lines if line.startswith(doubt)]
     one.close()
 
@@ -433,7 +435,7 @@ def asked_at(exchange: Exchange, point: Point) -> bool:
 
 
 def test_a_turn_that_came_in_a_file_asks_only_for_what_its_agent_declares(tmp_path: Path) -> None:
-    """Whoever wrote the file may have written other requests into it."""
+    """The author of the file may have written other requests into it."""
     file, lines = tmp_path / "stamps", list[str]()
     points: tuple[Point, ...] = ("ExecuteTools.done", "Finalize")
     script = [tools(call("look")), text("done")]

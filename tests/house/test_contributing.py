@@ -27,7 +27,7 @@ EXERCISES = {
 
 def patched(blocks: list[str], root: Path) -> set[str]:
     """Apply patches below ``root``; the files that were changed. Raises ``AssertionError``
-    for a piece that does not stand in its file exactly once. A file that is not there is made."""
+    for a piece that is not in its file exactly once. A file that is not there is made."""
     changed = set()
     for name, pieces in files_in(blocks):
         path = root / name

@@ -213,7 +213,7 @@ def test_what_extensions_ask_for_survives_being_killed_anywhere() -> None:
         assert lost_at == sorted([*asked, *[BUILT] * lost]), "only a lost request to the model is built again"
         replies = [line[1:] for line in case["world"] if line[0] == "read"]
         assert {tuple(reply) for reply in replies} <= {("1", BUILT), ("-1", BUILT)}, where
-        doubted += any("may have taken effect, nobody knows" in line for line in case.get("heard", ()))
+        doubted += any("may have taken effect, which is unknown" in line for line in case.get("heard", ()))
     assert doubted
 
 

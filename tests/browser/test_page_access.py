@@ -76,7 +76,8 @@ def test_axe_finds_nothing_in_any_view(
     page.get_by_role("dialog").get_by_label("iterations", exact=True).wait_for()
     views.look("fork")
     page.keyboard.press("Escape")
-    page.get_by_role("dialog").wait_for(state="hidden")  # a key is the dialog's as long as it is there
+    page.locator("dialog").wait_for(state="detached")  # a key is the dialog's as long as it is there
+    views.look("the page again")
     page.keyboard.press("?")
     page.get_by_role("dialog", name="Keys").wait_for()
     views.look("help")

@@ -17,6 +17,7 @@ class Cli:
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
         from fsm_agent.cli import main
 
+        self._capsys.readouterr()  # what was printed before is not the command's
         code = main(arguments)
         return code, *self._capsys.readouterr()
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from fsm_agent import Agent, tool
 from fsm_agent.backtest import Backtest, Change
+from fsm_agent.backtest.playback import RecordedTurn
 from fsm_agent.backtest.verdict import verdict_of
-from fsm_agent.composition.playback import RecordedTurn
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 
 ROUNDS = 3

@@ -6,10 +6,10 @@ another table or other states, without asking a model again.
 >>> print(found.counts["differs"], "of", found.total, "turns move otherwise")  # doctest: +SKIP
 
 ``fsm-agent backtest`` is the same from a terminal. How a turn is played: see
-``fsm_agent.composition.playback``."""
+``fsm_agent.backtest.playback``."""
 
+from fsm_agent.backtest.playback import Change
 from fsm_agent.backtest.run import Backtest, Found
 from fsm_agent.backtest.verdict import Side, Verdict
-from fsm_agent.composition.playback import Change
 
 __all__ = ["Backtest", "Change", "Found", "Side", "Verdict"]

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.backtest.run import Backtest
-from fsm_agent.backtest.worker import read
+from fsm_agent.backtest.verdict import read
 from fsm_agent.composition.turn_wiring import DIGEST, MACHINE, TURN
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.base_turn import BaseTurn
@@ -151,7 +151,7 @@ def draw(events: Events, machine: Machine, limits: Mapping[str, int], chance: ra
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure with its interval: the limits between which it is in nine of ten resamples."""
+    """A figure with its 90 % interval, from resampled turns."""
 
     value: float
     low: float
@@ -179,7 +179,7 @@ class Prediction:
     exits: Mapping[str, Estimate]
 
 
-def predict(
+def forecast(
     observed: Sequence[Observed],
     limits: Sequence[Mapping[str, int]] | None = None,
     *,

@@ -2,7 +2,7 @@
 that its end needs.
 
 The replies of the model, the tools, the people and the clock are in the file, in the order in which they were
-asked for. Nothing else is asked, so no tool runs and nothing waits (``fsm_agent.composition.playback``).
+asked for. Nothing else is asked, so no tool runs and nothing waits (``fsm_agent.backtest.playback``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from fsm_agent.composition.playback import opened_as, played
+from fsm_agent.backtest.playback import opened_as, played
 from fsm_agent.composition.turn_wiring import TurnState
 from fsm_agent.conversation.effects import CallModel, RunTool
 from fsm_agent.conversation.messages import Message

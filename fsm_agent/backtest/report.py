@@ -12,6 +12,7 @@ from fsm_agent.backtest.verdict import KINDS, Kind, Side, Verdict
 
 ORDER: Sequence[Kind] = ("differs", "missing", "requests", "refused")
 """What a reader looks for first."""
+ALL_THE_SAME = "All recorded turns take the same moves"
 MOST = 20
 """Groups of one kind that a report lists; the last line counts the others."""
 
@@ -62,13 +63,9 @@ def headline(found: Found) -> str:
     judged = found.total - found.counts["refused"]
     if not judged:
         return f"None of {found.total:,} recorded turns can be played."
-    what = (
-        "All recorded turns move as they did"
-        if not other
-        else f"{other:,} of {judged:,} turns move otherwise"
-    )
+    what = f"{other:,} of {judged:,} turns take different moves" if other else ALL_THE_SAME
     requests = found.counts["requests"]
-    return f"{what}{f'; {requests:,} ask the model otherwise' if requests else ''}."
+    return f"{what}{f'; {requests:,} send different requests' if requests else ''}."
 
 
 def as_json(found: Found) -> str:

@@ -17,21 +17,29 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from fsm_agent.backtest import worker
-from fsm_agent.backtest.verdict import KINDS, Kind, Verdict, played_unchanged, unreadable, verdict_of
-from fsm_agent.composition.playback import Change, Played
+from fsm_agent.backtest.playback import Change, Played
+from fsm_agent.backtest.verdict import (
+    KINDS,
+    Kind,
+    Verdict,
+    judge,
+    played_unchanged,
+    read,
+    unreadable,
+    verdict_of,
+)
 from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.names import find_session
 from fsm_agent.sessions.store.transfer.importing import import_lines
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings.model import Settings, dotted
 from fsm_agent.support.home import home_of
 from fsm_agent.support.processes import bare_environment
 
@@ -65,6 +73,14 @@ class Found:
         return [one for one in self.verdicts if one.kind in kinds]
 
 
+class Chosen(TypedDict, total=False):
+    """Which turns of a store."""
+
+    session: str | None
+    exit: str | None
+    days: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class Backtest:
     """Recorded turns: ``turns`` of ``store``, oldest first. ``masked``: they come from a file in which
@@ -73,27 +89,23 @@ class Backtest:
     store: Store
     turns: Sequence[str]
     masked: bool = False
-    database_url: str | None = None
 
     @classmethod
-    def of_home(
-        cls,
-        home: Path | str | None = None,
-        *,
-        session: str | None = None,
-        exit: str | None = None,
-        days: float | None = None,
-        database_url: str | None = None,
-    ) -> Backtest:
-        """The turns of a home (by default the usual one) or of a database that have ended: of one session,
-        with one exit reason, of the last days, or all. Raises ``ConfigError``."""
+    def of_home(cls, home: Path | str | None = None, **chosen: Unpack[Chosen]) -> Backtest:
+        """The turns of a home, by default the usual one. Raises ``ConfigError``."""
+        return cls.of(store_for(home_of(home, os.environ)), **chosen)
+
+    @classmethod
+    def of(cls, store: Store, **chosen: Unpack[Chosen]) -> Backtest:
+        """The turns of a store that have ended: of one ``session``, with one ``exit`` reason, of the last
+        ``days``, or all. Raises ``ConfigError``."""
+        session, exit, days = chosen.get("session"), chosen.get("exit"), chosen.get("days")
         if days is not None and not 0 < days < MOST_DAYS:
             raise ConfigError("--days is out of range", days, f"more than 0, less than {MOST_DAYS:,}")
-        store = store_for(home_of(home, os.environ), database_url=database_url)
-        chosen = find_session(store, session) if session is not None else None
+        found = find_session(store, session) if session is not None else None
         since = None if days is None else store.now() - days * 86_400
-        turns = store.database.select(_TURNS, chosen, chosen, exit, exit, since, since)
-        return cls(store, [turn for (turn,) in turns], database_url=database_url)
+        turns = store.database.select(_TURNS, found, found, exit, exit, since, since)
+        return cls(store, [turn for (turn,) in turns])
 
     @classmethod
     @contextmanager
@@ -145,10 +157,11 @@ class Backtest:
             heard(verdict)
 
         if jobs == 1 and states is None:
-            asyncio.run(worker.judge_all(self.store, left, change, keep, masked=self.masked))
+            for turn in left:
+                keep(asyncio.run(judge(self.store, turn, change, masked=self.masked)))
         else:
             self._with_workers(left, change, jobs, states, keep)
-        return Found(described(change, states), [found[turn] for turn in self.turns if turn in found])
+        return Found(described(change, states), [found[turn] for turn in self.turns])
 
     def refuse(self, change: Change) -> None:
         """Raise ``ConfigError`` for a change that no turn can be played with."""
@@ -178,18 +191,14 @@ class Backtest:
         lock = threading.Lock()
 
         def drive() -> None:
-            with _Worker(self._order(change), states) as one:
-                while not failed:
-                    try:
-                        piece = pieces.get_nowait()
-                    except Empty:
-                        return
-                    try:
+            try:
+                with _Worker(self._order(change), states) as one:
+                    while not failed and (piece := _next(pieces)):
                         for verdict in self._verdicts(piece, one.answers(piece), states):
                             with lock:
                                 keep(verdict)
-                    except (OSError, ValueError, EOFError):
-                        failed.append(one.problem())
+            except Exception as error:  # it is raised below: no verdict is missing in silence
+                failed.append(str(error))
 
         drivers = [threading.Thread(target=drive, daemon=True) for _ in range(jobs)]
         for one in drivers:
@@ -207,7 +216,7 @@ class Backtest:
         for turn, answer in zip(turns, answers, strict=True):
             if states is None:
                 yield Verdict.from_dict(answer)
-            elif isinstance(recorded := worker.read(self.store, turn), str):
+            elif isinstance(recorded := read(self.store, turn), str):
                 yield unreadable(turn, recorded)
             else:
                 base, refused = asyncio.run(played_unchanged(recorded, masked=self.masked))
@@ -216,10 +225,17 @@ class Backtest:
     def _order(self, change: Change) -> dict[str, Any]:
         return {
             "home": str(self.store.home),
-            "database_url": self.database_url,
+            "database_url": self.store.database_url,
             "masked": self.masked,
-            "change": worker.change_to_json(change),
+            "change": change.to_dict(),
         }
+
+
+def _next(pieces: SimpleQueue[list[str]]) -> list[str]:
+    try:
+        return pieces.get_nowait()
+    except Empty:
+        return []
 
 
 _TURNS = (
@@ -233,7 +249,9 @@ _CALLED = "SELECT DISTINCT name FROM effects WHERE kind = 'RunTool'"
 
 def described(change: Change, states: Path | None = None) -> str:
     """A change in words."""
-    parts = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in _flat(change.settings)]
+    parts = [
+        f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in dotted(change.settings).items()
+    ]
     parts += ["another system prompt"] if change.prompt is not None else []
     parts += [
         f"{'without' if other is None else 'another schema of'} {name}"
@@ -245,17 +263,9 @@ def described(change: Change, states: Path | None = None) -> str:
     return ", ".join(parts) or "nothing changed"
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
 def identity(change: Change, states: Path | None = None) -> str:
     """A digest of a change, by which a file of verdicts knows what it is of."""
-    parts: list[Any] = [worker.change_to_json(change), TURN.digest]
+    parts = [change.to_dict(), TURN.digest]
     if states is not None:
         parts += [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(states.rglob("*.py"))]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
@@ -269,14 +279,15 @@ class _Worker:
         roots = [str(states.resolve())] if states is not None else []
         path = os.pathsep.join((*roots, *(one for one in sys.path if one)))
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-B", "-m", worker.__name__, *roots],
+            [sys.executable, "-B", "-m", "fsm_agent.backtest", *roots],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env=bare_environment() | {"PYTHONPATH": path},
             text=True,
         )
-        self._send(order)
+        with suppress(BrokenPipeError):
+            self._send(order)
 
     def __enter__(self) -> _Worker:
         return self
@@ -292,17 +303,18 @@ class _Worker:
             stack.callback(self._process.stdin.close)
 
     def answers(self, turns: list[str]) -> Iterator[Any]:
-        """One JSON value for each of the turns. Raises ``EOFError`` when the process ends before that."""
+        """One JSON value for each of the turns. Raises ``EOFError`` with the last line that the process wrote
+        when it ends before that."""
         assert self._process.stdout is not None
-        self._send(turns)
+        with suppress(BrokenPipeError):  # it has ended, which the first answer says
+            self._send(turns)
         for _ in turns:
             if not (line := self._process.stdout.readline()):
-                raise EOFError
+                raise EOFError(self._last_words())
             yield json.loads(line)
 
-    def problem(self) -> str:
-        """The last line that the process wrote about its end."""
-        self._process.wait(timeout=10)
+    def _last_words(self) -> str:
+        self._process.wait()
         self._errors.seek(0)
         lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
         return lines[-1] if lines else f"exit status {self._process.returncode}"

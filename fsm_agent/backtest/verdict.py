@@ -9,18 +9,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from fsm_agent.composition.playback import Asked, Change, Played, RecordedTurn
+from fsm_agent.backtest.playback import Asked, Change, Played, RecordedTurn
 from fsm_agent.composition.turn_wiring import DIGEST
+from fsm_agent.errors import FsmAgentError
 from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.values import UNREADABLE
+from fsm_agent.sessions.store import Store
 from fsm_agent.support.redaction import MASK, mask
 from fsm_agent.support.texts import clean
 
 Kind = Literal["same", "requests", "differs", "missing", "refused"]
 KINDS: Mapping[Kind, str] = {
     "same": "the same",
-    "requests": "the same moves, other requests",
-    "differs": "other moves",
-    "missing": "asks for more than was recorded",
+    "requests": "the same moves, different requests",
+    "differs": "different moves",
+    "missing": "asks for something that was not recorded",
     "refused": "cannot be played",
 }
 assert tuple(KINDS) == get_args(Kind)
@@ -75,6 +78,24 @@ class Verdict:
             for name in ("recorded", "now")
         }  # fmt: skip
         return cls(**{**value, **sides, "words": tuple(value["words"])})
+
+
+def read(store: Store, turn: str) -> RecordedTurn | str:
+    """A recorded turn, or why it cannot be read."""
+    try:
+        return RecordedTurn.read(store, turn)
+    except FsmAgentError as error:
+        return str(error)
+    except UNREADABLE as error:
+        return f"the turn is damaged ({type(error).__name__}: {error})"
+
+
+async def judge(store: Store, turn: str, change: Change, *, masked: bool = False) -> Verdict:
+    """Read a turn, and play it unchanged and with ``change``."""
+    recorded = read(store, turn)
+    if isinstance(recorded, str):
+        return unreadable(turn, recorded)
+    return await judged(recorded, change, masked=masked)
 
 
 async def judged(recorded: RecordedTurn, change: Change, *, masked: bool = False) -> Verdict:

@@ -59,7 +59,7 @@ COMMANDS: Mapping[str, tuple[str, str] | Group] = {
     "verify": ("app:verify", "Prove that every turn ends, and print the verdict and the bounds."),
     "simulate": ("simulate:simulate", "Run a turn against a provider that fails."),
     "backtest": ("backtest:backtest", "Play recorded turns under a change, and compare."),
-    "predict": ("predict:foretell", "Predict requests, tokens, cost, and exits under other limits."),
+    "predict": ("predict:predict", "Predict requests, tokens, cost, and exits under other limits."),
     "insights": ("insights:report", "Report what recent turns did and cost."),
     "debug": ("debug:debug", "Step through a turn in the browser."),
     "undo": ("session_files:undo_files", "Take back what tools did to the files here."),

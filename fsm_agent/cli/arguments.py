@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -66,15 +66,6 @@ def nested(sets: Sequence[str]) -> dict[str, Any]:
                 raise ConfigError("--set names both a setting and a part of it", text, "one of the two")
         group[path[-1]] = value_of(value, name.strip())
     return values
-
-
-def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The same in one mapping of ``nested.name``: how limits of inner tables are called."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        inner = isinstance(value, dict)
-        found |= dotted(value, f"{prefix}{name}.") if inner else {prefix + name: value}
-    return found
 
 
 def value_of(text: str, setting: str = "") -> Any:

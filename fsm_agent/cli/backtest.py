@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -15,6 +14,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.text import Text
 
+from fsm_agent.backtest.playback import Change
 from fsm_agent.backtest.report import (
     MOST,
     ORDER,
@@ -29,15 +29,12 @@ from fsm_agent.backtest.report import (
 from fsm_agent.backtest.run import Backtest, Found, described, identity
 from fsm_agent.backtest.verdict import KINDS, Verdict
 from fsm_agent.cli.arguments import nested
-from fsm_agent.cli.options import Home, Json
+from fsm_agent.cli.options import Home, Json, Sets
 from fsm_agent.cli.screen import WholeTable, console_of, count, put, screen
-from fsm_agent.composition.playback import Change
+from fsm_agent.cli.sessions import store_of
 from fsm_agent.diagram.versions.load import unpacked, version_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.machine import Machine
-from fsm_agent.providers.config_file import config_of
-from fsm_agent.settings.model import Settings
-from fsm_agent.support.home import home_of
 
 RESUMED = "a file that --resume wrote for the same change, or a new one"
 NEEDS = "at least one turn that has ended; fsm-agent run records one"
@@ -47,9 +44,7 @@ def backtest(
     files: Annotated[
         list[str] | None, typer.Argument(metavar="[FILE]...", help="Exports; default: the turns of the home.")
     ] = None,
-    sets: Annotated[
-        list[str], typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as api_max_retries=5.")
-    ] = [],  # noqa: B006 - typer copies it
+    sets: Sets = (),  # type: ignore[assignment]
     prompt: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="A system prompt; {recorded} in it is that of the turn."),
@@ -57,7 +52,7 @@ def backtest(
     tools: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="JSON: by tool, its other description or parameters; null removes it."
+            metavar="FILE", help="JSON: by tool, a new description or new parameters; null removes it."
         ),
     ] = None,
     table: Annotated[
@@ -79,10 +74,10 @@ def backtest(
     ] = None,
     most: Annotated[
         str,
-        typer.Option(metavar="N[%]", help="Turns that may move otherwise; with more, the exit status is 1."),
+        typer.Option(metavar="N[%]", help="Turns that may differ; with more, the exit status is 1."),
     ] = "0",
     same_requests: Annotated[
-        bool, typer.Option("--same-requests", help="Other requests count as well.")
+        bool, typer.Option("--same-requests", help="Different requests count, too.")
     ] = False,
     markdown: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the report for a pull request.")
@@ -93,8 +88,8 @@ def backtest(
 ) -> int:
     """Play recorded turns under a change, and compare.
 
-    No model, tool or file is asked: every reply comes from the journal. The exit status is 1 when more turns
-    than allowed move otherwise.
+    No model and no tool is called: every reply comes from the journal. The exit status is 1 when more turns
+    differ than allowed.
     """
     allowed = _share(most)
     change = Change(nested(sets), _text(prompt), _schemas(tools), _machine(table))
@@ -190,9 +185,7 @@ def _sources(
         if session or exit or days is not None:
             raise ConfigError("--session, --exit and --days choose turns of a home", files[0], "no file")
         return [stack.enter_context(Backtest.of_file(one)) for one in files]
-    folder = home_of(home, os.environ)
-    url = Settings.of(None, config_of(folder).settings).store.database
-    return [Backtest.of_home(folder, session=session, exit=exit, days=days, database_url=url)]
+    return [Backtest.of(store_of(home), session=session, exit=exit, days=days)]
 
 
 def _sampled(sources: Sequence[Backtest], number: int, seed: int) -> list[Backtest]:
@@ -235,21 +228,25 @@ def _kept(path: str | None, change: str) -> Iterator[tuple[dict[str, Verdict], C
         raise ConfigError(f"the file cannot be opened ({error.strerror})", path, "a file") from None
     with file:
         file.seek(0)
-        lines = file.read().splitlines(keepends=True) or [f"{head}\n"]
+        lines = file.read().splitlines(keepends=True)
         whole = [line for line in lines if line.endswith("\n")]  # the last one may have been cut off
-        if lines[0].strip() != head:
+        if lines and lines[0].strip() != head:
             raise ConfigError("the file is of another change", path, RESUMED)
         try:
             known = [Verdict.from_dict(json.loads(line)) for line in whole[1:]]
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"the file is damaged ({error})", path, RESUMED) from None
-        file.truncate(0)
-        file.writelines(whole)
-        file.flush()
+        file.truncate(sum(len(line.encode()) for line in whole))
+
+        def write(line: str) -> None:
+            file.write(f"{line}\n")
+            file.flush()
 
         def keep(verdict: Verdict) -> None:
-            file.write(json.dumps(verdict.to_dict()) + "\n")
-            file.flush()
+            write(json.dumps(verdict.to_dict()))
+
+        if not whole:
+            write(head)
 
         yield {verdict.turn: verdict for verdict in known}, keep
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fsm_agent.cli.arguments import dotted, nested, table_of
+from fsm_agent.cli.arguments import nested, table_of
 from fsm_agent.cli.options import Json
 from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.diagram import FORMATS, render, written
@@ -24,6 +24,7 @@ from fsm_agent.diagram.runs import Run, Tally, begun_at
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Table
+from fsm_agent.settings.model import dotted
 from fsm_agent.support.redaction import mask
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -13,19 +12,17 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from fsm_agent.backtest.predict import CALL, Estimate, Observed, Prediction, observed_in, predict
+from fsm_agent.backtest.playback import Change
+from fsm_agent.backtest.predict import CALL, Estimate, Observed, Prediction, forecast, observed_in
 from fsm_agent.backtest.run import Backtest, described
 from fsm_agent.cli.arguments import nested
-from fsm_agent.cli.options import Home, Json
+from fsm_agent.cli.options import Home, Json, Sets
 from fsm_agent.cli.screen import WholeTable, count, put, screen
-from fsm_agent.composition.playback import Change
+from fsm_agent.cli.sessions import store_of
 from fsm_agent.composition.turn_wiring import MACHINE
 from fsm_agent.diagram.versions.load import version_of
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.verify import bounds, examine
-from fsm_agent.providers.config_file import config_of
-from fsm_agent.settings.model import Settings
-from fsm_agent.support.home import home_of
 
 MOST = 2_000
 """Turns that are learned from, the newest."""
@@ -33,10 +30,8 @@ FEW = 100
 """With fewer turns the report says that they are few."""
 
 
-def foretell(
-    sets: Annotated[
-        list[str], typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as api_max_retries=5.")
-    ] = [],  # noqa: B006 - typer copies it
+def predict(
+    sets: Sets = (),  # type: ignore[assignment]
     table: Annotated[
         str | None, typer.Option(metavar="VERSION", help="A table: a git revision, a file, module:table.")
     ] = None,
@@ -53,15 +48,13 @@ def foretell(
     """
     settings = nested(sets)
     machine = MACHINE if table is None else Machine(version_of(table).table)
-    folder = home_of(home, os.environ)
-    url = Settings.of(None, config_of(folder).settings).store.database
-    tests = Backtest.of_home(folder, session=session, days=days, database_url=url)
+    tests = Backtest.of(store_of(home), session=session, days=days)
     tests = replace(tests, turns=tests.turns[-MOST:])
     change = Change(settings, machine=None if table is None else machine)
     tests.refuse(change)
     observed, limits = observed_in(tests, settings)
-    now = predict(observed, limits, machine=machine, seed=seed)
-    check = predict(observed, seed=seed)
+    now = forecast(observed, limits, machine=machine, seed=seed)
+    check = forecast(observed, seed=seed)
     proved = _proved(machine, limits)
     if as_json:
         figures = {"recorded": _recorded(observed), "predicted": asdict(now), "unchanged": asdict(check)}
@@ -94,7 +87,7 @@ def _show(
     change: str, observed: Sequence[Observed], now: Prediction, check: Prediction, proved: dict[str, int]
 ) -> None:
     grid = WholeTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    names = ("a turn", "recorded", "predicted", "nine in ten", "unchanged, predicted", "at most, proved")
+    names = ("a turn", "recorded", "predicted", "90 % interval", "unchanged, predicted", "at most, proved")
     for name in names:
         grid.add_column(name, justify="left" if name == "a turn" else "right")
     was = _recorded(observed)

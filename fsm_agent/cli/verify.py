@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import RenderableType
 from rich.text import Text
 
-from fsm_agent.cli.arguments import dotted, nested, table_of
+from fsm_agent.cli.arguments import nested, table_of
 from fsm_agent.cli.money import most_money
 from fsm_agent.cli.screen import WholeTable, console_of, count, put, screen
 from fsm_agent.composition.turn_wiring import TURN, limits_for
@@ -33,7 +33,7 @@ from fsm_agent.fsm.verify.reach import (
     promela,
 )
 from fsm_agent.fsm.verify.report import Check, Report
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings.model import Settings, dotted
 
 LARGEST = 10_000_000
 """A maximum of more is a mistake; the formulas have no limit of their own."""

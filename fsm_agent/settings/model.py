@@ -955,6 +955,15 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return result
 
 
+def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Groups in groups as one mapping of ``nested.name``."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        inner = isinstance(value, dict)
+        found |= dotted(value, f"{prefix}{name}.") if inner else {prefix + name: value}
+    return found
+
+
 def _spelled_out(layer: Mapping[str, Any]) -> Mapping[str, Any]:
     """Names with dots (``limits.turn.usd``) become groups in groups, and a number for all sizes becomes one
     for each, so that a layer above can replace a single one of them."""

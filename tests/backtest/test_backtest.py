@@ -85,7 +85,7 @@ def test_unchanged_turns_are_the_same(corpus: Path) -> None:
 def test_other_settings_are_judged_as_the_engine_runs_them(
     corpus: Path, tmp_path: Path, settings: Mapping[str, Any]
 ) -> None:
-    """The same seed gives a turn the same replies, until its first other move."""
+    """The same seed gives a turn the same replies, until its first different move."""
     record(tmp_path, TURNS, 7, settings, each=1)
     assert_right(Backtest.of_home(corpus).run(Change(settings=settings)), moves(corpus), moves(tmp_path))
 
@@ -189,6 +189,30 @@ def test_more_than_was_recorded_is_no_verdict_about_moves(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [("print('hello')", 0), ("__import__('os')._exit(3)", 2)],
+    ids=["prints", "ends its process"],
+)
+def test_a_state_that_prints_or_ends_its_process_loses_no_verdict(
+    tmp_path: Path, cli: Cli, line: str, code: int
+) -> None:
+    home, states = tmp_path / "home", tmp_path / "states"
+    one_turn(home)
+    shutil.copytree(STATES, states)
+    finalize = states / "fsm_agent_states" / "finalize.py"
+    finalize.write_text(
+        f"{finalize.read_text()}\n\n_finalize = finalize\n\n\ndef finalize(turn):\n    {line}\n"
+    )
+    with finalize.open("a") as file:
+        file.write("    return (yield from _finalize(turn))\n")
+    found = cli("backtest", "--home", str(home), "--states", str(states))
+    assert found[0] == code, found
+    assert ("      1  the same\n" in found[1]) is (code == 0)
+    assert ("a process of the backtest ended early; given: exit status 3" in found[2]) is (code == 2)
+
+
+@pytest.mark.slow
 def test_states_that_cannot_be_imported_are_one_line(tmp_path: Path, cli: Cli) -> None:
     home, states = tmp_path / "home", tmp_path / "states"
     one_turn(home)
@@ -217,7 +241,7 @@ import asyncio, random, sys, time
 from pathlib import Path
 from fsm_agent.backtest import Backtest, Change
 from fsm_agent.backtest.verdict import judged
-from fsm_agent.composition.playback import RecordedTurn
+from fsm_agent.backtest.playback import RecordedTurn
 
 tests = Backtest.of_home(Path(sys.argv[1]))
 turns = [RecordedTurn.read(tests.store, turn) for turn in tests.turns]
@@ -345,10 +369,10 @@ def test_the_report_is_for_people_programs_and_pull_requests(corpus: Path, cli: 
     other = len(Backtest.of_home(corpus).run(Change(settings={"api_max_retries": 1})).of("differs"))
     assert (code, err) == (1, "")
     assert out.startswith(
-        f"{other} of {TURNS} turns move otherwise.\n{TURNS} recorded turns · api_max_retries = 1\n"
+        f"{other} of {TURNS} turns take different moves.\n{TURNS} recorded turns · api_max_retries = 1\n"
     )
     assert "retries left: yes" in out
-    assert f"**{other} of {TURNS} turns move otherwise.**" in text_of.read_text()
+    assert f"**{other} of {TURNS} turns take different moves.**" in text_of.read_text()
     assert page.read_text().count("<section>") == 2 * other
     data = json.loads(cli(*words, "--json")[1])
     assert data["counts"]["differs"] == other

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fsm_agent.backtest import Backtest
-from fsm_agent.backtest.predict import Events, Observed, best_order, draw, observed_in, predict
+from fsm_agent.backtest.predict import Events, Observed, best_order, draw, forecast, observed_in
 from fsm_agent.composition.turn_wiring import MACHINE, TURN, limits_for
 from fsm_agent.errors import ConfigError
 from tests.helpers.command_line import Cli
@@ -59,7 +59,7 @@ def test_a_prediction_is_near_what_other_turns_do(
     """600 other turns, of another seed: mean requests within 15 %, shares of exits within ``points``. With few
     iterations it is farther off: ten requests of the recorded 1,600 were made without an iteration left, so
     what a model answers then is hardly known."""
-    found = predict(*observed(many, settings))
+    found = forecast(*observed(many, settings))
     record(tmp_path, MANY, 99, settings, each=1)
     real, _ = observed(tmp_path)
     requests = sum(one.requests for one in real) / len(real)
@@ -101,8 +101,8 @@ def test_the_context_is_as_long_as_helps() -> None:
 
 def test_the_same_seed_predicts_the_same(few: Path) -> None:
     turns, limits = observed(few, {"api_max_retries": 1})
-    assert predict(turns, limits, seed=3) == predict(turns, limits, seed=3)
-    found = predict(turns, limits)
+    assert forecast(turns, limits, seed=3) == forecast(turns, limits, seed=3)
+    found = forecast(turns, limits)
     assert found.requests.low <= found.requests.value <= found.requests.high
     assert sum(one.value for one in found.exits.values()) == pytest.approx(1)
 

@@ -112,7 +112,7 @@ class StoredSessions:
         database_url: str | None = None,
     ) -> None:
         self.home, self.now = home, now
-        self._opened, self._durability, self._url = opened, durability, database_url
+        self._opened, self._durability, self.database_url = opened, durability, database_url
         self.fences = Fences()
         self._rows = RowCache()
         self._instead: dict[str, str] = {}
@@ -124,14 +124,14 @@ class StoredSessions:
     @cached_property
     def database(self) -> Database:
         """The database of the home, made and opened when it is first needed."""
-        if self._url is None:
+        if self.database_url is None:
             return self._opened(self.home / FILE, self._durability)
-        return database_at(self._url)
+        return database_at(self.database_url)
 
     @cached_property
     def owners(self) -> Owners:
         """The processes that run turns of the home."""
-        if self._url is None:
+        if self.database_url is None:
             return Owners(self.home)
         return owners_of(weakref.ref(self))
 

@@ -43,6 +43,7 @@ from fsm_agent.conversation.effects import (
     ToolSpec,
 )
 from fsm_agent.conversation.messages import Message
+from fsm_agent.diagram.table_json import describe, table_from
 from fsm_agent.errors import ConfigError, JournalError
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.journal import UNKNOWN, Exchange, Step
@@ -52,10 +53,9 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import AGENT_TURN, Effect, TurnInfo, Turns
 from fsm_agent.sessions.store.rewind import Position, position_of
 from fsm_agent.sessions.store.rows import REPLY, REQUEST
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings.model import Settings, merged
 
 QUIET: Mapping[type, Any] = {
-    OpenTurn: None,
     Persist: Done(),
     Tell: Done(),
     CloseTurn: Done(),
@@ -76,10 +76,10 @@ class Unrecorded(JournalError):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is other than it was recorded. ``settings``: nested, as a config file has them. ``prompt``: the
+    """What differs from the recording. ``settings``: nested, as a config file has them. ``prompt``: the
     system prompt, in which ``{recorded}`` is replaced by that of the turn. ``tools``: by name, the fields of
-    a tool's schema that are other (``description``, ``parameters``), or ``None`` for a tool that is not
-    there. ``machine``: that of another table."""
+    a tool's schema that differ (``description``, ``parameters``), or ``None`` to remove the tool.
+    ``machine``: that of another table."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     prompt: str | None = None
@@ -87,12 +87,24 @@ class Change:
     machine: Machine | None = None
 
     def applied(self, opened: Opened) -> Opened:
-        """What the turn is opened with. Raises ``ConfigError`` for a tool that it does not have."""
+        """Return what the turn is opened with."""
         prompt = opened.system_prompt
         if self.prompt is not None:
             prompt = self.prompt.replace("{recorded}", prompt)
         tools = tuple(self._tools(opened.tools)) if self.tools else opened.tools
         return replace(opened, system_prompt=prompt, tools=tools)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        table = None if self.machine is None else describe(self.machine.table)
+        return {"settings": self.settings, "prompt": self.prompt, "tools": self.tools, "table": table}
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Change:
+        """Read what ``to_dict`` returned, from JSON. Raises ``TableError`` for a table that is not proved."""
+        table = value["table"]
+        machine = None if table is None else Machine(table_from(table, "the changed table"))
+        return cls(value["settings"], value["prompt"], value["tools"], machine)
 
     def _tools(self, tools: Iterable[ToolSpec]) -> Iterable[ToolSpec]:
         for tool in tools:
@@ -183,12 +195,12 @@ class RecordedTurn:
 
     def limits(self, settings: Mapping[str, Any] | None = None) -> Mapping[str, int]:
         """The maximum of each counter, as it was or with other settings."""
-        chosen = _settings(_merged(self.position.settings, settings or {}))
+        chosen = _settings(merged(self.position.settings, settings or {}))
         return limits_of(chosen, self.opened.runtime, len(self.opened.auxiliary))
 
     async def play(self, change: Change = UNCHANGED) -> Played:
         """Drive the turn with ``change``, up to its end or the first other move."""
-        settings = _settings(_merged(self.position.settings, change.settings))
+        settings = _settings(merged(self.position.settings, change.settings))
         turn = continued(replace(self.position, settings=settings))  # type: ignore[arg-type]  # taken as it is
         opened, machine = change.applied(self.opened), change.machine or MACHINE
         return await played(turn, opened, _Visits(self.visits), machine=machine, moves=self.moves)
@@ -245,15 +257,6 @@ def _settings(values: Mapping[str, Any]) -> Settings:
 def _checked(text: str) -> Settings:
     """Settings from JSON. The turns of a home have few different ones, and a check takes 0.3 ms."""
     return Settings.of(json.loads(text))
-
-
-def _merged(settings: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(settings)
-    for name, value in other.items():
-        inner = found.get(name)
-        both = isinstance(value, Mapping) and isinstance(inner, Mapping)
-        found[name] = _merged(inner, value) if both else value  # type: ignore[arg-type]
-    return found
 
 
 Recorded = Callable[[Any, int], Any]

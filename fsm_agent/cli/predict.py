@@ -99,16 +99,16 @@ def _show(
             grid.add_row(name, *figures, _between(found, digits), f"{unchanged.value:,.{digits}f}", most)
     for row in _exits(observed, now, check):
         grid.add_row(*row)
-    few = f"{count(len(observed), 'turn')} is little to learn from: the interval does not cover that.\n"
+    few = "Few turns to learn from: the real uncertainty is larger than the interval.\n"
+    context = "the state" + (f" and the last {count(now.order, 'row')}" if now.order else "")
     put(
         screen(),
         Text(f"{change}, predicted from {count(len(observed), 'recorded turn')}", "bold"),
         Text(few if len(observed) < FEW else ""),
         grid,
         Text(
-            f"\nAn event depends on the state and the last {count(now.order, 'row')}. “unchanged” is what the"
-            " same model says of the settings as they were: the farther it is from “recorded”, the less it"
-            " knows.",
+            f"\nThe probability of an event depends on {context}. “unchanged” is the same model's prediction"
+            " for the recorded settings; compare it with “recorded” to judge the model.",
             "dim",
         ),
     )

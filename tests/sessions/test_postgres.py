@@ -402,12 +402,14 @@ def test_what_others_spend_counts_also_when_their_rows_come_out_of_order(url: st
 def test_texts_hold_what_a_file_holds(url: str, tmp_path: Path) -> None:
     odd = "NUL \0, half \ud83d of a pair, \N{ROCKET}, \x1f"
     kept = []
-    for store in (Store(tmp_path / "a"), Store(tmp_path / "b", database_url=url)):
+    for place, database_url in (("a", None), ("b", url)):
+        store = Store(tmp_path / place, database_url=database_url)
         script = [tools(call("no\0such", {"x": odd})), text(odd)]
         one = agent(None, store.home, script, store=store)
         one.run_conversation(f"say {odd}")
-        again = Store(store.home, database_url=store._url)
+        again = Store(store.home, database_url=database_url)
         kept.append([row.to_dict() for row in again.session(one.session_id).rows])
+        again.close()
         assert len(search(store.database, "half pair").hits) == 3
         store.close()
     assert kept[0] == kept[1]

@@ -110,7 +110,7 @@ def _checked(kind: type, effect: Effect) -> Effect:
 def without_doubt(kind: type) -> ConfigError:
     """Return the error for an unsafe request that does not say how it is answered after a crash."""
     return ConfigError(
-        f"{kind.__name__} is unsafe, and nobody knows its reply after a crash",
+        f"{kind.__name__} is unsafe, and its reply after a crash is not declared",
         None,
         "reply: ClassVar[type] and a method in_doubt() that returns one",
     )

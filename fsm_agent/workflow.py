@@ -266,7 +266,7 @@ class Workflow(Generic[T]):
             raise ConfigError(
                 "the turn has moved already",
                 turn.turn_id,
-                "a new one; resume(id) goes on with one that is stored",
+                "a new one; resume(id) continues one that is stored",
             )
 
 
@@ -424,7 +424,7 @@ def _performing(perform: Perform | Mapping[type, Callable[[Any], Awaitable[Any]]
     async def handled(request: Any) -> Any:
         if (handler := handlers.get(type(request))) is None:
             known = ", ".join(kind.__name__ for kind in handlers)
-            raise ConfigError("nobody performs such a request", type(request).__name__, known)
+            raise ConfigError("no handler performs this request", type(request).__name__, known)
         return await handler(request)
 
     return handled

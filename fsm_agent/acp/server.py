@@ -90,7 +90,7 @@ class EditorTalk:
         """Tell which commands there are."""
         commands = dict(self._host.commands)
         if self._unfinished():
-            commands[RESUME] = ("Go on with the turn that was left unfinished", "")
+            commands[RESUME] = ("Continue the turn that was left unfinished", "")
         self._view.tell(update_available_commands(_command(name, *told) for name, told in commands.items()))
 
     async def replay(self) -> None:
@@ -102,7 +102,7 @@ class EditorTalk:
             self._view.tell(update)
         if asked := self._unfinished():
             self._view.note(
-                f"the last turn was left unfinished: “{one_line(asked, 60)}”; /{RESUME} goes on with it,"
+                f"the last turn was left unfinished: “{one_line(asked, 60)}”; /{RESUME} continues it,"
                 " another message gives it up"
             )
         await self._view.settled()
@@ -123,7 +123,7 @@ class EditorTalk:
             return await work
         except asyncio.CancelledError:
             if work not in self._dropped:
-                raise  # the connection is closed: the turn can be gone on with
+                raise  # the connection is closed: the turn can be resumed
             return PromptResponse(stop_reason="cancelled")
         finally:
             self._asked.remove(work)

@@ -66,7 +66,7 @@ ACTING_FILES: tuple[ActingFiles, ...] = (
         "crontab", "crontabs/**", "cron.d/**", "cron.hourly/**", "cron.daily/**", "cron.weekly/**",
         "cron.monthly/**", ".forward", ".procmailrc", ".mailcap",
     )),
-    ActingFiles("decides who may log in, or runs when somebody does", (
+    ActingFiles("decides who may log in, or runs at a login", (
         ".ssh/**", ".shosts", ".rhosts", ".k5login",
     )),
     ActingFiles("names commands that Git or Mercurial runs", (

@@ -92,7 +92,7 @@ class PathPlace:
     def is_vital(self, word: str) -> bool:
         """Say whether this path, or everything in it, is vital to the machine or the user."""
         if re.fullmatch(r"~[\w.-]*/*", _above_globs(word)):
-            return True  # somebody's home directory
+            return True  # a user's home directory
         if UNKNOWN in word or word.startswith(("~", "-")):
             return False
         if not word.startswith("/"):

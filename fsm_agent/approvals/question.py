@@ -20,9 +20,9 @@ from fsm_agent.support.redaction import Exact
 
 LONGER = '"session", "always" or "never"'
 """Lasting answers, as an interface offers them."""
-ESCAPES = r"    (\x1b and the like stand for unseen characters, \x5c for a backslash)"
+ESCAPES = r"    (\x1b and the like are unseen characters, \x5c is a backslash)"
 LABEL = 16
-"""Columns for argument names; a longer name goes on its own row."""
+"""Columns for argument names; a longer name gets its own row."""
 FRAME = 6
 """Rows of a question besides the call; when a call is too long for the screen, its size and heading are
 repeated at the end."""

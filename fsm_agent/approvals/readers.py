@@ -334,7 +334,7 @@ class ReaderFolder:
         self._asked: dict[str, str] = {}
 
     def why_ask(self, command: Command) -> str:
-        """Why a command that only reads, by its words, needs a yes, as one sentence; empty when it needs
+        """Say in one sentence why a command that seems to only read needs approval; empty when it needs
         none."""
         last = command.starts[-1]
         name, *rest = command.texts(last)
@@ -371,7 +371,7 @@ class ReaderFolder:
         return all(self.is_inside(word.text) for word in words)
 
     def is_inside(self, word: str) -> bool:
-        """Is a word no file outside the working directory? A value may stand behind an option's letter or
+        """Does a word name no file outside the working directory? Its value may follow an option's letter or
         ``=``."""
         for value in {*values_in(word)} - {"", "/dev/null"}:
             plain, *wild = re.split(r"[*?[]", os.path.expanduser(value), maxsplit=1)
@@ -440,7 +440,7 @@ class ReaderFolder:
 
 
 def values_in(word: str) -> Iterator[str]:
-    """The word itself, and what stands behind an option's letters or ``=`` in it."""
+    """Yield the word itself, and what follows an option's letters or ``=`` in it."""
     yield word
     yield word.partition("=")[2]
     if word[:1] == "-":

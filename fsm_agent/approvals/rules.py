@@ -1,7 +1,7 @@
 """Patterns of tool calls: what a person approves or forbids for more than one call.
 
 =============================  ===============================================================================
-``write_file``                 every call of this tool; ``*`` in the name stands for anything
+``write_file``                 every call of this tool; ``*`` in the name matches anything
 ``write_file(src/**)``         calls whose paths all fit: ``*`` stays in one folder, ``**`` does not; links
                                are followed
 ``terminal(git status*)``      a shell command that fits
@@ -13,9 +13,9 @@
 Allowing is narrow and forbidding wide. A pattern with wildcards is compared with the words of the command,
 one blank between them and quoted only where they have to be. It allows one simple command, if all of it is
 understood, and no option that makes it write elsewhere or run something, unless the pattern spells the
-option; commands that only read may stand around it when they are allowed too. It forbids a line in which any
-command fits, behind ``sudo``, paths, quotes and assignments too. Text of a shell can be disguised without
-end, so a forbidden command is a rule for honest models and no wall: what is not allowed is asked for.
+option; commands that only read may surround it when they are allowed too. It forbids a line in which any
+command fits, behind ``sudo``, paths, quotes and assignments too. Shell text can be disguised in endless ways,
+so a forbidden command is a rule for honest models and no wall: what is not allowed needs approval.
 """
 
 # A command that is not understood asks. tree-sitter's bash grammar parses a line, and only a short list of
@@ -143,7 +143,7 @@ class Asked:
         others = {
             name for name, value in arguments.items() if name not in lines and value not in (None, "", ".")
         }
-        plain = others <= HARMLESS and len(lines) == 1  # of two lines nobody knows which one counts
+        plain = others <= HARMLESS and len(lines) == 1  # of two lines either may count
         command = "\n".join(lines.values()) or None
         return cls(
             tool,
@@ -162,7 +162,8 @@ class Asked:
 
     @property
     def rememberable(self) -> bool:
-        """Say whether a yes may last: not for a command that is not understood or may hide an option."""
+        """Say whether an approval may last: not for a command that is not understood or may hide an
+        option."""
         return self.reading is None or (
             not self.reading.unread and not any(hides_options(one) for one in self.reading.commands)
         )
@@ -189,7 +190,7 @@ class Asked:
             what = glob.escape(self.paths[0])
         else:
             what = glob.escape(self.text) if not self.paths else self.hash
-        # a text that reads as a hash or as a set would stand for other calls
+        # a text that reads as a hash or as a set would match other calls
         mistakable = len(what) > LONGEST or what.startswith(("#", "@"))
         return f"{self.tool}({self.hash if mistakable else what})"
 

@@ -69,7 +69,7 @@ WORDS: dict[Any, Approval] = {
 ONCE = ("once", "deny")
 """Answers to a call that cannot be remembered."""
 SPELLED = {True: "once", "yes": "once", "y": "once", False: "deny", "no": "deny", "n": "deny"}
-LATER = "nobody has answered yet"
+LATER = "no answer has come yet"
 
 
 def somebody() -> str:
@@ -184,12 +184,12 @@ def digest_of(question: AskApproval, workdir: str) -> str:
 
 log = logging.getLogger(__name__)
 
-NOBODY = "nobody is there to approve it"
+NOBODY = "no person is there to approve it"
 NO_ANSWER = "the approval callback answered {answer}; allowed: True, False, an Approval, " + ", ".join(
     f'"{word}"' for word in WORDS
 )
 ALLOWING = "an approval callback, a rule in approval.allow, or --yes on the command line allows it"
-CHILD = "a child turn may not ask for approval; leave this to whoever gave you the task"
+CHILD = "a child turn may not ask for approval; leave this to the agent that gave you the task"
 HOOK = "before_tool"
 
 
@@ -481,7 +481,7 @@ class Approvals:
         spec = self._specs.get(name)
         try:
             return Asked.of(name, arguments, spec.path_arguments if spec is not None else (), self._workdir)
-        except ValueError:  # no file has such a name: nothing that a pattern of paths could stand for
+        except ValueError:  # no file has such a name, so no pattern of paths matches it
             return Asked.of(name, arguments, (), self._workdir)
 
     async def _waited(
@@ -506,7 +506,7 @@ def _writes(tool: ToolSpec) -> bool:
 
 def read_answer(answer: Any) -> Approval | None:
     """Read a callback's answer: True, "once", "session" or "always" grant, False, "deny" and "never"
-    refuse; ``None`` for anything else, which is not a yes."""
+    refuse; ``None`` for anything else, which approves nothing."""
     if isinstance(answer, Approval):
         return answer
     return WORDS.get(SPELLED.get(answer, answer)) if isinstance(answer, str | bool) else None

@@ -2,7 +2,7 @@
 
 A construct that is not understood is named in ``ShellReading.unread``; such a line needs approval and is
 never remembered. Its commands are guessed all the same, for rules that forbid: a guess may find a command
-where there is none, and must not be used to allow one."""
+that the line does not run, and must not be used to allow one."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
-"""Text made visible, so that what a person reads stands for exactly one text, and ``original`` gives that
+"""Text made visible, so that what a person reads means exactly one text, and ``original`` gives that
 text back.
 
 =============================  =========================================================================
-shown                          stands for
+shown                          means
 =============================  =========================================================================
 ``\x1b`` ``\u202e`` …          the character with this number: one that steers, hides or looks like a blank,
-                               or a letter that a screen would put elsewhere than it stands
-``\x20⟨5,000 times⟩``          that character so many times in a row
+                               or a letter that a screen would move to another place
+``\x20⟨5,000 times⟩``          that character 5,000 times in a row
 ``↵`` and a new line           a new line
 ``⇥`` and three blanks         a tab
 anything else                  itself; a backslash that would be read as an escape is shown as ``\x5c``
 =============================  =========================================================================
 
-Nothing is ever left out: whoever decides whether something may run has to see all of it.
+Nothing is ever left out: the person who decides whether something may run has to see all of it.
 """
 
 # A question displays exactly one call. Deleting what could steer a terminal also deleted commands. The
@@ -195,7 +195,7 @@ def _moved(text: str) -> frozenset[int]:
 
 BEGINS, GOES_ON, VALUE, NAMED = "│", "┆", "=", "›"
 """Between label and row: of a text, of the rest of a long line, of a value that is not a text; and before a
-name too long to stand beside its value."""
+name too long to fit beside its value."""
 NARROWEST = 20
 """Minimum columns for the text; a narrower terminal wraps the rows itself."""
 _PIECES = re.compile(rf"{ESCAPE.pattern}|.")

@@ -27,8 +27,8 @@ _PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A command with commands in it. With ``alone`` the command ``show`` runs when options stand alone, with
-    ``default`` also when no command of the group is named."""
+    """A command with subcommands. With ``alone`` the command ``show`` runs when only options are given, with
+    ``default`` also when no subcommand is named."""
 
     help: str
     commands: Mapping[str, tuple[str, str]]
@@ -210,7 +210,7 @@ class ShowAlone(Commands):
     """``config`` and ``config --json`` are ``config show``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Show when options stand alone."""
+        """Run ``show`` when only options are given."""
         alone = not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)
         return super().parse_args(ctx, ["show", *args] if alone else args)
 

@@ -60,7 +60,7 @@ async def obey(agent: Agent, command: str, words: str) -> str:
             )
     asked = re.fullmatch(r"(\d*)\s*(words)?", words)
     if asked is None:
-        raise ConfigError("so many turns cannot be undone", words, "a number, and perhaps: words")
+        raise ConfigError("this number of turns cannot be undone", words, "a number, and perhaps: words")
     done = await agent.aundo(int(asked[1] or 1), files=not asked[2])
     kept = "" if asked[2] else f" {done.files or 'There was no checkpoint of files to put back.'}"
     return (
@@ -142,7 +142,7 @@ class ChatSession:
         if (last := self._unfinished()) is not None:
             words = f"  its last turn was left unfinished in {last.state}, after {last.seq} moves:"
             self._live.write(Text(f"{words} “{preview(last.asked, 60)}”", "yellow"))
-            self._live.write(Text("  /resume goes on with it; another message gives it up", "yellow"))
+            self._live.write(Text("  /resume continues it; another message gives it up", "yellow"))
 
     def _remind(self) -> None:
         """Of the newest turn, when its process ended in the middle of it not long ago."""
@@ -183,7 +183,7 @@ class ChatSession:
                     await self._say(text)
             if self._last is not None:
                 session = clean(self.agent.session_id)
-                self._live.write(Text(f"  go on later: fsm-agent chat --session {session}", "dim"))
+                self._live.write(Text(f"  continue later: fsm-agent chat --session {session}", "dim"))
         finally:
             await self.agent.aclose()
 
@@ -277,7 +277,7 @@ class ChatSession:
             case "tools":
                 return self._tools()
             case "model" if not words:
-                return Text(f"{self.model} answers; /model NAME goes on with another one.")
+                return Text(f"{self.model} answers; /model NAME changes it.")
             case "model":
                 return await self._with_model(words)
             case "new":
@@ -355,8 +355,8 @@ class ChatSession:
 
 
 def last_exchange(store: Store, session: str) -> tuple[str, str]:
-    """Return the last message of the user in a session and the text that answered it, without secrets; empty
-    where there is none."""
+    """Return the last message of the user in a session and the text that answered it, without secrets; each
+    is empty when the session has none."""
     asked = answer = ""
     for row in session_record(store, session).rows:
         words = mask(said(row.body.get("content"))).strip()

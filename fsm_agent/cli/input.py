@@ -452,8 +452,8 @@ def _mentioned(begun: str, typed: int) -> Iterator[Offer]:
 
 
 def files(begun: str) -> Iterator[str]:
-    """Yield the paths that begin so, folders with a slash behind; where there is none, files below here that
-    have it in their name. Hidden ones only when they are asked for."""
+    """Yield the paths that begin with ``begun``, folders with a slash behind; if no path does, files below
+    here whose names contain it. Hidden ones only when ``begun`` has the dot."""
     folder, name = os.path.split(begun)
     found = False
     for path in _entries(Path(folder or "."), name):

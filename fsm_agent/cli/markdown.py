@@ -60,7 +60,7 @@ _COLOURS = {
 CODE = ANSISyntaxTheme(
     {cast(Any, tuple(kind.split("."))): Style.parse(style) for kind, style in _COLOURS.items()}
 )
-"""The terminal's own colours, so that code can be read on a light and on a dark one."""
+"""The terminal's own colors, so that code can be read on a light and on a dark one."""
 
 
 class Blocks:

@@ -96,8 +96,8 @@ def _has_key(profile: Profile) -> bool:
 
 
 def models_of(profile: Profile) -> list[str]:
-    """Return the names of a provider's models: those that a server on this machine lists, else those in the
-    price list that the catalogue knows as well, and those that the config file mentions."""
+    """Return the names of a provider's models: those that a server on this machine lists, else those in both
+    the price list and the catalog, and those that the config file mentions."""
     if profile.in_process:
         return ["demo"] if profile.name == "offline" else []
     if served := local_models(os.environ.get(profile.base_url_env or "") or profile.base_url or ""):

@@ -1,5 +1,5 @@
-"""The most that a turn can cost: the bound on its requests, times the dearest request to a model that it may
-ask, with a window full of prompt and the longest reply."""
+"""The most that a turn can cost: the bound on its requests, times the most expensive request to a model that
+it may ask, with a window full of prompt and the longest reply."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class MostMoney:
 
 
 def most_money(requests: Mapping[str, int], models: Sequence[str], settings: Settings) -> MostMoney | None:
-    """Return the bounds for turns that may ask ``models`` and send so many ``requests``; ``None`` when no
-    model is named and there is no limit in money. Raises ``ConfigError`` for a model that cannot be used."""
+    """Return the bounds for turns that may ask ``models`` and send at most ``requests``; ``None`` without a
+    model and without a limit in money. Raises ``ConfigError`` for a model that cannot be used."""
     given = settings.limits.each.items()
     limits = {f"limits.{scope}.usd": limit.usd for scope, limit in given if limit.usd is not None}
     if not (models or limits):

@@ -92,9 +92,9 @@ def answer_pending(
             raise ConfigError("--result is for a result that comes later", kind, "an answer to what is asked")
         given = _read(result)
     if given is None and items.find(name).kind != "timer":
-        raise ConfigError("there is no answer", None, usage(items.find(name)))
+        raise ConfigError("the answer is missing", None, usage(items.find(name)))
     item = answer(items, name, given, pattern=pattern)
-    say(f"{item.id} is answered: {item.said}. Go on: fsm-agent sessions resume {item.turn}")
+    say(f"{item.id} is answered: {item.said}. Continue: fsm-agent sessions resume {item.turn}")
     return 0
 
 
@@ -116,7 +116,7 @@ def run_pending(given: CliOptions, as_json: Json = False) -> int:
     store = store_of(given.home)
     ready = items_of(store).ready(store.owners.alive)
     if not ready and not as_json:
-        say("No turn can go on: none was suspended, or all wait still.")
+        say("No turn can continue: none was suspended, or all are still waiting.")
     codes = [0]
     for turn in ready:
         try:

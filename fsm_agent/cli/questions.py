@@ -180,7 +180,7 @@ def numbered(rows: Sequence[QuestionRow], gutter: Sequence[str]) -> Iterator[Que
 
 
 def colours(rows: Sequence[QuestionRow]) -> Iterator[Text]:
-    """The rows of a question in colours; those of a diff in the colour of their line."""
+    """Yield the rows of a question in colors; those of a diff in the color of their line."""
     within, colour = False, ""
     for row in rows:
         label = _label(row)
@@ -197,7 +197,7 @@ def _label(row: QuestionRow) -> str:
 
 
 def drawn(row: QuestionRow) -> Text:
-    """A row of a question in colours."""
+    """Return a row of a question in colors."""
     text = Text(row.text)
     text.highlight_regex(_SIGNS, "red")
     return Text.assemble((row.head, "bold yellow" if row.sentence else "dim"), text)

@@ -154,7 +154,7 @@ async def _talk(remote: Remote, live: ProgressView, home: Any) -> None:
                 live.write(Text(clean(str(error)), "red"))
         if remote.session is not None:
             live.write(
-                Text(f"  go on later: fsm-agent chat --remote --session {clean(remote.session)}", "dim")
+                Text(f"  continue later: fsm-agent chat --remote --session {clean(remote.session)}", "dim")
             )
     finally:
         await remote.aclose()
@@ -218,7 +218,7 @@ def _on_signals() -> asyncio.Event:
     def leave() -> None:
         if stop.is_set():
             os._exit(KILLED)  # as after kill -9: another worker continues
-        _say("leaves: each turn stops behind its next move, and another worker goes on with it")
+        _say("leaves: each turn stops after its next move, and another worker continues it")
         stop.set()
 
     for one in (signal.SIGTERM, signal.SIGINT):

@@ -46,7 +46,7 @@ def usage(item: Pending) -> str:
 def waiting_line(pending: Sequence[Pending], turn: str) -> str:
     """A line that says what a turn waits for, and what to do."""
     if not pending:
-        return f"suspended; go on: fsm-agent sessions resume {turn}"
+        return f"suspended; continue: fsm-agent sessions resume {turn}"
     named = ", ".join(f"{one.id} ({one.what})" for one in pending)
     first = pending[0]
     return clean(
@@ -238,7 +238,7 @@ def resumed(name: str | None, given: CliOptions, as_json: bool) -> int:
     turn = find_turn(store, name) if name is not None else _newest_unfinished(store)
     if not (as_json or given.quiet):
         moment_ago = ago(turn.moved, store.now())
-        print(f"  going on with “{preview(turn.asked, 60)}”, {clean(turn.id)}, {moment_ago}", file=sys.stderr)
+        print(f"  continuing “{preview(turn.asked, 60)}”, {clean(turn.id)}, {moment_ago}", file=sys.stderr)
     return go(_with_its_model(store, turn.id, given), as_json, lambda agent: agent.resume(turn.id))
 
 

@@ -34,7 +34,7 @@ _STYLES = {
     "markdown.item.number": "cyan", "markdown.block_quote": "italic", "markdown.hr": "dim",
     "markdown.table.border": "dim", "markdown.table.header": "bold",
 }  # fmt: skip
-"""Colours of Markdown that can be read on light and on dark terminals."""
+"""Colors of Markdown that can be read on light and on dark terminals."""
 
 
 def clean(text: str) -> str:
@@ -230,8 +230,8 @@ def counts(result: str) -> str:
 
 
 def coloured(result: str) -> Text | None:
-    """Return the change that a tool's result shows, ``None`` when there is none. Of a long one the rest is
-    counted."""
+    """Return the change that a tool's result shows, or ``None``. A long change ends with the number of the
+    lines left out."""
     found = _DIFF.search(result)
     if found is None:
         return None

@@ -112,9 +112,7 @@ def _counted(found: Old) -> str:
 def _ask(found: Old, archive: str | None) -> None:
     """Raises ``ConfigError`` when the answer is not yes, or no person can be asked."""
     if sys.stdin is None or not sys.stdin.isatty():
-        raise ConfigError(
-            "nobody can be asked whether to remove them", _counted(found), "--yes, or --dry-run"
-        )
+        raise ConfigError("removing them needs a person's consent", _counted(found), "--yes, or --dry-run")
     where = f", after they were written to {archive}" if archive else " for good"
     print(f"Remove {_counted(found)}{where}? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -310,14 +308,14 @@ def import_file(
         say(f"it was left unfinished: fsm-agent sessions resume {turn}")
     if done.unfinished:
         say(
-            "It goes on under the rules of this home, and asks before every call that does more than read"
+            "It continues under the rules of this home, and asks before every call that does more than read"
             " here."
         )
     return 0
 
 
 SHOWN = 20
-"""Files that are named; of more the number is told."""
+"""Files that are named; the others are counted."""
 
 
 def undo_files(

@@ -56,8 +56,8 @@ LINES = 8
 LONG = 600
 """Characters of one of them."""
 _IN_DOUBT = {
-    "unknown": "nobody knows whether it took effect",
-    "in_flight": "it was running when the turn was last heard of",
+    "unknown": "it may or may not have taken effect",
+    "in_flight": "it was running when the turn was last seen",
 }
 
 
@@ -115,12 +115,12 @@ def _head(shown: Shown) -> Iterator[Text]:
     by = f" by {clean(one.source)}" if one.source else ""
     yield Text(f"  begun {moment(one.created)}{by} · used {moment(one.touched)}", "dim")
     if one.parent:
-        how = {"compression": "goes on", "fork": "was forked from", "child": "was delegated by"}.get(
+        how = {"compression": "continues", "fork": "was forked from", "child": "was delegated by"}.get(
             one.kind, "follows"
         )
         yield Text(f"  {how} {clean(one.parent)}", "dim")
     if one.successor:
-        yield Text(f"  goes on as {clean(one.successor)}", "dim")
+        yield Text(f"  continues as {clean(one.successor)}", "dim")
     if one.unfinished and one.last is not None:
         yield Text.assemble(
             "  ", last_exit(one), (f": fsm-agent sessions resume {clean(one.last.id)}", "yellow")
@@ -176,7 +176,7 @@ def _add_below(tree: Tree, record: TurnReport) -> None:
         line.append(" · " + " · ".join([*filter(None, facts), clean(child.info.id)]), "dim")
         _add_below(tree.add(line), child)
     if record.handed_to:
-        tree.add(Text.assemble(("→ ", "magenta"), (clean(record.handed_to), "cyan"), " goes on"))
+        tree.add(Text.assemble(("→ ", "magenta"), (clean(record.handed_to), "cyan"), " continues"))
 
 
 def _doubt(doubt: Doubt) -> Text:

@@ -163,7 +163,7 @@ def _requests_in_words(most: Mapping[str, int]) -> list[str]:
     if not most:
         return []
     return [
-        "Requests to models, those for summaries and those that nobody answered included",
+        "Requests to models, those for summaries and those without an answer included",
         f"  a turn alone: at most {most['turn']:,}",
         f"  a turn and its children, and theirs: at most {most['tree']:,}",
         f"  a compaction that is asked for: at most {most['compaction']:,}",
@@ -229,7 +229,7 @@ def write_model(table: Table, chosen: Mapping[str, int] | None, file: str) -> di
 def _write_counterexample(table: Table, name: str | None, file: str) -> list[str]:
     found = counterexample(table)
     if found is None:
-        return ["No run under small maxima gets stuck or goes on for ever, as far as was looked: no script."]
+        return ["No run under small maxima gets stuck or is endless, as far as was looked: no script."]
     module, _, attribute = (name or "fsm_agent_states.table:TURN").partition(":")
     _write(found.script(table, module, attribute), file, "counterexample")
     return [f"Counterexample: python {shlex.quote(file)}"]
@@ -267,5 +267,5 @@ def _how_to_check(written: dict[str, object]) -> list[str]:
         f"  spin -a {file} && gcc -O2 -o pan pan.c && ./pan -m10000000 | grep -E 'errors|stored'",
         f"      expected: errors: 0, {expected}",
         f"  spin -a {file} && gcc -O2 -DNP -o pan pan.c && ./pan -l -m10000000 | grep errors",
-        "      expected: errors: 0 (no turn goes on for ever)",
+        "      expected: errors: 0 (no turn is endless)",
     ]

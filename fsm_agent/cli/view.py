@@ -96,7 +96,7 @@ class LiveRegion:
         self._live: Live | None = None
 
     def show(self) -> None:
-        """Draw, or draw anew."""
+        """Draw, or draw again."""
         if not self._console.is_terminal:
             return
         if self._live is None:
@@ -144,7 +144,7 @@ def surplus(row: Sequence[Segment], width: int) -> int:
 
 
 class Fitted:
-    """Rows that are drawn anew, each cut to the one row that it is counted as, so that no trace of it is
+    """Rows that are redrawn, each cut to the one row that it is counted as, so that no trace of it is
     left."""
 
     def __init__(self, content: RenderableType) -> None:
@@ -175,7 +175,7 @@ _PLAIN_WIDTH = 140
 _REASON = 200
 """Characters of what went wrong with a tool, which may take several rows."""
 _LONG = 4_000
-"""Characters from which a block is shown as it is until it is whole: colouring it again and again costs."""
+"""Characters from which a block is shown plain until it is whole: repeated coloring costs."""
 _MARKS = {"ok": ("✓", "green"), "error": ("✗", "red"), "denied": ("✗", "yellow")}
 
 
@@ -377,8 +377,8 @@ class ProgressView:
 
     @contextmanager
     def asking(self) -> Iterator[Callable[[], bool]]:
-        """Within it nothing is drawn anew; from any thread. Gives a function that says whether the turn still
-        waits for the answer."""
+        """Suspend redrawing within this context, from any thread. Gives a function that says whether the turn
+        still waits for the answer."""
         self._asked += 1
         self._region.hide()
         self._moves += 1

@@ -188,7 +188,7 @@ PURE_TOOL = Flush("a pure tool runs", "nothing", "it changes nothing, so it may 
 QUESTION = Flush("a person is asked", "all with its intent", "another process may answer it")
 ENGINE = Flush("a context engine is asked", "all with its intent", "it is asked once for each step")
 IN_DOUBT = (
-    "Unknown outcome: the process ended while this ran, and nobody can say whether it took effect. It was not"
+    "Unknown outcome: the process ended while this ran, so it may or may not have taken effect. It was not"
     " run again. Find out what happened before repeating it."
 )
 NOT_RUN = (
@@ -821,7 +821,7 @@ class Failure:
     other_keys: int = 0
 
 
-LOST = Failure("lost", "the process ended before the reply came; nobody knows whether the request left")
+LOST = Failure("lost", "the process ended before the reply came; the request may or may not have left")
 """Replaces the reply of a model request after a crash."""
 
 
@@ -936,8 +936,8 @@ class LimitsChecked:
 @dataclass(frozen=True, slots=True)
 class RequestChanged:
     """Changes that hooks made to a request. ``options``: fields of its body by name, ``None`` to omit one;
-    ``rows``: appended messages, in wire form. ``answer``: a reply in place of the model's, ``blocked``: why
-    there is none; then nothing is sent. ``by``: names of the hooks."""
+    ``rows``: appended messages, in wire form. ``answer``: a reply in place of the model's; ``blocked``: why
+    the request is refused; with either, nothing is sent. ``by``: names of the hooks."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     rows: tuple[Mapping[str, Any], ...] = ()

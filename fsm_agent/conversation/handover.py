@@ -14,7 +14,7 @@ NAME = r"[a-zA-Z0-9_-]{1,48}"
 """What an agent may be called: tools are called after it."""
 TOLD = (
     "[From this program and not from the user: {agent} has handed this conversation over to {to}, which is"
-    " you. Go on with what the user asked for.{note}]"
+    " you. Continue with what the user asked for.{note}]"
 )
 TRANSFER = "transfer_to_"
 """How the names of tools begin that hand a conversation over."""

@@ -235,8 +235,8 @@ PROMPTS, SPEAKERS = ("system", "developer"), ("user", "assistant", "tool")
 THINKING = ("thinking", "redacted_thinking")
 LISTS = ("reasoning_details", "codex_reasoning_items", "codex_message_items")
 PLAIN = frozenset(("role", "content", "tool_calls", "tool_call_id", "name"))
-"""What most rows consist of. With a text, and calls that have nothing of a vendor's own, such a row can be
-read only one way, whoever made it."""
+"""Keys of most rows. With a text, and calls without a vendor's own fields, such a row can be read only one
+way, regardless of its vendor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +257,9 @@ def supplied_history(
 ) -> SuppliedHistory:
     """Read a caller's history; neither the list nor its rows are ever changed. What only its maker can read
     (signatures, encrypted items, reasoning) is kept. Where a row does not say who made it, it was the model
-    that the agent runs on, ``runtime``, if that is what its family makes; else nobody knows. ``known``: the
-    rows of the session. As long as the history begins as they do, it has these very messages, so that they
-    are neither stored nor written for the wire again.
+    that the agent runs on, ``runtime``, if that is what its family makes; else its maker is unknown.
+    ``known``: the rows of the session. As long as the history begins as they do, it has these very messages,
+    so that they are neither stored nor written for the wire again.
 
     Raises ``ConfigError`` for a row that is no message, and for one of the system behind others."""
     family, issuer = runtime_family(runtime), issuer_of(runtime)
@@ -276,7 +276,7 @@ def supplied_history(
     first = next((at for at, one in enumerate(messages) if one.role != "system"), len(messages))
     if any(one.role == "system" for one in messages[first:]):
         late = next(one.text for one in messages[first:] if one.role == "system")
-        what = "a system row stands behind other rows of conversation_history"
+        what = "a system row follows other rows of conversation_history"
         raise ConfigError(what, late[:60], "system rows at its beginning")
     prompt = "\n\n".join(one.text.strip() for one in messages[:first] if one.text.strip())
     return SuppliedHistory(prompt, tuple(_with_call_ids(messages[first:])))

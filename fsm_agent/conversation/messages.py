@@ -56,9 +56,9 @@ class Message:
     ``reasoning``, ``name`` and ``finish_reason`` are bookkeeping and not sent. ``sent`` is what goes out
     instead of ``content``: the preview of a long result, the user's text with injected context.
     ``interrupted`` marks text that was cut by the user. ``wire`` is false for a row that tells people why a
-    turn failed and is never sent to a model. ``summary`` marks a row that stands for rows before it.
-    ``blocks`` keeps a provider's own reasoning items verbatim. ``issuer``: who made ``reasoning``, ``blocks``
-    and what else is a vendor's own, ``None`` when nobody knows; then it is kept and goes to nobody."""
+    turn failed and is never sent to a model. ``summary`` marks a row that replaces rows before it.
+    ``blocks`` keeps a provider's own reasoning items verbatim. ``issuer``: the model that made ``reasoning``,
+    ``blocks`` and other fields of its vendor, ``None`` when unknown; then they are kept and never sent."""
 
     role: Role
     content: Content = None

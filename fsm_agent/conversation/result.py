@@ -204,7 +204,7 @@ class TurnResult(BaseModel, Generic[Out]):
 
     ``api_calls`` counts iterations, ``attempts`` the requests really sent, summaries included. A request
     counts from the moment its first byte is handed to the connection, so ``attempts`` is never less than what
-    the providers received; calls that were under way when a process died count too, because nobody can tell.
+    the providers received; calls that were under way when a process died count too, as they may have arrived.
     ``tried`` also counts those that never left, because nothing answered at the address.
 
     Token fields are this turn's sums over every response (0 with ``usage_known`` false when the provider

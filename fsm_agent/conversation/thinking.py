@@ -39,8 +39,8 @@ class ReasoningFamily:
       thinking blocks without.
     - ``items``: encrypted reasoning, and the phase that a text was said in.
 
-    ``by_model``: only the very model takes it back; else every model at the same address does. ``id_length``:
-    an id of a call has so many letters and digits, where it matters; others get one that has."""
+    ``by_model``: only the same model takes it back; else every model at the same address does. ``id_length``:
+    letters and digits that the id of a call must have, where it matters; other ids are replaced."""
 
     name: str
     mode: ApiMode

@@ -28,8 +28,7 @@ WIDTH = (
 RESERVED = frozenset({"state", "note", "end", "class", "classDef", "direction", "click", "default", "as"})
 HARMLESS = str.maketrans({"<": "‹", ">": "›", ";": ",", ":": " –", '"': "'", "\n": " "})
 BREAKS = re.compile(r"%(?=%)|&(?=[\w#])|\$(?=\$)|(?<=direction)\s+(?=(?:TB|BT|LR|RL)\b)")
-"""Where a space of no width keeps words from meaning something, wherever they stand: comments, entities,
-formulas, directions."""
+"""Where a zero-width space keeps text from being read as a comment, entity, formula or direction."""
 QUIET: frozenset[Mark] = frozenset({"unused", "kept"})
 MARKED: Mapping[str, str] = {
     "never": f"fill:#ffffff,stroke:{LIGHT.bad},color:{LIGHT.bad},stroke-dasharray:6",

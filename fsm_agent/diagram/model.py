@@ -17,7 +17,7 @@ Mark = Literal["", "taken", "partly", "never", "unused", "added", "removed", "ch
 """What a reader is to see of a part: how runs used it, or how it differs from another version."""
 MARKS: Mapping[Kind, str] = {"rung": "", "move": "→ ", "exit": "⇥ ", "same": "as ", "note": ""}
 ELSE = " › "
-LONG_LADDER = 5  # a ladder of so many rungs is shortened when another line has the same rungs
+LONG_LADDER = 5  # rungs from which a ladder is shortened when another line has the same rungs
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Diagram:
     has fewer.
 
     ``caption`` is a heading and lines of (term, words) about what the marks say; ``legend`` explains the
-    marks. ``judged``: colours say what is good and bad, so that arrows do not have those of their states.
+    marks. ``judged``: colors say what is good and bad, so that arrows do not have those of their states.
     ``nested``: the tables that its states run, which are drawn below or beside it."""
 
     table: Table

@@ -39,14 +39,14 @@ SENTENCES: Mapping[str, str] = {
     "no counter passes its maximum": (
         "A row that spends a counter can only be taken while some of it is left, and gives none of it back."
     ),
-    "every turn ends": "No loop can be taken for ever: each spends something that it does not give back.",
+    "every turn ends": "No loop can be taken without end: each spends something that it does not give back.",
     "every turn ends, caps taken away": (
-        "The same without the counters that are there only as a cap: they are a second line of defence, not"
+        "The same without the counters that are there only as a cap: they are a second line of defense, not"
         " the reason."
     ),
     "every request and every end has a transcript that all wires take": (
         "No way through the table leads to a request that a provider would refuse for its form, or to an end"
-        " after which the conversation could not go on."
+        " after which the conversation could not continue."
     ),
     "no row is dead": "Each row was taken in some run that was searched for; none is there in vain.",
     "no bound is below the exact search": (
@@ -55,7 +55,7 @@ SENTENCES: Mapping[str, str] = {
 }
 """The meaning of each check, for a reader new to them. A check that a table names itself has the sentence
 of its promises."""
-PROMISES = "On every way through the table what it promises there holds: the demands stand below."
+PROMISES = "On every way through the table what it promises there holds: the demands are listed below."
 
 
 def sentence_of(check: str) -> str:
@@ -205,7 +205,7 @@ def _bounds(report: Report) -> Iterator[str]:
         cells.append(
             (figure.quantity, "with" if figure.caps else "without", value, kind, f"`{figure.formula}`")
         )
-    yield from grid(("At most so many", "Caps", "Figure", "It is", "Formula"), cells)
+    yield from grid(("At most", "Caps", "Figure", "It is", "Formula"), cells)
     legend = dict.fromkeys(line for figure in report.figures for line in figure.legend)
     if legend:
         yield from ("", *(f"- `{line}`" for line in legend))

@@ -139,7 +139,7 @@ def how_to_read(diagram: Diagram, layout: Layout) -> tuple[tuple[str, str], ...]
         )
         lines.append(("⇥", "ends the turn" + ("; before other rungs: at a cap" if early else "")))
     if "same" in kinds:
-        lines.append(("as", "goes on with the list of that event"))
+        lines.append(("as", "continues with the list of that event"))
     lines.append(("arrow", "its rungs, or the event of a plain →"))
     lines += diagram.legend
     notes = [("", note) for note in layout.get("notes", ())]

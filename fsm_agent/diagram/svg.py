@@ -334,7 +334,7 @@ def _label(placed: PlacedArrow) -> Iterator[str]:
     """The lines of a label, each name with its mark."""
     marks = iter(placed.arrow.marks or [""] * len(placed.arrow.labels))
     for line in placed.lines:
-        names = [(escape(name), mark) for name, mark in zip(line, marks)]  # noqa: B905 - the marks go on with the next line
+        names = [(escape(name), mark) for name, mark in zip(line, marks)]  # noqa: B905 - the marks continue with the next line
         text = ", ".join(f'<tspan class="{mark}">{name}</tspan>' if mark else name for name, mark in names)
         yield text + ("," if line is not placed.lines[-1] else "")
 

@@ -34,9 +34,9 @@ class Order(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TurnLink:
-    """What a dispatcher tells a running turn. ``cancelled``: a person wants it to end, with its end in the
-    journal. ``leaving``: this process goes away, so the turn stops behind its next move and another process
-    goes on. ``lost``: another process has it; nothing is written any more."""
+    """What a dispatcher signals to a running turn. ``cancelled``: a person wants it to end, with its end in
+    the journal. ``leaving``: this process shuts down, so the turn stops after its next move and another
+    process continues it. ``lost``: another process has it; nothing more is written."""
 
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
@@ -74,8 +74,8 @@ class Dispatcher(Protocol):
         ...
 
     async def serve(self, run: RunTurn, slots: int, stop: asyncio.Event) -> None:
-        """Run turns, at most ``slots`` at once, until ``stop``; then those that run are told to leave, and
-        waited for."""
+        """Run turns, at most ``slots`` at once, until ``stop``; then ask the running ones to leave, and wait
+        for them."""
         ...
 
     async def aclose(self) -> None:
@@ -219,10 +219,10 @@ async def submit(
     turn_id: str = "",
     **more: Any,
 ) -> Order:
-    """Queue a message: written down first, then the dispatcher is told. ``session_id``: the session that it
-    goes on with, by default a new one. ``turn_id``: repeated with the same one it is queued once. ``more``:
-    what ``Agent.start`` takes besides, as JSON values. Raises ``ConfigError`` when the dispatcher cannot be
-    reached; the message is queued then all the same, and a worker finds it."""
+    """Queue a message: store it first, then notify the dispatcher. ``session_id``: the session that it
+    continues, by default a new one. ``turn_id``: a message submitted again under the same id is queued once.
+    ``more``: other arguments of ``Agent.start``, as JSON values. Raises ``ConfigError`` when the dispatcher
+    cannot be reached; the message is queued all the same, and a worker finds it."""
     session = f"s-{uuid.uuid4().hex[:12]}" if session_id is None else first_session(store, session_id)
     order = Order(session, turn_id or f"{session}-{uuid.uuid4().hex[:8]}", DIGEST)
     request = {"user_message": user_message, **more}

@@ -21,7 +21,7 @@ PATIENT = 3.0
 
 
 class Listener(Protocol):
-    """Who is told what happens."""
+    """Receives what happens in a turn."""
 
     def transition(
         self, turn_id: str, source: str, event: str, dest: str, *, took: float | None = None
@@ -49,7 +49,7 @@ class Listener(Protocol):
 
 @dataclass(slots=True)
 class _Seen:
-    """What of a turn was told already."""
+    """What of a turn was reported already."""
 
     seq: int = 0
     effects: set[tuple[int, int, int]] = field(default_factory=set)

@@ -1,5 +1,5 @@
-"""A worker: serves a dispatcher, looks for queued turns that nobody was told of, and keeps agents whose
-tasks in the background are at work.
+"""A worker: serves a dispatcher, sweeps for queued turns that no dispatcher announced, and keeps the agents
+whose background tasks are running.
 """
 
 from __future__ import annotations
@@ -259,8 +259,8 @@ TOLD_EVERY = 60.0
 
 
 class Worker:
-    """Runs turns of one store with one app. ``sweep``: seconds between two looks for turns that nobody was
-    told of, which were queued at least ``age`` seconds ago. ``tell`` is given lines for the operator."""
+    """Runs turns of one store with one app. ``sweep``: seconds between two sweeps for unannounced turns that
+    were queued at least ``age`` seconds ago. ``tell`` receives lines for the operator."""
 
     def __init__(
         self,
@@ -280,7 +280,7 @@ class Worker:
         self._again: dict[str, tuple[float, float]] = {}
 
     async def run(self, slots: int, stop: asyncio.Event) -> None:
-        """Serve until ``stop``; turns that run then stop behind their next move, and other workers go on with
+        """Serve until ``stop``; running turns then stop after their next move, and other workers continue
         them."""
         sweeping = asyncio.create_task(self._sweep_on(stop))
         try:

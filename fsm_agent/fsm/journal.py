@@ -243,7 +243,7 @@ def answered(request: Any, said: Any) -> Any:
     name = type(request).__name__
     if not answerable(request):
         raise ConfigError(
-            f"nobody knows what {name} is answered with",
+            f"the reply type of {name} is unknown",
             None,
             f"in class {name}: reply: ClassVar[type] = TheReply; or let it be done",
         )

@@ -20,7 +20,7 @@ class Route(TypedDict):
     end: tuple[Side, float]
     via: NotRequired[Sequence[Point]]
     reach: NotRequired[float]  # how far a curve keeps to its right angles
-    label: NotRequired[Point]  # centre of the label; the middle of the line unless told
+    label: NotRequired[Point]  # center of the label; by default the middle of the line
     wrap: NotRequired[float]  # width at which the label is broken into lines
 
 

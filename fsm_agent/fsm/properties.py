@@ -11,7 +11,7 @@ and ``~`` join them. Four sentences are made of moves:
 'after row Charge.done, row Ship.done or Refund.done before the end'
 >>> at_most("Few retries an act.", "tries", spends("tries"), since=resets("tries")).label
 'at most tries spends tries since resets tries'
->>> only_if("Nobody ships unpaid.", enters("Ship"), row("Charge.done"), since=enters("Refund")).label
+>>> only_if("Unpaid goods never ship.", enters("Ship"), row("Charge.done"), since=enters("Refund")).label
 'enters Ship only if row Charge.done since enters Refund'
 
 A move is judged by what was **before** it, and counts afterwards; the start of a turn is before all moves.

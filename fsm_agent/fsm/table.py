@@ -294,7 +294,7 @@ class Table:
     repeated names. (Why: decision 101.)
 
     ``properties`` are claimed of every turn (``fsm_agent.fsm.properties``). Neither they nor three other
-    things change the digest or what is equal: ``layout`` says where boxes and arrows stand in pictures,
+    things change the digest or what is equal: ``layout`` places boxes and arrows in pictures,
     ``default_limits`` returns the limits that figures in generated pages are for, and ``promises`` returns
     what ``fsm-agent verify`` is to prove of a value that the rows do not know."""
 

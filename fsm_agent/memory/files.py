@@ -234,7 +234,7 @@ def _text(content: bytes, name: str) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise EntryRefused(
-            f"{name} is not UTF-8 text; it is left as it is until somebody repairs or removes it."
+            f"{name} is not UTF-8 text; it is left as it is until a person repairs or removes it."
         ) from None
 
 

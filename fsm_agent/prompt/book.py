@@ -80,8 +80,8 @@ ENFORCE = (
     " promise of what you will do next; every reply either calls a tool or is the final answer."
 )
 OPENAI_NOTE = (
-    "Do not stop at a plan or a partial result, and do not ask for leave to go on. What a tool can tell you"
-    " (time, arithmetic, the content of files, the state of the system) is never answered from memory."
+    "Do not stop at a plan or a partial result, and do not ask for leave to continue. What a tool can tell"
+    " you (time, arithmetic, the content of files, the state of the system) is never answered from memory."
 )
 GOOGLE_NOTE = (
     "Look at a file before you change it, and check the change afterwards. Make sure that a library is there"

@@ -93,7 +93,7 @@ class AwsEvents:
         while len(self._rest) >= PRELUDE:
             size = int.from_bytes(self._rest[:4])
             if not PRELUDE < size <= EVENT_BYTES:
-                raise BadBody(f"it sent an event of {size:,} bytes, which nobody means")
+                raise BadBody(f"it sent an event of {size:,} bytes, which no provider does")
             if len(self._rest) < size:
                 return
             frame = bytes(self._rest[:size])

@@ -112,7 +112,7 @@ def _entry(table: str, name: str) -> tuple[Mapping[str, Any], str]:
     bare = _PLACED.sub("", name)
     for one in (name, bare, _DATED.sub("", bare)):
         if one in listed or one in ours:
-            source = f"the catalogue, {_listed()['source']}" if one in listed else _OURS
+            source = f"the catalog, {_listed()['source']}" if one in listed else _OURS
             return {**listed.get(one, {}), **ours.get(one, {})}, source
     return {}, ""
 

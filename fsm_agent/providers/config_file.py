@@ -1,5 +1,4 @@
-"""``config.toml`` in the home directory: what every agent of this home begins with, unless it is told
-otherwise.
+"""``config.toml`` in the home directory: the defaults of every agent of this home.
 
 ::
 
@@ -170,9 +169,9 @@ class Config:
 
 
 def config_of(home: Path) -> Config:
-    """The config file of a home directory; an empty one when there is none. What it and the environment hold
-    of keys is masked from then on. Raises ``ConfigError`` that names the file, what is wrong in it, and what
-    is allowed."""
+    """Read the config file of a home directory; without a file, return an empty one. Keys in it and in the
+    environment are masked from then on. Raises ``ConfigError`` that names the file, what is wrong in it, and
+    what is allowed."""
     path = home / CONFIG
     raw = _read(path)
     try:

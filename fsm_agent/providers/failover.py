@@ -106,7 +106,7 @@ class Backends:
                     filter(None, (notice, problem))
                 )
         was, now = f"{before.provider}:{before.model}", self._name(self.current)
-        other = f"the turn ran on {was}, which this agent does not have; it goes on with {now}"
+        other = f"the turn ran on {was}, which this agent does not have; it continues with {now}"
         return runtime, "; ".join(filter(None, (notice, other)))
 
     def runtimes(self) -> tuple[Runtime, ...]:

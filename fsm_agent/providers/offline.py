@@ -1,4 +1,4 @@
-"""``offline:demo``: a stand-in for a model that works by rule, without a key and without a network.
+"""``offline:demo``: a substitute for a model that works by rule, without a key and without a network.
 
 A request is split into clauses; the first rule that matches a clause decides which tool it calls. Clauses
 joined by "and" may run together, "then" begins the next stage. The answer is written from the real results
@@ -186,7 +186,7 @@ def _follow(intent: Intent, made: Sequence[CallMade]) -> tuple[Intent, list[str]
 
 
 def _next_line(result: str) -> int | None:
-    found = re.search(r"^\[more lines follow; go on with start_line=(\d+)\]$", result, re.MULTILINE)
+    found = re.search(r"^\[more lines follow; continue with start_line=(\d+)\]$", result, re.MULTILINE)
     return int(found[1]) if found else None
 
 

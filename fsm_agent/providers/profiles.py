@@ -23,12 +23,12 @@ class Profile:
     ``key_env`` and ``base_url_env`` name environment variables; ``base_url`` may name others in braces,
     ``A|B`` for the first of two that is set. ``key``: where the key is kept (``keyring:service/name``),
     before the environment. ``default_model`` is used when a key in the environment chose this provider.
-    ``catalogue``: the table of the catalogue that has its models; empty when none does, ``*`` for an
+    ``catalogue``: the table of the catalog that has its models; empty when none does, ``*`` for an
     aggregator. ``price_list``: its name in ``genai-prices``. ``files``: it takes those that its models read,
     or reads them for every model. ``model_windows`` are (prefix of a model's name, tokens), the longest
     prefix wins, and ``default_window`` is for the rest: what a person says of a provider of their own, which
-    comes before the catalogue. ``reads``: what is said of all its models besides text, where no catalogue
-    says it. ``local``: no key and slow answers are normal. ``aggregator``: it stands before other providers.
+    comes before the catalog. ``reads``: what all its models read besides text, where no catalog
+    says it. ``local``: no key and slow answers are normal. ``aggregator``: it routes to other providers.
     ``in_process``: it has no address. ``error_rows``: its own signs of error classes, which come before the
     general ones. ``manners``: the known provider whose wire it speaks, where that is not itself.
     ``output_key``: its name for the cap on output. ``effort_key``: how chat completions ask its thinking

@@ -107,7 +107,7 @@ _ONE_BY_ONE = threading.Lock()
 async def sdk_module(name: str) -> ModuleType:
     """The module ``name``, shared by all who wait for it in any loop; without waiting once it is there.
 
-    The import goes on when a waiter is cancelled. Raises ``ImportError`` that says what went wrong; the next
+    Cancelling a waiter does not stop the import. Raises ``ImportError`` that says what went wrong; the next
     call tries again.
     """
     module = _begun.get(name)
@@ -177,11 +177,11 @@ class SdkPort(ABC):
 
     ``connect``, ``read`` and ``total`` in seconds: making a connection, the longest gap between two pieces of
     a response, and the whole call; ``None`` for no limit. ``read`` should be longer than the turn's stale
-    limit, which judges by real chunks. ``headers``: what goes out besides; the SDK, and so its log, never
-    sees them. ``route``: the path of a request, where it is not the wire's own, and ``query`` what stands
-    behind it. ``linger``: how long after its end a stream that stays open is waited
-    for; the reply is whole by then. ``now`` is wall time, for dates in ``Retry-After``. A client is
-    taken at the first call, for the event loop of that call; ``aclose`` belongs into the same loop."""
+    limit, which judges by real chunks. ``headers``: additional headers; the SDK, and so its log, never sees
+    them. ``route``: the path of a request, where it is not the wire's own, and ``query`` its query string.
+    ``linger``: seconds to wait for a stream that stays open after its last event; the reply is whole by then.
+    ``now`` is wall time, for dates in ``Retry-After``. A client is made at the first call, for the event loop
+    of that call; ``aclose`` must be called in the same loop."""
 
     sdk: ClassVar[str]
     path: str
@@ -428,8 +428,8 @@ class EventLines:
         self._ended_in_cr = False
 
     def feed(self, piece: bytes) -> list[str]:
-        """Take the next bytes, and return the data of the events that are whole now, in order. The names of
-        events are not looked at; an event without data is none.
+        """Take the next bytes, and return the data of the events that are now complete, in order. The names
+        of events are ignored, and so are events without data.
 
         Raises ``BadBody`` for one that is too long, and ``UnicodeDecodeError``."""
         if not piece:

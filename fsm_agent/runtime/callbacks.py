@@ -4,7 +4,7 @@ turn.
 Names and arguments (a callback may declare fewer parameters than it is given):
 
 ====================  =====================================================================================
-tool_start            call_id, name, arguments; not told of a call that is blocked or denied
+tool_start            call_id, name, arguments; not called for one that is blocked or denied
 tool_complete         call_id, name, arguments, result text, status
 tool_progress         "started", "completed", "said" (by the tool itself) or "risk" (suspicious content in a
                       result), name, preview

@@ -114,7 +114,9 @@ class UsersCode:
     a turn runs on, so that it may keep a connection, or ``here``, on the turn's loop. ``then``: the
     consequence of a timeout, in words."""
 
-    def __init__(self, what: str, clock: Clock, poll: float, *, then: str = "; going on without it") -> None:
+    def __init__(
+        self, what: str, clock: Clock, poll: float, *, then: str = "; continuing without it"
+    ) -> None:
         self._what, self._clock, self._poll, self._then = what, clock, poll, then
 
     async def within(

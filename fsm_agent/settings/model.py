@@ -294,7 +294,7 @@ class Compression(Group):
 
 
 class Tools(Group):
-    """Running tools. ``max_calls``: of one reply; those beyond are not run, and the model is told so. Seconds
+    """Running tools. ``max_calls``: of one reply; those beyond are answered without being run. Seconds
     and characters; ``max_result_chars`` bounds one result, ``turn_result_chars`` those of one reply,
     ``batch_timeout``: what the calls of one reply may take together, those with a limit of their own apart;
     ``preview_chars`` is what stays in the context of a result that was saved to a file.
@@ -356,9 +356,9 @@ class DelegationSettings(Group):
     """Child turns. ``background``: the model may give tasks without waiting. ``budget``: see
     ``fsm_agent.runtime.budget``. ``max_children`` of one reply; ``max_depth``: children below children.
     ``max_handoffs``: how often a conversation goes from agent to agent until the user speaks again.
-    ``approvals``: what a child does when it needs a yes: ``deny``, or ``ask`` whoever approves for its
-    parent. ``summary_max_chars``: of a child's answer as its parent sees it, which also takes no more than
-    ``headroom_fraction`` of the room that the parent's window has left, shared by the children, but may
+    ``approvals``: what a child does when it needs approval: ``deny``, or ``ask`` the person who approves for
+    its parent. ``summary_max_chars``: of a child's answer as its parent sees it, which also takes no more
+    than ``headroom_fraction`` of the room that the parent's window has left, shared by the children, but may
     always be ``summary_min_chars``. Seconds: ``heartbeat`` between two signs of life, ``stale_idle`` and
     ``stale_in_tool`` after which a child that does nothing, or whose tool runs, is stopped."""
 
@@ -518,7 +518,7 @@ class Prompt(Group):
     is asked with its provider. ``ephemeral``: your words behind the prompt, in no transcript and no cache.
     ``prefill``: rows (``role`` user or assistant, ``content``) that are sent before each conversation and
     never stored. ``budget_hint``, ``context_hint``: the share of the iterations, and of the room for the
-    conversation, from which the model is told how much of it is left."""
+    conversation, from which requests say how much is left."""
 
     enforce_tool_use: Literal["auto"] | bool | tuple[str, ...] = "auto"
     machine: bool | None = None
@@ -568,8 +568,8 @@ DATABASE_VARIABLE = f"{ENV_PREFIX}STORE__DATABASE_URL"
 
 class Storage(Group):
     """``durability``: ``full`` survives a power cut at any moment; ``normal`` may lose the last moves then,
-    never to a crash of the process alone. ``index``: make messages ready for search after each turn, beside
-    what comes next, instead of when somebody searches. ``trajectories``: append each ended turn, secrets
+    never to a crash of the process alone. ``index``: index messages for search in the background after each
+    turn, instead of at the next search. ``trajectories``: append each ended turn, secrets
     masked, to ``trajectories.jsonl`` in the home. ``database_url``: keep sessions in this database of
     PostgreSQL (``postgresql://user:password@host/name``) instead of a file in the home; it is stored and
     shown nowhere."""
@@ -795,8 +795,8 @@ class Settings(BaseSettings):
     """All settings: what is given here, over the environment, over the defaults; ``of`` knows the config
     file, too. ``reasoning_effort``: how much a model that can think should think before it speaks, as near to
     this as the model can be asked; ``None`` leaves it to the model. ``max_turns_at_once``: of all agents in
-    the process; a turn that finds so many running waits for its time, first come, first served, children
-    apart; ``None`` for any number. ``output_retries``: how often one model is told what is wrong with
+    the process; a turn beyond that waits for a place, first come, first served, children
+    apart; ``None`` for any number. ``output_retries``: how often one model reads what is wrong with
     an answer. ``output_mode``: how a model is asked for an answer of a type: held to it by its provider,
     by a call of a tool, by words, or what it does best. ``properties``: what is done when a turn
     breaks a property of its table (``fsm-agent verify`` proves them): nothing, a line in the log, or the turn

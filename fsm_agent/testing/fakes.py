@@ -1,4 +1,4 @@
-"""Stand-ins for tests: an external memory that notes its calls, and cancellation at a chosen await."""
+"""Fakes for tests: an external memory that notes its calls, and cancellation at a chosen await."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class FakeMemory:
     async def _called(self, name: str, *values: Any) -> None:
         self.calls.append((name, *values))
         if name == self._fail:
-            raise RuntimeError(f"{name} failed, as it was told to")
+            raise RuntimeError(f"{name} failed on request")
         if name == self._hang:
             if self._clock is not None:
                 self._clock.advance(3_600)

@@ -269,7 +269,7 @@ def tools_run_when_they_may(visit: Visit, turn: Any) -> None:
     rows = {row.tool_call_id: row for row in turn.rows if row.role == "tool"}
     made = {call.id for row in turn.rows for call in row.tool_calls}
     for ran, outcome in visit.asked("RunTool"):
-        assert ran.name not in need or ran.call_id in given, f"{ran.name} ran, and nobody had said yes"
+        assert ran.name not in need or ran.call_id in given, f"{ran.name} ran without approval"
         if visit.event != CRASHED and ran.call_id in made:  # else a program called it, and has its result
             assert outcome.text[:100] in rows[ran.call_id].text, f"the result of {ran.name} is lost"
 

@@ -137,7 +137,7 @@ class TurnMachine(RuleBasedStateMachine):
             self.machine.advance(self.turn, UNDECLARED)
         except UndeclaredEvent:
             after = Place.of(self.table, self.turn)
-            assert after == before, f"{before} became {after} by an event that nobody has"
+            assert after == before, f"{before} became {after} by an undeclared event"
         else:
             raise InvariantBroken(f"{self.table.name}: {before.state} took an event that it does not have")
 

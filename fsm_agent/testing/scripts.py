@@ -3,7 +3,7 @@
 
 The first two come from the checker (``fsm_agent.fsm.verify.cover``) and know counters and limits
 only. Real states also remember things that no counter says: that tools were run, that a text was begun.
-``possible_scripts`` is told of them by ``Facts``, and makes scripts that the states can really play.
+``possible_scripts`` gets them as ``Facts``, and makes scripts that the states can really play.
 
 Scripts are values to parametrise a test with; their ``name`` is a readable id:
 

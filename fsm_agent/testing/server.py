@@ -44,7 +44,7 @@ class Received:
 
     @property
     def body(self) -> dict[str, Any]:
-        """The JSON body; empty when there is none or it is no object."""
+        """The JSON body; empty when it is missing or no object."""
         try:
             value = json.loads(self.raw)
         except ValueError:
@@ -106,7 +106,7 @@ def sse_event(data: str, name: str = "") -> bytes:
 
 
 Served = Callable[[Usage], object]
-"""Told of the tokens just before they are sent: a client that has read them must find them counted."""
+"""Called with the tokens just before they are sent: a client that has read them must find them counted."""
 
 
 async def answer(
@@ -190,7 +190,7 @@ DIALECTS: dict[str, Dialect] = {
     "/v1/responses": ResponsesDialect(),
     "/v1/messages": MessagesDialect(),
 }
-"""What is spoken at which path, whatever stands before it."""
+"""The dialect at each path, whatever its prefix."""
 
 
 def _spoken(path: str) -> str:
@@ -284,8 +284,8 @@ class ScriptedServer:
         server = await asyncio.start_server(self._converse, sock=listener, limit=2**24)
         self._ready.set()
         await self._stop.wait()
-        # Nobody is let in any more, and who has just come in gets a handler: asyncio forgets the socket of a
-        # client whose server is closed between the two.
+        # New clients are refused, and one that has just connected gets a handler: asyncio forgets the socket
+        # of a client whose server is closed between the two.
         self._loop.remove_reader(listener)
         for _ in range(5):  # clients that have already gone are noticed as well
             await asyncio.sleep(0)

@@ -463,7 +463,7 @@ def _exchange() -> SearchStrategy[list[dict[str, Any]]]:
 
 @dataclass(frozen=True)
 class Moment:
-    """The ``nth`` time (from 0) that something of this kind happens, somebody does this."""
+    """An act at the ``nth`` time (from 0) that something of this kind happens."""
 
     where: str
     nth: int

@@ -40,8 +40,8 @@ class MessagesDialect:
     done = ""
 
     def events(self, reply: Reply, number: int) -> Iterator[WireEvent]:
-        """A stream that does not tell how it ended leaves its last block open. Usage is told at the start, as
-        far as it is known there, and counted at the end."""
+        """Yield the events of a stream; one that does not say how it ended leaves its last block open. Usage
+        is reported at the start, as far as it is known there, and counted at the end."""
         blocks = [*_blocks(reply, number)]
         usage = served_usage(reply)
         start = {**_head(reply, number), "content": [], "stop_reason": None, "stop_sequence": None}

@@ -53,8 +53,8 @@ def described(docstring: str | None, names: Collection[str]) -> tuple[str, dict[
 
 
 def undeclared(docstring: str | None, names: Collection[str]) -> str | None:
-    """The first name that the docstring describes as a parameter, in an ``Args:`` section or after
-    ``:param``, and that is none of ``names``; ``None`` when all are there. Plain lines may be anything."""
+    """Return the first name that the docstring describes as a parameter, in an ``Args:`` section or after
+    ``:param``, but that ``names`` lacks; ``None`` when all are there. Plain lines may be anything."""
     section = entries = -1
     for line in inspect.cleandoc(docstring or "").splitlines():
         depth = len(line) - len(line.lstrip())
@@ -148,7 +148,7 @@ def tool(function: Handler | None = None, /, **options: Any) -> Tool | Callable[
     repeated, for instance when a crash hid whether it ran: ``pure`` always, it only reads; ``idempotent``
     with the same key, the second time changes nothing more; ``unsafe`` never, it runs at most once.
     ``timeout`` in seconds and ``max_result_chars``: ``None`` for the settings' values. ``approval``: ``ask``
-    waits for a person. ``external``: its results come from somebody else and reach the model marked as
+    waits for a person. ``external``: its results come from outside and reach the model marked as
     untrusted data. ``note`` is added to the description; parameters in ``hidden``, which have
     defaults, are not shown to the model: for what is known only where the tool is made. ``writes_files``: it
     may change files of the working directory, and a checkpoint is made before; by default a tool with
@@ -238,8 +238,8 @@ def _read(
     hidden: tuple[str, ...],
     writes_files: bool,
 ) -> tuple[ToolSpec, Signature]:
-    """What a model is told of the function, and how its calls are checked; the options were checked
-    before."""
+    """Return the function's description for the model, and the check of its calls. The options must have been
+    checked before."""
     _check_kind(handler, name)
     names = [parameter.name for parameter in _safe_parameters(handler)]
     if (strange := undeclared(inspect.getdoc(handler), names)) is not None:
@@ -342,5 +342,5 @@ class ToolSource(Protocol):
         """A tool that a turn, begun by another process perhaps, knows by this name."""
 
     async def aclose(self) -> None:
-        """Let go of the tools: end connections and processes."""
+        """Release the tools: end connections and processes."""
         ...

@@ -37,7 +37,7 @@ BOUNDS = ImageBounds(size=3_700_000, side=8_000)
 MAX_LOOKED_AT = 20_000
 """Characters of an exception's text that are cleaned."""
 MAX_ERROR = 2_000
-"""Characters of an exception's text; more is a dump, and nobody but the handler decided what is in it."""
+"""Characters of an exception's text; more is a dump, whose content only the handler chose."""
 
 _ROLES = (
     "system|developer|user|assistant|human|tool"
@@ -150,8 +150,8 @@ class ToolFailure(Exception):  # a result, not a bug
 
 
 NOT_KEPT = (
-    "Its result was to come later, and what is waited for cannot be written down at the moment. Whatever was"
-    " begun goes on by itself."
+    "Its result was to come later, but the wait cannot be stored at the moment. Any work that was started"
+    " continues by itself."
 )
 
 
@@ -167,7 +167,7 @@ class ComesLater(Exception):
         self.asked = asked
 
     def later(self, request: RunTool) -> NotYet:
-        """What stands in the place of the result of this call."""
+        """Return the placeholder for the result of this call."""
         return NotYet(
             self.kind,
             request.call_id,
@@ -181,14 +181,14 @@ class ComesLater(Exception):
 
 
 class ResultLater(ComesLater):
-    """Raised by a tool that has handed its work to somebody else; ``asked`` says to whom. The tool is not
-    called again: ``agent.answer``, or ``fsm-agent pending answer``, gives the result of the call."""
+    """Raised by a tool that has passed its work on; ``asked`` says to whom. The tool is not called again:
+    ``agent.answer``, or ``fsm-agent pending answer``, gives the result of the call."""
 
 
 class WakeAt(ComesLater):
     """Raised by a tool to let the turn rest until ``at``: an aware ``datetime``, or seconds since the epoch.
-    ``result`` is the result of the call then; the tool is not called again. Raises ``ConfigError`` for a time
-    that is none."""
+    ``result`` is the result of the call then; the tool is not called again. Raises ``ConfigError`` for an
+    invalid time."""
 
     kind: Waits = "timer"
 
@@ -204,7 +204,7 @@ class WakeAt(ComesLater):
 
 
 class AnswerLater(ComesLater):
-    """Raised by a tool that has nobody to ask now. ``choices``: answers that it offers."""
+    """Raised by a tool that can ask no person now. ``choices``: answers that it offers."""
 
     kind: Waits = "question"
 

@@ -31,7 +31,7 @@ class RunContext(Generic[Deps]):
     with. ``task_id`` and ``call_id``: of the turn, and of this call. ``idempotency_key``: the same whenever
     this very call is repeated. ``attempt``: for a tool 2 when its process ended in the call before, else 1;
     for a hook the number of the request for the same thing. ``iterations_left``: of the turn, ``None`` where
-    nobody counts. ``tools``: names that the model may call now."""
+    they are not counted. ``tools``: names that the model may call now."""
 
     deps: Deps
     session_id: str
@@ -89,7 +89,7 @@ def cancelled() -> bool:
     """Should the tool that is running here stop? True after the user's interrupt and after the tool's time
     limit.
 
-    For synchronous handlers, which nobody can stop from outside; asynchronous ones are cancelled by asyncio
-    too. False outside a tool."""
+    For synchronous handlers, which cannot be stopped from outside; asynchronous ones are also cancelled by
+    asyncio. False outside a tool."""
     signal = TOOL_STOPPED.get()
     return signal is not None and signal.is_set()

@@ -68,8 +68,8 @@ def start(tool: Tool, arguments: Mapping[str, Any], context: Context) -> asyncio
         nonlocal tool, arguments, context
         threading.current_thread().name = f"tool-{tool.spec.name}"
         value = context.run(_finished, tool.handler, arguments)
-        del tool, arguments, context  # nobody who hears of the end finds what it worked with still held here
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        del tool, arguments, context  # released before a waiter learns that the call has ended
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and its waiters with it
             loop.call_soon_threadsafe(deliver, value)
 
     WORKERS.run(work)
@@ -105,14 +105,14 @@ UNKNOWN_EFFECT = "It is unknown whether it took effect: check before you do it a
 
 OnBug = Callable[[BaseException], object]
 BUG = "tool %s (call %s) failed:\n%s"
-LATE = "tool %s (call %s) ended after its turn had gone on; its result is dropped"
+LATE = "tool %s (call %s) ended after its turn had moved on; its result is dropped"
 
 NOWHERE: RunContext[Any] = RunContext(None, "", "", "")
 
 Told = tuple[ToolStatus, str, tuple[Part, ...]]
 """How a call ended: its status, its text, its other parts."""
 OnRisk = Callable[[str, tuple[str, ...]], None]
-"""Told of suspicious content in the result of an external tool: the tool's name, and why."""
+"""Called for suspicious content in the result of an external tool: with the tool's name, and why."""
 
 
 class ToolRunner:
@@ -146,7 +146,7 @@ class ToolRunner:
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """Return what the model is told about the tools that there are now."""
+        """Return the model's descriptions of the tools that are available now."""
         late = self._more.tools() if self._more is not None else ()
         return tuple(tool.spec for tool in (*self._tools.values(), *late))
 
@@ -161,7 +161,7 @@ class ToolRunner:
 
     @property
     def outside_names(self) -> frozenset[str]:
-        """Of the tools whose results come from somebody else: their calls leave this machine."""
+        """Return the names of external tools: their calls leave this machine."""
         late = self._more.tools() if self._more is not None else ()
         return frozenset(tool.spec.name for tool in (*self._tools.values(), *late) if tool.external)
 
@@ -287,8 +287,8 @@ class ToolRunner:
 
     @staticmethod
     def _written(request: RunTool, ending: Ending, on_bug: OnBug | None = None) -> Told:
-        """How the call ended, in words. The model reads what was wrong; whoever wrote the tool finds in the
-        log where a bug is."""
+        """Say how the call ended. The model reads what was wrong; the log tells the tool's author where the
+        bug is."""
         told, bug = _told(ending)
         if bug is not None:
             log.error(BUG, request.name, request.call_id, masked_traceback(bug))
@@ -304,7 +304,7 @@ class ToolRunner:
         ) or await self._more.find(name)
 
     def _marked(self, tool: Tool, told: Told) -> Told:
-        """What somebody else wrote is wrapped as data; short answers cannot do harm and stay readable."""
+        """Mark an external result as data; short answers cannot do harm and stay readable."""
         status, text, parts = told
         if not tool.external or status != "ok":
             return told

@@ -85,15 +85,15 @@ class Signature:
             raise ConfigError(f"{what} {self.tool!r} needs deps", None, f"deps= of type {wanted}")
 
     def complaint(self, error: ValidationError) -> str:
-        """Return what the model is told about arguments that do not fit."""
+        """Return what the model reads about arguments that do not fit."""
         allowed = ", ".join(self.fields.values()) or "none"
         head = f"Invalid arguments for {self.tool}; nothing was run."
         return "\n".join([head, *problems_in(error, "arguments", f"no such argument; allowed: {allowed}")])
 
 
 def problems_in(error: ValidationError, whole: str, unknown: str) -> list[str]:
-    """Return what does not fit, a line each. ``whole``: what the value is called; ``unknown``: what is said
-    of a name on its first level that is none."""
+    """Return what does not fit, a line each. ``whole``: what the value is called; ``unknown``: the words for
+    an unknown name on its first level."""
     problems = error.errors(include_url=False, include_context=False)
     lines = [f"- {_problem(problem, whole, unknown)}" for problem in problems[:MAX_PROBLEMS]]
     left = len(problems) - MAX_PROBLEMS
@@ -110,7 +110,7 @@ def _problem(problem: Mapping[str, Any], whole: str, unknown: str) -> str:
 
 
 def schema_of(adapter: TypeAdapter[Any]) -> dict[str, Any]:
-    """Return the JSON schema of a type, without titles. Raises one of ``UNUSABLE`` where there is none."""
+    """Return the JSON schema of a type, without titles. Raises one of ``UNUSABLE`` for a type without one."""
     schema = _untitled(adapter.json_schema(schema_generator=_Quiet))
     assert isinstance(schema, dict)
     return schema
@@ -154,7 +154,7 @@ def signature_of(function: Callable[..., Any], tool: str, descriptions: Mapping[
 
 
 def _context(parameters: Sequence[inspect.Parameter], hints: Mapping[str, Any], tool: str) -> tuple[str, Any]:
-    """(the parameter that gets the context, the type of its deps); an empty name where there is none."""
+    """Return (the parameter that gets the context, the type of its deps); without one, an empty name."""
     found = [p.name for p in parameters if deps_of(hints.get(p.name)) is not None]
     if not found:
         if parameters and parameters[0].name in _CONTEXTS and parameters[0].name not in hints:

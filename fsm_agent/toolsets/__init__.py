@@ -12,7 +12,7 @@ web          web_fetch
 code         execute_code
 memory       memory: the notes that are kept between sessions
 skills       skill_view, where there are skills
-learn        skill_manage: skills are written, with a yes for each change
+learn        skill_manage: writes skills, each change with approval
 ===========  =================================================================================================
 
 ``fsm_agent.toolsets.agent`` has those that are a part of the agent itself: todo, sessions, clarify, delegate.

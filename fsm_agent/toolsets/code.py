@@ -127,7 +127,7 @@ class Tools(types.ModuleType):
                 line.sendall(asked)
                 said = answers.readline()
             if not said:
-                raise ToolError("nobody answers any more")
+                raise ToolError("the agent no longer answers")
             said = json.loads(said)
             if said["status"] != "ok":
                 raise ToolError(said["value"], said["status"])
@@ -174,7 +174,7 @@ CALLS = (
     "The program can call your other tools: tools.NAME(argument=value, ...), for instance"
     " tools.read_file(path='a.txt'). A call gives the result as text, or as a Python value where that is a"
     " JSON object or array; one that fails raises tools.ToolError. Each call needs what it would need outside"
-    " the program, a yes of the user included, so prefer programs that make many calls whose results you"
+    " the program, the user's approval included, so prefer programs that make many calls whose results you"
     " need not see."
 )
 

@@ -274,7 +274,7 @@ Writing = Callable[[], AbstractContextManager[None]]
 
 MAX_PATCHED = 5_000_000
 """Maximum bytes of a file to patch; longer files are data."""
-DRIFTED = "was changed by somebody else since you last read or wrote it"
+DRIFTED = "was changed from outside since you last read or wrote it"
 
 
 class Edits:
@@ -289,8 +289,8 @@ class Edits:
         """Write a text file, replacing it if it exists, and show what changed. Missing parent directories are
         made.
 
-        To change a part of a file, use patch_file. A file that somebody else changed since you read it is not
-        replaced.
+        To change a part of a file, use patch_file. A file that was changed from outside since you read it is
+        not replaced.
 
         Args:
             path: The file, relative to the working directory.

@@ -188,7 +188,7 @@ class Files:
     ) -> str:
         """Read a text file, or a range of its lines. Each line comes as its number, a tab, and its text.
 
-        At most 2,000 lines and 60,000 characters come back at once; a last note says where to go on.
+        At most 2,000 lines and 60,000 characters come back at once; a last note says where to continue.
 
         Args:
             path: The file, relative to the working directory.
@@ -240,7 +240,7 @@ def _page(file: TextIO, path: str, start: int, end: int | None) -> str:
                 raise ToolFailure(f"{path}: stopped at line {number}.")
             continue
         if (end is not None and number > end) or len(lines) == MAX_LINES or size + len(line) > MAX_PAGE:
-            lines.append(f"[more lines follow; go on with start_line={number}]")
+            lines.append(f"[more lines follow; continue with start_line={number}]")
             break
         lines.append(f"{number}\t{line}")
         size += len(line)

@@ -14,7 +14,7 @@ from fsm_agent.toolsets.tool_context import turn_here
 Target = Literal["memory", "user"]
 MOST_FAILURES = 3
 """Refused changes in one turn before no more are tried: making room is not worth a whole turn (AGT-03)."""
-LEAVE = "Leave them as they are now, and go on with what you were asked."
+LEAVE = "Leave them as they are now, and continue with what you were asked."
 
 
 class NoteKeeper:

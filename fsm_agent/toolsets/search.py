@@ -152,8 +152,8 @@ def search_tools(root: Path, ripgrep: str | None = None) -> tuple[Tool, ...]:
 
 
 def _answer(order: str) -> str:
-    """Search in a process of its own: a regular expression that takes for ever would stop this one, threads
-    and all."""
+    """Search in a separate process: an endless regular expression would stop this one with all its
+    threads."""
     command = [sys.executable, "-I", "-S", "-X", "utf8", search_worker.__file__, order]
     deadline = time.monotonic() + MAX_SECONDS
     with subprocess.Popen(  # noqa: S603

@@ -66,7 +66,7 @@ def _text(skill: Skill, file: str) -> str:
         with real.open(encoding="utf-8-sig", errors="replace") as opened:
             text = opened.read(MAX_PAGE + 1)
     if len(text) > MAX_PAGE:
-        return f"{text[:MAX_PAGE]}\n[the file goes on; it is at {real}]"
+        return f"{text[:MAX_PAGE]}\n[the file continues; it is at {real}]"
     return text
 
 

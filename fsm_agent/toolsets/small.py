@@ -20,7 +20,7 @@ MAX_BITS = 14_000
 
 MAX_DIGITS = 5_000
 _GLUED = re.compile(r"[\d.](?:and|else|for|if|in|is|not|or)\b")
-"""``1or 2``: Python reads it, with a warning on standard error that belongs to nobody here."""
+"""``1or 2``: Python reads it, with a warning on standard error that is useless here."""
 
 Number = int | float
 

@@ -102,7 +102,7 @@ class Job:
         return self.report.seconds if self.report else time.monotonic() - self.began
 
     def ask_to_stop(self, why: str) -> None:
-        """Ask the job's keeper to end it. The first reason given is the one that is told."""
+        """Ask the job's keeper to end it. The first reason given is the one that is reported."""
         self.why = self.why or why
         with contextlib.suppress(OSError):
             self.line.send(STOP)
@@ -378,7 +378,7 @@ class BackgroundProcess:
 
         Args:
             job: The job's name.
-            timeout: Seconds to wait at most. The job goes on when they are over.
+            timeout: Seconds to wait at most. The job continues when they are over.
             text: Wait only until this text is in the output, such as "listening on".
             since: Where to read on: the number at the end of the last answer. Leave it out for the newest
                 output.
@@ -412,8 +412,8 @@ def terminal_tools(root: Path, place: CommandPlace = LOCAL, aside: Aside | None 
 
 
 def job_tools(root: Path, place: CommandPlace = LOCAL, aside: Aside | None = None) -> tuple[Tool, ...]:
-    """job_start, job_list, job_output, job_wait and job_stop. Starting needs a yes, looking and stopping do
-    not."""
+    """Make job_start, job_list, job_output, job_wait and job_stop. Starting needs approval, looking and
+    stopping do not."""
     jobs = Jobs()
     background = BackgroundProcess(root, jobs, place, aside)
 

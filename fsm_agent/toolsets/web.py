@@ -46,8 +46,8 @@ _BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codec
 
 
 async def text_of_page(fetched: Fetched, whole: bool, seconds: float = PARSE_SECONDS) -> str:
-    """The text of a page, or of whatever else is text. Raises ``ToolFailure`` for what is none, and for a
-    page that takes longer than ``seconds`` to be read."""
+    """Return the text of a page, or of another kind of text. Raises ``ToolFailure`` for anything else, and
+    for a page that takes longer than ``seconds`` to parse."""
     kind = fetched.content_type.partition(";")[0].strip().lower() or _guessed(fetched.body)
     if kind in _HTML:
         page = await in_daemon_thread(_decoded, fetched, True)
@@ -152,7 +152,7 @@ class Reader:
 
 
 async def page_text(fetcher: Fetcher, url: str) -> tuple[str, str]:
-    """Return where a page was found, and its readable text. Raises ``ToolFailure`` when there is none."""
+    """Return where a page was found, and its readable text. Raises ``ToolFailure`` when it has none."""
     fetched = await fetcher.fetch(url)
     if fetched.status >= 400:
         raise ToolFailure(await _refusal(fetched))
@@ -178,7 +178,7 @@ def _part(text: str, start: int, cut: bool) -> str:
         return f"(the text has only {len(text):,} characters)"
     notes = []
     if start or end < len(text):
-        go_on = f"; go on with start={end}" if end < len(text) else ""
+        go_on = f"; continue with start={end}" if end < len(text) else ""
         notes.append(f"[characters {start:,} to {end:,} of {len(text):,}{go_on}]")
     if cut and end == len(text):
         notes.append("[the page is larger than may be fetched; the rest of it is missing]")

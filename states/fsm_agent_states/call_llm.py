@@ -80,7 +80,7 @@ def call_llm(turn: TurnState) -> Asks[Event]:
             return "invalid_output"
         _let_out(turn, checked)
     if kind == "summary":
-        yield from say("the summary came: the task may be unfinished, another message goes on with it")
+        yield from say("the summary came: the task may be unfinished, another message continues it")
     draft.keep(REPLIES[kind].keeps, turn.call.visible)
     return kind
 

@@ -36,7 +36,7 @@ def execute_tools(turn: TurnState) -> Asks[Event]:
     if any(item.verdict == "bad_json" for item in calls):
         if not facts.answers_errors(turn):
             return "bad_json"
-        yield from say("the arguments of a call are still no JSON: the model is told why")
+        yield from say("the arguments of a call are still no JSON: the model reads why")
         yield from _answer_all(turn, calls)
         return "answered"
     if all(item.verdict == "unknown" for item in calls):

@@ -46,7 +46,7 @@ def finalize(turn: TurnState) -> Asks[None]:
     if ending.final_response and outcome_of(turn) is not Outcome.INTERRUPTED and (note := footer(turn)):
         if turn.setup.output is None:
             ending.final_response += note
-        else:  # whoever reads an answer of a type reads nothing else in it
+        else:  # a typed answer holds nothing else
             yield from say(one_line(note))
     _settle_error(turn)
     if withdraws(turn):

@@ -53,7 +53,7 @@ PROPERTIES = (
         spends("attempts") & where(~left("attempts")),
     ),
     at_most(
-        "A call block has at most so many requests as its cap says.",
+        "A call block has at most as many requests as its cap says.",
         "sends",
         enters("CallLLM"),
         since=resets("sends"),
@@ -63,12 +63,12 @@ PROPERTIES = (
         spends("iterations") & where(~left("opened")),
     ),
     at_most(
-        "A model that was left for a fallback never returns: there are so many changes as fallbacks.",
+        "A model that was left for a fallback never returns: each fallback is used once.",
         "fallbacks",
         rung("fallback"),
     ),
     at_most(
-        "An answer of the wrong type is sent back at most so often as its limit says.",
+        "An answer of the wrong type is sent back at most as often as its limit says.",
         "revisions",
         rung("revise"),
         since=resets("revisions"),
@@ -84,7 +84,7 @@ PROPERTIES = (
         spends("summary_calls"),
     ),
     at_most(
-        "A key is changed at most so often as there are more keys of the provider.",
+        "The key is changed at most as often as the provider has more keys.",
         "rekeys",
         rung("rekey"),
         since=resets("rekeys"),

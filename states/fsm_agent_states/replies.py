@@ -1,9 +1,9 @@
-"""The kinds of replies that a model gives, each as one declaration: CallLLM's events for what is no failure.
+"""The kinds of replies that a model gives, each as one declaration: CallLLM's events that are no failures.
 
-``REPLIES`` stands beside the table and goes with it: the table says where a kind leads and how often, and the
-declaration says the rest. From it follow the triage of CallLLM, what a turn keeps of the text, what the model
-reads before it continues, the line for the user, the declared change of the transcript
-(``fsm_agent_states.logic.shapes``), and the answers of the scripted model that plays every row of the table.
+``REPLIES`` complements the table: the table says where a kind leads and how often, the declaration says the
+rest. From it follow the triage of CallLLM, what a turn keeps of the text, what the model reads before it
+continues, the line for the user, the declared change of the transcript (``fsm_agent_states.logic.shapes``),
+and the answers of the scripted model that plays every row of the table.
 
 What the model reads while recovering goes over the wire only: none of it enters the history or the store.
 """
@@ -32,7 +32,7 @@ ReplyKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A reply, with its text in parts: what is shown, what was thought (reasoning may stand in tags in the
+    """A reply, with its text in parts: what is shown, what was thought (reasoning may be in tags within the
     text), and a tag that was not closed."""
 
     reply: ModelReply
@@ -153,7 +153,7 @@ REPLIES: Mapping[ReplyKind, ReplyRule] = {
         lambda turn, got: got.reply.finish == "incomplete",
         keeps="partial",
         says="Your reply was incomplete. Give the answer now, as text, or make the tool call.",
-        tells="the provider calls its reply incomplete: asked to go on",
+        tells="the provider calls its reply incomplete: asked to continue",
         example=ModelReply("half of ", finish="incomplete"),
     ),
     "cut_text": ReplyRule(
@@ -183,7 +183,7 @@ REPLIES: Mapping[ReplyKind, ReplyRule] = {
         keeps="unchecked",
         says="Files were changed and nothing was checked since. Verify the change with a tool, then give the"
         " final answer.",
-        tells="files were changed and not checked: the model is told to",
+        tells="files were changed and not checked: asked to check them",
         example=ModelReply("an answer."),
     ),
     "text": ReplyRule(lambda turn, got: got.speaks, keeps="answer", example=ModelReply("an answer.")),
@@ -237,8 +237,7 @@ def with_output_tool(reply: ModelReply, tool: str) -> ModelReply:
 # What the model reads next
 
 PROCESS_RESULTS = (
-    "The tool results above are complete. Go on with the task now: use them, and answer or call the next"
-    " tool."
+    "The tool results above are complete. Continue the task now: use them, and answer or call the next tool."
 )
 FROM_THOUGHTS = (
     "These were your thoughts so far. Do not think again from the start: give your answer, or call a tool,"

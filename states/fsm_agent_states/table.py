@@ -22,7 +22,7 @@ kept of it, and what the model reads next is declared beside the table, in ``rep
 #    requests and fallbacks are never reset; a fallback gives back PROVIDER, a reply BLOCK, a round of tools
 #    STREAKS, and each of these happens at most as often as something above it is spent. A rung without a counter,
 #    or a reset of `fallbacks` by a reply, would let two models that answer with blanks hand a turn to each other
-#    for ever.
+#    without end.
 #
 # 2. Exactly one row is open. A line expands to rows whose guards exclude each other, and its last rung needs
 #    nothing. A line that ends with a rung that has a budget would leave a turn stuck when that is spent.
@@ -30,7 +30,7 @@ kept of it, and what the model reads next is declared beside the table, in ``rep
 # 3. One request, one row. Whatever reaches a model is sent by a visit whose row spent one of `attempts`: into
 #    CallLLM by `send` and `send again`, and into Compress for a summary. So the most that a turn can cost is a
 #    limit that a user sets, and a resumed turn knows what was paid. A state that sent twice in a visit would
-#    make that figure a lie, which is why Compress is entered again for each summariser.
+#    make that figure a lie, which is why Compress is entered again for each summarizer.
 #
 # 4. BuildMessages is the only door to CallLLM. Caps, open block, iteration and summary calls are looked at there and
 #    nowhere else, in this order: a cap ends the turn; a block that is open sends again; else an iteration is
@@ -231,7 +231,7 @@ LINES = lines_of({
         on("summary", end("max_iterations_summary"), why="text of the toolless call"),
         on("no_summary", ASK_SUMMARY, OVER_BUDGET, why="toolless call gave no text"),
         on("error", go("ClassifyError"), why="exception, invalid shape or refusal"),
-        on("lost", RESEND, end("api_retries_exhausted"), why="its process ended; nobody knows whether it left"),
+        on("lost", RESEND, end("api_retries_exhausted"), why="its process ended; it may or may not have left"),
     ],
     "ClassifyError": [
         on("repairable", REPAIR, end("non_retryable_error"), why="this repair was not yet done on this provider"),
@@ -253,7 +253,7 @@ LINES = lines_of({
     ],
     "Compress": [
         on("unsummarised", SUMMARISER, UNAIDED, LEAVE_IT, why="a summary is needed; one request a visit"),
-        on("lost", SAME_SUMMARISER, UNAIDED, LEAVE_IT, why="its process ended; nobody knows whether it left"),
+        on("lost", SAME_SUMMARISER, UNAIDED, LEAVE_IT, why="its process ended; it may or may not have left"),
         on("unaffordable", UNAIDED, LEAVE_IT, why="a request for the summary could pass a limit"),
         on("compressed", go("BuildMessages"), resets=EMPTIES, why="fewer rows, fewer tokens or no images"),
         on("unchanged", go("BuildMessages"), why="nothing gained, but nothing forced it"),
@@ -266,7 +266,7 @@ LINES = lines_of({
         on("answered", go("BuildMessages"), why="bad JSON answered with error results"),
         on("unknown_tools", STRIKE, end("invalid_tool_calls"), why="no call names a tool; error results were given"),
         on("bad_json", RECALL, ANSWER, end("invalid_tool_calls"), why="arguments are not JSON and were not cut"),
-        on("handed_over", end("handed_over"), why="another agent goes on with the conversation"),
+        on("handed_over", end("handed_over"), why="another agent continues the conversation"),
         on("halted", end("guardrail_halt"), why="guardrail hard stop"),
     ],
     "EmptyRecovery": [

@@ -128,7 +128,7 @@ class TurnState(BaseTurn):
     # Limits
 
     def set_limits(self, limits: Mapping[str, int]) -> None:
-        """They are set when the turn is opened, and may be lowered when it goes on elsewhere."""
+        """Set the limits when the turn opens; a process that resumes it may lower them."""
         self.limits = dict(limits)
 
     def exhaust(self, counter: str) -> None:
@@ -158,7 +158,7 @@ class TurnState(BaseTurn):
         self.history = [kept if row is asked else row for row in self.history]
 
     def move_to(self, session_id: str, parent_session_id: str | None) -> None:
-        """The turn goes on in another session."""
+        """Continue the turn in another session."""
         self.session_id, self.parent_session_id = session_id, parent_session_id
 
     def share(self, wire: WireCopy) -> None:

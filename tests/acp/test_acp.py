@@ -238,7 +238,7 @@ async def test_a_session_is_loaded_after_kill_9_and_its_turn_gone_on_with(tmp_pa
             assert [one.content.text for one in after.of("user_message_chunk")] == ["go on"]
             assert after.text == "First this."
             assert [(one.kind, one.status) for one in after.of("tool_call")] == [("execute", "completed")]
-            assert "/resume goes on with it" in after.thoughts
+            assert "/resume continues it" in after.thoughts
             await until_so(lambda: bool(after.of("available_commands_update")))
             offered = after.of("available_commands_update")[-1].available_commands
             assert "resume" in {one.name for one in offered}

@@ -73,7 +73,7 @@ COMMANDS = [
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda one: one.name)
 def test_nobody_there_means_no(work: Path, command: Any) -> None:
     result, results = played([tools(command), text("I could not.")], work)
-    assert "denied: nobody is there to approve it" in results[0]
+    assert "denied: no person is there to approve it" in results[0]
     assert result.completed
     assert not any(work.iterdir())
 

@@ -198,7 +198,7 @@ def test_control_sequences_of_models_and_tools_do_not_reach_the_terminal(cli: Cl
 
 def test_nobody_at_the_terminal_means_no_and_yes_means_yes(cli: Cli) -> None:
     asked = ("run", "run `echo from-the-shell`", "--model", "offline:demo")
-    assert "denied: nobody is there to approve it" in cli(*asked)[1]
+    assert "denied: no person is there to approve it" in cli(*asked)[1]
     code, _, err = cli(*asked, "--yes")
     assert code == 0
     assert re.search(
@@ -324,7 +324,7 @@ def test_undo_in_chat_puts_files_back(tmp_path: Path, monkeypatch: pytest.Monkey
     assert first == "Taken back, from “once more” on; the transcript has 4 messages now."
     assert second.endswith("Files put back: 1 written as they were, 0 deleted.")
     assert "nothing to undo" in err
-    assert "so many turns cannot be undone" in err
+    assert "this number of turns cannot be undone" in err
     assert (work / "a.txt").read_text() == "one"
 
 

@@ -245,7 +245,7 @@ def test_nobody_is_asked_who_could_not_see_the_question(tmp_path: Path) -> None:
         with asked(tmp_path, "touch OWNED", stdout=file, stderr=file) as (screen, server):
             screen.press("y\n")
             assert screen.ended() == 0
-    assert "nobody is there to approve it" in json.dumps(server.bodies[1])
+    assert "no person is there to approve it" in json.dumps(server.bodies[1])
     assert "Allow it?" not in (tmp_path / "out.txt").read_text("utf-8")
 
 

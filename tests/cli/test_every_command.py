@@ -48,7 +48,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
     "pending list": ((), 0, "No turn waits for an answer."),
     "pending show": (("nobody",), 2, "nothing of this id waits"),
     "pending answer": (("nobody", "yes"), 2, "nothing of this id waits"),
-    "pending run": (OFFLINE, 0, "No turn can go on"),
+    "pending run": (OFFLINE, 0, "No turn can continue"),
     "approvals list": ((), 0, "Nothing was approved or forbidden"),
     "approvals remove": (("nothing",), 2, "no such approval"),
     "config show": ((), 0, "not there; none is needed"),

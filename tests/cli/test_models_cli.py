@@ -29,7 +29,7 @@ def home(tmp_path: Path) -> str:
 def test_what_is_known_of_a_model_and_where_it_is_from(cli: Cli, home: str) -> None:
     out = cli.ok("models", "show", "openai:gpt-5", "--home", home)
     assert "prompts of 272,000 tokens; replies of 128,000; reads text, files, images" in out
-    assert "from the catalogue, litellm" in out
+    assert "from the catalog, litellm" in out
     assert "$1.25 in, $10 out, for a million tokens" in out
     assert f"local:phi at {URL} reads no images, as it said on {time.strftime('%Y-')}" in out
     told = cli.json("models", "show", "openai:gpt-5", "--home", home)
@@ -73,6 +73,6 @@ def test_config_and_doctor_say_what_is_known_and_learned(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     out = " ".join(cli(*command, "--home", home)[1].split())
     assert "prompts of 272,000 tokens" in out
-    assert "from the catalogue, litellm" in out
+    assert "from the catalog, litellm" in out
     assert f"local:phi at {URL} reads no images" in out
     assert "has room for prompts of 8,192 tokens" in out

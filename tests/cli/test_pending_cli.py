@@ -52,7 +52,7 @@ def test_a_question_is_answered_in_another_process(cli: Cli, server: ScriptedSer
     assert [line.strip() for line in shown.splitlines() if line.startswith("    ")] == ["1 red", "2 blue"]
     assert cli("pending", "run", *options(server))[:2] == (
         0,
-        "No turn can go on: none was suspended, or all wait still.\n",
+        "No turn can continue: none was suspended, or all are still waiting.\n",
     )
     assert cli("pending", "answer", item, "2")[0] == 0
     code, _, err = cli("pending", "answer", item, "1")
@@ -110,7 +110,7 @@ def test_a_time_that_has_come_lets_its_turn_go_on(cli: Cli, home: Path) -> None:
     ("arguments", "says"),
     [
         (["show", "p-none"], "nothing of this id waits; given: p-none; allowed: "),
-        (["answer", "{}"], "there is no answer; allowed: --result TEXT|@FILE"),
+        (["answer", "{}"], "the answer is missing; allowed: --result TEXT|@FILE"),
         (["answer", "{}", "x", "--result", "y"], "there are two answers"),
         (["answer", "{}", "--result", "@/nowhere"], "the result cannot be read"),
         (["answer", "{}", "x", "--pattern", "order"], "only an approval has a pattern"),

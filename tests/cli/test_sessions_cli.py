@@ -140,7 +140,7 @@ def test_children_and_handoffs_are_shown_below_their_turn(cli: Cli, home: Path) 
     _, out, _ = cli("sessions", "show", result.session_id)
     first, second = result.handoffs[0].turn_id, result.turn_id
     assert f"── {first}  completed  triage\n" in out
-    assert "   agents\n   └── → billing goes on\n" in out
+    assert "   agents\n   └── → billing continues\n" in out
     assert f"── {second}  completed  billing\n" in out
     child = result.children[0].turn_id
     line = next(line for line in out.splitlines() if child in line)
@@ -173,7 +173,7 @@ def test_effects_in_doubt_are_shown(cli: Cli, home: Path) -> None:
     )
     store.close()
     shown = cli("sessions", "show", session)[1]
-    told = "it was running when the turn was last heard of (unsafe, after move 3)"
+    told = "it was running when the turn was last seen (unsafe, after move 3)"
     assert f"! book  city=Rome\n     {told}" in shown
     (doubt,) = cli.json("sessions", "show", turn)["turns"][0]["effects_in_doubt"]
     assert [doubt[key] for key in ("name", "status", "arguments")] == ["book", "in_flight", {"city": "Rome"}]
@@ -402,7 +402,7 @@ def test_resume_goes_on_live(cli: Cli, home: Path) -> None:
         _, turn = left_unfinished(home, [], 3, "what time is it?", model="local:m", base_url=server.url)
         code, out, err = cli("sessions", "resume", "--verbose")
         assert (code, out) == (0, "it is late\n")
-        assert err.startswith(f"  going on with “what time is it?”, {turn}, ")
+        assert err.startswith(f"  continuing “what time is it?”, {turn}, ")
         assert re.search(r"^  ExecuteTools +done +→ BuildMessages", err, re.MULTILINE)
         assert err.splitlines()[-1].startswith("completed · local:m · 2 requests")
         assert "nothing to resume" in cli("sessions", "resume", turn)[2]
@@ -467,8 +467,8 @@ def test_chat_goes_on_and_takes_back(home: Path) -> None:
         )
         assert "The session gets its title with its first turn." in out
         assert "Taken back, from “second” on; the transcript has 2 messages now." in out
-        assert "so many turns cannot be undone; given: 7; allowed: 1 to 1" in out
-        assert "so many turns cannot be undone; given: x; allowed: a number" in out
+        assert "this number of turns cannot be undone; given: 7; allowed: 1 to 1" in out
+        assert "this number of turns cannot be undone; given: x; allowed: a number" in out
         assert out.count("The session is called “my talk”.") == 2
         session = json.loads(json.dumps(re.search(r"fsm-agent chat --session (\S+)", out).group(1)))  # type: ignore[union-attr]
         assert [row["content"] for row in server.bodies[2]["messages"]][1:] == ["first", "one", "third"]
@@ -483,7 +483,7 @@ def test_chat_offers_to_resume(home: Path) -> None:
     session, _ = left_unfinished(home, [tools(call("book", {"city": "Rome"}))], 3, "book a room")
     out = chat(home, "/resume\n", "--model", "offline:demo", "--session", session)
     assert "its last turn was left unfinished in ExecuteTools, after 3 moves: “book a room”" in out
-    assert "/resume goes on with it" in out
+    assert "/resume continues it" in out
     assert re.search(r"^completed · ", out, re.MULTILINE)
     out = chat(home, "/resume\n", "--model", "offline:demo", "--session", session)
     assert "left unfinished" not in out

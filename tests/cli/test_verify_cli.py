@@ -234,7 +234,7 @@ def test_a_fault_is_exit_code_1_and_names_row_and_fix(cli: Cli) -> None:
     code, out, err = cli("verify", "own_tables:ENDLESS")
     assert (code, err) == (1, "")
     told = (
-        "- Ask.bad/1: can repeat for ever without spending a counter; let one of these rows spend a counter"
+        "- Ask.bad/1: can repeat without end without spending a counter; let one of these rows spend a counter"
     )
     assert told in out
     assert "          possible repairs, each proved:\n          1. Ask.bad/1: spend tries\n" in out

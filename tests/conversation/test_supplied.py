@@ -138,7 +138,7 @@ def test_what_the_caller_says_to_the_system_twice_is_said_once() -> None:
     [
         (
             [{"role": "user", "content": "q"}, {"role": "system", "content": "Speak Latin."}],
-            "a system row stands behind other rows of conversation_history; given: Speak Latin.; allowed: system rows at"
+            "a system row follows other rows of conversation_history; given: Speak Latin.; allowed: system rows at"
             " its beginning",
         ),
         (

@@ -322,7 +322,7 @@ def test_what_makes_no_turn_or_does_not_fit_is_said_in_one_line(desk: Desk, tmp_
     cup = Parcel("a cup")
     with pytest.raises(UndeclaredEvent, match="crashed"):
         Workflow(PARCEL, STATES, Parcel, {LookOut: Post().perform}, home=tmp_path).start(cup).run()
-    assert "nobody performs such a request; given: Honk; allowed: LookOut" in cup.bug
+    assert "no handler performs this request; given: Honk; allowed: LookOut" in cup.bug
 
 
 def test_a_table_alone_is_played_by_hand(tmp_path: Path) -> None:

@@ -279,7 +279,7 @@ def test_a_version_that_does_not_end_is_named_with_the_fix() -> None:
     assert (found.old_ok, found.new_ok) == (True, False)
     text = as_diff_markdown(Version("old", TURN), Version("new", endless), compare(TURN, endless), found)
     assert "**the new version is not proved any more**" in text
-    assert "ClassifyError.unreachable/4: can repeat for ever" in text
+    assert "ClassifyError.unreachable/4: can repeat without end" in text
     assert "| visits of CallLLM, without caps | 2,786 | – |  |" in text
     assert "visits of CallLLM: no bound" in visible_text(written(united_of(TURN, endless), "svg"))
 

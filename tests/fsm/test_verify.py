@@ -194,7 +194,7 @@ FAULTS = {
     # fault: (table, partition, ends, ends without caps, a word of the message)
     "retries without spending": (
         changed(TURN, "ClassifyError.overloaded/1", spends=()), "", False, False,
-        "ClassifyError.overloaded/1: can repeat for ever without spending a counter",
+        "ClassifyError.overloaded/1: can repeat without end without spending a counter",
     ),
     "a rung loses its guard": (
         unguarded("ExecuteTools.bad_json/2"), "overlap", False, False,
@@ -206,11 +206,11 @@ FAULTS = {
     ),
     "compressed also resets compactions": (
         changed(TURN, "Compress.compressed", resets=("nudges", "thinking_prefills", "empties", "compactions")), "", False, False,
-        "can repeat for ever",
+        "can repeat without end",
     ),
     "a reply does not close the block": (
         changed(TURN, "CallLLM.tools", resets=tuple(c for c in TURN.row("CallLLM.tools").resets if c != "opened")),
-        "", True, False, "can repeat for ever once the caps are taken away",
+        "", True, False, "can repeat without end once the caps are taken away",
     ),
     "a free round is not counted": (
         changed(TURN, "ExecuteTools.done_free/1", spends=("opened",)), "", True, False, "ExecuteTools.done_free/1",
@@ -399,7 +399,7 @@ def test_structural_faults_of_any_table_are_named() -> None:
         "odd: B: state is stuck, it has no line",
         "odd: C: state is unreachable from A",
         "odd: A: no path leads to E",
-        "odd: A.x: can repeat for ever without spending a counter; let one of these rows spend a counter",
+        "odd: A.x: can repeat without end without spending a counter; let one of these rows spend a counter",
     ):
         assert message in str(raised.value)
 

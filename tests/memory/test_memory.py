@@ -276,7 +276,7 @@ def test_a_memory_is_asked_told_and_shut_down_in_order() -> None:
 def test_a_memory_that_hangs_costs_its_time_limit(method: str) -> None:
     clock = FakeClock()
     memory = external(FakeMemory(hang=method, clock=clock), clock)
-    problem = "the external memory took longer than 8 s; going on without it"
+    problem = "the external memory took longer than 8 s; continuing without it"
     assert asyncio.run(memory.prefetch("s", "x", calm())) == ("", problem)
 
 
@@ -308,7 +308,7 @@ def test_what_is_not_stored_in_time_is_given_up() -> None:
         return await memory.drain()
 
     clock = FakeClock()
-    assert asyncio.run(use()) == "the external memory took longer than 5 s; going on without it"
+    assert asyncio.run(use()) == "the external memory took longer than 5 s; continuing without it"
 
 
 def test_a_turn_that_could_not_be_stored_does_not_stop_the_next(caplog: pytest.LogCaptureFixture) -> None:

@@ -144,7 +144,7 @@ def test_the_data_is_what_make_models_writes() -> None:
 def test_what_is_known_reads_as_one_line() -> None:
     assert facts_of("openai", "gpt-5").words() == (
         "prompts of 272,000 tokens; replies of 128,000; reads text, files, images; thinks (minimal, low, medium,"
-        " high); JSON schemas (from the catalogue, litellm 1.109.1)"
+        " high); JSON schemas (from the catalog, litellm 1.109.1)"
     )
 
 

@@ -170,7 +170,7 @@ def test_its_answer_is_markdown_that_shows_all_of_it(place: Path) -> None:
         ),
         ("what is 1/0", "calculate failed for “1/0”:"),
         ("what time is it in Atlantis?", "'Atlantis' is not an IANA time zone"),
-        ("run `ls`", "denied: nobody is there to approve it."),
+        ("run `ls`", "denied: no person is there to approve it."),
     ],
 )
 def test_facts(text: str, fact: str, place: Path) -> None:

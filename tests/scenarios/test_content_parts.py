@@ -169,7 +169,7 @@ def test_an_image_that_is_refused_again_is_named() -> None:
     assert "[image a.png (image/png, " in json.dumps(played.server.bodies[2])
     told = [line for line in played.heard.of("status") if "a.png" in line]
     assert len(told) == 1
-    assert told[0].endswith("it is told only that there is such a part")
+    assert told[0].endswith("it reads only that the message had such a part")
 
 
 @pytest.mark.parametrize(("part", "message", "name"), [
@@ -196,7 +196,7 @@ def test_a_fallback_that_takes_less_gets_lines_and_the_person_is_told_once() -> 
     assert "[image a.png (image/png, 77 bytes): not sent, this model does not read images]" in sent
     assert "ten euros" in sent
     assert [line for line in heard.of("status") if "a.png" in line] == [
-        "deepseek:deepseek-chat does not take image a.png (image/png, 77 bytes): it is told only that there is such a part"
+        "deepseek:deepseek-chat does not take image a.png (image/png, 77 bytes): it reads only that the message had such a part"
     ]
     assert result.messages[0]["content"][1]["type"] == "image_url", "what is stored stays"
 

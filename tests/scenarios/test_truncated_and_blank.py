@@ -349,14 +349,14 @@ SAID: dict[str, tuple[list[Any], str]] = {
     "the last iteration": (
         [ONE_CALL, text("so far")],
         "the limit of 1 iterations is reached: a summary is asked for; raise max_iterations for longer tasks\n"
-        "the summary came: the task may be unfinished, another message goes on with it",
+        "the summary came: the task may be unfinished, another message continues it",
     ),
     "arguments that are no JSON": (
         [HALF_JSON, HALF_JSON, text("ok")],
         "the arguments of a call are no JSON: asked again (1 of 1)\n"
-        "the arguments of a call are still no JSON: the model is told why",
+        "the arguments of a call are still no JSON: the model reads why",
     ),
-    "an unknown tool": ([UNKNOWN, text("ok")], "the model's calls cannot be run: it is told why (1 of 2)"),
+    "an unknown tool": ([UNKNOWN, text("ok")], "the model's calls cannot be run: asked again with the reasons (1 of 2)"),
     "an output cap that is too large": (
         [status(400, REFUSED), text("ok")],
         "sent again with at most 4,032 output tokens; lower max_output_tokens to be spared this",

@@ -85,7 +85,7 @@ def files(folder: Path) -> list[str]:
 def test_nobody_there_means_no_and_says_why(work: Path) -> None:
     answers = Desk(work).calls(*(written(path) for path in (*IN_A_PROJECT, *OTHER_LETTERS)))
     for path, answer in zip((*IN_A_PROJECT, *OTHER_LETTERS), answers, strict=True):
-        assert "denied: nobody is there to approve it; it is asked because" in answer, (path, answer)
+        assert "denied: no person is there to approve it; it is asked because" in answer, (path, answer)
     assert files(work) == []
 
 
@@ -105,7 +105,7 @@ def test_writing_a_file_is_asked_about_unless_a_rule_allows_it(work: Path) -> No
     (work / "notes.md").write_text("old")
     patch = call("patch_file", {"path": "notes.md", "old_text": "old", "new_text": "new"})
     answers = Desk(work).calls(written("main.py"), patch)
-    assert [answer[:38] for answer in answers] == ["denied: nobody is there to approve it."] * 2
+    assert [answer[:38] for answer in answers] == ["denied: no person is there to approve it."] * 2
     assert (files(work), (work / "notes.md").read_text()) == (["notes.md"], "old")
     desk = Desk(work, "once")
     desk.calls(written("main.py"), patch)

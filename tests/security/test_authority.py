@@ -172,7 +172,7 @@ def test_a_file_runs_no_command_that_nobody_approved(
     said, code = taken_in(attack)
     assert code == 0
     assert not commanded[0].exists()
-    assert ("it is forbidden" if rule == "deny" else "nobody is there to approve it") in said
+    assert ("it is forbidden" if rule == "deny" else "no person is there to approve it") in said
 
 
 def test_what_a_person_allows_of_a_file_runs(

@@ -74,7 +74,7 @@ def test_a_store_that_breaks_in_mid_turn_costs_no_answer(
     assert result.final_response == "the answer"
     assert all("sessions.db cannot be used: " in line for line in result.cleanup_errors)
     assert says in result.cleanup_errors[-1]
-    assert len([line for line in told if line.endswith("the turn goes on, but is not stored")]) == 1
+    assert len([line for line in told if line.endswith("the turn continues, but is not stored")]) == 1
     if who == "another agent":
         del one, result
         gc.collect()

@@ -275,7 +275,7 @@ def test_saying_something_else_gives_the_question_up(world: World) -> None:
     other = world.agent([text("done")])
     assert other.chat("never mind") == "done"
     assert other.pending() == []
-    with pytest.raises(ConfigError, match=r"nobody waits for p-.* any more: its turn has gone on, or has"):
+    with pytest.raises(ConfigError, match=r"p-.* is no longer awaited: its turn has moved on, or has"):
         other.answer(item.id, "once")
     assert world.done == []
     world.suspended(CHAIRS)
@@ -393,7 +393,7 @@ def test_where_nothing_can_be_written_nobody_is_waited_for(
     monkeypatch.setattr("fsm_agent.sessions.store.journal.log.noted", lambda *given: full)
     agent = world.agent([tools(DROP, call("look", {"at": "it"})), text("well")])
     result = agent.run_conversation("please")
-    words = "denied: nobody has answered yet, and the question cannot be written down"
+    words = "denied: no answer has come yet, and the question cannot be written down"
     assert told(result)[0].startswith(words)
     assert (result.stored, world.done) == (False, ["looked at it"])
 
@@ -414,7 +414,7 @@ for made in (lambda: drop(table="users"), lambda: order(what="chairs")):
     )  # fmt: skip
     result = agent.run_conversation("please")
     agent.close()
-    assert "nobody is there to approve it" in told(result)[0]
+    assert "no person is there to approve it" in told(result)[0]
     assert "a program cannot wait for that" in told(result)[0]
     assert world.done == ["ordered chairs"]
 

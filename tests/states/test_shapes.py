@@ -90,7 +90,7 @@ def _all_of(change: Change, value: Shape) -> list[Shape]:
 
 
 CHAT, CODEX = "chat_completions takes the request", "codex_responses takes the request"
-CLAUDE, AS_SENT = "anthropic_messages takes the request", "what the reply answers stands as it was sent"
+CLAUDE, AS_SENT = "anthropic_messages takes the request", "what the reply answers is as it was sent"
 CLOSED, CLEAN = "all calls of the turn are closed", "no scaffold is left"
 SAID, OPEN = may(tail=("assistant",), frozen=(True,)), may(tail=("assistant",), open=(True,), frozen=(True,))
 FORGOTTEN, BACK = may(tail=("tool",), open=(True,)), may(scaffold=("assistant",))

@@ -96,7 +96,7 @@ def test_a_person_is_asked_for_what_is_not_known_to_only_read(tmp_path: Path) ->
     with agent(script, {"s": program()}, tmp_path) as (one, _, heard):
         result = one.run_conversation("write")
         denied = [row["content"] for row in result.messages if row["role"] == "tool"]
-        assert ["denied: nobody is there to approve it" in row for row in denied] == [True, True]
+        assert ["denied: no person is there to approve it" in row for row in denied] == [True, True]
         assert heard.of("tool_start") == []
     assert not (tmp_path / "x").exists()
     asked: list[str] = []

@@ -100,7 +100,7 @@ def test_read_file(tmp_path: Path, core: ToolBench) -> None:
     (tmp_path / "a.txt").write_bytes("\ufeffone\r\ntwo\nthree\ncaf\xe9".encode() + b"\xff")
     assert core.ok("read_file", path="a.txt") == "1\tone\n2\ttwo\n3\tthree\n4\tcafé\ufffd"
     part = core.ok("read_file", path="a.txt", start_line=2, end_line=3)
-    assert part == "2\ttwo\n3\tthree\n[more lines follow; go on with start_line=4]"
+    assert part == "2\ttwo\n3\tthree\n[more lines follow; continue with start_line=4]"
     assert core.ok("read_file", path="a.txt", start_line=9) == "(a.txt has only 4 lines)"
     assert "before start_line" in core.error("read_file", path="a.txt", start_line=3, end_line=2)
     assert "start_line" in core.error("read_file", path="a.txt", start_line=0)
@@ -122,7 +122,7 @@ def test_files_that_are_hard_to_read(tmp_path: Path, core: ToolBench) -> None:
     assert first.endswith(" … [48,000 more characters in this line]")
     assert second == "2\tend"
     last = core.ok("read_file", path="many").splitlines()[-1]
-    assert last == "[more lines follow; go on with start_line=2001]"
+    assert last == "[more lines follow; continue with start_line=2001]"
     assert len(core.ok("read_file", path="wide")) < 62_000
 
 

@@ -202,7 +202,7 @@ def test_a_file_that_somebody_else_changed_is_not_replaced(bench: ToolBench, fil
     file.write_text("changed by hand, and longer than before\n" * 20)
     refused = bench.error("write_file", path="a.py", content="mine")
     changed, again = (
-        "a.py: was changed by somebody else since you last read or wrote it. ",
+        "a.py: was changed from outside since you last read or wrote it. ",
         "read it again and write it then.",
     )
     assert refused == f"{changed}Nothing was written; {again}"
@@ -221,7 +221,7 @@ def test_a_patch_after_drift_needs_the_exact_place(bench: ToolBench, file: Path)
     given = {"path": "a.py", "old_text": "total  =  a + b", "new_text": "x"}
     assert "not in it letter for letter" in bench.error("patch_file", **given)
     shown = patched(bench, "total = a + b", "total = 0")
-    changed = "[a.py was changed by somebody else since you last read or wrote it"
+    changed = "[a.py was changed from outside since you last read or wrote it"
     assert f"{changed}; the place was still there." in shown
     assert "changed by somebody else" not in patched(bench, "total = 0", "total = 1")
 

@@ -344,7 +344,7 @@ def test_long_texts_come_in_parts() -> None:
     text = "".join(f"{number:09}\n" for number in range(5_000))
     with site({"/": Answer(text.encode(), headers={"Content-Type": "text/plain"})}) as served:
         first = use(served.url()).text
-        assert f"[characters 0 to {PAGE:,} of 50,000; go on with start={PAGE}]" in first
+        assert f"[characters 0 to {PAGE:,} of 50,000; continue with start={PAGE}]" in first
         second = use(served.url(), start=PAGE).text
         assert "[characters 40,000 to 50,000 of 50,000]" in second
         assert "000004999" in second

@@ -179,7 +179,7 @@ NAMED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a request that is not performed": (
         {"perform": {Parcel: weigh}},
-        "ConfigError: nobody performs such a request; given: Weigh; allowed: Parcel",
+        "ConfigError: no handler performs this request; given: Weigh; allowed: Parcel",
     ),
     "a reply of another type": (
         {"perform": weigh_in_words},

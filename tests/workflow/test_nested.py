@@ -667,7 +667,7 @@ def test_a_fault_of_an_inner_table_is_one_of_the_whole() -> None:
     report = verify_table(shell({"Run": runs(endless)}, "good"))
     assert not report.ok
     assert report.checks[3].ok
-    assert "Go.x: can repeat for ever" in report.render()
+    assert "Go.x: can repeat without end" in report.render()
     assert report.render().endswith("\n\nFAILED")
 
 

@@ -261,7 +261,7 @@ def test_a_field_that_is_not_stored_may_be_anything_with_a_default(tmp_path: Pat
     ("AskFor", {"reply": Thing}, "the reply to AskFor cannot be stored; given: Thing; allowed: None"),
     ("AskFor", {"reply": list[Deep]}, "the reply to AskFor cannot be stored; given: Deep.thing (Thing)"),
     ("AskFor", {"effect": "unsfae"}, "AskFor has no such effect; given: unsfae; allowed: pure, idempotent, unsafe"),
-    ("AskFor", {"effect": "unsafe"}, "AskFor is unsafe, and nobody knows its reply after a crash; allowed: reply"),
+    ("AskFor", {"effect": "unsafe"}, "AskFor is unsafe, and its reply after a crash is not declared; allowed: reply"),
 ])  # fmt: skip
 def test_a_request_that_cannot_be_stored_is_refused(
     name: str, members: Any, said: str, tmp_path: Path

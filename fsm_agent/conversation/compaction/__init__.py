@@ -1,4 +1,4 @@
-"""Making a conversation shorter, in four phases of pure functions: prune, divide, summarise, assemble.
+"""Making a conversation shorter, in four phases of pure functions: prune, divide, summarize, assemble.
 
 1. ``prune``: old tool results become one informative line each; nothing is asked of a model.
 2. ``divide``: what stays in front, what goes, what stays behind; boundaries never part a call from its
@@ -8,8 +8,8 @@
 4. ``assemble``: front, summary, rest, in alternating roles.
 
 ``protect`` plans the first two before anything is paid; a provider that refuses what is left makes it protect
-less, and at last ``cut`` the texts that stay. ``engine`` puts them together, behind a port: an agent may be
-given another ``ContextEngine``.
+less, and finally ``cut`` the texts that stay. ``engine`` puts them together, behind a port: an agent can have
+another ``ContextEngine``.
 """
 
 from __future__ import annotations

@@ -342,7 +342,7 @@ PREFIX = (
     " stay usable.]\n\n"
 )
 END = "\n\n[End of the summary]"
-BRIDGE = "Understood. I go on from there."
+BRIDGE = "Understood. I will continue from there."
 
 
 def summary_row(text: str) -> Message:

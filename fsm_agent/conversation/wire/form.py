@@ -90,14 +90,13 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request besides its messages. ``system`` is the prompt, ``ephemeral`` what stands behind it and in
-    no cache. ``tools`` is their wire form (``Format.tools``), ``None`` for a toolless request. ``output_cap``
-    in tokens, ``None`` for the provider's default; ``raised``: it is a wish for a longer reply than the last
-    and no limit that anybody set; ``firm``: a longer reply is not paid for, so thoughts have to fit in.
-    ``effort``: how much a model that can think should think, ``None`` when
-    nobody asked. ``options``: what is asked for besides, and ``free``: no tool has to be called any more.
-    ``answer``: what the provider is to hold the answer to.
-    ``ttl``: see ``View``."""
+    """One request without its messages. ``system`` is the prompt, ``ephemeral`` the text behind it that is
+    not cached. ``tools`` is their wire form (``Format.tools``), ``None`` for a toolless request.
+    ``output_cap`` in tokens, ``None`` for the provider's default; ``raised``: the cap asks for a longer reply
+    than the last one and is no limit of a user; ``firm``: a longer reply is not paid for, so thoughts have to
+    fit in. ``effort``: how much a model that can think should think, ``None`` for its default. ``options``:
+    the other options of the request; ``free``: the model no longer has to call a tool. ``answer``: the schema
+    that the provider enforces on the answer. ``ttl``: see ``View``."""
 
     runtime: Runtime
     system: str = ""

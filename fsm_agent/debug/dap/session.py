@@ -392,7 +392,7 @@ class EditorSession:
 
 
 def _nothing() -> None:
-    """A time in which nobody asked for anything."""
+    """Do nothing, while no request is pending."""
 
 
 def _words(error: Exception) -> str:

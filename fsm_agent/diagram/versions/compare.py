@@ -2,7 +2,7 @@
 
 Ids of rows are places in a ladder, so they are no identity: a rung put in at the top would change them all.
 Rows of one event are aligned by what they do, and a row whose guard differs only because of the rungs before
-it is told apart from one that changed itself.
+it is kept apart from one that changed itself.
 """
 
 # Compare rows of two versions by what they do. Ids are positions in a ladder, so one more rung renames those

@@ -190,8 +190,8 @@ def _json(path: Path, spec: str) -> Any:
 
 def _git(folder: Path, *arguments: str, spec: str) -> bytes:
     try:
-        done = subprocess.run(  # noqa: S603  # what users give stands behind --end-of-options, or is a commit that git named
-            ["git", "-C", folder, *arguments],  # noqa: S607  # the git of whoever calls
+        done = subprocess.run(  # noqa: S603  # what users give follows --end-of-options, or is a commit that git named
+            ["git", "-C", folder, *arguments],  # noqa: S607  # the caller's git
             stdin=subprocess.DEVNULL,
             capture_output=True,
             env=bare_environment() | {name: os.environ[name] for name in os.environ if name[:4] == "GIT_"},

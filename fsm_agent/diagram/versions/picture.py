@@ -1,5 +1,5 @@
 """Two versions in one picture, box by box: what came is green with ``+``, what went red with ``−``, what
-changed amber with ``~``, the rest faint. A decision list that reads otherwise stands twice, as it was struck
+changed amber with ``~``, the rest faint. A decision list that changed appears twice, the old one struck
 through. Lines, boxes and arrows of either version are there; their places
 are those of the new one."""
 

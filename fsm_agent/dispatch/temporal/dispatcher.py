@@ -117,7 +117,7 @@ class TemporalDispatcher:
         return (await self.client()).get_workflow_handle(session)
 
     async def _known(self, call: Awaitable[T]) -> T:
-        """The answer about a workflow; ``_Unknown`` when there is none of this id, or it has ended."""
+        """Return the answer about a workflow. Raises ``_Unknown`` when no workflow of this id is running."""
         try:
             return await call
         except RPCError as error:

@@ -12,13 +12,13 @@ from temporalio.exceptions import ActivityError
 WORKFLOW, ACTIVITY = "fsm.Session", "fsm.run_turn"
 SUBMIT, CANCEL, WAITING = "submit", "cancel", "waiting"
 IDLE = timedelta(minutes=10)
-"""After so long without a turn the workflow ends; the next submit begins it anew."""
+"""The workflow ends after this time without a turn; the next submit starts it again."""
 LONGEST = timedelta(days=30)
 """A turn may take this long on one worker; another worker continues it after its last move."""
 CARRIED = 4
-"""Turns that may wait when the history is begun anew: a payload stays below 1 kB."""
+"""Turns that may wait when a new history starts: a payload stays below 1 kB."""
 MOST_EVENTS = 20_000
-"""Events after which the history is begun anew however many wait; the server ends one of 51,200."""
+"""Events after which a new history starts however many turns wait; the server ends one of 51,200."""
 
 Waiting = list[tuple[str, str, float]]
 """(turn, digest, seconds between two heartbeats that a live worker sends) of each turn, oldest first."""

@@ -32,7 +32,7 @@ class Bound:
     """An upper bound on the visits of ``states`` together, or on all moves when ``states`` is empty; or on
     how often the cap ``spends`` is spent.
 
-    It is the smallest of ``formulas``. ``caps`` tells whether the caps stand or are taken away.
+    It is the smallest of ``formulas``. ``caps`` tells whether the caps are kept or taken away.
     ``refined``: no time was missing to make it smaller."""
 
     states: tuple[str, ...]
@@ -373,7 +373,7 @@ def _improve(known: dict[Key, Estimate], key: Key, found: Estimate | None) -> bo
 
 
 class EdgeSets:
-    """Answers about sets of edges and of locations. Bit e stands for ``graph.edges[e]``, bit i for
+    """Answers about sets of edges and of locations. Bit e means ``graph.edges[e]``, bit i means
     ``graph.locations[i]``.
 
     ``spent`` and ``reset`` are the edges that spend (under a limit) or reset a counter, ``final`` those that

@@ -195,7 +195,7 @@ def ending_faults(ranking: Ranking) -> tuple[Fault, ...]:
 def _loop_fault(graph: Graph, loop: tuple[Edge, ...]) -> Fault:
     free = tuple(edge for edge in loop if not any(limits for _, limits in edge.spends))
     cycle = _shortest_cycle(free) or _shortest_cycle(loop)
-    what = "can repeat for ever" + ("" if graph.caps else " once the caps are taken away")
+    what = "can repeat without end" + ("" if graph.caps else " once the caps are taken away")
     undone = []
     for counter in dict.fromkeys(counter for edge in cycle for counter, limits in edge.spends if limits):
         resetting = dict.fromkeys(edge.row.id for edge in loop if counter in edge.resets)

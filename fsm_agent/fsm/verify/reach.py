@@ -225,7 +225,7 @@ class Search:
         """For each pair the largest sum of ``gains`` from there on, and the move that begins such a run (-1:
         none is open); of equal ones a move that ends the turn."""
         if not self.ends:
-            raise ValueError("a run can go on for ever; no longest run exists")
+            raise ValueError("a run can be endless; no longest run exists")
         if gains not in self._known:
             most, best = [0] * len(self.pairs), [-1] * len(self.pairs)
             for here in reversed(self._order):

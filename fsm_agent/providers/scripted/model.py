@@ -22,8 +22,7 @@ from fsm_agent.runtime.ports import Clock, StreamSink
 
 
 class ReplyScript:
-    """Entries in order. A ``Repeat`` goes on for ever; a callable is called with the request and returns an
-    answer.
+    """Entries in order. A ``Repeat`` never ends; a callable receives the request and returns an answer.
 
     Raises ``ValueError`` for entries after a ``Repeat``: they could never be served.
     """

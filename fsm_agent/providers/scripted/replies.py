@@ -19,7 +19,7 @@ scripted model.
 ``slow("…", 0.1)``   text with a pause before each delta
 ``json_reply(…)``    a whole JSON object although a stream was asked for
 ``malformed_chunk()`` a chunk that is no JSON
-``repeat(…)``        these replies for ever
+``repeat(…)``        these replies without end
 ===================  =====================================================================================
 
 Every builder takes ``usage`` (``None``: not reported), ``model``, and ``on_request`` (called with the request

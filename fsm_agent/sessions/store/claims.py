@@ -30,7 +30,7 @@ revision, version and newest number, and compares these three within the transac
 *Within one process* the owner is the same for all turns, so the lock on the file says nothing. ``Fences`` has
 the answer: a turn holds its session from its first step until it ends or is left, and a second turn is
 refused at once. A turn whose object was dropped holds nothing, because fences are referenced weakly, and the
-next turn of the session gives it up like that of a dead process. A turn that stands between two steps may be
+next turn of the session gives it up like that of a dead process. A turn that is between two steps may be
 resumed by another object; the claim raises the epoch, and the older object loses its fence.
 
 *When a turn is lost* (its epoch changed), the step that is being made is cancelled, nothing more is written,

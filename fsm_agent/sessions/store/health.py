@@ -3,7 +3,7 @@ to it, all of it by who asks (``health``).
 
 A file is damaged by a disk, a power failure, or a copy that was made while it was written, and none of them
 leaves a sign beside it. So every page is read once by each process that writes, and every index compared with
-its table: about a second for each gigabyte. Reading does not wait for it. What stands in the texts is checked
+its table: about a second for each gigabyte. Reading does not wait for it. The content of the texts is checked
 when they are read (``checksum``)."""
 
 # Check a file before writing, and checksum each text. No external mark reveals damage, so each process reads
@@ -70,13 +70,13 @@ def format_of(connection: sqlite3.Connection) -> int:
 
 def marked(version: int) -> int:
     """Return the ``application_id`` of a file of this format: "fsm" and the version, so that a flipped bit
-    in either is told from a file of another version."""
+    in either is not taken for a file of another version."""
     return int.from_bytes(b"fsm") << 8 | version
 
 
 def look_through(connection: sqlite3.Connection, path: Path, long: float = LONG) -> None:
     """Read every page, and compare every index with its table. Raises ``sqlite3.DatabaseError`` for the
-    first fault. Faults of the full-text index are passed over: it can be made anew. Logs a warning when it
+    first fault. Faults of the full-text index are ignored: it can be rebuilt. Logs a warning when it
     takes more than ``long`` seconds.
 
     The check of all tables leaves out the list of free pages when the first table it meets is a virtual one
@@ -115,7 +115,7 @@ def as_store_error(error: BaseException, path: Path) -> Exception:
             for word in ("malformed", "not a database", "could not decode", "unsupported file format")
         ):
             hint = (
-                f"it is damaged; restore a backup, or move {path.name} away to begin anew; "
+                f"it is damaged; restore a backup, or move {path.name} away to start empty; "
                 "what can be read is in `fsm-agent sessions`, and what `sqlite3 FILE .recover` gives"
             )
         elif "readonly" in lower or "unable to open" in lower:

@@ -62,7 +62,7 @@ def find_turn(store: Store, name: str) -> TurnInfo:
     )
     turn = Turns(store.database).info(turn_id)
     if turn.ended is not None:
-        possible = "an unfinished turn; go on with a new message, or fork it"
+        possible = "an unfinished turn; continue with a new message, or fork it"
         raise ConfigError(f"nothing to resume: the turn ended with {turn.exit}", turn.id, possible)
     return turn
 

@@ -173,7 +173,7 @@ class PendingItems:
             if now.answered is not None:
                 raise ConfigError(f"{item.id} was answered already", _told(now))
             if c.execute(f"{_SELECT} WHERE p.id = ? AND {_HERE}", (item.id,)).fetchone() is None:
-                raise ConfigError(f"nobody waits for {item.id} any more: its turn has gone on, or has ended")
+                raise ConfigError(f"{item.id} is no longer awaited: its turn has moved on, or has ended")
             _answer(c, item.id, value, by, self._now())
 
         self._database().write(write)

@@ -486,7 +486,7 @@ def _last_turns(store: Store, session: Session, count: int) -> list[TurnInfo]:
         at for at, one in enumerate(ids) if at + 1 == len(ids) or not is_next_turn(one, ids[at + 1])
     ]  # the others were begun by the turn before them, which handed the conversation over
     if not 0 < count <= len(firsts):
-        raise ConfigError("so many turns cannot be undone", count, f"1 to {len(firsts)}")
+        raise ConfigError("this number of turns cannot be undone", count, f"1 to {len(firsts)}")
     turns = Turns(store.database)
     return [turns.info(turn_id) for turn_id in ids[: firsts[count - 1] + 1]]
 

@@ -299,7 +299,7 @@ def asked_words(content: Any) -> str:
 
 ELSEWHERE = ""
 LONG = 100
-"""Characters of JSON from which on a list or an object is stored apart; a text is somebody's own."""
+"""Characters of JSON from which a list or an object is stored apart; a text never is."""
 FEW = 4
 """Empty values that stay where they are: their digest would be as long."""
 

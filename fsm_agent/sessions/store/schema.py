@@ -11,7 +11,7 @@ turns         one message of a user and what became of it; ``start`` is its snap
               user took it back, ``final`` what the last state changed, which makes no move, ``imported`` when
               it, or the turn that it was forked from, came in a file, ``table_name`` which table of
               transitions moves it, ``epoch`` counts the claims on it and ``rank`` orders them (``claims``),
-              ``number`` orders the turns of a session and of those that it goes on from
+              ``number`` orders the turns of a session and of those that it continues
 given         the conversation that a caller gave a turn to begin with, apart because a turn's own row is
               written at every move
 transitions   every move, with what it changed (``delta``); the snapshot at a move is the sum of those before
@@ -19,18 +19,18 @@ effects       requests of a state, and their replies; ``in_flight`` while its en
 contents      what many turns have alike, by its digest: see ``contents``
 usage         tokens and cost of every request to a model, as they came in
 unreported    what requests are taken to have used beyond that: see ``spending``
-outbox        what other systems are still to be told of
+outbox        messages that other systems have yet to receive
 controls      what people ask of a turn that another process runs
 marks         how far something that reads along has come (the full-text index)
 grants        what people approved for good
-session_grants  what they approved for as long as a session goes on, in one working directory
+session_grants  what they approved for the rest of a session, in one working directory
 pending       what suspended turns wait for: questions, approvals, results that come later, times; and who
               answered what
 kept_values   what extensions keep, by extension and key: JSON
 queued        messages for workers, each with the id of a turn that is to begin (``request``, until it has)
               or has begun; ``rank`` and ``owner`` of the attempt that claimed it
 delegations   tasks that a turn gave to children without waiting for them, and the turn and move at which
-              their end was told
+              their end was reported
 
 The first list of statements makes the tables, each later one leads from the format before. Only ever add
 one.

@@ -1,4 +1,4 @@
-"""One SQLite file: opened, brought to this version, checked before it is written to, read by whoever asks.
+"""One SQLite file: opened, brought to this version, checked before it is written to, read from any thread.
 
 ``sqlite_writer`` has the thread that writes, and how jobs are grouped into transactions.
 """
@@ -97,7 +97,7 @@ class SqliteWriter(Database):
             self.commits += 1
             measured("commit", time.perf_counter() - began)
             self.committed()
-        # what the jobs hold is let go of before anybody goes on who was told that they are done
+        # what the jobs hold is released before their waiters continue
         group.clear()
         waiting.clear()
         tell(done)
@@ -155,8 +155,8 @@ class SqliteWriter(Database):
         return result
 
     def tidy(self, connection: sqlite3.Connection) -> None:
-        """Every so many commits, when everybody has been told: move what was committed from the log into the
-        file."""
+        """Move what was committed from the log into the file, once in a number of commits, after their
+        waiters were woken."""
         if self.commits - self._tidied < CHECKPOINT:
             return
         self._tidied = self.commits
@@ -248,14 +248,14 @@ class SqliteDatabase(SqliteWriter):
         if self._thread is not None:
             self.submit(
                 lambda connection: None
-            ).exception()  # waited for; who submitted the rest is told how it ended
+            ).exception()  # waited for; the other submitters learn how theirs ended
         self.closed = True
         with self._reading:
             self._reader.close()
 
     def rebuild(self) -> tuple[int, int]:
-        """Write the file anew, without the room that is free in it; its bytes before and after, with its log.
-        Raises ``StoreError`` when it is damaged, or locked for long."""
+        """Rewrite the file without its free space; return its bytes before and after, with its log. Raises
+        ``StoreError`` when it is damaged, or locked for long."""
         before = self.size()
         try:
             with contextlib.closing(self.writable()) as connection:

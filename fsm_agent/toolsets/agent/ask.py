@@ -96,7 +96,7 @@ class Images:
 
         Args:
             image: A file, relative to the working directory, or the name of an image of this conversation as
-                it stands there. Empty means the newest image of the conversation.
+                it appears there. Empty means the newest image of the conversation.
             question: What you want to know, with all that one must know to answer it.
         """
         part = _of_conversation(here().session.rows, image) or self._file(image)
@@ -123,8 +123,8 @@ class Images:
 
 
 def _of_conversation(rows: Sequence[Message], name: str) -> Part | None:
-    """The newest image of this name, or the newest of all; ``None`` when the name can only be a file's.
-    Raises ``ToolFailure`` when no image was asked for by its name and there is none."""
+    """Return the newest image of this name, or the newest of all; ``None`` when the name can only be a
+    file's. Raises ``ToolFailure`` when no name was given and the conversation has no image."""
     images = list(_images(rows))
     wanted = name.strip().removeprefix("[").removesuffix("]")
     for part in images:

@@ -153,7 +153,7 @@ HOW = {
     "partial": "It was not finished",
     "interrupted": "It was interrupted",
 }
-CUT_OFF = "the process that worked on it has ended, and this one does not go on with it"
+CUT_OFF = "the process that worked on it has ended, and this one does not continue it"
 FOR_A_TITLE = 5.0
 """Seconds that an agent which is closed waits for a title."""
 QUIET = frozenset({REVIEW, TITLE})
@@ -221,7 +221,7 @@ class Background:
         await _on_loop(self._closed())
         if words := ", ".join(one_line(goal, 60) for goal in left.values()):
             self._callbacks.publish(
-                StatusText(f"left for the session's next turn to go on with, in the background: {words}")
+                StatusText(f"left for the session's next turn to continue in the background: {words}")
             )
 
     # For the turn
@@ -346,7 +346,7 @@ class Background:
         if one.task in self.quiet if one.task in QUIET else self._able:
             if one.task != TITLE:
                 self._callbacks.publish(
-                    StatusText(f"a task that was left in the background goes on: {one_line(one.goal, 80)}")
+                    StatusText(f"a task that was left in the background continues: {one_line(one.goal, 80)}")
                 )
             self._start(self._order(one))
             return None

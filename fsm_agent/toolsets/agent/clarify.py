@@ -23,7 +23,7 @@ from fsm_agent.tools.result import AnswerLater
 from fsm_agent.toolsets.tool_context import here
 
 MAX_CHOICES = 4
-NOBODY = "Nobody is there to answer. Decide by yourself, say what you assumed, and go on."
+NOBODY = "No person is there to answer. Decide by yourself, say what you assumed, and continue."
 GRACE = 30.0
 """Seconds that the tool's own limit is behind that of the question."""
 
@@ -43,7 +43,7 @@ class Questions:
             list[Annotated[str, Field(min_length=1, max_length=500)]] | None, Field(max_length=MAX_CHOICES)
         ] = None,
     ) -> dict[str, Any]:
-        """Ask the person a question and wait for the answer. Only when you cannot go on well without it.
+        """Ask the person a question and wait for the answer. Only when you cannot work well without it.
 
         Args:
             question: What you want to know, with what one must know to answer it.
@@ -76,7 +76,7 @@ class Questions:
                 if finish == "late"
                 else "The person gave no answer."
             )
-            raise ToolFailure(f"{late} Decide by yourself, say what you assumed, and go on.")
+            raise ToolFailure(f"{late} Decide by yourself, say what you assumed, and continue.")
         words, scene = clean(str(answer)).strip(), here()
         if self._items.of_call(scene.turn_id, scene.call_id):  # it is asked elsewhere, too
             settle = (scene.fence, scene.call_id, "question", words, somebody())

@@ -60,7 +60,7 @@ class Recollection:
             limit: How many sessions.
             window: How many messages on each side of a hit.
             roles: Only messages of these.
-            days: Only the last so many days.
+            days: Only the last days: 7 for a week.
         """
         database, current = self._store.database, here().session.id
         try:
@@ -121,8 +121,8 @@ class LookingBack:
         limit: Annotated[int, Field(ge=1, le=MOST_MESSAGES)] = 5,
         window: Annotated[int, Field(ge=0, le=WIDEST)] = 2,
     ) -> dict[str, Any]:
-        """Look into what was taken out of this conversation when it became too long, and stands in it only as
-        a summary.
+        """Look into what was taken out of this conversation when it became too long, and is now only summed
+        up in it.
 
         With query, the messages that fit best, word for word. With message, more of the conversation around
         one of them. With neither, how much there is. Use it before you ask the person for something that was

@@ -60,7 +60,7 @@ class ServerConfig(_McpModel):
 
     ``env`` is added to a small safe environment; ``env``, ``headers`` and ``url`` may hold ``${VAR}`` or
     ``${VAR:-default}``. ``cwd`` defaults to the agent's working directory. ``roots`` are the directories that
-    the server is told of: default the agent's working directory, none to tell it of no directory.
+    the server may know: default the agent's working directory; an empty list names no directory.
     ``trust``: believe what the server says about its tools: which only read, which may be repeated.
     ``approval`` and ``effect`` of its tools win over that; without either its tools ask and are ``unsafe``.
     ``tools``: rules by pattern, of which the first that matches and says something counts. ``include`` and

@@ -35,7 +35,7 @@ done
 exit "$code"
 """
 """Runs a command as the second process of a sandbox, which ends with it: what the command leaves behind has
-half a second to end by itself, as outside. Asked to end, it goes on for as long as the command does."""
+half a second to end by itself, as outside. Asked to end, it continues as long as the command does."""
 TMP = "/tmp"  # noqa: S108  # a sandbox has its own
 
 Trouble = tuple[str, str]
@@ -83,7 +83,7 @@ class Local:
     python = sys.executable
 
     def shell(self, command: str) -> list[str]:
-        """Return words that run it with bash, or with ``/bin/sh`` where there is none."""
+        """Return words that run it with bash, or with ``/bin/sh`` where bash is missing."""
         return [shutil.which("bash") or "/bin/sh", "-c", command]
 
     def entered(
@@ -133,8 +133,8 @@ LEAVING = f" What cannot work there can be run with {LEAVES}=true; the user is a
 def command_tool(
     handler: Callable[..., Any], place: CommandPlace, timeout: float | None = None, note: str = ""
 ) -> Tool:
-    """A tool that runs commands in ``place`` after a yes, and tells the model what it has to know of it;
-    where there is no sandbox, it cannot be left. ``timeout`` in seconds; ``note`` is told besides."""
+    """Make a tool that runs commands in ``place`` after approval, and describes that place to the model;
+    without a sandbox, it cannot be left. ``timeout`` in seconds; ``note`` is added to the description."""
     held, leaves = place.confinement, LEAVES in inspect.signature(handler).parameters
     words = [note] if note else []
     if held is not None:
@@ -178,8 +178,8 @@ class Boundary:
 
     def files(self, root: Path, shown: Iterable[Path] = ()) -> dict[Path, Access]:
         """Return what a command that works in ``root`` sees of files that are not the system's, folders
-        before what is in them. ``shown``: what it may read besides; nothing of it that holds a home or stands
-        in a folder that is there anyway, where its name may be a link.
+        before what is in them. ``shown``: other paths that it may read, except those that hold a home and
+        those in a folder that it sees anyway, where the name may be a link.
 
         Raises ``ConfigError`` for a path of the settings that is not there, and for a working directory that
         cannot be shown without the home."""

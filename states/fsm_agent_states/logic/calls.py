@@ -76,8 +76,8 @@ def limit_delegation(calls: Sequence[Checked], most: int) -> None:
 
 
 def _meant(calls: Sequence[ToolCall], known: Sequence[str], cutoff: float) -> dict[str, str | None]:
-    """What each name of the calls stands for. Finding out takes milliseconds, so of many wrong names only
-    the first are looked at."""
+    """Map the name in each call to the tool that it means. A repair takes milliseconds, so only the first
+    ``MAX_REPAIRED`` wrong names are tried."""
     wrong = dict.fromkeys(call.name for call in calls if call.name not in known)
     found = {name: repair_name(name, known, cutoff) for name in islice(wrong, MAX_REPAIRED)}
     return {call.name: call.name if call.name in known else found.get(call.name) for call in calls}

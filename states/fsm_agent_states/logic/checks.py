@@ -65,8 +65,8 @@ def check_answer(
 def check_limits(
     turn: TurnState, prompt: int, output: int | None, *, summary: bool = False
 ) -> Asks[Over | None]:
-    """The limit that a request of so many tokens could pass, if there is one. ``output``: what its reply may
-    have, ``None`` where nothing says. A reply for which there is not so much left may be shorter."""
+    """Return the limit that a request of ``prompt`` tokens could pass, if any. ``output``: tokens that its
+    reply may have, ``None`` where nothing caps it. A reply is shortened where less than that is left."""
     if not turn.setup.checks.limits:
         return None
     runtime = turn.setup.runtime

@@ -77,7 +77,7 @@ def cut(turn: TurnState, context: LongContext, *, begins: bool) -> Asks[tuple[in
         if not (why := answer.problem or _unusable_cut(turn, answer.places)):
             turn.compaction.choose(answer.places)
             return answer.places
-        yield from _go_on_without(why)
+        yield from _continue_without(why)
     return built_in(turn).cut(context)
 
 
@@ -87,7 +87,7 @@ def engine_prompt(turn: TurnState, context: LongContext, goes: tuple[int, ...], 
         answer: EngineAnswer = yield AskEngine("prompt", context, goes, window)
         if not (why := answer.problem or ("" if answer.prompt.strip() else "its request is empty")):
             return answer.prompt
-        yield from _go_on_without(why)
+        yield from _continue_without(why)
     return built_in(turn).prompt(context, goes, window)
 
 
@@ -100,7 +100,7 @@ def rows(turn: TurnState, context: LongContext, goes: tuple[int, ...], summary: 
         made = [] if strange else [known[place] for place in answer.places]
         if not (why := answer.problem or unusable(turn, made) or _too_long(turn, context, made)):
             return made
-        yield from _go_on_without(why)
+        yield from _continue_without(why)
     engine = built_in(turn)
     made = engine.rows(context, goes, summary)
     if (
@@ -156,7 +156,7 @@ def _unusable_cut(turn: TurnState, goes: Sequence[int]) -> str:
 
 
 def _without_calls(history: Sequence[Message]) -> set[Message]:
-    """Results whose call does not stand before them: they are not sent."""
+    """Return the results that follow no call of theirs: they are not sent."""
     called: set[str | None] = set()
     found = set()
     for row in history:
@@ -166,8 +166,8 @@ def _without_calls(history: Sequence[Message]) -> set[Message]:
     return found
 
 
-def _go_on_without(why: str) -> Asks[None]:
-    yield from say(f"the context engine's answer is not used ({why}): the built-in one goes on")
+def _continue_without(why: str) -> Asks[None]:
+    yield from say(f"the context engine's answer is not used ({why}): the built-in one continues")
 
 
 def preserved(turn: TurnState, middle: Sequence[Message]) -> Asks[str]:
@@ -213,7 +213,7 @@ def _cut_rows(turn: TurnState, rows: Sequence[Message], length: int) -> Asks[lis
 
 
 def context_of(turn: TurnState) -> LongContext:
-    """What an engine is told: how long the history is, and how long it may be."""
+    """Return what an engine needs to know: how long the history is, and how long it may be."""
     before, window = size_of(turn.history), turn.setup.runtime.window or ASSUMED_WINDOW
     room, goal = None, _goal(turn, before)
     if insists(turn):
@@ -248,7 +248,7 @@ def _goal(turn: TurnState, before: int) -> int:
 
 
 def insists(turn: TurnState) -> bool:
-    """Did the provider refuse the request, with nobody next in the chain who could take it as it is?"""
+    """Did the provider refuse the request, and can no later model of the chain take it as it is?"""
     return facts.forced(turn) and turn.count("overflows") > 0 and not facts.next_is_wider(turn)
 
 
@@ -359,8 +359,8 @@ def keeps_history(turn: TurnState) -> bool:
 
 
 def _summariser(turn: TurnState) -> tuple[int | None, Runtime]:
-    """The model that the row which led here paid for: its number among the auxiliary ones, or ``None`` for
-    the main one. A turn that goes on elsewhere may find fewer."""
+    """Return the model that the row which led here paid for: its number among the auxiliary ones, or ``None``
+    for the main one. A turn that was resumed elsewhere may find fewer."""
     place = turn.count("summarisers") - 1
     auxiliary = turn.setup.auxiliary
     return (place, auxiliary[place]) if place < len(auxiliary) else (None, turn.setup.runtime)

@@ -83,7 +83,7 @@ def status_of(failure: Failure) -> int | None:
 
 
 def code(*codes: str) -> Predicate:
-    """One of the error's structured codes or types; those of nested errors stand in the detail, one a
+    """Match one of the error's structured codes or types; the detail lists those of nested errors, one a
     line."""
     return lambda failure, _: (
         failure.code.lower() in codes or not set(codes).isdisjoint(failure.detail.split("\n"))

@@ -1,4 +1,4 @@
-"""What a turn says at its end: the text of the model that may be the answer, or why there is none."""
+"""What a turn says at its end: the text of the model that may be the answer, or why it has no answer."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def outcome_of(turn: TurnState) -> Outcome:
 
 
 def spoken_text(turn: TurnState) -> str:
-    """What the model itself said that may stand as the answer."""
+    """Return what the model itself said that may be the answer."""
     draft = turn.draft
     if turn.ending.blocked is not None:
         return ""

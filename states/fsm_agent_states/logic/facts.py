@@ -1,8 +1,8 @@
-"""The facts that decide, beside the table's counters, which events a state can report; each by a name.
+"""Named facts which, with the table's counters, decide what events a state can report.
 
-A budget is looked at by the table alone. That a text was begun, or that a refusal forces the next compaction,
-no counter says: it is remembered by the turn's parts, and asked for here. ``FACTS`` has them all, for whoever
-wants to compare a model of the turn with the turn.
+Only the table checks budgets. No counter says that a text was begun, or that a refusal forces the next
+compaction: the turn's parts remember it, and these functions read it. ``FACTS`` lists them all, so that a
+model of the turn can be compared with the turn.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def answers_errors(turn: TurnState) -> bool:
 
 
 def breaker_open(turn: TurnState) -> bool:
-    """So many requests in a row went silent that the next one is not sent to this model."""
+    """Too many requests in a row went silent, so the next one is not sent to this model."""
     return turn.recovery.silences >= turn.settings.stale.giveup
 
 
@@ -106,12 +106,12 @@ def waits_at_once(turn: TurnState) -> bool:
 
 
 def rekeys(turn: TurnState) -> bool:
-    """Another key, or the same one refreshed, was ordered. It may be that there is none."""
+    """Another key, or the same one refreshed, was ordered. The provider may have no other."""
     return "rekeys" in turn.spent
 
 
 def switches(turn: TurnState) -> bool:
-    """The next model of the chain was ordered. It may be that none can be used."""
+    """The next model of the chain was ordered. Perhaps none can be used."""
     return "fallbacks" in turn.spent
 
 
@@ -122,8 +122,8 @@ def waits_after_compaction(turn: TurnState) -> bool:
 
 
 def waits_later(turn: TurnState) -> bool:
-    """There is a wait in the recovery that was ordered, but an interrupt that is there already is none of
-    it."""
+    """The recovery that was ordered contains a wait, but an interrupt that came before does not end that
+    wait."""
     return "empties" in turn.spent or waits_after_compaction(turn)
 
 
@@ -141,12 +141,12 @@ def next_is_wider(turn: TurnState) -> bool:
 
 
 def asks_summary(turn: TurnState) -> bool:
-    """The row that led here paid for a request to a summariser."""
+    """The row that led here paid for a request to a summarizer."""
     return turn.state == "Compress" and "attempts" in turn.spent
 
 
 def goes_without_model(turn: TurnState) -> bool:
-    """No summariser is left: what there is must do."""
+    """No summarizer is left, so the compaction does without one."""
     return "modelless_compactions" in turn.spent
 
 
@@ -192,7 +192,7 @@ def window_too_small(turn: TurnState) -> bool:
 
 
 def over_threshold(turn: TurnState, tokens: int) -> bool:
-    """A prompt of so many tokens is so long that we wish for a compaction."""
+    """A prompt of ``tokens`` tokens is long enough to be compacted."""
     window = turn.setup.runtime.window
     return window is not None and tokens >= threshold(window, turn.settings.compression)
 
@@ -315,8 +315,8 @@ def _narrow(turn: TurnState, window: int) -> None:
 
 
 def doubt_window(turn: TurnState, prompt: int) -> None:
-    """The provider has read a prompt of so many tokens: later turns do not believe that its window is
-    smaller."""
+    """Learn from a prompt of ``prompt`` tokens that the provider has read: later turns do not believe that
+    its window is smaller."""
     runtime, recovery = turn.setup.runtime, turn.recovery
     learned = runtime.window_learned or any(lesson.name == "window" for lesson in recovery.lessons)
     if learned and runtime.window is not None and prompt > runtime.window:

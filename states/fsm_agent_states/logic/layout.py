@@ -1,9 +1,9 @@
-"""Where the boxes and arrows of our turn stand in its pictures. Fixed by role, so two versions compare box by
-box.
+"""Positions of the boxes and arrows in the pictures of our turn. They are fixed by role, so that two versions
+can be compared box by box.
 
 The way in and Compress are on the left, recovery from errors below them; the main loop BuildMessages,
 CallLLM, ExecuteTools is on the right; the way out is at the bottom. Boxes are (x, y, least width); an arrow
-names the sides it joins by absolute coordinates, a label its centre."""
+names the sides it joins by absolute coordinates, a label its center."""
 
 from __future__ import annotations
 

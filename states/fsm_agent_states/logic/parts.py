@@ -43,7 +43,7 @@ from fsm_agent.support.texts import one_line
 # result again.
 #
 # Figures: warnings after 2 identical failures, 3 failures of one tool, 2 identical results of a read-only
-# tool; hard stops, when nobody is present to stop the turn, after 5, 8 and 5.
+# tool; hard stops, in a turn that no person attends, after 5, 8 and 5.
 
 
 REMEMBERED = 128
@@ -153,11 +153,11 @@ methods."""
 
 @dataclass(slots=True)
 class Setup:
-    """What the turn runs on: the model and those beside it, the tools, the prompt, and what its agent has.
-    ``ephemeral_prompt``: what is said behind the prompt in this turn alone. ``checks``: what is asked
-    besides. ``agent``: the name of who runs it; ``handoffs``: how the conversation came to it since the user
-    spoke. ``output``: the type of the answer, if it has one. ``trace``: the ``traceparent`` of its span, for
-    whoever goes on with it; nothing follows from it."""
+    """What the turn runs on: the main and auxiliary models, the tools, the prompt, and what its agent has.
+    ``ephemeral_prompt``: text behind the prompt for this turn alone. ``checks``: the optional checks.
+    ``agent``: the name of the agent; ``handoffs``: how the conversation reached it since the user's message.
+    ``output``: the type of the answer, if it has one. ``trace``: the ``traceparent`` of its span, which a
+    process that resumes the turn needs; no decision depends on it."""
 
     runtime: Runtime
     tools: tuple[ToolSpec, ...] = ()
@@ -184,7 +184,7 @@ class Setup:
         self.reopen(opened)
 
     def reopen(self, opened: Opened, gone: Sequence[ToolSpec] = ()) -> None:
-        """Go on with what the agent has now. ``gone``: tools that it has no more, and that calls still
+        """Continue with what the agent has now. ``gone``: tools that it no longer has but calls still
         name."""
         self.runtime, self.auxiliary, self.workdir = opened.runtime, opened.auxiliary, opened.workdir
         self.has_engine, self.checks, self.output = opened.engine, opened.checks, opened.output
@@ -229,8 +229,8 @@ class CurrentCall:
     its two parts; ``issuer``: who made them.
 
     ``prepaid``: the budget that several turns share has been asked for the next call block already.
-    ``stepped``: iterations whose beginning was told. ``hint``: what the request tells of the room that is
-    left. ``affordable``: tokens that the reply may have so that no limit in money or tokens is passed.
+    ``stepped``: iterations whose start was announced. ``hint``: the request's note on how much of the window
+    is left. ``affordable``: tokens that the reply may have without passing a limit in money or tokens.
     """
 
     request: ModelRequest | None = None
@@ -245,7 +245,7 @@ class CurrentCall:
 
     @property
     def estimate(self) -> int:
-        """Tokens of the request; 0 when there is none."""
+        """Tokens of the request; 0 without one."""
         return self.request.estimate if self.request else 0
 
     def take_request(self) -> ModelRequest:
@@ -317,13 +317,13 @@ class Accounting:
 
 @dataclass(slots=True)
 class Recovery:
-    """What went wrong, and what is done about it. ``failure_class`` and ``error`` stay known until a reply is
+    """What went wrong, and what is done about it. ``failure_class`` and ``error`` are kept until a reply is
     read.
 
-    ``silences``: so many requests in a row, those of the session's last turns included, went silent.
+    ``silences``: requests in a row that went silent, those of the session's last turns included.
     ``repairs_done``: changes of the request that this provider needs; ``pending_repair``: the next one.
     ``output_cap``: tokens that a refusal allowed the reply. ``suspected``: what refusals said of the model,
-    by the names of lessons, until a reply proves it; ``lessons``: what was proved. ``scaffold``: rows behind
+    by the names of lessons, until a reply proves it; ``lessons``: what was proved. ``scaffold``: rows after
     the history that are sent and never stored.
     """
 
@@ -454,9 +454,9 @@ class Compaction:
 
 
 Keep = Literal["", "fragment", "partial", "held", "unchecked", "answer"]
-"""What a turn keeps of the text: nothing, because there is none or it belongs to calls; a piece that the next
-reply continues; a piece of an incomplete reply; a text that came too early, which answers if no other comes;
-such a text that waits for a check by tools; the answer."""
+"""What a turn keeps of a reply's text: nothing, because the reply has none or its text belongs to calls; a
+piece that the next reply continues; a piece of an incomplete reply; a text that came too early and is the
+answer if no other comes; the same, waiting for a check by tools; the answer."""
 
 
 @dataclass(slots=True)
@@ -570,7 +570,7 @@ class Extended:
 
 @dataclass(slots=True)
 class Ending:
-    """How the turn ends, and what its user is told besides the answer."""
+    """How the turn ends, and what its user reads beside the answer."""
 
     final_response: str | None = None
     response_transformed: bool = False
@@ -593,5 +593,5 @@ class Ending:
         self.interrupt_message = self.interrupt_message or signals.message
 
     def cost_a_step(self, problem: str) -> None:
-        """A bug at the very end: what it spoilt is told beside the answer."""
+        """Record a bug at the very end: the user reads beside the answer what it spoiled."""
         self.cleanup_errors.append(problem)

@@ -1,7 +1,7 @@
 """The recovery that the last row ordered, performed on entry to BuildMessages.
 
-A row has no action: what it spent says what is to be done. Each recovery is one small function; a recovery
-that could not be done reports ``failed``, and ClassifyError goes on down the ladder with the new facts.
+A row has no action: what it spent says what to do. Each recovery is one small function; a recovery that fails
+reports ``failed``, and ClassifyError continues down the ladder with the new facts.
 """
 
 # Recovery is decided where the turn arrives. A row has no action. BuildMessages looks at what the row that
@@ -116,7 +116,7 @@ def _rekey(turn: TurnState) -> Performed:
 
 
 def _rebuild(turn: TurnState) -> Performed:
-    yield from say("the connection is made anew")
+    yield from say("connecting again")
     switched: Switched = yield RebuildClient()
     turn.setup.switch_runtime(switched.runtime)
     return (yield from _wait(turn, Wait("rebuild", turn.settings.api_max_retries, "connection rebuilt")))
@@ -174,8 +174,8 @@ RECOVERIES: dict[str, Callable[[TurnState], Performed]] = {
 
 
 def repair_for(turn: TurnState, failure: Failure, name: str) -> str:
-    """The change of the request that an error of this class asks for; empty when there is none, when it was
-    made on this provider already, or when the request has nothing of the kind."""
+    """Return the change of the request that an error of this class asks for; empty when it asks for none,
+    when this provider got that change already, or when the request has nothing of the kind."""
     done = turn.recovery.repairs_done
     match name:
         case "unicode":

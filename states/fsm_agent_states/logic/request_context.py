@@ -1,9 +1,8 @@
-"""What is said around the history in each request, and is in no transcript.
+"""Text around the history in each request, which no transcript holds.
 
-The prompt of the session is frozen, and names neither model nor session: these lines are put behind it here,
-so that they are true after a fallback or a compaction into another session, and no byte before them changes.
-Behind them stands what is ephemeral, and in the last row what the model is told of the room that is left.
-(Why: decision 94.)
+The prompt of the session is frozen and names neither model nor session. These lines follow it, so that they
+are true after a fallback or a compaction into another session, and no byte before them changes. The ephemeral
+prompt comes next, and the last row says how much of the window is left. (Why: decision 94.)
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ CONTEXT_HINT = (
     " {then} Read only what you need, and keep notes short.]"
 )
 SUMMED_UP = "When it is full, older messages are replaced by a summary."
-ENDS = "When it is full, it cannot go on."
+ENDS = "When it is full, it cannot continue."
 
 
 def prompt_for(turn: TurnState) -> str:
@@ -42,8 +41,7 @@ def prompt_for(turn: TurnState) -> str:
 
 
 def ephemeral_for(turn: TurnState) -> str:
-    """What stands behind the prompt: first the agent's, then the turn's, then how the answer is to be
-    given."""
+    """Return the text behind the prompt: first the agent's, then the turn's, then the form of the answer."""
     words = turn.settings.prompt.ephemeral, turn.setup.ephemeral_prompt, words_for(turn)
     return "\n\n".join(text for one in words if (text := one.strip()))
 
@@ -112,8 +110,8 @@ def held_to(turn: TurnState) -> OutputSpec | None:
 
 
 def words_for(turn: TurnState) -> str:
-    """Return what the model is told of its answer behind the prompt. A grammar holds a model to a schema that
-    it does not see, so it is told that of a local server, too."""
+    """Return the words behind the prompt about the form of the answer. A local server's grammar holds a model
+    to a schema that it does not see, so these words describe that schema, too."""
     mode, spec = output_mode(turn), turn.setup.output
     if spec is None or (mode == "native" and not turn.setup.runtime.local):
         return ""

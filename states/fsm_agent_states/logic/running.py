@@ -53,7 +53,7 @@ LEFT_OUT = (
 )
 STEER = "\n\n[a message from the user, sent while you were working: {text}]"
 SHOWN = 10
-"""Files that are named; of more the number is told."""
+"""Files that are named; the others are counted."""
 
 
 # Steering text joins the last tool result. Stored messages are immutable. Steering text is therefore added to
@@ -260,7 +260,7 @@ def _admit(turn: TurnState, item: Checked) -> Asks[bool]:
         item.answer(NOT_STARTED, "not_started")
         return True
     item.answer(
-        f"denied: {approval.reason}. Do not try the same thing in other words; ask the user or go on"
+        f"denied: {approval.reason}. Do not try the same thing in other words; ask the user or continue"
         " without.",
         "denied",
     )
@@ -268,7 +268,7 @@ def _admit(turn: TurnState, item: Checked) -> Asks[bool]:
 
 
 def hard_stops(turn: TurnState) -> bool:
-    """Loops are stopped by force when nobody is present to stop them."""
+    """Loops are stopped by force when no person is present to stop them."""
     chosen = turn.settings.guardrail.hard_stop
     return not turn.setup.attended if chosen is None else chosen
 

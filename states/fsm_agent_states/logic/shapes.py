@@ -33,7 +33,7 @@ class Shape:
 
     ``open``: a call of this turn has no result. ``gaps``: one from before the turn has none. ``scaffold``:
     who ends the temporary rows behind the transcript, ``""`` when there are none. ``frozen``: the rows of the
-    last request of this turn still stand at the front, as they went out."""
+    last request of this turn are still at the front, as they went out."""
 
     first: Speaker = ""
     tail: Speaker = ""
@@ -120,7 +120,7 @@ def begun_by(speaker: Speaker, shape: Shape) -> Shape:
 NO_CHANGE = may()
 EMPTY = may(first=("",), tail=("",))
 LOADED = may(first=("user", "assistant"), tail=("user", "assistant", "tool"), gaps=(False, True))
-"""Anything may stand before the turn."""
+"""Anything may come before the turn."""
 ASKED = may(first=("user", "assistant"), tail=("user",), gaps=(False, True))
 ROUND = may(tail=("tool",), scaffold=("",))
 """The reply's calls and a result for each."""
@@ -217,8 +217,8 @@ DEMANDS = (
     *_on_all_wires(
         "CallLLM", "the request behind rows that begin with the assistant", partial(begun_by, "assistant")
     ),
-    Demand("ExecuteTools", "what the reply answers stands as it was sent", _whole_reply),
-    Demand("EmptyRecovery", "what the reply answers stands as it was sent", _whole_reply),
+    Demand("ExecuteTools", "what the reply answers is as it was sent", _whole_reply),
+    Demand("EmptyRecovery", "what the reply answers is as it was sent", _whole_reply),
     Demand("", "all calls of the turn are closed", lambda shape: not shape.open),
     Demand("", "no scaffold is left", lambda shape: not shape.scaffold),
     *_on_all_wires("", "the next message of the user", with_user_row),

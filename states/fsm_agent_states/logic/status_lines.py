@@ -69,12 +69,12 @@ def _summary_call(turn: TurnState) -> str:
 ORDERED: Mapping[str, Line] = {
     "summary_calls": _summary_call,
     "lost_requests": lambda turn: "the process ended while a request was out: it is sent again",
-    "invalid_tool_rounds": lambda turn: "the model's calls cannot be run: it is told why",
+    "invalid_tool_rounds": lambda turn: "the model's calls cannot be run: asked again with the reasons",
     "reasks": lambda turn: "the arguments of a call are no JSON: asked again",
-    "nudges": lambda turn: "an empty reply after tools: the model is told to go on",
+    "nudges": lambda turn: "an empty reply after tools: asked to continue",
     "thinking_prefills": lambda turn: "only thoughts, no answer: the model gets them back",
     "empties": lambda turn: "an empty reply: asked again",
-    "revisions": lambda turn: "the answer is not what was asked for: the model is told why",
+    "revisions": lambda turn: "the answer is not what was asked for: asked again with the reasons",
 }
 """By the counter that a row spent."""
 REPAIRED: Mapping[str, str] = {
@@ -130,7 +130,7 @@ def tell_parts(turn: TurnState, rows: Sequence[Message] | None = None) -> Asks[N
     view = View.of(runtime, turn.recovery.repairs_done)
     named, read = reduced(turn.history if rows is None else rows, view)
     if named:
-        words = f"{model} does not take {_listed(named)}: it is told only that there is such a part"
+        words = f"{model} does not take {_listed(named)}: it reads only that the message had such a part"
         yield Tell("status", (words,), once=True)
     if read:
         yield Tell("status", (f"{model} does not take {_listed(read)}: it gets the text",), once=True)

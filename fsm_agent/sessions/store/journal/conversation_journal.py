@@ -1,8 +1,8 @@
 """The journal of a turn that talks to a model: besides its moves, the rows of the transcript, tokens, and
 what became of tools.
 
-A store that fails in mid-turn does not cost the answer: the turn continues in memory, runs no unsafe tool any
-more, and ``problem`` says why; what was not written is tried again at the end and at the session's next turn.
+A store that fails in mid-turn does not cost the answer: the turn continues in memory, runs no further unsafe
+tool, and ``problem`` says why; what was not written is tried again at the end and at the session's next turn.
 Only as long as no other process can have the turn meanwhile: else it stops, and can be resumed.
 """
 
@@ -296,7 +296,7 @@ class ConversationLog(TurnLog):
         if self._database.shared or not self.fence.alone():
             raise error  # another process may own the turn by now
         if not (self.problem or self._told):
-            self._tell(f"{error}; the turn goes on, but is not stored")
+            self._tell(f"{error}; the turn continues, but is not stored")
         self.problem = str(error)
 
     def _request_columns(self, request: Any) -> Checked:

@@ -34,7 +34,7 @@ what came later (``_take_back``).
 
 *What the journal has.* The snapshot is written once, when the turn begins; each move has the difference to
 the one before. Rows of the transcript that came after the last move are provisional: resuming puts them aside
-and runs the visit again, which writes them anew.
+and runs the visit again, which writes new ones.
 
 *When a visit is run again* ``Recording`` answers its requests: by place, and only when the request says the
 same as the one recorded. A request that was in flight is asked again when that is safe; otherwise it is
@@ -293,7 +293,7 @@ class TurnLog:
         reply = self._recording.reply(exchange.ordinal, place, request)
         for name, call_id in self._recording.doubts[doubts:]:
             self._tell(
-                f"nobody knows whether {name} ({call_id}) took effect: the process ended while it ran; it is"
+                f"{name} ({call_id}) may or may not have taken effect: the process ended while it ran; it is"
                 " not run again"
             )
             self._note_effect(self._outcome(exchange, place, request, reply, 0.0))
@@ -430,7 +430,7 @@ class TurnLog:
 
     def _stale(self, error: Exception) -> StaleCopyError:
         return StaleCopyError(
-            f"session {self.session.id} was changed by somebody else while turn {self._turn.turn_id} held it"
+            f"session {self.session.id} was changed from outside while turn {self._turn.turn_id} held it"
             f" ({str(error).splitlines()[0]}); what the turn did since is not stored"
         )
 
@@ -563,7 +563,7 @@ class Handover:
             self._begun = True
         self._written = False
         if self._before is not None and self._before.lost:
-            raise StoreError("what stands before it could not be written")
+            raise StoreError("the moves before it could not be written")
         self._write(connection, self.jobs)
         self._written = True
 
@@ -599,20 +599,18 @@ SAID = Flush(
     "a message that was taken is not lost with the process that took it",
 )
 STEP = Flush(
-    "`step()` returns, or a debugger is told of a move", "all", "who looks into the store finds what was told"
+    "`step()` returns, or a debugger shows a move", "all", "a reader of the store finds what was reported"
 )
 LAST = Flush(
     "the last state of a turn begins",
     "all",
-    "what others are told of a turn is told by its owner, and of what is stored",
+    "others learn of a turn only from its owner, and only what is stored",
 )
 SUSPENDED = Flush(
     "a turn is suspended", "all", "who answers finds what is asked, whatever becomes of the process"
 )
 END = Flush("a result is returned", "all", "`result.stored` is true only of what a crash cannot take back")
-LET_GO = Flush(
-    "a turn that was stopped lets go of its session", "all", "who resumes it finds it where it stood"
-)
+LET_GO = Flush("a turn that was stopped releases its session", "all", "it is resumed from where it stopped")
 FLUSHES = (
     MODEL, TOOL, PURE_TOOL, QUESTION, ENGINE, IDEMPOTENT, UNSAFE, PURE, SAID, STEP, LAST,
     SUSPENDED, END, LET_GO,

@@ -290,8 +290,8 @@ class WriterLink:
             case "in progress":  # its server process has not noticed the cut yet
                 raise CutOffError(psycopg.OperationalError("the last commit is still under way"))
         raise StoreError(
-            f"the session store {shown(self._url)} cannot be used: nobody knows whether the last commit"
-            " arrived; the turn can be resumed"
+            f"the session store {shown(self._url)} cannot be used: the last commit may or may not"
+            " have arrived; the turn can be resumed"
         )
 
 

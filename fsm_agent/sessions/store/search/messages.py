@@ -168,8 +168,8 @@ Standing = Literal["current", "put aside", "undone", "summary"]
 @dataclass(frozen=True, slots=True)
 class SearchHit:
     """One message that was found. ``lineage`` is the first session of the line it belongs to, ``at`` in
-    seconds since the epoch. ``standing``: is it in the transcript that goes on (``current``), was it ``put
-    aside`` by a compaction, or ``undone`` by its user; a ``summary`` stands for other messages. ``text`` is
+    seconds since the epoch. ``standing``: is it in the transcript that continues (``current``), was it ``put
+    aside`` by a compaction, or ``undone`` by its user; a ``summary`` replaces other messages. ``text`` is
     the whole message."""
 
     id: int
@@ -321,8 +321,8 @@ def _once(rated: Iterable[tuple[float, SearchHit]]) -> list[tuple[float, SearchH
 
 # The full-text index, filled in small batches behind the messages.
 #
-# Never in the transaction of a move. ``catch_up`` is for somebody who is about to search; ``keep_up`` goes on
-# beside running turns, one short transaction at a time, so that no turn waits long for the writer.
+# Never in the transaction of a move. ``catch_up`` precedes a search; ``keep_up`` runs beside turns, one short
+# transaction at a time, so that no turn waits long for the writer.
 
 
 BESIDE = (64, 200_000)
@@ -347,7 +347,7 @@ class FullText(Protocol):
         ...
 
     def make_anew(self, connection: SqlConnection) -> None:
-        """Have the index made anew when it is next asked for."""
+        """Have the index rebuilt at the next search."""
         ...
 
     def deleted(self, connection: SqlConnection) -> None:
@@ -400,5 +400,5 @@ def pending(database: Database) -> int:
 
 
 def forget(database: Database) -> None:
-    """Mark the index as damaged, so that it is made anew when it is next asked for. Nothing else is lost."""
+    """Mark the index as damaged, so that the next search rebuilds it. Nothing else is lost."""
     database.write(full_text(database).make_anew)

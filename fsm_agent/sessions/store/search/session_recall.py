@@ -42,8 +42,8 @@ FROM = "FROM messages m JOIN sessions s ON s.id = m.session LEFT JOIN turns t ON
 @dataclass(frozen=True, slots=True)
 class RecalledMessage:
     """One message. ``id`` names it in later searches, ``at`` is in seconds since the epoch, ``text`` is
-    shortened; ``standing`` is empty where all that are shown stand alike. ``hit``: it is the one that was
-    looked for."""
+    shortened; ``standing`` is empty where it is the same for all that are shown. ``hit``: it is the one that
+    was looked for."""
 
     id: int
     role: str
@@ -237,7 +237,7 @@ _AMONG = "(SELECT value FROM json_each(?))"
 
 
 def count_compacted(database: Database, session: str) -> int:
-    """Return how many messages compactions took out of the session, and of those that it goes on from."""
+    """Return how many messages compactions took out of the session and the sessions that it continues."""
     with database.reading() as c:
         line = json.dumps(compacted_line(c, session))
         query = f"SELECT COUNT(*) {FROM} WHERE m.session IN {_AMONG} AND {KEPT} AND {_COMPACTED}"

@@ -255,8 +255,8 @@ def _terms(text: str, prefix: bool) -> Iterator[Term]:
 
 def _phrase(words: list[str], prefix: bool = False) -> Term:
     first, *rest = map(re.escape, words)
-    # the look behind stands after the first word, so that the search is one for letters, which is ten times
-    # as fast
+    # the lookbehind follows the first word, so that the engine searches for letters, which is ten times as
+    # fast
     pattern = (
         rf"{first}(?<![^\W_]{first})"
         + "".join(rf"[\W_]+{word}" for word in rest)
@@ -308,7 +308,7 @@ def _text(body: str, crc: int | None) -> str:
         return ""
 
 
-IS_DAMAGED = "the full-text index of the sessions is damaged; it is made anew by the next search"
+IS_DAMAGED = "the full-text index of the sessions is damaged; the next search rebuilds it"
 SIGNS = ("malformed", "constraint failed", "logic error", "vtable constructor", "invalid fts5")
 """What SQLite says of a full-text table that is not what it should be."""
 

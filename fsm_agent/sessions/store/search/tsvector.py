@@ -87,8 +87,8 @@ def waiting(connection: SqlConnection) -> int:
 
 
 def index_batch(connection: SqlConnection, rows: int, chars: int) -> bool:
-    """Index at most ``rows`` messages of about ``chars`` characters that nobody else is indexing just now;
-    return whether there may be more. Runs as a job of the writer."""
+    """Index at most ``rows`` messages of about ``chars`` characters that no other process is indexing; return
+    whether there may be more. Runs as a job of the writer."""
     batch, more = indexed(connection.execute(_UNREAD, (rows,)), rows, chars)
     connection.executemany(
         "UPDATE messages SET words = CAST(? AS TSVECTOR) WHERE id = ?",
@@ -98,7 +98,7 @@ def index_batch(connection: SqlConnection, rows: int, chars: int) -> bool:
 
 
 def make_anew(connection: SqlConnection) -> None:
-    """Have the index made anew."""
+    """Have the index rebuilt."""
     connection.execute("UPDATE messages SET words = NULL WHERE words IS NOT NULL")
 
 

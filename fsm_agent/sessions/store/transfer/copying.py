@@ -17,7 +17,7 @@ from fsm_agent.sessions.store.store import Store
 AT_ONCE = 500
 """Rows that are read and written together."""
 LEFT_OUT = frozenset({"marks"})
-"""Tables that say how far something beside the sessions has come: it is made anew."""
+"""Tables that say how far an index of the sessions has come: it is rebuilt."""
 IN_ORDER = frozenset({"sessions", "turns"})
 """Tables whose rows are numbered in the order in which they were written, beside their keys."""
 Progress = Callable[[str, int, int], None]

@@ -36,8 +36,8 @@ from fsm_agent.support.redaction import MASK, mask
 # The lines of an exported session or turn: one JSON object for each row of a table, checked when it is
 # read.
 #
-# What a line holds is what the schema says of the table. Only what it cannot say stands here: which columns
-# belong to one machine, what the JSON in a column looks like, and which numbers are flags.
+# A line holds the columns that the schema declares. This module adds only what the schema cannot say: which
+# columns belong to one machine, what the JSON in a column looks like, and which numbers are flags.
 
 
 FORMAT = 1

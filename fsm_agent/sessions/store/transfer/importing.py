@@ -65,7 +65,7 @@ def read_lines(lines: Iterable[str], name: str) -> ExportedLines:
                 file = ExportedLines(_header(said))
             elif kind == "end":
                 if (before := _checked(End, said).lines) != number - 1:
-                    raise _BadLine(f"{number - 1} lines stand before the end, {before} were written")
+                    raise _BadLine(f"{number - 1} lines come before the end, {before} were written")
                 ended = True
             elif kind in KINDS:
                 file.of[kind].append((number, _checked(KINDS[kind], said)))

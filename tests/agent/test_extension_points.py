@@ -295,7 +295,7 @@ def asking(asked: Any, name: str = "asking") -> Extension:
         ([asking({"Finalize": [NoReply()]})], "extension asking asks with no request; given: NoReply("),
         ([asking({"Finalize": Stamp("")})], "asks of extension asking failed: TypeError: 'Stamp' object is not"),
         ([asking([Stamp("")])], "asks of extension asking failed: AttributeError: "),
-        ([asking({"Finalize": [NoDoubt()]})], "extension asking: NoDoubt is unsafe, and nobody knows its reply"),
+        ([asking({"Finalize": [NoDoubt()]})], "extension asking: NoDoubt is unsafe, and its reply after a crash"),
         ([asking({"Finalize": [NotStored(print)]})], "extension asking: request NotStored cannot be stored; given: "),
         ([asking({"Finalize": [Stamp(3)]})], "extension asking: request Stamp.at cannot be stored; given: int 3; allowed: str"),  # type: ignore[arg-type]
         ([asking({"Finalize": [Stamp("a"), Stamp("a")]})], "extension asking asks twice at Finalize; given: Stamp("),

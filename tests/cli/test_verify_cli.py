@@ -233,9 +233,7 @@ def test_a_state_that_is_never_entered_is_a_finding(cli: Cli) -> None:
 def test_a_fault_is_exit_code_1_and_names_row_and_fix(cli: Cli) -> None:
     code, out, err = cli("verify", "own_tables:ENDLESS")
     assert (code, err) == (1, "")
-    told = (
-        "- Ask.bad/1: can repeat without end without spending a counter; let one of these rows spend a counter"
-    )
+    told = "- Ask.bad/1: can repeat without end without spending a counter; let one of these rows spend a counter"
     assert told in out
     assert "          possible repairs, each proved:\n          1. Ask.bad/1: spend tries\n" in out
     assert out.startswith("FAILED  small: 1 finding\n")

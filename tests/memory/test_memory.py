@@ -295,7 +295,7 @@ def test_after_an_interrupt_nobody_is_asked_and_the_wait_ends() -> None:
     assert asyncio.run(use()) == ("", "")
     # a memory that fails costs one line
     memory = external(FakeMemory(fail="prefetch"))
-    expected = ("", "the external memory failed: RuntimeError('prefetch failed, as it was told to')")
+    expected = ("", "the external memory failed: RuntimeError('prefetch failed on request')")
     assert asyncio.run(memory.prefetch("s", "x", calm())) == expected
 
 

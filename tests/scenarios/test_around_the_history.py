@@ -305,7 +305,7 @@ def test_a_model_is_told_how_full_the_conversation_is() -> None:
         agent, server, _, _,
     ):  # fmt: skip
         agent.run_conversation("read this: " + "word " * 1_000)
-    assert "it cannot go on" in words(behind_prompt(server.bodies[0])[-1])
+    assert "it cannot continue" in words(behind_prompt(server.bodies[0])[-1])
 
 
 def test_no_mark_of_the_cache_is_wasted_on_a_row_with_a_hint() -> None:

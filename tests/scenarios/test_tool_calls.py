@@ -290,7 +290,7 @@ def test_99_without_a_yes_a_call_is_not_run(answer: object) -> None:
     dropping = Dropping(answer, "users")
     assert dropping.ran == []
     (told,) = dropping.played.results
-    assert ("nobody is there" if answer is ... else "denied") in told
+    assert ("no person is there" if answer is ... else "denied") in told
 
 
 @pytest.mark.behaviour("APPR-01")

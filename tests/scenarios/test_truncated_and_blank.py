@@ -356,7 +356,10 @@ SAID: dict[str, tuple[list[Any], str]] = {
         "the arguments of a call are no JSON: asked again (1 of 1)\n"
         "the arguments of a call are still no JSON: the model reads why",
     ),
-    "an unknown tool": ([UNKNOWN, text("ok")], "the model's calls cannot be run: asked again with the reasons (1 of 2)"),
+    "an unknown tool": (
+        [UNKNOWN, text("ok")],
+        "the model's calls cannot be run: asked again with the reasons (1 of 2)",
+    ),
     "an output cap that is too large": (
         [status(400, REFUSED), text("ok")],
         "sent again with at most 4,032 output tokens; lower max_output_tokens to be spared this",

@@ -265,7 +265,7 @@ def test_a_turn_from_a_file_asks_for_everything_that_does_more_than_read_here(tm
     # with nobody there it only reads
     desk, turn = taken_up(tmp_path, *ALL)
     assert desk.ran == ["look"]
-    assert ["nobody is there" in result for result in desk.results(turn)] == [True, True, False, True]
+    assert ["no person is there" in result for result in desk.results(turn)] == [True, True, False, True]
     # a check of the host may still say yes or no
     says = {"note": "approve", "look": "block"}
     desk, _ = taken_up(tmp_path, *ALL, callbacks={"before_tool": lambda name, arguments: says.get(name)})

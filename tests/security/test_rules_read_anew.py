@@ -74,11 +74,11 @@ FORBIDDEN = {"approval": {"deny": ["danger"]}}
     [
         ("once", {"answer": "once", "settings": DENIED}, [], "it is forbidden"),
         ("once", {"answer": "once", "settings": FORBIDDEN}, [], "it is forbidden"),
-        ("once", {}, [], "nobody is there"),
+        ("once", {}, [], "no person is there"),
         ("session", {}, ["danger"], "done: danger"),
         ("deny", {"answer": "once"}, [], "the user said no"),
     ],
-    ids=["forbidden by name", "forbidden by a pattern", "nobody is there", "yes for the session", "no"],
+    ids=["forbidden by name", "forbidden by a pattern", "no person is there", "yes for the session", "no"],
 )
 def test_what_was_forbidden_since_the_yes_does_not_run(
     tmp_path: Path, said: str, options: Any, ran: list[str], told: str

@@ -227,7 +227,7 @@ def test_an_end_that_is_refused_is_written_on_a_fresh_copy(home: Path) -> None:
     one = process(home, text("one"), text("two"), callbacks={"transform": late, "status": told.append})
     result = one.run_conversation("first")
     assert (result.final_response, result.completed, result.stored) == ("one", True, True)
-    assert any("was changed by somebody else while turn" in line for line in told)
+    assert any("was changed from outside while turn" in line for line in told)
     assert said(home) == ["first", "from elsewhere", "one"]
     assert one.journal.info(result.turn_id).exit == "text_response"
 

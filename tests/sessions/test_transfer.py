@@ -259,7 +259,7 @@ NO_EXPORTS: list[tuple[list[str], str]] = [
     (['{"kind": "session"}'], 'line 1: the first line must be {"kind": "fsm-agent"'),
     (['{"kind":"fsm-agent","format":2}'], "line 1: format 2 is of another version"),
     ([HEAD], 'line 1: the file was cut: its last line must be {"kind": "end"'),
-    ([HEAD, '{"kind":"end","lines":2}'], "line 2: 1 lines stand before the end, 2 were written"),
+    ([HEAD, '{"kind":"end","lines":2}'], "line 2: 1 lines come before the end, 2 were written"),
     ([HEAD, '{"kind":"end","lines":1}'], "line 1: the session that it names is not in the file"),
     ([HEAD, '{"kind":"end","lines":1}', ""], "line 3: there is nothing behind the end"),
     ([HEAD, '{"kind":"boss"}'], "line 2: unknown kind 'boss'"),

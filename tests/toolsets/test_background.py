@@ -190,7 +190,7 @@ def test_tasks_that_were_left_are_taken_up_by_the_next_turn(tmp_path: Path) -> N
         one.run_conversation("go")
         door.free.add("b")  # not before, or the turn that gave the task may hear of its end
         until(lambda: len(one.background.running) == 1 and "a" in door.entered)
-    assert said[-1].endswith("to go on with, in the background: a")
+    assert said[-1].endswith("to continue in the background: a")
     door.opened.set()
     rest = {"go": [text("one of them"), text("the other")], "a": [text("A, at last")]}
     requests: list[Any] = []

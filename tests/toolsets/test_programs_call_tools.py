@@ -258,7 +258,7 @@ def test_a_turn_that_is_given_up_says_what_nobody_knows(tmp_path: Path) -> None:
     home = tmp_path / "home"
     turn = left(home, "for city in 'abc':\n    tools.weather(city=city)", "AnswerProgram")
     one = coder([text("something else")], home, session_id=turn.rpartition("-")[0])
-    assert "nobody can say whether it took effect" in told(one.run_conversation("never mind"))
+    assert "it may or may not have taken effect" in told(one.run_conversation("never mind"))
     one.close()
 
 

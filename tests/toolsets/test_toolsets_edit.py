@@ -212,7 +212,7 @@ def test_a_file_that_somebody_else_changed_is_not_replaced(bench: ToolBench, fil
         bench.ok("write_file", path="a.py", content=content)
         assert file.read_text() == content
     file.unlink()
-    assert "changed by somebody else" in bench.error("write_file", path="a.py", content="mine")
+    assert "changed from outside" in bench.error("write_file", path="a.py", content="mine")
 
 
 def test_a_patch_after_drift_needs_the_exact_place(bench: ToolBench, file: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_patch_after_drift_needs_the_exact_place(bench: ToolBench, file: Path)
     shown = patched(bench, "total = a + b", "total = 0")
     changed = "[a.py was changed from outside since you last read or wrote it"
     assert f"{changed}; the place was still there." in shown
-    assert "changed by somebody else" not in patched(bench, "total = 0", "total = 1")
+    assert "changed from outside" not in patched(bench, "total = 0", "total = 1")
 
 
 def test_a_diff_names_the_lines_of_the_whole_file() -> None:

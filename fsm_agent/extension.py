@@ -25,6 +25,7 @@ import math
 import os
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import UnionType
 from typing import Any, ClassVar, Literal, Protocol
@@ -73,9 +74,11 @@ class Check:
 
 
 class Here(Protocol):
-    """The turn that a feature is at work in. ``budget``: what the turn shares with others; ``fence``: its
-    right to write; ``imported``: it came in a file."""
+    """The turn that a feature is at work in. ``turn``: its values, which a feature does not change;
+    ``budget``: what it shares with others; ``fence``: its right to write, with an empty ``turn_id`` for a
+    compaction that a person asks for; ``imported``: it came in a file."""
 
+    turn: Any
     session: Session
     fence: Fence
     settings: Settings
@@ -94,8 +97,9 @@ class Here(Protocol):
 
 class Part:
     """What a feature does in one turn; all members may be left as they are. ``performs``: its handlers by the
-    type of request. ``checks``: what states ask for because of it, the fields of ``Checks``. ``opens``: what
-    the turn starts with because of it, the fields of ``Opened``."""
+    type of request. ``outer``: layers around approvals and the debugger. ``checks``: what states ask for
+    because of it, the fields of ``Checks``. ``opens``: what the turn starts with because of it, the fields of
+    ``Opened``."""
 
     def __init__(
         self,
@@ -103,8 +107,9 @@ class Part:
         layers: Sequence[Layer] = (),
         checks: Mapping[str, Any] | None = None,
         opens: Mapping[str, Any] | None = None,
+        outer: Sequence[Layer] = (),
     ) -> None:
-        self.performs, self.layers = performs or {}, layers
+        self.performs, self.layers, self.outer = performs or {}, layers, outer
         self.checks, self.opens = checks or {}, opens or {}
 
     def seconds_left(self) -> float:
@@ -113,6 +118,10 @@ class Part:
 
     def follow(self, stream: Stream) -> None:
         """Subscribe to what happens in the turn."""
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """Around each step of the turn."""
+        return nullcontext()
 
     def began(self, text: str) -> None:
         """The turn begins with this message, or continues."""

@@ -49,7 +49,7 @@ from fsm_agent.support.clock import Backoff, SystemClock
 from fsm_agent.support.files import made_private
 from fsm_agent.support.home import home_of, workdir_of
 from fsm_agent.support.texts import one_line
-from fsm_agent.telemetry import Telemetry, tracing_of
+from fsm_agent.telemetry import tracing_of, wanted_telemetry
 from fsm_agent.tools import Tool, as_tool
 from fsm_agent.tools.decorator import ToolSource
 from fsm_agent.tools.runner import ToolRunner
@@ -138,7 +138,8 @@ class ChildAgentFactory:
         at most ``most`` iterations. The limits on the tree stay those of its first agent."""
         family = copy.copy(self)
         hooks = (*self._options["hooks"], *other["hooks"])
-        family._options = {**other, "handoffs": (), "hooks": hooks}
+        telemetry = self._options["telemetry"] if other["telemetry"] is None else other["telemetry"]
+        family._options = {**other, "handoffs": (), "hooks": hooks, "telemetry": telemetry}
         family._more, family._most = None, most
         family._other = True
         mine = self._settings
@@ -193,7 +194,6 @@ class ChildAgentFactory:
                 "workdir": options["workdir"] if self._other and options["workdir"] else shared.workdir,
                 "store": shared.store,
                 "inbox": None,
-                "telemetry": shared.telemetry if options["telemetry"] is None else options["telemetry"],
                 "inherits": Inherited(order, self._depth + 1, approvals, more),
                 "source": "child",
             }
@@ -232,10 +232,10 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
     backends, auxiliary, sides, notices = _models(options, config, settings, clock, learned, headers)
     if opened := made_private(home, HOME_FILES):
         notices = (opened, *notices)
-    tracing = tracing_of(options["telemetry"], settings.telemetry)
-    shared = _shared(options, settings, home, store, clock, None if tracing is None else tracing.telemetry)
+    telemetry = wanted_telemetry(options["telemetry"], settings.telemetry)
+    shared = _shared(options, settings, home, store, clock)
     more = inherits.more if inherits and options["mcp"] is None else _servers(options, config, shared)
-    known: AgentOptions = {**named(options, backends), "auxiliary": sides}
+    known: AgentOptions = {**named(options, backends), "auxiliary": sides, "telemetry": telemetry}
     factory = ChildAgentFactory(make, known, shared, more)
     household = Household(
         **parts_of(shared), child_factory=factory, background=_background(known, shared, factory)
@@ -250,6 +250,7 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
     checkpoints = Checkpoints(home, shared.workdir, settings.checkpoints)
     takes_notes = agent_tools.handles("memory")
     features = (
+        *(() if telemetry is None else (tracing_of(telemetry, store),)),
         *_limits(household, backends, auxiliary),
         *extensions,
         CallbackCalls(household.callbacks),
@@ -268,7 +269,7 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
         learned=learned,
         checkpoints=checkpoints,
         output=output_type_of(options["output_type"], settings),
-        tracing=tracing,
+        telemetry=telemetry,
         auxiliary=auxiliary,
         budget=options["budget"],
         agent_tools=agent_tools,
@@ -287,7 +288,6 @@ def _shared(
     home: Path,
     store: Store,
     clock: Clock,
-    telemetry: Telemetry | None,
 ) -> Shared:
     told, workdir, inherits = (
         Callbacks(options["callbacks"]),
@@ -308,7 +308,6 @@ def _shared(
         home=home,
         workdir=workdir,
         store=store,
-        telemetry=telemetry,
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -67,7 +68,6 @@ from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
 from fsm_agent.runtime.events import (
     CHANNELS,
     StatusText,
-    Stream,
     ToolProgress,
     ToolStart,
     Transition,
@@ -100,23 +100,22 @@ class EffectHandler:
     what each one means. ``session`` is the one that the turn is in, which compactions change; ``fence``: the
     turn's right to write, by default that of no turn, where requests are performed outside of one.
     ``imported``: the turn came in a file. ``cut_off``: keys of calls that were running when another process
-    ended. ``handoffs``: how often the conversation went from agent to agent since the user spoke. ``output``:
-    the type of its answer. ``points``: performs what extensions ask for. ``features``: those of this turn,
-    where they are not those of the agent."""
+    ended. ``output``: the type of its answer. ``points``: performs what extensions ask for. ``features``:
+    those of this turn, where they are not those of the agent."""
 
     def __init__(
         self,
         services: Services,
+        turn: TurnState,
         session: Session,
         fence: Fence = NO_TURN,
         *,
         imported: bool = False,
         scene: Callable[[], RunContext[Any]] = lambda: NOWHERE,
-        handoffs: int = 0,
         output: OutputType[Any] | None = None,
         features: Sequence[Extension] = (),
     ) -> None:
-        self._handoffs, self.fence, turn_id = handoffs, fence, fence.turn_id
+        self.turn, self.fence, turn_id = turn, fence, fence.turn_id
         self._services, self.session, self._turn_id, self.scene = services, session, turn_id, scene
         self.settings, self.imported = services.settings, imported
         self._prompt: str = ""
@@ -167,24 +166,24 @@ class EffectHandler:
             DumpRequest: self._dump,
             Tell: self._tell,
             CloseTurn: self._close,
+            AskExtension: partial(self.points.perform, turn),
         }
         for part in reversed(self._parts):  # the outer one of two performs it
             self.handlers.update(part.performs)
         if timed := [part for part in self._parts if type(part).seconds_left is not Part.seconds_left]:
             self._attempts.left = lambda: min(part.seconds_left() for part in timed)
         self._bringing = [part for part in self._parts if type(part).news is not Part.news]
+        self._stepping = [part for part in self._parts if type(part).stepping is not Part.stepping]
 
-    def pipeline(self, turn: Any, gate: PausePoint | None = None, *outer: Layer) -> Pipeline:
-        """Compose what performs the requests of ``turn``. ``gate``: where a debugger may stand; ``outer``:
-        layers around all others."""
+    def pipeline(self, gate: PausePoint | None = None) -> Pipeline:
+        """Compose what performs the requests of the turn. ``gate``: where a debugger may stand."""
         layers = (
-            *outer,
+            *(layer for part in self._parts for layer in part.outer),
             Layer("approvals", self._settled, (AskApproval,)),
             *(() if gate is None else (gate.layer,)),
             *(layer for part in self._parts for layer in part.layers),
         )
-        self.handlers[AskExtension] = partial(self.points.perform, turn)
-        made = Pipeline(turn, self.handlers.__getitem__, layers)
+        made = Pipeline(self.turn, self.handlers.__getitem__, layers)
         if gate is not None:
             gate.joins(made)
         return made
@@ -355,18 +354,28 @@ class EffectHandler:
         for part in self._parts:
             part.began(text)
 
-    def follow(self, turn: TurnState, stream: Stream) -> None:
+    def follow(self, gate: PausePoint) -> None:
         """Let the features follow what happens, and tell the callbacks of each move."""
         for part in self._parts:
-            part.follow(stream)
-        callbacks = self._services.callbacks
+            part.follow(gate.stream)
+        if self._stepping:
+            gate.stepping = self.stepping
+        callbacks, turn = self._services.callbacks, self.turn
 
         def moved(step: Step) -> None:
             if callbacks.hears(Transition):
                 counters = turn.counters()
                 callbacks.publish(Transition(turn.turn_id, step.source, step.event, step.dest, counters))
 
-        stream.subscribe(moved, Step)
+        gate.stream.subscribe(moved, Step)
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """What the features do around a step of the turn, or around a compaction."""
+        with ExitStack() as stack:
+            for part in self._stepping:
+                stack.enter_context(part.stepping())
+            yield
 
     def call_of(self, request: RunTool | AnswerProgram) -> RunTool | None:
         """Return the call that a request continues, ``None`` where its program no longer runs."""
@@ -462,7 +471,7 @@ class EffectHandler:
             self.budget,
             window,
             self.scene().deps,
-            self._handoffs,
+            len(self.turn.setup.handoffs),
         )
         return await services.agent_tools.run(request, here)
 

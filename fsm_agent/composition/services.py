@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from fsm_agent.approvals.service import Approvals
 from fsm_agent.composition.options import AgentOptions
@@ -33,9 +33,6 @@ from fsm_agent.toolsets.agent import AgentTools, Background
 from fsm_agent.toolsets.agent.child import ChildFactory
 from fsm_agent.toolsets.programs import Programs
 from fsm_agent.toolsets.sandbox.aside import ASIDE
-
-if TYPE_CHECKING:  # what it needs is an extra
-    from fsm_agent.telemetry.turn_spans import Tracing
 
 RESULTS = "results"
 """Folder of the home directory where long tool results are saved."""
@@ -70,8 +67,7 @@ class ChildFamilies(ChildFactory, Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Shared:
-    """What an agent has in common with its children. ``telemetry``: what other agents of the same
-    conversation are observed with."""
+    """What an agent has in common with its children."""
 
     settings: Settings
     clock: Clock
@@ -81,7 +77,6 @@ class Shared:
     home: Path
     workdir: Path
     store: Store
-    telemetry: Telemetry | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,7 +93,7 @@ class Services(Household):
     """What requests are performed with. ``features``: all extensions of the agent, the outermost first, its
     own among them; ``extensions``: those that were given; ``asks``: what they ask for. ``silences``: requests
     in a row that went silent when the last turn ended. ``told``: what is reported only once. ``debug``: bugs
-    are raised. ``tracing``: what observes the turns, if anything."""
+    are raised. ``telemetry``: where turns are reported, also those of agents that take over."""
 
     backends: Backends
     backoff: Backoff
@@ -107,7 +102,7 @@ class Services(Household):
     learned: LearnedFacts
     checkpoints: Checkpoints
     output: OutputType[Any] | None
-    tracing: Tracing | None
+    telemetry: Telemetry | None
     auxiliary: tuple[Backend, ...]
     budget: IterationBudget | None
     agent_tools: AgentTools

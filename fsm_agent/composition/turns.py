@@ -10,7 +10,6 @@ import asyncio
 import base64
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -406,11 +405,11 @@ class AgentTurns:
 
         return EffectHandler(
             self.services,
+            state,
             session,
             fence,
             imported=imported,
             scene=scene,
-            handoffs=len(state.setup.handoffs),
             output=output,
             features=features,
         )
@@ -457,9 +456,7 @@ class AgentTurns:
         steps: Sequence[Step] = (),
     ) -> Turn:
         gate = PausePoint(state, KIND, self.services.signals, self.store.pause_points)
-        performer.follow(state, gate.stream)
-        tracing, before = self.services.tracing, partial(self._trace_before, state)
-        outer = () if tracing is None else (tracing.turn(state, before).at(gate),)
+        performer.follow(gate)
         ending = replace(
             ending_of(
                 self.store,
@@ -470,17 +467,10 @@ class AgentTurns:
             suspended=partial(self._suspended, state.turn_id),
             lost=performer.lost,
         )
-        perform = performer.pipeline(state, gate, *outer)
         return self._durable.turn(
-            state, log, gate, perform, enter, ending,
+            state, log, gate, performer.pipeline(gate), enter, ending,
             steps=steps, bugs=performer.bugs, debug=self.services.debug,
         )  # fmt: skip
-
-    def _trace_before(self, state: TurnState) -> str:
-        """The trace of the turn that handed the conversation over to this one; empty without one."""
-        if not state.setup.handoffs:
-            return ""
-        return str(self.journal.snapshot(state.setup.handoffs[-1].turn_id).get("trace") or "")
 
     async def _ended(self, state: TurnState, performer: EffectHandler, steps: list[Step]) -> TurnResult[Any]:
         self.session_id = state.session_id
@@ -533,16 +523,16 @@ class AgentTurns:
 
     async def _compacted(self, held: Session, focus: str) -> TurnState:
         state = self._state(held, "", state="Compress", turn_id=new_turn_id(held))
-        performer, tracing = EffectHandler(self.services, held), self.services.tracing
-        perform = performer.pipeline(state)
+        performer = EffectHandler(self.services, state, held)
+        perform = performer.pipeline()
         opened = await perform(OpenTurn())
         held.guard.forced()
         state.setup.reopen(opened)
         state.load(held.rows)
         state.compaction.begin(Compacted(held.guard.done))
         state.compaction.force(focus)
-        with nullcontext() if tracing is None else tracing.compacting(state) as layer:
-            await compacted(state, performer.pipeline(state, None, *((layer,) if layer else ())))
+        with performer.stepping():
+            await compacted(state, perform)
         await perform(CloseTurn(silences=opened.silences))
         return state
 

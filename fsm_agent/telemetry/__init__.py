@@ -7,7 +7,7 @@ mean."""
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fsm_agent.errors import ConfigError
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
+    from fsm_agent.extension import Extension
+    from fsm_agent.sessions.store import Store
     from fsm_agent.settings.model import TelemetrySettings
-    from fsm_agent.telemetry.turn_spans import Tracing
 
 FORMS = "true, false, or fsm_agent.telemetry.Telemetry(…)"
 
@@ -47,20 +48,25 @@ def current_traceparent() -> str:
     return traceparent_of(get_current_span())
 
 
-def tracing_of(given: Telemetry | bool | None, settings: TelemetrySettings) -> Tracing | None:
-    """The tracing of an agent's turns, ``None`` if disabled. ``None`` for ``given``: use the settings.
-    Raises ``ConfigError`` for an invalid value, and without the extra ``otel``."""
+def wanted_telemetry(given: Telemetry | bool | None, settings: TelemetrySettings) -> Telemetry | None:
+    """Where an agent reports its turns, ``None`` if it does not. ``None`` for ``given``: use the settings.
+    Raises ``ConfigError`` for an invalid value."""
     if not isinstance(given, Telemetry | bool | None):
         raise ConfigError("telemetry has the wrong type", given, FORMS)
     wanted = settings.enabled if given is None else given
     if not wanted:
         return None
+    own = wanted if isinstance(wanted, Telemetry) else Telemetry()
+    contents = settings.contents if own.contents is None else own.contents
+    propagate = settings.propagate if own.propagate is None else own.propagate
+    return replace(own, contents=contents, propagate=propagate)
+
+
+def tracing_of(telemetry: Telemetry, store: Store) -> Extension:
+    """The feature ``telemetry`` of an agent. Raises ``ConfigError`` without the extra ``otel``."""
     try:
         from fsm_agent.telemetry.turn_spans import Tracing
     except ImportError as error:
         needs = install_command("otel")
-        raise ConfigError(f"telemetry needs OpenTelemetry ({error})", wanted, needs) from None
-    own = wanted if isinstance(wanted, Telemetry) else Telemetry()
-    contents = settings.contents if own.contents is None else own.contents
-    propagate = settings.propagate if own.propagate is None else own.propagate
-    return Tracing(own, contents=contents, propagate=propagate)
+        raise ConfigError(f"telemetry needs OpenTelemetry ({error})", telemetry, needs) from None
+    return Tracing(telemetry, store)

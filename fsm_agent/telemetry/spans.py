@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import cache
 from typing import Any, Protocol
 
@@ -197,15 +196,14 @@ class TracedTurn(Protocol):
 
 class Spans:
     """``contents``: record message texts, too. ``propagate``: model requests carry the context of their
-    span. ``telemetry``: the telemetry it was created from, for other agents."""
+    span."""
 
-    def __init__(self, telemetry: Telemetry, *, contents: bool, propagate: bool) -> None:
+    def __init__(self, telemetry: Telemetry) -> None:
         self._tracer = trace.get_tracer(
             names.SCOPE, __version__, telemetry.tracer_provider, schema_url=names.SCHEMA_URL
         )
         self.instruments = Instruments.of(telemetry.meter_provider)
-        self.contents, self.propagate = contents, propagate
-        self.telemetry = replace(telemetry, contents=contents, propagate=propagate)
+        self.contents, self.propagate = telemetry.contents, telemetry.propagate
 
     def span(
         self,

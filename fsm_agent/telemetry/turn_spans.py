@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,13 +29,15 @@ from fsm_agent.conversation.effects import (
 from fsm_agent.conversation.messages import ModelReply, Usage
 from fsm_agent.conversation.parts import said
 from fsm_agent.conversation.result import TurnResult, TurnUsage, words_of_model
+from fsm_agent.extension import Extension, Here, Part
 from fsm_agent.fsm.journal import Step
-from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.pipeline import Layer, Perform
-from fsm_agent.runtime.events import FirstChunk, Opened, Stopped
+from fsm_agent.runtime.events import FirstChunk, Opened, Stopped, Stream
 from fsm_agent.runtime.ports import TRACE_HEADERS, NotYet
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.support.texts import one_line
-from fsm_agent.telemetry import conventions
+from fsm_agent.telemetry import Telemetry, conventions
 from fsm_agent.telemetry import conventions as names
 from fsm_agent.telemetry.spans import Spans, TracedTurn, headers_of, link_to, traceparent_of
 
@@ -277,7 +279,7 @@ COMPACTING = "Compress"
 """The state whose visits are compactions."""
 
 
-class TurnSpans:
+class TurnSpans(Part):
     """One turn: a layer around its requests, and a subscriber to its stream. ``handed``: the
     ``traceparent`` of the turn that handed the conversation over, empty without a handoff.
 
@@ -285,9 +287,10 @@ class TurnSpans:
     running. Resuming the turn (after a crash, a suspension, in another process) begins a new span that is
     linked to the one before."""
 
-    def __init__(self, spans: Spans, turn: TracedTurn, handed: Callable[[], str] = str) -> None:
+    def __init__(self, spans: Spans, turn: TracedTurn, handed: Callable[[], str]) -> None:
         self._spans, self._turn, self._handed = spans, turn, handed
         self._requests = RequestSpans(spans, turn)
+        super().__init__(outer=(self._requests.layer,))
         self._whole: OpenSpan | None = None
         self._visit: OpenSpan | None = None
         self._compressions = 0
@@ -297,14 +300,11 @@ class TurnSpans:
         if getattr(self, "_whole", None) is not None:
             self._end()
 
-    def at(self, gate: PausePoint) -> Layer:
-        """Follow the turn at this gate; returns the layer around its requests."""
-        gate.stepping = self.stepping
-        gate.stream.subscribe(self._opened, Opened)
-        gate.stream.subscribe(self._moved, Step)
-        gate.stream.subscribe(self._stopped, Stopped)
-        gate.stream.subscribe(self._requests.first_chunk, FirstChunk)
-        return self._requests.layer
+    def follow(self, stream: Stream) -> None:
+        stream.subscribe(self._opened, Opened)
+        stream.subscribe(self._moved, Step)
+        stream.subscribe(self._stopped, Stopped)
+        stream.subscribe(self._requests.first_chunk, FirstChunk)
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
@@ -437,16 +437,22 @@ class TurnSpans:
         self._spans.instruments.operation(whole.seconds, whole.attributes)
 
 
-@contextmanager
-def compacting(spans: Spans, turn: TracedTurn) -> Iterator[Layer]:
+class CompactionSpans(Part):
     """A compaction that a person asks for: a span of its own, and the layer around its requests."""
-    requests = RequestSpans(spans, turn)
-    with requests.opened(names.COMPACT, {**requests.about(), names.FSM_STATE: COMPACTING}) as span:
-        requests.context = trace.set_span_in_context(span.span)
-        yield requests.layer
-        for figures in turn.compaction.compressions:
-            span.tell(compaction_of(figures))
-            spans.instruments.compacted("manual")
+
+    def __init__(self, spans: Spans, turn: TracedTurn) -> None:
+        self._spans, self._turn, self._requests = spans, turn, RequestSpans(spans, turn)
+        super().__init__(outer=(self._requests.layer,))
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        requests = self._requests
+        with requests.opened(names.COMPACT, {**requests.about(), names.FSM_STATE: COMPACTING}) as span:
+            requests.context = trace.set_span_in_context(span.span)
+            yield
+            for figures in self._turn.compaction.compressions:
+                span.tell(compaction_of(figures))
+                self._spans.instruments.compacted("manual")
 
 
 def compaction_of(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -454,17 +460,21 @@ def compaction_of(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {names.FSM_COMPACTION + name: value for name, value in figures.items() if value is not None}
 
 
-# ----------------------------------------------------------------------------------------------------
-# What observes the turns of one agent.
+class Tracing(Extension):
+    """The feature ``telemetry`` of one agent: the spans of its turns."""
 
+    name = "telemetry"
 
-class Tracing(Spans):
-    """The spans of an agent's turns."""
+    def __init__(self, telemetry: Telemetry, store: Store) -> None:
+        self._spans, self._store = Spans(telemetry), store
 
-    def turn(self, turn: TracedTurn, handed: Callable[[], str]) -> TurnSpans:
-        """Return what observes this turn; see there."""
-        return TurnSpans(self, turn, handed)
+    def in_turn(self, here: Here) -> Part:
+        turn, handoffs = here.turn, here.turn.setup.handoffs
+        if not here.fence.turn_id:
+            return CompactionSpans(self._spans, turn)
 
-    def compacting(self, turn: TracedTurn) -> AbstractContextManager[Layer]:
-        """Around a compaction outside of a turn: a span, and the layer around its requests."""
-        return compacting(self, turn)
+        def handed() -> str:
+            before = Turns(self._store.database).snapshot(handoffs[-1].turn_id) if handoffs else {}
+            return str(before.get("trace") or "")
+
+        return TurnSpans(self._spans, turn, handed)

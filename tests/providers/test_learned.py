@@ -172,8 +172,8 @@ def test_a_turn_that_was_killed_between_refusal_and_reply_still_learns(tmp_path:
 def test_a_turn_that_came_in_a_file_teaches_nothing(tmp_path: Path, imported: bool) -> None:
     with picky() as server:
         one = agent(server, tmp_path)
-        handler = EffectHandler(one._services, one._turns.session(), imported=imported)
-        close = handler.pipeline(None)
+        turn: Any = None
+        close = EffectHandler(one._services, turn, one._turns.session(), imported=imported).pipeline()
         asyncio.run(close(CloseTurn(lessons=(Lesson("local", "m", URL, "vision"),))))
         one.close()
     assert len(facts(tmp_path).all()) == (not imported)

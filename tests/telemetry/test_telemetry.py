@@ -186,7 +186,7 @@ def test_what_belongs_to_no_turn_is_measured(seen: Collected, tmp_path: Path) ->
 
 def test_settings_switch_it_on_an_argument_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def tracing(**options: Any) -> Any:
-        return Agent(ScriptedModel(), home=tmp_path, **options)._services.tracing
+        return Agent(ScriptedModel(), home=tmp_path, **options)._services.telemetry
 
     assert tracing() is None
     assert tracing(telemetry=True).contents is False

@@ -247,7 +247,7 @@ class ChatReply:
                 self._choice(choice)
 
     def _choice(self, choice: Mapping[str, Any]) -> None:
-        delta = choice.get("delta") or choice.get("message")
+        delta = choice.get("delta") or _numbered(choice.get("message"))
         if isinstance(delta, dict):
             self._delta(delta)
         if reason := text_of(choice.get("finish_reason")).lower():
@@ -301,6 +301,14 @@ class ChatReply:
             model=self._model,
             blocks=self._reasoning.blocks,
         )
+
+
+def _numbered(message: Any) -> Any:
+    """Give each call of a whole message an index: two with the same id are not pieces of one."""
+    if not isinstance(message, dict) or not isinstance(calls := message.get("tool_calls"), list):
+        return message
+    numbered = [{**one, "index": at} if isinstance(one, Mapping) else one for at, one in enumerate(calls)]
+    return {**message, "tool_calls": numbered}
 
 
 def whole_reply(

@@ -329,7 +329,7 @@ def test_turns_at_once_cannot_pass_a_limit_together(turns: int, tmp_path: Path) 
     assert provider.tokens <= 30_000 + provider.beyond
     assert provider.tokens > 20_000, "they wait for each other, and use what there is"
     assert {result.turn_exit_reason.value for result in results} == {"token_limit"}
-    assert not store_for(tmp_path).reservations._held
+    assert store_for(tmp_path).reservations.of_others(None, "day") == (0, 0)
 
 
 def test_what_was_spent_is_what_the_server_counted(tmp_path: Path) -> None:

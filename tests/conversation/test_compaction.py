@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import time
 from dataclasses import replace
 from itertools import starmap
@@ -231,6 +230,7 @@ def test_two_thousand_messages_in_a_tenth_of_a_second() -> None:
     begun = time.process_time()
     shorter = compacted(history, tail_chars=40_000)
     assert time.process_time() - begun < 1.0, "the benchmark holds the figure; this only catches a square"
+    check(history, shorter)
     assert len(shorter) < 600
 
 
@@ -292,40 +292,6 @@ def test_the_guard_rests_after_failures() -> None:
     assert "without a model" in guard.blocked(1_000)
     guard.forced()
     assert guard.blocked(1_000) == ""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(40))
-def test_long_random_histories(seed: int) -> None:
-    """Up to 2,000 rows, any grouping of tools, Chinese, images, huge results; compacted twice."""
-    rng = random.Random(seed)
-    words = [*WORD, "y" * 200_000 if seed % 8 == 0 else "exit code 3\n" + "y" * 400]
-    history = [Message("user", "the first request")]
-    target = rng.choice([1, 5, 40, 300, 2_000])
-    while len(history) < target:
-        history += random_rounds(rng, len(history), words)
-    for front in (3, 0):
-        shorter = compacted(history, tail_chars=rng.choice([500, 8_000, 80_000]), front=front)
-        check(history, shorter)
-        assert size_of(shorter) <= size_of(history) + 1_000
-        history = shorter
-
-
-def random_rounds(rng: random.Random, number: int, words: list[str]) -> list[Message]:
-    kind = rng.random()
-    if kind < 0.15:
-        parts: Any = rng.choice(words)
-        if rng.random() < 0.3:
-            parts = [{"type": "text", "text": parts}, IMAGE]
-        return [Message("user", parts)]
-    if kind < 0.3:
-        return [Message("assistant", rng.choice(words))]
-    calls = tuple(
-        ToolCall(f"c{number}_{i}", "write", json.dumps({"path": f"f{i}", "text": rng.choice(words[:3])}))
-        for i in range(rng.randint(1, 6))
-    )
-    results = [Message("tool", rng.choice(words), tool_call_id=call.id, name="write") for call in calls]
-    return [Message("assistant", rng.choice([None, "let me see"]), tool_calls=calls), *results]
 
 
 @pytest.mark.behaviour("COMP-15")

@@ -29,7 +29,7 @@ from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent.conversation.wire.form import dump
 from fsm_agent.fsm.codec import restored
 from fsm_agent.providers.choose import choose
-from fsm_agent.testing import Reply, ScriptedServer, call, repeat, status, text, tools
+from fsm_agent.testing import Reply, ScriptedServer, repeat, status, text
 from tests.helpers.harness import TOOLS, break_off, table
 from tests.helpers.wire_rules import item
 
@@ -410,13 +410,9 @@ def test_a_request_holds_the_opaque_parts_of_its_issuer_and_no_others(
     parts = list(expected(rows, family))
     assert sorted(MARK.findall(sent.decode())) == sorted(MARK.findall(b"".join(parts).decode()))
     assert all(sent.count(part) >= 1 for part in parts)
-
-
-@given(st.lists(assistants(), max_size=5), st.sampled_from(FAMILIES))
-def test_a_model_that_nobody_names_gets_none(drawn: list[Any], family: ReasoningFamily) -> None:
     for issuer in ("", "a stranger"):
-        view = View(family.mode, family=family, issuer=issuer)
-        assert not MARK.search(b"".join(WireCopy().messages("", history_of(drawn), (), view)).decode())
+        other = View(family.mode, family=family, issuer=issuer)
+        assert not MARK.search(b"".join(WireCopy().messages("", rows, (), other)).decode())
 
 
 def test_rows_that_become_one_keep_the_parts_of_each() -> None:
@@ -428,32 +424,3 @@ def test_rows_that_become_one_keep_the_parts_of_each() -> None:
     openrouter = next(family for family in FAMILIES if family.name == "openrouter")
     sent = b"".join(WireCopy().messages("", rows, (), View(family=openrouter, issuer="here")))
     assert dump({"reasoning_details": details})[1:-1] in sent
-
-
-SECRET_THOUGHT = "what only its maker may read"
-
-
-def test_a_thought_signature_goes_back_with_its_call_and_in_the_next_turn() -> None:
-    function = {"name": "echo", "arguments": "{}"}
-    made = {"id": "c", "type": "function", "function": function, "extra_content": google("signed-4711")}
-    message = {"role": "assistant", "content": None, "tool_calls": [made]}
-    first = Reply(shape="verbatim", body={"choices": [{"message": message, "finish_reason": "tool_calls"}]})
-    with table([first, text("done"), text("again")], model="gemini:gemini-3-pro") as (agent, server, *_):
-        assert agent.chat("go") == "done"
-        assert agent.chat("and now?") == "again"
-        sent = [
-            row["tool_calls"] for body in server.bodies for row in body["messages"] if "tool_calls" in row
-        ]
-    assert [calls[0]["extra_content"] for calls in sent] == [google("signed-4711")] * 2
-
-
-def test_a_fallback_does_not_get_the_thoughts_of_the_primary() -> None:
-    primary = [tools(call("echo", {}), reasoning=SECRET_THOUGHT), repeat(status(401))]
-    with ScriptedServer([text("done")]) as deepseek:
-        fallback = {"model": "deepseek:deepseek-reasoner", "base_url": deepseek.url, "api_key": "k"}
-        with table(primary, model="anthropic:claude-sonnet-4-5", fallbacks=[fallback]) as (agent, claude, *_):
-            result = agent.run_conversation("go")
-    assert result.final_response == "done"
-    assert result.messages[1]["reasoning"] == SECRET_THOUGHT
-    assert SECRET_THOUGHT in json.dumps(claude.bodies[1])
-    assert SECRET_THOUGHT not in json.dumps(deepseek.bodies)

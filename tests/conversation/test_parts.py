@@ -17,13 +17,11 @@ from fsm_agent import AudioPart, FilePart, ImagePart
 from fsm_agent.conversation.compaction import pruned, summary_prompt, summary_without_model
 from fsm_agent.conversation.compaction.plan import cut_row, partless
 from fsm_agent.conversation.effects import ApiMode
-from fsm_agent.conversation.history import supplied_history
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.parts import kind_of, named, part_of, parts_of, weight
 from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent.conversation.wire.form import REPAIRED, TAKEN, reduced
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers.choose import choose
 
 MODES: tuple[ApiMode, ...] = ("chat_completions", "codex_responses", "anthropic_messages")
 
@@ -138,12 +136,6 @@ def test_parts_are_read_from_files(tmp_path: Path) -> None:
     assert part_of(FilePart(str(tmp_path / "b.md"))) == {"type": "text", "text": "[file b.md]\n# Ä"}
 
 
-def test_a_history_may_have_parts_of_any_wire() -> None:
-    rows: list[Any] = [{"role": "user", "content": [form for form, _ in DICTS]}]
-    (row,) = supplied_history(rows, choose("openai:gpt-5", api_key="k").runtime()).messages
-    assert row.content == [stored for _, stored in DICTS]
-
-
 SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=9)
 LEAVES = SCALARS | st.sampled_from(["data:image/png;base64,AA==", ADDRESS, PNG])
 KEYS = st.sampled_from(
@@ -210,6 +202,7 @@ def test_each_wire_gets_its_own_form(mode: ApiMode) -> None:
     assert row["content"] == NATIVE[mode]
 
 
+@pytest.mark.behaviour("BUILD-18")
 @pytest.mark.parametrize("mode", MODES)
 def test_what_a_model_does_not_read_is_named(mode: ApiMode) -> None:
     """A message with only a PDF went out as "(no text)"."""

@@ -111,12 +111,6 @@ def test_only_the_newest_images_of_tools_are_sent() -> None:
     assert [isinstance(content, str) for content in results] == [True, True, False, False, False]
 
 
-def test_marks_live_as_long_as_was_asked() -> None:
-    hour = View(MODE, marks=True, ttl="1h")
-    (block,) = rows([Message("user", "q")], hour)[0]["content"]
-    assert block["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
-
-
 # The body
 
 

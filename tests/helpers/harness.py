@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -126,6 +127,22 @@ async def break_off(agent: Agent, turn: Turn, requests: int) -> None:
     for _ in range(requests):
         await turn.step_into()
     store_for(str(agent.home)).let_go(turn.id)
+
+
+class _Shut(Exception):
+    """What a turn meets at the door."""
+
+
+class _Door:
+    async def passing(self) -> None:
+        raise _Shut
+
+
+def begin(turn: Turn) -> None:
+    """Write a turn into its store, and leave it before its first request."""
+    turn.gate.attach(_Door())  # type: ignore[arg-type]
+    with suppress(_Shut):
+        asyncio.run(turn.step_into())
 
 
 @dataclass

@@ -23,6 +23,7 @@ from fsm_agent.conversation.effects import (
     CheckLimits,
     CheckMessage,
     Checks,
+    CloseTurn,
     Failure,
     LimitsChecked,
     MessageChecked,
@@ -241,7 +242,7 @@ class Driver:
         interferer = Interferer(lambda: self.agent.interrupt("stop it"))
         turn.gate.attach(interferer)
         if script.facts[0].breaker_open:
-            self.agent._services.silences = 1
+            await self.agent.start("before").pipeline(CloseTurn(silences=1))
         facts = TurnFacts(self.config)
         look, shapes = Look(TURN, turn.gate.turn), ShapeWatch(turn.gate.turn)  # type: ignore[arg-type]
         for self.at, row in enumerate(script.rows):

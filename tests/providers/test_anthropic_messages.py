@@ -172,15 +172,6 @@ def test_a_call_cut_before_its_arguments_is_not_one_without_any() -> None:
     assert reply_of(lines(START, *block(0, use, closed=False))).tool_calls[0].arguments == ""
 
 
-def test_calls_that_share_an_id_are_told_apart() -> None:
-    use = {"type": "tool_use", "id": "a", "name": "echo", "input": {}}
-    script = lines(START, *block(0, use), *block(1, use), *block(2, {**use, "id": ""}), STOP, END)
-    one, two, three = (made.id for made in reply_of(script).tool_calls)
-    assert one == "a"
-    assert len({one, two, three}) == 3
-    assert "" not in (two, three)
-
-
 def test_an_input_that_comes_whole() -> None:
     use = {"type": "tool_use", "id": "a", "name": "echo", "input": {"text": "é"}}
     got = reply_of(lines(START, *block(0, use), STOP, END))

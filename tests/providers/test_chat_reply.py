@@ -63,12 +63,6 @@ def test_tool_calls_however_they_are_sliced(
     assert seen.tools == [name for _, name, _ in calls]
 
 
-def test_two_calls_with_one_id_get_two() -> None:
-    got, _ = grown(delta(**part(0, "a", "echo", "{}")), delta("tool_calls", **part(1, "a", "echo", "{}")))
-    assert got.tool_calls[0].id == "a"
-    assert got.tool_calls[1].id not in ("a", "")
-
-
 @pytest.mark.parametrize(
     ("reason", "finish", "is_cut"),
     [

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsm_agent import Agent
-from fsm_agent.composition.effect_handler import EffectHandler
 from fsm_agent.conversation.effects import CloseTurn, Lesson, Runtime
 from fsm_agent.providers.catalogue import BOUNDS, LEARNED, SWITCHES, LearnedFacts
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.transfer.export import export_session
+from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.testing import ScriptedServer, repeat, status, text
 from tests.helpers.picky_server import Picky, picky
+from tests.helpers.store_homes import left_unfinished
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 LOOK = [{"type": "text", "text": "what is this?"}, IMAGE]
@@ -170,13 +174,14 @@ def test_a_turn_that_was_killed_between_refusal_and_reply_still_learns(tmp_path:
 
 @pytest.mark.parametrize("imported", [False, True])
 def test_a_turn_that_came_in_a_file_teaches_nothing(tmp_path: Path, imported: bool) -> None:
-    with picky() as server:
-        one = agent(server, tmp_path)
-        turn: Any = None
-        close = EffectHandler(one._services, turn, one._turns.session(), imported=imported).pipeline()
+    with picky() as server, closing(Store(tmp_path / "a")) as left, closing(Store(tmp_path / "b")) as store:
+        session, turn = left_unfinished(left.home, [text("ok")], 1)
+        import_lines(store, export_session(left.database, session, raw=True))
+        one = agent(server, tmp_path / ("b" if imported else "a"))
+        close = one.resume(turn).pipeline
         asyncio.run(close(CloseTurn(lessons=(Lesson("local", "m", URL, "vision"),))))
         one.close()
-    assert len(facts(tmp_path).all()) == (not imported)
+        assert len(facts(Path(one.home)).all()) == (not imported)
 
 
 def test_a_server_that_names_a_window_of_one_token_does_not_make_its_model_useless(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.providers.failures import failure_from, redirect_failure
 from fsm_agent.providers.profiles import local_models
-from fsm_agent.testing import FakeClock, ScriptedServer, text
+from fsm_agent.testing import FakeClock
 from fsm_agent_states.logic.detect import detect
 from tests.helpers.ports import CHAT, KEY, WIRES, Seen, Wire
 from tests.helpers.signpost import Signpost
@@ -74,18 +73,6 @@ def test_a_turn_sends_what_it_counts_and_only_where_it_was_told_to(wire: Wire, s
     assert (result.turn_exit_reason, result.failure_class) == ("non_retryable_error", "format_error")
     base = (first if same else other).url("" if wire.name == "messages" else "/v1")
     assert f"redirects are not followed: set base_url to {base} if" in str(result.final_response)
-
-
-@every_wire
-def test_a_fallback_is_tried(wire: Wire) -> None:
-    with ExitStack() as stack:
-        first = stack.enter_context(Signpost("{here}" + wire.path, 308))
-        server = stack.enter_context(ScriptedServer([text("here I am")]))
-        spare = {"model": "openai:spare", "base_url": server.url, "api_key": "another-key"}
-        result = turn(wire, first, fallbacks=[spare])
-    assert (result.final_response, result.attempts) == ("here I am", 2)
-    assert (len(first.requests), server.completions) == (1, 1)
-    assert KEY not in str(server.requests[0].headers)
 
 
 @pytest.mark.parametrize(

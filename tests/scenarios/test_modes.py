@@ -239,6 +239,7 @@ def roles(body: Mapping[str, Any]) -> str:
     return " ".join(row["role"][0] for row in chat_rows(body))
 
 
+@pytest.mark.behaviour("PREP-02", "PREP-02b")
 @pytest.mark.parametrize("mode", MODELS)
 def test_inv_11_each_request_begins_with_the_one_before(mode: str) -> None:
     """Byte for byte, over several rounds and turns, for a provider without cache marks."""

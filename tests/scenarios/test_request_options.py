@@ -24,7 +24,9 @@ RESPONSES = "openai:gpt-4o", "codex_responses"
 CLAUDE = "anthropic:claude-opus-4-8", "anthropic_messages"
 KIMI = "moonshot:kimi-k2", "anthropic_messages"
 """Speaks the wire of Claude, and takes a temperature."""
-
+SEARCHING = "openai:gpt-5-search-api", "chat_completions"
+REASONER = "openai:gpt-5-mini", "codex_responses"
+BOTH = ["web_search", "code_execution"]
 
 Model, Body = tuple[str, str], dict[str, Any]
 NOWHERE = "http://127.0.0.1:9/v1"
@@ -125,8 +127,22 @@ def test_claude_is_not_asked_to_think_while_a_tool_is_forced() -> None:
             r"request.extra_body is out of range; given: messages; allowed: fields",
         ),
         (CHAT, {"extra_body": {"x": object()}}, r"extra_body"),
+        (
+            CHAT,
+            {"hosted_tools": ["web_search"]},
+            r"request.hosted_tools.web_search cannot be asked of openai:gpt-4o \(chat_completions\); allowed: none there$",
+        ),
+        (KIMI, {"hosted_tools": ["web_search"]}, r"hosted_tools.web_search cannot be asked of moonshot"),
+        (SEARCHING, {"hosted_tools": BOTH}, r"request.hosted_tools.code_execution cannot .*; allowed: web_search$"),
+        (
+            REASONER,
+            {"hosted_tools": ["browser"]},
+            r"request.hosted_tools is out of range; given: browser; allowed: web_search, code_execution$",
+        ),
+        (REASONER, {"hosted_tools": "web_search"}, r"request.hosted_tools is out of range"),
+        (REASONER, {"hosted_tools": {"web_search": 1}}, r"request.hosted_tools"),
     ],
-)
+)  # fmt: skip
 def test_what_the_model_lacks_is_refused_with_what_it_has(model: Model, request_: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         asking(model, NOWHERE, request_)
@@ -151,11 +167,8 @@ def test_a_fallback_is_asked_without_what_it_lacks_and_gets_no_extra_fields() ->
     assert any("is asked without seed" in line for line in lines)
 
 
-SEARCHING = "openai:gpt-5-search-api", "chat_completions"
 ROUTER = "openrouter:openai/gpt-4o", "chat_completions"
-REASONER = "openai:gpt-5-mini", "codex_responses"
 OLD = "anthropic:claude-sonnet-4-5", "anthropic_messages"
-BOTH = ["web_search", "code_execution"]
 INTERPRETER = {"type": "code_interpreter", "container": {"type": "auto"}}
 
 
@@ -211,22 +224,6 @@ def test_a_request_in_which_no_tool_may_run_has_none() -> None:
     script = [tools(call("echo", {"text": "a"})), text("the last word")]
     bodies = asked(REASONER, {"hosted_tools": BOTH}, *script, max_iterations=1)
     assert ["tools" in body for body in bodies] == [True, False]
-
-
-@pytest.mark.parametrize(
-    ("model", "hosted", "says"),
-    [
-        (CHAT, ["web_search"], r"request.hosted_tools.web_search cannot be asked of openai:gpt-4o \(chat_completions\); allowed: none there$"),
-        (KIMI, ["web_search"], r"hosted_tools.web_search cannot be asked of moonshot"),
-        (SEARCHING, BOTH, r"request.hosted_tools.code_execution cannot .*; allowed: web_search$"),
-        (REASONER, ["browser"], r"request.hosted_tools is out of range; given: browser; allowed: web_search, code_execution$"),
-        (REASONER, "web_search", r"request.hosted_tools is out of range"),
-        (REASONER, {"web_search": 1}, r"request.hosted_tools"),
-    ],
-)  # fmt: skip
-def test_what_is_not_there_is_refused_with_what_is(model: Model, hosted: Any, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        hosting(model, NOWHERE, hosted)
 
 
 def test_a_tool_of_the_agent_cannot_have_the_same_name() -> None:
@@ -405,6 +402,7 @@ def flowing(told: Body) -> tuple[int, str, bytes]:
     return events("named", *lines, {"type": "response.completed", "response": told})
 
 
+@pytest.mark.behaviour("BUILD-09e")
 @pytest.mark.parametrize("stream", [True, False])
 def test_what_they_did_goes_back_on_the_responses_wire(stream: bool) -> None:
     told = [

@@ -21,7 +21,6 @@ from tests.helpers.waiting import PATIENCE, until
 READ, WRITE = call("echo", {"text": "a"}), call("put", {"key": "a"})
 RESULTS: dict[str, tuple[list[Any], list[str]]] = {
     "12 empty arguments are none": ([tools(call("echo", ""))], ["x"]),
-    "15 bad JSON once": ([bad_json(), tools(READ)], ["a"]),
     "bad JSON four times": ([bad_json()] * 4, ["not valid JSON"]),
     "d08 a slip": ([tools(call("echo", "{'text': 'a',}"))], ["a"]),
     "d08 damage": ([bad_json("echo", '{"text": nonsense here}')], []),
@@ -137,12 +136,13 @@ def test_17_a_truncated_call_is_never_run_and_the_cap_is_raised() -> None:
     assert played.result.api_calls == 1, "recoveries inside a call block are not charged"
 
 
-@pytest.mark.behaviour("RESP-08")
+@pytest.mark.behaviour("RESP-08", "RESP-08b")
 def test_18_truncated_for_ever() -> None:
     played = play(repeat(cut_tool_call()))
     assert played.summary == "5 truncated_tool_call partial"
     caps = [body.get("max_completion_tokens") for body in played.server.bodies]
     assert caps == [None, 8192, 16384, 32768, 32768]
+    assert (played.result.final_response or "").endswith("Raise the output cap: max_output_tokens.")
 
 
 @pytest.mark.behaviour("RESP-09")
@@ -180,17 +180,13 @@ def test_d09_ids_that_repeat_from_round_to_round_keep_their_results() -> None:
     assert len({row["tool_call_id"] for row in sent if row["role"] == "tool"}) == 3
 
 
-def failing_loop(count: int) -> list[Any]:
-    return [tools(call("fail", {}))] * count
-
-
 def test_97_a_failing_loop_is_halted_when_nobody_is_there() -> None:
     played = play(repeat(tools(call("fail", {}))), tools=[fail])
     assert played.summary == "6 guardrail_halt partial"
     assert played.result.guardrail is not None
     assert played.result.guardrail["tool"] == "fail"
     assert len(played.heard.of("tool_start")) == 5
-    script = [*failing_loop(8), text("giving up")]
+    script = [*[tools(call("fail", {}))] * 8, text("giving up")]
     played = play(script, tools=[fail], callbacks={"approval": lambda request: True})
     assert played.outcome == "completed", "with a person there it is only warned about"
     assert ["loop warning" in result for result in played.results[:2]] == [False, True]
@@ -301,20 +297,6 @@ def test_an_approved_call_runs_and_a_yes_for_the_session_is_remembered_for_the_s
     session = Dropping("session", "a", "a", "b")
     assert session.ran == ["a", "a", "b"]
     assert [arguments["name"] for _, arguments in session.asked] == ["a", "b"]
-
-
-def test_a_hard_line_cannot_be_approved() -> None:
-    ran: list[str] = []
-
-    @tool(approval="ask")
-    def terminal(command: str) -> str:
-        ran.append(command)
-        return "ran"
-
-    script = [tools(call("terminal", {"command": "rm -rf /"})), text("ok")]
-    played = play(script, tools=[terminal], callbacks={"approval": lambda request: "always"})
-    assert not ran
-    assert "never be approved" in played.results[0]
 
 
 @pytest.mark.behaviour("EXEC-19c")

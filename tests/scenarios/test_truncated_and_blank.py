@@ -282,26 +282,6 @@ def test_a_call_that_was_leaked_as_text_is_neither_run_nor_shown_as_an_answer() 
     assert "to=functions" not in str(inputs(one, 1))
 
 
-def test_reasoning_that_ate_the_output_ends_the_turn_at_once() -> None:
-    thought = {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "sealed"}
-    reason = {"reason": "max_output_tokens"}
-    one = played([json_reply({"status": "incomplete", "incomplete_details": reason, "output": [thought]})])
-    assert one.summary == "1 thinking_budget_exhausted partial"
-
-
-@pytest.mark.behaviour("BUILD-09e")
-def test_encrypted_reasoning_goes_back_in_this_turn_and_the_next() -> None:
-    script = [tools(call("echo", {}), reasoning="a"), Reply(text="Four.", reasoning="b"), text("Bye.")]
-    with table(script, **RESPONSES) as (agent, server, _, _):
-        agent.run_conversation("go")
-        agent.run_conversation("thanks")
-        sent = [(item["type"], item.get("encrypted_content")) for item in server.bodies[2]["input"]]
-    kinds = "message reasoning function_call function_call_output reasoning message message"
-    assert " ".join(kind for kind, _ in sent) == kinds
-    sealed = [content for kind, content in sent if kind == "reasoning"]
-    assert sealed == ["sealed-1", "sealed-2"]
-
-
 def test_rejected_encrypted_reasoning_is_left_out_of_the_wire_only() -> None:
     error = {"message": "The encrypted content could not be verified.", "code": "invalid_encrypted_content"}
     refused = status(400, {"error": error})
@@ -409,9 +389,3 @@ def test_after_two_compactions_without_gain_it_is_said_until_when_there_are_no_m
         "automatic compaction is off: the last 2 compactions did not make room; off until a reply shows that there"
         " is some, or compact by hand (/compact), or begin a new session"
     ]
-
-
-@pytest.mark.behaviour("RESP-08b")
-def test_a_cut_call_that_ends_the_turn_says_what_to_raise() -> None:
-    played = play(repeat(cut_tool_call()))
-    assert (played.result.final_response or "").endswith("Raise the output cap: max_output_tokens.")

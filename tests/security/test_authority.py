@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.testing import FakeClock, FakeMemory, ScriptedModel, ScriptedServer, call, repeat, text, tools
 from fsm_agent.toolsets.mcp.config import ServerConfig
 from fsm_agent.toolsets.mcp.offer import Listed, offered
+from tests.helpers.harness import begin
 from tests.helpers.store_homes import left_unfinished
 
 ROOT = Path(__file__).parents[2]
@@ -347,7 +347,7 @@ def test_a_yes_among_the_answers_of_a_fork_is_none(tmp_path: Path) -> None:
     own = Desk(tmp_path / "a", tools(call("danger", {}, "c1")), answer="once")
     turn = own.agent.run_conversation("go").turn_id
     fork = own.agent.fork(turn, 3, {"rerun_tools": True})
-    asyncio.run(fork._enter())  # it is in the store, and no further
+    begin(fork)
     session = own.agent.journal.info(fork.id).session
     lines = [json.loads(line) for line in export_session(own.agent.store.database, session, raw=True)]
     own.agent.close()

@@ -3,7 +3,6 @@ question, and no rule of the agent that takes it in is passed over."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import tempfile
@@ -22,6 +21,7 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.transfer.export import export_session
 from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.testing import ScriptedModel, call, repeat, tools
+from tests.helpers.harness import begin
 from tests.security.test_authority import ALL as CALLS
 from tests.security.test_authority import (
     ATTACKS,
@@ -106,7 +106,7 @@ def has_run(home: Path) -> tuple[str, Lines]:
 def is_a_fork(home: Path) -> tuple[str, Lines]:
     desk = Desk(home, tools(*CALLS), answer="once")
     fork = desk.agent.fork(desk.agent.run_conversation("go").turn_id, 3, {"rerun_tools": True})
-    asyncio.run(fork._enter())  # it is in the store, and no further
+    begin(fork)
     desk.agent.close()
     return exported(home, fork.id)
 

@@ -276,7 +276,7 @@ async def test_no_call_is_performed_that_nobody_was_asked_about(tmp_path: Path) 
     """The last door: whatever makes a turn run a call that needs a yes, only one of this process opens it."""
     desk = Desk(tmp_path, answer="once")
     turn = desk.agent.start("go")
-    perform = turn._runner.perform
+    perform = turn.pipeline
     await perform(OpenTurn())
     named = (("c1", "danger"), ("c2", "note"), ("c3", "unheard_of"))
     asked = [RunTool(call_id, name, {}, 5.0) for call_id, name in named]

@@ -14,6 +14,7 @@ import pytest
 from fsm_agent import Agent
 from fsm_agent.conversation.effects import KeepFiles, RunTool
 from fsm_agent.fsm.journal import Exchange
+from fsm_agent.sessions.checkpoints import Checkpoints
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import call, text, tools
 from tests.helpers.command_line import Cli
@@ -45,6 +46,10 @@ def kept(one: Agent, turn: str) -> list[str]:
         "SELECT name FROM effects WHERE turn = ? AND kind = 'KeepFiles' AND status = 'done'", turn
     )
     return [name for (name,) in rows]
+
+
+def checkpoints(one: Agent, work: Path) -> Checkpoints:
+    return Checkpoints(one.home, work, one.settings.checkpoints)
 
 
 def left_in(work: Path, script: list[Any], reached: Callable[[Any], bool]) -> str:
@@ -115,7 +120,7 @@ def test_a_turn_that_is_resumed_makes_it_no_second_time(work: Path, after: type)
     result = one.resume(turn).run()
     assert result.completed
     assert kept(one, turn) == ["write_file"]
-    assert len(one._services.checkpoints.all()) == 1
+    assert len(checkpoints(one, work).all()) == 1
     undone = one.undo(files=True)
     assert undone.files is not None
     assert (work / "a.txt").read_text() == "one\n"
@@ -189,7 +194,7 @@ def test_a_turn_from_a_file_cannot_say_that_one_was_made(
     result = one.resume(found).run()
     assert result.completed
     assert (work / "new.txt").exists()
-    assert [made.turn for made in one._services.checkpoints.all()] == [result.turn_id]
+    assert [made.turn for made in checkpoints(one, work).all()] == [result.turn_id]
     one.close()
 
 

@@ -203,7 +203,7 @@ async def test_who_lost_a_turn_is_not_heard_and_suspends_nothing(home: Path) -> 
     store.pause_points._look()
     assert other.database.select("SELECT taken FROM controls") == [(None,)]
     with pytest.raises(OwnershipLost):
-        await store.suspend(turn._log.fence)
+        await store.suspend(store.fences.get(turn.id))
     assert other.database.select("SELECT owner FROM turns") == [(claim.owner,)]
 
 

@@ -185,7 +185,7 @@ def test_what_was_undone_or_put_aside_is_found_and_marked(tmp_path: Path) -> Non
     one.chat("an okapi")
     one.chat("a zebra")
     one.undo()
-    database = one.journal._database
+    database = one.store.database
     assert [hit.standing for hit in search(database, "zebra").hits] == ["undone"]
     assert [hit.standing for hit in search(database, "okapi").hits] == ["current"]
     database.write(lambda c: c.execute("UPDATE messages SET active = 0 WHERE number = 1") and None)
@@ -203,7 +203,7 @@ def test_what_a_visit_wrote_that_was_run_again_is_not_found(tmp_path: Path) -> N
     script = [tools(call("lookup", {"city": "Bern"}))]
     session, _ = left_unfinished(tmp_path, script, 3, "the okapi question")
     one = agent([text("done")], tmp_path)
-    database = one.journal._database
+    database = one.store.database
     insert = (
         "INSERT INTO messages (session, number, version, at, role, body) VALUES (?, 99, 0, 1, 'assistant', ?)"
     )
@@ -220,9 +220,9 @@ def test_a_fork_says_nothing_twice(tmp_path: Path) -> None:
     result = one.run_conversation("the okapi question")
     forked = one.fork(result.turn_id, at=2).run()
     assert forked.session_id != result.session_id
-    hits = search(one.journal._database, "okapi").hits
+    hits = search(one.store.database, "okapi").hits
     assert [(hit.lineage, hit.text) for hit in hits] == [(result.session_id, "the okapi question")]
-    assert len(search(one.journal._database, "answer").hits) == 2
+    assert len(search(one.store.database, "answer").hits) == 2
     one.close()
 
 
@@ -388,7 +388,7 @@ def test_an_agent_lists_recent_sessions(tmp_path: Path) -> None:
     first, second = agent([text("a")], tmp_path), agent([text("b")], tmp_path)
     first.chat("what about okapis?")
     second.chat("and zebras?")
-    got = recent(first.journal._database, current=second.session_id)
+    got = recent(first.store.database, current=second.session_id)
     [one] = got
     assert (one.session, one.turns) == (first.session_id, 1)
     assert one.title == one.asked == "what about okapis?"

@@ -14,6 +14,7 @@ from fsm_agent.errors import ConfigError, SessionBusy
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.reports.insights import insights
 from fsm_agent.testing import ScriptedModel, call, overflow, repeat, text, tools
+from tests.helpers.harness import begin
 from tests.helpers.store_homes import contents, declared_dead, moves, process, unsafe_tool
 
 # Another process
@@ -196,7 +197,7 @@ def test_a_fork_goes_on_from_any_move_with_changes(
         assert one.journal.snapshot(forked.id, at)["counts"]["iterations"] == 5
         assert one.journal.snapshot(forked.id, at)["counts"]["retries"] == 1
     if "settings" in edit:
-        assert forked._state.settings.max_iterations == 7  # type: ignore[attr-defined]
+        assert forked.gate.turn.settings.max_iterations == 7  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["runs", "its process ends before they are used"])
@@ -217,7 +218,7 @@ def test_the_answers_that_a_fork_need_not_ask_for_are_in_its_journal(
     put, ran = unsafe_tool()
     forked = one.fork(turn_id, at, edit)
     if ends:
-        asyncio.run(forked._enter())  # it is in the store, and no further
+        begin(forked)
         other = process(home, text("end"), tools=[put], store=store, session_id="s-other")
         other.resume(forked.id).run()
         assert ran == (["b"] if "reply" in edit else [])
@@ -269,7 +270,7 @@ async def test_every_snapshot_is_what_the_turn_was(home: Path) -> None:
     one = process(home, *script, tools=[look], context_window=60_000)
     turn = one.start("go", conversation_history=rows)
     while (step := await turn.step()) is not None:
-        state: Any = turn._state
+        state: Any = turn.gate.turn
         snapshot = one.journal.snapshot(turn.id, step.seq)
         assert (snapshot["state"], snapshot["seq"]) == (state.state, step.seq)
         assert {name: snapshot[name] for name in ("counts", "sent", "visible")} == {

@@ -136,7 +136,7 @@ def test_who_reads_the_lines_may_read_and_write_other_things_between(tmp_path: P
     one = agent([text("a"), text("b")], tmp_path)
     one.chat("first")
     lines = []
-    for line in export_session(one.journal._database, one.session_id):
+    for line in export_session(one.store.database, one.session_id):
         if not lines:
             one.chat("second")
         assert one.journal.recent(1)
@@ -144,7 +144,7 @@ def test_who_reads_the_lines_may_read_and_write_other_things_between(tmp_path: P
     assert sum('"kind":"turn"' in line for line in lines) in (1, 2)
     store = Store(tmp_path / "other")
     assert import_lines(store, lines).of == "session"
-    next(iter(export_session(one.journal._database, one.session_id)))
+    next(iter(export_session(one.store.database, one.session_id)))
     store.close()
     one.close()
 
@@ -162,7 +162,7 @@ def test_secrets_are_masked_unless_they_are_asked_for(busy: Busy) -> None:
 
 def test_values_under_secret_names_are_masked(tmp_path: Path) -> None:
     one = agent([text("ok")], tmp_path)
-    turn, database = one.run_conversation("hi").turn_id, one.journal._database
+    turn, database = one.run_conversation("hi").turn_id, one.store.database
     blocks = '[{"api_key":"plainvalue","password":"p w","max_tokens":"9"}]'
     body = f'{{"role":"user","content":"hi","blocks":{blocks}}}'
     database.write(

@@ -155,8 +155,8 @@ def test_log_records_are_tied_to_the_span_that_they_were_made_in(seen: Collected
     loggers.add_log_record_processor(SimpleLogRecordProcessor(memory))
     handler, ours = LogExport(loggers.get_logger("x")), logging.getLogger("fsm_agent")
     ours.addHandler(handler)
-    before, ours.level = ours.level, logging.INFO
-    logging.getLogger("fsm_agent").manager._clear_cache()  # type: ignore[attr-defined]
+    before = ours.level
+    ours.setLevel(logging.INFO)
     try:
         script = [status(500, f"no luck with {KEY}"), text("fine")]
         given: Any = {"toolsets": [], "home": tmp_path, "clock": FakeClock(), "telemetry": seen.given}

@@ -182,10 +182,11 @@ def test_steps_from_several_tasks_are_one_turn(seen: Collected) -> None:
 
 
 def test_a_turn_that_nobody_steps_any_further_ends_its_spans_with_the_object(seen: Collected) -> None:
-    turn: Any = agent(seen, text("fine")).start("go")
+    one = agent(seen, text("fine"))
+    turn: Any = one.start("go")
     asyncio.run(turn.step())
     assert seen.named("invoke_agent") == []
-    turn._leave()  # the session is let go of, as at the end of the process
+    one.store.let_go(turn.id)  # as at the end of the process
     del turn
     gc.collect()
     assert seen.within(seen.one("invoke_agent")) == ["state Prepare", "state BuildMessages"]

@@ -15,7 +15,7 @@ from fsm_agent.conversation.compaction.summary import carried_todos
 from fsm_agent.conversation.effects import RunTool
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.errors import ConfigError
-from fsm_agent.testing import ScriptedModel, call, text, tools
+from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 from fsm_agent.tools import ToolRunner
 from fsm_agent.toolsets.agent import AGENT_LEVEL
 from fsm_agent.toolsets.agent.todo import MAX_CHARS, MAX_ITEMS
@@ -40,14 +40,14 @@ def item(id: str, content: str | None = None, status: str | None = None) -> dict
 
 @pytest.mark.behaviour("EXEC-19", "AGT-01", "AGT-01b")
 def test_the_registry_refuses_names_that_the_agent_handles(tmp_path: Path) -> None:
-    one = agent(tmp_path)
+    clock = FakeClock()
+    runner = ToolRunner([], clock=clock, reserved=AGENT_LEVEL)
     for name in ("todo", "session_search", "clarify", "delegate_task", "memory"):
-        assert name in AGENT_LEVEL
-        outcome = asyncio.run(one._services.tools.run(RunTool("c1", name, {}, 5), asyncio.Event()))
+        outcome = asyncio.run(runner.run(RunTool("c1", name, {}, 5), asyncio.Event()))
         assert outcome.status == "error"
         assert "part of the agent" in outcome.text
     with pytest.raises(ConfigError, match="todo"):
-        ToolRunner([tool(name="todo")(lambda: "x")], clock=one._services.clock, reserved=["todo"])
+        ToolRunner([tool(name="todo")(lambda: "x")], clock=clock, reserved=["todo"])
     # a handler that is called past its turn refuses
     with pytest.raises(RuntimeError, match="outside of its turn"):
         here()
@@ -180,7 +180,7 @@ def test_what_a_compaction_took_out_can_be_had_back_word_for_word(tmp_path: Path
         secret = " the password of the walrus is tusk-77" if n == 12 else ""
         one.run_conversation(f"line {n} {long}{secret}")
     assert "walrus" not in str(one.compact())
-    assert "tusk-77" not in str(one._turns.session().rows)
+    assert "tusk-77" not in str(one.store.session(one.session_id).rows)
     found = told(one.run_conversation("what was the password of the walrus?"))[-1]
     (hit,) = found["messages"]
     assert "tusk-77" in hit["text"]
@@ -272,7 +272,8 @@ def test_making_room_in_full_notes_does_not_take_a_whole_turn(tmp_path: Path) ->
 
 @pytest.mark.behaviour("CONC-04")
 def test_tools_that_keep_something_run_alone(tmp_path: Path) -> None:
-    services = agent(tmp_path, toolsets=["todo", "memory", "learn"])._services
-    specs = {spec.name: spec for spec in (*services.tools.specs, *services.agent_tools.specs)}
+    turn = agent(tmp_path, text("ok"), toolsets=["todo", "memory", "learn"]).start("go")
+    turn.run()
+    specs = {spec.name: spec for spec in turn.gate.turn.setup.tools}  # type: ignore[attr-defined]
     for name in ("todo", "memory", "skill_manage"):
         assert specs[name].concurrency == "serial"

@@ -472,12 +472,13 @@ def test_nothing_is_watched_when_it_is_switched_off(tmp_path: Path, caplog: pyte
 
 
 def test_a_resumed_turn_remembers_the_moves_before(tmp_path: Path) -> None:
-    turn = bells(tmp_path, "stop").start(Visit(["closed"] * 4 + ["open"], turn_id="t-1"))
+    flow = bells(tmp_path, "stop")
+    turn = flow.start(Visit(["closed"] * 4 + ["open"], turn_id="t-1"))
 
     async def two_moves() -> None:
         await turn.step()
         await turn.step()
-        turn._leave()
+        flow.store.let_go("t-1")
 
     asyncio.run(two_moves())
     result = bells(tmp_path, "stop").resume("t-1").run()

@@ -23,6 +23,7 @@ transition table has rows for them. Exceptions are for bugs and wrong use, split
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -126,6 +127,14 @@ class TurnSuspended(FsmAgentError):
 
 
 def _short(value: object, limit: int = 120) -> str:
-    text = value if isinstance(value, str) else repr(value)
-    text = " ".join(text.split()) or "''"
+    text = " ".join((value if isinstance(value, str) else _named(value)).split()) or "''"
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _named(value: object) -> str:
+    """Return a short name for what has only an address as its text."""
+    if isinstance(value, type):
+        return f"class {value.__name__}"
+    if inspect.isroutine(value):
+        return f"function {value.__name__}"
+    return f"{type(value).__name__} object" if type(value).__repr__ is object.__repr__ else repr(value)

@@ -203,8 +203,8 @@ class OutputType(Generic[Out]):
             root = schema.get("$defs", {}).get(_own_name(schema), {})  # vendors want an object there
             schema = {key: value for key, value in {**root, **schema}.items() if key != "$ref"}
         except UNUSABLE as error:
-            why = one_line(str(error), 200)
-            raise ConfigError(f"output_type yields no schema: {why}", wanted, ALLOWED) from None
+            why = one_line(str(error).partition("\n")[0].partition(". ")[0].rstrip("."), 200)
+            raise ConfigError(f"output_type yields no schema ({why})", wanted, ALLOWED) from None
         return schema
 
     def read(self, text: str) -> ValidOutput[Any]:

@@ -418,6 +418,10 @@ def _performing(perform: Perform | Mapping[type, Callable[[Any], Awaitable[Any]]
     if not isinstance(perform, Mapping):
         return perform if _is_async(perform) else _awaited(perform)
     for kind in perform:
+        if not isinstance(kind, type):
+            raise ConfigError(
+                "what performs requests is listed by their class", kind, "{Class: async def, …}"
+            )
         refuse_unstorable(kind)
     handlers = {kind: one if _is_async(one) else _awaited(one) for kind, one in perform.items()}
 

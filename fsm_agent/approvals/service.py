@@ -525,4 +525,5 @@ def _read_hook(answer: Any) -> Approval | None:
             return Approval(False, f"blocked by a check: {why}")
         case "late":
             return Approval(False, "the check before it took too long")
-    return Approval(False, "the check before it gave an answer that is not understood")
+    given = f"the callback before_tool answered {one_line(repr(answer), 80)}"
+    return Approval(False, f'{given}; allowed: None, "approve", "block", ("block", why)')

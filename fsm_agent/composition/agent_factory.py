@@ -21,7 +21,7 @@ from fsm_agent.composition.services import HOME_FILES, RESULTS, Household, Servi
 from fsm_agent.conversation.effects import Saved
 from fsm_agent.conversation.handover import NAME
 from fsm_agent.conversation.wire.options import check_options
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, near
 from fsm_agent.extension import Extension, extensions_of, tools_in
 from fsm_agent.features.answers import output_type_of
 from fsm_agent.features.background import BackgroundTasks
@@ -414,7 +414,7 @@ def _tools(
     named_groups = options["toolsets"] or ()
     known = sorted((*ALL_TOOLSETS, *AGENT_TOOLSETS, FILE_SERVERS, DEFAULT))
     if unknown := [name for name in named_groups if name not in known]:
-        raise ConfigError("unknown toolset", unknown[0], ", ".join(known))
+        raise ConfigError("unknown toolset", unknown[0], near(unknown[0], known))
     own = [as_tool(one) for one in (*(options["tools"] or ()), *(external.tools() if external else ()))]
     own += tools_in(extensions, {one.spec.name for one in own})
     names = {one.spec.name for one in own}

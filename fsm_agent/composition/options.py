@@ -169,6 +169,14 @@ DEFAULTS: AgentOptions = {
     "extensions": (), "debug": False, "source": "python", "name": AGENT_NAME,
 }  # fmt: skip
 """Of arguments whose default is not ``None``."""
+KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(
+        ("system_prompt", "base_url", "api_mode", "session_id", "source", "name"), ((str,), "a text")
+    ),
+    "context_window": ((int,), "a number of tokens"),
+    "debug": ((bool,), "True or False"),
+}
+"""Types of the arguments that nothing else checks when an agent is made."""
 SEQUENCES = ("tools", "hooks", "input_guardrails", "output_guardrails", "extensions")
 
 
@@ -182,6 +190,15 @@ def options_of(given: AgentOptions) -> AgentOptions:
     for name in SEQUENCES:
         options[name] = sequence_of(name, () if options[name] is None else options[name])
     refuse_other_limits(options["limits"])
+    for name, (kinds, allowed) in KINDS.items():
+        if (value := options[name]) is not None and type(value) not in kinds:
+            raise ConfigError(f"{name} has the wrong type", value, allowed)
+    if options["clock"] is not None and not callable(getattr(options["clock"], "sleep", None)):
+        raise ConfigError(
+            "clock has the wrong type", options["clock"], "an object with now() and sleep(seconds)"
+        )
+    if isinstance(options["fallbacks"], str | Mapping):
+        raise ConfigError("fallbacks has the wrong type", options["fallbacks"], 'a list: [{"model": …}]')
     options["toolsets"] = toolsets_of(options["toolsets"], has_tools=has_tools)
     return cast(AgentOptions, options)
 

@@ -39,16 +39,16 @@ class CallbackCalls(Extension):
             return ended
         outcome, arguments = ended, dict(call.arguments)
         if callbacks.has("after_tool"):
-            said = await callbacks.ask("after_tool", call.name, dict(arguments), outcome.text, outcome.status)
-            outcome = replace(outcome, text=said) if isinstance(said, str) else outcome
+            values = (call.name, dict(arguments), outcome.text, outcome.status)
+            said = await callbacks.ask_text("after_tool", *values)
+            outcome = outcome if said is None else replace(outcome, text=said)
         callbacks.publish(ToolComplete(call.call_id, call.name, arguments, outcome.text, outcome.status))
         progressed(callbacks, "completed", call, lambda: outcome.text)
         return outcome
 
     async def _transform(self, request: Transform) -> Transformed:
-        answer = await self._callbacks.ask("transform", request.text)
-        changed = answer if isinstance(answer, str) and answer != request.text else None
-        return Transformed(changed)
+        answer = await self._callbacks.ask_text("transform", request.text)
+        return Transformed(None if answer == request.text else answer)
 
 
 def progressed(callbacks: Callbacks, what: str, call: RunTool, preview: Callable[[], str]) -> None:

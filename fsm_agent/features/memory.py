@@ -65,7 +65,7 @@ class MemoryRecall(Extension):
         found, problem = "", ""
         if self._memory is not None:
             found, problem = await self._memory.prefetch(session_id, text, self._signals.event())
-        added = await self._callbacks.ask("context", text)
+        added = await self._callbacks.ask_text("context", text)
         parts = [_bounded(part, spill) for part in (found, added) if isinstance(part, str) and part.strip()]
         return Prefetched("\n\n".join(parts), problem)
 

@@ -448,8 +448,13 @@ def _expand(line: Line) -> Iterator[Row]:
 
 def _check_names(table: Table, lines: tuple[Line, ...]) -> None:
     states, counters = set(table.states), {counter.name for counter in table.counters}
-    if len(states) != len(table.states) or table.final not in states:
-        raise TableError(f"{table.name}: states must be distinct and contain the final state {table.final!r}")
+    if twice := next((state for state in table.states if table.states.count(state) > 1), None):
+        raise TableError(f"{table.name}: states must be distinct; given twice: {twice!r}")
+    if table.final not in states:
+        raise TableError(
+            f"{table.name}: the final state {table.final!r} is not one of the states; there are"
+            f" {', '.join(table.states)}"
+        )
     if table.initial == table.final:
         raise TableError(
             f"{table.name}: the first state is where a turn begins, so it cannot be the final state"
@@ -480,7 +485,10 @@ def _check_names(table: Table, lines: tuple[Line, ...]) -> None:
         for rung in line.ladder:
             _check_guard(f"{where}: rung {rung.name!r}", rung.needs)
             if rung.to not in states:
-                raise TableError(f"{where}: rung {rung.name!r} leads to unknown state {rung.to!r}")
+                raise TableError(
+                    f"{where}: rung {rung.name!r} leads to unknown state {rung.to!r}; there are"
+                    f" {', '.join(table.states)}"
+                )
             if (rung.to == table.final) != (rung.exit is not None):
                 raise TableError(
                     f"{where}: rung {rung.name!r}: exactly the rungs to {table.final} carry an exit reason"
@@ -501,7 +509,10 @@ def _check_names(table: Table, lines: tuple[Line, ...]) -> None:
                 )
             unknown = sorted(set(named) - counters)
             if unknown:
-                raise TableError(f"{where}: rung {rung.name!r} names unknown counter(s) {', '.join(unknown)}")
+                raise TableError(
+                    f"{where}: rung {rung.name!r} names unknown counter(s) {', '.join(unknown)}; there are"
+                    f" {', '.join(sorted(counters)) or 'none: counters=(Counter(…), …)'}"
+                )
     _check_exhaustible(table, lines)
 
 

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 from fsm_agent.conversation.effects import ApiMode, OutputMode, Runtime
 from fsm_agent.conversation.parts import Kind
 from fsm_agent.conversation.wire.options import reasons
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, near
 from fsm_agent.providers.catalogue import ModelFacts, facts_of, silence_of
 from fsm_agent.providers.credentials import unkept
 from fsm_agent.providers.profiles import (
@@ -331,7 +331,9 @@ def _named(
             f"{setting} names no provider", model, f"'<provider>:<model>' with a provider of {known}"
         )
     if profile is None:
-        raise ConfigError(f"{setting} names an unknown provider {provider!r}", model, known)
+        raise ConfigError(
+            f"{setting} names an unknown provider {provider!r}", model, near(provider, profiles)
+        )
     if not name:
         raise ConfigError(f"{setting} names no model after the colon", model, f"'{provider}:<model>'")
     return profile, name

@@ -48,7 +48,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, near
 from fsm_agent.runtime import events
 from fsm_agent.runtime.events import TURN, EventValues, FirstChunk, StreamDelta
 from fsm_agent.support.threads import in_daemon_thread
@@ -134,6 +134,15 @@ class Callbacks:
         answer = await in_daemon_thread(function, *values)
         return await answer if inspect.isawaitable(answer) else answer
 
+    async def ask_text(self, channel: str, *values: Any) -> str | None:
+        """Ask a function that answers a text or ``None``. Another answer is a warning in the log, and counts
+        as ``None``."""
+        answer = await self.ask(channel, *values)
+        if answer is not None and not isinstance(answer, str):
+            given = type(answer).__name__
+            log.warning("callback %s changes nothing; given: %s; allowed: a text or None", channel, given)
+        return answer if isinstance(answer, str) else None
+
     @staticmethod
     async def _after(before: asyncio.Task[None] | None, answer: Awaitable[Any], channel: str) -> None:
         if before is not None and not before.done():
@@ -189,10 +198,14 @@ def _functions_of(source: object | Mapping[str, Callable[..., Any]] | None) -> d
     if isinstance(source, Mapping):
         unknown = sorted(set(source) - set(CHANNELS))
         if unknown:
-            raise ConfigError(f"unknown callback {unknown[0]!r}", unknown[0], ", ".join(CHANNELS))
+            raise ConfigError("unknown callback", unknown[0], near(unknown[0], CHANNELS))
         found = dict(source)
     else:
         found = {name: getattr(source, name) for name in CHANNELS if getattr(source, name, None) is not None}
+        if not found:
+            raise ConfigError(
+                "callbacks has the wrong type", source, f"a mapping or an object with {', '.join(CHANNELS)}"
+            )
     for name, function in found.items():
         if not callable(function):
             raise ConfigError(f"callback {name} cannot be called", function, "a function, sync or async")

@@ -175,7 +175,9 @@ def as_tool(thing: object) -> Tool:
     if isinstance(thing, Tool):
         return thing
     if not inspect.isroutine(thing):
-        raise ConfigError("not a tool", thing, "a function, or what @tool returns")
+        agent = callable(getattr(thing, "as_tool", None))
+        allowed = "agent.as_tool(…)" if agent else "a function, or what @tool returns"
+        raise ConfigError("not a tool", thing, allowed)
     return _tool_of(thing)
 
 

@@ -142,7 +142,10 @@ FROM_THE_END = lines_of({"E": [on("x", go("A"), why="")]})
         (lambda: table(Rung("x", "End")), "exactly the rungs to End carry an exit reason"),
         (lambda: table(), "the ladder has no rung"),
         (lambda: Table("t", ("A", "A"), "A", (), ()), "states must be distinct"),
-        (lambda: Table("t", ("A",), "B", (), ()), "contain the final state 'B'"),
+        (
+            lambda: Table("t", ("A",), "B", (), ()),
+            "the final state 'B' is not one of the states; there are A",
+        ),
         (lambda: Table("t", ("A", "E"), "E", (), FROM_THE_END), "'E' is not a state that can be left"),
         (lambda: Table("t", ("A", "E"), "E", (), TWICE), "two lines for the same event"),
         (lambda: Table("t", ("E",), "E", (), ()), "the first state is where a turn begins"),

@@ -53,9 +53,16 @@ class ReplyScript:
         return len(self._entries) - self._position
 
 
+REPLIES = "text(…), tools(call(…)), or another reply of fsm_agent.testing; a function of the request"
+
+
 def entries_of(script: Iterable[Any] | Repeat | Reply | Callable[[Any], Any]) -> list[Any]:
     """A script may be given as a list or as a single answer."""
-    return [script] if isinstance(script, (Repeat, Reply)) or callable(script) else list(script)
+    entries = [script] if isinstance(script, (str, Repeat, Reply)) or callable(script) else list(script)
+    for entry in entries:
+        if not (isinstance(entry, Repeat | Reply | ModelReply | Failure) or callable(entry)):
+            raise ConfigError("a script has an entry that is no reply", entry, REPLIES)
+    return entries
 
 
 # A clock that moves only when it is advanced or a caller sleeps on it.

@@ -9,15 +9,19 @@ from importlib import import_module
 from typing import Any
 
 from fsm_agent.composition.turn_wiring import TURN
+from fsm_agent.diagram.versions.load import version_of
 from fsm_agent.errors import ConfigError, TableError
 from fsm_agent.fsm.table import Table
 from fsm_agent.tools import Tool, as_tool
 
 
 def table_of(name: str | None) -> Table:
-    """The turn's table, or ``module:attribute``, looked for in the current directory first."""
+    """The turn's table, ``module:attribute``, looked for in the current directory first, or a file with a
+    table or a machine of another engine."""
     if name is None:
         return TURN
+    if name.endswith((".json", ".scxml")):
+        return version_of(name).table
     table = attribute_of(name)
     if not isinstance(table, Table):
         raise ConfigError("this is no transition table", name, "module:attribute of a Table")

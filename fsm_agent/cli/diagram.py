@@ -13,7 +13,7 @@ import typer
 from fsm_agent.cli.arguments import nested, table_of
 from fsm_agent.cli.options import Json
 from fsm_agent.composition.turn_wiring import TURN
-from fsm_agent.diagram import FORMATS, render, written
+from fsm_agent.diagram import ENGINES, FORMATS, render, written
 from fsm_agent.diagram import runs as files
 from fsm_agent.diagram.around import around, near_json, near_markdown, neighbourhood
 from fsm_agent.diagram.counts import counted_json, coverage_markdown, covered, overlaid, run_markdown
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 STORE = "store"
 """In place of a turn: all of them."""
 _ENDINGS = {ending: name for name, ending in FORMATS.items()}
-_NAMES = ("mermaid", "dot", "svg", "png", "md", "json")
+_NAMES = ("mermaid", "dot", "svg", "png", "md", "json", *ENGINES)
 _OF_DIFFS = ("md", "comment", "mermaid", "svg", "png", "json")
 
 
 FORMATS_OF_DIFF = "md, comment, mermaid, svg, png or json."
-FORMAT = "mermaid, dot, svg, png (the extra of that name), md or json."
+FORMAT = "mermaid, dot, svg, png (the extra of that name), md, json, scxml or xstate."
 Dark = Annotated[bool, typer.Option("--dark", help="A PNG in the dark theme.")]
 
 
@@ -67,6 +67,10 @@ def show(
         str | None,
         typer.Option(metavar="FILE", help="Write one page of everything: with --overlay a player of runs."),
     ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="LIMIT=N", help="A limit's value, for scxml and xstate."),
+    ] = None,
     dark: Dark = False,
 ) -> int:
     """Print a table as a diagram or text. The word "show" may be left out."""
@@ -83,7 +87,13 @@ def show(
         )
     if as_map and chosen in ("markdown", "json"):
         raise ConfigError("a map is a picture", format, "mermaid, dot, svg, png")
-    if as_map:
+    if chosen in ENGINES:
+        if as_map or state is not None or overlay is not None or coverage:
+            raise ConfigError("other engines get the whole table", format, "no --map, --state, --overlay …")
+        text = ENGINES[chosen](table, _limits(sets or ()))
+    elif sets:
+        raise ConfigError("a picture has no limits", sets[0], "--format scxml or xstate")
+    elif as_map:
         small, layout = map_of(table)
         text = written(small, chosen, layout, engine)
     elif state is not None:
@@ -227,7 +237,7 @@ def diff(
 
 def _chosen(format: str, names: Sequence[str]) -> str:
     chosen = _ENDINGS.get(format, format)
-    if chosen not in FORMATS:
+    if chosen not in (*FORMATS, *ENGINES):
         raise ConfigError("unknown diagram format", format, ", ".join(names))
     return chosen
 

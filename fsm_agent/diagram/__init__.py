@@ -1,5 +1,5 @@
 """Pictures and texts of a transition table, made from the rows that run: Mermaid, Graphviz, SVG, Markdown,
-JSON."""
+JSON; and SCXML and XState for other engines."""
 
 from __future__ import annotations
 
@@ -8,22 +8,26 @@ from collections.abc import Mapping, Sequence
 from fsm_agent.diagram.graph_languages import as_dot, as_mermaid, laid_out
 from fsm_agent.diagram.markdown import as_markdown
 from fsm_agent.diagram.model import Diagram, diagram_of
+from fsm_agent.diagram.statecharts import as_scxml, as_xstate
 from fsm_agent.diagram.svg import as_svg
 from fsm_agent.diagram.table_json import as_json
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.layout import Layout
 from fsm_agent.fsm.table import Table
 
-__all__ = ["FORMATS", "Layout", "render", "written"]
+__all__ = ["ENGINES", "FORMATS", "Layout", "render", "written"]
 
 FORMATS: Mapping[str, str] = {"mermaid": "mmd", "dot": "dot", "svg": "svg", "markdown": "md", "json": "json"}
-"""Every format, with the ending of its files."""
+"""Every format for readers, with the ending of its files."""
+ENGINES = {"scxml": as_scxml, "xstate": as_xstate}
+"""Formats for other engines; each takes the values of limits as well."""
 
 
 def render(
     table: Table, format: str, *, layout: Layout | None = None, proof_lines: Sequence[str] = ()
 ) -> str:
-    """``table`` in one of ``FORMATS``: the same text for the same table, with LF and a newline at the end.
+    """``table`` in one of ``FORMATS`` or ``ENGINES``: the same text for the same table, with LF and a newline
+    at the end.
 
     ``layout`` fixes the places of the SVG and tells which exits are drawn as arrows; without it both are
     chosen automatically. ``proof_lines`` fill a panel of the SVG. Raises ``ConfigError`` for an unknown
@@ -41,8 +45,8 @@ def written(
     *,
     proof_lines: Sequence[str] = (),
 ) -> str:
-    """A diagram, also one that is marked or a part of a table, in one of ``FORMATS``. JSON and Markdown are
-    of the whole table.
+    """A diagram, also one that is marked or a part of a table, in one of ``FORMATS`` or ``ENGINES``. JSON,
+    Markdown and machines for other engines are of the whole table.
 
     ``engine`` "graphviz" lays an SVG out with Graphviz and needs the extra of that name. Raises
     ``ConfigError``."""
@@ -57,4 +61,6 @@ def written(
             return as_markdown(diagram)
         case "json":
             return as_json(diagram)
-    raise ConfigError("unknown diagram format", format, ", ".join(FORMATS))
+        case _ if format in ENGINES:
+            return ENGINES[format](diagram.table)
+    raise ConfigError("unknown diagram format", format, ", ".join([*FORMATS, *ENGINES]))

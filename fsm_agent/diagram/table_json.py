@@ -327,7 +327,7 @@ def _rung(value: Mapping[str, Any]) -> Rung:
     return Rung(
         value["rung"],
         value["to"],
-        _guard(value.get("needs")),
+        guard_from(value.get("needs")),
         tuple(value.get("spends", ())),
         tuple(value.get("resets", ())),
         value.get("exit"),
@@ -350,7 +350,7 @@ def _moves(value: Mapping[str, Any]) -> Moves:
         case {"field": field, "names": [*names]}:
             return NamedMoves(field, tuple(names))
         case {"where": guard}:
-            return GuardedMoves(_guard(guard))
+            return GuardedMoves(guard_from(guard))
         case {"every": [*members]}:
             return JoinedMoves(tuple(map(_moves, members)), every=True)
         case {"some": [*members]}:
@@ -360,16 +360,17 @@ def _moves(value: Mapping[str, Any]) -> Moves:
     raise ValueError(f"no moves: {value}")
 
 
-def _guard(value: Mapping[str, Any] | None) -> Guard:
+def guard_from(value: Mapping[str, Any] | None) -> Guard:
+    """The guard of a tree that ``guard_form`` made. Raises ``ValueError``."""
     match value:
         case None:
             return all_of(())
         case {"left": str(counter), "limit": str(limit), "yes": str(yes), "no": str(no)}:
             return Below(counter, limit, yes, no)
         case {"not": part}:
-            return ~_guard(part)
+            return ~guard_from(part)
         case {"all": [*parts]}:
-            return all_of(map(_guard, parts))
+            return all_of(map(guard_from, parts))
         case {"any": [*parts]}:
-            return any_of(map(_guard, parts))
+            return any_of(map(guard_from, parts))
     raise ValueError(f"no guard: {value}")

@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fsm_agent.diagram import table_json
+from fsm_agent.diagram.statecharts import from_scxml, from_xstate
 from fsm_agent.diagram.table_json import expands_alike, table_from
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
@@ -31,8 +32,8 @@ OWN, BEFORE = "fsm_agent_states.table:TURN", "states.table:TURN"
 WORKTREE = (".", "WORKTREE")
 SECONDS = 30.0
 ALLOWED = (
-    "a git revision, . for the working tree, a file with a table (path.py, path.py:NAME, path.json), or"
-    " module:table"
+    "a git revision, . for the working tree, a file with a table (path.py, path.py:NAME, path.json,"
+    " path.scxml), or module:table"
 )
 SHORT = 10
 """Letters of a whole commit id that a reader is shown."""
@@ -59,8 +60,14 @@ def version_of(
     Raises ``ConfigError``."""
     here = (folder or Path.cwd()).resolve()
     path, _, attribute = (spec, "", "") if not re.search(r"\.py:\w+\Z", spec) else spec.rpartition(":")
-    if spec.endswith(".json") and (here / spec).is_file():
-        version = _version(spec, {"table": _json(here / spec, spec), "limits": None})
+    if spec.endswith((".json", ".scxml")) and (here / spec).is_file():
+        text = _text(here / spec, spec)
+        if spec.endswith(".scxml"):
+            return _of_engine(spec, from_scxml(text, spec))
+        value = _json(text, spec)
+        if isinstance(value, dict) and isinstance(value.get("states"), dict):
+            return _of_engine(spec, from_xstate(text, spec))
+        version = _version(spec, {"table": value, "limits": None})
         if version.notes:
             raise ConfigError(
                 "lines and rows of this description do not fit together",
@@ -181,11 +188,22 @@ def _advice(own: bool, chosen: str | None) -> str:
     )
 
 
-def _json(path: Path, spec: str) -> Any:
+def _of_engine(name: str, table: Table) -> Version:
+    return Version(name, table, table.default_limits() if table.default_limits else None)
+
+
+def _text(path: Path, spec: str) -> str:
     try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"cannot read it ({error})", spec, "diagram --format json") from None
+        return path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read it ({error})", spec, "a file of diagram --format json") from None
+
+
+def _json(text: str, spec: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"cannot read it ({error})", spec, "a file of diagram --format json") from None
 
 
 def _git(folder: Path, *arguments: str, spec: str) -> bytes:

@@ -29,6 +29,7 @@ from fsm_agent.evaluation import (
     stored_run,
     write_cases,
 )
+from fsm_agent.evaluation.run import digest_of
 from fsm_agent.evaluation.scorers import scorer_of
 from fsm_agent.support.threads import LOOP
 from fsm_agent.testing import ScriptedServer, call, repeat, status, text, tools
@@ -94,30 +95,29 @@ def lookup(city: str) -> str:
 
 def test_a_recorded_turn_becomes_a_case_with_its_history_and_its_tools(tmp_path: Path) -> None:
     replies = [text("Hello."), tools(call("lookup", {"city": "Oslo"})), text("Sunny.")]
-    with ScriptedServer([*replies, *replies[1:]]) as server:
-        with agent(server, tmp_path, tools=[lookup]) as one:
-            one.chat("Hi.")
-            one.chat("How is the weather in Oslo?")
-            turns = [info.id for info in reversed(one.journal.recent())]
-            found = recorded_cases(one.store, turns)
-            first, second = found.cases
-            assert (first.input, first.expected, first.tools, first.history) == ("Hi.", "Hello.", (), ())
-            assert (second.expected, second.tools) == ("Sunny.", ("lookup",))
-            assert [row["content"] for row in second.history] == ["Hi.", "Hello."]
-            run = evaluate(one, [second], ["exact", "tools", "tools_exclude=close"], ["tools>=1", "exact>=1"])
-            assert [row["content"] for row in server.bodies[3]["messages"][-3:]] == [
-                "Hi.",
-                "Hello.",
-                second.input,
-            ]
-            again = recorded_cases(one.store, [run.results[0].turn])
-            assert (again.cases, len(again.left_out)) == ((), 1), "a turn of an evaluation is no case"
+    with ScriptedServer([*replies, *replies[1:]]) as server, agent(server, tmp_path, tools=[lookup]) as one:
+        one.chat("Hi.")
+        one.chat("How is the weather in Oslo?")
+        turns = [info.id for info in reversed(one.journal.recent())]
+        found = recorded_cases(one.store, turns)
+        first, second = found.cases
+        assert (first.input, first.expected, first.tools, first.history) == ("Hi.", "Hello.", (), ())
+        assert (second.expected, second.tools) == ("Sunny.", ("lookup",))
+        assert [row["content"] for row in second.history] == ["Hi.", "Hello."]
+        run = evaluate(one, [second], ["exact", "tools", "tools_exclude=close"], ["tools>=1", "exact>=1"])
+        assert [row["content"] for row in server.bodies[3]["messages"][-3:]] == [
+            "Hi.",
+            "Hello.",
+            second.input,
+        ]
+        again = recorded_cases(one.store, [run.results[0].turn])
+        assert (again.cases, len(again.left_out)) == ((), 1), "a turn of an evaluation is no case"
 
 
 def test_a_provider_that_fails_leaves_a_case_open_for_the_next_run(tmp_path: Path) -> None:
     with ScriptedServer([status(401), text("Oslo")]) as server:
         case = CASES[:1]
-        with pytest.raises(AssertionError, match="Norway: its turn .* ended with non_retryable_error"):
+        with pytest.raises(AssertionError, match=r"Norway: its turn .* ended with non_retryable_error"):
             evaluate(agent(server, tmp_path), case, gates=["exact>=0"])
         run = evaluate(agent(server, tmp_path), case, gates=["exact>=1"])
         assert run.results[0].cached is False
@@ -377,3 +377,46 @@ def test_wrong_use_is_one_line_and_asks_nothing(
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
     assert server.completions == 0
+
+
+def test_the_fixture_fails_a_test_whose_gate_does_not_hold(
+    evaluate: Any, scripted_model: Any, tmp_path: Path
+) -> None:
+    one = Agent(scripted_model(text("Oslo"), text("Milan")), toolsets=[], home=tmp_path)
+    with pytest.raises(AssertionError, match=r"FAILED  exact>=0.9 \(found: 0.5\)"):
+        evaluate(one, CASES[:2], ["exact"], ["exact>=0.9"], jobs=1)
+
+
+def test_a_turn_that_a_crash_cut_off_is_continued_by_the_next_run(tmp_path: Path) -> None:
+    """The first request was answered with a call of a tool; then the process was gone."""
+    replies = [tools(call("lookup", {"city": "Oslo"})), text("Oslo")]
+    with ScriptedServer(replies) as server:
+        one = agent(server, tmp_path, tools=[lookup])
+        session = f"eval-{digest_of(one)}-{CASES[0].digest}-1"
+        with agent(server, tmp_path, tools=[lookup], session_id=session) as dead:
+            LOOP.run(dead.start(CASES[0].input).run_until(state="ExecuteTools"))
+        run = evaluate(one, CASES[:1], ["exact", "tools=lookup"], ["exact>=1", "tools>=1"])
+        assert server.completions == 2
+        assert run.results[0].turn.startswith(session)
+
+
+def test_the_time_of_people_is_not_counted(tmp_path: Path) -> None:
+    """A person who takes 100 s longer to approve a call changes the turn, and not its latency."""
+
+    @tool(approval="ask")
+    def ring(bell: str) -> str:
+        """Ring a bell."""
+        return "rung"
+
+    with ScriptedServer([tools(call("ring", {"bell": "big"})), text("Rung.")]) as server:
+        one = agent(server, tmp_path, tools=[ring], callbacks={"approval": lambda request: True})
+        asked = [Case("a", "Ring.", "Rung.")]
+        before = evaluate(one, asked, ["latency", "tools=ring"], ["tools>=1"]).figures["latency"]
+        for later in (
+            "UPDATE transitions SET seconds = seconds + 100 WHERE source = 'ExecuteTools'",
+            "UPDATE effects SET seconds = seconds + 100 WHERE kind = 'AskApproval'",
+        ):
+            one.store.database.write(lambda c, sql=later: c.execute(sql))
+        after = evaluate(one, asked, ["latency"]).figures["latency"]
+        assert after.mean == pytest.approx(before.mean, abs=1e-6)
+        assert sum(step.seconds for step in one.journal.steps(one.journal.recent()[0].id)) > 100

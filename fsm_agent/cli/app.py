@@ -60,6 +60,15 @@ COMMANDS: Mapping[str, tuple[str, str] | Group] = {
     "simulate": ("simulate:simulate", "Run a turn against a provider that fails."),
     "backtest": ("backtest:backtest", "Play recorded turns under a change, and compare."),
     "predict": ("predict:predict", "Predict requests, tokens, cost, and exits under other limits."),
+    "eval": Group(
+        "Ask an agent cases, score its answers, and compare runs.",
+        {
+            "run": ("eval:run", "Ask an agent cases, and score its answers."),
+            "show": ("eval:show", "Show a run, or one of its answers."),
+            "compare": ("eval:compare_runs", "Compare two runs over the cases of both."),
+            "cases": ("eval:cases", "Write cases to a file, by default those of recorded turns."),
+        },
+    ),
     "insights": ("insights:report", "Report what recent turns did and cost."),
     "debug": ("debug:debug", "Step through a turn in the browser."),
     "undo": ("session_files:undo_files", "Take back what tools did to the files here."),

@@ -8,7 +8,8 @@ FILE.svg`` draws them. ``--fsm-coverage-table MODULE:NAME`` (or ``fsm_coverage_t
 of which table; without it, of the turn that comes with the package. Under xdist the counts of all workers are
 added up.
 
-Fixtures: ``fake_clock``, and ``scripted_model(*replies)``, which makes a model port on that clock.
+Fixtures: ``fake_clock``; ``scripted_model(*replies)``, which makes a model port on that clock; and
+``evaluate(agent, cases, scores, gates)``, which fails the test if a gate does not hold.
 
 Nothing of the engine is imported before it is needed.
 """
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from fsm_agent.evaluation import EvalRun
     from fsm_agent.fsm.table import Table
     from fsm_agent.providers.scripted.model import FakeClock, ScriptedModel
     from fsm_agent.testing.coverage import RowCoverage
@@ -188,3 +190,12 @@ def scripted_model(fake_clock: FakeClock) -> Callable[..., ScriptedModel]:
     from fsm_agent.providers.scripted.model import ScriptedModel
 
     return lambda *script: ScriptedModel(script, clock=fake_clock)
+
+
+@pytest.fixture
+def evaluate() -> Callable[..., EvalRun]:
+    """``evaluate(agent, cases, ["exact", "cost"], ["exact>=0.9"])``: ask an agent all cases, and fail if a
+    gate does not hold or a case has no answer."""
+    from fsm_agent.evaluation import evaluate as asked
+
+    return asked

@@ -67,11 +67,24 @@ def test_version_and_help(cli: Cli) -> None:
     out = cli.ok("--help")
     listed = re.findall(r"^  ([a-z]+)  ", out.partition("Commands:")[2], re.MULTILINE)
     started = {"run", "chat", "acp", "debug", "worker", "doctor", "examples", "simulate", "verify", "diagram"}
-    kept = {"sessions", "approvals", "config", "models", "pending", "undo", "insights", "backtest", "predict"}
+    kept = {
+        "sessions",
+        "approvals",
+        "config",
+        "models",
+        "pending",
+        "undo",
+        "insights",
+        "backtest",
+        "predict",
+        "eval",
+    }
     assert sorted(listed) == sorted(started | kept)
 
 
-@pytest.mark.parametrize("group", ["", "sessions", "pending", "approvals", "config", "models", "diagram"])
+@pytest.mark.parametrize(
+    "group", ["", "sessions", "pending", "approvals", "config", "models", "diagram", "eval"]
+)
 def test_no_sentence_about_a_command_is_cropped(group: str, cli: Cli) -> None:
     listed = cli(*group.split(), "--help")[1].partition("Commands:\n")[2]
     assert listed

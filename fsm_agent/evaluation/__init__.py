@@ -1,0 +1,35 @@
+"""Evaluation: how well an agent answers cases, what it costs, and whether a change made it better.
+
+>>> from fsm_agent.evaluation import Case, evaluate
+>>> cases = [Case("oslo", "The capital of Norway?", "Oslo")]
+>>> run = evaluate(agent, cases, ["contains", "cost"], gates=["contains>=0.9"])  # doctest: +SKIP
+>>> run.figures["contains"].mean  # doctest: +SKIP
+
+``fsm-agent eval`` is the same from a terminal, and ``evaluate`` is a fixture of the pytest plugin. The turns
+are ordinary sessions of the home: a case that was answered by the same agent is not asked again."""
+
+from fsm_agent.evaluation.cases import Case, Dataset, read_cases, recorded_cases, write_cases
+from fsm_agent.evaluation.figures import Figures, Gate, GateResult
+from fsm_agent.evaluation.run import CaseResult, EvalRun, Evaluation, compare, evaluate, stored_run
+from fsm_agent.evaluation.scorers import Answer, Judge, Score, Scorer
+
+__all__ = [
+    "Answer",
+    "Case",
+    "CaseResult",
+    "Dataset",
+    "EvalRun",
+    "Evaluation",
+    "Figures",
+    "Gate",
+    "GateResult",
+    "Judge",
+    "Score",
+    "Scorer",
+    "compare",
+    "evaluate",
+    "read_cases",
+    "recorded_cases",
+    "stored_run",
+    "write_cases",
+]

@@ -115,7 +115,7 @@ def test_a_turn_that_is_resumed_makes_it_no_second_time(work: Path, after: type)
     result = one.resume(turn).run()
     assert result.completed
     assert kept(one, turn) == ["write_file"]
-    assert len(one._services.checkpoints.all()) == 1
+    assert len(one._services.files.checkpoints.all()) == 1
     undone = one.undo(files=True)
     assert undone.files is not None
     assert (work / "a.txt").read_text() == "one\n"
@@ -189,7 +189,7 @@ def test_a_turn_from_a_file_cannot_say_that_one_was_made(
     result = one.resume(found).run()
     assert result.completed
     assert (work / "new.txt").exists()
-    assert [made.turn for made in one._services.checkpoints.all()] == [result.turn_id]
+    assert [made.turn for made in one._services.files.checkpoints.all()] == [result.turn_id]
     one.close()
 
 

@@ -13,10 +13,10 @@ from fsm_agent.support.later import loaded
 
 if TYPE_CHECKING:
     from fsm_agent.agent import Agent, Turn
-    from fsm_agent.composition.handoffs import Handoff
     from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart
     from fsm_agent.conversation.result import TurnResult
     from fsm_agent.errors import TurnFailed, TurnSuspended
+    from fsm_agent.features.handoffs import Handoff
     from fsm_agent.fsm.base_turn import BaseTurn
     from fsm_agent.fsm.nested import Nested
     from fsm_agent.fsm.runner import Step
@@ -32,7 +32,7 @@ _HOMES = {
     "AudioPart": "fsm_agent.conversation.parts",
     "BaseTurn": "fsm_agent.fsm.base_turn",
     "FilePart": "fsm_agent.conversation.parts",
-    "Handoff": "fsm_agent.composition.handoffs",
+    "Handoff": "fsm_agent.features.handoffs",
     "ImagePart": "fsm_agent.conversation.parts",
     "Pending": "fsm_agent.sessions.store.pending",
     "ResultLater": "fsm_agent.tools",

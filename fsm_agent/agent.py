@@ -10,10 +10,8 @@ from typing import Any, Generic, Self, overload
 from typing_extensions import TypeForm, TypeVar, Unpack
 
 from fsm_agent.approvals.service import answer
-from fsm_agent.composition.agent_factory import composed, named
-from fsm_agent.composition.handoffs import OtherAgents, agent_tool, found_handoff
 from fsm_agent.composition.message_queue import HandoffChain, MessageQueue
-from fsm_agent.composition.options import AgentArguments, AgentOptions, Deps, TurnArguments, options_of
+from fsm_agent.composition.services import Services, named
 from fsm_agent.composition.turns import AgentTurns
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.conversation.handover import HandoffStep, next_turn_id
@@ -21,6 +19,8 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart, Part
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, TurnFailed
+from fsm_agent.features.handoffs import OtherAgents, agent_tool, found_handoff
+from fsm_agent.options import AgentArguments, AgentOptions, Deps, TurnArguments, options_of
 from fsm_agent.runtime.events import StreamDelta
 from fsm_agent.runtime.ports import ModelPort
 from fsm_agent.sessions.store import Claim, Store
@@ -60,7 +60,7 @@ class Agent(Generic[Deps, Out]):
         output_type: What its answers must be: a pydantic model, a dataclass, a ``TypedDict``, another type or
             union, a function whose parameters are asked for and whose result is the answer, or a
             ``JsonSchema`` (``fsm_agent.output``); ``None`` for text.
-        more: All other arguments, by keyword; ``fsm_agent.composition.options.AgentArguments`` says what each
+        more: All other arguments, by keyword; ``fsm_agent.options.AgentArguments`` says what each
             one means.
 
     Raises:
@@ -87,7 +87,7 @@ class Agent(Generic[Deps, Out]):
         self, model: Model = None, *, output_type: Any = None, **more: Unpack[AgentArguments]
     ) -> None:
         self._options = options = options_of({"model": model, "output_type": output_type, **more})
-        self._services = services = composed(options, Agent.of)
+        self._services = services = Services(options, Agent.of)
         self._turns = AgentTurns(options, services)
         self._queue = MessageQueue(services.settings.interrupt.second_message, services.signals)
         self._others: OtherAgents[Agent[Any, Any]] = OtherAgents(self, services, Agent.of)

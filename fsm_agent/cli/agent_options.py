@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fsm_agent.agent import Agent
 from fsm_agent.cli.arguments import nested, tools_of
 from fsm_agent.cli.options import CliOptions
-from fsm_agent.composition.model_caller import by_task
-from fsm_agent.composition.options import DEFAULT_TOOLSETS, AgentOptions
+from fsm_agent.options import DEFAULT_TOOLSETS, AgentOptions, by_task
 from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.config_file import Config, config_of
 from fsm_agent.sessions.store import store_for

@@ -13,7 +13,7 @@ from typing import Any
 
 from fsm_agent.approvals.service import Waiting
 from fsm_agent.composition.model_caller import ModelCaller
-from fsm_agent.composition.services import DUMPS, RESULTS, Services, save
+from fsm_agent.composition.services import DUMPS, Services
 from fsm_agent.conversation.arguments import signature
 from fsm_agent.conversation.effects import (
     FINAL,
@@ -57,6 +57,7 @@ from fsm_agent.conversation.parts import said
 from fsm_agent.extension import Extension, Part
 from fsm_agent.features.answers import Answers
 from fsm_agent.features.callbacks import progressed
+from fsm_agent.features.ground import RESULTS, save
 from fsm_agent.features.points import PointRequests
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint

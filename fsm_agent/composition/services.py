@@ -1,41 +1,61 @@
-"""Everything that a turn's requests are performed with, and the files that they leave."""
+"""``Services``: what the turns of an agent are performed with, made from its options."""
 
 from __future__ import annotations
 
+import os
+import random
 import re
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from fsm_agent.approvals.rules import Grants
 from fsm_agent.approvals.service import Approvals
-from fsm_agent.composition.options import AgentOptions
-from fsm_agent.conversation.effects import Saved, Tell
-from fsm_agent.extension import Extension
+from fsm_agent.conversation.effects import Tell
+from fsm_agent.conversation.handover import NAME
+from fsm_agent.conversation.wire.options import check_options
+from fsm_agent.errors import ConfigError, near
+from fsm_agent.extension import extensions_of, tools_in
+from fsm_agent.features.answers import output_type_of
+from fsm_agent.features.background import background_of
+from fsm_agent.features.built_in import features_of
+from fsm_agent.features.checkpoints import FileCheckpoints
+from fsm_agent.features.children import ChildAgentFactory
+from fsm_agent.features.ground import RESULTS
+from fsm_agent.features.handoffs import AgentTool, transfer_tools
 from fsm_agent.features.memory import MemoryRecall
-from fsm_agent.features.points import Asks
+from fsm_agent.features.points import asks_of
 from fsm_agent.memory.files import Notes
-from fsm_agent.output import OutputType
+from fsm_agent.options import DEFAULT, ENTRY, FILE_SERVERS, AgentOptions, by_task
 from fsm_agent.providers.catalogue import LearnedFacts
-from fsm_agent.providers.failover import Backend, Backends
-from fsm_agent.runtime.budget import IterationBudget
+from fsm_agent.providers.choose import Choice, connect
+from fsm_agent.providers.config_file import Config, config_of, database_secrets, variables_of
+from fsm_agent.providers.credentials import hide_from_children, unkept
+from fsm_agent.providers.failover import Backend, Backends, fallback_backends, make_backend
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.ports import Clock
+from fsm_agent.runtime.events import ToolProgress
+from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.sessions.checkpoints import FOLDER as CHECKPOINTS
-from fsm_agent.sessions.checkpoints import Checkpoints
-from fsm_agent.sessions.store import Store
-from fsm_agent.settings.model import Settings
-from fsm_agent.support.clock import Backoff
-from fsm_agent.support.files import private_file, private_folder
-from fsm_agent.telemetry import Telemetry
+from fsm_agent.sessions.store import Store, store_for
+from fsm_agent.sessions.store.kept_values import KeptValues
+from fsm_agent.settings.model import DATABASE_VARIABLE, Settings
+from fsm_agent.support.clock import Backoff, SystemClock
+from fsm_agent.support.files import made_private
+from fsm_agent.support.home import home_of, workdir_of
+from fsm_agent.telemetry import wanted_telemetry
+from fsm_agent.tools import as_tool
+from fsm_agent.tools.decorator import ToolSource
 from fsm_agent.tools.runner import ToolRunner
-from fsm_agent.toolsets.agent import AgentTools, Background
-from fsm_agent.toolsets.agent.child import ChildFactory
+from fsm_agent.toolsets import TOOLSETS as ALL_TOOLSETS
+from fsm_agent.toolsets import toolsets as tools_of
+from fsm_agent.toolsets.agent import AGENT_LEVEL, AGENT_TOOLSETS, BEGIN_TURNS, AgentTools, agent_tools
+from fsm_agent.toolsets.agent.child import ChildAgent
+from fsm_agent.toolsets.agent.dispatch import bridge_tools
 from fsm_agent.toolsets.programs import Programs
 from fsm_agent.toolsets.sandbox.aside import ASIDE
 
-RESULTS = "results"
-"""Folder of the home directory where long tool results are saved."""
 DUMPS = "dumps"
 """Folder of the home directory where requests that failed are saved."""
 HOME_FILES = (
@@ -45,78 +65,190 @@ HOME_FILES = (
 """Patterns of all that may be in the home directory."""
 
 
-def save(folder: Path, name: str, text: str) -> Saved:
-    """Write a file; a failure is told, never raised."""
-    path = folder / re.sub(r"[^\w.-]", "_", name)[-120:]
-    try:
-        private_folder(folder)
-        with open(path, "w", encoding="utf-8", errors="replace", opener=private_file) as file:
-            file.write(text)
-    except OSError as error:
-        return Saved(error=f"{type(error).__name__}: {error}")
-    return Saved(str(path))
+class Services:
+    """Made in this order: each needs those above it. ``make`` makes the agents of children. ``features``: all
+    extensions of the agent, the outermost first, its own among them; ``extensions``: those that were given;
+    ``asks``: what they ask for. ``silences``: requests in a row that went silent when the last turn ended.
+    ``told``: what is reported only once. ``debug``: bugs are raised. Raises ``ConfigError`` for what cannot
+    be used."""
+
+    def __init__(self, options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) -> None:
+        if not re.fullmatch(NAME, options["name"]):
+            allowed = "1 to 48 letters, digits, underscores and dashes"
+            raise ConfigError("the name of an agent cannot be used", options["name"], allowed)
+        self.make, self.budget, self.debug = make, options["budget"], bool(options["debug"])
+        self.home, self.workdir = home_of(options["home"], os.environ), workdir_of(options["workdir"])
+        config = config_of(self.home)
+        self.settings = settings = _settings(options, config)
+        headers = {name: unkept(text) for name, text in settings.request.headers.items()}
+        hide_from_children(
+            (*variables_of(config), DATABASE_VARIABLE),
+            (*headers.values(), *database_secrets(settings.store.database)),
+        )
+        self.store = _store(options, self.home, settings)
+        self.clock, self.callbacks = options["clock"] or SystemClock(), Callbacks(options["callbacks"])
+        self.signals, self.backoff = options["inbox"] or TurnInbox(), _backoff(settings)
+        self.learned = LearnedFacts(self.home, settings.learned.days, self.clock.now)
+        self.backends, self.auxiliary, sides, notices = _models(
+            options, config, settings, self.clock, self.learned, headers
+        )
+        opened = made_private(self.home, HOME_FILES)
+        self.telemetry = wanted_telemetry(options["telemetry"], settings.telemetry)
+        self.options: AgentOptions = {
+            **named(options, self.backends), "auxiliary": sides, "telemetry": self.telemetry
+        }  # fmt: skip
+        self.approvals = _approvals(self)
+        self.more = _servers(self, config)
+        self.child_factory = ChildAgentFactory(self)
+        self.background = background_of(self)
+        self.programs, self.notes = Programs(), Notes.at(self.home, settings.memory)
+        self.recall, self.files = MemoryRecall(self), FileCheckpoints(self)
+        self.extensions = extensions_of(options["extensions"], settings.extensions, KeptValues(self.store))
+        self.agent_tools, self.tools = _tools(self)
+        self.features = features_of(self, (self.recall, self.files))
+        self.asks, self.output = asks_of(self.features), output_type_of(options["output_type"], settings)
+        names = [*self.agent_tools.names, *self.tools.lasting_names]
+        unusable = check_options(self.backends.runtimes(), settings.request, names)
+        self.notices: Sequence[str] = (*filter(None, (opened,)), *notices, *unusable)
+        self.silences, self.told = 0, set[Tell]()
 
 
-class ChildFamilies(ChildFactory, Protocol):
-    """Where the children of an agent come from, like it or of another one."""
-
-    def of(self, other: AgentOptions, settings: Settings, most: int) -> ChildFactory:
-        """Return where the children come from that are turns of another agent."""
-        ...
-
-
-@dataclass(slots=True, kw_only=True)
-class Shared:
-    """What an agent has in common with its children."""
-
-    settings: Settings
-    clock: Clock
-    callbacks: Callbacks
-    signals: TurnInbox
-    approvals: Approvals
-    home: Path
-    workdir: Path
-    store: Store
+def _settings(options: AgentOptions, config: Config) -> Settings:
+    settings = Settings.of(options["settings"], config.settings)
+    if options["limits"] is None:
+        return settings
+    return settings.model_copy(update={"limits": settings.limits.for_turn(options["limits"])})
 
 
-@dataclass(slots=True, kw_only=True)
-class Household(Shared):
-    """What tools that begin child turns are made of. ``child_factory``: where the agents of children come
-    from."""
-
-    child_factory: ChildFamilies
-    background: Background | None
+def _store(options: AgentOptions, home: Path, settings: Settings) -> Store:
+    if options["store"] is not None and not isinstance(options["store"], Store):
+        raise ConfigError("store has the wrong type", options["store"], "a Store")
+    return options["store"] or store_for(home, settings.store.durability, settings.store.database)
 
 
-@dataclass(slots=True, kw_only=True)
-class Services(Household):
-    """What requests are performed with. ``features``: all extensions of the agent, the outermost first, its
-    own among them; ``extensions``: those that were given; ``asks``: what they ask for. ``silences``: requests
-    in a row that went silent when the last turn ended. ``told``: what is reported only once. ``debug``: bugs
-    are raised. ``telemetry``: where turns are reported, also those of agents that take over."""
-
-    backends: Backends
-    backoff: Backoff
-    notes: Notes
-    recall: MemoryRecall
-    learned: LearnedFacts
-    checkpoints: Checkpoints
-    output: OutputType[Any] | None
-    telemetry: Telemetry | None
-    auxiliary: tuple[Backend, ...]
-    budget: IterationBudget | None
-    agent_tools: AgentTools
-    tools: ToolRunner
-    extensions: tuple[Extension, ...]
-    features: tuple[Extension, ...]
-    asks: Asks
-    notices: tuple[str, ...] = ()
-    debug: bool = False
-    silences: int = 0
-    told: set[Tell] = field(default_factory=set)
-    programs: Programs = field(default_factory=Programs)
+def _approvals(made: Services) -> Approvals:
+    """A child has those of its parent."""
+    inherits, store, settings = made.options["inherits"], made.store, made.settings
+    if inherits is not None:
+        return inherits.approvals
+    return Approvals(
+        made.callbacks,
+        made.clock,
+        settings.approval,
+        settings.poll.control,
+        grants=Grants(lambda: store.database, store.now),
+        workdir=str(made.workdir),
+    )
 
 
-def parts_of(smaller: Shared) -> dict[str, Any]:
-    """The fields of what a larger one is made of."""
-    return {one.name: getattr(smaller, one.name) for one in fields(smaller)}
+def _models(
+    options: AgentOptions,
+    config: Config,
+    settings: Settings,
+    clock: Clock,
+    learned: LearnedFacts,
+    headers: Mapping[str, str],
+) -> tuple[Backends, tuple[Backend, ...], Mapping[str, Any], tuple[str, ...]]:
+    """(the primary with its fallbacks, the models for summaries in the order in which they are tried, usable
+    entries for side work by task, entries that cannot be used, in words)."""
+    model = options["model"]
+    choose = partial(config.chooser, plain_http=settings.credential.plain_http)
+    if not (model is None or isinstance(model, str) or hasattr(model, "call")):
+        raise ConfigError(
+            "model has the wrong type", type(model).__name__, '"<provider>:<model>" or a model port'
+        )
+
+    def port(choice: Choice) -> ModelPort:
+        return connect(choice, settings, clock)
+
+    def first(choice: Choice) -> ModelPort:
+        return connect(choice, settings, clock, headers)
+
+    given: Mapping[str, Any] = options
+    primary = make_backend({name: given[name] for name in ENTRY}, choose, settings, first)
+    fallbacks = config.fallbacks if options["fallbacks"] is None else options["fallbacks"]
+    chain, notices = fallback_backends(fallbacks, choose, settings, port)
+    sides = by_task(config.auxiliary if options["auxiliary"] is None else options["auxiliary"])
+    usable = {
+        task: [(spec, one) for spec in specs for one in fallback_backends([spec], choose, settings, port)[0]]
+        for task, specs in sides.items()
+    }
+    smaller = {task: [spec for spec, _ in found] for task, found in usable.items()}
+    summarisers = tuple(backend for _, backend in usable["summary"])
+    return Backends(primary, chain, settings, clock, learned), summarisers, smaller, tuple(notices)
+
+
+def named(options: AgentOptions, backends: Backends) -> AgentOptions:
+    """The options with the model that was found: children do not look for one again."""
+    if options["model"] is not None:
+        return options
+    chosen = backends.current.choice
+    return {**options, "model": f"{chosen.profile.name}:{chosen.model}", "base_url": chosen.base_url}
+
+
+def _tools(made: Services) -> tuple[AgentTools, ToolRunner]:
+    """(those that are a part of the agent, all others). A user's tool takes the place of a built-in one of
+    its name."""
+    options, settings, home, more = made.options, made.settings, made.home, made.more
+    named_groups = options["toolsets"] or ()
+    known = sorted((*ALL_TOOLSETS, *AGENT_TOOLSETS, FILE_SERVERS, DEFAULT))
+    if unknown := [name for name in named_groups if name not in known]:
+        raise ConfigError("unknown toolset", unknown[0], near(unknown[0], known))
+    own = [as_tool(one) for one in (*(options["tools"] or ()), *made.recall.tools())]
+    own += tools_in(made.extensions, {one.spec.name for one in own})
+    names = {one.spec.name for one in own}
+    groups = [name for name in named_groups if name in ALL_TOOLSETS]
+    mine = [name for name in named_groups if name not in BEGIN_TURNS or made.child_factory.allowed]
+    offered = [
+        *tools_of(groups, made.workdir, home / RESULTS, home, made.notes, settings.web, settings.sandbox),
+        *agent_tools(mine, made),
+        *(bridge_tools(more) if more is not None and settings.tool.bridge_above is not None else ()),
+    ]
+    built_in = [one for one in offered if one.spec.name not in names]
+    others = [one.held_by(made) for one in own if isinstance(one, AgentTool)]
+    others += transfer_tools(options["handoffs"], settings.delegation.max_handoffs)
+    agent_level = [*(one for one in built_in if one.spec.name in AGENT_LEVEL), *others]
+    outer = [*(one for one in built_in if one.spec.name not in AGENT_LEVEL), *own]
+    given: dict[str, Any] = {
+        "clock": made.clock,
+        "interrupt_grace": settings.tool.interrupt_grace,
+        "poll": settings.poll.control,
+    }
+    told = made.callbacks
+    return AgentTools(agent_level, **given), ToolRunner(
+        [one for one in outer if not isinstance(one, AgentTool)],
+        **given,
+        on_risk=lambda name, why: told.publish(ToolProgress("risk", name, "; ".join(why))),
+        more=more,
+        reserved=[tool.spec.name for tool in agent_level],
+    )
+
+
+def _servers(made: Services, config: Config) -> ToolSource | None:
+    """The MCP servers of an agent that has any: its own, else its parent's, else those of the file if it asks
+    for them."""
+    options = made.options
+    if options["mcp"] is None and options["inherits"] is not None:
+        return options["inherits"].more
+    if options["mcp"] is None and not (config.mcp and FILE_SERVERS in (options["toolsets"] or ())):
+        return None
+    from fsm_agent.toolsets.mcp.servers import McpServers
+
+    return McpServers.of(
+        options["mcp"],
+        home=made.home,
+        workdir=made.workdir,
+        clock=made.clock,
+        settings=made.settings,
+    )
+
+
+def _backoff(settings: Settings) -> Backoff:
+    waits = settings.backoff
+    return Backoff(
+        exception=(waits.exception.base, waits.exception.cap),
+        invalid=(waits.invalid.base, waits.invalid.cap),
+        jitter=waits.jitter,
+        retry_after_cap=settings.retry_after_cap,
+        rng=random.Random(waits.seed),  # noqa: S311 - jitter, not a secret
+    )

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 from fsm_agent.composition.effect_handler import EffectHandler
-from fsm_agent.composition.options import AgentOptions, has_built_in_tools, refuse_other_limits
 from fsm_agent.composition.services import Services
 from fsm_agent.composition.turn_wiring import (
     KIND,
@@ -50,9 +49,11 @@ from fsm_agent.conversation.wire.form import obstacle
 from fsm_agent.errors import ConfigError, SessionBusy, StoreError
 from fsm_agent.extension import Extension, closed, prompts_in
 from fsm_agent.features.answers import output_type_again, output_type_of
+from fsm_agent.features.built_in import limited
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.memory.files import recalled
+from fsm_agent.options import AgentOptions, has_built_in_tools, refuse_other_limits
 from fsm_agent.output import OutputType
 from fsm_agent.prompt import Recalled, Sources, prompt_of
 from fsm_agent.runtime.events import Named, StatusText
@@ -68,7 +69,7 @@ from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.sessions.store.rewind import Position, Undone, edited, undo
 from fsm_agent.sessions.store.rows import asked_words
 from fsm_agent.sessions.turn import DurableTurn, DurableTurns, Enter, EnterBehind, new_turn_id
-from fsm_agent.settings.model import Limits, PartSettings, Settings
+from fsm_agent.settings.model import Limits, PartSettings
 from fsm_agent.support.installation import install_command
 from fsm_agent.support.media import ImageBounds, UnusableMedia, fitted, text_of_pdf
 from fsm_agent.support.redaction import masked_traceback
@@ -278,7 +279,7 @@ class AgentTurns:
         log = self._log(state, session)
         log.fence.handed_out = begins is not None
         output = self._output_type(output_type)
-        features = () if limits is None else self._features(settings)
+        features = () if limits is None else limited(self.services.features, self.services, settings)
         performer = self._performer(session, state, log.fence, deps, output, features=features)
         child = self.options["inherits"]
         new = NewTurn(
@@ -414,16 +415,6 @@ class AgentTurns:
             features=features,
         )
 
-    def _features(self, settings: Settings) -> tuple[Extension, ...]:
-        """The features of a turn with limits of its own."""
-        from fsm_agent.features.limits import Limits as LimitFeature
-
-        services = self.services
-        own = LimitFeature(
-            services.backends, services.auxiliary, self.store, services.clock, settings, services.signals
-        )
-        return (own, *(one for one in services.features if not isinstance(one, LimitFeature)))
-
     async def _prompt(self, session: Session, system_message: str | None) -> tuple[str, tuple[str, ...]]:
         """Of the primary model, whichever answers: a fallback must not change the bytes."""
         built_in = has_built_in_tools(self.options)
@@ -550,7 +541,7 @@ class AgentTurns:
     def _put_back(self, turns: Sequence[str]) -> Any:
         """Restore the files that any of these turns, or their children, changed; ``None`` without a
         checkpoint."""
-        with_children, checkpoints = list(turns), self.services.checkpoints
+        with_children, checkpoints = list(turns), self.services.files.checkpoints
         for turn in with_children:
             with_children += [child.turn_id for child in children_of(self.store, turn)]
         found = checkpoints.of_turn(with_children)

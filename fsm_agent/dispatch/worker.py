@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fsm_agent.agent import Agent
-from fsm_agent.composition.options import AgentOptions
 from fsm_agent.conversation.handover import next_turn_id
 from fsm_agent.dispatch.dispatcher import DIGEST, Dispatcher, HandOver, Order, TurnLink
 from fsm_agent.errors import ConfigError, FsmAgentError, OwnershipLost, SessionBusy, StoreError
+from fsm_agent.options import AgentOptions
 from fsm_agent.runtime.events import measured
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns

@@ -1,9 +1,12 @@
 """Features of an agent, each an ``Extension`` in its own module, and models for extensions of your own.
 
-The keywords of ``Agent`` build the list of features in a fixed order (``composition/agent_factory.py``):
-telemetry, limits, your extensions, callbacks, hooks, context engine, memory, checkpoints, background tasks.
-Their layers are in this order in the pipeline, which decides in one place which of two layers sees an answer
-first. An agent loads limits, hooks, and a context engine only if it has them.
+The keywords of ``Agent`` build the list of features in a fixed order (``built_in.py``): telemetry, limits,
+your extensions, callbacks, hooks, context engine, memory, checkpoints, background tasks. Their layers are in
+this order in the pipeline, which decides in one place which of two layers sees an answer first. An agent
+loads telemetry, limits, hooks, and a context engine only if it has them.
+
+Each feature is made from a ``Ground``: the options of the agent, and what all its turns share.
+``children.py`` and ``handoffs.py`` make other agents from the options of this one.
 
 In each turn an extension has a ``Part``: the requests that it performs, its layers, the ``Checks`` that
 states make because of it, what the turn starts with (``Opened``), what it follows, and what it does at

@@ -9,6 +9,7 @@ from typing import Any
 
 from fsm_agent.conversation.effects import AnswerProgram, RunTool, ToolOutcome, Transform, Transformed
 from fsm_agent.extension import Extension, Here, Part
+from fsm_agent.features.ground import Ground
 from fsm_agent.fsm.pipeline import Layer, Perform
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.events import ToolComplete, ToolProgress
@@ -20,8 +21,8 @@ class CallbackCalls(Extension):
 
     name = "callbacks"
 
-    def __init__(self, callbacks: Callbacks) -> None:
-        self._callbacks = callbacks
+    def __init__(self, ground: Ground) -> None:
+        self._callbacks = ground.callbacks
 
     def in_turn(self, here: Here) -> Part:
         outcomes = Layer("outcomes", partial(self._outcome, here), (RunTool, AnswerProgram))

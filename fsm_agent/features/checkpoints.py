@@ -8,6 +8,7 @@ from functools import partial
 from fsm_agent.conversation.effects import FilesKept, KeepFiles
 from fsm_agent.errors import StoreError
 from fsm_agent.extension import Extension, Here, Part
+from fsm_agent.features.ground import Ground
 from fsm_agent.sessions.checkpoints import Checkpoints
 
 
@@ -17,8 +18,8 @@ class FileCheckpoints(Extension):
 
     name = "checkpoints"
 
-    def __init__(self, checkpoints: Checkpoints) -> None:
-        self.checkpoints = checkpoints
+    def __init__(self, ground: Ground) -> None:
+        self.checkpoints = Checkpoints(ground.home, ground.workdir, ground.settings.checkpoints)
 
     def in_turn(self, here: Here) -> Part:
         return Part({KeepFiles: partial(self._keep, here)})

@@ -7,14 +7,11 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from fsm_agent.conversation.compaction import ContextEngine
 from fsm_agent.conversation.effects import AskEngine, EngineAnswer
 from fsm_agent.conversation.messages import Message
 from fsm_agent.extension import Extension, Here, Part
+from fsm_agent.features.ground import Ground
 from fsm_agent.runtime.deadline import UsersCode, answer_of, required
-from fsm_agent.runtime.ports import Clock
-from fsm_agent.runtime.turn_inbox import TurnInbox
-from fsm_agent.settings.model import Settings
 from fsm_agent.support.threads import in_daemon_thread
 
 STEPS = ("cut", "prompt", "rows")
@@ -25,11 +22,12 @@ class EngineCalls(Extension):
 
     name = "context-engine"
 
-    def __init__(self, engine: ContextEngine, clock: Clock, settings: Settings, signals: TurnInbox) -> None:
+    def __init__(self, ground: Ground) -> None:
+        engine, settings = ground.options["context_engine"], ground.settings
         required(engine, "a context engine", STEPS, "one object with the methods of ContextEngine")
         self._engine, self._seconds = engine, settings.compression.engine_timeout
-        self._signals = signals
-        self._code = UsersCode("the context engine", clock, settings.poll.control)
+        self._signals = ground.signals
+        self._code = UsersCode("the context engine", ground.clock, settings.poll.control)
 
     def in_turn(self, here: Here) -> Part:
         return Part({AskEngine: self.answer}, opens={"engine": True})

@@ -21,7 +21,6 @@ from fsm_agent.conversation.effects import (
     Failure,
     MessageChecked,
     RequestChanged,
-    Runtime,
     RunTool,
     ShowCall,
     ShowRequest,
@@ -33,6 +32,7 @@ from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.conversation.wire.options import changed_body
 from fsm_agent.errors import ConfigError, near
 from fsm_agent.extension import Extension, Here, Part
+from fsm_agent.features.ground import Ground
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pipeline import Layer, Perform
 from fsm_agent.hooks import (
@@ -47,9 +47,8 @@ from fsm_agent.hooks import (
     ShownRequest,
 )
 from fsm_agent.runtime.deadline import UsersCode, answer_of
-from fsm_agent.runtime.events import Stream
-from fsm_agent.runtime.ports import Clock, NotYet
-from fsm_agent.settings.model import Settings
+from fsm_agent.runtime.events import StatusText, Stream
+from fsm_agent.runtime.ports import NotYet
 from fsm_agent.tools.result import WakeAt
 from fsm_agent.tools.run_context import RunContext
 
@@ -69,35 +68,25 @@ MESSAGE, ANSWER = (Block, Rewrite), (Block, Rewrite, Retry)
 
 
 class HookCalls(Extension):
-    """Those of one agent: asked in order, within their time; what fails refuses. ``tell`` hears a line about
-    one that failed and refuses nothing.
+    """Those of one agent: asked in order, within their time; what fails refuses, or is reported where nothing
+    can be refused.
 
     Raises ``ConfigError`` for a hook or guardrail that is none."""
 
     name = "hooks"
 
-    def __init__(
-        self,
-        hooks: Sequence[Hooks],
-        before: Sequence[Guardrail | Callable[..., Any]],
-        after: Sequence[Guardrail | Callable[..., Any]],
-        *,
-        clock: Clock,
-        settings: Settings,
-        tell: Callable[[str], None],
-        model: Callable[[], Runtime],
-    ) -> None:
-        for hook in hooks:
+    def __init__(self, ground: Ground) -> None:
+        options, settings = ground.options, ground.settings
+        self._ground, self._hooks = ground, tuple(options["hooks"])
+        for hook in self._hooks:
             if not isinstance(hook, Hooks):
                 raise ConfigError("not a hook", hook, "objects of classes made from fsm_agent.hooks.Hooks")
             _check_methods(hook)
-        guards = [_guardrail(one) for one in before]
-        self._hooks = tuple(hooks)
+        guards = [_guardrail(one) for one in options["input_guardrails"]]
         self._before = [one for one in guards if not one.beside]
         self._beside = [one for one in guards if one.beside]
-        self._after = [_guardrail(one) for one in after]
-        self._seconds, self._poll, self._clock = settings.hook_timeout, settings.poll.control, clock
-        self._tell_line, self._model = tell, model
+        self._after = [_guardrail(one) for one in options["output_guardrails"]]
+        self._seconds, self._poll, self._clock = settings.hook_timeout, settings.poll.control, ground.clock
         self._tail: asyncio.Task[None] | None = None
 
     def in_turn(self, here: Here) -> Part:
@@ -152,7 +141,7 @@ class HookCalls(Extension):
 
     async def request(self, here: Here, shown: ShowRequest) -> RequestChanged:
         """Return what they make of a request."""
-        context, runtime = replace(here.scene(), attempt=shown.attempt), self._model()
+        context, runtime = replace(here.scene(), attempt=shown.attempt), self._ground.backends.runtime()
         changed, body = RequestChanged(), shown.request.body
         for hook in self._with("before_request"):
             seen = ShownRequest(replace(shown.request, body=body), runtime, shown.attempt)
@@ -291,7 +280,8 @@ class HookCalls(Extension):
         if not problem and said is not None and not isinstance(said, str):
             problem = _wrong(hook, said, "a text or None")
         if problem:
-            self._tell_line(f"{problem}; {point.replace('_', ' ')} changes nothing")
+            line = f"{problem}; {point.replace('_', ' ')} changes nothing"
+            self._ground.callbacks.publish(StatusText(line))
             return None
         return said if isinstance(said, str) else None
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from fsm_agent.conversation.effects import (
     AskApproval,
@@ -29,14 +29,12 @@ from fsm_agent.conversation.messages import ModelReply, Usage
 from fsm_agent.conversation.token_meter import LEAST_REPLY, assumed_usage
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.extension import Extension, Here, Part
+from fsm_agent.features.ground import Ground
 from fsm_agent.fsm.pipeline import Layer, Perform
 from fsm_agent.providers.catalogue import PER, Price, dearest, price_of
-from fsm_agent.providers.failover import Backend, Backends
+from fsm_agent.providers.failover import Backend
 from fsm_agent.runtime.deadline import Stopwatch
-from fsm_agent.runtime.ports import Clock
-from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.runtime.turn_limiter import WorkTime
-from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.reports.spending import NOTHING_SPENT, Expense, Spending
 from fsm_agent.settings.model import LimitScope, Settings
 
@@ -88,35 +86,30 @@ class Pot:
         return LimitReached(self.scope, self.unit, self.limit, self.spent, most, least)
 
 
-@dataclass(eq=False)
 class Limits(Extension):
-    """The feature ``limits``, of an agent that has some. ``auxiliary``: models for summaries."""
+    """The feature ``limits``, of an agent or of one turn that has some among its ``settings``."""
 
-    name: ClassVar[str] = "limits"
+    name = "limits"
 
-    backends: Backends
-    auxiliary: Sequence[Backend]
-    store: Store
-    clock: Clock
-    values: Settings
-    signals: TurnInbox
+    def __init__(self, ground: Ground, settings: Settings) -> None:
+        self._ground, self._settings = ground, settings
 
     def in_turn(self, here: Here) -> Part:
-        return LimitKeeper(self, here.fence.turn_id, here.session.id)
+        return LimitKeeper(self._ground, self._settings, here.fence.turn_id, here.session.id)
 
 
 class LimitKeeper(Part):
     """Of one turn, or with an empty ``turn_id`` of a compaction that a person asks for. Raises
     ``ConfigError`` when there is a limit in money, and a model that may be asked has no known price."""
 
-    def __init__(self, agent: Limits, turn_id: str, session_id: str) -> None:
-        self._agent, self._turn = agent, turn_id
+    def __init__(self, agent: Ground, settings: Settings, turn_id: str, session_id: str) -> None:
+        self._agent, self._settings, self._turn = agent, settings, turn_id
         layers = (
             Layer("limits in time", self._timed),
             Layer("limits", self._called_within, (CallModel,)),
         )
         super().__init__({CheckLimits: self.check}, layers, checks={"limits": True})
-        limits = agent.values.limits.each.items()
+        limits = settings.limits.each.items()
         self._limits = {scope: one for scope, one in limits if turn_id or scope in ("session", "day")}
         self._counts = any(one.usd or one.tokens for one in self._limits.values())
         self._refuse_unpriced()
@@ -142,7 +135,7 @@ class LimitKeeper(Part):
 
     def _price(self, backend: Backend) -> Price | None:
         choice = backend.choice
-        return price_of(choice.model, choice.profile.name, self._agent.values.prices)
+        return price_of(choice.model, choice.profile.name, self._settings.prices)
 
     # Around what performs requests
 
@@ -161,7 +154,7 @@ class LimitKeeper(Part):
     ) -> ModelReply | Failure | Cancelled:
         backend = self._asked(request)
         if request.request.purpose == "summary":
-            most = backend.choice.runtime().most_output or self._agent.values.length.cap_max
+            most = backend.choice.runtime().most_output or self._settings.length.cap_max
             checked = await self._checked(request.request.estimate, most, self._price(backend))
             if checked.over:
                 return Failure("capped", checked.why, sent=False)
@@ -208,7 +201,7 @@ class LimitKeeper(Part):
             if any(limit.usd is not None for limit in self._limits.values()):
                 return LimitsChecked("cost", "the price of the model is not known")
             price = Price(0.0, 0.0)
-        waited, poll = Stopwatch(self._agent.clock), self._agent.values.poll.control
+        waited, poll = Stopwatch(self._agent.clock), self._settings.poll.control
         interrupted = self._agent.signals.event()
         while not interrupted.is_set():
             released = self._held.released
@@ -226,7 +219,7 @@ class LimitKeeper(Part):
                 if checked is not None and (checked.over or self._held.released == released):
                     return checked
             while self._held.released == released and not interrupted.is_set():
-                if waited.elapsed() > self._agent.values.timeout.total:
+                if waited.elapsed() > self._settings.timeout.total:
                     return LimitsChecked("cost", "other turns hold what is left of the limits")
                 await asyncio.sleep(poll)
         return LimitsChecked()  # the request is not sent: whoever sends it asks for interrupts first

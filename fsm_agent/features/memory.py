@@ -4,15 +4,15 @@ memory recalls it or a callback adds it."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from fsm_agent.conversation.effects import Done, Prefetch, Prefetched, Preserve, Saved, SyncMemory
 from fsm_agent.extension import Extension, Here, Part
-from fsm_agent.memory.external import ExternalMemory
-from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.turn_inbox import TurnInbox
+from fsm_agent.features.ground import RESULTS, Ground, save
+from fsm_agent.memory.external import ExternalMemory, checked
 from fsm_agent.support.texts import shorten
+from fsm_agent.tools import Tool
 
 MOST = 20_000
 """Characters of one source; a longer text is saved to a file, and its beginning and end are sent."""
@@ -21,18 +21,20 @@ PREVIEW = 4_000
 
 class MemoryRecall(Extension):
     """The feature ``memory`` of one agent. Without an external memory and without a callback it answers
-    nothing at once. ``keep``: saves a long text under a name."""
+    nothing at once. Raises ``ConfigError`` for a memory that is none."""
 
     name = "memory"
 
-    def __init__(
-        self,
-        memory: ExternalMemory | None,
-        callbacks: Callbacks,
-        signals: TurnInbox,
-        keep: Callable[[str, str], Saved],
-    ) -> None:
-        self._memory, self._callbacks, self._signals, self._keep = memory, callbacks, signals, keep
+    def __init__(self, ground: Ground) -> None:
+        self._callbacks, self._signals = ground.callbacks, ground.signals
+        self._keep = partial(save, ground.home / RESULTS)
+        self._memory: ExternalMemory | None = None
+        if (memory := ground.options["memory"]) is not None:
+            checked(memory)
+            self._memory = ExternalMemory(memory, ground.clock, ground.settings)
+
+    def tools(self) -> Sequence[Tool]:
+        return () if self._memory is None else self._memory.tools()
 
     def in_turn(self, here: Here) -> Part:
         return Part(

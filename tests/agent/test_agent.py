@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, BaseTurn, TurnResult, Workflow, tool
-from fsm_agent.composition.options import DEFAULT_TOOLSETS, AgentArguments
 from fsm_agent.errors import ConfigError, TurnFailed
 from fsm_agent.fsm.table import Table, end, lines_of, on
+from fsm_agent.options import DEFAULT_TOOLSETS, AgentArguments
 from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, repeat, status, text, tools
 from fsm_agent.tools import as_tool
 from tests.helpers.harness import play

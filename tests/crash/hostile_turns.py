@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent import Agent
-from fsm_agent.composition.options import AgentOptions
 from fsm_agent.conversation.result import TurnResult
+from fsm_agent.options import AgentOptions
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import ScriptedServer, call, repeat, text, tools
 from tests.crash.driver import folder, in_process, say, warm_up

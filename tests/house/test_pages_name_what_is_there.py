@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.composition.options import FILE_SERVERS
 from fsm_agent.conversation.result import ExitReason, Outcome
+from fsm_agent.options import FILE_SERVERS
 from fsm_agent.toolsets import TOOLSETS
 from fsm_agent.toolsets.agent import AGENT_TOOLSETS
 from fsm_agent_states.table import TURN

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent
-from fsm_agent.composition.options import DEFAULT_TOOLSETS
 from fsm_agent.errors import ConfigError, StoreError
+from fsm_agent.options import DEFAULT_TOOLSETS
 from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.sessions.store.health import health, marked
 from fsm_agent.sessions.store.schema import VERSIONS, newest

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 from pydantic import Field
 
-from fsm_agent.composition.options import AgentOptions
-from fsm_agent.composition.services import Household, Services
 from fsm_agent.conversation.handover import TRANSFER, HandoffStep
 from fsm_agent.errors import ConfigError
+from fsm_agent.features.ground import Ground
+from fsm_agent.options import AgentOptions
 from fsm_agent.runtime.events import StatusText
 from fsm_agent.settings.model import Settings
 from fsm_agent.tools import Tool, ToolFailure, tool
@@ -173,8 +173,8 @@ class OtherAgents(Generic[A]):
     """The agents that can take over a conversation of ``agent``: each is made once, with ``make``, in the
     store and for the people of that agent."""
 
-    def __init__(self, agent: A, services: Services, make: Callable[[AgentOptions], A]) -> None:
-        self._agent, self._services, self._make = agent, services, make
+    def __init__(self, agent: A, ground: Ground, make: Callable[[AgentOptions], A]) -> None:
+        self._agent, self._ground, self._make = agent, ground, make
         self._made: dict[str, A] = {}
 
     def __iter__(self) -> Iterator[A]:
@@ -199,30 +199,30 @@ class OtherAgents(Generic[A]):
         try:
             handoff = found_handoff(options, HandoffStep("", name, "", ""))
         except ConfigError as error:
-            self._services.callbacks.publish(StatusText(f"{error}; {options['name']} goes on"))
+            self._ground.callbacks.publish(StatusText(f"{error}; {options['name']} goes on"))
             return self._agent
         return self.of(handoff, session_id)
 
     def _options(self, handoff: Handoff) -> AgentOptions:
         """The agent's own options, in the store, for the people and within the limits of ``agent``."""
-        own, settings, services = handoff.agent.options, handoff.agent.settings, self._services
-        mine, most = self._agent.options, services.settings.delegation.max_handoffs
+        own, settings, ground = handoff.agent.options, handoff.agent.settings, self._ground
+        mine, most = self._agent.options, ground.settings.delegation.max_handoffs
         above = {
             "delegation": settings.delegation.model_copy(update={"max_handoffs": most}),
-            "limits": settings.limits.within(services.settings.limits),
+            "limits": settings.limits.within(ground.settings.limits),
         }
         return {
             **own,
             "name": handoff.name,
             "settings": settings.model_copy(update=above),
-            "home": services.home,
-            "store": services.store,
-            "clock": services.clock,
+            "home": ground.home,
+            "store": ground.store,
+            "clock": ground.clock,
             "callbacks": mine["callbacks"] if own["callbacks"] is None else own["callbacks"],
-            "workdir": services.workdir if own["workdir"] is None else own["workdir"],
+            "workdir": ground.workdir if own["workdir"] is None else own["workdir"],
             "source": mine["source"],
-            "inbox": services.signals,
-            "telemetry": services.telemetry if own["telemetry"] is None else own["telemetry"],
+            "inbox": ground.signals,
+            "telemetry": ground.telemetry if own["telemetry"] is None else own["telemetry"],
         }
 
 
@@ -293,18 +293,18 @@ class AgentTool(Tool):
     settings: Settings
     most: int
 
-    def held_by(self, household: Household) -> Tool:
-        """Return the tool as it is called in the turns of an agent of this household."""
-        name, limits = self.spec.name, household.settings.delegation
+    def held_by(self, ground: Ground) -> Tool:
+        """Return the tool as it is called in the turns of an agent that is made of this."""
+        name, limits = self.spec.name, ground.settings.delegation
         children = Delegation(
-            household.child_factory.of(self.options, self.settings, self.most),
-            household.store,
-            household.callbacks,
-            household.clock,
-            household.settings,
+            ground.child_factory.of(self.options, self.settings, self.most),
+            ground.store,
+            ground.callbacks,
+            ground.clock,
+            ground.settings,
             self.most,
         )
-        refusal = "" if household.child_factory.allowed else TOO_DEEP.format(name=name, most=limits.max_depth)
+        refusal = "" if ground.child_factory.allowed else TOO_DEEP.format(name=name, most=limits.max_depth)
         return replace(self, handler=OtherAgent(name, children, refusal).ask)
 
 

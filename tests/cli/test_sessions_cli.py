@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import re
@@ -294,16 +293,6 @@ def test_undo_takes_the_last_turns_back_and_keeps_their_rows(cli: Cli, home: Pat
     assert shown.count("undone") == 4
     assert "you  (put aside)\n  second" in shown
     assert Store(home).session(one.session_id).rows == []
-
-
-def test_the_last_turn_is_the_last_when_the_clock_was_set_back_too(home: Path) -> None:
-    clock = itertools.count(2_000_000_000, -60)
-    one = agent([text("1"), text("2"), text("3")], home, store=Store(home, now=lambda: next(clock)))
-    first, second, third = (one.run_conversation(words).turn_id for words in ("first", "second", "third"))
-    assert any_turn(store_for(home_of()), one.session_id) == third
-    assert one.undo(2).turns == (third, second)
-    assert said(one) == ["first", "1"]
-    assert one.undo().turns == (first,)
 
 
 @pytest.mark.parametrize("mode", ["in_place", "rotate"])

@@ -75,6 +75,7 @@ def test_the_turn_is_proved_with_figures_and_a_trace(cli: Cli) -> None:
     code, out, err = cli("verify", *CHAIN, "--long")
     assert (code, err) == (0, "")
     assert out.startswith("ok  turn: every turn ends\n")
+    assert "\x1b" not in out
     for part in (
         "ok    exactly one row is open, every configuration",
         "ok    every turn ends, caps taken away, every configuration",

@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.names import any_turn, find_session, first_words, one_of
 from fsm_agent.testing import ScriptedModel, ScriptedServer, call, status, text, tools
 from tests.helpers.command_line import Cli
+from tests.helpers.processes import ran
 from tests.helpers.store_homes import agent, left_unfinished
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
@@ -440,10 +439,7 @@ def test_run_goes_on_in_a_session(cli: Cli, home: Path) -> None:
 
 def chat(home: Path, lines: str, *options: str) -> str:
     """What is told, and then what is answered."""
-    done = subprocess.run(
-        [sys.executable, "-m", "fsm_agent.cli", "chat", "--home", str(home), *options],
-        input=lines, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=True,
-    )  # fmt: skip
+    done = ran("-m", "fsm_agent.cli", "chat", "--home", home, *options, input=lines, check=True)
     return done.stderr + done.stdout
 
 

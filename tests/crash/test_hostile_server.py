@@ -7,12 +7,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -25,8 +23,8 @@ from fsm_agent_states.table import TURN
 from tests.crash.hostile_engines import FAULTS
 from tests.crash.hostile_plan import Plan, described
 from tests.helpers.extreme_settings import request_bound
+from tests.helpers.processes import printed
 
-ROOT = Path(__file__).parents[2]
 Found = dict[str, Any]
 
 
@@ -76,10 +74,8 @@ class Hostile:
         def share(worker: int) -> str:
             mine = seeds[worker::workers]
             place = map(str, (self.server.port, mine.start, len(mine), mine.step))
-            command = [sys.executable, "-m", "tests.crash.hostile_turns", *place, *([fault] if fault else [])]
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
-            return done.stdout
+            more = [fault] if fault else []
+            return printed("-m", "tests.crash.hostile_turns", *place, *more, timeout=None)
 
         with ThreadPoolExecutor(workers) as pool:
             lines = "".join(pool.map(share, range(workers))).splitlines()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +32,7 @@ from fsm_agent.fsm.table import (
 )
 from fsm_agent.fsm.verify import examine
 from fsm_agent_states.table import BLOCK, TURN
+from tests.helpers.processes import printed
 from tests.helpers.tables import Assigned
 
 PROOFS = Path(__file__).parents[2] / "diagrams" / "turn.proofs.md"
@@ -215,5 +214,4 @@ def test_the_digest_follows_the_rows() -> None:
 
 
 def test_a_table_needs_no_state_machine_library() -> None:
-    code = "import sys, fsm_agent.fsm.table; sys.exit('transitions' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    printed("-c", "import sys, fsm_agent.fsm.table; sys.exit('transitions' in sys.modules)")

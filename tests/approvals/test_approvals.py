@@ -55,18 +55,6 @@ def test_what_a_pattern_of_commands_allows(pattern: str, command: str) -> None:
     assert Pattern.of(pattern).allows(asked("terminal", command=command), "/work") is allowed
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "git push", "git  push origin", "cd x && git push", "sudo git push", "/usr/bin/git push", "GIT_DIR=x git push",
-        'sh -c "git push"', "echo $(git push)", "echo `git push`", "g'i't push", "true|git push", "(git push)", "true\ngit push",
-    ],
-)  # fmt: skip
-def test_what_is_forbidden_is_found_wherever_a_command_may_begin(command: str) -> None:
-    assert Pattern.of("terminal(git push*)").forbids(asked("terminal", command=command), "/work")
-    assert not Pattern.of("terminal(git pull*)").forbids(asked("terminal", command=command), "/work")
-
-
 def test_a_command_in_another_directory_is_another_command() -> None:
     pattern = Pattern.of("terminal(make clean)")
     assert pattern.allows(asked("terminal", command="make clean", timeout=5, directory="."), "/work")

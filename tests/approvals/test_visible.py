@@ -20,7 +20,6 @@ RUNS = st.lists(st.tuples(st.sampled_from(" \n\t\\\u200bé↵\u0301x⟨"), st.in
     lambda runs: "".join(char * times for char, times in runs)
 )
 TEXTS = st.one_of(TRICKY, RUNS, st.text(st.characters()))
-SHOWN_MARKS = "↵⇥⟨⟩\n"
 
 
 @given(TEXTS, st.sampled_from(["utf-8", "ascii", "latin-1", "cp437"]), st.booleans())

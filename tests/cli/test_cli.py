@@ -369,15 +369,6 @@ def test_diagram_prints_what_the_generated_files_hold(format: str, cli: Cli) -> 
     assert out == (Path(__file__).parents[2] / "diagrams" / f"turn.{ending}").read_text()
 
 
-@pytest.mark.slow
-def test_verify_proves_the_turn(cli: Cli) -> None:
-    code, out, _ = cli("verify", "--set", "iterations=200", "--long")
-    assert (code, out.splitlines()[0]) == (0, "ok  turn: every turn ends")
-    assert [words for words in ("Ranking", "every turn ends") if words not in out] == []
-    assert not CONTROL.search(out)
-    assert cli.json("verify")["ok"] is True
-
-
 FAULTS = {
     "rate_limit": "ClassifyError.limited",
     "server_error": "ClassifyError.server_error",

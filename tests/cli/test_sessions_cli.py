@@ -1,12 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.names import any_turn, find_session, first_words, one_of
 from fsm_agent.testing import ScriptedModel, ScriptedServer, call, status, text, tools
 from tests.helpers.command_line import Cli
+from tests.helpers.processes import ran
 from tests.helpers.store_homes import agent, left_unfinished
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
@@ -296,16 +294,6 @@ def test_undo_takes_the_last_turns_back_and_keeps_their_rows(cli: Cli, home: Pat
     assert Store(home).session(one.session_id).rows == []
 
 
-def test_the_last_turn_is_the_last_when_the_clock_was_set_back_too(home: Path) -> None:
-    clock = itertools.count(2_000_000_000, -60)
-    one = agent([text("1"), text("2"), text("3")], home, store=Store(home, now=lambda: next(clock)))
-    first, second, third = (one.run_conversation(words).turn_id for words in ("first", "second", "third"))
-    assert any_turn(store_for(home_of()), one.session_id) == third
-    assert one.undo(2).turns == (third, second)
-    assert said(one) == ["first", "1"]
-    assert one.undo().turns == (first,)
-
-
 @pytest.mark.parametrize("mode", ["in_place", "rotate"])
 def test_undo_brings_back_what_a_compaction_put_aside(mode: str, home: Path) -> None:
     history = [
@@ -451,10 +439,7 @@ def test_run_goes_on_in_a_session(cli: Cli, home: Path) -> None:
 
 def chat(home: Path, lines: str, *options: str) -> str:
     """What is told, and then what is answered."""
-    done = subprocess.run(
-        [sys.executable, "-m", "fsm_agent.cli", "chat", "--home", str(home), *options],
-        input=lines, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=True,
-    )  # fmt: skip
+    done = ran("-m", "fsm_agent.cli", "chat", "--home", home, *options, input=lines, check=True)
     return done.stderr + done.stdout
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from fsm_agent.fsm.verify import verify_table
 from fsm_agent_states.table import TURN
 from tests.fsm.test_verify import REQUESTS
 from tests.helpers.command_line import Cli
-from tests.helpers.processes import ran
+from tests.helpers.processes import printed, ran
 from tests.helpers.tables import DEFAULTS
 
 CHAIN = ("--set", "fallbacks=2", "--set", "rekeys=2", "--set", "summarisers=2", "--time", "120")
@@ -75,6 +74,7 @@ def test_the_turn_is_proved_with_figures_and_a_trace(cli: Cli) -> None:
     code, out, err = cli("verify", *CHAIN, "--long")
     assert (code, err) == (0, "")
     assert out.startswith("ok  turn: every turn ends\n")
+    assert "\x1b" not in out
     for part in (
         "ok    exactly one row is open, every configuration",
         "ok    every turn ends, caps taken away, every configuration",
@@ -298,8 +298,10 @@ def test_a_certificate_is_checked_by_a_program_of_its_own(cli: Cli) -> None:
     assert export == "  fsm-agent diagram own_tables:STAGES --format json > stages.json"
     assert check.endswith("check_certificate.py proof.json stages.json")
     Path("stages.json").write_text(cli("diagram", "own_tables:STAGES", "--format", "json")[1])
-    said = subprocess.run([sys.executable, *check.split()[1:]], capture_output=True, text=True, check=True)
-    assert said.stdout == "proved: stages: 6 rows in 4 places, every turn ends, 0 properties, 5 bounds\n"
+    assert (
+        printed(*check.split()[1:])
+        == "proved: stages: 6 rows in 4 places, every turn ends, 0 properties, 5 bounds\n"
+    )
 
 
 def test_a_table_that_is_not_proved_has_no_certificate(cli: Cli) -> None:

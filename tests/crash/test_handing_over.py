@@ -4,8 +4,6 @@ once."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,8 @@ import pytest
 from fsm_agent.errors import ConfigError
 from tests.crash.handing_over import crew
 from tests.crash.scene import SESSION, Crash, CrashingDatabase, world
+from tests.helpers.processes import printed, ran
 
-ROOT = Path(__file__).parents[2]
 ANSWER = "You paid 12 francs."
 
 
@@ -36,14 +34,10 @@ def check(case: dict[str, Any], base: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_killed_at_every_point_the_next_turn_is_begun_exactly_once() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.crash.handing_over"],
-        cwd=ROOT, capture_output=True, text=True, timeout=900, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    told = printed("-m", "tests.crash.handing_over", timeout=900)
     base: dict[str, Any] = {}
     signals = []
-    for case in map(json.loads, done.stdout.splitlines()):
+    for case in map(json.loads, told.splitlines()):
         base = case if "base" in case else base
         check(case, base)
         assert base["rows"][-1] == ["assistant", ANSWER]
@@ -63,8 +57,7 @@ def test_killed_between_the_two_turns_the_second_one_is_begun_by_another_process
         "agent.start('What did I pay?').run()\n"
         "import os; os.kill(os.getpid(), 9)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=120, check=False)
-    assert done.returncode == -9
+    assert ran("-c", program).returncode == -9
     agent = crew(tmp_path, Crash(), CrashingDatabase)
     [info] = agent.journal.recent(session=SESSION)
     assert info.exit == "handed_over"

@@ -7,26 +7,24 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
-from fsm_agent.fsm.verify import Bound, bounds, examine, verify_table
+from fsm_agent.fsm.verify import verify_table
 from fsm_agent.fsm.verify.reach import TimeLimit
 from fsm_agent.providers.scripted.replies import Reply, silence, text
 from fsm_agent.testing import Received, ScriptedServer, repeat
 from fsm_agent_states.table import TURN
 from tests.crash.hostile_engines import FAULTS
 from tests.crash.hostile_plan import Plan, described
+from tests.helpers.extreme_settings import request_bound
+from tests.helpers.processes import printed
 
-ROOT = Path(__file__).parents[2]
 Found = dict[str, Any]
 
 
@@ -76,10 +74,8 @@ class Hostile:
         def share(worker: int) -> str:
             mine = seeds[worker::workers]
             place = map(str, (self.server.port, mine.start, len(mine), mine.step))
-            command = [sys.executable, "-m", "tests.crash.hostile_turns", *place, *([fault] if fault else [])]
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
-            return done.stdout
+            more = [fault] if fault else []
+            return printed("-m", "tests.crash.hostile_turns", *place, *more, timeout=None)
 
         with ThreadPoolExecutor(workers) as pool:
             lines = "".join(pool.map(share, range(workers))).splitlines()
@@ -87,13 +83,6 @@ class Hostile:
             self._count(late)
         assert not self.server.errors
         return [json.loads(line) for line in lines]
-
-
-@cache
-def printed() -> Bound:
-    """The bound that ``fsm-agent verify`` prints for the requests of a turn, as a formula."""
-    proof = examine(TURN)
-    return next(bound for bound in bounds(proof.without_caps, proof.with_caps) if bound.spends == "attempts")
 
 
 def wrong(found: Found, hostile: Hostile) -> Iterator[str]:
@@ -114,8 +103,8 @@ def wrong(found: Found, hostile: Hostile) -> Iterator[str]:
             yield f"{who}: limits were {limits} and became {turn['last']}"
         if sent > most:
             yield f"{who}: {sent} requests under a cap of {most}"
-        if limits and sent > printed().value(limits):
-            yield f"{who}: {sent} requests, at most {printed().value(limits)} were printed"
+        if limits and sent > request_bound().value(limits):
+            yield f"{who}: {sent} requests, at most {request_bound().value(limits)} were printed"
         if said is not None and (sent > said if plan.killed else sent != said):
             yield f"{who}: {sent} requests, it says {said}"
 
@@ -143,15 +132,15 @@ def test_two_thousand_turns_send_no_more_than_is_printed() -> None:
     assert lines == []
     turns = [(one["seed"], turn) for one in found for turn in one["family"] if turn["limits"]]
     sent = [(hostile.sent[seed, turn["session"]], turn["limits"]) for seed, turn in turns]
-    reached = [limits for count, limits in sent if count == printed().value(limits)]
+    reached = [limits for count, limits in sent if count == request_bound().value(limits)]
     total = sum(count for count, _ in sent)
     print(f"{total} requests of {len(sent)} turns, {len(reached)} exactly at their bound")
     assert len(reached) > 100, "the server is not hostile enough to try the bound"
     for count, limits in sorted(sent, key=lambda one: -one[0])[:5]:
         report = verify_table(TURN, limits, small=False, within=TimeLimit(10))
-        figure = next(one for one in report.figures if one.caps and one.quantity == printed().name)
+        figure = next(one for one in report.figures if one.caps and one.quantity == request_bound().name)
         assert figure.value is not None
-        assert count <= figure.value <= printed().value(limits)
+        assert count <= figure.value <= request_bound().value(limits)
 
 
 @pytest.mark.slow

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -34,28 +32,17 @@ from fsm_agent.fsm.table import (
 )
 from fsm_agent.fsm.verify import examine
 from fsm_agent_states.table import BLOCK, TURN
+from tests.helpers.processes import printed
+from tests.helpers.tables import Assigned
 
 PROOFS = Path(__file__).parents[2] / "diagrams" / "turn.proofs.md"
-
-
-class Counts:
-    """Counters and limits as two dictionaries."""
-
-    def __init__(self, counts: dict[str, int], limits: dict[str, int]) -> None:
-        self.counts, self.limits = counts, limits
-
-    def count(self, counter: str) -> int:
-        return self.counts[counter]
-
-    def limit(self, name: str) -> int:
-        return self.limits[name]
 
 
 def test_guards_mean_what_their_operators_say() -> None:
     one, two = left("a"), left("b")
     both, either = one & two, any_of((one, two))
     for a, b in ((0, 0), (0, 2), (1, 1), (2, 0)):
-        turn = Counts({"a": a, "b": b}, {"a": 1, "b": 2})
+        turn = Assigned({"a": a, "b": b}, {"a": 1, "b": 2})
         assert one.holds(turn) is (a < 1)
         assert (~one).holds(turn) is (a >= 1)
         assert both.holds(turn) is (a < 1 and b < 2)
@@ -230,5 +217,4 @@ def test_the_digest_follows_the_rows() -> None:
 
 
 def test_a_table_needs_no_state_machine_library() -> None:
-    code = "import sys, fsm_agent.fsm.table; sys.exit('transitions' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    printed("-c", "import sys, fsm_agent.fsm.table; sys.exit('transitions' in sys.modules)")

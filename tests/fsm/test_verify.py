@@ -19,7 +19,7 @@ from fsm_agent.fsm.verify.polynomial import Polynomial, Printer
 from fsm_agent.fsm.verify.reach import limit_names, small_scopes
 from fsm_agent_states.table import TURN
 from tests.helpers.mutants import changed, mutant, with_rows, without
-from tests.helpers.tables import DEFAULTS, courier
+from tests.helpers.tables import DEFAULTS, Assigned, courier
 
 Bounds = dict[tuple[tuple[str, ...], bool], Bound]
 
@@ -274,19 +274,6 @@ def test_a_verdict_is_remembered_by_digest_and_never_across_tables() -> None:
     prove(TURN)
     with pytest.raises(TableError):
         prove(FAULTS["retries without spending"][0])
-
-
-class Assigned:
-    """Counts and limits from two dictionaries, for brute force over guards."""
-
-    def __init__(self, counts: dict[str, int], limits: dict[str, int]) -> None:
-        self.counts, self.limits = counts, limits
-
-    def count(self, counter: str) -> int:
-        return self.counts[counter]
-
-    def limit(self, name: str) -> int:
-        return self.limits[name]
 
 
 def assignments(guards: list[Guard]) -> Iterator[Assigned]:

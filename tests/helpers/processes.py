@@ -23,6 +23,13 @@ def ran(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str
     return subprocess.run([sys.executable, *command], **{**usual, **options})
 
 
+def printed(*command: str | Path, **options: Any) -> str:
+    """What a Python command prints that ends well."""
+    done = ran(*command, **options)
+    assert done.returncode == 0, done.stderr[-3_000:]
+    return str(done.stdout)
+
+
 def alive(pid: int) -> bool:
     """Is there such a process, and is it more than a name in a table?"""
     return pid in _table()

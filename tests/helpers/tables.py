@@ -58,3 +58,16 @@ def chain(states: int) -> Table:
         ]
     counters = tuple(Counter(f"{kind}{at}") for at in range(states) for kind in "ab")
     return Table("chain", (*names, "Done"), "Done", counters, lines_of(parts))
+
+
+class Assigned:
+    """Counts and limits from two dictionaries, for brute force over guards."""
+
+    def __init__(self, counts: dict[str, int], limits: dict[str, int]) -> None:
+        self.counts, self.limits = counts, limits
+
+    def count(self, counter: str) -> int:
+        return self.counts[counter]
+
+    def limit(self, name: str) -> int:
+        return self.limits[name]

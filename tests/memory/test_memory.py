@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from fsm_agent.support.texts import with_memory_block, without_memory_block
 from fsm_agent.testing import FakeClock, FakeMemory
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import toolset
+from tests.helpers.processes import printed
 from tests.helpers.waiting import PATIENCE
 
 
@@ -133,7 +132,7 @@ def test_another_process_is_a_writer_like_any_other(file: MemoryFile) -> None:
         "import sys; from pathlib import Path; from fsm_agent.memory import MemoryFile, Operation\n"
         "MemoryFile(Path(sys.argv[1]), 200).change([Operation(action='add', content='theirs')])"
     )
-    subprocess.run([sys.executable, "-c", program, str(file.path)], check=True, timeout=PATIENCE)
+    printed("-c", program, file.path, timeout=PATIENCE)
     assert file.change([add("mine again")]).entries == ("mine", "theirs", "mine again")
 
 
@@ -336,7 +335,7 @@ def test_what_is_left_is_stored_at_the_end_of_the_process(tmp_path: Path) -> Non
         "        time.sleep(0.3); Path(sys.argv[1]).write_text(user + answer)\n"
         "ExternalMemory(Slow(), FakeClock(), Settings()).sync('a', 'b')\n"
     )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "out")], check=True, timeout=PATIENCE)
+    printed("-c", program, tmp_path / "out", timeout=PATIENCE)
     assert (tmp_path / "out").read_text() == "ab"
 
 

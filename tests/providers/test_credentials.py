@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
-import os
 import random
 import re
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +28,7 @@ from fsm_agent.support.installation import install_command
 from fsm_agent.testing import ScriptedServer, status, text
 from tests.helpers.file_keyring import FileKeyring
 from tests.helpers.harness import table
+from tests.helpers.processes import environment, ran
 
 KEYS = ("a", "b", "c")
 
@@ -318,13 +317,10 @@ def test_a_keyring_that_gives_nothing_is_one_line(
         Agent("openai:gpt-4o", api_key="keyring:a/b", home=tmp_path)
 
 
-def command(home: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
-    env |= {"PYTHON_KEYRING_BACKEND": "tests.helpers.file_keyring.FileKeyring", **environment}
-    return subprocess.run(
-        [sys.executable, "-m", "fsm_agent.cli", *words, "--home", str(home)],
-        env=env, capture_output=True, text=True, timeout=100,
-    )  # fmt: skip
+def command(home: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in environment().items() if not name.endswith("_API_KEY")}
+    env |= {"PYTHON_KEYRING_BACKEND": "tests.helpers.file_keyring.FileKeyring", **variables}
+    return ran("-m", "fsm_agent.cli", *words, "--home", home, env=env)
 
 
 @pytest.mark.slow
@@ -334,8 +330,8 @@ def test_the_command_line_takes_one_and_the_doctor_says_where_keys_are_from(
     home = tmp_path / "home"
     with ScriptedServer([text("done")]) as server:
         given = "--model", "openai:gpt-4o", "--base-url", server.url, "--api-key", "keyring:openai/me"
-        ran = command(home, "run", "go", "--json", *given)
-    assert (json.loads(ran.stdout)["final_response"], sent(server)) == ("done", [KEY])
+        done = command(home, "run", "go", "--json", *given)
+    assert (json.loads(done.stdout)["final_response"], sent(server)) == ("done", [KEY])
     home.mkdir(exist_ok=True)
     (home / "config.toml").write_text(
         '[providers.work]\nbase_url = "https://llm.example.org/v1"\napi_key = "keyring:openai/me"\n'

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import stat
-import subprocess
-import sys
 import threading
 import time
 from contextlib import closing
@@ -26,6 +23,7 @@ from fsm_agent.sessions.store.transfer.export import export_session
 from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.testing import ScriptedServer, repeat, status, text
 from tests.helpers.picky_server import Picky, picky
+from tests.helpers.processes import environment, printed, ran
 from tests.helpers.store_homes import left_unfinished
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
@@ -141,8 +139,8 @@ def test_another_process_knows_it_and_can_forget_it(tmp_path: Path) -> None:
 
         def elsewhere() -> int:
             before = server.requests
-            command = [sys.executable, "-c", program, server.url, str(tmp_path), json.dumps(LOOK)]
-            subprocess.run(command, check=True, timeout=60, env=os.environ | {"OPENAI_API_KEY": "k"})
+            env = environment(OPENAI_API_KEY="k")
+            printed("-c", program, server.url, tmp_path, json.dumps(LOOK), env=env)
             return server.requests - before
 
         assert (elsewhere(), elsewhere()) == (2, 1)
@@ -162,8 +160,7 @@ def test_a_turn_that_was_killed_between_refusal_and_reply_still_learns(tmp_path:
         "agent.run_conversation(json.loads(content))"
     )
     with picky(images=False) as server:
-        command = [sys.executable, "-c", program, server.url, str(tmp_path), json.dumps(LOOK)]
-        assert subprocess.run(command, timeout=60, check=False).returncode == -9
+        assert ran("-c", program, server.url, tmp_path, json.dumps(LOOK)).returncode == -9
         one = agent(server, tmp_path)
         left = one.journal.recent()[0].id
         assert one.resume(left).run().completed

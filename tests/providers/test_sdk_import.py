@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +15,7 @@ from fsm_agent.conversation.effects import Failure
 from fsm_agent.providers.sdk_port import SdkPort, sdk_module
 from fsm_agent.testing import ScriptedModel, text
 from tests.helpers.ports import CHAT, Seen
+from tests.helpers.processes import printed
 from tests.helpers.slow_import import LIMIT, SlowImport, Ticker
 from tests.helpers.waiting import until_so
 
@@ -25,13 +24,9 @@ from tests.helpers.waiting import until_so
 @pytest.mark.parametrize(("scene", "answers"), [("cancelled", ["one"]), ("together", ["one", "two"])])
 def test_the_loop_runs_on_while_the_sdk_is_imported(scene: str, answers: list[str], tmp_path: Path) -> None:
     """In a process of its own, where no SDK is loaded yet; only a loop that is free can open the gate."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.helpers.slow_import", scene],
-        cwd=Path(__file__).parents[2], env={"HOME": str(tmp_path), "FSM_AGENT_HOME": str(tmp_path)},
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    env = {"HOME": str(tmp_path), "FSM_AGENT_HOME": str(tmp_path)}
+    place = Path(__file__).parents[2]
+    said = json.loads(printed("-m", "tests.helpers.slow_import", scene, cwd=place, env=env))
     assert said["opened"] == [True], "the gate was opened by the loop, and there was one import"
     assert said["waiting"], "no turn was over before the import was"
     assert (said["answers"], said["asked"]) == (answers, len(answers))

@@ -6,8 +6,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +24,8 @@ from fsm_agent.testing import FakeClock, ScriptedModel, overflow, repeat, status
 from fsm_agent.testing.wires import chat_rows
 from tests.crash.compacting import SESSION, agent_of
 from tests.helpers.harness import Played, play, table, talk
+from tests.helpers.processes import ran
 
-ROOT = Path(__file__).parents[2]
 NOT_USED = "the context engine's answer is not used"
 
 
@@ -265,10 +263,7 @@ def test_whatever_an_engine_says_the_turn_ends_with_an_answer_and_the_message_is
 
 def killed(home: Path, place: str) -> list[str]:
     """Run a turn in a process of its own that kills itself; what its engine was asked."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.crash.compacting", str(home), place],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = ran("-m", "tests.crash.compacting", home, place)
     assert done.returncode == -9, done.stderr
     return asked(home)
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from typing import Any
 
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.errors import SessionBusy
 from fsm_agent.testing import ScriptedModel, ScriptedServer, call, silence, status, text, tools
 from fsm_agent.tools import cancelled
 from tests.helpers.deaf_proxy import BEHIND, deaf_proxy
@@ -117,22 +115,6 @@ def test_93_a_result_within_the_grace_is_recorded() -> None:
     assert played.exit == "interrupted_in_tools"
 
 
-@pytest.mark.behaviour("INT-06")
-def test_93_a_tool_that_does_not_listen_is_left_behind_after_the_grace() -> None:
-    release, interrupt = threading.Event(), Interrupt()
-
-    @tool
-    def deaf() -> str:
-        interrupt()
-        release.wait()
-        return "late"
-
-    settings = {"tool": {"interrupt_grace": 0.2}}
-    played = play([tools(call("deaf", {}))], tools=[deaf], settings=settings, before=interrupt.aim)
-    release.set()
-    assert "unknown" in played.result.messages[2]["content"]
-
-
 def test_while_waiting_for_an_approval() -> None:
     @tool(approval="ask")
     def danger() -> str:
@@ -165,27 +147,6 @@ def test_steering_reaches_the_model_with_the_next_tool_result_and_is_in_the_stor
 def test_steering_that_no_tool_could_carry_is_given_back() -> None:
     played = play([text("ok")], before=lambda agent: agent.steer("use metric units"))
     assert played.result.pending_steer == ["use metric units"]
-
-
-def test_109_a_second_turn_on_a_session_is_refused_and_says_who_holds_it() -> None:
-    asked, answer = threading.Event(), threading.Event()
-
-    def slowly(request: Any) -> None:
-        asked.set()
-        answer.wait()
-
-    with table([text("slow answer", on_request=slowly), text("x")]) as (agent, _, _, _):
-        first = agent.start("one")
-        thread = threading.Thread(target=first.run)
-        thread.start()
-        assert asked.wait(PATIENCE)
-        with pytest.raises(SessionBusy, match=first.id):
-            agent.run_conversation("two")
-        answer.set()
-        thread.join()
-        assert first.result is not None
-        assert first.result.completed
-        assert agent.run_conversation("three").completed
 
 
 def test_a_cancelled_task_frees_the_session() -> None:

@@ -416,26 +416,6 @@ def test_the_calls_are_stored_before_the_first_of_them_runs(home: Path) -> None:
     assert all(row.count('"look"') == 2 for rows in stored for row in rows)
 
 
-@pytest.mark.behaviour("AGT-05c")
-def test_100_a_delegated_task_over_real_http() -> None:
-    """Three requests: parent, child, parent. Only the summary is in the parent's; the child's begins anew."""
-    asks = tools(call("delegate_task", {"goal": "find the cat"}))
-    script = [asks, text("It sleeps in the barn."), text("The cat sleeps.")]
-    with table(script, tools=[echo], toolsets=["delegate"]) as (agent, server, _, heard):
-        result = agent.run_conversation("my private talk")
-        assert server.completions == 3
-        assert result.final_response == "The cat sleeps."
-        assert (result.attempts, [child.attempts for child in result.children]) == (2, [1])
-        assert result.total_tokens + result.children[0].usage.total == server.served_usage.total
-        child, parent = server.bodies[1], server.bodies[2]
-        assert "my private talk" not in json.dumps(child)
-        assert "find the cat" in json.dumps(child)
-        assert "It sleeps in the barn." in json.dumps(parent)
-        assert {one["function"]["name"] for one in child["tools"]} == {"echo"}
-        events = [name for name, *_ in heard.of("event") if name.startswith("child:")]
-        assert events == ["child:start", "child:end"]
-
-
 @tool(effect="idempotent", path_arguments=("path",), concurrency="parallel")
 def write(path: str, ok: bool = True) -> str:
     if not ok:

@@ -162,6 +162,7 @@ HIDDEN = (
     "timeout 5 nice -n 3 rm -r src", "sudo --user root rm -r src", "trap 'rm -r src' EXIT", "if ls; then rm -r src; fi", "ls <(rm -r src)",
     "ls `rm -r src`", "a=(`rm -r src`)", "ls && (cd /tmp; rm -r src)", "ls |& rm -r src", "alias x='rm -r src'", "ls;;rm -r src", "a#b; rm -r src",
     "! { rm -r src\n}", "su -c 'rm -r src'", "zsh -c 'rm -r src'", "git -c core.pager='rm -r src' log", "PAGER='rm -r src' man ls", "command rm -r src",
+    "rm -r src", "rm  -r src", "/usr/bin/rm -r src", "FORCE=1 rm -r src", "ls $(rm -r src)", "r'm' -r src", "true|rm -r src", "(rm -r src)", "ls\nrm -r src",
 )  # fmt: skip
 
 

@@ -81,6 +81,8 @@ def test_a_key_that_is_known_by_its_looks_goes_to_no_other_vendor() -> None:
         ("anthropic:x", "sk-or-abc", "https://api.anthropic.com"),
     ):
         refused("looks like one of", model=model, base_url=url, api_key=key, env={})
+    elsewhere = "https://proxy.example/v1"
+    assert choose("openai:x", base_url=elsewhere, api_key="sk-ant-abc", env={}).keys
 
 
 @pytest.mark.parametrize(

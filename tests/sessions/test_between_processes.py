@@ -17,6 +17,7 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.fence import Owners
+from fsm_agent.sessions.store.names import any_turn
 from fsm_agent.sessions.store.rows import changed, compacted_line, descendants, insert_session, lineage
 from fsm_agent.sessions.store.search.messages import Among, search
 from fsm_agent.support.files import take
@@ -450,9 +451,10 @@ def test_undo_takes_the_turn_with_the_highest_number_whatever_the_clocks_say(sto
     """As on machines whose clocks differ, in a database that gives rows no numbers of its own."""
     one = process(store.home, text("one"), text("two"), store=store)
     one.chat("first")
-    one.chat("second")
+    second = one.run_conversation("second")
     other = "began = -began" if store.database.path is None else "began = -began, rowid = 10 - rowid"
     store.database.write(lambda c: c.execute(f"UPDATE turns SET {other}") and None)
+    assert any_turn(store, one.session_id) == second.turn_id
     assert (one.undo().asked, one.undo().asked) == ("second", "first")
 
 

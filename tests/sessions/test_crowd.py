@@ -6,8 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -21,10 +19,10 @@ from fsm_agent.sessions.store import ConversationLog, Store
 from fsm_agent.testing import FakeClock, ScriptedModel, overflow, repeat, text
 from tests.crash.crowd import LOGS
 from tests.crash.scene import logging_with
+from tests.helpers.processes import printed
 from tests.helpers.sample import sampled
 from tests.helpers.store_homes import HISTORY, ROTATE, contents, look
 
-ROOT = Path(__file__).parents[2]
 SECONDS = {"none": 10, "kill": 22, "locks": 22}
 """Of each of the 18 runs: five and a half minutes in all, most of them where there is trouble."""
 FOUND_SOMETHING = [(5, "plain", "locks"), (5, "rotate", "locks"), (3, "rotate", "kill")]
@@ -33,12 +31,7 @@ FOUND_SOMETHING = [(5, "plain", "locks"), (5, "rotate", "locks"), (3, "rotate", 
 
 def crowd(processes: int, seconds: float, seed: int, mode: str, trouble: str) -> dict[str, Any]:
     words = [str(processes), str(seconds), str(seed), mode, trouble]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.crash.crowd", *words],
-        cwd=ROOT, capture_output=True, text=True, timeout=seconds + 240, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2_000:]
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(printed("-m", "tests.crash.crowd", *words, timeout=seconds + 240))
     return found
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args
@@ -20,9 +18,9 @@ from fsm_agent.testing.wires import chat_rows
 from fsm_agent_states.table import TURN
 from tests.crash.mutants import MUTANTS
 from tests.crash.waiting import PLAN, SESSION, agent_of
+from tests.helpers.processes import printed, ran
 from tests.helpers.sample import most, sampled
 
-ROOT = Path(__file__).parents[2]
 SIGKILL = 9
 MODES = ("chat_completions", "codex_responses", "anthropic_messages")
 STATES = set(TURN.states)
@@ -30,10 +28,7 @@ BUILT: Point = "BuildMessages.built"
 
 
 def run(*arguments: str, module: str = "tests.crash.driver") -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1500, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in printed("-m", module, *arguments, timeout=1_500).splitlines()]
 
 
 def check(case: dict[str, Any], base: dict[str, Any]) -> None:
@@ -262,10 +257,7 @@ def test_fifty_turns_that_are_killed_together_all_go_on() -> None:
 def killed(home: Path, kind: str) -> Path:
     """Run a turn in a process of its own until it is killed; the file that says what it did."""
     mark = home / "mark"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.crash.waiting", str(home), str(mark), kind],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = ran("-m", "tests.crash.waiting", home, mark, kind)
     assert done.returncode == -9, done.stderr
     return mark
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import socket
 import subprocess
 import sys
@@ -37,6 +36,7 @@ from fsm_agent.telemetry.export import LogExport
 from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, status, text, tools
 from tests.helpers.collected import Collected, Collector, attributes_of, collected, id_of, told, trace_of
 from tests.helpers.mcp_bench import PATIENT, program
+from tests.helpers.processes import environment, ran
 from tests.helpers.waiting import until
 
 KEY = "sk-proj-abcdefghijklmnop1234"
@@ -221,22 +221,13 @@ def test_nothing_of_it_is_loaded_where_nobody_wants_it(tmp_path: Path) -> None:
         "assert Agent(ScriptedModel([text('hi')]), home=sys.argv[1], toolsets=[]).chat('go') == 'hi'\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
-    command = [sys.executable, "-c", program, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = ran("-c", program, tmp_path)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
-ROOT = Path(__file__).parents[2]
-
-
 def command(home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    paths = os.pathsep.join(map(str, (ROOT, ROOT / "states")))
-    return subprocess.run(
-        [sys.executable, "-m", "fsm_agent.cli", *arguments, "--home", str(home)],
-        env=environment | {"PYTHONPATH": paths} | variables,
-        cwd=home, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    env = {name: value for name, value in environment().items() if not name.startswith("OTEL_")}
+    return ran("-m", "fsm_agent.cli", *arguments, "--home", home, env=env | variables, cwd=home)
 
 
 @pytest.mark.behaviour("OBS-05")
@@ -316,8 +307,7 @@ Agent(
 @pytest.mark.slow
 def test_a_killed_turn_goes_on_in_a_span_that_is_linked_to_the_one_that_was_lost(tmp_path: Path) -> None:
     with Collector() as collector:
-        program = [sys.executable, "-c", KILLED, str(tmp_path), f"{collector.url}/v1/traces"]
-        done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+        done = ran("-c", KILLED, tmp_path, f"{collector.url}/v1/traces")
     assert done.returncode == -9, done.stderr
     lost = {span.parent_span_id for span in collector.spans} - {span.span_id for span in collector.spans}
     [trace_id] = {span.trace_id for span in collector.spans}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fsm_agent_states.table import TURN
+from tests.helpers.processes import ran
 
 ROOT = Path(__file__).parents[2]
 TABLE = """
@@ -159,7 +160,7 @@ def test_agents_of_a_test_run_leave_nothing_in_the_home_of_the_user(
 @pytest.mark.slow
 def test_strategies_without_hypothesis_name_the_line_that_installs_it() -> None:
     code = "import sys; sys.modules['hypothesis'] = None; import fsm_agent.testing.strategies"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = ran("-c", code)
     assert done.returncode != 0
     line = r"ConfigError: strategies need .* given: hypothesis; allowed: .*install .*testing"
     assert re.search(line, done.stderr)

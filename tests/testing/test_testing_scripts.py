@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +47,7 @@ from fsm_agent.testing.invariants import Place, history_is_valid_on_every_wire
 from fsm_agent.testing.machine import TurnMachine
 from fsm_agent_states.table import TURN
 from tests.fsm.test_verify_cover import exact_pairs
+from tests.helpers.processes import printed
 from tests.helpers.tables import DEFAULTS, courier
 
 PARCEL = courier()
@@ -181,8 +180,7 @@ def test_the_public_names_are_what_all_says() -> None:
 def test_no_name_loads_hypothesis_or_pytest() -> None:
     names = "INVARIANTS, RowCoverage, ScriptedServer, row_scripts"
     code = f"import sys\nfrom fsm_agent.testing import {names}\nprint(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {module.split(".")[0] for module in done.stdout.split()}
+    loaded = {module.split(".")[0] for module in printed("-c", code).split()}
     assert not loaded & {"hypothesis", "pytest", "_pytest", "openai", "anthropic"}
 
 

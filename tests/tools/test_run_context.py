@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ import pytest
 from fsm_agent import Agent, RunContext, tool
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import ScriptedModel, call, text, tools
+from tests.helpers.processes import ran
 
 MakeAgent = Callable[..., Agent]
 
@@ -165,8 +164,7 @@ Agent(ScriptedModel([tools(call("book", {"seat": "4"}))]), tools=[book], toolset
 
 @pytest.mark.slow
 def test_a_call_whose_process_ended_knows_that_it_is_made_again(agent: MakeAgent, home: Path) -> None:
-    died = subprocess.run([sys.executable, "-c", KILLED, str(home)], check=False, timeout=60)
-    assert died.returncode == -9
+    assert ran("-c", KILLED, home).returncode == -9
     seen = []
 
     @tool(effect="idempotent")

@@ -8,8 +8,6 @@ import datetime
 import enum
 import functools
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.scripted.model import FakeClock
 from fsm_agent.tools import Tool, ToolFailure, ToolRunner, as_tool, cancelled, tool
+from tests.helpers.processes import printed
 from tests.helpers.waiting import PATIENCE, until
 
 SENTINEL = object()
@@ -599,6 +598,4 @@ wedged = fsm_agent.tools.tool(name="wedged")(lambda: time.sleep(600))
 runner = fsm_agent.tools.ToolRunner([wedged], clock=SystemClock(), poll=0.02)
 print(heavy, asyncio.run(runner.run(RunTool("1", "wedged", {}, 0.05), asyncio.Event())).status)
 """
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
-    assert done.stdout == "set() timeout\n"
+    assert printed("-c", program, timeout=PATIENCE) == "set() timeout\n"

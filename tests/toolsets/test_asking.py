@@ -16,7 +16,7 @@ from fsm_agent.providers.config_file import checked_config
 from fsm_agent.testing import ScriptedServer, call, status, text, tools
 from tests.conversation.test_parts import png
 from tests.helpers.families import told
-from tests.helpers.web_server import html, site
+from tests.helpers.web_server import Site, html
 
 PAGE = "<html><title>Tea</title><body><main><p>Green tea is steeped at 80 degrees.</p></main></body></html>"
 QUESTION = "How hot is the water for green tea?"
@@ -43,7 +43,7 @@ def asked(
 
 @contextmanager
 def asked_of_page(small: Sequence[Any], main: Sequence[Any] = (), **options: Any) -> Iterator[Asked]:
-    with site({"/tea": html(PAGE)}) as web:
+    with Site({"/tea": html(PAGE)}) as web:
         first = tools(call("ask_page", {"url": web.url("/tea"), "question": QUESTION}))
         with asked("web", first, small, main, **options) as found:
             yield found

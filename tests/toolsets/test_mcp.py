@@ -7,7 +7,6 @@ import gc
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -25,7 +24,7 @@ from fsm_agent.tools.runner import UNKNOWN_EFFECT
 from fsm_agent.toolsets.mcp import McpServers
 from fsm_agent.toolsets.mcp.offer import MOST_TOOLS
 from tests.helpers.mcp_bench import PATIENT, Bench, bench, program
-from tests.helpers.processes import alive, children
+from tests.helpers.processes import alive, children, ran
 from tests.helpers.waiting import PATIENCE, until, until_so
 
 pytestmark = pytest.mark.anyio
@@ -409,14 +408,7 @@ print(supervisor, *children(supervisor), flush=True)
 if {ending!r} == "kill":
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = ran("-c", script, timeout=PATIENCE)
     assert done.returncode == (0 if ending == "exit" else -signal.SIGKILL), done.stderr
     assert done.stderr == ""
     supervisor, server = map(int, done.stdout.split())

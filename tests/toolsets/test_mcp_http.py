@@ -5,14 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.helpers.http_server import Answer, Asked, HttpServer
 from tests.helpers.mcp_bench import bench
 from tests.helpers.signpost import Signpost
 
@@ -26,118 +25,85 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-PLAIN = "text/plain"
-WRONG: dict[str, tuple[int, bytes, str, str]] = {
-    "packed": (200, gzip.compress(b"x" * 1_000_000), "application/json", "gzip"),
-    "broken": (502, b"the machine behind me is away", PLAIN, ""),
-    "html": (200, b"<html>a proxy's page</html>", "text/html", ""),
+PLAIN, JSON = "text/plain", "application/json"
+WRONG = {
+    "packed": Answer(200, gzip.compress(b"x" * 1_000_000), JSON, {"Content-Encoding": "gzip"}),
+    "broken": Answer(502, b"the machine behind me is away", PLAIN),
+    "html": Answer(200, b"<html>a proxy's page</html>", "text/html"),
 }
-"""Answers to a call that are none: status, body, type, encoding."""
+"""Answers to a call that are none."""
 
 
-@dataclass
-class Behaviour:
-    """How the server answers calls, and what it heard. ``sessions``: those that it knows."""
+class Server(HttpServer):
+    """One endpoint with sessions that answers with plain JSON. ``how`` it answers calls, ``sessions``: those that it
+    knows, ``heard``: the method and the headers of each message."""
 
-    how: str = "well"
-    sessions: set[str] = field(default_factory=set)
-    heard: list[tuple[str, dict[str, str]]] = field(default_factory=list)
-    url: str = ""
-    calls: int = 0
-    elsewhere: str = ""
-    over: threading.Event = field(default_factory=threading.Event)
+    def __init__(self) -> None:
+        super().__init__(self.answer)
+        self.how, self.elsewhere, self.calls = "well", "", 0
+        self.sessions: set[str] = set()
+        self.heard: list[tuple[str, Mapping[str, str]]] = []
+        self.over = threading.Event()
 
     def bench(self, home: Path, **limits: Any) -> Any:
-        config = {"url": self.url, "headers": {"Authorization": "Bearer ${TOKEN}"}}
+        config = {"url": f"{self.root}/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}}
         return bench(home, {"h": config}, environment={"TOKEN": TOKEN}, **limits)
 
-
-class Handler(BaseHTTPRequestHandler):
-    """One endpoint with sessions that answers with plain JSON."""
-
-    behaviour: Behaviour
-
-    def do_POST(self) -> None:
-        message = json.loads(self.rfile.read(int(self.headers["content-length"])))
+    def answer(self, asked: Asked) -> Answer:
+        if asked.method == "GET":
+            return Answer(405)
+        session = asked.headers.get("mcp-session-id", "")
+        if asked.method == "DELETE":
+            self.sessions.discard(session)
+            return Answer(204)
+        message = asked.body
         method = message.get("method", "")
-        self.behaviour.heard.append((method, {name.lower(): value for name, value in self.headers.items()}))
-        known = self.headers.get("mcp-session-id") in self.behaviour.sessions
-        if self.behaviour.how == "locked":
-            self.answer(401, b"who are you?", PLAIN)
-        elif self.behaviour.how == "elsewhere":
-            self.answer(307, b"", location=self.behaviour.elsewhere)
-        elif method == "initialize":
-            session = f"session-{len(self.behaviour.heard)}"
-            self.behaviour.sessions.add(session)
+        self.heard.append((method, asked.headers))
+        if self.how == "locked":
+            return Answer(401, b"who are you?", PLAIN)
+        if self.how == "elsewhere":
+            return Answer(307, headers={"location": self.elsewhere})
+        if method == "initialize":
+            made = f"session-{len(self.heard)}"
+            self.sessions.add(made)
             about = {"capabilities": {"tools": {}}, "serverInfo": {"name": "h", "version": "1"}}
-            self.reply(message, {"protocolVersion": "2025-06-18", **about}, **{"mcp-session-id": session})
-        elif method == "server/discover" or (not known and method):
-            self.answer(404, b"no such session", PLAIN)
-        elif "id" not in message:
-            self.answer(202, b"")
-        elif method == "tools/list":
-            self.reply(message, {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]})
-        else:
-            self.call(message)
+            return reply(message, {"protocolVersion": "2025-06-18", **about}, **{"mcp-session-id": made})
+        if method == "server/discover" or (session not in self.sessions and method):
+            return Answer(404, b"no such session", PLAIN)
+        if "id" not in message:
+            return Answer(202)
+        if method == "tools/list":
+            return reply(message, {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]})
+        return self.call(message)
 
-    def call(self, message: dict[str, Any]) -> None:
-        self.behaviour.calls += 1
-        said = str(message["params"]["arguments"].get("text"))
-        match self.behaviour.how:
-            case "silent":
-                self.behaviour.over.wait()
-            case "refused":
-                error = {"code": -32000, "message": f"quota; token {TOKEN}"}
-                body = {"jsonrpc": "2.0", "id": message["id"], "error": error}
-                self.answer(429, json.dumps(body).encode())
-            case how if how in WRONG:
-                self.answer(*WRONG[how])
-            case how:
-                text = "x" * 300_000 if how == "big" else said
-                self.reply(message, {"content": [{"type": "text", "text": text}]})
+    def call(self, message: dict[str, Any]) -> Answer:
+        self.calls += 1
+        if self.how == "silent":
+            self.over.wait()
+        if self.how == "refused":
+            error = {"code": -32000, "message": f"quota; token {TOKEN}"}
+            body = {"jsonrpc": "2.0", "id": message["id"], "error": error}
+            return Answer(429, json.dumps(body).encode(), JSON)
+        if self.how in WRONG:
+            return WRONG[self.how]
+        text = "x" * 300_000 if self.how == "big" else str(message["params"]["arguments"].get("text"))
+        return reply(message, {"content": [{"type": "text", "text": text}]})
 
-    def do_GET(self) -> None:
-        self.answer(405, b"")
 
-    def do_DELETE(self) -> None:
-        self.behaviour.sessions.discard(self.headers.get("mcp-session-id", ""))
-        self.answer(204, b"")
-
-    def reply(self, message: dict[str, Any], result: dict[str, Any], **headers: str) -> None:
-        body = {"jsonrpc": "2.0", "id": message["id"], "result": result}
-        self.answer(200, json.dumps(body).encode(), **headers)
-
-    def answer(
-        self, status: int, body: bytes, kind: str = "application/json", encoding: str = "", **headers: str
-    ) -> None:
-        self.send_response(status)
-        named = {"Content-Type": kind, "Content-Length": str(len(body)), **headers}
-        for name, value in (named | ({"Content-Encoding": encoding} if encoding else {})).items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Silence."""
+def reply(message: dict[str, Any], result: dict[str, Any], **headers: str) -> Answer:
+    body = {"jsonrpc": "2.0", "id": message["id"], "result": result}
+    return Answer(200, json.dumps(body).encode(), JSON, headers)
 
 
 @pytest.fixture
-def server() -> Iterator[Behaviour]:
-    behaviour = Behaviour()
-    made = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"behaviour": behaviour}))
-    made.daemon_threads = True
-    behaviour.url = f"http://127.0.0.1:{made.server_port}/mcp"
-    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    yield behaviour
-    behaviour.over.set()
-    made.shutdown()
-    made.server_close()
-    thread.join()
+def server() -> Iterator[Server]:
+    with Server() as made:
+        yield made
+        made.over.set()
 
 
 async def test_tools_are_called_with_the_headers_and_the_session_is_ended(
-    server: Behaviour, tmp_path: Path
+    server: Server, tmp_path: Path
 ) -> None:
     async with server.bench(tmp_path) as table:
         assert await table.ready() == ()
@@ -152,7 +118,7 @@ async def test_tools_are_called_with_the_headers_and_the_session_is_ended(
 
 
 async def test_a_refusal_is_told_with_its_status_and_without_the_token(
-    server: Behaviour, tmp_path: Path
+    server: Server, tmp_path: Path
 ) -> None:
     server.how = "locked"
     async with server.bench(tmp_path) as table:
@@ -168,7 +134,7 @@ async def test_a_refusal_is_told_with_its_status_and_without_the_token(
         assert TOKEN not in outcome.text
 
 
-async def test_an_answer_that_is_none_is_contained(server: Behaviour, tmp_path: Path) -> None:
+async def test_an_answer_that_is_none_is_contained(server: Server, tmp_path: Path) -> None:
     async with server.bench(tmp_path, max_message_bytes=100_000) as table:
         await table.ready()
         for how, why in (
@@ -185,7 +151,7 @@ async def test_an_answer_that_is_none_is_contained(server: Behaviour, tmp_path: 
             assert (await table.call("h__echo", text="fine again")).text == "fine again", how
 
 
-async def test_a_silent_server_costs_the_limit_of_the_call(server: Behaviour, tmp_path: Path) -> None:
+async def test_a_silent_server_costs_the_limit_of_the_call(server: Server, tmp_path: Path) -> None:
     async with server.bench(tmp_path) as table:
         await table.ready()
         server.how = "silent"
@@ -194,7 +160,7 @@ async def test_a_silent_server_costs_the_limit_of_the_call(server: Behaviour, tm
         assert (await table.call("h__echo", text="there")).text == "there"
 
 
-async def test_the_token_does_not_follow_a_redirect_elsewhere(server: Behaviour, tmp_path: Path) -> None:
+async def test_the_token_does_not_follow_a_redirect_elsewhere(server: Server, tmp_path: Path) -> None:
     with Signpost() as elsewhere:
         server.how, server.elsewhere = "elsewhere", elsewhere.url("/stolen?with=1")
         async with server.bench(tmp_path) as table:

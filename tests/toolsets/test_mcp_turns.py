@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +15,7 @@ from fsm_agent.testing import ScriptedModel, call, text, tools
 from tests.helpers.families import offered
 from tests.helpers.harness import Heard
 from tests.helpers.mcp_bench import PATIENT, program
-from tests.helpers.processes import children
+from tests.helpers.processes import children, environment, printed, ran
 
 
 @contextmanager
@@ -144,7 +141,7 @@ agent.chat("hi")
 assert "mcp" in sys.modules
 agent.close()
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    printed("-c", script)
 
 
 @pytest.mark.slow
@@ -161,18 +158,15 @@ try:
 except ConfigError as error:
     print(error)
 """
-    program = [sys.executable, "-c", script]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    done = ran("-c", script)
     missing = "MCP servers are configured and the MCP SDK is not installed; given: s; allowed: "
     assert done.stdout == f"{missing}{install_command('mcp')}, or no MCP servers\n", done.stderr
 
 
 def doctor(home: Path) -> tuple[int, str]:
     """Its exit code and its line about MCP servers."""
-    done = subprocess.run(
-        [sys.executable, "-m", "fsm_agent.cli", "doctor", "--home", str(home)],
-        capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "FSM_AGENT_MCP__START_TIMEOUT": "60"},
-    )  # fmt: skip
+    env = environment(FSM_AGENT_MCP__START_TIMEOUT="60")
+    done = ran("-m", "fsm_agent.cli", "doctor", "--home", home, env=env)
     (line,) = [line for line in done.stdout.splitlines() if "mcp servers" in line]
     return done.returncode, line
 

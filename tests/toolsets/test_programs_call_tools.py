@@ -7,8 +7,6 @@ import gc
 import json
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,9 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.testing import call, text, tools
 from fsm_agent.toolsets.code import CallLine
 from fsm_agent.toolsets.programs import ProgramDoor
+from tests.helpers.processes import ran
 from tests.helpers.store_homes import agent
-from tests.helpers.waiting import PATIENCE, until
-
-ROOT = Path(__file__).parents[2]
+from tests.helpers.waiting import until
 
 
 @tool(concurrency="parallel", effect="pure")
@@ -285,14 +282,12 @@ def test_kill_9_in_a_tool_that_a_program_called(tmp_path: Path) -> None:
     home, mark = tmp_path / "home", tmp_path / "ran"
     begin = f"import os\nopen({str(mark)!r}, 'a').write(f'{{os.getpid()}} ')\n"
     code = f"{begin}for city in 'abc':\n    tools.weather(city=city)"
-    command = [sys.executable, "-c", KILLED, str(home), code]
-    died = subprocess.run(command, check=False, timeout=PATIENCE, cwd=ROOT)
-    assert died.returncode == -9
-    [ran] = mark.read_text().split()
-    until(lambda: not Path(f"/proc/{ran}").exists())
+    assert ran("-c", KILLED, home, code).returncode == -9
+    [pid] = mark.read_text().split()
+    until(lambda: not Path(f"/proc/{pid}").exists())
     one = coder([text("done")], home)
     [turn] = one.journal.recent(1)
     assert "the process ended while this program waited" in told(one.resume(turn.id).run())
     one.close()
-    assert mark.read_text().split() == [ran]
+    assert mark.read_text().split() == [pid]
     assert effects(home) == ["execute_code", "weather", "weather"]

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import toolset
 from fsm_agent.toolsets.files import resolve
 from fsm_agent.toolsets.process import HEAD, TAIL
@@ -52,34 +51,14 @@ def test_an_unknown_toolset_lists_the_known_and_a_root_must_be_a_directory(tmp_p
     assert toolset("core")
 
 
-def test_paths_stay_inside(tmp_path: Path) -> None:
-    root, outside = tmp_path / "root", tmp_path / "outside.txt"
+def test_paths_lead_inside(tmp_path: Path) -> None:
+    """Where they lead out is in approvals/test_security_tools.py, of every tool."""
+    root = tmp_path / "root"
     (root / "in").mkdir(parents=True)
-    outside.write_text("secret")
-    (root / "link").symlink_to(tmp_path)
     (root / "inner").symlink_to(root / "in")
-    (root / "circle").symlink_to(root / "circle")
     assert resolve(root, "in/../in/new.txt") == (root / "in/new.txt").resolve()
     assert resolve(root, str(root / "in")) == (root / "in").resolve()
     assert resolve(root, "inner/x") == (root / "in/x").resolve()
-    no = [
-        "..",
-        "../outside.txt",
-        "link/outside.txt",
-        "/etc/passwd",
-        "~/x",
-        "~",
-        "a\0b",
-        "circle/x",
-        f"{root}2",
-    ]
-    for path in no:
-        with pytest.raises(ToolFailure):
-            resolve(root, path)
-    core, patch = ToolBench(toolset("core", root)), {"old_text": "s", "new_text": "t"}
-    for name, more in (("write_file", {"content": "x"}), ("read_file", {}), ("patch_file", patch)):
-        assert "outside the working directory" in core.error(name, path="link/outside.txt", **more)
-    assert outside.read_text() == "secret"
 
 
 def test_list_directory(tmp_path: Path, core: ToolBench) -> None:

@@ -41,6 +41,7 @@ from fsm_agent.testing import (
 )
 from fsm_agent.testing.machine import TurnMachine
 from tests.fsm.test_verify_cover import exact_pairs
+from tests.helpers.processes import environment, printed, ran
 
 Cli = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[2]
@@ -212,12 +213,8 @@ def test_two_agents_review_until_the_text_is_accepted(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_program_prints_how_it_went(tmp_path: Path) -> None:
-    path = os.pathsep.join(map(str, (ROOT, ROOT / "states")))
-    environment = {**os.environ, "PYTHONPATH": path, "FSM_AGENT_HOME": str(tmp_path)}
-    run = [sys.executable, "-m", "examples.review_loop", "Say it short."]
-    said = subprocess.run(
-        run, capture_output=True, text=True, env=environment, cwd=tmp_path, check=True, timeout=60
-    ).stdout
+    env = environment(FSM_AGENT_HOME=str(tmp_path))
+    said = printed("-m", "examples.review_loop", "Say it short.", env=env, cwd=tmp_path)
     assert " 2  Criticise  objections  → Revise" in said.splitlines()
     assert said.splitlines()[-1].startswith("accepted: A machine that is in one")
 
@@ -244,9 +241,7 @@ order.workflow(home, dying).start(order.Order(["LAMP"], turn_id="order-1")).run(
 
 
 def killed(folder: Path, act: str, when: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", KILLED, str(folder), act, when]
-    assert subprocess.run(command, env=environment, timeout=60, check=False).returncode == -signal.SIGKILL
+    assert ran("-c", KILLED, folder, act, when).returncode == -signal.SIGKILL
 
 
 def ledger(folder: Path) -> list[str]:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +36,46 @@ If `fsm-agent` is not on the path, use `python -m fsm_agent.cli`.
 
 
 def settings_page() -> str:
-    """The settings by group: what the group is for, then name, default and what is allowed."""
+    """The settings by group: what the group is for, then name, default, what is allowed, and the meaning."""
     known = every_setting()
+    written = settings_said()
     parts = [SETTINGS.format(prefix=ENV_PREFIX)]
     for group, kind in _groups("", Settings):
         names = [name for name in known if name.rpartition(".")[0] == group]
         if not names:
             continue
-        parts.append(f"## {group or 'General'}\n\n{_text(kind.__doc__ or '')}\n")
+        parts.append(f"## {group or 'General'}\n")
+        said, meanings = meanings_of(_text(kind.__doc__ or ""), [name.rpartition(".")[2] for name in names])
+        if said:
+            parts.append(f"{said}\n")
         rows = [
-            f"| `{name}` | {_value(known[name].default)} | {_words(known[name].allowed)} |" for name in names
+            f"| `{name}` | {_value(known[name].default)} | {_words(known[name].allowed)} |"
+            f" {written.get(name) or meanings.get(name.rpartition('.')[2], '')} |"
+            for name in names
         ]
-        parts.append("\n".join(["| setting | default | allowed |", "|---|---|---|", *rows]) + "\n")
+        parts.append("\n".join(["| setting | default | allowed | meaning |", "|---|---|---|---|", *rows]) + "\n")
     return "\n".join(parts)
+
+
+def settings_said() -> dict[str, str]:
+    """Return the meanings that ``settings.toml`` gives, by the names of the settings."""
+    said: dict[str, str] = tomllib.loads(Path(__file__).with_name("settings.toml").read_text(encoding="utf-8"))
+    return said
+
+
+def meanings_of(text: str, names: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """Split the docstring of a group, ``words. `name`: meaning. `a`, `b`: meaning``, into its words and the
+    meaning of each setting in ``names``."""
+    found: dict[str, str] = {}
+    label = "(?:" + "|".join(map(re.escape, names)) + ")"
+    heading = re.compile(rf"(?:^|(?<=[.;] )|(?<=\n))((?:`{label}`(?:, | and )?)+): ")
+    said, *pieces = heading.split(text)
+    for named, meaning in zip(pieces[::2], pieces[1::2], strict=True):
+        words, paragraph, more = meaning.partition("\n\n")
+        said += paragraph + more
+        cell = words.strip().rstrip(".;").replace("|", "\\|")
+        found |= dict.fromkeys(re.findall(r"`(\w+)`", named), cell[:1].upper() + cell[1:])
+    return said.strip(), found
 
 
 def commands_page() -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
+import threading
 import webbrowser
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -184,8 +186,20 @@ def _page(session: DebugSession, first: str | None, target: DebugTarget, given: 
         if target.open_page and sys.stdout.isatty():
             webbrowser.open(server.url)
 
+    _end_in_order()
     server.run(ready)
     return 130  # served until interrupted
+
+
+def _end_in_order() -> None:
+    """Let SIGTERM and SIGHUP end the command as an interrupt does: turns that are paused are released."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, leave)
 
 
 def _editor(session: DebugSession, first: str | None, at: str | None, given: CliOptions) -> int:

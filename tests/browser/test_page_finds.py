@@ -102,7 +102,7 @@ def test_a_condition_on_a_tool_is_completed_checked_and_met(browser: Browser, ho
     page.get_by_role("alert").wait_for(state="detached")
     page.locator(".tabs").click(position={"x": 2, "y": 2})
     press(page, "c", runs="paused.*BuildMessages.*7 moves")
-    page.locator(".reason", has_text="breakpoint: move any").wait_for()
+    page.locator(".reason", has_text=re.compile("breakpoint: .+ at move any")).wait_for()
     page.locator(".spent", has_text=re.compile("2 requests · [0-9]+ tokens")).wait_for()
 
 

@@ -13,6 +13,7 @@ import pytest
 from fsm_agent import Agent, tool
 from fsm_agent.debug import DebugSession
 from fsm_agent.debug.core.analysis import Budgets, choices, columns, waits_of
+from fsm_agent.debug.core.breakpoints import Breakpoint
 from fsm_agent.debug.core.debug_session import crash_of
 from fsm_agent.debug.core.record import search
 from fsm_agent.debug.web.rendering import tree
@@ -313,3 +314,52 @@ def test_markdown_is_a_tree_of_elements_that_are_known() -> None:
     assert [one.get("tag") for one in rest or []] == ["h1", "ul", "pre", "table", None]
     assert tree("x" * 200_000) is None
     assert len(tree("> " * 500 + "deep") or []) == 1
+
+
+# What stays when a debugger ends
+
+
+def test_breakpoints_are_there_for_the_next_debugger(tmp_path: Path) -> None:
+    store = store_for(tmp_path, "normal")
+
+    def agent(hint: str | None) -> Agent:
+        return Agent(ScriptedModel([text("well")]), home=tmp_path, store=store)
+
+    turn = agent(None).run_conversation("hi").turn_id
+    session = DebugSession(store, agent)
+    wanted = [Breakpoint("state", "CallLLM"), Breakpoint("move", "any", condition="seq > 1", hits="2")]
+    session.set_breakpoints(session.open(turn), wanted)
+    session.close()
+    session = DebugSession(store, agent)
+    kept = list(session.open(turn).breakpoints)
+    assert [(one.kind, one.target, one.condition) for one in kept] == [
+        ("state", "CallLLM", ""), ("move", "any", "seq > 1"),
+    ]  # fmt: skip
+    session.set_breakpoints(session.open(turn), [])
+    session.close()
+    session = DebugSession(store, agent)
+    assert list(session.open(turn).breakpoints) == []
+    session.close()
+
+
+def test_a_debugger_that_was_ended_leaves_no_crash(tmp_path: Path) -> None:
+    """The process of the turn has ended, too."""
+    program = (
+        "import sys; from fsm_agent import Agent; from fsm_agent.debug import DebugSession\n"
+        "from fsm_agent.sessions.store import store_for; from fsm_agent.testing import ScriptedModel, text\n"
+        "store = store_for(sys.argv[1], 'normal')\n"
+        "made = lambda hint: Agent(ScriptedModel([text('well')]), home=sys.argv[1], store=store)\n"
+        "session = DebugSession(store, made)\nprint(session.start('hi').id)\nsession.close()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    session = DebugSession(store_for(tmp_path, "normal"))
+    debugger = session.open(ended.stdout.strip())
+    assert (debugger.status.phase, session.crash(debugger.id)) == ("idle", None)
+    session.close()
+
+
+def test_the_condition_that_stopped_is_named() -> None:
+    named = Breakpoint("move", "any", condition='tool == "note"', hits=">= 2")
+    assert str(named) == 'tool == "note" at move any, at hit >= 2'
+    assert str(Breakpoint("state", "CallLLM")) == "state CallLLM"

@@ -13,12 +13,15 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from examples import order, review_loop
 from fsm_agent import Agent, tool
 from fsm_agent.debug import DebugSession
 from fsm_agent.debug.web.app import assets
 from fsm_agent.debug.web.rendering import bare, map_of
 from fsm_agent.debug.web.serve import DebugServer
+from fsm_agent.diagram.layout import map_of as readme_map_of
 from fsm_agent.errors import ConfigError, TurnSuspended
+from fsm_agent.fsm.table import Table
 from fsm_agent.sessions.store import store_for
 from fsm_agent.support.redaction import mask_json
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
@@ -321,3 +324,20 @@ def test_what_waits_is_shown_whole_and_answered_once(tmp_path: Path) -> None:
         assert made.ask("api/pending").json() == {"pending": []}
     finally:
         made.close()
+
+
+@pytest.mark.parametrize("table", [TURN, order.TABLE, review_loop.TABLE], ids=lambda table: table.name)
+def test_the_map_of_a_page_counts_as_many_exits_as_that_of_a_readme(table: Table) -> None:
+    small, _ = readme_map_of(table)
+    page = dict(
+        re.findall(
+            r'id="arrow-(\w+-\w+)".*?class="label"[^>]*>(?:<tspan[^>]*>)?([^<]*)', map_of(table), re.DOTALL
+        )
+    )
+    counted = 0
+    for arrow in small.arrows:
+        for label in arrow.labels:
+            if re.fullmatch(r"⇥ \d+ exits", label):
+                assert page[f"{arrow.source}-{arrow.dest}"] == label.removeprefix("⇥ ")
+                counted += 1
+    assert counted or table is not TURN

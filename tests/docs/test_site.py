@@ -76,6 +76,14 @@ def test_every_public_name_is_in_the_reference(package: Any) -> None:
     assert [name for name in names if id(getattr(package, name)) not in known] == []
 
 
+def test_each_setting_has_a_meaning_of_its_own() -> None:
+    rows = re.findall(r"^\| `([\w.]+)` \|.*\| (.*) \|$", reference.settings_page(), re.MULTILINE)
+    assert {name for name, _ in rows} == set(reference.every_setting())
+    assert [name for name, meaning in rows if not meaning.strip()] == []
+    assert [name for name, meaning in rows if len(meaning) > 300] == []
+    assert reference.settings_said().keys() <= reference.every_setting().keys()
+
+
 def test_every_link_to_a_file_leads_somewhere() -> None:
     for page in pages():
         relinked((ROOT / page).read_text(encoding="utf-8"), page, set())

@@ -213,6 +213,13 @@ class Breakpoint:
             kind=value["kind"], enabled=bool(value.get("enabled", True)), id=number(value, "id", 0), **texts
         )
 
+    def __str__(self) -> str:
+        """What it stops at, as a person reads it: with its condition, and at which hits."""
+        said = f"{self.kind} {self.target}"
+        if self.condition:
+            said = f"{self.condition} at {said}"
+        return f"{said}, at hit {self.hits}" if self.hits else said
+
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""
         return asdict(self)

@@ -28,8 +28,9 @@ from fsm_agent.debug.core.events import (
     entries,
     step_dict,
 )
+from fsm_agent.debug.core.move_notes import note_of
 from fsm_agent.debug.core.pending_request import PERFORM, HeldKind, PendingRequest, PerformEdited, held_kind
-from fsm_agent.debug.core.record import spent_by
+from fsm_agent.debug.core.record import price_by, spent_by
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import PausePoint
@@ -298,13 +299,10 @@ class Controller:
 
     def _moved(self, what: Step) -> None:
         visit, self._visit = self._visit, []
-        self._tell("moved", **step_dict(what, time.time()))
-        facts = MoveFacts(
-            what,
-            self.gate.turn.counters(),
-            lambda: [entry for exchange in visit for entry in entries(exchange)],
-            lambda: spent_by(self.gate.turn),
-        )
+        asked = [entry for exchange in visit for entry in entries(exchange)]
+        note = note_of(asked, price_by(self.gate.turn))
+        self._tell("moved", **step_dict(what, time.time()), **note)
+        facts = MoveFacts(what, self.gate.turn.counters(), lambda: asked, lambda: spent_by(self.gate.turn))
         hits = [] if self._interrupted else self.breakpoints.met(facts)
         for hit in hits:
             if not hit.stops:
@@ -312,7 +310,7 @@ class Controller:
         stops = [hit for hit in hits if hit.stops]
         with self._lock:
             if stops:
-                names = ", ".join(f"{hit.breakpoint.kind} {hit.breakpoint.target}" for hit in stops)
+                names = ", ".join(str(hit.breakpoint) for hit in stops)
                 self._stop("breakpoint", f"breakpoint: {names}", tuple(hit.breakpoint.id for hit in stops))
             elif self._arrived(what):
                 self._stop("step", f"{what.source} –{what.event}→ {what.dest}")

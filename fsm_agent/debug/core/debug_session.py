@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from fsm_agent.debug.core.analysis import Comparison, compare
+from fsm_agent.debug.core.breakpoints import Breakpoint
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.engines import Agents, AgentTurnFactory, Runs, TurnFactory, WorkflowTurnFactory
 from fsm_agent.debug.core.record import Record
@@ -16,10 +18,12 @@ from fsm_agent.fsm.pause_point import TurnKind
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.fence import Owners
 from fsm_agent.sessions.store.journal.read import ModelUse, TurnInfo, Turns
+from fsm_agent.sessions.store.kept_values import KeptValues
 from fsm_agent.sessions.store.pending import PendingItems
 from fsm_agent.sessions.store.rows import loads
 from fsm_agent.sessions.store.transfer.export import export_turn
 from fsm_agent.sessions.store.transfer.importing import import_lines
+from fsm_agent.support.threads import LOOP
 from fsm_agent.workflow import Workflow
 
 # ----------------------------------------------------------------------------------------------------
@@ -68,11 +72,15 @@ class Crash:
 
 
 def crash_of(record: Record, owners: Owners) -> Crash | None:
-    """``None`` for a turn that ended, that a process runs, or that was released in order."""
+    """``None`` for a turn that ended, that a process runs, or that was released in order: its session is not
+    held any more."""
     info = record.info
     if info.ended is not None or info.owner is None or owners.alive(info.owner) is not None:
         return None
     with record.reading() as c:
+        holder = c.execute("SELECT holder FROM sessions WHERE id = ?", (info.session,)).fetchone()
+        if holder is None or holder[0] != info.id:
+            return None
         rows = c.execute(
             "SELECT kind, name, class, at, request, request_crc FROM effects WHERE turn = ? AND seq = ?"
             " AND status = 'in_flight' ORDER BY ordinal, place",
@@ -93,6 +101,19 @@ def _under_way(kind: str, name: str, effect: str, begun: float, request: str, cr
 
 
 NOTHING = ModelUse()
+BREAKPOINTS = "breakpoints"
+MOST_KEPT = 50
+"""Turns whose breakpoints are kept."""
+log = logging.getLogger(__name__)
+
+
+def _still_there(debugger: Debugger, kept: Iterable[Mapping[str, Any]]) -> Iterator[Breakpoint]:
+    fresh = debugger.breakpoints.fresh()
+    for value in kept:
+        try:
+            yield fresh.put(Breakpoint.of(value))
+        except ConfigError as error:
+            log.warning("a breakpoint of turn %s is left out: %s", debugger.id, error)
 
 
 class DebugSession:
@@ -105,6 +126,7 @@ class DebugSession:
         self._open: dict[str, Debugger] = {}
         self._lock = threading.RLock()
         self._turns = Turns(store.database)
+        self._values = KeptValues(store, "debugger")
         self.pending = PendingItems(lambda: store.database, store.now)
 
     @classmethod
@@ -178,9 +200,27 @@ class DebugSession:
             if known is None:
                 before = self._open.get(turn_id)
                 known = self._open[turn_id] = Debugger.attach(self.store, turn_id, self.kind)
-                if before is not None:
-                    known.set_breakpoints(before.breakpoints)
+                wanted = self._kept(known) if before is None else list(before.breakpoints)
+                if wanted:
+                    known.set_breakpoints(wanted)
             return known
+
+    def set_breakpoints(self, debugger: Debugger, wanted: Iterable[Breakpoint]) -> list[Breakpoint]:
+        """Have these breakpoints and no others in a turn, also when it is opened by a later debugger."""
+        made = debugger.set_breakpoints(wanted)
+        known = {
+            turn: kept for turn, kept in self._values.get(BREAKPOINTS, {}).items() if turn != debugger.id
+        }
+        if made:
+            known[debugger.id] = [one.to_dict() for one in made]
+        newest = dict(list(known.items())[-MOST_KEPT:])
+        LOOP.run(self._values.put(BREAKPOINTS, newest))
+        return made
+
+    def _kept(self, debugger: Debugger) -> list[Breakpoint]:
+        """The breakpoints that an earlier debugger had in a turn, those left out that its table does not
+        have any more."""
+        return [*_still_there(debugger, self._values.get(BREAKPOINTS, {}).get(debugger.id, ()))]
 
     def crash(self, turn_id: str) -> Crash | None:
         """What was under way in a turn whose process died; ``None`` for any other turn."""
@@ -251,5 +291,5 @@ class DebugSession:
             before = self._open.get(like) if like is not None else None
             self._open[debugger.id] = debugger
             if before is not None and len(before.breakpoints):
-                debugger.set_breakpoints(before.breakpoints)
+                self.set_breakpoints(debugger, before.breakpoints)
             return debugger

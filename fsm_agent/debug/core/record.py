@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -31,15 +31,15 @@ from fsm_agent.settings.model import Settings
 # What a turn had taken by a move: requests, tokens and money, from the fields that are stored of it.
 
 
-def spent_in(snapshot: Mapping[str, Any], settings: Mapping[str, Any]) -> TurnCost:
-    """Of a snapshot of a turn that talks to a model; nothing of any other. ``settings`` as they are stored,
-    with the prices that a person gave."""
+def spent_in(snapshot: Mapping[str, Any], settings: Settings) -> TurnCost:
+    """Of a snapshot of a turn that talks to a model; nothing of any other. ``settings``: with the prices that
+    a person gave."""
     usages = {
         tuple(json.loads(model)): Usage(**tokens) for model, tokens in snapshot.get("usages", {}).items()
     }
     if "usages" not in snapshot:
         return TurnCost()
-    return _spent(snapshot.get("attempts", 0), usages, Settings.of(dict(settings)))
+    return _spent(snapshot.get("attempts", 0), usages, settings)
 
 
 def spent_by(turn: Any) -> TurnCost:
@@ -48,6 +48,23 @@ def spent_by(turn: Any) -> TurnCost:
     if accounting is None:
         return TurnCost()
     return _spent(turn.count("attempts"), dict(accounting.usages), turn.settings)
+
+
+def price_of(record: Record) -> Callable[[Usage], float | None]:
+    """Return what tokens of the turn cost, in US dollars; ``None`` when a price is not known, or when the
+    turn asked several models."""
+    models = [tuple(json.loads(model)) for model in record.snapshot(record.count).get("usages", {})]
+    return _price_of(models, record.settings)
+
+
+def price_by(turn: Any) -> Callable[[Usage], float | None]:
+    """The same of a turn that runs here."""
+    accounting = getattr(turn, "accounting", None)
+    return _price_of([] if accounting is None else list(accounting.usages), getattr(turn, "settings", None))
+
+
+def _price_of(models: Sequence[Any], settings: Any) -> Callable[[Usage], float | None]:
+    return lambda usage: _spent(1, {models[0]: usage}, settings).cost if len(models) == 1 else None
 
 
 def _spent(requests: int, usages: Mapping[tuple[str, str], Usage], settings: Settings) -> TurnCost:
@@ -98,7 +115,7 @@ class Record:
         self._lock = threading.Lock()
         self._snapshots: dict[int, dict[str, Any]] = {}
         self._path: list[str] = []
-        self._settings: dict[str, Any] | None = None
+        self._settings: Settings | None = None
 
     @property
     def info(self) -> TurnInfo:
@@ -197,13 +214,20 @@ class Record:
         snapshot = self.snapshot(at)
         return {name: snapshot.get(name, 0) for name in names}
 
-    def spent(self, at: int) -> TurnCost:
-        """What the turn had taken by a position; children have their own."""
+    @property
+    def settings(self) -> Settings:
+        """Return the settings of the turn, with the prices that a person gave."""
         if self._settings is None:
             with self.reading() as c:
                 settings = "SELECT settings, settings_crc FROM turns WHERE id = ?"
-                self._settings = inline(c, *c.execute(settings, (self.turn_id,)).fetchone())
-        return spent_in(self.snapshot(at), self._settings)
+                self._settings = Settings.of(
+                    dict(inline(c, *c.execute(settings, (self.turn_id,)).fetchone()))
+                )
+        return self._settings
+
+    def spent(self, at: int) -> TurnCost:
+        """What the turn had taken by a position; children have their own."""
+        return spent_in(self.snapshot(at), self.settings)
 
     def changed(self, at: int) -> list[dict[str, Any]]:
         """Fields that the visit before a position and the move to it changed: {field, before, after}."""
@@ -240,6 +264,21 @@ class Record:
         whole = info.ended is not None and at == info.seq
         found: list[Any] = (self._turns.snapshot(self.turn_id) if whole else self.snapshot(at))["history"]
         return found
+
+    def before_read(self, at: int, index: int) -> int:
+        """Return the first position whose transcript has message ``index`` of the transcript at ``at``: the
+        model reads the message after it."""
+        session, version, _, _ = self._history(at)
+
+        def has(position: int) -> bool:
+            known, its, length, _ = self.snapshot(position)["history"]
+            return (known, its) == (session, version) and int(length) > index
+
+        low, high = 0, at
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if has(middle) else (middle + 1, high)
+        return low
 
     def find(self, text: str, after: int = 0, limit: int = 50) -> list[int]:
         """Numbers of moves after ``after`` in which ``text`` occurs: in the row, event, states, exit, or in a

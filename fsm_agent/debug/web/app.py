@@ -41,6 +41,7 @@ from fsm_agent.debug.core.breakpoints import (
 from fsm_agent.debug.core.commands import breakpoints_in, read_command
 from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.debugger import Debugger
+from fsm_agent.debug.core.move_notes import moves_of_tool, noted_moves, tools_called
 from fsm_agent.debug.core.pending_request import STATUSES
 from fsm_agent.debug.core.record import MOST, search
 from fsm_agent.debug.web.rendering import answer, bare, events, map_of, tree
@@ -217,6 +218,8 @@ def _with_headers(send: Send) -> Send:
 Body = Mapping[str, Any]
 WINDOW = 400
 """Moves that one answer holds at most."""
+FILTERED = 20_000
+"""Moves that a filter leaves at most."""
 
 
 def app_of(
@@ -243,6 +246,8 @@ class DebugPage:
             (f"{turn}/lanes", self.lanes), (f"{turn}/time", self.time), (f"{turn}/at/{{at}}", self.at),
             (f"{turn}/at/{{at}}/choices", self.choices), (f"{turn}/condition", self.condition),
             (f"{turn}/at/{{at}}/messages", self.messages), (f"{turn}/at/{{at}}/wire", self.wire),
+            (f"{turn}/tools", self.tools), (f"{turn}/filter", self.filter),
+            (f"{turn}/at/{{at}}/messages/{{index}}", self.before_read),
             (f"{turn}/find", self.find), (f"{turn}/seek", self.seek), (f"{turn}/test", self.test),
             (f"{turn}/export", self.export),
         ]  # fmt: skip
@@ -335,7 +340,22 @@ class DebugPage:
         """Answer with some of a turn's moves, by their numbers."""
         first = max(1, whole(request, "first", 1))
         last = min(whole(request, "last", first + WINDOW - 1), first + WINDOW - 1)
-        return {"first": first, "moves": self._debugger(request).record.moves(first, last)}
+        return {"first": first, "moves": noted_moves(self._debugger(request).record, first, last)}
+
+    def tools(self, request: Request) -> Any:
+        """Answer with the tools that a turn called, and how often."""
+        return {"tools": tools_called(self._debugger(request).record)}
+
+    def filter(self, request: Request) -> Any:
+        """Answer with the moves that called ``tool`` and in which ``text`` occurs, where they are given."""
+        record = self._debugger(request).record
+        text, tool = (request.query_params.get(name, "").strip() for name in ("text", "tool"))
+        found = set(range(1, record.count + 1))
+        if tool:
+            found &= set(moves_of_tool(record, tool))
+        if text:
+            found &= set(record.find(text, limit=FILTERED))
+        return {"moves": sorted(found)[:FILTERED]}
 
     def lanes(self, request: Request) -> Any:
         """Answer with a turn's path, aggregated to the given number of columns."""
@@ -408,6 +428,15 @@ class DebugPage:
             "messages": record.messages(at, first, min(last, first + 199)),
         }
 
+    def before_read(self, request: Request) -> Any:
+        """Answer with the position before the model read a message of the transcript at a position, and with
+        that before it wrote it, if it did."""
+        index = _whole("the number of the message", request.path_params["index"])
+        debugger = self._debugger(request)
+        at, path = debugger.record.before_read(position(request), index), debugger.record.path()
+        written = at - 1 if at and path[at - 1] == debugger.kind.over else None
+        return {"at": at, "state": path[at], "written": written}
+
     def wire(self, request: Request) -> Any:
         """Answer with the request that was sent at a position."""
         return self._debugger(request).wire(position(request))
@@ -477,7 +506,8 @@ class DebugPage:
     def breakpoints(self, request: Request, body: Body) -> Any:
         """Replace a turn's breakpoints."""
         debugger = self._debugger(request)
-        return {"breakpoints": [one.to_dict() for one in debugger.set_breakpoints(breakpoints_in(body))]}
+        kept = self._session.set_breakpoints(debugger, breakpoints_in(body))
+        return {"breakpoints": [one.to_dict() for one in kept]}
 
     def fork(self, request: Request, body: Body) -> Any:
         """Begin a new turn at a position of another one, with changes."""

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.events import DebugEvent
 from fsm_agent.diagram.layout import automatic, landscape
-from fsm_agent.diagram.model import Arrow, Box, Diagram, diagram_of
+from fsm_agent.diagram.model import Arrow, Box, Diagram, diagram_of, words
 from fsm_agent.diagram.svg import as_svg
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.layout import Layout
@@ -160,18 +160,15 @@ def _arrow(table: Table, source: str, dest: str) -> Arrow:
 
 
 def _label(table: Table, rows: list[str]) -> str:
-    """The first remedy that takes the arrow, or its event, and how many more there are."""
-    names: list[str] = []
-    for row in map(table.row, rows):
-        if row.exit is not None:
-            name = row.event.replace("_", " ")
-        else:
-            name = row.event.replace("_", " ") if row.rung.startswith("→") else row.rung
-        if name not in names:
-            names.append(name)
-    if len(names) > 1 and table.row(rows[0]).exit is not None:
-        return f"{len(names)} exits"
-    return names[0] if len(names) == 1 else f"{names[0]} +{len(names) - 1}"
+    """The first remedy that takes the arrow, or its event, and how many more there are; of exits, how many
+    reasons they have, as on the map of a README."""
+    taken = [table.row(row) for row in rows]
+    reasons = list(dict.fromkeys(row.exit for row in taken if row.exit))
+    if reasons:
+        return words(reasons[0]) if len(reasons) == 1 else f"{len(reasons)} exits"
+    named = (words(row.event) if row.rung.startswith("→") else row.rung for row in taken)
+    first, *others = dict.fromkeys(named)
+    return f"{first} +{len(others)}" if others else first
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -156,10 +156,11 @@ function App({ hello }) {
     setDialog(null);
     setTurn(id);
   };
-  const onFork = (from, edit) => setDialog({ kind: "fork", at: from, edit, state: from === at ? stateAt() : edit?.reply !== undefined ? hello.over : "" });
+  const onFork = (from, edit, more = {}) => setDialog({ kind: "fork", at: from, edit, ...more, state: from === at ? stateAt() : edit?.reply !== undefined ? hello.over : "" });
   const stateAt = () => (at === 0 ? hello.states[0] : moves.at(at)?.dest || "");
-  const fork = async (from, edit) => {
+  const fork = async (from, edit, run) => {
     const { turn: made } = await post(turnPath(turn, "/fork"), { at: from, edit });
+    if (run) await post(turnPath(made, "/orders/continue"), {});
     open(made);
   };
   const seek = async (back) => {
@@ -235,7 +236,7 @@ function App({ hello }) {
         ${view === "table" && html`<${Table} svg=${hello.table} engine=${status?.state} look=${state} move=${move} breakpoints=${breakpoints} onBreak=${onBreak} />`}
       </section>
       <${Lanes} turn=${turn} count=${count} at=${at} engine=${engine} states=${hello.states} onLook=${lookAt} theme=${theme} running=${running} />
-      <${MoveList} moves=${moves} count=${count} at=${at} engine=${engine} states=${hello.states} rows=${hello.rows} found=${found} onLook=${lookAt} version=${version} />
+      <${MoveList} turn=${turn} talks=${hello.talks} moves=${moves} count=${count} at=${at} engine=${engine} states=${hello.states} rows=${hello.rows} found=${found} onLook=${lookAt} version=${version} />
       <div class="side"><div class="notices">
         <${Waiting} held=${status?.held || []} tools=${snapshot?.tools} onAnswer=${(id, said) => asked("answer", { id, said })} onLet=${(id) => asked("let", { id })} onEdit=${(id, said) => asked("edit", { id, said })} />
         <${Crash} crash=${crash} why=${cannot} onResume=${resume} />
@@ -273,7 +274,7 @@ function add(visits, source, dest, row, count, took) {
 function Dialogs({ dialog, hello, turn, info, onClose, fork, open, onCompare, onSteer }) {
   switch (dialog?.kind) {
     case "fork":
-      return html`<${Fork} turn=${turn} flags=${hello.flags} at=${dialog.at} edit=${dialog.edit} state=${dialog.state} talks=${hello.talks} over=${hello.over} onFork=${fork} onClose=${onClose} />`;
+      return html`<${Fork} turn=${turn} flags=${hello.flags} at=${dialog.at} edit=${dialog.edit} state=${dialog.state} why=${dialog.why} run=${dialog.run} talks=${hello.talks} over=${hello.over} onFork=${fork} onClose=${onClose} />`;
     case "help":
       return html`<${Help} lag=${lagWords()} over=${hello.over} onClose=${onClose} />`;
     case "new":

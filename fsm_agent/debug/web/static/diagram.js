@@ -160,6 +160,11 @@ export function Diagram({ svg, rows, onBreak, onRun, ...shown }) {
     drawn.current = new Drawn(place.current, rows, (...a) => acts.current.onBreak(...a), (...a) => acts.current.onRun(...a));
   }, [svg]);
   useLayoutEffect(() => drawn.current.show(shown));
+  useLayoutEffect(() => {
+    const box = place.current.parentElement; // it scrolls where the page is too narrow for the map
+    const state = drawn.current.states.get(shown.look)?.group.getBoundingClientRect();
+    if (state && box.scrollWidth > box.clientWidth) box.scrollLeft += state.x + state.width / 2 - box.getBoundingClientRect().x - box.clientWidth / 2;
+  }, [shown.look, svg]);
   return html`<div id="map" class="map" ref=${place} role="group" aria-label="map of the states; the left and right keys go through states and arrows"></div>`;
 }
 

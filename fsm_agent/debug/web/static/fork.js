@@ -8,7 +8,8 @@ import { Button, html, parsed, pretty, useState } from "./ui.js";
 const FORK_HELP = "The turn as it was after so many moves becomes a new turn, in a session of its own. The old one stays as it is, and nothing that ran before runs again.";
 const OWN_HELP = "The turn as it was after so many moves becomes a new turn, which begins that state anew: what the state asks for is asked again. The old one stays as it is.";
 
-export function Fork({ turn, at, edit, state, talks, over, flags, onFork, onClose }) {
+/** `why`: why the fork begins there; `run`: whether it goes on at once, which is offered first then. */
+export function Fork({ turn, at, edit, state, why, run, talks, over, flags, onFork, onClose }) {
   const [parts, setParts] = useState(() => partsOf(edit, state));
   const [problem, setProblem] = useState("");
   const [busy, setBusy] = useState(false);
@@ -18,7 +19,7 @@ export function Fork({ turn, at, edit, state, talks, over, flags, onFork, onClos
     event.preventDefault();
     setBusy(true);
     try {
-      await onFork(at, editOf(parts));
+      await onFork(at, editOf(parts), event.submitter?.value === "run");
     } catch (error) {
       setProblem(error.message);
       setBusy(false);
@@ -28,6 +29,7 @@ export function Fork({ turn, at, edit, state, talks, over, flags, onFork, onClos
   const kinds = Object.keys(PARTS).filter((kind) => (talks ? kind !== "reply" || here === over : ["counters", "fields"].includes(kind)));
   return html`<${Dialog} title=${`Fork after ${at} ${at === 1 ? "move" : "moves"}`} onClose=${onClose}>
     <form onSubmit=${send}>
+      ${why && html`<p class="fork-why">${why}</p>`}
       <p class="quiet">${talks ? FORK_HELP : OWN_HELP}</p>
       ${parts.map((part, index) => html`<fieldset key=${index}><legend>${PARTS[part.kind].title}</legend>
         ${PARTS[part.kind].key && html`<label class="stack"><span class="quiet">${PARTS[part.kind].key}</span><input type="text" aria-label=${PARTS[part.kind].key} value=${part.key} spellcheck=${false} onInput=${(event) => change(index, { key: event.currentTarget.value })} /></label>`}
@@ -37,7 +39,8 @@ export function Fork({ turn, at, edit, state, talks, over, flags, onFork, onClos
       <label class="stack"><span class="quiet">Change something else</span><select aria-label="add a change" value="" onChange=${(event) => { const kind = event.currentTarget.value; if (kind) setParts([...parts, { kind, key: "", value: PARTS[kind].empty ?? "" }]); event.currentTarget.value = ""; }}>
         <option value="">add a change …</option>${kinds.map((kind) => html`<option value=${kind}>${PARTS[kind].title}</option>`)}</select></label>
       ${problem && html`<p class="problem" role="alert">${problem}</p>`}
-      <footer><button type="submit" class="primary" disabled=${busy}>${parts.length ? "Fork with these changes" : "Fork"}</button></footer>
+      <footer><button type="submit" class=${run ? "" : "primary"} disabled=${busy}>${parts.length ? "Fork with these changes" : "Fork"}</button>
+        <button type="submit" value="run" class=${run ? "primary" : ""} disabled=${busy}>Fork and run</button></footer>
     </form><//>`;
 }
 

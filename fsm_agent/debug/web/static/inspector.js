@@ -1,5 +1,5 @@
 // What is known of one position: the move that led there, the turn's state, its messages, the request on the wire.
-import { turnPath } from "./api.js";
+import { get, turnPath } from "./api.js";
 import { Breakpoints } from "./breakpoints.js";
 import { useFetched } from "./fetched.js";
 import { Markdown } from "./markdown.js";
@@ -172,17 +172,31 @@ function MessagesView({ turn, at, shown, onFork, cannot }) {
   if (!shown.messages) return html`<p class="quiet">No messages yet.</p>`;
   return html`<div><h2>${plural(shown.messages, "message")} <span class="quiet">after ${plural(shown.at, "move")}</span></h2>
     ${from > 0 && html`<${Button} label="show earlier messages" kind="link" onClick=${() => setFirst(Math.max(0, from - 100))}>show earlier messages (${from})<//>`}
-    ${data && data.messages.map((row, i) => html`<${Message} key=${data.first + i} row=${row} index=${data.first + i} fresh=${data.first + i >= shown.messagesBefore && at > 0} onFork=${onFork} cannot=${cannot} at=${shown.at} />`)}
+    ${data && data.messages.map((row, i) => html`<${Message} turn=${turn} key=${data.first + i} row=${row} index=${data.first + i} fresh=${data.first + i >= shown.messagesBefore && at > 0} onFork=${onFork} cannot=${cannot} at=${shown.at} />`)}
   </div>`;
 }
 
-function Message({ row, index, fresh, onFork, cannot, at }) {
+function Message({ turn, row, index, fresh, onFork, cannot, at }) {
+  const [problem, setProblem] = useState("");
   const text = typeof row.content === "string" ? row.content : row.content ? pretty(row.content) : "";
   const edit = row.role === "tool" ? { results: { [row.tool_call_id]: text } } : { messages: { [index]: row } };
+  const answer = { text, tool_calls: (row.tool_calls || []).map(({ id, function: called }) => ({ id, name: called.name, arguments: called.arguments })) };
+  const begin = async (run) => {
+    try {
+      const before = await get(turnPath(turn, `/at/${at}/messages/${index}`));
+      if (row.role === "assistant" && before.written !== null)
+        return onFork(before.written, { reply: answer }, { run, why: `Message #${index} is the model's answer to the request after ${plural(before.written, "move")}: the fork begins there, with your answer in its place.` });
+      return onFork(before.at, edit, { run, why: `Message #${index} was first read after ${plural(before.at, "move")}, in ${before.state}: the fork begins there.` });
+    } catch (error) {
+      return setProblem(error.message);
+    }
+  };
   return html`<article class=${`message ${row.role}${fresh ? " fresh" : ""}`} aria-label=${`${row.role} message ${index}`}>
     <header><b>${row.role}</b>${row.name && html` <code>${row.name}</code>`}${row.summary && html` <span class="tag">summary</span>`}${row.wire === false && html` <span class="tag">not sent</span>`}${row.interrupted && html` <span class="tag">interrupted</span>`}
       <span class="quiet">#${index}${fresh ? " · new" : ""}</span>
-      <${Button} label=${`edit ${row.role} message ${index} and fork`} kind="link" why=${cannot} onClick=${() => onFork(at, edit)}>edit<//></header>
+      <${Button} label=${`edit ${row.role} message ${index} and fork`} kind="link" why=${cannot} onClick=${() => begin(false)}>edit<//>
+      <${Button} label=${`edit ${row.role} message ${index} and run again`} kind="link" why=${cannot} onClick=${() => begin(true)}>edit and run again<//></header>
+    ${problem && html`<p class="problem" role="alert">${problem}</p>`}
     ${row.reasoning && html`<${Fold} title=${html`<span class="quiet">reasoning</span>`}><${Text} value=${row.reasoning} label="reasoning" /><//>`}
     ${text && (row.role === "assistant" ? html`<${Markdown} text=${text} />` : html`<${Long} text=${text} />`)}
     ${row.tool_calls && html`<ul class="calls">${row.tool_calls.map((call) => html`<li><code>${call.function.name}(${short(call.function.arguments, 300)})</code></li>`)}</ul>`}

@@ -4,7 +4,7 @@ import { useFetched, WHILE_RUNNING } from "./fetched.js";
 import { html, seconds, useEffect, useLayoutEffect, useRef, useState } from "./ui.js";
 
 const WIDE = 122;
-const NARROW = 14;
+const NARROW = 88;
 const AXIS = 24; // pixels of the axis below the lanes
 const WAITS = [["people", "people", "--t6"], ["model", "the model", "--t2"], ["tools", "tools", "--t5"], ["pauses", "pauses", "--t4"]];
 /** Height of a lane: many share the room, few do not fill it. */

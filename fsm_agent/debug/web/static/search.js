@@ -8,6 +8,7 @@ export function Search({ turn, at, field, lost, onFound, onLook }) {
   const [problem, setProblem] = useState("");
   const [open, setOpen] = useState(false);
   const box = useRef(null);
+  useEffect(() => box.current?.querySelector(".current")?.scrollIntoView({ block: "nearest" }), [said.index, said.found, open]);
   const clear = () => {
     setSaid({ text: "", found: null, more: false, index: -1 });
     setProblem("");

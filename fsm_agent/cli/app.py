@@ -60,6 +60,7 @@ COMMANDS: Mapping[str, tuple[str, str] | Group] = {
     "simulate": ("simulate:simulate", "Run a turn against a provider that fails."),
     "backtest": ("backtest:backtest", "Play recorded turns under a change, and compare."),
     "predict": ("predict:predict", "Predict requests, tokens, cost, and exits under other limits."),
+    "report": ("turn_report:report", "Write one masked file about a turn, from which others can replay it."),
     "insights": ("insights:report", "Report what recent turns did and cost."),
     "debug": ("debug:debug", "Step through a turn in the browser."),
     "undo": ("session_files:undo_files", "Take back what tools did to the files here."),

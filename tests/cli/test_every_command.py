@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
     "simulate": (("--fault", "none"), 2, "unknown fault"),
     "backtest": ((), 2, "there is no recorded turn to play"),
     "predict": ((), 2, "there is no recorded turn to learn from"),
+    "report": (("nobody",), 2, NOBODY),
     "insights": ((), 0, "there were no turns in the last 30 days"),
     "debug": (("nobody", "--no-open", *OFFLINE), 2, "no such turn; given: nobody"),
     "undo": (("nobody",), 2, NOBODY),

@@ -210,6 +210,19 @@ def forecast(
     )
 
 
+def drawn(
+    observed: Sequence[Observed],
+    limits: Sequence[Mapping[str, int]] | None = None,
+    *,
+    machine: Machine = MACHINE,
+    seed: int = 0,
+) -> list[list[Row]]:
+    """The rows of ``TURNS`` random turns of the kind that ``forecast`` counts."""
+    chance, paths = random.Random(seed), [one.rows for one in observed]  # noqa: S311 - no secret
+    events, known = Events(paths, best_order(paths)), limits or [one.limits for one in observed]
+    return [draw(events, machine, chance.choice(known), chance) for _ in range(TURNS)]
+
+
 def _figures(
     pairs: Sequence[tuple[Observed, Mapping[str, int]]],
     machine: Machine,

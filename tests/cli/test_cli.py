@@ -67,7 +67,18 @@ def test_version_and_help(cli: Cli) -> None:
     out = cli.ok("--help")
     listed = re.findall(r"^  ([a-z]+)  ", out.partition("Commands:")[2], re.MULTILINE)
     started = {"run", "chat", "acp", "debug", "worker", "doctor", "examples", "simulate", "verify", "diagram"}
-    kept = {"sessions", "approvals", "config", "models", "pending", "undo", "insights", "backtest", "predict", "report"}
+    kept = {
+        "sessions",
+        "approvals",
+        "config",
+        "models",
+        "pending",
+        "undo",
+        "insights",
+        "backtest",
+        "predict",
+        "report",
+    }
     assert sorted(listed) == sorted(started | kept)
 
 

@@ -133,6 +133,36 @@ def _log_likelihood(events: Events, path: Path) -> float:
     return sum(math.log(max(share, UNSEEN)) for share in shares)
 
 
+@dataclass(frozen=True, slots=True)
+class Improbable:
+    """A turn whose path is unlikely: ``bits`` more than such a path is expected to have; ``row`` adds the
+    most of them, and ``probability`` is that of its event."""
+
+    turn: str
+    row: str
+    probability: float
+    bits: float
+
+
+def improbable(paths: Mapping[str, Path], most: int) -> list[Improbable]:
+    """The turns with the most improbable paths, the worst first, as events are learned from all of them.
+
+    A long turn is not improbable by its length: from the information of each event, that of an average event
+    in its place is subtracted."""
+    known = list(paths.values())
+    events = Events(known, best_order(known))
+    found = []
+    for turn, path in paths.items():
+        ids, more = [row.id for row in path], []
+        for number, row in enumerate(path):
+            shares = events.after(row.source, ids[:number])
+            average = -sum(share * math.log2(share) for share in shares.values() if share)
+            more.append((-math.log2(shares[row.event]) - average, row.id, shares[row.event]))
+        _, row_id, probability = max(more)
+        found.append(Improbable(turn, row_id, probability, sum(bits for bits, *_ in more)))
+    return sorted(found, key=lambda one: -one.bits)[:most]
+
+
 class _Drawn(BaseTurn):
     """A turn that is its place in the table and its counters."""
 
@@ -208,6 +238,19 @@ def forecast(
         figures.get("cost"),
         dict(sorted(exits.items(), key=lambda item: -item[1].value)),
     )
+
+
+def drawn(
+    observed: Sequence[Observed],
+    limits: Sequence[Mapping[str, int]] | None = None,
+    *,
+    machine: Machine = MACHINE,
+    seed: int = 0,
+) -> list[list[Row]]:
+    """The rows of ``TURNS`` random turns of the kind that ``forecast`` counts."""
+    chance, paths = random.Random(seed), [one.rows for one in observed]  # noqa: S311 - no secret
+    events, known = Events(paths, best_order(paths)), limits or [one.limits for one in observed]
+    return [draw(events, machine, chance.choice(known), chance) for _ in range(TURNS)]
 
 
 def _figures(

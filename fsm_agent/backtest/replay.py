@@ -139,7 +139,7 @@ def make_test(store: Store, turn_id: str, *, shrink: bool = False) -> str:
         how += f" Shrunk from {before} replies of the model to {len(recorded['model'])}."
     final = made.final_response if shrink else result.get("final_response")
     asked = one_line(mask_json(info.asked), 80)
-    return _file(turn_id, asked, how, recorded, made.moves, str(info.exit), final)
+    return text_of_test(turn_id, asked, how, recorded, made.moves, str(info.exit), final)
 
 
 def recording_of(store: Store, turn_id: str) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def _proved(recorded: Mapping[str, Any], moves: Sequence[str], turn_id: str) -> 
     return made
 
 
-def _file(
+def text_of_test(
     turn_id: str,
     asked: str,
     how: str,
@@ -217,9 +217,11 @@ def _file(
     exit_reason: str,
     final: Any,
 ) -> str:
-    asked = asked.replace("\\", "/").replace('"', "'")
+    """The text of a test that plays ``recorded``, and expects these moves and this end. Nothing in it is
+    code but the test itself, whatever the values are."""
+    told = f"Turn {turn_id}: {asked}\n\n{how}".replace("\\", "/").replace('"', "'")
     parts = [
-        f'"""Turn {turn_id}: {asked}\n\n{how}\n"""\n',
+        f'"""{told}\n"""\n',
         "from fsm_agent.backtest.replay import Replay\n",
         f"MOVES = {_written(moves)}\n",
         f"MESSAGE = {_written(recorded['message'])}\n",

@@ -69,6 +69,7 @@ COMMANDS: Mapping[str, tuple[str, str] | Group] = {
             "cases": ("eval:cases", "Write cases to a file, by default those of recorded turns."),
         },
     ),
+    "report": ("turn_report:report", "Write one masked file about a turn, from which others can replay it."),
     "insights": ("insights:report", "Report what recent turns did and cost."),
     "debug": ("debug:debug", "Step through a turn in the browser."),
     "undo": ("session_files:undo_files", "Take back what tools did to the files here."),

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fsm_agent.cli.arguments import nested, table_of
-from fsm_agent.cli.options import Json
-from fsm_agent.composition.turn_wiring import TURN
+from fsm_agent.cli.options import Home, Json
+from fsm_agent.cli.screen import count
+from fsm_agent.composition.turn_wiring import MACHINE, TURN
 from fsm_agent.diagram import ENGINES, FORMATS, render, written
 from fsm_agent.diagram import runs as files
 from fsm_agent.diagram.around import around, near_json, near_markdown, neighbourhood
@@ -69,8 +70,12 @@ def show(
     ] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="LIMIT=N", help="A limit's value, for scxml and xstate."),
+        typer.Option("--set", metavar="NAME=N", help="For scxml and xstate a limit; to predict, a setting."),
     ] = None,
+    predicted: Annotated[
+        bool, typer.Option("--predicted", help="Draw the share of turns that will take each row.")
+    ] = False,
+    home: Home = None,
     dark: Dark = False,
 ) -> int:
     """Print a table as a diagram or text. The word "show" may be left out."""
@@ -81,18 +86,19 @@ def show(
         raise ConfigError("unknown engine", engine, "own, graphviz")
     if engine == "graphviz" and chosen != "svg":
         raise ConfigError("graphviz draws SVG only", format, "--format svg")
-    if sum((state is not None, overlay is not None, bool(coverage), as_map)) > 1:
-        raise ConfigError(
-            "one picture shows one thing", "several of --map, --state, --overlay, --coverage", "one of them"
-        )
+    if sum((state is not None, overlay is not None, bool(coverage), as_map, predicted)) > 1:
+        several = "several of --map, --state, --overlay, --coverage, --predicted"
+        raise ConfigError("one picture shows one thing", several, "one of them")
     if as_map and chosen in ("markdown", "json"):
         raise ConfigError("a map is a picture", format, "mermaid, dot, svg, png")
     if chosen in ENGINES:
-        if as_map or state is not None or overlay is not None or coverage:
+        if as_map or predicted or state is not None or overlay is not None or coverage:
             raise ConfigError("other engines get the whole table", format, "no --map, --state, --overlay …")
         text = ENGINES[chosen](table, _limits(sets or ()))
+    elif predicted:
+        text = _predicted(table, chosen, engine, sets or (), home)
     elif sets:
-        raise ConfigError("a picture has no limits", sets[0], "--format scxml or xstate")
+        raise ConfigError("a picture has no limits", sets[0], "--format scxml, --format xstate, --predicted")
     elif as_map:
         small, layout = map_of(table)
         text = written(small, chosen, layout, engine)
@@ -268,6 +274,29 @@ def _counted(table: Table, format: str, engine: str, overlay: str | None, covera
     layout = table.layout
     plain = diagram_of(table, layout.get("ways_out") if layout else None)
     marked = covered(plain, tally) if overlay is None else overlaid(plain, tally)
+    return written(marked, format, roomy(layout, plain, marked) if layout else None, engine)
+
+
+def _predicted(table: Table, format: str, engine: str, sets: Sequence[str], home: str | None) -> str:
+    from fsm_agent.backtest.predict import drawn
+    from fsm_agent.cli.predict import learned
+    from fsm_agent.diagram.forecast import Paths, predicted, predicted_json, predicted_markdown
+    from fsm_agent.fsm.machine import Machine
+
+    if table.name != TURN.name:
+        raise ConfigError("only turns of the agent's table are predicted", table.name, TURN.name)
+    machine = MACHINE if table.digest == TURN.digest else Machine(table)
+    learning = learned(machine, nested(sets), home=home)
+    turns = drawn(learning.observed, learning.limits, machine=machine)
+    known = f"{learning.change}, predicted from {count(len(learning.observed), 'recorded turn')}."
+    paths = Paths(turns, "Predicted", (known, "Behind a row is the share of turns that take it."))
+    if format == "json":
+        return predicted_json(table, paths)
+    if format == "markdown":
+        return predicted_markdown(table, paths)
+    layout = table.layout
+    plain = diagram_of(table, layout.get("ways_out") if layout else None)
+    marked = predicted(plain, paths)
     return written(marked, format, roomy(layout, plain, marked) if layout else None, engine)
 
 

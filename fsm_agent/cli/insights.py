@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group, RenderableType
@@ -18,6 +19,7 @@ from fsm_agent.cli.screen import (
     clean,
     cost,
     count,
+    dollars,
     preview,
     put,
     screen,
@@ -29,7 +31,11 @@ from fsm_agent.cli.screen import (
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.store.reports.insights import Insights, insights
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.reports.insights import Insights, insights, rows_by_turn
+
+if TYPE_CHECKING:
+    from fsm_agent.backtest.predict import Improbable
 
 ORDINARY = frozenset({"iterations", "free_rounds"})
 RECOVERIES = frozenset(
@@ -40,6 +46,12 @@ RECOVERIES = frozenset(
     ).intersection(row.spends)
 )
 """Rows that spend something which is there for when things go wrong."""
+LEARNED = 2_000
+"""Turns that probabilities are learned from, the newest."""
+FEW, IMPROBABLE, LEAST_BITS = 20, 5, 3.0
+"""Turns without which none is called improbable; how many are named; by how many bits one has to be it."""
+LEAST_WAIT = 60
+"""Seconds of waiting that are named."""
 ROWS = 12
 """Lines of one table."""
 _WORDS = frozenset(
@@ -50,6 +62,7 @@ _WORDS = frozenset(
         "state",
         "→ state",
         "row",
+        "turn",
         "model",
         "for",
         "tool",
@@ -73,31 +86,51 @@ def report(
         raise ConfigError("--days is out of range", days, "more than 0, less than 100,000")
     store = store_of(home)
     found = insights(store, days, RECOVERIES)
+    rare = _improbable(store, days)
     if as_json:
-        print(json.dumps({"days_asked": days, **found.to_dict()}))
+        told = found.to_dict() | {"improbable": [asdict(one) for one in rare]}
+        print(json.dumps({"days_asked": days, **told}))
         return 0
     if not found.overview.turns:
         words = f"fsm-agent: there were no turns in the last {days:g} days; --days looks further back"
         print(words, file=sys.stderr)
         return 0
-    put(screen(), *_parts(found, days))
+    put(screen(), *_parts(found, rare, days))
     return 0
 
 
-def _parts(found: Insights, days: float) -> Iterator[RenderableType]:
+def _improbable(store: Store, days: float) -> list[Improbable]:
+    """The turns with the most improbable paths; without enough turns to learn from none."""
+    from fsm_agent.backtest.predict import improbable
+
+    rows = rows_by_turn(store, days, TURN.digest, LEARNED)
+    if len(rows) < FEW:
+        return []
+    known = {row.id: row for row in TURN.rows}
+    found = improbable({turn: [known[one] for one in ids] for turn, ids in rows.items()}, IMPROBABLE)
+    return [one for one in found if one.bits >= LEAST_BITS]
+
+
+def _parts(found: Insights, rare: Sequence[Improbable], days: float) -> Iterator[RenderableType]:
     yield from _overview(found, days)
     if found.exits:
         yield _grid("how turns ended", ("exit", "outcome", "turns", ""), _exits(found))
-    yield _grid("time in states", ("state", "visits", "all", "mean", "longest", ""), _states(found))
+    yield _grid("time in states", ("state", "visits", "all", "mean", "longest", "people", ""), _states(found))
     if found.recoveries:
         yield _grid("recoveries", ("row", "→ state", "taken", "turns"), _recoveries(found))
     yield _grid("models", ("model", "for", "requests", "in", "out", "cached", "cost"), _models(found))
+    if found.rows:
+        columns = ("row", "requests", "in", "out", "cost", "")
+        yield _grid("cost by row that ended the visit", columns, _rows(found))
+    if rare:
+        yield _grid("improbable turns", ("turn", "row", "its event", "bits"), _rare(rare))
     if found.tools:
         yield _grid("tools", ("tool", "calls", "failed", "unknown", "mean"), _tools(found))
     if [one.source for one in found.sources] not in ([], [""]):
         yield _grid("begun by", ("source", "sessions", "turns", "tokens", "cost"), _sources(found))
     yield _grid("sessions with the most tokens", ("id", "title", "turns", "tokens", "cost"), _sessions(found))
-    yield _grid("days", ("date", "turns", "tokens", ""), _days(found))
+    trend = ("date", "turns", "done", "failed", "requests", "tokens", "cost", "")
+    yield _grid("days", trend, _days(found))
     yield Text.assemble(("\nhours  ", "bold"), (_hours(found.hours), "cyan"), ("  0 to 23", "dim"))
 
 
@@ -112,9 +145,16 @@ def _overview(found: Insights, days: float) -> Iterator[RenderableType]:
     yield Text(f"  {count(one.turns, 'turn')} in {count(one.sessions, 'session')}: ").append_text(ends)
     attempts = found.attempts
     yield Text(
-        f"  {count(one.moves, 'move')} in {spell(one.seconds)} · requests a turn: {attempts.mean:.1f} on"
+        f"  {count(one.moves, 'move')} in {spell(one.work)} · requests a turn: {attempts.mean:.1f} on"
         f" average, median {attempts.median}, p95 {attempts.p95}, most {attempts.most}"
     )
+    waits = (
+        ("for people", one.people),
+        ("for results and times", one.later),
+        ("paused or stopped", one.idle),
+    )
+    if told := [f"{spell(seconds)} {what}" for what, seconds in waits if seconds >= LEAST_WAIT]:
+        yield Text(f"  besides waiting: {', '.join(told)}")
     yield Text(
         f"  {tokens(total)} tokens · cost {cost(total)} · {share(total.cache_hit)} of prompts from the cache"
         + (f" · {one.undone} undone" if one.undone else "")
@@ -163,6 +203,7 @@ def _states(found: Insights) -> list[Sequence[Text | str]]:
             spell(one.seconds),
             spell(one.seconds / one.visits),
             spell(one.longest),
+            spell(one.people) if one.people else "",
             bar(one.seconds / most),
         )
         for one in found.states
@@ -190,6 +231,24 @@ def _models(found: Insights) -> list[Sequence[Text | str]]:
             )
         )
     return rows or [("no provider reported tokens", "", "", "", "", "", "unknown")]
+
+
+def _rows(found: Insights) -> list[Sequence[Text | str]]:
+    most = max((one.spent.cost or 0.0 for one in found.rows), default=0.0) or 1.0
+    return [
+        (
+            clean(one.row), f"{one.spent.requests:,}", short(one.spent.prompt), short(one.spent.output),
+            cost(one.spent), bar((one.spent.cost or 0.0) / most),
+        )
+        for one in found.rows
+    ]  # fmt: skip
+
+
+def _rare(rare: Sequence[Improbable]) -> list[Sequence[Text | str]]:
+    return [
+        (clean(one.turn), clean(one.row), f"1 in {1 / one.probability:,.0f}", f"{one.bits:.1f}")
+        for one in rare
+    ]
 
 
 def _tools(found: Insights) -> list[Sequence[Text | str]]:
@@ -229,11 +288,15 @@ def _sessions(found: Insights) -> list[Sequence[Text | str]]:
 
 def _days(found: Insights) -> list[Sequence[Text | str]]:
     """The newest first."""
-    most = max((turns for _, turns, _ in found.days), default=1)
+    most = max((one.turns for one in found.days), default=1)
     return [
-        (date, f"{turns:,}", short(spent) if spent else "–", bar(turns / most))
-        for date, turns, spent in reversed(found.days)
-    ]
+        (
+            one.date, f"{one.turns:,}", f"{one.completed:,}", _bad(one.failed, "red"), f"{one.requests:,}",
+            short(one.tokens) if one.tokens else "–", "–" if one.cost is None else dollars(one.cost),
+            bar(one.turns / most),
+        )
+        for one in reversed(found.days)
+    ]  # fmt: skip
 
 
 def bar(part: float, width: int = 16) -> Text:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -46,22 +46,45 @@ def predict(
     Events are random, with the probabilities of recorded turns; the rows are those of the table. What was
     never recorded is not predicted.
     """
-    settings = nested(sets)
     machine = MACHINE if table is None else Machine(version_of(table).table)
-    tests = Backtest.of(store_of(home), session=session, days=days)
-    tests = replace(tests, turns=tests.turns[-MOST:])
-    change = Change(settings, machine=None if table is None else machine)
-    tests.refuse(change)
-    observed, limits = observed_in(tests, settings)
+    learning = learned(machine, nested(sets), session=session, days=days, home=home)
+    observed, limits = learning.observed, learning.limits
     now = forecast(observed, limits, machine=machine, seed=seed)
     check = forecast(observed, seed=seed)
     proved = _proved(machine, limits)
     if as_json:
         figures = {"recorded": _recorded(observed), "predicted": asdict(now), "unchanged": asdict(check)}
-        print(json.dumps({"change": described(change), **figures, "proved": proved}))
+        print(json.dumps({"change": learning.change, **figures, "proved": proved}))
     else:
-        _show(described(change), observed, now, check, proved)
+        _show(learning.change, observed, now, check, proved)
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """What a prediction is made from: recorded turns, for each the limits under the ``change``, and that in
+    words."""
+
+    observed: Sequence[Observed]
+    limits: Sequence[Mapping[str, int]]
+    change: str
+
+
+def learned(
+    machine: Machine,
+    settings: Mapping[str, Any],
+    *,
+    session: str | None = None,
+    days: float | None = None,
+    home: str | None = None,
+) -> Learning:
+    """Read the newest recorded turns, to predict turns of ``machine`` under these settings. Raises
+    ``ConfigError``."""
+    tests = Backtest.of(store_of(home), session=session, days=days)
+    tests = replace(tests, turns=tests.turns[-MOST:])
+    change = Change(settings, machine=None if machine is MACHINE else machine)
+    tests.refuse(change)
+    return Learning(*observed_in(tests, settings), described(change))
 
 
 def _recorded(observed: Sequence[Observed]) -> dict[str, float | None]:

@@ -179,6 +179,9 @@ DOT_MARKED: Mapping[Mark, tuple[str, str]] = {
     "changed": (LIGHT.warn, ", penwidth=2.5"),
     "unused": ("#b4bcc8", ", penwidth=1"),
     "kept": ("#b4bcc8", ", penwidth=1"),
+    "likely": (LIGHT.shares[0], ", penwidth=3.5"),
+    "possible": (LIGHT.shares[1], ", penwidth=2"),
+    "seldom": (LIGHT.shares[2], ", penwidth=1"),
 }
 """Color and style of boxes and arrows with this mark."""
 

@@ -13,8 +13,12 @@ from typing import Literal
 from fsm_agent.fsm.table import ALWAYS, Line, Row, Rung, Table
 
 Kind = Literal["rung", "move", "exit", "same", "note"]
-Mark = Literal["", "taken", "partly", "never", "unused", "added", "removed", "changed", "kept"]
-"""What a reader is to see of a part: how runs used it, or how it differs from another version."""
+Mark = Literal[
+    "", "taken", "partly", "never", "unused", "likely", "possible", "seldom",
+    "added", "removed", "changed", "kept",
+]  # fmt: skip
+"""What a reader is to see of a part: how runs used it or are expected to, or how it differs from another
+version."""
 MARKS: Mapping[Kind, str] = {"rung": "", "move": "→ ", "exit": "⇥ ", "same": "as ", "note": ""}
 ELSE = " › "
 LONG_LADDER = 5  # rungs from which a ladder is shortened when another line has the same rungs

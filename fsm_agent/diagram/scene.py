@@ -22,7 +22,7 @@ LABEL_WRAP = 190.0
 INDENT = "\u2003"  # an em space, before the rest of a note
 Part = tuple[str, ShownStep]
 """What separates a step from the one before it, and the step."""
-BOLD: frozenset[Mark] = frozenset({"added", "changed"})  # steps that the style sheet draws so
+BOLD: frozenset[Mark] = frozenset({"added", "changed", "likely"})  # steps that the style sheet draws so
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,8 @@ class Tone:
 @dataclass(frozen=True, slots=True)
 class Theme:
     """Every color of one theme. States use ``tones`` in turn; ``final`` and ``out`` are the end and the
-    arrows to it; ``good``, ``bad`` and ``warn`` are those of marks."""
+    arrows to it; ``good``, ``bad`` and ``warn`` are those of marks, ``shares`` those of rows that are likely,
+    possible, and seldom."""
 
     page: str
     box: str
@@ -73,6 +74,7 @@ class Theme:
     good: str
     bad: str
     warn: str
+    shares: tuple[str, str, str]
 
 
 LIGHT = Theme(
@@ -94,6 +96,7 @@ LIGHT = Theme(
     good="#15803d",
     bad="#c81e1e",
     warn="#a34a07",
+    shares=("#1e3a8a", "#1d4ed8", "#4a6aa8"),
 )
 DARK = Theme(
     page="#0d1117",
@@ -114,6 +117,7 @@ DARK = Theme(
     good="#4ade80",
     bad="#ff8080",
     warn="#fbbf24",
+    shares=("#dbeafe", "#93c5fd", "#7a97c8"),
 )
 SHAPES = """\
 .fsm text { font: 13px "DejaVu Sans", Verdana, sans-serif; }
@@ -140,6 +144,12 @@ MARKED = """\
 .fsm .state.removed .box { stroke-dasharray: 6 4; }
 """
 """Shapes of what runs did and of what changed; only in pictures that have such marks."""
+EXPECTED = """\
+.fsm tspan.likely { font-weight: bold; }
+.fsm .arrow.likely .line { stroke-width: 4; }
+.fsm .arrow.possible .line { stroke-width: 2.4; }
+"""
+"""The same of what runs are expected to do."""
 
 
 def tone_names(states: Sequence[str], final: str) -> Mapping[str, str]:
@@ -148,15 +158,16 @@ def tone_names(states: Sequence[str], final: str) -> Mapping[str, str]:
     return {**{state: f"t{number % len(LIGHT.tones)}" for number, state in enumerate(others)}, final: "final"}
 
 
-def style_sheet(*, marked: bool = False, judged: bool = False) -> str:
-    """The CSS of a picture. ``marked``: with the rules for marks; ``judged``: red, green and amber are theirs
-    alone."""
+def style_sheet(*, marked: bool = False, judged: bool = False, expected: bool = False) -> str:
+    """The CSS of a picture. ``marked``: with the rules for marks, ``expected``: also those of shares;
+    ``judged``: their colors are theirs alone."""
     light, dark = (
-        _colours(theme) + (_plain(theme) if judged else "") + (_marks(theme) if marked else "")
+        _colours(theme) + (_plain(theme) if judged else "") + (_marks(theme, expected) if marked else "")
         for theme in (LIGHT, DARK)
     )
     nested = "".join(f"  {rule}\n" for rule in dark.splitlines())
-    return f"{SHAPES}{MARKED if marked else ''}{light}@media (prefers-color-scheme: dark) {{\n{nested}}}\n"
+    shapes = f"{SHAPES}{MARKED if marked else ''}{EXPECTED if expected else ''}"
+    return f"{shapes}{light}@media (prefers-color-scheme: dark) {{\n{nested}}}\n"
 
 
 def _plain(theme: Theme) -> str:
@@ -167,13 +178,15 @@ def _plain(theme: Theme) -> str:
     )
 
 
-def _marks(theme: Theme) -> str:
+def _marks(theme: Theme, expected: bool) -> str:
+    shares = zip(("likely", "possible", "seldom"), theme.shares, strict=True)
     colours = {
         "never": theme.bad,
         "partly": theme.warn,
         "added": theme.good,
         "removed": theme.bad,
         "changed": theme.warn,
+        **(dict(shares) if expected else {}),
     }
     rules = [f".fsm .badge, .fsm .tail {{ fill: {theme.ink}; }}"]
     for name, colour in colours.items():
@@ -266,7 +279,9 @@ def _opening(diagram: Diagram, size: tuple[float, float], shown: float) -> Itera
         f' height="{number(size[1] * shown / size[0])}" '
         f'viewBox="0 0 {width} {height}" role="img" aria-label={quoteattr(diagram.table.name)}>'
     )
-    yield f"<style>\n{style_sheet(marked=bool(diagram.legend), judged=diagram.judged)}</style>"
+    expected = any(arrow.mark in ("likely", "possible", "seldom") for arrow in diagram.arrows)
+    marked = bool(diagram.legend)
+    yield f"<style>\n{style_sheet(marked=marked, judged=diagram.judged, expected=expected)}</style>"
     yield f'<rect class="page" width="{width}" height="{height}"/>'
 
 

@@ -78,6 +78,7 @@ def test_version_and_help(cli: Cli) -> None:
         "backtest",
         "predict",
         "eval",
+        "report",
     }
     assert sorted(listed) == sorted(started | kept)
 

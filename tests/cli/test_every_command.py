@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
     "eval show": ((), 2, "there is no evaluation yet"),
     "eval compare": (("r1",), 2, "there is no evaluation yet"),
     "eval cases": (("cases.jsonl",), 2, "there is no case to ask"),
+    "report": (("nobody",), 2, NOBODY),
     "insights": ((), 0, "there were no turns in the last 30 days"),
     "debug": (("nobody", "--no-open", *OFFLINE), 2, "no such turn; given: nobody"),
     "undo": (("nobody",), 2, NOBODY),

@@ -71,9 +71,10 @@ def test_everything_a_few_turns_did(home: Path) -> None:
     ]  # fmt: skip
     assert [row.id for row in got.sessions].index(busy.session_id) == 1, "those with the most tokens first"
     assert sum(row.turns for row in got.sessions) == 5
-    assert sum(turns for _, turns, _ in got.days) == 5
+    assert [(day.turns, day.completed, day.failed, day.requests) for day in got.days] == [(5, 2, 2, 8)]
     spent = sum(row.spent.tokens for row in got.models)
-    assert sum(tokens for _, _, tokens in got.days) == got.total.tokens == spent
+    assert sum(day.tokens for day in got.days) == got.total.tokens == spent
+    assert sum(day.cost or 0 for day in got.days) == pytest.approx(got.total.cost)
     assert (len(got.hours), sum(got.hours)) == (24, 5)
 
 
@@ -184,8 +185,8 @@ def test_the_report(cli: Cli, home: Path) -> None:
     assert told["models"][0]["cost_status"] == "estimated"
     assert 0 < told["total"]["cost_usd"] < 0.001
     assert set(told) == {
-        "days_asked", "since", "until", "overview", "exits", "states", "recoveries", "compactions", "total", "models", "tools",
-        "sources", "sessions", "days", "hours", "attempts",
+        "days_asked", "since", "until", "overview", "exits", "states", "recoveries", "compactions", "total", "models", "rows",
+        "tools", "sources", "sessions", "days", "hours", "attempts", "improbable",
     }  # fmt: skip
 
 
@@ -218,3 +219,87 @@ def test_quantiles_of_attempts(home: Path) -> None:
         one.close()
     got = seen(home).attempts
     assert (got.mean, got.median, got.p95, got.most) == (2.0, 1, 5, 5)
+
+
+def change(home: Path, *statements: str) -> None:
+    store_for(str(home)).database.write(lambda c: [c.execute(one) for one in statements] and None)
+
+
+def test_time_of_people_and_of_later_results_is_apart(home: Path, cli: Cli) -> None:
+    """A turn of 1,000 seconds: 200 at work, 40 for an answer in its state, 500 suspended for two questions that
+    were asked at once, 100 for a time, and 160 in which nothing ran it."""
+    one = agent([tools(call("book", {"city": "Rome"})), text("done")], home)
+    one.chat("go")
+    one.close()
+    copied = "turn, seq, 99, 0, state, 'AskApproval', name, class, key, status, request, request_crc, NULL, NULL, at, 40.0, ''"
+    asked = "(id, turn, seq, call, kind, tool, asked, choices, digest, since, answered, due)"
+    change(
+        home,
+        "UPDATE turns SET began = ended - 1000.0",
+        "UPDATE transitions SET seconds = CASE source WHEN 'ExecuteTools' THEN 60.0 WHEN 'CallLLM' THEN 90.0 ELSE 0.0 END",
+        f"INSERT INTO effects SELECT {copied} FROM effects WHERE kind = 'RunTool'",
+        f"INSERT INTO pending {asked} SELECT 'p1', id, 3, 'a', 'approval', 't', '', '[]', '', 100.0, 400.0, NULL FROM turns",
+        f"INSERT INTO pending {asked} SELECT 'p2', id, 3, 'b', 'question', 't', '', '[]', '', 100.0, 600.0, NULL FROM turns",
+        f"INSERT INTO pending {asked} SELECT 'p3', id, 4, 'c', 'timer', 't', '', '[]', '', 100.0, NULL, 200.0 FROM turns",
+    )
+    got = seen(home).overview
+    assert (got.seconds, got.work, got.people, got.later, got.idle) == pytest.approx(
+        (1000, 200, 540, 100, 160)
+    )
+    states = {state.state: (state.seconds, state.longest, state.people) for state in seen(home).states}
+    assert states["ExecuteTools"] == (20, 20, 40)
+    assert states["CallLLM"] == (180, 90, 0)
+    shown = " ".join(cli.ok("insights").split())
+    assert "moves in 3 min 20 s · requests a turn" in shown
+    assert (
+        "besides waiting: 9 min 0 s for people, 100.0 s for results and times, 2 min 40 s paused or stopped"
+        in shown
+    )
+    assert cli.json("insights")["overview"]["idle"] == pytest.approx(160)
+
+
+def test_the_cost_of_a_request_is_that_of_the_row_that_ended_its_visit(home: Path) -> None:
+    one = agent([blank(), tools(call("look", {})), text("done")], home, tools=[look], clock=None)
+    one.chat("go")
+    one.close()
+    change(home, "UPDATE usage SET cost = input * 0.5, cost_status = 'estimated'")
+    found = {row.row: (row.spent.requests, row.spent.cost) for row in seen(home).rows}
+    assert found == {"CallLLM.blank": (1, 5.0), "CallLLM.tools": (1, 5.0), "CallLLM.text": (1, 5.0)}
+
+
+def test_days_are_a_trend(home: Path) -> None:
+    one = agent([text("1"), *([blank()] * 9)], home)
+    one.chat("fine")
+    one.run_conversation("say nothing")
+    one.close()
+    change(
+        home,
+        "UPDATE usage SET cost = 0.25",
+        "UPDATE turns SET began = began - 86400 * 2, ended = ended - 86400 * 2 WHERE asked = 'fine'",
+        "UPDATE usage SET at = at - 86400 * 2 WHERE id = 1",
+    )
+    old, new = seen(home).days
+    assert (old.turns, old.completed, old.failed, old.requests, old.cost) == (1, 1, 0, 1, 0.25)
+    assert (new.turns, new.completed, new.failed) == (1, 0, 1)
+    assert new.requests == new.cost / 0.25 > 1
+
+
+def test_a_turn_that_takes_an_unlikely_way_is_named_with_its_row(home: Path, cli: Cli) -> None:
+    one = agent([*(text("fine") for _ in range(30)), status(401)], home)
+    for _ in range(30):
+        one.chat("go")
+    odd = one.run_conversation("go on").turn_id
+    one.close()
+    [found] = cli.json("insights")["improbable"]
+    assert (found["turn"], found["row"]) == (odd, "CallLLM.error")
+    assert found["probability"] == pytest.approx(1 / 31)
+    assert re.search(rf"^{odd} +CallLLM\.error +1 in 31 +\d\.\d$", cli.ok("insights"), re.MULTILINE)
+
+
+def test_a_few_turns_are_not_called_improbable(home: Path, cli: Cli) -> None:
+    one = agent([text("fine"), text("fine"), status(401)], home)
+    for _ in range(3):
+        one.run_conversation("go")
+    one.close()
+    assert cli.json("insights")["improbable"] == []
+    assert "improbable" not in cli.ok("insights")

@@ -7,13 +7,13 @@ moves only."""
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from fsm_agent.sessions.store.reports.spending import SUMS, UsageTotals
+from fsm_agent.sessions.store.reports.spending import AT_WORK, SUMS, WAITED, UsageTotals
 from fsm_agent.sessions.store.store import Store
 
 DAY = 86_400
@@ -26,7 +26,11 @@ TOP = 5
 class Overview:
     """``turns`` = completed + failed + partial + interrupted + unfinished. ``seconds`` from a turn's
     beginning to its end, all together; ``undone`` turns were taken back by their users, and count; ``forks``
-    and ``children`` (delegated turns) are among all."""
+    and ``children`` (delegated turns) are among all.
+
+    Of ``seconds``, turns spent ``work`` in their states, waited ``people`` seconds for answers, in a state or
+    suspended, and ``later`` seconds for results and times. The rest is ``idle``: paused between moves, or no
+    process ran the turn. A pause within a state counts as work."""
 
     sessions: int
     turns: int
@@ -40,6 +44,14 @@ class Overview:
     children: int
     moves: int
     seconds: float
+    work: float
+    people: float
+    later: float
+
+    @property
+    def idle(self) -> float:
+        """Seconds in which a turn was neither at work nor waited for anything."""
+        return max(0.0, self.seconds - self.work - self.people - self.later)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +65,14 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Seconds spent in a state, all visits together, and in the longest one."""
+    """Seconds at work in a state, all visits together, and in the longest one; ``people``: seconds more, in
+    which it waited for answers of people."""
 
     state: str
     visits: int
     seconds: float
     longest: float
+    people: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +85,30 @@ class RecoveryCount:
     dest: str
     taken: int
     turns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowCost:
+    """What the requests of visits took that ended with this row of the table: replies that were cut, for
+    instance, or those that called tools."""
+
+    row: str
+    spent: UsageTotals
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """What began on one day, local time: ``turns``, those ``completed`` and ``failed`` among them.
+    ``requests``, ``tokens`` and ``cost`` (US dollars, ``None``: unknown) count with the moment they came
+    in."""
+
+    date: str
+    turns: int
+    completed: int
+    failed: int
+    requests: int
+    tokens: int
+    cost: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +178,8 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True)
 class Insights:
-    """``since`` and ``until`` in seconds since the epoch. ``days``: (date, turns, tokens) of days with turns,
-    local time; ``hours``: turns by the hour they began in, 24 of them."""
+    """``since`` and ``until`` in seconds since the epoch. ``days`` are those on which turns began; ``hours``:
+    turns by the local hour they began in, 24 of them."""
 
     since: float
     until: float
@@ -152,22 +190,38 @@ class Insights:
     compactions: Compactions
     total: UsageTotals
     models: list[Model]
+    rows: list[RowCost]
     tools: list[ToolUse]
     sources: list[SourceUse]
     sessions: list[SessionUse]
-    days: list[tuple[str, int, int]]
+    days: list[Day]
     hours: list[int]
     attempts: Attempts
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values, with what was spent beside the other fields."""
         told = asdict(self) | {"total": self.total.to_dict()}
-        for name in ("models", "sessions", "sources"):
+        told["overview"]["idle"] = self.overview.idle
+        for name in ("models", "rows", "sessions", "sources"):
             for one, fields in zip(getattr(self, name), told[name], strict=True):
                 del fields["spent"]
                 fields |= one.spent.to_dict()
-        told["days"] = [{"date": date, "turns": turns, "tokens": tokens} for date, turns, tokens in self.days]
         return told
+
+
+def rows_by_turn(store: Store, days: float, digest: str, most: int) -> dict[str, list[str]]:
+    """The rows that the newest turns took which began in the last ``days``, were moved by the table with this
+    ``digest``, and have ended; by turn, the oldest first. Forks are left out."""
+    query = """
+        SELECT x.turn, x.row FROM transitions x JOIN (
+            SELECT id, began FROM turns
+            WHERE began >= ? AND digest = ? AND ended IS NOT NULL AND forked_at IS NULL
+            ORDER BY began DESC, id LIMIT ?) t ON t.id = x.turn
+        ORDER BY t.began, x.turn, x.seq"""
+    found: dict[str, list[str]] = defaultdict(list)
+    for turn, row in store.database.select(query, store.now() - days * DAY, digest, most):
+        found[turn].append(row)
+    return dict(found)
 
 
 def insights(store: Store, days: float, recoveries: Collection[str] = ()) -> Insights:
@@ -184,7 +238,9 @@ def insights(store: Store, days: float, recoveries: Collection[str] = ()) -> Ins
         try:
             moves, by_quarter = ask(_MOVES), ask(_TURNS_BY_QUARTER)
             *counts, seconds = ask(_OVERVIEW)[0]
-            overview = [*counts, sum(row[4] for row in moves), seconds]
+            work, waited = ask(_WORK)[0]
+            answers, later = ask(_SUSPENDED)[0]
+            overview = [*counts, sum(row[4] for row in moves), seconds, work, waited + answers, later]
             return Insights(
                 since, until, Overview(*overview), [Exit(*row) for row in ask(_EXITS)], _states(moves),
                 [RecoveryCount(*row[:6]) for row in moves if row[0] in recoveries],
@@ -192,6 +248,7 @@ def insights(store: Store, days: float, recoveries: Collection[str] = ()) -> Ins
                 UsageTotals.of(ask(_TOTAL)[0]),
                 [Model(provider, model, use, UsageTotals.of(sums))
                  for provider, model, use, *sums in ask(_MODELS)],
+                [RowCost(row, UsageTotals.of(sums)) for row, *sums in ask(_ROWS)],
                 [ToolUse(*row) for row in ask(_TOOLS)],
                 [SourceUse(source, sessions, turns, UsageTotals.of(sums))
                  for source, sessions, turns, *sums in ask(_SOURCES)],
@@ -213,10 +270,22 @@ _OVERVIEW = """
 _EXITS = """
     SELECT exit, COALESCE(outcome, ''), COUNT(*) FROM turns WHERE began >= :since AND ended IS NOT NULL
     GROUP BY 1, 2 ORDER BY 3 DESC, 1"""
-_MOVES = """
-    SELECT m.row, m.source, m.event, m.dest, COUNT(*), COUNT(DISTINCT m.turn), SUM(m.seconds), MAX(m.seconds)
-    FROM turns t CROSS JOIN transitions m ON m.turn = t.id WHERE t.began >= :since
-    GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC, 1, 2, 3, 4"""
+_MOVES = f"""
+    SELECT m.row, m.source, m.event, m.dest, COUNT(*), COUNT(DISTINCT m.turn),
+        SUM(m.work), MAX(m.work), SUM(m.waited)
+    FROM (SELECT x.row, x.source, x.event, x.dest, x.turn, {AT_WORK} work, {WAITED} waited
+        FROM turns t CROSS JOIN transitions x ON x.turn = t.id WHERE t.began >= :since) m
+    GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC, 1, 2, 3, 4"""  # noqa: S608 - ours, like all of these
+_WORK = f"""
+    SELECT TOTAL({AT_WORK}), TOTAL({WAITED}) FROM turns t CROSS JOIN transitions x ON x.turn = t.id
+    WHERE t.began >= :since AND t.ended IS NOT NULL"""  # noqa: S608
+# several questions of one move are asked at once, and waited for together
+_SUSPENDED = """
+    SELECT TOTAL(CASE WHEN people = 1 THEN seconds END), TOTAL(CASE WHEN people = 0 THEN seconds END) FROM (
+        SELECT CASE WHEN p.kind IN ('approval', 'question') THEN 1 ELSE 0 END people,
+            MAX(COALESCE(p.answered, p.due)) - MIN(p.since) seconds
+        FROM turns t CROSS JOIN pending p ON p.turn = t.id WHERE t.began >= :since AND t.ended IS NOT NULL
+        GROUP BY p.turn, p.seq, 1) w"""
 _COMPACTIONS = """
     SELECT COUNT(*), COUNT(*) FILTER (WHERE json_extract(value, '$.trigger') = 'overflow'),
         COUNT(*) FILTER (WHERE CAST(json_extract(value, '$.fallback_used') AS TEXT) IN ('1', 'true')),
@@ -224,10 +293,14 @@ _COMPACTIONS = """
         COALESCE(SUM(CAST(json_extract(value, '$.tokens_after') AS INTEGER)), 0),
         TOTAL(CAST(json_extract(value, '$.seconds') AS REAL))
     FROM turns t, json_each(t.result, '$.compressions') WHERE t.began >= :since AND t.result IS NOT NULL"""
-_TOTAL = f"SELECT {SUMS} FROM usage u WHERE u.at >= :since"  # noqa: S608 - ours, like all of these
+_TOTAL = f"SELECT {SUMS} FROM usage u WHERE u.at >= :since"  # noqa: S608
 _MODELS = f"""
     SELECT u.provider, u.model, u.purpose, {SUMS} FROM usage u WHERE u.at >= :since
     GROUP BY 1, 2, 3 ORDER BY SUM(u.input + u.output) DESC"""  # noqa: S608
+_ROWS = f"""
+    SELECT m.row, {SUMS} FROM usage u JOIN transitions m ON m.turn = u.turn AND m.seq =
+        (SELECT MIN(x.seq) FROM transitions x WHERE x.turn = u.turn AND x.at >= u.at)
+    WHERE u.at >= :since GROUP BY 1 ORDER BY COALESCE(SUM(u.cost), 0) DESC, 2 DESC, 1"""  # noqa: S608
 # what did not end well, but is known, has failed: errors, and calls that were not run or cancelled
 _TOOLS = """
     SELECT e.name, COUNT(*),
@@ -248,10 +321,12 @@ _SESSIONS = f"""
     GROUP BY s.id ORDER BY COALESCE(SUM(u.input + u.cache_read + u.cache_write + u.output), 0) DESC, 3 DESC
     LIMIT :top"""  # noqa: S608
 _TURNS_BY_QUARTER = """
-    SELECT CAST(began / 900 AS INTEGER), COUNT(*) FROM turns WHERE began >= :since GROUP BY 1"""
+    SELECT CAST(began / 900 AS INTEGER), COUNT(*), COUNT(*) FILTER (WHERE outcome = 'completed'),
+        COUNT(*) FILTER (WHERE outcome = 'failed')
+    FROM turns WHERE began >= :since GROUP BY 1"""
 _TOKENS_BY_QUARTER = """
-    SELECT CAST(at / 900 AS INTEGER), SUM(input + cache_read + cache_write + output) FROM usage
-    WHERE at >= :since GROUP BY 1"""
+    SELECT CAST(at / 900 AS INTEGER), COUNT(*), SUM(input + cache_read + cache_write + output), SUM(cost)
+    FROM usage WHERE at >= :since GROUP BY 1"""
 QUARTER = 900
 """Seconds of a quarter of an hour, which belongs to one day and hour in every time zone."""
 _ATTEMPTS = """
@@ -259,28 +334,42 @@ _ATTEMPTS = """
     WHERE began >= :since AND json_extract(result, '$.attempts') IS NOT NULL ORDER BY 1"""
 
 
-def _days(turns: list[Any], tokens: list[Any]) -> list[tuple[str, int, int]]:
-    """(local date, turns, tokens) of each day on which turns began."""
-    began, spent = Counter[str](), Counter[str]()
-    for counts, rows in ((began, turns), (spent, tokens)):
-        for quarter, count in rows:
-            counts[datetime.fromtimestamp(quarter * QUARTER).date().isoformat()] += count
-    return [(day, began[day], spent[day]) for day in sorted(began)]
+def _days(turns: list[Any], usage: list[Any]) -> list[Day]:
+    """Each day on which turns began."""
+    days: dict[str, Day] = {}
+    for quarter, *numbers in turns:
+        one = days.get(date := _date(quarter), Day(date, 0, 0, 0, 0, 0, None))
+        began, completed, failed = numbers
+        days[date] = replace(
+            one, turns=one.turns + began, completed=one.completed + completed, failed=one.failed + failed
+        )
+    for quarter, requests, tokens, cost in usage:
+        if (known := days.get(date := _date(quarter))) is not None:
+            paid = known.cost if cost is None else (known.cost or 0.0) + cost
+            days[date] = replace(
+                known, requests=known.requests + requests, tokens=known.tokens + tokens, cost=paid
+            )
+    return [days[date] for date in sorted(days)]
+
+
+def _date(quarter: int) -> str:
+    return datetime.fromtimestamp(quarter * QUARTER).date().isoformat()
 
 
 def _hours(turns: list[Any]) -> list[int]:
     """How many turns began in each local hour of the day."""
     hours = [0] * 24
-    for quarter, count in turns:
+    for quarter, count, *_ in turns:
         hours[datetime.fromtimestamp(quarter * QUARTER).hour] += count
     return hours
 
 
 def _states(moves: list[Any]) -> list[State]:
     found: dict[str, State] = {}
-    for _, source, _, _, taken, _, seconds, longest in moves:
-        one = found.get(source, State(source, 0, 0.0, 0.0))
-        found[source] = State(source, one.visits + taken, one.seconds + seconds, max(one.longest, longest))
+    for _, source, _, _, taken, _, seconds, longest, waited in moves:
+        one = found.get(source, State(source, 0, 0.0, 0.0, 0.0))
+        all_, most = one.seconds + seconds, max(one.longest, longest)
+        found[source] = State(source, one.visits + taken, all_, most, one.people + waited)
     return sorted(found.values(), key=lambda one: -one.seconds)
 
 

@@ -164,10 +164,11 @@ _SINCE = (
 )
 
 
-_AT_WORK = f"""SELECT TOTAL(MAX(0, x.seconds - COALESCE((SELECT SUM(e.seconds) FROM effects e
-    WHERE e.turn = x.turn AND e.seq = x.seq - 1
-        AND (e.kind = 'AskApproval' OR (e.kind = 'RunTool' AND e.name = 'clarify'))), 0)))
-    FROM transitions x WHERE x.turn {_IN.format("?")}"""  # noqa: S608 - ours
+WAITED = """COALESCE((SELECT SUM(e.seconds) FROM effects e WHERE e.turn = x.turn AND e.seq = x.seq - 1
+        AND (e.kind = 'AskApproval' OR (e.kind = 'RunTool' AND e.name = 'clarify'))), 0)"""
+"""The seconds that a visit, which ended with the move ``x``, waited for answers of people."""
+AT_WORK = f"MAX(0, x.seconds - {WAITED})"
+_AT_WORK = f"SELECT TOTAL({AT_WORK}) FROM transitions x WHERE x.turn {_IN.format('?')}"  # noqa: S608 - ours
 """The seconds of all visits, each without what it waited for a person."""
 
 

@@ -66,8 +66,8 @@ NOT_RUN = "not run: this is a fork of a recorded turn, and the record has no res
 class Place:
     """Where a fork begins: the turn after ``at`` moves. ``state``: what is done again first; for CallLLM the
     fork begins one move before, in BuildMessages. ``replies``: requests of that visit are answered from the
-    record, that to the model too, because the recording ends behind them. ``model``: the recorded one.
-    ``most``: requests to models that the fork may send."""
+    record, that to the model too, because the recording ends behind them. ``model``: the recorded one, at
+    ``address``. ``most``: requests to models that the fork may send."""
 
     turn: str
     at: int
@@ -75,6 +75,7 @@ class Place:
     replies: bool
     model: str
     most: int
+    address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,8 @@ def _place(recorded: RecordedTurn, at: int, change: Change, *, replies: bool) ->
     if state == "CallLLM" and not replies:  # BuildMessages looks at the limits of each request
         at -= 1
     most = recorded.limits(change.settings)["attempts"]
-    return Place(recorded.info.id, at, state, replies, f"{runtime.provider}:{runtime.model}", most)
+    name = f"{runtime.provider}:{runtime.model}"
+    return Place(recorded.info.id, at, state, replies, name, most, runtime.base_url)
 
 
 @contextmanager
@@ -177,14 +179,14 @@ def scratch(store: Store, home: Path | None = None) -> Iterator[Store]:
 
 @dataclass(slots=True)
 class Live:
-    """Continues recorded turns in ``store``, a copy. ``options``: of the model (``model``, ``base_url``,
-    ``api_key``), by the recorded name. ``tools``: pure tools that may run. ``usd``: the budget of all forks.
+    """Continues recorded turns in ``store``, a copy. ``options``: those of the model for a place (``model``,
+    ``base_url``). ``tools``: pure tools that may run. ``usd``: the budget of all forks.
 
     Raises ``ConfigError`` for a tool that is not pure, and for a change of the table."""
 
     store: Store
     change: Change
-    options: Callable[[str], Mapping[str, Any]]
+    options: Callable[[Place], Mapping[str, Any]]
     usd: float
     tools: Sequence[Tool] = ()
     _purse: Purse = field(init=False)
@@ -212,7 +214,7 @@ class Live:
         return found
 
     async def _fork(self, place: Place) -> Fork:
-        options = self.options(place.model)
+        options = self.options(place)
         blank = Fork(place, str(options["model"]), "budget", "not begun")
         recorded = RecordedTurn.read(self.store, place.turn)
         before = self._ending(place.turn, place.at)

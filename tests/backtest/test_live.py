@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,9 +17,11 @@ from fsm_agent.backtest.live import Fork, Live, places, scratch
 from fsm_agent.conversation.messages import Usage
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.schema import tables as stored_tables
 from fsm_agent.support.threads import LOOP
 from fsm_agent.testing import ScriptedServer, call, repeat, status, text, tools
+from tests.helpers.command_line import Cli
 
 RAN: list[str] = []
 TABLES = [one for one in stored_tables() if one != "marks"]
@@ -233,3 +236,97 @@ def test_a_model_without_a_price_is_refused(tmp_path: Path) -> None:
     record(tmp_path, *RIVER)
     with ScriptedServer() as server, pytest.raises(ConfigError, match="the price of every model"):
         live(tmp_path, server, where="CallLLM", model="openrouter:x/unknown")
+
+
+# On the command line
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home whose config file knows the prices, and a folder with a module of tools."""
+    monkeypatch.chdir(tmp_path)
+    home = tmp_path / "home"
+    home.mkdir()
+    lines = [f'[settings.prices."local:{name}"]\ninput = 1\noutput = 100\n' for name in ("any", "other")]
+    (home / "config.toml").write_text("\n".join(lines))
+    return home
+
+
+def test_what_it_costs_at_most_is_asked_before_anything_is_sent(config: Path, cli: Cli) -> None:
+    record(config, *RIVER)
+    RAN.clear()
+    before = contents(config)
+    with ScriptedServer([text("4 feet.", usage=Usage(1000, 10))] * 2) as server:
+        model = ("--model", "local:other", "--base-url", server.url, "--set", "max_output_tokens=100")
+        words = ("backtest", "--home", str(config), "--live", "--budget", "0.5", *model)
+        code, out, err = cli(*words)
+        assert (code, out, server.completions) == (2, "", 0)
+        assert "Live: 1 fork with local:other, each of at most" in err
+        assert "the budget ends it at $0.5000." in err
+        assert err.endswith(
+            "fsm-agent: no person can be asked whether to begin; given: 1 fork; allowed: --yes\n"
+        )
+        code, out, err = cli(*words, "--yes", "--markdown", "report.md")
+        assert (code, server.completions) == (0, 1)
+        assert "Live: 1 fork, $0.0020 of $0.5000" in out
+        assert "text_response: 4 feet." in out
+        assert "#### Live: 1 fork, $0.0020 of $0.5000" in Path("report.md").read_text()
+        (fork,) = json.loads(cli(*words, "--yes", "--json")[1])["live"]["forks"]
+        assert (fork["kind"], fork["now"]["answer"], fork["model"]) == ("otherwise", "4 feet.", "local:other")
+    assert (RAN, contents(config)) == ([], before)
+
+
+def test_the_most_that_it_costs_is_the_proved_bound_times_the_price(
+    config: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(config, *RIVER)
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    change = ("--set", "api_max_retries=1", "--set", "max_output_tokens=100")
+    words = ("backtest", "--home", str(config), "--live", "--budget", "1", "--model", "openai:gpt-5-mini")
+    err = cli(*words, *change)[2]
+    proved = cli.json("verify", "--model", "openai:gpt-5-mini", *change)
+    most = proved["requests"]["turn"] * proved["money"]["models"]["openai:gpt-5-mini"]
+    assert (
+        f"each of at most {proved['requests']['turn']} requests. Their cost is at most ${most:,.2f};" in err
+    )
+
+
+def test_forks_are_kept_if_that_is_asked_for(config: Path, cli: Cli) -> None:
+    record(config, *RIVER)
+    with ScriptedServer([text("4 feet.")]) as server:
+        words = ("backtest", "--home", str(config), "--live", "--budget", "1", "--yes", "--keep", "copy")
+        code, _, _ = cli(
+            *words, "--at", "CallLLM:2", "--base-url", server.url, "--set", "max_output_tokens=100"
+        )
+        assert (code, server.completions) == (0, 1)
+        assert "forks are kept in an empty folder; given: copy" in cli.refused(*words, "--at", "CallLLM")
+    assert len(Turns(Store(Path("copy")).database).recent()) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--live",), "--live asks a model and needs a budget; allowed: --budget USD"),
+        (("--at", "CallLLM"), "an option is for live backtests only; given: --at; allowed: --live --at"),
+        (("--yes",), "an option is for live backtests only; given: --yes"),
+        (
+            ("--live", "--budget", "1", "--table", "HEAD"),
+            "of this version; given: --table; allowed: no --table",
+        ),
+        (("--live", "--budget", "1", "x.jsonl"), "of this version; given: FILE; allowed: no FILE"),
+        (("--live", "--budget", "0", "--at", "1"), "a budget is out of range; given: 0"),
+        (("--live", "--budget", "1", "--at", "Call"), "--at names no place in a turn; given: Call"),
+        (("--live", "--budget", "1", "--at", "1", "--tool", "nowhere:x"), "the tool cannot be loaded"),
+        (
+            ("--live", "--budget", "1", "--at", "1", "--tool", "textwrap:dedent"),
+            "a fork runs pure tools only",
+        ),
+    ],
+)
+def test_bad_input_of_a_live_backtest_is_one_line(
+    config: Path, cli: Cli, words: tuple[str, ...], line: str
+) -> None:
+    record(config, *RIVER)
+    err = cli.refused("backtest", "--home", str(config), *words)
+    assert line in err
+    assert err.count("\n") == 1

@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 TYPED_IN = (
     "docs/backtest.md",
     "docs/cookbook.md",
+    "docs/evaluation.md",
     "docs/quickstart.md",
     "docs/troubleshooting.md",
     "docs/tutorial.md",
@@ -71,6 +72,8 @@ def provider(received: Any) -> Any:
     rows = body.get("messages") or body["input"]
     names = {one.get("name") or one["function"]["name"] for one in body.get("tools", ())}
     done = rows[-1].get("role") == "tool" or "tool_result" in str(rows[-1])
+    if "You judge an answer" in str(body):
+        return text('{"score": 1, "reason": "It names the weather."}')
     if "response_format" in body or "format" in body.get("text", {}):
         return text('{"name": "Bern", "people": 144000}')
     if "final_result" in names:

@@ -121,7 +121,7 @@ def shown_commands() -> list[tuple[str, list[str]]]:
     for page in pages():
         for fence in FENCE.finditer((ROOT / page).read_text(encoding="utf-8")):
             for command, _ in commands(fence[3]) if fence[2] == "console" else ():
-                for part in re.split(r"\|\|?|&&|;|>", re.sub(r"\s#.*", "", command)):
+                for part in re.split(r"\|\|?|&&|;|>(?!=)", re.sub(r"\s#.*", "", command)):
                     if words := re.search(r"(?:^|\s)fsm-agent (.*)", part):
                         found.append((f"{page}: {command}", shlex.split(words[1])))
     return found

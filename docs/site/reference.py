@@ -53,13 +53,17 @@ def settings_page() -> str:
             f" {written.get(name) or meanings.get(name.rpartition('.')[2], '')} |"
             for name in names
         ]
-        parts.append("\n".join(["| setting | default | allowed | meaning |", "|---|---|---|---|", *rows]) + "\n")
+        parts.append(
+            "\n".join(["| setting | default | allowed | meaning |", "|---|---|---|---|", *rows]) + "\n"
+        )
     return "\n".join(parts)
 
 
 def settings_said() -> dict[str, str]:
     """Return the meanings that ``settings.toml`` gives, by the names of the settings."""
-    said: dict[str, str] = tomllib.loads(Path(__file__).with_name("settings.toml").read_text(encoding="utf-8"))
+    said: dict[str, str] = tomllib.loads(
+        Path(__file__).with_name("settings.toml").read_text(encoding="utf-8")
+    )
     return said
 
 

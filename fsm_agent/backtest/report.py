@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fsm_agent.backtest.run import Found
 from fsm_agent.backtest.verdict import KINDS, Kind, Side, Verdict
@@ -68,15 +69,17 @@ def headline(found: Found) -> str:
     return f"{what}{f'; {requests:,} send different requests' if requests else ''}."
 
 
-def as_json(found: Found) -> str:
-    """The verdicts as JSON."""
+def as_json(found: Found, live: Mapping[str, Any] | None = None) -> str:
+    """The verdicts as JSON; ``live``: what became of forks."""
     told = {"change": found.change, "turns": found.total, "counts": found.counts}
-    return json.dumps({**told, "verdicts": [one.to_dict() for one in found.verdicts]}, ensure_ascii=False)
+    more = {} if live is None else {"live": live}
+    verdicts = [one.to_dict() for one in found.verdicts]
+    return json.dumps({**told, "verdicts": verdicts, **more}, ensure_ascii=False)
 
 
 def as_markdown(found: Found) -> str:
     """The report for a pull request."""
-    lines = [f"### Backtest: {_md(found.change)}", "", f"**{headline(found)}**", ""]
+    lines = [f"### Backtest: {escaped(found.change)}", "", f"**{headline(found)}**", ""]
     lines += ["| turns | |", "|---:|---|"]
     lines += [f"| {found.counts[kind]:,} | {words} |" for kind, words in KINDS.items() if found.counts[kind]]
     for kind in ORDER:
@@ -100,12 +103,12 @@ def _md_row(group: Group) -> str:
     one = group.first
     place = f"`{one.turn}`{f', move {one.at}' if one.at else ''}"
     if group.kind != "differs":
-        return f"| {group.count:,} | {_md(group.what)} | {place} |"
-    sides = [f"{_md(move(side))}<br>{_md(guards(side))}" for side in (one.recorded, one.now)]
+        return f"| {group.count:,} | {escaped(group.what)} | {place} |"
+    sides = [f"{escaped(move(side))}<br>{escaped(guards(side))}" for side in (one.recorded, one.now)]
     return f"| {group.count:,} | {one.state} | {sides[0]} | {sides[1]} | {place} |"
 
 
-def _md(text: str) -> str:
+def escaped(text: str) -> str:
     """Text of a stranger: no markup, no cell, no mention."""
     return html.escape(text, quote=False).replace("|", "\\|").replace("`", "'").replace("@", "@\u200b")
 

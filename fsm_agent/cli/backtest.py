@@ -21,6 +21,7 @@ from fsm_agent.backtest.report import (
     as_html,
     as_json,
     as_markdown,
+    escaped,
     groups,
     guards,
     headline,
@@ -29,7 +30,8 @@ from fsm_agent.backtest.report import (
 from fsm_agent.backtest.run import Backtest, Found, described, identity
 from fsm_agent.backtest.verdict import KINDS, Verdict
 from fsm_agent.cli.arguments import nested
-from fsm_agent.cli.options import Home, Json, Sets
+from fsm_agent.cli.live import LiveOptions, live_as_markdown, show_live, went_on
+from fsm_agent.cli.options import BaseUrl, Home, Json, Model, Sets
 from fsm_agent.cli.screen import WholeTable, console_of, count, put, screen
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.diagram.versions.load import unpacked, version_of
@@ -83,15 +85,36 @@ def backtest(
         str | None, typer.Option(metavar="FILE", help="Write the report for a pull request.")
     ] = None,
     html: Annotated[str | None, typer.Option(metavar="FILE", help="Write the report as one page.")] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Where a recording ends, let a model continue a fork of the turn.")
+    ] = False,
+    budget: Annotated[
+        float | None, typer.Option(metavar="USD", help="US dollars that all forks may cost.")
+    ] = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="PLACE", help="Fork every turn there: STATE, STATE:VISIT, or after N moves."),
+    ] = None,
+    tool: Annotated[
+        list[str] | None, typer.Option(metavar="MODULE:NAME", help="A pure tool that forks may run.")
+    ] = None,
+    keep: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Keep the copy of the home with the forks.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Begin forks without asking.")] = False,
     as_json_: Json = False,
     home: Home = None,
 ) -> int:
     """Play recorded turns under a change, and compare.
 
-    No model and no tool is called: every reply comes from the journal. The exit status is 1 when more turns
-    differ than allowed.
+    No model and no tool is called: every reply comes from the journal. With --live a model continues forks
+    in a copy of the home, under a budget. The exit status is 1 when more turns differ than allowed.
     """
     allowed = _share(most)
+    going = LiveOptions(budget, model, base_url, at, tool or (), keep, yes)
+    going.refuse(live, {"FILE": files, "--table": table, "--states": states})
     change = Change(nested(sets), _text(prompt), _schemas(tools), _machine(table))
     with ExitStack() as stack:
         folder = stack.enter_context(_states(states))
@@ -101,13 +124,18 @@ def backtest(
         if sample is not None:
             sources = _sampled(sources, sample, seed)
         found = _judged(sources, change, folder, jobs, resume)
-    for path, text in ((markdown, as_markdown), (html, as_html)):
-        if path is not None:
-            _write(path, text(found))
+        forks = went_on(sources[0].store, found, change, going) if live else None
+    if markdown is not None:
+        more = "" if forks is None else live_as_markdown(forks, escaped)
+        _write(markdown, as_markdown(found) + more)
+    if html is not None:
+        _write(html, as_html(found))
     if as_json_:
-        print(as_json(found))
+        print(as_json(found, None if forks is None else forks.to_dict()))
     else:
         _show(found)
+        if forks is not None:
+            show_live(forks)
     other = len(found.of("differs", "missing", *(("requests",) if same_requests else ())))
     judged = found.total - found.counts["refused"]
     return int(not judged or other > allowed(judged))

@@ -16,7 +16,7 @@ from rich.text import Text
 from fsm_agent.agent import Agent
 from fsm_agent.backtest.run import Backtest
 from fsm_agent.cli.agent_options import options_of
-from fsm_agent.cli.arguments import attribute_of
+from fsm_agent.cli.arguments import attribute_of, nested
 from fsm_agent.cli.options import CliOptions, Home, Json, with_agent
 from fsm_agent.cli.screen import WholeTable, clean, console_of, count, dollars, preview, put, screen
 from fsm_agent.cli.sessions import store_of
@@ -35,8 +35,10 @@ from fsm_agent.evaluation.report import (
 )
 from fsm_agent.evaluation.run import EvalRun, Evaluation, compare, refuse_name, run_names, stored_run
 from fsm_agent.evaluation.scorers import scorer_of
+from fsm_agent.options import AgentOptions
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.settings.model import Settings, merged
 from fsm_agent.support.threads import LOOP
 
 NOT_EVALUATED = ("memory", "learn")
@@ -275,19 +277,7 @@ def _evaluated(name: str | None, given: CliOptions) -> Iterator[Agent[Any, Any]]
     """The agent that is asked: one of a module, or the one of ``fsm-agent run`` without tools that write
     notes."""
     if name is not None:
-        if given.model or given.tools:
-            raise ConfigError("--agent has a model and tools of its own", name, "no --model and no --tool")
-        thing = attribute_of(name, "the agent", "MODULE:NAME of an Agent, or of a function that returns one")
-        if callable(thing) and not isinstance(thing, Agent):
-            try:
-                thing = thing()
-            except ConfigError:
-                raise
-            except Exception as error:  # a function of the user may raise anything
-                raise ConfigError(f"the agent cannot be made ({error})", name) from error
-        if not isinstance(thing, Agent):
-            raise ConfigError("this is no agent", name, "an Agent, or a function that returns one")
-        agent: Agent[Any, Any] = Agent.of({**thing.options, **_here(given)})
+        agent: Agent[Any, Any] = Agent.of(_of_module(name, given))
     else:
         callbacks = {"approval": lambda request: True} if given.yes else None
         options, _ = options_of(given, callbacks)
@@ -297,10 +287,40 @@ def _evaluated(name: str | None, given: CliOptions) -> Iterator[Agent[Any, Any]]
         yield agent
 
 
-def _here(given: CliOptions) -> Any:
-    """An agent of a module keeps its answers in the home of the command."""
+def _of_module(name: str, given: CliOptions) -> AgentOptions:
+    """The options of an agent of a module, with the model and the settings of the command line. Its answers
+    are kept in the home of the command."""
+    own = {
+        "--tool": given.tools, "--max-iterations": given.max_iterations, "--max-cost": given.max_cost,
+        "--max-tokens": given.max_tokens, "--max-seconds": given.max_seconds,
+    }  # fmt: skip
+    if wrong := next((option for option, value in own.items() if value), None):
+        raise ConfigError("--agent has tools and limits of its own", wrong, f"no {wrong}; --set NAME=VALUE")
+    thing = attribute_of(name, "the agent", "MODULE:NAME of an Agent, or of a function that returns one")
+    if callable(thing) and not isinstance(thing, Agent):
+        try:
+            thing = thing()
+        except ConfigError:
+            raise
+        except Exception as error:  # a function of the user may raise anything
+            raise ConfigError(f"the agent cannot be made ({error})", name) from error
+    if not isinstance(thing, Agent):
+        raise ConfigError("this is no agent", name, "an Agent, or a function that returns one")
     store = store_of(given.home)
-    return {"home": store.home, "store": store}
+    options: AgentOptions = {**thing.options, "home": store.home, "store": store}
+    if given.model is not None:
+        options |= {
+            "model": given.model,
+            "base_url": given.base_url,
+            "api_key": given.api_key,
+            "api_mode": None,
+        }
+    if given.sets:
+        changed = merged(thing.settings.model_dump(mode="json"), nested(given.sets))
+        options["settings"] = Settings.of(changed)
+    if given.yes and options["callbacks"] is None:
+        options["callbacks"] = {"approval": lambda request: True}
+    return options
 
 
 # What is printed

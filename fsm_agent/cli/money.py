@@ -49,14 +49,15 @@ def most_money(requests: Mapping[str, int], models: Sequence[str], settings: Set
         return None
     config = config_of(home_of(None, os.environ))
     chosen = [config.chooser(model, None, NO_KEY) for model in models]
-    each = {name_of(choice): _most(choice, settings) for choice in chosen}
+    each = {name_of(choice): most_of_request(choice, settings) for choice in chosen}
     known = [usd for usd in each.values() if usd is not None]
     dearest = max(known) if known and len(known) == len(each) else None
     bounds = {name: None if dearest is None else count * dearest for name, count in requests.items()}
     return MostMoney(each, bounds if models else {}, limits)
 
 
-def _most(choice: Choice, settings: Settings) -> float | None:
+def most_of_request(choice: Choice, settings: Settings) -> float | None:
+    """Return the most that one request to a model can cost in US dollars; ``None`` if that is not known."""
     price = price_of(choice.model, choice.profile.name, settings.prices)
     if price is None or choice.window is None or (reply := _longest(choice, settings)) is None:
         return None

@@ -49,7 +49,7 @@ def figure(name: str, value: float, *, signed: bool = False) -> str:
     """One figure in the unit of its score."""
     sign = "+" if signed and value >= 0 else ""
     if name == "cost":
-        return f"{'-' if value < 0 else sign}${abs(value):.4f}"
+        return f"{'-' if value < 0 else sign}${abs(value):.{6 if abs(value) < 0.01 else 4}f}"
     return f"{value:{sign}.2f} s" if name == "latency" else f"{value:{sign}.3f}"
 
 

@@ -22,12 +22,12 @@ from typing import Any
 from fsm_agent import __version__
 from fsm_agent.agent import Agent
 from fsm_agent.backtest.purse import BudgetSpent, Purse
-from fsm_agent.composition.options import AgentOptions
 from fsm_agent.composition.turn_wiring import DIGEST
 from fsm_agent.errors import ConfigError, FsmAgentError, near
 from fsm_agent.evaluation.cases import SOURCE, Case, Dataset
 from fsm_agent.evaluation.figures import Figures, Gate, GateResult
 from fsm_agent.evaluation.scorers import Answer, Judge, Judgment, Score, Scorer, scorer_of
+from fsm_agent.options import AgentOptions
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import ABANDONED, TurnInfo, Turns
 from fsm_agent.sessions.store.kept_values import KeptValues

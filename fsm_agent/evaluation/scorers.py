@@ -89,7 +89,7 @@ def _passed(ok: bool, why: str) -> Score:
 
 
 def _failed(answer: Answer) -> str:
-    """Why there is no answer to compare, if there is none."""
+    """Return the reason if the turn gave no answer to compare."""
     if answer.outcome == "completed" or answer.text:
         return ""
     return f"the turn ended with {answer.exit}: {answer.error}".rstrip(": ")

@@ -418,6 +418,22 @@ def test_a_run_that_was_cut_off_goes_on(corpus: Path, cli: Cli, tmp_path: Path) 
     assert "the file is of another change" in other[2]
 
 
+def test_verdicts_of_other_state_code_are_refused(tmp_path: Path, cli: Cli) -> None:
+    """The folder has the same name, and one file in it another line."""
+    home, states, kept = tmp_path / "home", tmp_path / "states", tmp_path / "verdicts.jsonl"
+    one_turn(home)
+    shutil.copytree(STATES, states)
+    words = ("backtest", "--home", str(home), "--states", str(states), "--resume", str(kept))
+    assert cli(*words)[0] == 0
+    before = kept.read_text()
+    assert cli(*words)[0] == 0
+    finalize = states / "fsm_agent_states" / "finalize.py"
+    finalize.write_text(f"{finalize.read_text()}\n\nMORE = 1\n")
+    assert "the file is of another change" in cli.refused(*words)
+    assert "the file is of another change" in cli.refused(*words[:3], *words[5:])
+    assert kept.read_text() == before
+
+
 def test_a_sample_is_the_same_for_the_same_seed(corpus: Path) -> None:
     tests = Backtest.of_home(corpus)
     assert tests.sample(10, 3).turns == tests.sample(10, 3).turns != tests.sample(10, 4).turns

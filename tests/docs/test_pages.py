@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 TYPED_IN = (
     "docs/backtest.md",
     "docs/cookbook.md",
+    "docs/evaluation.md",
     "docs/quickstart.md",
     "docs/troubleshooting.md",
     "docs/tutorial.md",
@@ -78,6 +79,8 @@ def provider(received: Any) -> Any:
     rows = body.get("messages") or body["input"]
     names = {one.get("name") or one["function"]["name"] for one in body.get("tools", ())}
     done = rows[-1].get("role") == "tool" or "tool_result" in str(rows[-1])
+    if "You judge an answer" in str(body):
+        return text('{"score": 1, "reason": "It names the weather."}')
     if "response_format" in body or "format" in body.get("text", {}):
         return text('{"name": "Bern", "people": 144000}')
     if "final_result" in names:
@@ -125,7 +128,7 @@ def shown_commands() -> list[tuple[str, list[str]]]:
     for page in pages():
         for fence in FENCE.finditer((ROOT / page).read_text(encoding="utf-8")):
             for command, _ in commands(fence[3]) if fence[2] == "console" else ():
-                for part in re.split(r"\|\|?|&&|;|>", re.sub(r"\s#.*", "", command)):
+                for part in re.split(r"\|\|?|&&|;|>(?!=)", re.sub(r"\s#.*", "", command)):
                     if words := re.search(r"(?:^|\s)fsm-agent (.*)", part):
                         found.append((f"{page}: {command}", shlex.split(words[1])))
     return found

@@ -91,6 +91,10 @@ def test_agent_cases_and_scorers_of_a_module(server: ScriptedServer, file: Path,
     assert found["figures"]["exact"]["mean"] == 1
     assert found["figures"]["length"]["total"] == 8
     assert server.bodies[0]["messages"][0]["content"].startswith("You know capitals.")
+    again = cli.json(*words, "--set", "temperature=0.5", "--model", "local:other", "--base-url", server.url)
+    assert (server.bodies[2]["model"], server.bodies[2]["temperature"]) == ("other", 0.5)
+    assert again["agent"] != found["agent"]
+    assert server.bodies[2]["messages"] == server.bodies[0]["messages"]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +106,8 @@ def test_agent_cases_and_scorers_of_a_module(server: ScriptedServer, file: Path,
         (("capitals.jsonl", "--score", "vibes"), "unknown scorer; given: vibes"), (("capitals.jsonl", "--gate", "exact~1"), "a gate cannot be read"),
         (("capitals.jsonl", "--gate", "judge>=1"), "a score that was not asked for"), (("capitals.jsonl", "--repeat", "0"), "--repeat is out of range"),
         (("capitals.jsonl", "--budget", "0"), "a budget is out of range; given: 0"), (("capitals.jsonl", "--name", "a b"), "a run cannot have this name"),
-        (("capitals.jsonl", "--agent", "json:decoder"), "--agent has a model"),
+        (("capitals.jsonl", "--agent", "json:decoder"), "this is no agent; given: json:decoder"),
+        (("capitals.jsonl", "--agent", "json:decoder", "--max-cost", "1"), "--agent has tools and limits of its own; given: --max-cost"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(server: ScriptedServer, file: Path, cli: Cli, words: Any, line: str) -> None:

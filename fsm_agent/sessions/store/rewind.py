@@ -245,10 +245,12 @@ def edited(position: Position, edit: Mapping[str, Any]) -> Position:
     that are still to run or that are in the transcript. ``reply``: what the model says, as text or
     {"text", "tool_calls": [{"name", "arguments"}]}; the turn must be in CallLLM. ``user_message``: other
     words of the user. ``rerun_tools``: run the tools of this visit again instead of taking their recorded
-    results. What a turn has from its agent (``fsm_agent.runtime.authority``) is in none of them.
+    results. ``recorded_replies``: take the recorded reply of the model in this visit, too, and all others.
+    What a turn has from its agent (``fsm_agent.runtime.authority``) is in none of them.
     """
+    whole = bool(edit.get("recorded_replies"))
     position.recording = (
-        ConversationRecording() if edit.get("rerun_tools") else position.recording.taken_over()
+        ConversationRecording() if edit.get("rerun_tools") else position.recording.taken_over(whole=whole)
     )
     for name, value in edit.items():
         editor = _EDITORS.get(name)
@@ -408,8 +410,9 @@ _EDITORS: Mapping[str, Callable[[Position, Any], None]] = {
     "results": _edit_results, "settings": _edit_settings,
     "system_prompt": lambda position, value: position.snapshot.update(system_prompt=str(value)),
     "user_message": _edit_user, "rerun_tools": lambda position, value: None,
+    "recorded_replies": lambda position, value: None,
 }  # fmt: skip
-"""``rerun_tools`` is taken care of before the others."""
+"""``rerun_tools`` and ``recorded_replies`` are taken care of before the others."""
 
 
 # ----------------------------------------------------------------------------------------------------

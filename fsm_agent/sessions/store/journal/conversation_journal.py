@@ -98,12 +98,13 @@ class ConversationRecording(Recording):
         """Is nothing known, also by hand, and no request paid for in another process?"""
         return not (self.entries or self.results or self.reply_of_model or self.resumed)
 
-    def taken_over(self) -> ConversationRecording:
-        """For a fork: results of tools, which it takes over; the model is asked again."""
+    def taken_over(self, *, whole: bool = False) -> ConversationRecording:
+        """For a fork: results of tools, which it takes over; the model is asked again, unless the ``whole``
+        visit is answered from the record."""
         kept = {
             place: replace(entry, foreign=True)
             for place, entry in self.entries.items()
-            if entry.kind in ("AnswerProgram", "RunTool") and entry.reply is not None
+            if (whole or entry.kind in ("AnswerProgram", "RunTool")) and entry.reply is not None
         }
         return ConversationRecording(kept)
 

@@ -168,7 +168,7 @@ class Recording:
         """Return the names of tools with a call in this visit that is not made again."""
         return frozenset()
 
-    def taken_over(self) -> Recording:
+    def taken_over(self, *, whole: bool = False) -> Recording:
         """What a fork takes over: nothing, it asks again."""
         return Recording()
 

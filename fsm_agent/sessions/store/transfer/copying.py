@@ -30,12 +30,20 @@ class Copied(NamedTuple):
     digest: str
 
 
-def copy_store(source: Store, target: Database, progress: Progress = lambda table, done, of: None) -> Copied:
+def copy_store(
+    source: Store,
+    target: Database,
+    progress: Progress = lambda table, done, of: None,
+    *,
+    at_rest: bool = True,
+) -> Copied:
     """Copy all sessions into an empty database. ``progress`` is called with a table, the rows that were
-    copied of it, and how many there are. Raises ``ConfigError`` when the target has sessions, or a turn is
-    running, and ``StoreError`` when what is read back is not what was written; nothing is copied then."""
+    copied of it, and how many there are. ``at_rest``: no turn may be running, because both stores would
+    continue it. Raises ``ConfigError`` when the target has sessions, or for a running turn, and
+    ``StoreError`` when what is read back is not what was written; nothing is copied then."""
     with source.database.snapshot() as there:
-        _refuse_if_run(source, there)
+        if at_rest:
+            _refuse_if_run(source, there)
 
         def write(c: SqlConnection) -> Copied:
             _refuse_if_used(c, target)

@@ -24,7 +24,7 @@ WITHHELD_TOOLSETS = frozenset({"memory", "learn", "clarify", "code"})
 WITHHELD = frozenset(
     {"memory", "skill_manage", "clarify", "execute_code", "send_message", "cronjob", "schedule"}
 )
-"""Tools that a child never has, whoever made them: it does not write notes or skills, ask or message people,
+"""Tools that a child never has, also those of its user: it does not write notes or skills, ask or message people,
 schedule work, or run programs that call tools (AGT-05). A review is there for notes and skills."""
 
 
@@ -33,7 +33,7 @@ SIDE_ITERATIONS = 3
 
 
 class Borrowed:
-    """Tools of a source that somebody else keeps running."""
+    """Tools of a source that the parent keeps running."""
 
     def __init__(self, source: ToolSource) -> None:
         self._source = source

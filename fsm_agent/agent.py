@@ -216,12 +216,12 @@ class Agent(Generic[Deps, Out]):
         )  # fmt: skip
         return await self._run(turn, user_message, deps, output_type, limits)
 
-    async def _run(
+    def _run(
         self, turn: Turn[Any], message: Content, deps: Any, output_type: Any, limits: Limits | None
-    ) -> TurnResult[Any]:
+    ) -> Coroutine[Any, Any, TurnResult[Any]]:
         following = partial(self._following, deps=deps, output_type=output_type, limits=limits)
         alike = output_type is None and limits is None
-        return await self._queue.run(HandoffChain(turn, following), message if alike else None)
+        return self._queue.run(HandoffChain(turn, following), message if alike else None)
 
     async def stream_text(
         self, user_message: Content, *, output_type: Any = None, **more: Unpack[TurnArguments[Deps]]

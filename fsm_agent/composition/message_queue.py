@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any
 
@@ -44,12 +44,13 @@ class MessageQueue:
         self._lock = threading.Lock()
         self._queue: deque[tuple[HandoffChain, Future[None]]] = deque()  # each with its end
 
-    async def run(self, turn: HandoffChain, message: Any) -> TurnResult[Any]:
+    def run(self, turn: HandoffChain, message: Any) -> Coroutine[Any, Any, TurnResult[Any]]:
         """Run the turn that ``message`` asks for when those before it have ended. A text that a running turn
         reads as steering gets no turn of its own: the result is the running turn's. Raises ``SessionBusy``
         when another process runs a turn on the session."""
-        if self._how is None:
-            return await turn.arun()
+        return turn.arun() if self._how is None else self._run_in_line(turn, message)
+
+    async def _run_in_line(self, turn: HandoffChain, message: Any) -> TurnResult[Any]:
         place = (turn, Future[None]())
         with self._lock:
             running = self._queue[0][0] if self._queue else None

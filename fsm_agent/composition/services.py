@@ -94,9 +94,7 @@ class Services:
         )
         opened = made_private(self.home, HOME_FILES)
         self.telemetry = wanted_telemetry(options["telemetry"], settings.telemetry)
-        self.options: AgentOptions = {
-            **named(options, self.backends), "auxiliary": sides, "telemetry": self.telemetry
-        }  # fmt: skip
+        self.options: AgentOptions = {**named(options, self.backends), "auxiliary": sides}
         self.approvals = _approvals(self)
         self.more = _servers(self, config)
         self.child_factory = ChildAgentFactory(self)

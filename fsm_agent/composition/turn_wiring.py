@@ -23,7 +23,6 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Closing, Store
 from fsm_agent.sessions.store.rewind import Position
 from fsm_agent.sessions.store.search.messages import keep_up
-from fsm_agent.sessions.store.transfer.trajectory import save_trajectory
 from fsm_agent.sessions.turn import TurnEnding
 from fsm_agent.settings.model import Settings, Storage
 from fsm_agent_states.build_messages import build_messages, recompose
@@ -262,6 +261,8 @@ def ending_of(
         if settings.index:
             keep_up(store.database)
         if settings.trajectories:
+            from fsm_agent.sessions.store.transfer.trajectory import save_trajectory
+
             try:
                 save_trajectory(store.database, turn_id, store.home / TRAJECTORIES)
             except (OSError, StoreError) as error:

@@ -262,3 +262,12 @@ class ModelReply:
             model=None if self.model is None else clean(self.model),
             blocks=tuple(block for block in self.blocks if portable(block)),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPrompt:
+    """The system prompt of a session: the bytes that are sent, and a digest of every input they were made
+    from, by the layer's name."""
+
+    text: str
+    inputs: Mapping[str, str]

@@ -95,6 +95,6 @@ def background_of(ground: Ground) -> Background | None:
 
 
 def _quiet(options: AgentOptions, settings: Settings) -> tuple[str, ...]:
-    """Tasks in the background whose report nobody reads, that this agent begins."""
+    """Tasks in the background without a report, that this agent begins."""
     review = (REVIEW,) if settings.memory.review == "child" else ()
     return (*review, TITLE) if by_task(options["auxiliary"])[TITLE] else review

@@ -24,8 +24,8 @@ WITHHELD_TOOLSETS = frozenset({"memory", "learn", "clarify", "code"})
 WITHHELD = frozenset(
     {"memory", "skill_manage", "clarify", "execute_code", "send_message", "cronjob", "schedule"}
 )
-"""Tools that a child never has, whoever made them: it does not write notes or skills, ask or message people,
-schedule work, or run programs that call tools (AGT-05). A review is there for notes and skills."""
+"""Tools that a child never has, also those of its user: it does not write notes or skills, ask or message
+people, schedule work, or run programs that call tools (AGT-05). A review is there for notes and skills."""
 
 
 SIDE_ITERATIONS = 3
@@ -33,7 +33,7 @@ SIDE_ITERATIONS = 3
 
 
 class Borrowed:
-    """Tools of a source that somebody else keeps running."""
+    """Tools of a source that the parent keeps running."""
 
     def __init__(self, source: ToolSource) -> None:
         self._source = source
@@ -79,7 +79,7 @@ class ChildAgentFactory:
         at most ``most`` iterations. The limits on the tree stay those of its first agent."""
         family = copy.copy(self)
         hooks = (*self._options["hooks"], *other["hooks"])
-        telemetry = self._options["telemetry"] if other["telemetry"] is None else other["telemetry"]
+        telemetry = self._parent.telemetry if other["telemetry"] is None else other["telemetry"]
         family._options = {**other, "handoffs": (), "hooks": hooks, "telemetry": telemetry}
         family._more, family._most = None, most
         family._other = True

@@ -55,7 +55,7 @@ class Ground(Protocol):
 
 
 def save(folder: Path, name: str, text: str) -> Saved:
-    """Write a file; a failure is told, never raised."""
+    """Write a file; a failure is in the result, never raised."""
     path = folder / re.sub(r"[^\w.-]", "_", name)[-120:]
     try:
         private_folder(folder)

@@ -21,7 +21,7 @@ PREVIEW = 4_000
 
 class MemoryRecall(Extension):
     """The feature ``memory`` of one agent. Without an external memory and without a callback it answers
-    nothing at once. Raises ``ConfigError`` for a memory that is none."""
+    nothing at once. Raises ``ConfigError`` for a memory without the methods of one."""
 
     name = "memory"
 

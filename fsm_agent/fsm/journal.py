@@ -358,7 +358,7 @@ class Tracker:
                 continue
             name, codec = self._fields[place].name, self._fields[place].codec
             before, after = self._written[name], codec.encode(value)
-            self._held[place], self._written[name] = codec.held(value), after
+            self._held[place], self._written[name] = value if codec.frozen else codec.held(value), after
             if after != before:
                 changed[name] = difference(before, after)
         return changed

@@ -128,18 +128,18 @@ class Machine:
         of the line is open and, on an unverified table, ``TableError`` when two are. The turn is unchanged
         then."""
         row, guards = self.choose(turn, event)
-        moved = tuple(dict.fromkeys((*row.resets, *row.spends)))
-        before = [turn.count(counter) for counter in moved]
+        before = {counter: turn.count(counter) for counter in (*row.resets, *row.spends)}
         for counter in row.resets:
-            turn.reset(counter)
+            if before[counter]:
+                turn.reset(counter)
         for counter in row.spends:
             turn.spend(counter)
         turn.state = row.dest
         turn.seq += 1
         if EVERYWHERE.hears(RowTaken):
             EVERYWHERE.publish(RowTaken(self.table, row))
-        after = [turn.count(counter) for counter in moved]
-        changes = zip(moved, before, after, strict=True)
+        touched = [counter for counter, was in before.items() if was or counter in row.spends]
+        changes = [(counter, before[counter], turn.count(counter)) for counter in touched]
         return Move(row, guards, tuple([change for change in changes if change[1] != change[2]]))
 
     def choose(self, turn: TurnLike, event: str | None) -> tuple[Row, tuple[tuple[str, bool], ...]]:
@@ -195,6 +195,8 @@ class _RecordedCondition(transitions.core.Condition):
         for label, part in self.told:
             if label not in choice.guards:
                 choice.guards[label] = bool(part.holds(choice.turn))
+            if part is self.guard:
+                return choice.guards[label]
         return bool(self.guard.holds(choice.turn))
 
 

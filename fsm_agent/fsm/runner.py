@@ -50,7 +50,6 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
-from types import GeneratorType
 from typing import Any, NamedTuple, Self
 
 from fsm_agent.errors import ForbiddenChange, JournalError, UndeclaredEvent
@@ -190,7 +189,7 @@ class Runner(Stepping):
             return await self._written_down(self._step)
         if self._asking is None:  # else the caller was cancelled while this was performed
             try:
-                self._asking = self._visited().send(self._reply)
+                self._asking = (self._visit or self._begun_visit()).send(self._reply)
             except StopIteration as stop:
                 return await self._leave(stop.value)
             except Exception as error:
@@ -220,21 +219,15 @@ class Runner(Stepping):
         self._ordinal += 1
         return Exchange(exchange.seq, exchange.state, exchange.ordinal, asked, reply)
 
-    def _visited(self) -> Generator[Any, Any, str | None]:
-        """The visit under way, or the one that begins now."""
-        if self._visit is None:
-            self._standing, self._entered = Standing.of(self.turn), time.perf_counter()
-            self._visit, self._reply, self._ordinal = self.states[self.turn.state](self.turn), None, 0
-            if type(self._visit) is not GeneratorType:
-                self._refuse_no_generator()
-        return self._visit
-
-    def _refuse_no_generator(self) -> None:
-        if isinstance(self._visit, Generator):
-            return
-        given, self._visit = self._visit, None
+    def _begun_visit(self) -> Generator[Any, Any, str | None]:
+        """The visit of the state that the turn is in now."""
+        self._standing, self._entered = Standing.of(self.turn), time.perf_counter()
+        visit: Any = self.states[self.turn.state](self.turn)
+        if isinstance(visit, Generator):
+            self._visit, self._reply, self._ordinal = visit, None, 0
+            return visit
         raise TypeError(
-            f"{self.turn.state} is no generator function; given: {type(given).__name__} {given!r}; allowed: a"
+            f"{self.turn.state} is no generator function; given: {type(visit).__name__} {visit!r}; allowed: a"
             " function with a yield; `yield from ()` when it asks for nothing"
         )
 

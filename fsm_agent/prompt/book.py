@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from fsm_agent.conversation.messages import StoredPrompt
 from fsm_agent.prompt.files import Reading, cap_of, project, read
 from fsm_agent.prompt.skills import Skill, Skills, find_skills
 from fsm_agent.settings.model import Prompt as PromptSettings
@@ -233,14 +234,6 @@ class Sources:
     def rules(self) -> bool:
         """Say whether the model reads our advice on how to work."""
         return self.built_in or self.identity is None
-
-
-@dataclass(frozen=True, slots=True)
-class StoredPrompt:
-    """The bytes that are sent, and a digest of every input they were made from, by the layer's name."""
-
-    text: str
-    inputs: Mapping[str, str]
 
 
 @dataclass(slots=True)

@@ -446,20 +446,17 @@ class EventLines:
             self._begun, self._begun_size = [], 0
         self._begun.append(rest)
         self._begun_size += len(rest)
-        found = [data for line in lines if (data := self._line(line))]
-        self._judge()
-        return found
-
-    def _line(self, line: bytes) -> str:
-        """Take a line, and return the data of the event that it ends."""
-        if line:
+        found: list[str] = []
+        for line in lines:
             if line.startswith(b"data:"):
                 self._data_size += len(line)
                 self._judge()
                 self._data.append(line[6:] if line[5:6] == b" " else line[5:])
-            return ""
-        data, self._data, self._data_size = self._data, [], 0
-        return b"\n".join(data).decode()
+            elif not line:
+                data, self._data, self._data_size = b"\n".join(self._data), [], 0
+                found += [data.decode()] if data else ()
+        self._judge()
+        return found
 
     def _judge(self) -> None:
         if self._begun_size + self._data_size > self._most:

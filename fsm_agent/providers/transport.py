@@ -88,7 +88,7 @@ class AioTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request and return the response, of which the body is not read. Raises httpx2's errors."""
-        headers = CIMultiDict((name.decode(), value.decode()) for name, value in request.headers.raw)
+        headers = CIMultiDict([(name.decode(), value.decode()) for name, value in request.headers.raw])
         if _ILLEGAL.search(" ".join(headers.values())):
             raise httpx2.LocalProtocolError("a header has a line break in it")
         through: dict[str, Any] = {}

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from fsm_agent.conversation.compaction.engine import CompactionGuard
-from fsm_agent.conversation.messages import NO_USAGE, Message, Usage
-from fsm_agent.conversation.token_meter import ContextMeter
+from fsm_agent.conversation.messages import NO_USAGE, Message, StoredPrompt, Usage
+from fsm_agent.conversation.token_meter import CompactionGuard, ContextMeter
 from fsm_agent.conversation.wire import WireCopy
-from fsm_agent.prompt import StoredPrompt
 
 
 @dataclass(frozen=True, slots=True)

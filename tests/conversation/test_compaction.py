@@ -22,7 +22,6 @@ from fsm_agent.conversation.compaction import (
     summary_prompt,
     summary_without_model,
 )
-from fsm_agent.conversation.compaction.engine import CompactionGuard, fault_of
 from fsm_agent.conversation.compaction.plan import (
     LEAST_TAIL,
     cut_length,
@@ -32,7 +31,7 @@ from fsm_agent.conversation.compaction.plan import (
     without_parts,
 )
 from fsm_agent.conversation.messages import Message, ToolCall
-from fsm_agent.conversation.token_meter import ContextMeter, threshold
+from fsm_agent.conversation.token_meter import CompactionGuard, ContextMeter, fault_of, threshold
 from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent.settings.model import Compression
 from tests.helpers.wire_rules import RULES

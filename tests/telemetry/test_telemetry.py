@@ -201,6 +201,18 @@ def test_settings_switch_it_on_an_argument_decides(tmp_path: Path, monkeypatch: 
         Agent("offline:demo", home=tmp_path / "2", telemetry=True)
 
 
+def test_children_of_an_agent_without_it_have_none_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fsm_agent.telemetry.turn_spans", None)  # one that is reported fails
+    script = [tools(call("delegate_task", {"tasks": [{"goal": "look"}]})), text("seen"), text("done")]
+    on = {"telemetry": {"enabled": True}}
+    one = Agent(ScriptedModel(script), toolsets=["delegate"], home=tmp_path, telemetry=False, settings=on)
+    result = one.run_conversation("go")
+    assert [child.outcome for child in result.children] == ["completed"]
+    one.close()
+
+
 def test_the_standard_variables_decide_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert telemetry_of(Settings()) is None
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")

@@ -19,15 +19,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fsm_agent.conversation.compaction.engine import CompactionGuard
 from fsm_agent.conversation.effects import Done, Opened, Reply, Request
-from fsm_agent.conversation.messages import Message, Usage
+from fsm_agent.conversation.messages import Message, StoredPrompt, Usage
 from fsm_agent.conversation.parts import said
-from fsm_agent.conversation.token_meter import ContextMeter
+from fsm_agent.conversation.token_meter import CompactionGuard, ContextMeter
 from fsm_agent.errors import SessionBusy, StoreError
 from fsm_agent.fsm import codec
 from fsm_agent.fsm.codec import codec_of
-from fsm_agent.prompt import StoredPrompt
 from fsm_agent.sessions.session import Appended, Continued, Note, RowsReplaced, Session, next_title
 from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.support.texts import clean
@@ -46,7 +44,8 @@ Checked = tuple[str, int]
 
 def checked(value: object) -> Checked:
     """Return the value as JSON, and the checksum of that."""
-    return with_checksum(codec.dumps(value))
+    text = codec.dumps(value)
+    return text, zlib.crc32(text.encode())
 
 
 def with_checksum(text: str) -> Checked:

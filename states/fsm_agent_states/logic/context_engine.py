@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fsm_agent.conversation.compaction import BuiltInEngine, Division, assembled
-from fsm_agent.conversation.compaction.engine import fault_of
 from fsm_agent.conversation.compaction.plan import (
     cut_row,
     is_longer,
@@ -41,7 +40,7 @@ from fsm_agent.conversation.effects import (
     Spill,
 )
 from fsm_agent.conversation.messages import Message, ModelReply
-from fsm_agent.conversation.token_meter import ASSUMED_WINDOW, plausible, threshold
+from fsm_agent.conversation.token_meter import ASSUMED_WINDOW, fault_of, plausible, threshold
 from fsm_agent.conversation.wire import CHARS_PER_TOKEN, Ask, View, WireCopy, format_of, tokens_of
 from fsm_agent.support.texts import shorten, split_reasoning
 from fsm_agent_states.logic import facts

@@ -284,7 +284,7 @@ class ConversationLog(TurnLog):
     def _known(self, exchange: Exchange, place: int, request: Any) -> Any:
         reply = super()._known(exchange, place, request)
         if reply is LOST:
-            self._note_effect(self._outcome(exchange, place, request, reply, 0.0))
+            self._jobs.append(self._outcome(exchange, place, request, reply, 0.0))
             which = f"{self._turn.turn_id} {exchange.seq}.{exchange.ordinal}.{place}"
             self._jobs += self._assumed(request, reply, which)
         return reply

@@ -296,9 +296,9 @@ class TurnLog:
                 f"{name} ({call_id}) may or may not have taken effect: the process ended while it ran; it is"
                 " not run again"
             )
-            self._note_effect(self._outcome(exchange, place, request, reply, 0.0))
+            self._jobs.append(self._outcome(exchange, place, request, reply, 0.0))
         if (origin := self._recording.origins.get((exchange.ordinal, place))) is not None:
-            self._note_effect(self._outcome(exchange, place, request, reply, 0.0, origin))
+            self._jobs.append(self._outcome(exchange, place, request, reply, 0.0, origin))
         return reply
 
     async def got(self, exchange: Exchange, place: int, reply: Any, seconds: float) -> None:
@@ -306,7 +306,7 @@ class TurnLog:
             self.fence.check()
         request = exchange.requests[place]
         self._note_rows()
-        self._note_effect(self._outcome(exchange, place, request, reply, seconds))
+        self._jobs.append(self._outcome(exchange, place, request, reply, seconds))
         self._jobs += self._costs(request, reply)
         if intended(request):
             self._hand_over()
@@ -403,9 +403,6 @@ class TurnLog:
 
     # Gathering
 
-    def _note_effect(self, values: tuple[Any, ...]) -> None:
-        self._jobs.append(EffectJob(values))
-
     # Writing
 
     def _hand_over(self) -> None:
@@ -474,14 +471,14 @@ class TurnLog:
 
     def _outcome(
         self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float, origin: Origin = ""
-    ) -> tuple[Any, ...]:
+    ) -> Job:
         """The row of a request that was answered; by whom, when it was not carried out."""
         unknown = isinstance(request, Request) and request.doubtful(reply)
         status, at = "unknown" if unknown else "done", self._now() - seconds
         took = None if origin else seconds
         asked = self._request_columns(request)
         said = self._reply_columns(request, reply)
-        return (*self._effect(exchange, place, request), status, *asked, *said, at, took, origin)
+        return EffectJob((*self._effect(exchange, place, request), status, *asked, *said, at, took, origin))
 
     def _effect(self, exchange: Exchange, place: int, request: Any) -> tuple[Any, ...]:
         kept = exchange.ordinal, place

@@ -32,15 +32,9 @@ from fsm_agent.conversation.wire.options import (
 from fsm_agent.conversation.wire.responses import NO_TEXT
 from fsm_agent.output import OutputType
 from fsm_agent.settings.model import EFFORTS
-from tests.helpers.wire_rules import HERE, HISTORIES, RULES, SCAFFOLD, VIEWS, exchange, item
+from tests.helpers.wire_rules import HERE, HISTORIES, RULES, SCAFFOLD, VIEWS, exchange, item, written
 
 PLAIN = View()
-
-
-def written(
-    wire: WireCopy, history: Sequence[Message], scaffold: tuple[Message, ...] = (), view: View = PLAIN
-) -> bytes:
-    return b"".join(wire.messages("prompt", history, scaffold, view))
 
 
 def rows(wire: WireCopy, history: Sequence[Message], view: View = PLAIN) -> list[dict[str, Any]]:

@@ -17,16 +17,10 @@ from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
 from fsm_agent.settings.model import Effort
 from tests.helpers.closed_types import adapter
 from tests.helpers.wire_rules import HERE as ISSUER
-from tests.helpers.wire_rules import HISTORIES, MARKED, NATIVE, PNG, VIEWS, exchange
+from tests.helpers.wire_rules import HISTORIES, MARKED, NATIVE, PNG, VIEWS, exchange, written
 
 MODE: ApiMode = "anthropic_messages"
 PLAIN = View(MODE)
-
-
-def written(
-    wire: WireCopy, history: Sequence[Message], scaffold: Sequence[Message] = (), view: View = PLAIN
-) -> bytes:
-    return b"".join(wire.messages("prompt", history, scaffold, view))
 
 
 def rows(history: Sequence[Message], view: View = PLAIN) -> list[dict[str, Any]]:
@@ -105,7 +99,7 @@ def test_only_the_newest_images_of_tools_are_sent() -> None:
         call = ToolCall(f"c{number}", "look", "{}")
         asked = Message("assistant", None, tool_calls=(call,))
         history += [asked, Message("tool", [PNG], tool_call_id=call.id)]
-        sent = written(wire, history)
+        sent = written(wire, history, view=PLAIN)
         assert sent.count(b'"image"') == 1 + min(3, number + 1)
     results = [row["content"][0]["content"] for row in json.loads(sent)[2::2]]
     assert [isinstance(content, str) for content in results] == [True, True, False, False, False]

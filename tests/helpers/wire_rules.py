@@ -15,7 +15,7 @@ from fsm_agent.conversation.effects import ApiMode
 from fsm_agent.conversation.history import violations
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.thinking import family_of
-from fsm_agent.conversation.wire import View
+from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent.support.texts import clean
 
 HERE = "here"
@@ -224,3 +224,10 @@ RULES: dict[ApiMode, Callable[[list[dict[str, Any]]], list[str]]] = {
     "anthropic_messages": anthropic_violations,
 }
 """What is wrong with the rows of a request, in words."""
+
+
+def written(
+    wire: WireCopy, history: Sequence[Message], scaffold: tuple[Message, ...] = (), view: View | None = None
+) -> bytes:
+    """The messages as they go out."""
+    return b"".join(wire.messages("prompt", history, scaffold, view or View()))

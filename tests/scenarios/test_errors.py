@@ -30,11 +30,8 @@ from fsm_agent.testing import (
 from fsm_agent_states.table import TURN
 from tests.helpers.deaf_proxy import BEHIND, deaf_proxy
 from tests.helpers.harness import Refreshable, play, reads, table
+from tests.helpers.turn_driver import error
 from tests.helpers.web_replies import WebReplies
-
-
-def error(message: str, code: str | None = None) -> dict[str, Any]:
-    return {"error": {"message": message, "code": code, "type": "invalid_request_error"}}
 
 
 @pytest.mark.behaviour("BACK-04", "ERR-09", "TR-01", "BACK-02", "ERR-24")

@@ -257,46 +257,22 @@ def test_the_largest_results_of_a_reply_are_spilled_first() -> None:
     assert (first, second < 2_500, third) == (9_000, True, 800)
 
 
-class Dropping:
-    """Turns that call ``drop_table`` with these names and then end; what ran, and what was asked."""
-
-    def __init__(self, answer: Any, *names: str) -> None:
-        self.ran: list[str] = []
-        self.asked: list[tuple[str, dict[str, Any]]] = []
-
-        @tool(approval="ask")
-        def drop_table(name: str) -> str:
-            self.ran.append(name)
-            return "dropped"
-
-        async def approve(request: Any) -> Any:
-            self.asked.append((request.name, dict(request.arguments)))
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-        script = [*(tools(call("drop_table", {"name": name})) for name in names), text("ok")]
-        callbacks = {} if answer is ... else {"approval": approve}
-        self.played = play(script, tools=[drop_table], callbacks=callbacks)
-
-
 @pytest.mark.behaviour("APPR-04")
 @pytest.mark.parametrize("answer", [False, "deny", None, "whatever", RuntimeError("broken"), ...])
 def test_99_without_a_yes_a_call_is_not_run(answer: object) -> None:
-    dropping = Dropping(answer, "users")
-    assert dropping.ran == []
-    (told,) = dropping.played.results
+    ran: list[str] = []
+    drop_table = tool(approval="ask", name="drop_table")(lambda name: ran.append(name))
+
+    async def approve(request: Any) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    script = [tools(call("drop_table", {"name": "users"})), text("ok")]
+    callbacks = {} if answer is ... else {"approval": approve}
+    (told,) = play(script, tools=[drop_table], callbacks=callbacks).results
+    assert ran == []
     assert ("no person is there" if answer is ... else "denied") in told
-
-
-@pytest.mark.behaviour("APPR-01")
-def test_an_approved_call_runs_and_a_yes_for_the_session_is_remembered_for_the_same_call_only() -> None:
-    once = Dropping(True, "users", "users")
-    assert once.ran == ["users"] * 2
-    assert once.asked == [("drop_table", {"name": "users"})] * 2
-    session = Dropping("session", "a", "a", "b")
-    assert session.ran == ["a", "a", "b"]
-    assert [arguments["name"] for _, arguments in session.asked] == ["a", "b"]
 
 
 @pytest.mark.behaviour("EXEC-19c")

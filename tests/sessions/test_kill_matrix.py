@@ -18,6 +18,7 @@ from fsm_agent.testing.wires import chat_rows
 from fsm_agent_states.table import TURN
 from tests.crash.mutants import MUTANTS
 from tests.crash.waiting import PLAN, SESSION, agent_of
+from tests.helpers.families import told
 from tests.helpers.processes import printed, ran
 from tests.helpers.sample import most, sampled
 
@@ -260,10 +261,6 @@ def killed(home: Path, kind: str) -> Path:
     done = ran("-m", "tests.crash.waiting", home, mark, kind)
     assert done.returncode == -9, done.stderr
     return mark
-
-
-def told(result: Any) -> list[str]:
-    return [row["content"] for row in result.messages if row["role"] == "tool"]
 
 
 @pytest.mark.slow

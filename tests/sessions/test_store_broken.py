@@ -143,11 +143,6 @@ def test_a_home_that_is_no_directory_is_one_line(tmp_path: Path) -> None:
         Store(tmp_path / "file").session("s")
 
 
-def test_the_file_is_the_owners_alone(home: Path) -> None:
-    process(home, text("one")).chat("first")
-    assert (home / "sessions.db").stat().st_mode & 0o077 == 0
-
-
 @pytest.mark.parametrize("mode", ["in_place", "rotate"])
 @pytest.mark.parametrize("who", ["the same agent", "another agent"])
 def test_a_compaction_that_could_not_be_stored_loses_no_conversation(

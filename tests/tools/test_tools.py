@@ -529,6 +529,7 @@ def test_a_result_within_the_grace_is_recorded(asynchronous: bool) -> None:
     assert (outcome.status, outcome.text) == ("ok", "stopped cleanly")
 
 
+@pytest.mark.behaviour("INT-06")
 @pytest.mark.parametrize(
     ("effect", "status"), [("pure", "cancelled"), ("idempotent", "unknown"), ("unsafe", "unknown")]
 )

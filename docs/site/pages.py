@@ -34,6 +34,8 @@ LANGUAGES = {
     ".json": "json",
     ".md": "markdown",
 }
+UNSEARCHED = ("diagrams/", "examples/diagrams/", "docs/behaviours.md", "docs/decisions.md")
+"""Pages that the search leaves out: they repeat the words of the guides for people who change the tables."""
 CODE_PAGES = PurePosixPath("code")
 """The folder of the pages that are made of code."""
 
@@ -45,7 +47,8 @@ def assemble(target: Path) -> None:
     linked: set[PurePosixPath] = set()
     for page in pages():
         text = (ROOT / page).read_text(encoding="utf-8")
-        _write(target / page, drawn(relinked(text, page, linked)))
+        hidden = "---\nsearch:\n  exclude: true\n---\n\n" if str(page).startswith(UNSEARCHED) else ""
+        _write(target / page, hidden + drawn(relinked(text, page, linked)))
     shutil.copytree(ROOT / "docs" / "site" / "assets", target / "docs" / "site" / "assets")
     for path in sorted(linked):
         if path.suffix in ASSETS:

@@ -53,17 +53,15 @@ def settings_page() -> str:
             f" {written.get(name) or meanings.get(name.rpartition('.')[2], '')} |"
             for name in names
         ]
-        parts.append(
-            "\n".join(["| setting | default | allowed | meaning |", "|---|---|---|---|", *rows]) + "\n"
-        )
+        head = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
+        parts.append("\n".join([*head, *rows]) + "\n")
     return "\n".join(parts)
 
 
 def settings_said() -> dict[str, str]:
     """Return the meanings that ``settings.toml`` gives, by the names of the settings."""
-    said: dict[str, str] = tomllib.loads(
-        Path(__file__).with_name("settings.toml").read_text(encoding="utf-8")
-    )
+    text = Path(__file__).with_name("settings.toml").read_text(encoding="utf-8")
+    said: dict[str, str] = tomllib.loads(text)
     return said
 
 

@@ -491,8 +491,11 @@ def _for_column(layout: Layout) -> Layout:
 
 
 def _box(table: Table, box: Box) -> Box:
+    says = table.layout.get("says", {}).get(box.state, "") if table.layout else ""
     if box.final:
-        return Box(box.state, (), "the end", final=True)
+        return Box(box.state, (), says or "the end", final=True)
+    if says:
+        return Box(box.state, (), says)
     rows = [row for row in table.rows if row.source == box.state]
     events = dict.fromkeys(row.event for row in rows)
     return Box(box.state, (), f"{len(events)} events, {len(rows)} rows")
@@ -516,7 +519,8 @@ def _map_arrow(table: Table, rows: Sequence[Row]) -> Arrow:
     if exits:
         names.append(f"⇥ {exits[0] if len(exits) == 1 else f'{len(exits)} exits'}")
     ids = tuple(row.id for row in rows)
-    return Arrow(source, dest, tuple(names), ids, way_out=dest == table.final)
+    usual = table.layout is not None and (source, dest) in table.layout.get("usual", ())
+    return Arrow(source, dest, tuple(names), ids, way_out=dest == table.final, usual=usual)
 
 
 def _name(row: Row) -> str:

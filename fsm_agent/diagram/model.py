@@ -79,7 +79,7 @@ class Box:
 class Arrow:
     """All rows from one state to another. ``way_out``: it leads to the final state. ``by_label`` are the rows
     behind each label, ``marks`` the mark of each; ``count`` says how often the arrow was taken and makes it
-    thicker."""
+    thicker; ``usual``: a turn without surprises takes it, so it is bold."""
 
     source: str
     dest: str
@@ -90,6 +90,7 @@ class Arrow:
     mark: Mark = ""
     marks: tuple[Mark, ...] = ()
     count: int = 0
+    usual: bool = False
 
 
 @dataclass(frozen=True, slots=True)

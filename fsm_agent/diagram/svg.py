@@ -129,6 +129,7 @@ SHAPES = """\
 .fsm .box { stroke-width: 1.3; }
 .fsm .line { fill: none; stroke-width: 1.6; }
 .fsm .out .line { stroke-width: 2.4; }
+.fsm .usual .line { stroke-width: 4.2; }
 """
 MARKED = """\
 .fsm .badge { font-size: 13px; text-anchor: end; }
@@ -329,7 +330,8 @@ def _steps(line: Iterable[Part], alone: bool, drawn: set[str]) -> str:
 
 def _arrow(placed: PlacedArrow, tones: Mapping[str, str], diagram: Diagram) -> Iterator[str]:
     arrow = placed.arrow
-    style = _classes("arrow", tones[arrow.source], "out" if arrow.way_out else "", arrow.mark)
+    usual = "usual" if arrow.usual else ""
+    style = _classes("arrow", tones[arrow.source], "out" if arrow.way_out else "", usual, arrow.mark)
     yield (
         f'<g id={quoteattr(f"arrow-{arrow.source}-{arrow.dest}")} class="{style}"'
         f" data-source={quoteattr(arrow.source)} data-dest={quoteattr(arrow.dest)}"

@@ -64,4 +64,8 @@ class Layout(TypedDict):
     small: NotRequired[Layout]  # of the map for README files, with the same boxes and arrows
     ways_out: NotRequired[Mapping[str, Sequence[str]]]  # exits drawn as arrows: {state: events}
     column: NotRequired[float]  # width that the picture is scaled down to, as far as its text stays readable
+    says: NotRequired[Mapping[str, str]]  # what each state does, in a few words, for the map of README files
+    usual: NotRequired[
+        Sequence[tuple[str, str]]
+    ]  # arrows of a turn without surprises, the boldest of that map
     notes: NotRequired[Sequence[str]]  # sentences added to "How to read"

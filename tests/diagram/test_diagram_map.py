@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fsm_agent import Agent
 from fsm_agent.diagram import render, written
 from fsm_agent.diagram.around import around, neighbourhood
 from fsm_agent.diagram.layout import COLUMN, map_of, roomy
@@ -21,9 +22,10 @@ from fsm_agent.diagram.svg import as_png
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 from fsm_agent.support.installation import install_command
+from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent_states.logic.layout import LAYOUT
 from fsm_agent_states.table import TURN
-from tests.helpers.diagram_reading import unreadable
+from tests.helpers.diagram_reading import crossed_labels, unreadable
 from tests.helpers.diagram_tables import SMALL, coverage_of, overlay_of, plain, united_of
 from tests.helpers.tables import courier
 
@@ -54,6 +56,11 @@ def smallest_text(svg: str, room: float = float("inf")) -> float:
     return min(sizes) * min(width, room) / drawn
 
 
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
 @each_table
 def test_the_map_has_every_state_and_every_way_between_them(table: Table) -> None:
     root = ET.fromstring(map_svg(table))
@@ -67,6 +74,22 @@ def test_the_map_has_every_state_and_every_way_between_them(table: Table) -> Non
 @each_table
 def test_nothing_of_a_map_covers_another_thing(table: Table) -> None:
     assert unreadable(scene_of(*map_of(table))) == []
+    if table is TURN:  # its places are given, so no label needs to hide a line
+        assert crossed_labels(scene_of(*map_of(table))) == []
+
+
+def test_a_turn_without_surprises_is_the_boldest_and_each_state_says_what_it_does(tmp_path: Path) -> None:
+    small, _ = map_of(TURN)
+    usual = {(arrow.source, arrow.dest) for arrow in small.arrows if arrow.usual}
+    turn = Agent(ScriptedModel([tools(call("look")), text("ok")]), tools=[look], home=tmp_path).start("hi")
+    turn.run()
+    assert usual == {(step.source, step.dest) for step in turn.steps}
+    assert [box.state for box in small.boxes if not box.intro or box.intro[0].isdigit()] == []
+    bold = re.search(r"\.usual \.line \{ stroke-width: ([\d.]+)", map_svg(TURN))
+    out = re.search(r"\.out \.line \{ stroke-width: ([\d.]+)", map_svg(TURN))
+    assert bold is not None
+    assert out is not None
+    assert float(bold[1]) > float(out[1])
 
 
 def test_the_map_of_the_turn_fits_into_the_column_of_a_readme() -> None:

@@ -123,6 +123,9 @@ def test_the_site_is_built_and_loads_nothing_from_elsewhere(tmp_path: Path) -> N
     for page in pages():
         name = "index.html" if page.name == "README.md" else f"{page.stem}.html"
         assert (tmp_path / "site" / page.parent / name).exists(), page
+    index = (tmp_path / "site" / "search.json").read_text(encoding="utf-8")
+    assert '"docs/streaming.html' in index
+    assert '"diagrams/turn.html' not in index  # guides come first
     loads = re.compile(
         r"<(?:script|img|iframe)[^>]*\ssrc=\"?(https?:[^\s\">]+)|<link[^>]*(?:stylesheet|icon|preload)[^>]*(https?:[^\s\">]+)"
     )

@@ -96,6 +96,17 @@ def unreadable(picture: Scene) -> list[str]:
     return found
 
 
+def crossed_labels(picture: Scene) -> list[str]:
+    """Labels that hide a piece of another arrow, or of their own where it only leads back to its state."""
+    return [
+        f"{p.arrow.source} to {p.arrow.dest} runs through the label of {q.arrow.source} to {q.arrow.dest}"
+        for p in picture.arrows
+        for q in picture.arrows
+        if (p is not q or p.arrow.source == p.arrow.dest)
+        and any(q.label.holds(point, -1) for point in p.path.points())
+    ]
+
+
 def visible_text(svg: str) -> str:
     """What a reader of the picture sees; tooltips and styles left out."""
     texts = ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")

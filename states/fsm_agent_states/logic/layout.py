@@ -70,7 +70,7 @@ _SMALL: Layout = {
         ("BuildMessages", "BuildMessages"): way("top", 540, "top", 590, label=(636, 12), reach=22),
         ("BuildMessages", "Compress"): way("bottom", 310, "right", 206, [(310, 206)], (256, 202)),
         ("Compress", "BuildMessages"): way("right", 236, "bottom", 350, [(350, 236)], (276, 246), wrap=110),
-        ("Compress", "Compress"): way("top", 80, "top", 130, label=(126, 146), reach=28),
+        ("Compress", "Compress"): way("top", 80, "top", 130, label=(126, 142), reach=24),
         ("BuildMessages", "ClassifyError"): way("bottom", 390, "right", 364, [(390, 364)], (390, 180)),
         ("ClassifyError", "BuildMessages"): way(
             "right", 382, "bottom", 440, [(440, 382)], (440, 306), wrap=84
@@ -81,7 +81,7 @@ _SMALL: Layout = {
         ("CallLLM", "BuildMessages"): way("top", 490, "bottom", 490, label=(490, 228), wrap=80),
         ("CallLLM", "ExecuteTools"): way("right", 366, "bottom", 670, [(670, 366)], (670, 308)),
         ("ExecuteTools", "BuildMessages"): way("top", 680, "right", 76, [(680, 76)], (696, 122), wrap=116),
-        ("ExecuteTools", "ExecuteTools"): way("bottom", 730, "bottom", 780, label=(754, 270), reach=32),
+        ("ExecuteTools", "ExecuteTools"): way("bottom", 730, "bottom", 780, label=(744, 272), reach=30),
         ("CallLLM", "EmptyRecovery"): way("right", 388, "top", 740, [(740, 388)], (688, 388)),
         ("EmptyRecovery", "BuildMessages"): way(
             "right", 452, "right", 48, [(822, 452), (822, 48)], (736, 48), wrap=130
@@ -136,6 +136,23 @@ LAYOUT: Layout = {
     "proved": (16, 850, 556),
     "map": _MAP,
     "small": _SMALL,
+    "says": {
+        "Prepare": "reads the message",
+        "BuildMessages": "builds a request that fits the window",
+        "CallLLM": "asks the model",
+        "ClassifyError": "decides what a failure needs",
+        "Compress": "shortens history",
+        "ExecuteTools": "runs the calls",
+        "EmptyRecovery": "asks for an answer",
+        "Finalize": "stores the result",
+    },
+    "usual": (
+        ("Prepare", "BuildMessages"),
+        ("BuildMessages", "CallLLM"),
+        ("CallLLM", "ExecuteTools"),
+        ("ExecuteTools", "BuildMessages"),
+        ("CallLLM", "Finalize"),
+    ),
     "ways_out": {"CallLLM": ("text", "summary")},
     "notes": (
         "A rung spends the counter of its name: retry spends retries.",

@@ -139,7 +139,7 @@ def report_of(
 def _recording(
     store: Store, info: TurnInfo, moves: list[str], whole: bool, hidden: list[str]
 ) -> tuple[Recording | None, int, str]:
-    """The recording, how many replies the whole has, and why there is none."""
+    """The recording, the number of replies in the whole, and why it is missing."""
     if info.table_name != AGENT_TURN:
         return None, 0, f"the turn is one of the table {info.table_name}"
     if info.ended is None or not moves:

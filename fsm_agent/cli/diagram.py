@@ -226,7 +226,8 @@ def diff(
     if format == "md":
         answer = text.as_diff_markdown(a, b, difference, proofs)
     elif format == "comment":
-        answer = comment.as_comment(a, b, difference, proofs)
+        drawn = (diagram_of(a.table), diagram_of(b.table), difference, proofs, (a.name, b.name))
+        answer = comment.as_comment(a, b, difference, proofs, picture.united(*drawn))
     elif format == "json":
         answer = text.as_diff_json(a, b, difference, proofs)
     else:

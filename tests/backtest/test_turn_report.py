@@ -206,7 +206,7 @@ def test_the_command_writes_shows_and_makes_a_test(
         (("one", "--show", "two"), "a report is written of a turn, or shown"),
         (("one", "--pytest"), "a test is made of a report"),
         (("--show", "nothing.json"), "the report cannot be read"),
-        (("nobody",), "no such session; given: nobody"),
+        (("no-one",), "no such session; given: no-one"),
     ],
 )
 def test_wrong_use(arguments: tuple[str, ...], says: str, cli: Cli) -> None:

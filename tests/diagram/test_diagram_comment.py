@@ -3,32 +3,23 @@ commits and against a server that answers as GitHub's does."""
 
 from __future__ import annotations
 
-import json
-import os
+import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from fsm_agent.diagram.versions.compare import compare
+from fsm_agent.diagram.versions.compare import compare, proofs
 from fsm_agent.diagram.versions.load import Version
 from fsm_agent.diagram.versions.text import LONGEST, as_comment
-from fsm_agent.fsm.table import Table
-from tests.diagram.test_diagram_versions import QUIET, TABLE_FILE, git
-from tests.helpers.diagram_tables import LIMITS, OTHER, SMALL, proved
-from tests.helpers.http_server import Answer, Asked, HttpServer
+from fsm_agent.fsm.table import Table, end
+from tests.diagram.test_diagram_versions import TABLE_FILE
+from tests.helpers.action_runner import PAGE, PERSON, ActionRunner, GitHub, github_server
+from tests.helpers.diagram_tables import LIMITS, OTHER, SMALL, SMALL_LIMITS, proved, united_of
 
-ROOT = Path(__file__).parents[2]
-ACTION = ROOT / ".github" / "actions" / "diagram-diff"
-BOT, PERSON = {"type": "Bot", "login": "github-actions[bot]"}, {"type": "User", "login": "somebody"}
 MARKER = "<!-- fsm-agent diagram diff loop:LOOP -->"
-PAGE = 100
 
 
 def comment_of(old: Table, new: Table) -> str:
@@ -54,6 +45,31 @@ def test_a_comment_has_rows_proofs_and_both_maps() -> None:
     assert text.count("<details>") == text.count("</details>") == 3
 
 
+def test_a_comment_begins_with_what_can_happen_now_and_one_picture() -> None:
+    """The paragraph has new and lost moves, exits, and resets, the bounds, and the certificate's verdict."""
+    versions = Version("main", OTHER, SMALL_LIMITS), Version("working tree", SMALL, SMALL_LIMITS)
+    text = as_comment(*versions, compare(OTHER, SMALL), proofs(*versions), united_of(OTHER, SMALL))
+    title, sentence, told, picture, *_ = (part for part in text.split("\n\n") if part.strip())
+    assert title == "# The small table: main → working tree"
+    assert "every turn still ends" in sentence
+    assert told.startswith("**New:** Act may lead to Act. At most ")
+    assert re.search(r"At most \d+ moves instead of \d+\.", told)
+    assert told.endswith(
+        "The certificate of the new version is accepted by `check_certificate.py`; before: accepted by `check_certificate.py`."
+    )
+    assert picture.startswith("```mermaid\n---\n")
+    assert "+ fix" in picture
+    back = comment_of(SMALL, OTHER)
+    assert "**No longer:** Act may lead to Act." in back
+    changed = replace(SMALL, lines=tuple(
+        replace(line, resets=("acts",)) if line.event == "review" else replace(line, ladder=(end("tired", "Done"),))
+        if line.event == "said" else line for line in SMALL.lines
+    ))  # fmt: skip
+    told = comment_of(SMALL, changed)
+    assert "**New:** a turn may end with *tired*; *review* in Think gives back acts." in told
+    assert "**No longer:** a turn may end with *answered*." in told
+
+
 def test_what_is_not_proved_any_more_is_told_beside_what_was() -> None:
     lines = list(SMALL.lines)
     lines[1] = replace(lines[1], ladder=(replace(lines[1].ladder[0], spends=()), lines[1].ladder[1]))
@@ -76,107 +92,22 @@ def test_a_comment_never_gets_too_long() -> None:
     assert "does not fit into a comment" in text
 
 
-@dataclass
-class GitHub:
-    """Comments of one pull request, and what was asked for. ``refuses``: the token may only read."""
-
-    comments: list[dict[str, Any]] = field(default_factory=list)
-    asked: list[tuple[str, str]] = field(default_factory=list)
-    tokens: set[str] = field(default_factory=set)
-    refuses: bool = False
-    url: str = ""
-
-    def answer(self, method: str, path: str, body: Any) -> tuple[int, Any, str]:
-        """Status, JSON, and the Link header."""
-        self.asked.append((method, path))
-        if self.refuses and method != "GET":
-            return 403, {"message": "Resource not accessible by integration"}, ""
-        if method == "POST":
-            self.comments.append({"id": len(self.comments) + 1, "user": BOT, "body": body["body"]})
-            return 201, self.comments[-1], ""
-        if method == "PATCH":
-            (one,) = (one for one in self.comments if path.endswith(f"/issues/comments/{one['id']}"))
-            one["body"] = body["body"]
-            return 200, one, ""
-        page = int(path.partition("&page=")[2] or 1)
-        rest = len(self.comments) > page * PAGE
-        link = f'<{self.url}{path.partition("&page=")[0]}&page={page + 1}>; rel="next"' if rest else ""
-        return 200, self.comments[(page - 1) * PAGE : page * PAGE], link
-
-
 @pytest.fixture
 def github() -> Iterator[GitHub]:
-    state = GitHub()
-
-    def answer(asked: Asked) -> Answer:
-        state.tokens.add(asked.headers["authorization"])
-        status, value, link = state.answer(asked.method, asked.path, json.loads(asked.raw or b"null"))
-        return Answer(status, json.dumps(value).encode(), headers={"Link": link} if link else {})
-
-    with HttpServer(answer) as server:
-        state.url = server.root
+    with github_server() as state:
         yield state
 
 
-class Runner:
-    """Runs the steps of the action as a runner does: scripts in a shell, inputs and the event by the
-    environment."""
+class Runner(ActionRunner):
+    """A repository with a table, and the action that compares it."""
 
     def __init__(self, folder: Path, github: GitHub) -> None:
-        self.folder, self.home = folder, folder / "repository"
-        self.programs, self.github = folder / "bin", github
-        for one in (self.home, self.programs, folder / "temp"):
-            one.mkdir()
-        program = self.programs / "fsm-agent"
-        program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m fsm_agent.cli "$@"\n')
-        program.chmod(0o755)
-        (self.programs / "python").symlink_to(sys.executable)
-        self.git("init", "--quiet")
+        super().__init__(folder, github, "diagram-diff")
         self.base = self.commit(TABLE_FILE)
-        event = {"pull_request": {"number": 7, "base": {"sha": self.base}}}
-        (folder / "event.json").write_text(json.dumps(event))
-
-    def git(self, *arguments: str) -> str:
-        return git(self.home, *arguments)
+        self.inputs |= {"base": self.base, "table": "loop:LOOP"}
 
     def commit(self, table: str) -> str:
-        (self.home / "loop.py").write_text(table)
-        self.git("add", ".")
-        self.git("commit", "--quiet", "--allow-empty", "--message=a change")
-        return self.git("rev-parse", "HEAD")
-
-    def play(self) -> str:
-        """All steps but the installation; what they print."""
-        outputs = self.folder / "output"
-        outputs.write_text("")
-        said = ""
-        for step in yaml.safe_load((ACTION / "action.yml").read_text("utf-8"))["runs"]["steps"][1:]:
-            changed = outputs.read_text().strip().rpartition("changed=")[2]
-            values = {
-                "${{ inputs.base }}": self.base,
-                "${{ inputs.table }}": "loop:LOOP",
-                "${{ github.token }}": "t0ken",
-                "${{ steps.compare.outputs.changed }}": changed,
-            }
-            env = {
-                **QUIET,
-                **{name: values[value] for name, value in step["env"].items()},
-                "PATH": f"{self.programs}{os.pathsep}{os.environ['PATH']}",
-                "GITHUB_ACTION_PATH": str(ACTION),
-                "GITHUB_API_URL": self.github.url,
-                "GITHUB_EVENT_PATH": str(self.folder / "event.json"),
-                "GITHUB_REPOSITORY": "o/r",
-                "RUNNER_TEMP": str(self.folder / "temp"),
-                "GITHUB_OUTPUT": str(outputs),
-                "GITHUB_STEP_SUMMARY": str(self.folder / "summary"),
-            }
-            done = subprocess.run(
-                ["bash", "-e", "-o", "pipefail", "-c", step["run"]],
-                cwd=self.home, env=env, capture_output=True, text=True,
-            )  # fmt: skip
-            assert done.returncode == 0, done.stderr
-            said += done.stdout
-        return said
+        return self.committed({"loop.py": table})
 
 
 @pytest.mark.slow
@@ -212,7 +143,7 @@ def test_a_token_that_may_only_read_is_no_failure(tmp_path: Path, github: GitHub
     runner, github.refuses = Runner(tmp_path, github), True
     runner.commit(TABLE_FILE.replace('"gave_up"', '"tired"'))
     said = runner.play()
-    assert "::notice::The comparison is in the summary of this job" in said
+    assert "::notice::The report is in the summary of this job" in said
     assert "403" in said
     assert "t0ken" not in said
     assert "was ⇥ gave up" in (runner.folder / "summary").read_text()

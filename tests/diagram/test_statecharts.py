@@ -39,7 +39,7 @@ BRANCHED = Table(
     (Counter("to do"), Counter("to-do"), Counter("seen", flag=True), Counter("all", cap=True)),
     lines_of({
         "first state": [
-            on("go on!", Rung("a <rung> & \"more\"", "2nd", any_of((left("to do"), ~left("to-do", "x"))), ("to do",)),
+            on("go!", Rung("a <rung> & \"more\"", "2nd", any_of((left("to do"), ~left("to-do", "x"))), ("to do",)),
                end("no 'more'", "Done"), why="a < b\nand more"),
         ],
         "2nd": [on("go.on", Rung("once", "a.b", left("seen", yes="new", no="seen"), ("seen", "all"), ("to do",)), go("2nd"), why="")],

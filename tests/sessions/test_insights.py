@@ -288,7 +288,7 @@ def test_a_turn_that_takes_an_unlikely_way_is_named_with_its_row(home: Path, cli
     one = agent([*(text("fine") for _ in range(30)), status(401)], home)
     for _ in range(30):
         one.chat("go")
-    odd = one.run_conversation("go on").turn_id
+    odd = one.run_conversation("again").turn_id
     one.close()
     [found] = cli.json("insights")["improbable"]
     assert (found["turn"], found["row"]) == (odd, "CallLLM.error")

@@ -12,6 +12,7 @@ from fsm_agent.diagram.markdown import grid
 from fsm_agent.diagram.model import ELSE, Arrow, Diagram, words
 from fsm_agent.diagram.table_json import row_form
 from fsm_agent.diagram.versions.compare import (
+    CERTIFIED,
     KNOWN,
     BoundChange,
     Difference,
@@ -20,7 +21,7 @@ from fsm_agent.diagram.versions.compare import (
     RowChange,
 )
 from fsm_agent.diagram.versions.load import Version
-from fsm_agent.fsm.table import Row
+from fsm_agent.fsm.table import Row, Table
 
 SIGN = {"added": "+", "removed": "−", "changed": "~", "kept": " "}
 BEFORE, AFTER = "- ", "+ "  # in a diff block, whose signs must be ASCII
@@ -32,6 +33,7 @@ def as_diff_markdown(old: Version, new: Version, difference: Difference, proofs:
     if not difference.changed and not proofs.changed:
         return "\n".join([*lines[:-1], *(f"\n{note}" for note in (*old.notes, *new.notes))]) + "\n"
     lines += [
+        *_consequences(difference, proofs),
         *_verdict(proofs),
         *_bounds(proofs.bounds),
         *_lists(difference),
@@ -40,6 +42,55 @@ def as_diff_markdown(old: Version, new: Version, difference: Difference, proofs:
     ]
     lines += [line for note in (*old.notes, *new.notes) for line in (f"> {note}", "")]
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _consequences(difference: Difference, proofs: ProofChange) -> Iterator[str]:
+    """A paragraph on what can happen now and could not, or no longer can, and the verdict on the
+    certificates."""
+    before, after = _possible(difference.old), _possible(difference.new)
+    now = [text for key, text in after.items() if key not in before]
+    gone = [text for key, text in before.items() if key not in after]
+    told = [f"**New:** {_joined(now)}."] if now else []
+    told += [f"**No longer:** {_joined(gone)}."] if gone else []
+    lowest = {bound.quantity: bound for bound in sorted(proofs.bounds, key=lambda bound: bound.caps)}
+    for bound in lowest.values():
+        if None not in (bound.old_value, bound.new_value) and bound.old_value != bound.new_value:
+            told.append(f"At most {bound.new_value:,} {bound.quantity} instead of {bound.old_value:,}.")
+    for name, was, now_ in proofs.checks:
+        if name == CERTIFIED:
+            told.append(f"The certificate of the new version is {_accepted(now_)}; before: {_accepted(was)}.")
+    if told:
+        yield from (" ".join(told), "")
+
+
+def _accepted(findings: tuple[str, ...] | None) -> str:
+    if findings is None:
+        return "missing, because it is not proved"
+    return "accepted by `check_certificate.py`" if not findings else f"**refused** ({findings[0]})"
+
+
+def _possible(table: Table) -> dict[tuple[str, ...], str]:
+    """What can happen in turns of a table, in words: exits, moves between states, events, resets."""
+    found: dict[tuple[str, ...], str] = {}
+    for row in table.rows:
+        found["event", row.source, row.event] = f"{row.source} reports *{words(row.event)}*"
+        if row.exit:
+            found["exit", row.exit] = f"a turn may end with *{words(row.exit)}*"
+        else:
+            found["move", row.source, row.dest] = f"{row.source} may lead to {row.dest}"
+        for counter in row.resets:
+            gives = f"*{words(row.event)}* in {row.source} gives back {words(counter)}"
+            found["reset", row.source, row.event, counter] = gives
+    return found
+
+
+CONSEQUENCES = 8
+"""What can happen, or no longer can, that is named; the rest is counted."""
+
+
+def _joined(told: Sequence[str]) -> str:
+    more = [f"{len(told) - CONSEQUENCES} more, see the rows"] if len(told) > CONSEQUENCES else []
+    return "; ".join([*told[:CONSEQUENCES], *more])
 
 
 def summary(difference: Difference, proofs: ProofChange) -> str:
@@ -262,12 +313,18 @@ LONGEST = 60_000
 CUT = "\n\nThe rest does not fit into a comment; `fsm-agent diagram diff` prints it.\n"
 
 
-def as_comment(old: Version, new: Version, difference: Difference, proofs: ProofChange) -> str:
+def as_comment(
+    old: Version, new: Version, difference: Difference, proofs: ProofChange, picture: Diagram | None = None
+) -> str:
     """Markdown for GitHub, at most ``LONGEST`` characters: of a longer one the maps are left out first, then
-    the end."""
+    the end. ``picture``: of the difference, drawn below the first paragraph."""
     told = as_diff_markdown(old, new, difference, proofs)
     if not difference.changed and not proofs.changed:
         return told
+    if picture is not None:
+        head, section, rest = told.partition("\n## ")
+        drawn = f"```mermaid\n{as_mermaid(picture)}```\n"
+        told = f"{head.rstrip()}\n\n{drawn}{section}{rest}" if len(told) + len(drawn) < LONGEST else told
     text = "\n".join([told, *_checks(proofs)]) + "\n"
     drawn = "\n".join([text, *_maps(old, new, difference)]) + "\n"
     if len(drawn) <= LONGEST:

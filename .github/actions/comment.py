@@ -1,6 +1,7 @@
-"""Post $RUNNER_TEMP/diagram-diff.md to the pull request of the event, or update the earlier comment.
+"""Post $RUNNER_TEMP/$BODY to the pull request of the event, or update the comment about $ABOUT $SUBJECT.
 
-Without changes nothing new is said. The standard library is all it needs; the token is in $GH_TOKEN."""
+Without changes ($CHANGED is not "true") nothing new is said. The standard library is all it needs; the token
+is in $GH_TOKEN."""
 
 import json
 import os
@@ -13,7 +14,7 @@ from typing import Any
 
 API = os.environ.get("GITHUB_API_URL", "https://api.github.com")
 REPOSITORY = os.environ["GITHUB_REPOSITORY"]
-MARKER = f"<!-- fsm-agent diagram diff {os.environ.get('TABLE', '')} -->"
+MARKER = f"<!-- fsm-agent {os.environ['ABOUT']} {os.environ.get('SUBJECT', '')} -->"
 NEXT = re.compile(r'<([^>]+)>;\s*rel="next"')
 PAGES = 50
 
@@ -61,7 +62,7 @@ def earlier(number: int) -> int | None:
 def main() -> int:
     event = json.loads(Path(os.environ["GITHUB_EVENT_PATH"]).read_text("utf-8"))
     number = int(event["pull_request"]["number"])
-    text = Path(os.environ["RUNNER_TEMP"], "diagram-diff.md").read_text("utf-8")
+    text = Path(os.environ["RUNNER_TEMP"], os.environ["BODY"]).read_text("utf-8")
     body = {"body": f"{MARKER}\n{text}"}
     comments = f"{API}/repos/{REPOSITORY}/issues"
     try:
@@ -72,7 +73,7 @@ def main() -> int:
             call("POST", f"{comments}/{number}/comments", body)
     except (urllib.error.URLError, TimeoutError) as error:
         # A pull request from a fork has a token that may only read.
-        print(f"::notice::The comparison is in the summary of this job; it cannot be a comment ({error}).")
+        print(f"::notice::The report is in the summary of this job; it cannot be a comment ({error}).")
     return 0
 
 

@@ -20,8 +20,9 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.schema import tables as stored_tables
 from fsm_agent.support.threads import LOOP
-from fsm_agent.testing import ScriptedServer, call, repeat, status, text, tools
+from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, repeat, status, text, tools
 from tests.helpers.command_line import Cli
+from tests.helpers.recorded_turns import record as record_many
 
 RAN: list[str] = []
 TABLES = [one for one in stored_tables() if one != "marks"]
@@ -64,6 +65,7 @@ def record(home: Path, *replies: Any, **more: Any) -> str:
             tools=[measure, close],
             toolsets=[],
             home=home,
+            clock=FakeClock(),
             settings=settings,
         ) as one:
             return one.run_conversation("How high is the river?").turn_id
@@ -75,7 +77,7 @@ def live(
     change, store = change or Change(), Store(home)
     found = Backtest.of(store).run(change)
     begin = places(store, found.verdicts, change, where)
-    options = {"model": more.pop("model", "local:any"), "base_url": server.url}
+    options = {"model": more.pop("model", "local:any"), "base_url": server.url, "clock": FakeClock()}
     change = Change({**change.settings, "prices": PRICES}, change.prompt, change.tools)
     with scratch(store) as copy:
         running = Live(copy, change, lambda name: options, more.pop("usd", 1.0), **more)
@@ -330,3 +332,48 @@ def test_bad_input_of_a_live_backtest_is_one_line(
     err = cli.refused("backtest", "--home", str(config), *words)
     assert line in err
     assert err.count("\n") == 1
+
+
+# Forks and verdicts agree
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("corpus")
+    record_many(home, 80, 3)
+    return home
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Change({"max_iterations": 3}),
+        pytest.param(Change({"empty": {"retries": 0, "nudges": 0}}), marks=SLOW),
+        pytest.param(Change({"length": {"max_continuations": 0}}), marks=SLOW),
+        pytest.param(Change({"invalid_tool_strikes": 1}), marks=SLOW),
+        pytest.param(Change(tools={"close": None}), marks=SLOW),
+    ],
+    ids=["iterations", "empties", "continuations", "strikes", "a tool"],
+)
+def test_a_fork_takes_the_move_that_the_backtest_found(corpus: Path, change: Change) -> None:
+    """Turns of many kinds: the first move of each fork that is not the recorded one is the move of its verdict,
+    by the same row."""
+    store = Store(corpus)
+    verdicts = Backtest.of(store).run(change).of("differs")
+    assert len(verdicts) > 3
+    with scratch(store) as copy:
+        running = Live(
+            copy,
+            change,
+            lambda place: {"model": ScriptedModel([repeat(text("ok"))]), "clock": FakeClock()},
+            1.0,
+        )
+        forks = LOOP.run(running.run(places(store, verdicts, change)))
+        found = [(one.place.turn, one.first, one.kind) for one in forks]
+        assert found == [(one.turn, one.at, "otherwise") for one in verdicts]
+        read = Turns(copy.database)
+        rows = {info.parent: read.steps(info.id) for info in read.recent(1_000) if info.forked_at is not None}
+        assert [rows[one.turn][one.at - 1].row for one in verdicts] == [one.now.row for one in verdicts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sqlite3
 from collections.abc import Iterator
@@ -377,3 +378,38 @@ def test_a_fork_takes_the_move_that_the_backtest_found(corpus: Path, change: Cha
         read = Turns(copy.database)
         rows = {info.parent: read.steps(info.id) for info in read.recent(1_000) if info.forked_at is not None}
         assert [rows[one.turn][one.at - 1].row for one in verdicts] == [one.now.row for one in verdicts]
+
+
+def test_a_fork_from_the_beginning_has_the_changed_prompt(tmp_path: Path) -> None:
+    record(tmp_path, *RIVER)
+    for change, said in (
+        (Change(prompt="Be brief."), "Be brief."),
+        (Change(), "You are a capable assistant."),
+    ):
+        with ScriptedServer([text("4.")]) as server:
+            (fork,), _ = live(tmp_path, server, change, where="0")
+            assert (fork.place.state, fork.kind) == ("Prepare", "otherwise")
+            assert server.bodies[0]["messages"][0]["content"].startswith(said)
+            assert [row["role"] for row in server.bodies[0]["messages"]] == ["system", "user"]
+
+
+class Terminal(io.StringIO):
+    """A person at a terminal who answers."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("says", "code", "asked"), [("y\n", 0, 1), ("n\n", 2, 0), ("\n", 2, 0), ("", 2, 0)])
+def test_a_person_at_a_terminal_is_asked(
+    config: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, says: str, code: int, asked: int
+) -> None:
+    record(config, *RIVER)
+    with ScriptedServer([text("4 feet.")]) as server, monkeypatch.context() as terminal:
+        terminal.setattr("sys.stdin", Terminal(says))
+        words = ("--at", "CallLLM:2", "--base-url", server.url, "--set", "max_output_tokens=100")
+        found, out, err = cli("backtest", "--home", str(config), "--live", "--budget", "1", *words)
+        assert (found, server.completions) == (code, asked)
+    assert "Begin? [y/N] " in err
+    assert ("no model was asked; given: no; allowed: y or yes" in err) is (code == 2)
+    assert ("Live: 1 fork" in out) is (code == 0)

@@ -420,3 +420,25 @@ def test_the_time_of_people_is_not_counted(tmp_path: Path) -> None:
         after = evaluate(one, asked, ["latency"]).figures["latency"]
         assert after.mean == pytest.approx(before.mean, abs=1e-6)
         assert sum(step.seconds for step in one.journal.steps(one.journal.recent()[0].id)) > 100
+
+
+def test_a_conversation_that_is_handed_over_is_one_answer(tmp_path: Path) -> None:
+    """The agent that takes over answers; tools, cost, and the next run's answer are those of both turns."""
+    replies = [
+        tools(call("transfer_to_maps", {"note": "capitals"})),
+        tools(call("lookup", {"city": "Oslo"})),
+        text("Oslo"),
+    ]
+    with ScriptedServer(replies) as server:
+        maps = agent(server, tmp_path, name="maps", tools=[lookup])
+        one = agent(server, tmp_path, handoffs=[maps])
+        run = evaluate(
+            one,
+            CASES[:1],
+            ["exact", "tools_include=lookup,transfer_to_maps", "cost"],
+            ["exact>=1", "tools_include>=1"],
+        )
+        spent = sum(one.cost or 0 for one in one.journal.usage().values())
+        assert run.figures["cost"].mean == pytest.approx(spent)
+        again = evaluate(one, CASES[:1], ["exact"], ["exact>=1"])
+        assert (again.results[0].cached, server.completions) == (True, 3)

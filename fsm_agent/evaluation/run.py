@@ -209,6 +209,7 @@ class Evaluation:
     _purse: Purse = field(init=False)
     _purses: dict[str, Purse] = field(init=False)
     _agents: _Agents = field(init=False)
+    _sessions: dict[str, asyncio.Lock] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         for name, most in (("jobs", MOST_JOBS), ("repeat", 1_000)):
@@ -321,25 +322,31 @@ class Evaluation:
         history: Sequence[Mapping[str, Any]],
         purse: Purse,
     ) -> tuple[str, bool]:
-        """(the turn that answers, whether an earlier run asked it). Raises ``BudgetSpent``."""
-        store = self.agent.store
-        last = _newest(store, session)
-        if last is not None and last.ended is not None and last.exit not in AGAIN:
-            return last.id, True
-        async with purse.one_turn() as limits, self._agents.one(options, limits) as made:
-            made.session_id = session
-            if last is not None and last.ended is None:
-                following: Any = made.resume(last.id)
-            else:
-                following = made.start(question, conversation_history=list(history))
-            while following is not None:  # a turn may hand the conversation over
-                turn = following
-                try:
-                    result = await turn.arun()
-                finally:
-                    await purse.took(store, turn.id, session, "tree")
-                following = made.following(result)
-        return turn.id, False
+        """(the turn that answers, whether it was there already). Raises ``BudgetSpent``."""
+        async with self._sessions.setdefault(session, asyncio.Lock()):  # cases may ask the same
+            last = _newest(self.agent.store, session)
+            if last is not None and last.ended is not None and last.exit not in AGAIN:
+                return last.id, True
+            unfinished = last.id if last is not None and last.ended is None else None
+            async with purse.one_turn() as limits, self._agents.one(options, limits) as made:
+                made.session_id = session
+                if unfinished is not None:
+                    first: Any = made.resume(unfinished)
+                else:
+                    first = made.start(question, conversation_history=list(history))
+                return await self._ended(made, first, session, purse), False
+
+    async def _ended(self, agent: Agent[Any, Any], first: Any, session: str, purse: Purse) -> str:
+        """Run a turn, and those that it hands the conversation over to; return the last one."""
+        following = first
+        while following is not None:
+            turn = following
+            try:
+                result = await turn.arun()
+            finally:
+                await purse.took(self.agent.store, turn.id, session, "tree")
+            following = agent.following(result)
+        return str(turn.id)
 
     def _answer(self, turn: str, cached: bool) -> Answer:
         """What the journal has of a turn that has ended, and of those that handed the conversation to it."""

@@ -442,3 +442,14 @@ def test_a_conversation_that_is_handed_over_is_one_answer(tmp_path: Path) -> Non
         assert run.figures["cost"].mean == pytest.approx(spent)
         again = evaluate(one, CASES[:1], ["exact"], ["exact>=1"])
         assert (again.results[0].cached, server.completions) == (True, 3)
+
+
+def test_cases_with_the_same_question_share_one_answer(server: ScriptedServer, tmp_path: Path) -> None:
+    cases = [
+        Case(str(number), CASES[0].input, answer) for number, answer in enumerate(("Oslo", "Bergen", "Oslo"))
+    ]
+    run = evaluate(agent(server, tmp_path), cases, jobs=3)
+    assert (server.completions, len({one.turn for one in run.results})) == (1, 1)
+    assert run.values("exact") == {"0": 1.0, "1": 0.0, "2": 1.0}
+    assert evaluate(agent(server, tmp_path), cases[:1], repeat=3).results[0].cached
+    assert server.completions == 3, "each repetition is asked once"

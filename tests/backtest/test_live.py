@@ -413,3 +413,9 @@ def test_a_person_at_a_terminal_is_asked(
     assert "Begin? [y/N] " in err
     assert ("no model was asked; given: no; allowed: y or yes" in err) is (code == 2)
     assert ("Live: 1 fork" in out) is (code == 0)
+
+
+def test_a_model_that_is_not_paid_for_costs_nothing(tmp_path: Path, cli: Cli) -> None:
+    record(tmp_path, *RIVER)
+    words = ("backtest", "--home", str(tmp_path), "--live", "--budget", "1", "--model", "offline:demo")
+    assert "Their cost is at most $0.0000;" in cli(*words)[2]

@@ -23,6 +23,7 @@ from fsm_agent.cli.models import NO_KEY
 from fsm_agent.cli.money import most_of_request
 from fsm_agent.cli.screen import WholeTable, clean, console_of, count, dollars, preview, put, screen
 from fsm_agent.errors import ConfigError
+from fsm_agent.providers.catalogue import FREE, price_of
 from fsm_agent.providers.config_file import config_of
 from fsm_agent.providers.profiles import is_loopback
 from fsm_agent.sessions.store import Store
@@ -111,7 +112,9 @@ def _ask(store: Store, begin: Sequence[Place], change: Change, given: LiveOption
     total: float | None = 0.0
     for place in begin:
         model = _model(place, given)
-        each = most_of_request(config.chooser(model["model"], model["base_url"], NO_KEY), settings)
+        choice = config.chooser(model["model"], model["base_url"], NO_KEY)
+        free = price_of(choice.model, choice.profile.name, settings.prices) is FREE
+        each = 0.0 if free else most_of_request(choice, settings)
         total = None if each is None or total is None else total + place.most * each
     names = ", ".join(sorted({str(_model(place, given)["model"]) for place in begin}))
     most = max(place.most for place in begin)

@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import fmean
 
 from fsm_agent.errors import ConfigError, near
@@ -40,13 +41,14 @@ class Figures:
         """The figures of some values; ``None`` without any. The same seed gives the same interval."""
         if not values:
             return None
-        low, high = interval(values, seed)
+        low, high = interval(tuple(values), seed)
         ordered = sorted(values)
         p95 = ordered[math.ceil(0.95 * len(ordered)) - 1]
         return cls(len(values), fmean(values), low, high, ordered[0], ordered[-1], p95, math.fsum(values))
 
 
-def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
+@lru_cache(256)
+def interval(values: tuple[float, ...], seed: int = 0) -> tuple[float, float]:
     """The 95 % bootstrap interval of the mean (percentiles of ``RESAMPLES`` resamples)."""
     if len(set(values)) == 1:
         return values[0], values[0]

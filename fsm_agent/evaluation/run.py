@@ -156,6 +156,7 @@ def digest_of(agent: Agent[Any, Any]) -> str:
         "fallbacks": [_model(one) for one in options["fallbacks"] or ()],
         "auxiliary": _model(options["auxiliary"]),
         "output": repr(options["output_type"]),
+        "handoffs": [_other(one) for one in options["handoffs"]],
         "settings": {name: value for name, value in settings.items() if name not in ELSEWHERE},
         "tools": tools,
         "code": code,
@@ -173,6 +174,12 @@ def _model(model: Any) -> Any:
     if isinstance(model, Mapping):
         return {name: _model(value) for name, value in model.items() if name != "api_key"}
     return str(getattr(model, "name", "") or type(model).__qualname__)
+
+
+def _other(handoff: Any) -> Any:
+    """An agent that the conversation can be handed to."""
+    options = getattr(handoff, "options", None) or {}
+    return [getattr(handoff, "name", ""), _model(options.get("model")), options.get("system_prompt")]
 
 
 def _code(handler: Any) -> str:
@@ -202,6 +209,7 @@ class Evaluation:
     _purse: Purse = field(init=False)
     _purses: dict[str, Purse] = field(init=False)
     _agents: _Agents = field(init=False)
+    _sessions: dict[str, asyncio.Lock] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         for name, most in (("jobs", MOST_JOBS), ("repeat", 1_000)):
@@ -314,30 +322,40 @@ class Evaluation:
         history: Sequence[Mapping[str, Any]],
         purse: Purse,
     ) -> tuple[str, bool]:
-        """(the turn that answers, whether an earlier run asked it). Raises ``BudgetSpent``."""
-        store = self.agent.store
-        last = _newest(store, session)
-        if last is not None and last.ended is not None and last.exit not in AGAIN:
-            return last.id, True
-        async with purse.one_turn() as limits, self._agents.one(options, limits) as made:
-            made.session_id = session
-            if last is not None and last.ended is None:
-                turn = made.resume(last.id)
-            else:
-                turn = made.start(question, conversation_history=list(history))
+        """(the turn that answers, whether it was there already). Raises ``BudgetSpent``."""
+        async with self._sessions.setdefault(session, asyncio.Lock()):  # cases may ask the same
+            last = _newest(self.agent.store, session)
+            if last is not None and last.ended is not None and last.exit not in AGAIN:
+                return last.id, True
+            unfinished = last.id if last is not None and last.ended is None else None
+            async with purse.one_turn() as limits, self._agents.one(options, limits) as made:
+                made.session_id = session
+                if unfinished is not None:
+                    first: Any = made.resume(unfinished)
+                else:
+                    first = made.start(question, conversation_history=list(history))
+                return await self._ended(made, first, session, purse), False
+
+    async def _ended(self, agent: Agent[Any, Any], first: Any, session: str, purse: Purse) -> str:
+        """Run a turn, and those that it hands the conversation over to; return the last one."""
+        following = first
+        while following is not None:
+            turn = following
             try:
-                await turn.arun()
+                result = await turn.arun()
             finally:
-                await purse.took(store, turn.id, session, "tree")
-        return turn.id, False
+                await purse.took(self.agent.store, turn.id, session, "tree")
+            following = agent.following(result)
+        return str(turn.id)
 
     def _answer(self, turn: str, cached: bool) -> Answer:
-        """What the journal has of a turn that has ended."""
+        """What the journal has of a turn that has ended, and of those that handed the conversation to it."""
         read = Turns(self.agent.store.database)
-        result, visits = read.result(turn) or {}, read.visits(turn)
-        asked = [one for visit in visits.values() for one in visit]
+        result = read.result(turn) or {}
+        turns = [*(str(step["turn_id"]) for step in result.get("handoffs") or ()), turn]
+        asked = [one for each in turns for visit in read.visits(each).values() for one in visit]
         people = sum(one.seconds or 0.0 for one in asked if PEOPLE & {one.kind, one.name})
-        seconds = sum(step.seconds for step in read.steps(turn)) - people
+        seconds = sum(step.seconds for each in turns for step in read.steps(each)) - people
         return Answer(
             text=str(result.get("final_response") or ""),
             outcome=str(read.info(turn).outcome),
@@ -345,7 +363,7 @@ class Evaluation:
             turn=turn,
             tools=tuple(one.name for one in asked if one.kind == "RunTool"),
             seconds=max(0.0, seconds),
-            usd=_cost(self.agent.store, turn) if result.get("usage_known", True) else None,
+            usd=_cost(self.agent.store, turns) if result.get("usage_known", True) else None,
             requests=int(result.get("attempts") or 0),
             error=str(result.get("error") or ""),
             cached=cached,
@@ -407,12 +425,12 @@ def _newest(store: Store, session: str) -> TurnInfo | None:
     return Turns(store.database).info(found[0][0]) if found else None
 
 
-def _cost(store: Store, turn: str) -> float | None:
-    """US dollars of a turn and its children; ``None`` if a price is not known."""
+def _cost(store: Store, turns: Sequence[str]) -> float | None:
+    """US dollars of turns and their children; ``None`` if a price is not known."""
+    query = "SELECT cost, cost_status FROM usage WHERE turn = ?"
     with store.database.reading() as c:
-        turns = turn_tree(c, turn)
-        query = "SELECT cost, cost_status FROM usage WHERE turn = ?"
-        rows = [row for one in turns for row in c.execute(query, (one,)).fetchall()]
+        every = [one for turn in turns for one in turn_tree(c, turn)]
+        rows = [row for one in every for row in c.execute(query, (one,)).fetchall()]
     return None if any(status == "unknown" for _, status in rows) else sum(usd or 0.0 for usd, _ in rows)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sqlite3
 from collections.abc import Iterator
@@ -20,8 +21,9 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.schema import tables as stored_tables
 from fsm_agent.support.threads import LOOP
-from fsm_agent.testing import ScriptedServer, call, repeat, status, text, tools
+from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, repeat, status, text, tools
 from tests.helpers.command_line import Cli
+from tests.helpers.recorded_turns import record as record_many
 
 RAN: list[str] = []
 TABLES = [one for one in stored_tables() if one != "marks"]
@@ -64,6 +66,7 @@ def record(home: Path, *replies: Any, **more: Any) -> str:
             tools=[measure, close],
             toolsets=[],
             home=home,
+            clock=FakeClock(),
             settings=settings,
         ) as one:
             return one.run_conversation("How high is the river?").turn_id
@@ -75,7 +78,7 @@ def live(
     change, store = change or Change(), Store(home)
     found = Backtest.of(store).run(change)
     begin = places(store, found.verdicts, change, where)
-    options = {"model": more.pop("model", "local:any"), "base_url": server.url}
+    options = {"model": more.pop("model", "local:any"), "base_url": server.url, "clock": FakeClock()}
     change = Change({**change.settings, "prices": PRICES}, change.prompt, change.tools)
     with scratch(store) as copy:
         running = Live(copy, change, lambda name: options, more.pop("usd", 1.0), **more)
@@ -330,3 +333,89 @@ def test_bad_input_of_a_live_backtest_is_one_line(
     err = cli.refused("backtest", "--home", str(config), *words)
     assert line in err
     assert err.count("\n") == 1
+
+
+# Forks and verdicts agree
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("corpus")
+    record_many(home, 80, 3)
+    return home
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Change({"max_iterations": 3}),
+        pytest.param(Change({"empty": {"retries": 0, "nudges": 0}}), marks=SLOW),
+        pytest.param(Change({"length": {"max_continuations": 0}}), marks=SLOW),
+        pytest.param(Change({"invalid_tool_strikes": 1}), marks=SLOW),
+        pytest.param(Change(tools={"close": None}), marks=SLOW),
+    ],
+    ids=["iterations", "empties", "continuations", "strikes", "a tool"],
+)
+def test_a_fork_takes_the_move_that_the_backtest_found(corpus: Path, change: Change) -> None:
+    """Turns of many kinds: the first move of each fork that is not the recorded one is the move of its verdict,
+    by the same row."""
+    store = Store(corpus)
+    verdicts = Backtest.of(store).run(change).of("differs")
+    assert len(verdicts) > 3
+    with scratch(store) as copy:
+        running = Live(
+            copy,
+            change,
+            lambda place: {"model": ScriptedModel([repeat(text("ok"))]), "clock": FakeClock()},
+            1.0,
+        )
+        forks = LOOP.run(running.run(places(store, verdicts, change)))
+        found = [(one.place.turn, one.first, one.kind) for one in forks]
+        assert found == [(one.turn, one.at, "otherwise") for one in verdicts]
+        read = Turns(copy.database)
+        rows = {info.parent: read.steps(info.id) for info in read.recent(1_000) if info.forked_at is not None}
+        assert [rows[one.turn][one.at - 1].row for one in verdicts] == [one.now.row for one in verdicts]
+
+
+def test_a_fork_from_the_beginning_has_the_changed_prompt(tmp_path: Path) -> None:
+    record(tmp_path, *RIVER)
+    for change, said in (
+        (Change(prompt="Be brief."), "Be brief."),
+        (Change(), "You are a capable assistant."),
+    ):
+        with ScriptedServer([text("4.")]) as server:
+            (fork,), _ = live(tmp_path, server, change, where="0")
+            assert (fork.place.state, fork.kind) == ("Prepare", "otherwise")
+            assert server.bodies[0]["messages"][0]["content"].startswith(said)
+            assert [row["role"] for row in server.bodies[0]["messages"]] == ["system", "user"]
+
+
+class Terminal(io.StringIO):
+    """A person at a terminal who answers."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("says", "code", "asked"), [("y\n", 0, 1), ("n\n", 2, 0), ("\n", 2, 0), ("", 2, 0)])
+def test_a_person_at_a_terminal_is_asked(
+    config: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, says: str, code: int, asked: int
+) -> None:
+    record(config, *RIVER)
+    with ScriptedServer([text("4 feet.")]) as server, monkeypatch.context() as terminal:
+        terminal.setattr("sys.stdin", Terminal(says))
+        words = ("--at", "CallLLM:2", "--base-url", server.url, "--set", "max_output_tokens=100")
+        found, out, err = cli("backtest", "--home", str(config), "--live", "--budget", "1", *words)
+        assert (found, server.completions) == (code, asked)
+    assert "Begin? [y/N] " in err
+    assert ("no model was asked; given: no; allowed: y or yes" in err) is (code == 2)
+    assert ("Live: 1 fork" in out) is (code == 0)
+
+
+def test_a_model_that_is_not_paid_for_costs_nothing(tmp_path: Path, cli: Cli) -> None:
+    record(tmp_path, *RIVER)
+    words = ("backtest", "--home", str(tmp_path), "--live", "--budget", "1", "--model", "offline:demo")
+    assert "Their cost is at most $0.0000;" in cli(*words)[2]

@@ -420,3 +420,36 @@ def test_the_time_of_people_is_not_counted(tmp_path: Path) -> None:
         after = evaluate(one, asked, ["latency"]).figures["latency"]
         assert after.mean == pytest.approx(before.mean, abs=1e-6)
         assert sum(step.seconds for step in one.journal.steps(one.journal.recent()[0].id)) > 100
+
+
+def test_a_conversation_that_is_handed_over_is_one_answer(tmp_path: Path) -> None:
+    """The agent that takes over answers; tools, cost, and the next run's answer are those of both turns."""
+    replies = [
+        tools(call("transfer_to_maps", {"note": "capitals"})),
+        tools(call("lookup", {"city": "Oslo"})),
+        text("Oslo"),
+    ]
+    with ScriptedServer(replies) as server:
+        maps = agent(server, tmp_path, name="maps", tools=[lookup])
+        one = agent(server, tmp_path, handoffs=[maps])
+        run = evaluate(
+            one,
+            CASES[:1],
+            ["exact", "tools_include=lookup,transfer_to_maps", "cost"],
+            ["exact>=1", "tools_include>=1"],
+        )
+        spent = sum(one.cost or 0 for one in one.journal.usage().values())
+        assert run.figures["cost"].mean == pytest.approx(spent)
+        again = evaluate(one, CASES[:1], ["exact"], ["exact>=1"])
+        assert (again.results[0].cached, server.completions) == (True, 3)
+
+
+def test_cases_with_the_same_question_share_one_answer(server: ScriptedServer, tmp_path: Path) -> None:
+    cases = [
+        Case(str(number), CASES[0].input, answer) for number, answer in enumerate(("Oslo", "Bergen", "Oslo"))
+    ]
+    run = evaluate(agent(server, tmp_path), cases, jobs=3)
+    assert (server.completions, len({one.turn for one in run.results})) == (1, 1)
+    assert run.values("exact") == {"0": 1.0, "1": 0.0, "2": 1.0}
+    assert evaluate(agent(server, tmp_path), cases[:1], repeat=3).results[0].cached
+    assert server.completions == 3, "each repetition is asked once"

@@ -100,8 +100,8 @@ class Reasoning:
 
 def split_content(content: Any) -> tuple[str, str]:
     """Text and reasoning of a message's content: a string, or parts of types ``text`` and ``thinking``."""
-    if isinstance(content, str):
-        return content, ""
+    if content is None or isinstance(content, str):
+        return content or "", ""
     parts = content if isinstance(content, list) else [content]
     texts, thoughts = [], []
     for part in parts:

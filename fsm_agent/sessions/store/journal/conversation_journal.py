@@ -268,11 +268,8 @@ class ConversationLog(TurnLog):
     def _nothing_known(self) -> ConversationRecording:
         return ConversationRecording()
 
-    async def asked(self, exchange: Exchange) -> Sequence[Any]:
-        """What is known of the requests; where nothing can be written down, no unsafe tool is run."""
-        known = await super().asked(exchange)
-        if not self.problem:
-            return known
+    def _without_store(self, exchange: Exchange, known: Sequence[Any]) -> Sequence[Any]:
+        """No unsafe tool is run."""
         if not self.fence.alone():
             raise StoreError(self.problem)
         asked = zip(exchange.requests, known, strict=True)

@@ -274,7 +274,7 @@ class TurnLog:
             place for place, request in enumerate(requests) if known[place] is UNKNOWN and intended(request)
         ]
         if not acts:
-            return known
+            return self._without_store(exchange, known) if self.problem else known
         self._jobs += [self._intent(exchange, place, requests[place]) for place in acts]
         needed = {self.needs(requests[place]) for place in acts}
         if "all with its intent" in needed or (self._moved and "the row that paid for it" in needed):
@@ -282,6 +282,10 @@ class TurnLog:
         else:
             self._hand_over()
         self._begun |= {(exchange.seq, exchange.ordinal, place) for place in acts}
+        return self._without_store(exchange, known) if self.problem else known
+
+    def _without_store(self, exchange: Exchange, known: Sequence[Any]) -> Sequence[Any]:
+        """What is known of the requests while nothing can be written down."""
         return known
 
     def _known(self, exchange: Exchange, place: int, request: Any) -> Any:

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.transfer.export import export_turn
-from tests.helpers.action_runner import ROOT, ActionRunner, GitHub, StepFailed, github_server
+from tests.helpers.action_runner import ActionRunner, GitHub, StepFailed, github_server
 from tests.helpers.recorded_turns import record
 
 pytestmark = [
@@ -83,10 +82,3 @@ def test_wrong_inputs_fail_the_job_in_a_line(
     with pytest.raises(StepFailed, match=f"^Play: .*{says}"):
         runner.play()
     assert github.comments == []
-
-
-def test_the_example_workflow_names_inputs_of_the_action() -> None:
-    used = yaml.safe_load((ROOT / "examples" / "github" / "backtest.yml").read_text())
-    action = yaml.safe_load((ROOT / ".github" / "actions" / "backtest" / "action.yml").read_text())
-    [step] = (one for one in used["jobs"]["backtest"]["steps"] if "backtest@" in one["uses"])
-    assert step["with"].keys() <= action["inputs"].keys()

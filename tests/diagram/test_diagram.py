@@ -403,7 +403,6 @@ def test_turns_that_name_each_other_end(tmp_path: Path) -> None:
 
 
 ROOT = Path(__file__).parents[2]
-ACTION = ROOT / ".github" / "actions" / "diagram-diff"
 
 
 # The command line
@@ -486,17 +485,19 @@ def test_the_hooks_run_what_is_there(tmp_path: Path) -> None:
     assert run("fsm-agent-verify") == 0
 
 
-def test_the_action_and_its_workflow_fit_together() -> None:
-    action, workflow = load(ACTION / "action.yml"), load(ROOT / "examples" / "github" / "diagram-diff.yml")
+@pytest.mark.parametrize("name", ["diagram-diff", "backtest"])
+def test_an_action_and_its_workflow_fit_together(name: str) -> None:
+    folder = ROOT / ".github" / "actions" / name
+    action, workflow = load(folder / "action.yml"), load(ROOT / "examples" / "github" / f"{name}.yml")
     assert action["runs"]["using"] == "composite"
     for step in action["runs"]["steps"]:
         assert step["shell"] == "bash"
         assert "${{" not in step["run"], "values come through the environment, never into a script"
-        for script in re.findall(r"\$GITHUB_ACTION_PATH/([\w.]+)", step["run"]):
-            assert (ACTION / script).is_file()
+        for script in re.findall(r"\$GITHUB_ACTION_PATH/([\w./]+)", step["run"]):
+            assert (folder / script).is_file()
     (job,) = workflow["jobs"].values()
-    (used,) = (step for step in job["steps"] if "diagram-diff" in step["uses"])
-    assert used["uses"].split("@")[0].endswith(str(ACTION.relative_to(ROOT)))
+    (used,) = (step for step in job["steps"] if name in step["uses"])
+    assert used["uses"].split("@")[0].endswith(str(folder.relative_to(ROOT)))
     assert set(used["with"]) <= set(action["inputs"])
     assert workflow["permissions"] == {"contents": "read", "pull-requests": "write"}
     assert list(workflow[True]) == [

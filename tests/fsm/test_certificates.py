@@ -68,8 +68,14 @@ def test_the_checker_needs_nothing_but_python() -> None:
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     modules |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
     assert {str(module).partition(".")[0] for module in modules} <= {*sys.stdlib_module_names}
-    code = [line for line in text.split('"""', 2)[2].splitlines() if line.strip()]
-    assert len(code) <= 345, "it is to be read aloud"
+    words = {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node)
+        for line in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
+    }
+    code = [line for number, line in enumerate(text.splitlines(), 1) if line.strip() and number not in words]
+    assert len(code) <= 300, "it is to be read aloud"
 
 
 # An independent search: by cases and sets of counters, on the JSON of the table, with no code of the engine

@@ -9,8 +9,9 @@ rung of the ladder whose guard holds, then resets and adds 1 as the rung says. N
 Limits are symbols: all claims hold for every configuration, except for bounds, which name their limits. Each
 claim follows from local conditions, one for each row in each place:
 
-* One row is open. A guard is a truth table over the comparisons "counter < limit" of its line. The order of a
-  ladder makes its rungs exclude each other; together they must cover all combinations, and none is empty.
+* One row is open. A guard is a truth table over the comparisons "counter < limit" of its line and of the
+  properties. The order of a ladder makes its rungs exclude each other; together they must cover all
+  combinations, and none is empty.
 * Places. A place is a state with the flags (counters of 0 or 1) that are set. The first listed place is the
   start, and each row that can be open in a listed place leads to a listed one: a turn never leaves the list.
 * Every turn ends. Each place has a measure, a list of numbers and of sets of counters; a set stands for the
@@ -37,7 +38,6 @@ import sys
 from fractions import Fraction
 from functools import reduce
 from itertools import product
-from math import floor
 from operator import and_, or_
 from types import SimpleNamespace
 from typing import Any
@@ -57,18 +57,22 @@ def need(holds, what):
         raise Refused(what)
 
 
-def truth(form, leaf, every):
-    """A guard, or moves of a property, as bits: one for each combination, all of them set in ``every``."""
+def truth(form, holds, every, row=None):
+    """A guard, or moves of a property, as bits: one for each combination of comparisons, all of them set in
+    ``every``. ``holds`` are those in which a comparison holds, ``row`` the row of the move."""
     if form is None:
         return every
+    if "left" in form:
+        return holds[form["left"], form["limit"]]
     if "not" in form:
-        return every & ~truth(form["not"], leaf, every)
+        return every & ~truth(form["not"], holds, every, row)
     if "where" in form:
-        return truth(form["where"], leaf, every)
+        return truth(form["where"], holds, every)
     for name, (join, start) in JOINS.items():
         if name in form:
-            return reduce(join, (truth(part, leaf, every) for part in form[name]), every * start)
-    return leaf(form)
+            return reduce(join, (truth(part, holds, every, row) for part in form[name]), every * start)
+    value = getattr(row, form["field"])
+    return every * any(name in form["names"] for name in (value if isinstance(value, list) else [value]))
 
 
 def atoms(form):
@@ -85,6 +89,7 @@ class Table:
     def __init__(self, form):
         self.states, self.final, self.left = form["states"], form["final"], MOST_STEPS
         self.lines, self.of_state = {}, {state: [] for state in self.states}
+        self.asked = atoms(form.get("properties", []))
         self.flags = {counter["name"] for counter in form["counters"] if counter["flag"]}
         self.caps = {counter["name"] for counter in form["counters"] if counter["cap"]}
         for line in form["lines"]:
@@ -102,7 +107,7 @@ class Table:
 
     def add(self, state, event, ladder, resets):
         """Add a line: its rungs as rows, each with the cases in which it is taken."""
-        name, budgets, passed = f"{state}.{event}", sorted(atoms(ladder)), 0
+        name, budgets, passed = f"{state}.{event}", sorted(atoms(ladder) | self.asked), 0
         need((state, event) not in self.lines, f"{name}: two lines")
         need(len(budgets) <= MOST_BUDGETS, f"{name}: tests too many budgets")
         every = (1 << (1 << len(budgets))) - 1  # bit r is the case: comparison i holds if bit i of r is set
@@ -112,9 +117,9 @@ class Table:
             self.steps(1)
             row = SimpleNamespace(source=state, event=event, dest=rung["to"], rung=rung["rung"], line=line)
             row.id, row.exit = f"{name}/{number}" if len(ladder) > 1 else name, rung.get("exit")
-            row.needs, row.spends = rung.get("needs"), rung.get("spends", [])
+            row.spends = rung.get("spends", [])
             row.resets = [*dict.fromkeys([*([] if row.exit else resets), *rung.get("resets", [])])]
-            row.open = truth(row.needs, lambda form: true[form["left"], form["limit"]], every) & ~passed
+            row.open = truth(rung.get("needs"), true, every) & ~passed
             need(row.open, f"{row.id}: can never be taken")
             passed |= row.open
             line.rows.append(row)
@@ -125,8 +130,7 @@ class Table:
     def steps(self, count):
         """Take steps of the work that one check may cost."""
         self.left -= count
-        if self.left < 0:
-            raise Refused(f"too large to check: more than {MOST_STEPS:,} steps")
+        need(self.left >= 0, "too large to check")
 
 
 class Graph:
@@ -159,11 +163,10 @@ class Graph:
 
     def known(self, line, atom, flags):
         """The combinations that are possible for a comparison in a place with these flags."""
-        if atom[0] in self.ignored:
+        flag = atom[0] == atom[1] and atom[0] in self.table.flags
+        if atom[0] in self.ignored or (flag and atom[0] not in flags):
             return line.true[atom]
-        if atom[0] in self.table.flags and atom[0] == atom[1]:
-            return line.every & ~line.true[atom] if atom[0] in flags else line.true[atom]
-        return line.every
+        return line.every & ~line.true[atom] if flag else line.every
 
     def add(self, source, dest, row, open_):
         """Add a row in one place, with the comparisons that are certainly true, and false, before it."""
@@ -186,7 +189,7 @@ class Graph:
 
 
 def check_counters(table, graph):
-    """No row spends a counter untested, and each row and state is in use."""
+    """No row spends a counter untested, and each row is in use: so is each state, since it has a line."""
     for edge in graph.edges:
         spends, flags = {*edge.row.spends}, graph.places[edge.source][1]
         once = len(spends) == len(edge.row.spends) and not spends & {*edge.row.resets}
@@ -195,20 +198,6 @@ def check_counters(table, graph):
         need(not bare, f"{edge.row.id}: spends {', '.join(sorted(bare))} without testing it")
     unused = {row.id for row in table.rows} - {edge.row.id for edge in graph.edges}
     need(not unused, f"{', '.join(sorted(unused))}: never open where the state can be reached")
-    lost = {*table.states} - {state for state, _ in graph.places}
-    need(not lost, f"{', '.join(sorted(lost))}: out of reach")
-
-
-def seen(claim, row, holds):
-    """Say for each kind of moves in a property whether a move by ``row`` is one, as comparisons hold."""
-
-    def leaf(form):
-        if "left" in form:
-            return holds[form["left"], form["limit"]]
-        value = getattr(row, form["field"])
-        return int(any(name in form["names"] for name in (value if isinstance(value, list) else [value])))
-
-    return [truth(claim[name], leaf, 1) for name in WATCHED if name in claim]
 
 
 def remember(claim, memory, seen, ends, pays, times):
@@ -229,18 +218,14 @@ def remember(claim, memory, seen, ends, pays, times):
     return 0 if again else 2 if resets and memory else memory
 
 
-def cases(graph, edge, names, cost):
-    """The values of comparisons that are possible before a move by this edge."""
-    for values in product((1, 0), repeat=len(names)):
-        holds, here, flags = dict(zip(names, values, strict=True)), edge.open, graph.places[edge.source][1]
-        graph.table.steps(cost)
-        for atom, value in holds.items():
-            if atom in edge.row.line.true:
-                here &= edge.row.line.true[atom] if value else ~edge.row.line.true[atom]
-            elif atom[0] == atom[1] and atom[0] in graph.table.flags and value == (atom[0] in flags):
-                here = 0
-        if here:
-            yield holds
+def cases(claim, row, holds, every, possible):
+    """Say of which kinds in a property a move by ``row`` can be: a value for each kind, for all that is
+    ``possible``."""
+    kinds = [truth(claim[name], holds, every, row) for name in WATCHED if name in claim]
+    for values in product((1, 0), repeat=len(kinds)):
+        both = (kind if value else ~kind for value, kind in zip(values, kinds, strict=True))
+        if reduce(and_, both, possible):
+            yield values
 
 
 def check_property(graph, claim, proof):
@@ -248,30 +233,30 @@ def check_property(graph, claim, proof):
     need(not claim["known"], "it is declared as known not to hold, and proved")
     counter, times, final = proof["counter"], claim.get("times", 0), graph.table.final
     need(counter or type(times) is int, "no counter pays for it")
-    nodes, names = {(place, memory) for place, memory in proof["nodes"]}, sorted(atoms(claim))
-    cost = 1 + len(str(claim)) // 200
+    nodes = {(place, memory) for place, memory in proof["nodes"]}
     need((0, int(claim.get("begins", False))) in nodes, "the start is not listed")
     for place, memory in nodes:
         for edge in graph.leaving[place]:
+            graph.table.steps(3 + len(str(claim)) // 100)
             pays = (counter in edge.spends and (counter, times) in edge.below, counter in edge.resets)
-            for holds in cases(graph, edge, names, cost):
-                row, found = edge.row, seen(claim, edge.row, holds)
-                after = remember(claim, memory, found, row.dest == final, pays if counter else None, times)
+            row, ends = edge.row, edge.row.dest == final
+            for found in cases(claim, row, row.line.true, row.line.every, edge.open):
+                after = remember(claim, memory, found, ends, pays if counter else None, times)
                 need(after is not None, f"{row.id} may break it")
-                listed = row.dest == final or (edge.dest, after) in nodes
+                listed = ends or (edge.dest, after) in nodes
                 need(listed, f"{row.id} leads to a node that is not listed")
 
 
 def replay(table, run, limits, ignored=frozenset()):
-    """Take the rows of a run, by number; yield each with the counters before it."""
+    """Take the rows of a run, by number; yield each with the comparisons that hold before it."""
     counts, state = {}, table.states[0]
     table.steps(2 * len(run))
     for number in run:
         row = table.rows[number]
-        now = [c in ignored or counts.get(c, 0) < limits[limit] for c, limit in row.line.true]
-        combination = sum(holds << place for place, holds in enumerate(now))
+        now = {(c, name): int(c in ignored or counts.get(c, 0) < limits[name]) for c, name in row.line.true}
+        combination = sum(holds << place for place, holds in enumerate(now.values()))
         need(row.source == state and row.open >> combination & 1, f"a run cannot take {row.id} there")
-        yield row, counts
+        yield row, now
         counts.update(dict.fromkeys(row.resets, 0))
         counts.update({counter: counts.get(counter, 0) + 1 for counter in row.spends})
         state = row.dest
@@ -282,11 +267,10 @@ def check_counterexample(graph, claim, proof):
     """The run is one of the table, and breaks a property that is known not to hold."""
     need(claim["known"], "it is not proved, and not declared as known")
     table, memory, times = graph.table, int(claim.get("begins", False)), claim.get("times")
-    limits, names = {**proof["limits"], **dict.fromkeys(table.flags, 1)}, atoms(claim)
-    for row, counts in replay(table, proof["run"], limits):
+    limits = {**proof["limits"], **dict.fromkeys(table.flags, 1)}
+    for row, holds in replay(table, proof["run"], limits):
         table.steps(1 + len(str(claim)) // 200)
-        holds = {atom: int(counts.get(atom[0], 0) < limits[atom[1]]) for atom in names}
-        found, most = seen(claim, row, holds), limits[times] if type(times) is str else times
+        most, found = limits[times] if type(times) is str else times, next(cases(claim, row, holds, 1, 1))
         memory = remember(claim, memory, found, row.dest == table.final, None, most)
         if memory is None:
             return
@@ -296,7 +280,6 @@ def check_counterexample(graph, claim, proof):
 def law(graph, limits, kind, which):
     """The coefficient of each edge in one law, and what their sum is at most."""
     if kind == "place":
-        need(graph.places[which][0] != graph.table.final, "there is no law for the end")
         return [(edge.source == which) - (edge.dest == which) for edge in graph.edges], int(which == 0)
     counter, limit, *region = which
     need(type(limit) is int and limit >= 0, "the limit of a law is not one")
@@ -331,7 +314,7 @@ def check_bound(graph, limits, bound):
         total += price * most
     for edge, sum_ in zip(graph.edges, paid, strict=True):
         need(sum_ >= gain(edge.row), f"the multipliers do not pay for {edge.row.id}")
-    need(bound["at most"] == floor(total), f"the multipliers prove {floor(total):,}")
+    need(bound["at most"] == int(total), f"the multipliers prove {int(total):,}")
     if bound["run"]:
         reached = start + sum(gain(row) for row, _ in replay(table, bound["run"], limits, graph.ignored))
         need(reached == bound["reached"], f"the run has {reached:,}")
@@ -342,8 +325,7 @@ def check_promises(graph, form):
     words, listed = {*form["words"]}, {(place, tuple(came), value) for place, came, value in form["listed"]}
     visits = {(state, event, tuple(came)): dict(does) for state, event, came, does in form["visits"]}
     demands = [(state, what, {*good}) for state, what, good in form["demands"]]
-    begun = form["starts"] and all((0, (), value) in listed for value in form["starts"])
-    need(begun, "a start is not listed")
+    need(form["starts"] and {(0, (), value) for value in form["starts"]} <= listed, "a start is not listed")
     for place, came, value in listed:
         state = graph.places[place][0] if place >= 0 else ""
         graph.table.steps(len(demands))
@@ -415,8 +397,7 @@ def main(arguments: list[str]) -> int:
         print("usage: python -I check_certificate.py CERTIFICATE.json TABLE.json", file=sys.stderr)
         return 2
     try:
-        certificate, form = map(read, arguments)
-        print("proved:", check(form, certificate))
+        print("proved:", check(*map(read, reversed(arguments))))
         return 0
     except Refused as refusal:
         print(f"refused: {refusal}")

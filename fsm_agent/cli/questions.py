@@ -180,7 +180,7 @@ def numbered(rows: Sequence[QuestionRow], gutter: Sequence[str]) -> Iterator[Que
 
 
 def colours(rows: Sequence[QuestionRow], path: str = "") -> Iterator[Text]:
-    """The rows of a question in colours; those of a diff in the colour of their line, and their code in those
+    """The rows of a question in colors; those of a diff in the color of their line, and their code in those
     of the language of ``path``."""
     within, colour = False, ""
     for row in rows:

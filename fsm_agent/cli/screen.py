@@ -228,7 +228,7 @@ _CODE = {
     "Keyword": "magenta", "Operator.Word": "magenta", "Comment": "italic dim", "Literal.String": "yellow",
     "Literal.Number": "cyan", "Name.Function": "blue", "Name.Class": "blue", "Name.Decorator": "cyan",
 }  # fmt: skip
-"""Colours of code in a diff, where green and red say what was added and removed."""
+"""Colors of code in a diff, where green and red say what was added and removed."""
 
 
 @cache
@@ -242,8 +242,8 @@ def _language(name: str) -> tuple[Any, Any]:
 
 
 def in_language(shown: Text, path: str, begin: int) -> Text:
-    """Colour the code in ``shown`` from ``begin`` on, in the language that the name of the file says. A line
-    is read alone, so in a text of several lines the colours may be wrong, and the text never is."""
+    """Color the code in ``shown`` from ``begin`` on, in the language that the name of the file says. A line
+    is read alone, so in a text of several lines the colors may be wrong, and the text never is."""
     lexer, theme = _language(PurePath(path).name)
     if lexer is None:
         return shown

@@ -306,13 +306,13 @@ def test_a_change_has_its_line_numbers_beside_it(before: str | None, after: str,
     assert "wants to run" not in "".join(found[1:])
 
 
-def test_the_code_of_a_diff_has_the_colours_of_its_language() -> None:
+def test_the_code_of_a_diff_is_drawn_in_its_language() -> None:
     change = whole_diff("a = 1\n", "# one\ndef f():\n\treturn 'x\u202e'\n", "f.py")
     assert change is not None
     question, gutter = with_change(Question.of(AskApproval("c1", "write_file", {"path": "f.py"})), change)
     rows = [*numbered(question.rows(80, 200), gutter)]
     plain, shown = ([*colours(rows, path)] for path in ("f.unknown", "f.py"))
-    assert [text.plain for text in plain] == [text.plain for text in shown]  # only colours differ
+    assert [text.plain for text in plain] == [text.plain for text in shown]  # only colors differ
     console = Console(force_terminal=True, color_system="standard", width=80, file=io.StringIO())
     [line] = [text for text in shown if "return" in text.plain]
     found = {

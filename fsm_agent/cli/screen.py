@@ -8,6 +8,8 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -34,7 +36,7 @@ _STYLES = {
     "markdown.item.number": "cyan", "markdown.block_quote": "italic", "markdown.hr": "dim",
     "markdown.table.border": "dim", "markdown.table.header": "bold",
 }  # fmt: skip
-"""Colors of Markdown that can be read on light and on dark terminals."""
+"""Colours of Markdown that can be read on light and on dark terminals."""
 
 
 def clean(text: str) -> str:
@@ -222,6 +224,37 @@ def colour_of(line: str) -> str:
     return _COLOURS.get(line[:1], "dim")
 
 
+_CODE = {
+    "Keyword": "magenta", "Operator.Word": "magenta", "Comment": "italic dim", "Literal.String": "yellow",
+    "Literal.Number": "cyan", "Name.Function": "blue", "Name.Class": "blue", "Name.Decorator": "cyan",
+}  # fmt: skip
+"""Colors of code in a diff, where green and red say what was added and removed."""
+
+
+@cache
+def _language(name: str) -> tuple[Any, Any]:
+    """What reads the language of a file of this name, and the theme; (``None``, …) for an unknown one."""
+    from rich.style import Style
+    from rich.syntax import ANSISyntaxTheme, Syntax
+
+    theme = ANSISyntaxTheme({tuple(kind.split(".")): Style.parse(style) for kind, style in _CODE.items()})
+    return Syntax("", Syntax.guess_lexer(name), tab_size=0).lexer, theme
+
+
+def in_language(shown: Text, path: str, begin: int) -> Text:
+    """Color the code in ``shown`` from ``begin`` on, in the language that the name of the file says. A line
+    is read alone, so in a text of several lines the colors may be wrong, and the text never is."""
+    lexer, theme = _language(PurePath(path).name)
+    if lexer is None:
+        return shown
+    at = begin
+    for kind, piece in lexer.get_tokens(shown.plain[begin:]):
+        if style := theme.get_style_for_token(kind):
+            shown.stylize(style, at, at + len(piece))
+        at += len(piece)
+    return shown
+
+
 def counts(result: str) -> str:
     """Return how many lines a tool's result shows to be added and removed: ``+3 -1``."""
     lines = result[found.end() :].split("\n") if (found := _DIFF.search(result)) else []
@@ -229,14 +262,17 @@ def counts(result: str) -> str:
     return f"+{added:,} -{removed:,}"
 
 
-def coloured(result: str) -> Text | None:
-    """Return the change that a tool's result shows, or ``None``. A long change ends with the number of the
-    lines left out."""
+def coloured(result: str, path: str = "") -> Text | None:
+    """Return the change of the file ``path`` that a tool's result shows, ``None`` when there is none. Of a
+    long one the rest is counted."""
     found = _DIFF.search(result)
     if found is None:
         return None
     lines = clean(result[found.end() :]).split("\n")
-    shown = Text("\n").join(Text(f"      {line}", colour_of(line)) for line in lines[:SHOWN])
+    drawn = (Text(f"      {line}", colour_of(line)) for line in lines[:SHOWN])
+    shown = Text("\n").join(
+        line if line.plain[6:7] in ("@", "\\") else in_language(line, path, 7) for line in drawn
+    )
     if len(lines) > SHOWN:
         shown.append(f"\n      … {len(lines) - SHOWN:,} more lines", "dim")
     return shown

@@ -323,7 +323,7 @@ class ProgressView:
         tool = self._running.pop(call_id, None) or RunningTool(name)
         mark, colour = _MARKS.get(status, ("!", "yellow"))
         room = self.console.width if self.console.is_terminal else _PLAIN_WIDTH
-        change = coloured(result) if status == "ok" else None
+        change = coloured(result, str(arguments.get("path", ""))) if status == "ok" else None
         if change is not None:
             arguments, result = {"path": arguments.get("path", "")}, counts(result)
         lines, colour_of_result = result.count("\n") + 1, "dim" if status == "ok" else colour

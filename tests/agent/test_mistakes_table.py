@@ -228,7 +228,7 @@ Limits(dollars=1)
         'agent(fallbacks="openai:gpt-5")',
         'fallbacks has the wrong type; given: openai:gpt-5; allowed: a list: [{"model": …}]',
     ),
-    "a clock that is none": (
+    "a clock of another type": (
         "agent(clock=3)",
         "clock has the wrong type; given: 3; allowed: an object with now() and sleep(seconds)",
     ),
@@ -447,7 +447,7 @@ flow(turn=Order)
         "Order.outcomes has an exit that table parcel has not; given: fne; allowed: fine, perhaps; "
         "all of them: fine",
     ),
-    "an outcome that there is not": (
+    "an unknown outcome": (
         """
 from fsm_agent import BaseTurn
 @dataclass

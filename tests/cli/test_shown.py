@@ -18,7 +18,7 @@ from fsm_agent.approvals.question import Question
 from fsm_agent.cli.chat import command_in, mentioned_in
 from fsm_agent.cli.input import files
 from fsm_agent.cli.markdown import Blocks, Trimmed, rendered
-from fsm_agent.cli.questions import numbered, with_change
+from fsm_agent.cli.questions import colours, numbered, with_change
 from fsm_agent.cli.screen import Hanging, WholeTable
 from fsm_agent.cli.view import ProgressView
 from fsm_agent.conversation import result
@@ -304,6 +304,25 @@ def test_a_change_has_its_line_numbers_beside_it(before: str | None, after: str,
     found = [str(row) for row in numbered(question.rows(60, 200), gutter)]
     assert found[2 : 2 + len(rows)] == rows
     assert "wants to run" not in "".join(found[1:])
+
+
+def test_the_code_of_a_diff_is_drawn_in_its_language() -> None:
+    change = whole_diff("a = 1\n", "# one\ndef f():\n\treturn 'x\u202e'\n", "f.py")
+    assert change is not None
+    question, gutter = with_change(Question.of(AskApproval("c1", "write_file", {"path": "f.py"})), change)
+    rows = [*numbered(question.rows(80, 200), gutter)]
+    plain, shown = ([*colours(rows, path)] for path in ("f.unknown", "f.py"))
+    assert [text.plain for text in plain] == [text.plain for text in shown]  # only colors differ
+    console = Console(force_terminal=True, color_system="standard", width=80, file=io.StringIO())
+    [line] = [text for text in shown if "return" in text.plain]
+    found = {
+        char: line.get_style_at_offset(console, line.plain.index(char)) for char in ("+", "return", "'x")
+    }
+    assert {char: style.color.name for char, style in found.items() if style.color} == {
+        "+": "green", "return": "magenta", "'x": "yellow",
+    }  # fmt: skip
+    assert line.get_style_at_offset(console, line.plain.index("\\u202e")).color.name == "red"
+    assert not any("magenta" in str(span.style) for text in plain for span in text.spans)
 
 
 def test_files_are_offered_by_their_beginning_or_their_name(

@@ -313,12 +313,12 @@ agent(hooks=[Guard])
         'result_of(call("pay", {"euros": 1}), tools=[pay], callbacks={"approval": lambda asked: "approve"})',
         "denied: the approval callback answered 'approve'; allowed: True, False, an Approval, "
         '"once", "session", "always", "deny", "never". Do not try the same thing in other words; ask '
-        "the user or go on without.",
+        "the user or continue without.",
     ),
     "a check that answers something else": (
         'result_of(call("add", {"a": 1, "b": 2}), tools=[add], callbacks={"before_tool": lambda name: 3})',
         'denied: the callback before_tool answered 3; allowed: None, "approve", "block", ("block", '
-        "why). Do not try the same thing in other words; ask the user or go on without.",
+        "why). Do not try the same thing in other words; ask the user or continue without.",
     ),
     "a transform that answers something else": (
         'agent(callbacks={"transform": lambda text: 3}).run_conversation("hi").error',
@@ -401,7 +401,8 @@ turn = one.run_conversation("hi").turn_id
 one.fork(turn, at=2, edit={"counter": {}})
 """,
         "a turn cannot be edited so; given: counter; allowed: counters, fields, messages, reply, "
-        "results, settings, system_prompt, user_message, rerun_tools",
+        "results, settings, system_prompt, user_message, rerun_tools, "
+        "recorded_replies",
     ),
     "a script of words": (
         'ScriptedModel("Hello!")',
@@ -505,8 +506,7 @@ one = flow()
 ended = one.start(Parcel()).run().turn
 one.start(ended)
 """,
-        "the turn has moved already; given: …; allowed: a new one; resume(id) goes on with one that "
-        "is stored",
+        "the turn has moved already; given: …; allowed: a new one; resume(id) continues one that is stored",
     ),
     "a state that is missing": (
         'Table("parcel", ("Pack",), "Over", counters=(), lines=lines_of(PARTS))',

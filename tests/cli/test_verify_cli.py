@@ -239,7 +239,10 @@ def test_a_fault_is_exit_code_1_and_names_row_and_fix(cli: Cli) -> None:
     assert out.startswith("FAILED  small: 1 finding\n")
     code, out, err = cli("verify", "wrong_tables:GOOD")
     assert (code, out) == (1, "")
-    assert err == "fsm-agent: small: Ask.bad: rung 'again' leads to unknown state 'Nowhere'\n"
+    assert (
+        err
+        == "fsm-agent: small: Ask.bad: rung 'again' leads to unknown state 'Nowhere'; there are Ask, Done\n"
+    )
 
 
 def test_promela_is_written_with_the_number_to_expect(cli: Cli) -> None:

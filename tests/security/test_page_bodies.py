@@ -175,8 +175,8 @@ def test_a_body_of_another_form_is_refused_in_one_line(page: Page, path: str, bo
 
 GETS = (
     "/api/hello", "/api/turns", "/api/pending", "/api/compare", "/static/{at}", "/static/../x",
-    *(f"/api/turns/{{turn}}{rest}" for rest in ("", "/moves", "/lanes", "/time", "/find", "/seek", "/test", "/export", "/condition")),
-    *(f"/api/turns/{{turn}}/at/{{at}}{rest}" for rest in ("", "/messages", "/wire", "/choices")),
+    *(f"/api/turns/{{turn}}{rest}" for rest in ("", "/moves", "/lanes", "/time", "/tools", "/filter", "/find", "/seek", "/test", "/export", "/condition")),
+    *(f"/api/turns/{{turn}}/at/{{at}}{rest}" for rest in ("", "/messages", "/messages/{at}", "/wire", "/choices")),
 )  # fmt: skip
 
 
@@ -195,6 +195,7 @@ def test_any_address_is_answered(page: Page, path: str, turn: str, at: str, quer
 
 def test_every_route_is_tried(page: Page) -> None:
     tried = {*GETS, *POSTS}
+    tried |= {path.replace("/messages/{at}", "/messages/{index}") for path in GETS}
     assert {path for path, _ in page.paths} - tried == {
         "/",
         "/static/{path:path}",

@@ -153,7 +153,7 @@ def test_a_broken_config_file_stops_the_agent_with_one_line(tmp_path: Path) -> N
     ):
         home = config_file(tmp_path, text)
         with pytest.raises(ConfigError, match=complaint):
-            Agent(ScriptedModel(["hi"]), home=home)
+            Agent(ScriptedModel([]), home=home)
     with pytest.raises(ConfigError, match=r"unknown key mcp\.servers\.s\.comand"):
         Agent(ScriptedModel([]), home=tmp_path / "b", mcp={"s": {"comand": "x"}})
 

@@ -93,7 +93,7 @@ FROM_A_FILE = (
     " call that does more than read here is asked about"
 )
 NO_PROGRAM_WAITS = "its result comes later, and a program cannot wait for that. Do not call it again."
-DENIED = "denied: {why}. Do not try the same thing in other words; ask the user or go on without."
+DENIED = "denied: {why}. Do not try the same thing in other words; ask the user or continue without."
 
 
 class EffectHandler:

@@ -50,8 +50,8 @@ KINDS: Mapping[Unit, Literal["cost", "tokens", "time"]] = {
     "seconds": "time",
 }
 ADVICE: Mapping[LimitScope, str] = {
-    "turn": "raise it, or go on with another message",
-    "tree": "raise it, or go on with another message",
+    "turn": "raise it, or continue with another message",
+    "tree": "raise it, or continue with another message",
     "session": "raise it, or begin another session",
     "day": "raise it, or wait for tomorrow",
 }

@@ -130,7 +130,7 @@ def test_a_turn_ends_before_it_passes_a_limit_in_money(tmp_path: Path) -> None:
     assert result.limit["spent"] + result.limit["request"] > 0.6
     words = f"limits.turn.usd is $0.5000, ${provider.usd:.4f} were spent, and the next request takes $0.0"
     assert words in (result.error or "")
-    assert (result.error or "").endswith("raise it, or go on with another message.")
+    assert (result.error or "").endswith("raise it, or continue with another message.")
     assert (result.final_response or "").startswith("The turn was stopped before a limit in money was passed")
     assert agent([text("yes")], tmp_path, {"turn": {"usd": 0.5}}).chat("again") == "yes"
 

@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from fsm_agent import Agent
-from fsm_agent.conversation.compaction import assembled, plan, pruned, summary_prompt
+from fsm_agent.conversation.compaction import assemble, plan, prune, summary_prompt
 from fsm_agent.conversation.effects import ModelRequest, Runtime
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
@@ -139,10 +139,10 @@ def compacting(rows: int, runs: int) -> dict[str, float]:
     history, took = rounds(rows), []
     for _ in range(runs):
         begun = time.perf_counter()
-        shorter = pruned(history, 8)
+        shorter = prune(history, 8)
         division = plan(shorter, front=3, tail_chars=60_000, tail_rows=8, soft_factor=1.5)
         summary_prompt(division.middle, window=128_000)
-        assembled(division, "what happened")
+        assemble(division, "what happened")
         took.append(time.perf_counter() - begun)
     return {"rows": rows, "ms": 1000 * statistics.median(took)}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fsm_agent.support.later import loaded
+from fsm_agent.support.later import load_module
 
 if TYPE_CHECKING:
     from fsm_agent.agent import Agent, Turn
@@ -67,7 +67,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'fsm_agent' has no attribute {name!r}")
-    value = getattr(loaded(_HOMES[name]), name)
+    value = getattr(load_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

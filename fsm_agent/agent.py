@@ -11,7 +11,7 @@ from typing_extensions import TypeForm, TypeVar, Unpack
 
 from fsm_agent.approvals.service import answer
 from fsm_agent.composition.message_queue import HandoffChain, MessageQueue
-from fsm_agent.composition.services import Services, named
+from fsm_agent.composition.services import Services, with_model
 from fsm_agent.composition.turns import AgentTurns
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.conversation.handover import HandoffStep, next_turn_id
@@ -334,7 +334,7 @@ class Agent(Generic[Deps, Out]):
             return self._turns.resume(session_or_turn_id, deps, output_type, claim)
         left = speaker_after(self.journal, any_turn(self.store, session_or_turn_id))
         if left.handoffs and left == speaker_of(self.store, left.turn.session):
-            return self._taken_over(left.turn.session, left.handoffs, left.task_id, deps, output_type)
+            return self._take_over(left.turn.session, left.handoffs, left.task_id, deps, output_type)
         return self._others.named(left.agent, self.session_id)._turns.resume(
             session_or_turn_id, deps, output_type, claim
         )
@@ -349,7 +349,7 @@ class Agent(Generic[Deps, Out]):
         output_type: Any = None,
     ) -> Turn[Out]:
         """A new turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves, with the
-        changes of ``edit`` (``fsm_agent.sessions.store.rewind.edited`` says which). The old turn stays
+        changes of ``edit`` (``fsm_agent.sessions.store.rewind.edit_position`` says which). The old turn stays
         as it is. ``deps``, ``output_type``: as of ``resume``. Raises ``ConfigError``."""
         return self._turns.fork(turn_id, at, edit or {}, deps, output_type)
 
@@ -430,7 +430,7 @@ class Agent(Generic[Deps, Out]):
     @property
     def options(self) -> AgentOptions:
         """What it was made with; where no model was named, with the one that was found."""
-        return named(self._options, self._services.backends)
+        return with_model(self._options, self._services.backends)
 
     @property
     def journal(self) -> Turns:
@@ -505,9 +505,9 @@ class Agent(Generic[Deps, Out]):
         if result.turn_exit_reason != "handed_over":
             return None
         handoffs = tuple(result.handoffs)
-        return self._taken_over(result.session_id, handoffs, result.task_id, deps, output_type, limits)
+        return self._take_over(result.session_id, handoffs, result.task_id, deps, output_type, limits)
 
-    def _taken_over(
+    def _take_over(
         self,
         session_id: str,
         handoffs: tuple[HandoffStep, ...],

@@ -127,11 +127,11 @@ class TurnSuspended(FsmAgentError):
 
 
 def _short(value: object, limit: int = 120) -> str:
-    text = " ".join((value if isinstance(value, str) else _named(value)).split()) or "''"
+    text = " ".join((value if isinstance(value, str) else _short_name(value)).split()) or "''"
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _named(value: object) -> str:
+def _short_name(value: object) -> str:
     """Return a short name for what has only an address as its text."""
     if isinstance(value, type):
         return f"class {value.__name__}"

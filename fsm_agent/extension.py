@@ -222,7 +222,7 @@ def kept_values(extension: type[Extension], home: str | os.PathLike[str] | None 
     return KeptValues(store, extension.name)
 
 
-def loaded(name: str) -> type[Extension]:
+def load_extension(name: str) -> type[Extension]:
     """The class of an installed extension. Raises ``ConfigError``."""
     found = installed_extensions()
     if name not in found:
@@ -247,7 +247,7 @@ def extensions_of(
     and those that ``settings`` name. Raises ``ConfigError`` with the name of one that cannot be used."""
     found: dict[str, Extension] = {}
     for one in given:
-        extension = _made(one) if isinstance(one, str) else one
+        extension = _make_extension(one) if isinstance(one, str) else one
         if not isinstance(extension, Extension):
             raise ConfigError("extensions has a wrong entry", one, "an Extension, or the name of one")
         name = getattr(extension, "name", None)
@@ -257,16 +257,16 @@ def extensions_of(
         if name in found:
             raise ConfigError("two extensions have the same name", name, "each once")
         found[name] = extension
-    found |= {name: _made(name) for name in settings if name not in found}
+    found |= {name: _make_extension(name) for name in settings if name not in found}
     for name, extension in found.items():
         extension.config = _config(extension, settings.get(name, {}))
         extension.kept = kept.of(name)
     return tuple(found.values())
 
 
-def _made(name: str) -> Extension:
+def _make_extension(name: str) -> Extension:
     try:
-        return loaded(name)()
+        return load_extension(name)()
     except ConfigError:
         raise
     except Exception as error:
@@ -288,7 +288,7 @@ def tools_in(extensions: Iterable[Extension], taken: Collection[str]) -> list[To
     tool of the agent has."""
     found: list[Tool] = []
     for extension in extensions:
-        for one in map(as_tool, _given(extension, "tools")):
+        for one in map(as_tool, _items_from(extension, "tools")):
             if one.spec.name in {*taken, *(other.spec.name for other in found)}:
                 problem = f"extension {extension.name} adds a tool of a name that is taken"
                 raise ConfigError(problem, one.spec.name, "another name")
@@ -298,10 +298,12 @@ def tools_in(extensions: Iterable[Extension], taken: Collection[str]) -> list[To
 
 def prompts_in(extensions: Iterable[Extension]) -> Mapping[str, str]:
     """The lines that extensions add to the prompt, by their names. Raises ``ConfigError``."""
-    return {one.name: "\n".join(map(str, lines)) for one in extensions if (lines := _given(one, "prompt"))}
+    return {
+        one.name: "\n".join(map(str, lines)) for one in extensions if (lines := _items_from(one, "prompt"))
+    }
 
 
-def _given(extension: Extension, method: str) -> list[Any]:
+def _items_from(extension: Extension, method: str) -> list[Any]:
     """What a method of an extension returns, as a list. Raises ``ConfigError`` when it fails."""
     try:
         value = getattr(extension, method)()
@@ -313,7 +315,7 @@ def _given(extension: Extension, method: str) -> list[Any]:
         raise ConfigError(problem, None, "a list") from error
 
 
-async def closed(extensions: Iterable[Extension], tell: Tell) -> None:
+async def close_all(extensions: Iterable[Extension], tell: Tell) -> None:
     """Close all of them; one that fails keeps none from that."""
     for one in extensions:
         try:
@@ -335,7 +337,7 @@ class _Seeing(Part):
 
     def follow(self, stream: Stream) -> None:
         if type(self._extension).on_event is not Extension.on_event:
-            listen(stream, heard_by(self._extension, self._here.tell))
+            listen(stream, subscriber_of(self._extension, self._here.tell))
 
 
 def layer_of(extension: Extension, seconds: float, tell: Tell) -> Layer:
@@ -347,7 +349,7 @@ def layer_of(extension: Extension, seconds: float, tell: Tell) -> Layer:
         try:
             async with asyncio.timeout(seconds) as limit:
                 reply = await extension.around(request, turn, below.timed(limit, seconds))
-            return _checked(request, reply)
+            return _check_reply(request, reply)
         except Exception as error:
             if error is below.error:  # not the extension's doing
                 raise
@@ -404,7 +406,7 @@ class _Below:
         return self._reply if self._answered else await self._call_next(self._request)
 
 
-def _checked(request: Any, reply: Any) -> Any:
+def _check_reply(request: Any, reply: Any) -> Any:
     wanted = getattr(type(request), "reply", None)
     if isinstance(wanted, type | UnionType) and not isinstance(reply, wanted):
         raise TypeError(f"{type(reply).__name__} is not a {getattr(wanted, '__name__', wanted)}")
@@ -420,7 +422,7 @@ def _why(error: Exception) -> str:
     return one_line(mask(f"{type(error).__name__}: {error}"), 200)
 
 
-def heard_by(extension: Extension, tell: Tell) -> Callable[[Event], None]:
+def subscriber_of(extension: Extension, tell: Tell) -> Callable[[Event], None]:
     """What follows the events of a turn for an extension. One that raises hears no more of that turn."""
     failed = False
 

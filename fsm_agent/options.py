@@ -293,7 +293,7 @@ def _listed(given: Any) -> Sequence[Mapping[str, Any]]:
     return [{"model": one} if isinstance(one, str) else one for one in entries]
 
 
-def asked_by(options: AgentOptions, task: str) -> AgentOptions:
+def task_options(options: AgentOptions, task: str) -> AgentOptions:
     """Return the options of an agent whose turns are requests for ``task``: its models first, then the model
     in use with its fallbacks, which may read no images and are not asked about them when others can be.
     ``options`` name a model."""

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 
 from fsm_agent.conversation import json_reading
 from fsm_agent.conversation.effects import FINAL, OutputMode, OutputSpec, ToolSpec
-from fsm_agent.conversation.json_reading import checked, json_of
+from fsm_agent.conversation.json_reading import json_of, parse_json
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.texts import one_line
 from fsm_agent.tools import Tool, ToolFailure, as_tool
@@ -98,7 +98,7 @@ def json_in(text: str) -> tuple[str, Any] | None:
         try:
             value, whole = json_reading.read(part)
             if whole:
-                return dump(checked(value)), value
+                return dump(parse_json(value)), value
         except (json_reading.DamagedError, ValueError):
             pass
     return None
@@ -245,7 +245,7 @@ class OutputType(Generic[Out]):
             else:
                 value = from_json(document, allow_inf_nan=False)
                 if self._tool is not None:
-                    return self._bound(value)
+                    return self._bind_arguments(value)
             if self._data is not None:
                 value = self._data(value)
             return value[RESULT] if self._wrapped else value
@@ -260,7 +260,7 @@ class OutputType(Generic[Out]):
         except Exception as error:  # a validator of the user's
             raise ToolFailure(NOT_FITTING + text_of_error(error)) from None
 
-    def _bound(self, value: Any) -> dict[str, Any]:
+    def _bind_arguments(self, value: Any) -> dict[str, Any]:
         assert self._tool is not None
         if not isinstance(value, dict):
             raise ToolFailure("it has to be a JSON object with the arguments by name.")

@@ -89,17 +89,17 @@ def effect_of(request: Any) -> Effect:
     """May the request be made twice? Raises ``ConfigError`` for another word, and for an unsafe one that does
     not say how it is answered after a crash."""
     effect: Effect = getattr(request, "effect", "idempotent")
-    return _checked(type(request), effect)
+    return _check_effect(type(request), effect)
 
 
 def refuse_effect(kind: type) -> None:
     """Raise what ``effect_of`` raises for the requests of a class, where the class declares their effect."""
     effect: Effect = getattr(kind, "effect", "idempotent")
     if not hasattr(effect, "__get__"):  # else each request has its own
-        _checked(kind, effect)
+        _check_effect(kind, effect)
 
 
-def _checked(kind: type, effect: Effect) -> Effect:
+def _check_effect(kind: type, effect: Effect) -> Effect:
     if effect not in BY_EFFECT:
         raise ConfigError(f"{kind.__name__} has no such effect", effect, ", ".join(BY_EFFECT))
     if effect == "unsafe" and not (hasattr(kind, "reply") and callable(getattr(kind, "in_doubt", None))):
@@ -149,6 +149,6 @@ def flush_of(request: Any) -> Flush:
     return request.flush if isinstance(request, Request) else BY_EFFECT[effect_of(request)]
 
 
-def listed(request: Any) -> tuple[str, str, str]:
+def list_entry(request: Any) -> tuple[str, str, str]:
     """Return the name, effect and key of a request, as lists show them."""
     return request.listed() if isinstance(request, Request) else (name_of(request), effect_of(request), "")

@@ -40,7 +40,7 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Begun, Claim, Closing, NewTurn, Store, TurnLog, store_for
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.rewind import Position
-from fsm_agent.sessions.store.rows import asked_words
+from fsm_agent.sessions.store.rows import first_user_words
 from fsm_agent.sessions.turn import DurableTurn, DurableTurns, Enter, EnterBehind, TurnEnding
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.home import home_of
@@ -95,7 +95,7 @@ class Workflow(Generic[T]):
         over: str | None = None,
         watch: Watch = "warn",
     ) -> None:
-        states = _checked_states(table, states)
+        states = _check_states(table, states)
         self.home = home_of(home, os.environ)
         flows = [flow for state in states.values() if isinstance(state, Nested) for flow in state.flows]
         self._inner: dict[str, Workflow[Any]] = {
@@ -103,11 +103,11 @@ class Workflow(Generic[T]):
         }
         kinds = {name: one for flow in flows for name, one in _kinds(flow.kind)}
         self.kind: TurnKind = TurnKind(table, states, over, inner=kinds)
-        self.turn_type = _checked_type(turn, {*OTHERS, *self.kind.counters}, table)
+        self.turn_type = _check_type(turn, {*OTHERS, *self.kind.counters}, table)
         self.begin: Callable[[str], T] = begin or turn
         self._perform = _performing(perform)
         self._machine = Machine(table)
-        self.watch = _checked_watch(table, watch)
+        self.watch = _check_watch(table, watch)
 
     def in_home(self, home: str | os.PathLike[str]) -> Workflow[T]:
         """The same workflow with its turns in another folder."""
@@ -142,20 +142,20 @@ class Workflow(Generic[T]):
         own. Raises ``ConfigError`` for one that cannot be stored, and at its first step for a ``turn_id``
         that there is already."""
         self._refuse_others(turn)
-        values.stored(turn)
+        values.to_json(turn)
         held = self.store.newest(session or turn.turn_id)
         if held.rows:
             raise ConfigError(
                 "the session is a conversation", held.id, "one for turns of this table, or none"
             )
-        return self._started(turn, held)
+        return self._start(turn, held)
 
-    def _started(self, turn: T, held: Session, parent: str | None = None) -> DurableTurn[WorkflowResult[T]]:
+    def _start(self, turn: T, held: Session, parent: str | None = None) -> DurableTurn[WorkflowResult[T]]:
         turn.enter(self.kind.table)
         held.source = held.source or self.kind.table.name
         log = TurnLog(self.store.database, held, turn)
         table = self.kind.table
-        new = NewTurn(asked_words(_asked(turn)), table.name, table.digest, parent=parent)
+        new = NewTurn(first_user_words(_title_of(turn)), table.name, table.digest, parent=parent)
         return self._turn(turn, log, lambda: self.store.begin(held, turn, log.opened, new))
 
     def resume(
@@ -166,7 +166,7 @@ class Workflow(Generic[T]):
         (``fsm_agent.request``). Raises ``ConfigError`` when there is nothing to resume,
         ``SessionBusy`` while another process runs it. ``claim``: what ``store.claim`` gave for the turn; then
         its owner is not looked for."""
-        return self._turns.resume(session_or_turn_id, claim, self._continued)
+        return self._turns.resume(session_or_turn_id, claim, self._continue)
 
     def fork(
         self, turn_id: str, at: int, edit: Mapping[str, Mapping[str, Any]] | None = None
@@ -180,12 +180,12 @@ class Workflow(Generic[T]):
             position.recording = position.recording.taken_over()
             return position
 
-        return self._turns.fork(turn_id, at, edited, self._continued)
+        return self._turns.fork(turn_id, at, edited, self._continue)
 
-    def _continued(
+    def _continue(
         self, position: Position, session: Session, enter: EnterBehind
     ) -> DurableTurn[WorkflowResult[T]]:
-        turn = self._restored(position)
+        turn = self._restore(position)
         log = TurnLog(self.store.database, session, turn)
 
         async def reenter() -> Begun:
@@ -225,15 +225,15 @@ class Workflow(Generic[T]):
         else:
             held = self.store.session(request.turn_id)
             held.kind, held.parent = "child", outer.id
-            turn = self._started(values.restored(self.turn_type, request.begins), held, gate.turn.turn_id)
+            turn = self._start(values.from_json(self.turn_type, request.begins), held, gate.turn.turn_id)
         try:
             with gate.around(turn.gate):
                 result = await turn.arun()
         except TurnSuspended:
             return NotYet()
-        return TurnEnded(result.exit, values.stored(result.turn))
+        return TurnEnded(result.exit, values.to_json(result.turn))
 
-    def _restored(self, position: Position) -> T:
+    def _restore(self, position: Position) -> T:
         """The turn at a position. One that came in a file has no larger limits than a new one. Raises
         ``ConfigError`` when it cannot be made again."""
         table, info = self.kind.table, position.turn
@@ -244,8 +244,8 @@ class Workflow(Generic[T]):
             )
         last = None if position.row is None else known[position.row]
         try:
-            turn: T = values.restored(self.turn_type, position.snapshot, last_transition=last)
-            values.stored(turn)
+            turn: T = values.from_json(self.turn_type, position.snapshot, last_transition=last)
+            values.to_json(turn)
         except (ConfigError, *values.UNREADABLE) as error:
             raise ConfigError(
                 f"a {self.turn_type.__name__} cannot be made again ({error})", info.id, "fields as they were"
@@ -278,16 +278,16 @@ class _Inbox(TurnInbox):
         self._turn, self._inner = turn, inner
 
     def interrupt(self, message: str | None = None) -> None:
-        self._told("interrupt", "interrupted", "message")(message)
+        self._subscriber("interrupt", "interrupted", "message")(message)
         super().interrupt(message)
         for one in tuple(self._inner):
             with contextlib.suppress(ConfigError):  # it cannot be interrupted, and runs to its end
                 one.signals.interrupt(message)
 
     def steer(self, text: str) -> None:
-        self._told("steer", "told anything", "text")(text)
+        self._subscriber("steer", "told anything", "text")(text)
 
-    def _told(self, method: str, what: str, argument: str) -> Callable[[Any], Any]:
+    def _subscriber(self, method: str, what: str, argument: str) -> Callable[[Any], Any]:
         hear = getattr(self._turn, method, None)
         if not callable(hear):
             raise ConfigError(
@@ -310,7 +310,7 @@ def _ending(turn: T) -> TurnEnding[WorkflowResult[T]]:
     return TurnEnding(result, closing, noted)
 
 
-def _checked_states(table: Table, states: Mapping[str, State]) -> dict[str, State]:
+def _check_states(table: Table, states: Mapping[str, State]) -> dict[str, State]:
     states = {table.final: _nothing_more, **states}
     if unknown := [name for name in states if name not in table.states]:
         raise ConfigError(
@@ -349,7 +349,7 @@ def _kinds(kind: TurnKind) -> Iterator[tuple[str, TurnKind]]:
     yield from kind.inner.items()
 
 
-def _checked_watch(table: Table, watch: Watch) -> Watch:
+def _check_watch(table: Table, watch: Watch) -> Watch:
     if watch not in get_args(Watch):
         raise ConfigError("properties cannot be watched so", watch, ", ".join(get_args(Watch)))
     without = [name for name in table.states if (name, CRASHED) not in table.by_event and name != table.final]
@@ -367,7 +367,7 @@ def _nothing_more(turn: Any) -> Generator[Any, Any, None]:
     yield from ()
 
 
-def _checked_type(turn: type[T], others: Collection[str], table: Table) -> type[T]:
+def _check_type(turn: type[T], others: Collection[str], table: Table) -> type[T]:
     if not (isinstance(turn, type) and issubclass(turn, BaseTurn) and dataclasses.is_dataclass(turn)):
         raise ConfigError("this is no class of turns", turn, "a dataclass that inherits from BaseTurn")
     if "__dataclass_params__" not in vars(turn) and inspect.get_annotations(turn):
@@ -416,14 +416,14 @@ def _checked_type(turn: type[T], others: Collection[str], table: Table) -> type[
 def _performing(perform: Perform | Mapping[type, Callable[[Any], Awaitable[Any]]]) -> Perform:
     """One coroutine function for all requests. Raises ``ConfigError`` for requests that cannot be stored."""
     if not isinstance(perform, Mapping):
-        return perform if _is_async(perform) else _awaited(perform)
+        return perform if _is_async(perform) else _await_result(perform)
     for kind in perform:
         if not isinstance(kind, type):
             raise ConfigError(
                 "what performs requests is listed by their class", kind, "{Class: async def, …}"
             )
         refuse_unstorable(kind)
-    handlers = {kind: one if _is_async(one) else _awaited(one) for kind, one in perform.items()}
+    handlers = {kind: one if _is_async(one) else _await_result(one) for kind, one in perform.items()}
 
     async def handled(request: Any) -> Any:
         if (handler := handlers.get(type(request))) is None:
@@ -434,7 +434,7 @@ def _performing(perform: Perform | Mapping[type, Callable[[Any], Awaitable[Any]]
     return handled
 
 
-def _awaited(perform: Any) -> Perform:
+def _await_result(perform: Any) -> Perform:
     """A function that may give back something to await, or be a mistake."""
     if not callable(perform):
         allowed = "async def perform(request), or one for each class of requests"
@@ -470,7 +470,7 @@ def _edit(snapshot: dict[str, Any], edit: Mapping[str, Mapping[str, Any]]) -> No
             snapshot[key] = value
 
 
-def _asked(turn: BaseTurn) -> str:
+def _title_of(turn: BaseTurn) -> str:
     """The words that name a turn in lists: what is text in its first field of its own."""
     engines = {base.name for base in dataclasses.fields(BaseTurn)}
     first = next((getattr(turn, one.name) for one in dataclasses.fields(turn) if one.name not in engines), "")

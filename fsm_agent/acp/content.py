@@ -43,9 +43,9 @@ from acp.schema import (
 from fsm_agent.agent import Content
 from fsm_agent.approvals.visible import visible
 from fsm_agent.conversation.messages import Message, ToolCall
-from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart, Part, data_of, named
+from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart, Part, data_of, name_part
 from fsm_agent.conversation.parts import kind_of as kind_of_part
-from fsm_agent.conversation.parts import said as said_of
+from fsm_agent.conversation.parts import text_only as said_of
 from fsm_agent.conversation.result import ExitReason
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.texts import clean, one_line, shorten
@@ -97,7 +97,7 @@ def inline(text: str) -> str:
     return f"{ticks} {text} {ticks}" if text[:1] == "`" or text[-1:] == "`" else f"{ticks}{text}{ticks}"
 
 
-def fenced(text: str) -> str:
+def code_block(text: str) -> str:
     """Return a text as a block of code in Markdown."""
     ticks = "`" * max(3, _longest(text) + 1)
     return f"{ticks}\n{text}\n{ticks}"
@@ -128,7 +128,7 @@ def changes_of(
 
 def result_of_call(text: str) -> list[ToolCallContentVariant]:
     """Return what a call brought."""
-    return [tool_content(text_block(fenced(shorten(clean(text), LONGEST))))] if text.strip() else []
+    return [tool_content(text_block(code_block(shorten(clean(text), LONGEST))))] if text.strip() else []
 
 
 def raw(value: Any) -> Any:
@@ -243,7 +243,7 @@ def _place(uri: str) -> str:
 # Transcripts
 
 
-def replayed(rows: Sequence[Message], workdir: Path) -> Iterator[SessionUpdate]:
+def replay_updates(rows: Sequence[Message], workdir: Path) -> Iterator[SessionUpdate]:
     """Yield a transcript as updates, oldest first, and its plan at the end. Nothing is read from the disk."""
     results = {row.tool_call_id: row for row in rows if row.role == "tool"}
     plan: SessionUpdate | None = None
@@ -253,7 +253,7 @@ def replayed(rows: Sequence[Message], workdir: Path) -> Iterator[SessionUpdate]:
         elif row.role == "user":
             content = [{"type": "text", "text": row.content}] if isinstance(row.content, str) else row.content
             for part in content or ():
-                yield update_user_message(_shown(part))
+                yield update_user_message(_content_of(part))
         elif row.role == "assistant":
             if row.reasoning:
                 yield update_agent_thought_text(clean(row.reasoning))
@@ -261,21 +261,21 @@ def replayed(rows: Sequence[Message], workdir: Path) -> Iterator[SessionUpdate]:
                 yield update_agent_message_text(clean(row.text))
             for call in row.tool_calls:
                 result = results.get(call.id)
-                yield _replayed_call(call, None if result is None else said_of(result.content), workdir)
+                yield _call_update(call, None if result is None else said_of(result.content), workdir)
                 if call.name == TODO and result is not None:
                     plan = plan_of(said_of(result.content)) or plan
     if plan is not None:
         yield plan
 
 
-def _shown(part: Part) -> Any:
+def _content_of(part: Part) -> Any:
     media_type, data = data_of(part)
     if kind_of_part(part) == "image" and data:
         return image_block(data, media_type)
-    return text_block(clean(named(part) if kind_of_part(part) else str(part.get("text") or "")))
+    return text_block(clean(name_part(part) if kind_of_part(part) else str(part.get("text") or "")))
 
 
-def _replayed_call(call: ToolCall, result: str | None, workdir: Path) -> SessionUpdate:
+def _call_update(call: ToolCall, result: str | None, workdir: Path) -> SessionUpdate:
     try:
         arguments = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):

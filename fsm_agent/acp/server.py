@@ -27,7 +27,7 @@ from acp.schema import (
     UnstructuredCommandInput,
 )
 
-from fsm_agent.acp.content import STOPS, Blocks, content_of, replayed
+from fsm_agent.acp.content import STOPS, Blocks, content_of, replay_updates
 from fsm_agent.acp.updates import EditorView
 from fsm_agent.agent import Agent
 from fsm_agent.conversation.result import TurnResult
@@ -89,25 +89,25 @@ class EditorTalk:
     def offer(self) -> None:
         """Tell which commands there are."""
         commands = dict(self._host.commands)
-        if self._unfinished():
+        if self._unfinished_task():
             commands[RESUME] = ("Continue the turn that was left unfinished", "")
         self._view.tell(update_available_commands(_command(name, *told) for name, told in commands.items()))
 
     async def replay(self) -> None:
         """Tell what was said, and what was left unfinished."""
         home, url = self._agent.home, self._agent.settings.store.database
-        for update in replayed(
+        for update in replay_updates(
             store_for(home, database_url=url).newest(self._agent.session_id).rows, self._workdir
         ):
             self._view.tell(update)
-        if asked := self._unfinished():
+        if asked := self._unfinished_task():
             self._view.note(
                 f"the last turn was left unfinished: “{one_line(asked, 60)}”; /{RESUME} continues it,"
                 " another message gives it up"
             )
         await self._view.settled()
 
-    def _unfinished(self) -> str:
+    def _unfinished_task(self) -> str:
         newest = next(iter(self._agent.journal.recent(1, self._agent.session_id)), None)
         return "" if newest is None or newest.ended is not None else newest.asked or "(no words)"
 
@@ -153,7 +153,7 @@ class EditorTalk:
             return PromptResponse(stop_reason="end_turn", field_meta={"fsm_agent": {"turn": waits.turn_id}})
         self._view.finish(result)
         await self._view.settled()
-        return _ended(result)
+        return _prompt_response(result)
 
     def cancel(self) -> None:
         """End the turn that runs, and the prompts that wait behind it."""
@@ -178,7 +178,7 @@ class EditorTalk:
         await self._agent.aclose()
 
 
-def _ended(result: TurnResult) -> PromptResponse:
+def _prompt_response(result: TurnResult) -> PromptResponse:
     reason = result.turn_exit_reason
     about = {
         "fsm_agent": {"exit_reason": reason.value, "outcome": reason.outcome.value, "turn": result.turn_id}

@@ -25,7 +25,7 @@ from acp.schema import AllowedOutcome, PermissionOption, PermissionOptionKind, T
 
 from fsm_agent.acp.content import (
     changes_of,
-    fenced,
+    code_block,
     inline,
     kind_of,
     locations_of,
@@ -202,7 +202,7 @@ class EditorView:
             kind=kind_of(request.name),
             status="pending",
             content=[
-                tool_content(text_block(fenced(question.text(longer=LONGER)))),
+                tool_content(text_block(code_block(question.text(longer=LONGER)))),
                 *changes_of(request.name, request.arguments, self._workdir, begins=True),
             ],
             locations=locations_of(request.arguments, self._workdir),
@@ -211,7 +211,7 @@ class EditorView:
         options = [
             PermissionOption(option_id=one, name=OPTIONS[one][0], kind=OPTIONS[one][1]) for one in offered
         ]
-        answer = await self._chosen(shown, options) or "deny"
+        answer = await self._choice(shown, options) or "deny"
         if answer in ("deny", "never"):
             self._end(request.call_id, "failed", result_of_call("denied"))
         return answer
@@ -230,17 +230,17 @@ class EditorView:
             title=inline(visible(question, lines=False)),
             kind="other",
             status="pending",
-            content=[tool_content(text_block(fenced(visible(question))))],
+            content=[tool_content(text_block(code_block(visible(question))))],
         )
         options = [
             PermissionOption(option_id=str(number), name=clean(choice), kind="allow_once")
             for number, choice in enumerate(choices)
         ]
         options.append(PermissionOption(option_id=NEITHER, name="None of these", kind="reject_once"))
-        answer = await self._chosen(shown, options)
+        answer = await self._choice(shown, options)
         return None if answer is None or answer == NEITHER else choices[int(answer)]
 
-    async def _chosen(self, shown: ToolCallUpdate, options: list[PermissionOption]) -> str | None:
+    async def _choice(self, shown: ToolCallUpdate, options: list[PermissionOption]) -> str | None:
         """The option that the person took; ``None`` when none was taken, or one that was not offered."""
         await self.settled()
         response = await self._client.request_permission(self.session_id, shown, options)

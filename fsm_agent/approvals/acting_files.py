@@ -26,7 +26,7 @@ class ActingFiles:
 
     @cached_property
     def _expression(self) -> re.Pattern[str]:
-        return re.compile("|".join(f"(?:.*/)?{_translated(name)}" for name in self.names), re.DOTALL)
+        return re.compile("|".join(f"(?:.*/)?{_pattern(name)}" for name in self.names), re.DOTALL)
 
     def has(self, path: str) -> bool:
         """Say whether ``path``, normalized by ``as_names``, is one of these."""
@@ -39,14 +39,14 @@ class LastNames:
     def __init__(self, rows: Iterable[ActingFiles]) -> None:
         last = {name.removesuffix("/**").rpartition("/")[2] for row in rows for name in row.names}
         self._exact = frozenset(name for name in last if "*" not in name)
-        self._wild = re.compile("|".join(sorted(map(_translated, last - self._exact))) or "(?!)", re.DOTALL)
+        self._wild = re.compile("|".join(sorted(map(_pattern, last - self._exact))) or "(?!)", re.DOTALL)
 
     def __contains__(self, name: str) -> bool:
         """``name``: one path component, normalized by ``plain_name``."""
         return name in self._exact or self._wild.fullmatch(name) is not None
 
 
-def _translated(name: str) -> str:
+def _pattern(name: str) -> str:
     return re.escape(name).replace(r"/\*\*", "(?:/.*)?").replace(r"\*", "[^/]*")
 
 
@@ -174,10 +174,10 @@ def _names_of(path: str, workdir: str, home: str) -> Iterator[str]:
     yield given
     yield real
     for folder in dict.fromkeys((os.path.dirname(real), workdir, home, os.path.join(home, ".config"))):
-        yield from _linked_in(folder, real)
+        yield from _links_in(folder, real)
 
 
-def _linked_in(folder: str, real: str) -> Iterator[str]:
+def _links_in(folder: str, real: str) -> Iterator[str]:
     """Yield names of ``real`` through links in a folder, to it or to one of its parents."""
     try:
         number = os.stat(real).st_ino if os.path.isfile(real) and os.stat(real).st_nlink > 1 else None

@@ -260,7 +260,7 @@ class WordReader(ABC):
         ways = {how for _, how in pieces}
         if "{" in bare and "}" in bare and ("," in bare or ".." in bare):
             self._miss("braces")
-            return [Word(one, "open") for one in spelled_out(text)]
+            return [Word(one, "open") for one in expand_braces(text)]
         if "split" in ways:
             return [Word(one, "open") for one in text.split() or [""]]
         if "value" in ways or re.search("[=:]~", bare):
@@ -295,7 +295,7 @@ class WordReader(ABC):
                 yield self._substitution(node), open_kind
             case "ansi_c_string":
                 self._miss("escapes of another kind")
-                yield _decoded(self._text(node)[2:-1]), "quoted"
+                yield _decode_escapes(self._text(node)[2:-1]), "quoted"
             case other:
                 self._miss(other.replace("_", " "))
                 self._inside(node)
@@ -359,7 +359,7 @@ class WordReader(ABC):
         return UNKNOWN
 
 
-def spelled_out(word: str) -> list[str]:
+def expand_braces(word: str) -> list[str]:
     """Expand ``{a,b}`` like bash, to at most 64 words."""
     words = [word]
     while len(word) < 1_000 and len(words) < 64 and (match := _BRACES.search(words[0])) is not None:
@@ -372,7 +372,7 @@ def spelled_out(word: str) -> list[str]:
     return words
 
 
-def _decoded(text: str) -> str:
+def _decode_escapes(text: str) -> str:
     try:
         return codecs.decode(text.replace("\\e", "\x1b"), "unicode_escape")
     except ValueError:

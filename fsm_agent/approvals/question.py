@@ -85,11 +85,11 @@ class Question:
         head = f"  {self.name} wants to run{size}"
         before = [_sentence(f"{head}:" if call else f"{head}, without arguments")]
         if self.task:
-            before += _labelled("(for the delegated task)", self.task, width)
+            before += _label_rows("(for the delegated task)", self.task, width)
         if self.where:
-            before += _labelled("(runs)", self.where, width)
+            before += _label_rows("(runs)", self.where, width)
         if self.why:
-            before += _labelled("(asked because)", self.why, width)
+            before += _label_rows("(asked because)", self.why, width)
         after = [_sentence(f"{head}, shown above")] if long else []
         told = (self.name, self.task, self.why, self.where, self.remembered)
         shown = (*told, *(f"{one.place} {one.shown}" for one in self.parts))
@@ -97,7 +97,7 @@ class Question:
             after.append(QuestionRow(ESCAPES))
         if self.remembered:
             alone = " this call alone" if _HASH.search(self.remembered) else ""
-            after += _labelled(f"{longer} would remember{alone}", self.remembered, width)
+            after += _label_rows(f"{longer} would remember{alone}", self.remembered, width)
         return [*before, *call, *after]
 
     def text(self, width: int = 100, height: int = 25, longer: str = LONGER) -> str:
@@ -178,7 +178,7 @@ def _part(part: QuestionPart, label: int, width: int) -> list[QuestionRow]:
     ]
 
 
-def _labelled(label: str, shown: str, width: int) -> list[QuestionRow]:
+def _label_rows(label: str, shown: str, width: int) -> list[QuestionRow]:
     """Put a text beside its label if it fits on that row, else below."""
     row = beside(label, shown, width)
     return row if len(row) == 1 else [QuestionRow(f"    {label}"), *beside(" ", shown, width)]

@@ -102,8 +102,8 @@ def runs_by_git(program: str, command: str, workdir: str) -> str:
             seen.add(places.top)
             reason = (
                 _elsewhere(places, folder, common)
-                or _named_in(_run(program, folder, "config", "--list", "--show-scope", "--null"), command)
-                or _hooked(places.hooks)
+                or _setting_in(_run(program, folder, "config", "--list", "--show-scope", "--null"), command)
+                or _why_hooks(places.hooks)
             )
             if reason:
                 return f"{reason} (repository {places.top})"
@@ -172,7 +172,7 @@ def _is_of(places: _Places) -> bool:
     return os.path.realpath(os.path.join(places.top, named)) == places.own
 
 
-def _named_in(listed: list[str], command: str) -> str:
+def _setting_in(listed: list[str], command: str) -> str:
     """Return the first setting that matters. ``listed``: scopes and settings in turn."""
     for scope, setting in zip(listed[::2], listed[1::2], strict=False):
         key, _, value = setting.partition("\n")
@@ -188,7 +188,7 @@ def _named_in(listed: list[str], command: str) -> str:
     return ""
 
 
-def _hooked(hooks: str) -> str:
+def _why_hooks(hooks: str) -> str:
     try:
         with os.scandir(hooks) as entries:
             found = sorted(
@@ -264,7 +264,7 @@ def holds_keys(path: str, root: str) -> str:
     return ""
 
 
-def matched(pattern: str, root: str) -> Iterator[str]:
+def matching_paths(pattern: str, root: str) -> Iterator[str]:
     """Return the paths that match a word with wildcards."""
     found = glob.iglob(pattern, root_dir=root, include_hidden=False)
     yield from itertools.islice(found, MOST_ENTRIES)
@@ -341,7 +341,7 @@ class ReaderFolder:
         programs = (command.words[start].text for start in command.starts)
         sub = next((word for word in rest if word[:1] != "-"), "")
         return (
-            self._named_by_variables()
+            self._why_variables()
             or next((reason for one in programs if (reason := self._found(one))), "")
             or (self._by_git(sub) if name == "git" and rest != ["--version"] else "")
             or ("" if name in _SHOWS_NO_CONTENTS else self._shows(name, command.words[last + 1 :]))
@@ -349,13 +349,13 @@ class ReaderFolder:
 
     def _shows(self, name: str, words: Sequence[Word]) -> str:
         named = next((reason for word in words if (reason := self.why_not_shown(word))), "")
-        return named or self._searched(name, [word.text for word in words])
+        return named or self._why_search(name, [word.text for word in words])
 
     def why_not_shown(self, word: Word) -> str:
         """Why a file that a word may name is not shown unasked."""
         for value in {*values_in(word.text), *word.text.split(":")} - {"", "/dev/null"}:
             wild = word.kind != "exact" and re.search(r"[*?[]", value)
-            for path in matched(value, self.workdir) if wild else (value,):
+            for path in matching_paths(value, self.workdir) if wild else (value,):
                 if reason := holds_keys(os.path.expanduser(path), self.workdir):
                     return reason
         return ""
@@ -414,7 +414,7 @@ class ReaderFolder:
             self._asked[sub] = runs_by_git(program, sub, self.workdir) if program else ""
         return self._asked[sub]
 
-    def _named_by_variables(self) -> str:
+    def _why_variables(self) -> str:
         for name, value in self._environ.items():
             if name in _LISTS and value:
                 parts = value.split(os.pathsep)
@@ -429,7 +429,7 @@ class ReaderFolder:
     def _is_there(self, name: str) -> bool:
         return bool(name) and os.path.lexists(os.path.join(self.workdir, name))
 
-    def _searched(self, name: str, rest: Sequence[str]) -> str:
+    def _why_search(self, name: str, rest: Sequence[str]) -> str:
         option = _RECURSES.get(name)
         if option is None or not (not option.pattern or any(option.fullmatch(word) for word in rest)):
             return ""

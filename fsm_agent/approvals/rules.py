@@ -50,7 +50,7 @@ from fsm_agent.approvals.readers import ReaderFolder
 from fsm_agent.approvals.shell import ShellReading, read
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.database import Database, SqlConnection
-from fsm_agent.sessions.store.rows import compacted_line
+from fsm_agent.sessions.store.rows import compaction_chain
 
 _QUOTED = re.compile(r"[\s\"'\\$`;&|<>()]")
 
@@ -94,7 +94,7 @@ def is_plain_file(word: Word, folder: ReaderFolder) -> bool:
     return word.kind == "exact" and not word.text.startswith("/dev/") and folder.is_inside(word.text)
 
 
-def spelled(words: Sequence[Word]) -> str:
+def join_words(words: Sequence[Word]) -> str:
     """Join the words into one line, quoted only where necessary."""
     return " ".join(
         shlex.quote(word.text)
@@ -222,7 +222,7 @@ class Pattern:
     @property
     def exact(self) -> bool:
         """Say whether the pattern matches only one call, one command or one path."""
-        return self.what is not None and _unescaped(self.what) is not None
+        return self.what is not None and _literal_text(self.what) is not None
 
     def names(self, tool: str) -> bool:
         """Say whether the pattern is for this tool."""
@@ -237,7 +237,7 @@ class Pattern:
         if self.what is None or self.what == call.hash:
             return True
         if call.command is not None:
-            return call.plain and call.command == _unescaped(self.what) and not self.what.startswith("@")
+            return call.plain and call.command == _literal_text(self.what) and not self.what.startswith("@")
         if call.paths:
             return all(_path_fits(path, self.what, workdir) for path in call.paths)
         return fnmatch.fnmatchcase(call.text, self.what)
@@ -257,7 +257,7 @@ class Pattern:
         while plain + 1 < len(command.starts) and adds_nothing(command, plain):
             plain += 1
         starts = command.starts[: plain + 1]
-        return any(fnmatch.fnmatchcase(spelled(command.words[at:]), self.what) for at in starts)
+        return any(fnmatch.fnmatchcase(join_words(command.words[at:]), self.what) for at in starts)
 
     def forbids(self, call: Asked, workdir: str) -> bool:
         """Say whether denying this pattern denies the call. Wide: any command in the line counts."""
@@ -314,7 +314,7 @@ def _is_simple(call: Asked, reading: ShellReading, folder: ReaderFolder) -> bool
     return plain and bool(reading.commands) and all(is_plain_file(word, folder) for word in reading.reads)
 
 
-def _unescaped(text: str) -> str | None:
+def _literal_text(text: str) -> str | None:
     """Return the only text that a pattern matches; ``None`` when it matches several."""
     plain = re.sub(r"\[([*?[])\]", r"\1", text)
     return plain if glob.escape(plain) == text else None
@@ -338,13 +338,13 @@ def _path_fits(path: str, pattern: str, workdir: str) -> bool:
     whole = os.path.join(workdir, os.path.expanduser(pattern))
     head = re.split(r"[*?[]", whole, maxsplit=1)[0]
     folder = head[: head.rfind("/") + 1] or "/"
-    if _unescaped(whole) is not None:
-        return os.path.normcase(os.path.realpath(_unescaped(whole) or "")) == os.path.normcase(path)
+    if _literal_text(whole) is not None:
+        return os.path.normcase(os.path.realpath(_literal_text(whole) or "")) == os.path.normcase(path)
     real = os.path.join(os.path.realpath(folder), os.path.normpath(whole[len(folder) :]))
-    return re.fullmatch(_translated(os.path.normcase(real)), os.path.normcase(path), re.DOTALL) is not None
+    return re.fullmatch(_pattern_regex(os.path.normcase(real)), os.path.normcase(path), re.DOTALL) is not None
 
 
-def _translated(pattern: str) -> str:
+def _pattern_regex(pattern: str) -> str:
     """Translate to a regular expression: ``**`` matches anything, ``*`` and ``?`` within one folder."""
     parts = re.split(r"(\*\*/?|\*|\?|\[[*?[]\])", pattern)
     known = {"**": ".*", "**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
@@ -393,7 +393,7 @@ class Grants:
     def of_session(self, session: str, workdir: str) -> list[Grant]:
         """Return those for this session and directory, oldest first."""
         with self._database().reading() as c:
-            line = json.dumps(compacted_line(c, session))
+            line = json.dumps(compaction_chain(c, session))
         return self._of_sessions(
             "SELECT pattern, verdict, at, session, workdir FROM session_grants"
             " WHERE session IN (SELECT value FROM json_each(?)) AND workdir = ? ORDER BY at, pattern",

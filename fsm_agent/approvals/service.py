@@ -307,7 +307,7 @@ class Approvals:
         )  # a long command takes a while
         try:
             why = self._acts(call)
-            settled = await self._settled(call, why, interrupted, session)
+            settled = await self._answer_without_person(call, why, interrupted, session)
             if settled is not None:
                 return settled
             question = await in_daemon_thread(self.posed, request, call)
@@ -320,15 +320,15 @@ class Approvals:
             return stored
         later = None if waiting is None else waiting.put_off(question, self._workdir)
         if not self._callbacks.has("approval"):
-            return later or self._unasked(request.name, question.why)
+            return later or self._refuse_unasked(request.name, question.why)
         turnstile = self._turnstiles.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-        finish, _ = await self._waited(
+        finish, _ = await self._wait_for(
             turnstile.acquire(), interrupted, limited=False
         )  # the time of a question begins when it is asked
         if finish != "done":
             return Approval(False, "interrupted", interrupted=True)
         try:
-            finish, answer = await self._waited(self._person(question, session, waiting), interrupted)
+            finish, answer = await self._wait_for(self._person(question, session, waiting), interrupted)
         finally:
             turnstile.release()
         if finish == "late" and later is not None:
@@ -340,20 +340,20 @@ class Approvals:
             )
         return answer
 
-    def _unasked(self, tool: str, why: str) -> Approval:
+    def _refuse_unasked(self, tool: str, why: str) -> Approval:
         """Refuse a call when there is no one to ask."""
         if self._nobody == NOBODY:
             self._callbacks.publish(StatusText(f"{tool} was not run: {NOBODY}; {ALLOWING}"))
         return Approval(False, f"{self._nobody}; it is asked because {why}" if why else self._nobody)
 
-    async def _settled(
+    async def _answer_without_person(
         self, call: Asked, why: str, interrupted: asyncio.Event, session: str
     ) -> Approval | None:
         """Return an answer that needs no person. ``why``: see ``_acts``."""
         never = functools.partial(hard_line, call.command or "", directory=self._workdir)
         if call.command is not None and (reason := await in_daemon_thread(never)):
             return Approval(False, f"this can never be approved: {reason}")
-        remembered, policy = self._remembered(session), self._rules.policy.get(call.tool)
+        remembered, policy = self._grants_of(session), self._rules.policy.get(call.tool)
         denied = [*self._denied, *(grant.pattern for grant in remembered if grant.verdict == "deny")]
         if policy == "deny" or any(pattern.forbids(call, self._workdir) for pattern in denied):
             return Approval(False, "it is forbidden")
@@ -378,7 +378,7 @@ class Approvals:
             return [grant.pattern for grant in given if grant.session]
         return [*self._allowed, *(grant.pattern for grant in given), *self._session]
 
-    def _remembered(self, session: str) -> list[Grant]:
+    def _grants_of(self, session: str) -> list[Grant]:
         return [*self._grants.all(), *(self._grants.of_session(session, self._workdir) if session else ())]
 
     def _own(self, tool: str, why: str) -> Approval | None:
@@ -444,7 +444,9 @@ class Approvals:
         if not self._hooks.has(HOOK):
             return None
         try:
-            finish, answer = await self._waited(self._hooks.demand(HOOK, name, dict(arguments)), interrupted)
+            finish, answer = await self._wait_for(
+                self._hooks.demand(HOOK, name, dict(arguments)), interrupted
+            )
             if finish == "interrupted":
                 return Approval(False, "interrupted", interrupted=True)
             return _read_hook(answer if finish == "done" else "late")
@@ -463,7 +465,7 @@ class Approvals:
         if why := self._acts(call):
             return why
         try:
-            remembered = self._remembered("")
+            remembered = self._grants_of("")
         except StoreError:
             remembered = []
         readers = any(one.what == READ_ONLY and one.names(call.tool) for one in self._allowing(remembered))
@@ -484,7 +486,7 @@ class Approvals:
         except ValueError:  # no file has such a name, so no pattern of paths matches it
             return Asked.of(name, arguments, (), self._workdir)
 
-    async def _waited(
+    async def _wait_for(
         self, work: Coroutine[Any, Any, Any], interrupted: asyncio.Event, *, limited: bool = True
     ) -> tuple[Finish, Any]:
         """Return (how it ended, result); stop the work on timeout or interrupt."""

@@ -23,9 +23,9 @@ from fsm_agent.approvals.programs import (
     Command,
     ProgramReader,
     Word,
+    expand_braces,
     is_run_variable,
     names,
-    spelled_out,
 )
 
 if TYPE_CHECKING:
@@ -91,10 +91,10 @@ class _Reader(ProgramReader):
         data = text.encode("utf-8", "replace")
         if "\0" in text or "\ufffd" in text or data.decode() != text:
             self._miss("a character that no shell takes")
-        root = _parsed(data)
+        root = _parse(data)
         if root is None or root.has_error:
             self._miss("syntax")
-            self._guessed(text)
+            self._guess_commands(text)
         if root is not None:
             outer, self._data = self._data, data
             if not _SPACE.fullmatch(data[: root.start_byte]) or not _SPACE.fullmatch(data[root.end_byte :]):
@@ -102,16 +102,16 @@ class _Reader(ProgramReader):
             self._statement(root)
             self._data = outer
         if self.unread and "\\\n" in text:  # perhaps in the middle of a word
-            self._guessed(text.replace("\\\n", ""))
+            self._guess_commands(text.replace("\\\n", ""))
         return None
 
-    def _guessed(self, text: str) -> None:
+    def _guess_commands(self, text: str) -> None:
         """Guess commands from words and separators alone."""
         words: list[Word] = []
         for word in [*_rough_words(text), ";"]:
             if not _SEPARATOR.fullmatch(word):
                 word = re.sub(r"\$\{?([A-Za-z_]\w*)\}?", lambda match: self._value(match[1]), word)
-                words += [Word(one, "open") for one in spelled_out(word)]
+                words += [Word(one, "open") for one in expand_braces(word)]
             elif words:
                 self._run(words, word.startswith("|"))
                 words = []
@@ -122,7 +122,7 @@ class _Reader(ProgramReader):
             self._miss("deep nesting")
             if self._budget > 0:
                 self._budget -= node.end_byte - node.start_byte
-                self._guessed(self._text(node))
+                self._guess_commands(self._text(node))
         else:
             self._one(node, piped)
         self._depth -= 1
@@ -133,7 +133,7 @@ class _Reader(ProgramReader):
             case "command":
                 self._command(node, piped)
             case "redirected_statement":
-                self._redirected(node, piped)
+                self._read_redirect(node, piped)
             case "list":
                 later: list[Node] = []
                 first = node
@@ -234,7 +234,7 @@ class _Reader(ProgramReader):
                     words += self._words(part)
         self._run([*words, *more], piped)
 
-    def _redirected(self, node: Node, piped: bool) -> None:
+    def _read_redirect(self, node: Node, piped: bool) -> None:
         body: Node | None = None
         more: list[Word] = []
         for part in self._parts(node, _BLANK):
@@ -293,7 +293,7 @@ def _language() -> Language:
     return Language(tree_sitter_bash.language())
 
 
-def _parsed(data: bytes) -> Node | None:
+def _parse(data: bytes) -> Node | None:
     """Parse a line; return ``None`` if its openings would make parsing too slow."""
     from tree_sitter import Parser
 

@@ -71,7 +71,9 @@ _SHOWN = re.compile(
 def visible(text: str, encoding: str = "utf-8", *, lines: bool = True) -> str:
     """Return a text as a person sees it. ``encoding``: characters that it lacks are escaped too. Without
     ``lines`` it is one line."""
-    return _LOOKED_AT.sub(_Look(encoding, lines, _carries("".join(_MARKS), encoding), _moved(text)), text)
+    return _LOOKED_AT.sub(
+        _Look(encoding, lines, _carries("".join(_MARKS), encoding), _reordered_positions(text)), text
+    )
 
 
 def original(shown: str) -> str:
@@ -177,7 +179,7 @@ def _carries(text: str, encoding: str) -> bool:
     return True
 
 
-def _moved(text: str) -> frozenset[int]:
+def _reordered_positions(text: str) -> frozenset[int]:
     """Return the positions of letters that a screen would show in another order, because of right-to-left
     text with signs or digits in between."""
     places = set[int]()

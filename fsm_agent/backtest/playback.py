@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from fsm_agent.composition.turn_wiring import MACHINE, STATES, TurnState, continued, limits_of
+from fsm_agent.composition.turn_wiring import MACHINE, STATES, TurnState, limits_of, restore_turn
 from fsm_agent.conversation.effects import (
     BeginReview,
     CallModel,
@@ -53,7 +53,7 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import AGENT_TURN, Effect, TurnInfo, Turns
 from fsm_agent.sessions.store.rewind import Position, position_of
 from fsm_agent.sessions.store.rows import REPLY, REQUEST
-from fsm_agent.settings.model import Settings, merged
+from fsm_agent.settings.model import Settings, merge
 
 QUIET: Mapping[type, Any] = {
     Persist: Done(),
@@ -195,15 +195,15 @@ class RecordedTurn:
 
     def limits(self, settings: Mapping[str, Any] | None = None) -> Mapping[str, int]:
         """The maximum of each counter, as it was or with other settings."""
-        chosen = _settings(merged(self.position.settings, settings or {}))
+        chosen = _settings(merge(self.position.settings, settings or {}))
         return limits_of(chosen, self.opened.runtime, len(self.opened.auxiliary))
 
     async def play(self, change: Change = UNCHANGED) -> Played:
         """Drive the turn with ``change``, up to its end or the first other move."""
-        settings = _settings(merged(self.position.settings, change.settings))
-        turn = continued(replace(self.position, settings=settings))  # type: ignore[arg-type]  # taken as it is
+        settings = _settings(merge(self.position.settings, change.settings))
+        turn = restore_turn(replace(self.position, settings=settings))  # type: ignore[arg-type]  # taken as it is
         opened, machine = change.applied(self.opened), change.machine or MACHINE
-        return await played(turn, opened, _Visits(self.visits), machine=machine, moves=self.moves)
+        return await play_turn(turn, opened, _Visits(self.visits), machine=machine, moves=self.moves)
 
 
 def _refuse(info: TurnInfo) -> None:
@@ -220,14 +220,14 @@ def _opened(position: Position, after: Mapping[str, Any], messages: Sequence[Map
     """What ``OpenTurn`` was answered with: the journal keeps it as what the turn was after its first move."""
     known = replace(position, snapshot={**after, "rows": []}, row=None)
     known.settings = _settings(position.settings)  # type: ignore[assignment]  # taken as it is
-    turn = continued(known)
+    turn = restore_turn(known)
     stored = position.snapshot.get("supplied_history")
     before = len(position.transcript) if stored is None else len(stored)
     reports = messages[before : len(messages) - len(after["rows"])]
-    return opened_as(turn, [row for _, row in position.transcript], [str(row["content"]) for row in reports])
+    return opening_of(turn, [row for _, row in position.transcript], [str(row["content"]) for row in reports])
 
 
-def opened_as(turn: TurnState, rows: Iterable[Message] = (), news: Iterable[str] = ()) -> Opened:
+def opening_of(turn: TurnState, rows: Iterable[Message] = (), news: Iterable[str] = ()) -> Opened:
     """The reply to ``OpenTurn`` that makes a turn what ``turn`` is. ``rows``: the transcript before it;
     ``news``: reports of background tasks."""
     setup, compaction = turn.setup, turn.compaction
@@ -250,11 +250,11 @@ def opened_as(turn: TurnState, rows: Iterable[Message] = (), news: Iterable[str]
 
 
 def _settings(values: Mapping[str, Any]) -> Settings:
-    return _checked(dumps(values))
+    return _read_settings(dumps(values))
 
 
 @lru_cache(64)
-def _checked(text: str) -> Settings:
+def _read_settings(text: str) -> Settings:
     """Settings from JSON. The turns of a home have few different ones, and a check takes 0.3 ms."""
     return Settings.of(json.loads(text))
 
@@ -263,7 +263,7 @@ Recorded = Callable[[Any, int], Any]
 """The recorded reply to a request in the visit after ``n`` moves, as JSON; ``None`` if it is unknown."""
 
 
-async def played(
+async def play_turn(
     turn: TurnState,
     opened: Opened,
     recorded: Recorded,

@@ -91,10 +91,10 @@ class Events:
     def _of(self, context: Context) -> Mapping[str, float]:
         found = self._known.get(context)
         if found is None:
-            found = self._known[context] = self._mixed(context)
+            found = self._known[context] = self._mix_counts(context)
         return found
 
-    def _mixed(self, context: Context) -> Mapping[str, float]:
+    def _mix_counts(self, context: Context) -> Mapping[str, float]:
         state, *before = context
         counts = self._counts.get(context, Counter())
         if not before:
@@ -276,7 +276,7 @@ def _figures(
     return found | {name: number / turns for name, number in exits.items()}
 
 
-def observed_in(tests: Backtest, change: Mapping[str, Any]) -> tuple[list[Observed], list[Mapping[str, int]]]:
+def observe(tests: Backtest, change: Mapping[str, Any]) -> tuple[list[Observed], list[Mapping[str, int]]]:
     """The turns of a backtest as the model of events sees them, and for each the limits that it would have
     with other settings. Turns that cannot be played are left out. Raises ``ConfigError`` if none is left."""
     found: list[Observed] = []

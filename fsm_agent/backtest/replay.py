@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from fsm_agent.backtest.playback import opened_as, played
+from fsm_agent.backtest.playback import opening_of, play_turn
 from fsm_agent.composition.turn_wiring import TurnState
 from fsm_agent.conversation.effects import CallModel, RunTool
 from fsm_agent.conversation.messages import Message
 from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.codec import restored
+from fsm_agent.fsm.codec import restore
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import AGENT_TURN, Effect, Turns
 from fsm_agent.sessions.store.rewind import position_of
@@ -69,11 +69,11 @@ class Replay:
             "session_id": "s-replay",
         }
         turn, found = (
-            restored(TurnState, stored, settings=Settings.of(self._settings), history=[], rows=[])
+            restore(TurnState, stored, settings=Settings.of(self._settings), history=[], rows=[])
             for _ in range(2)
         )
-        opened = opened_as(found, map(Message.from_dict, self._history))
-        made = asyncio.run(played(turn, opened, self._next))
+        opened = opening_of(found, map(Message.from_dict, self._history))
+        made = asyncio.run(play_turn(turn, opened, self._next))
         if made.missing is not None:
             call = getattr(made.missing.request, "call_id", "")
             what = f"{made.missing.kind} {call}".strip()
@@ -131,7 +131,7 @@ def make_test(store: Store, turn_id: str, *, shrink: bool = False) -> str:
         raise ConfigError("the turn is too long for a test", f"{info.seq:,} moves", f"up to {LONGEST:,}")
     recorded = mask_json(recording_of(store, turn_id))
     moves, result = [step.row for step in turns.steps(turn_id)], mask_json(turns.result(turn_id) or {})
-    made = _proved(recorded, moves, turn_id)
+    made = _check_replay(recorded, moves, turn_id)
     how = f"It ended with {info.exit} after {len(moves)} moves."
     if shrink:
         before = len(recorded["model"])
@@ -149,7 +149,7 @@ def recording_of(store: Store, turn_id: str) -> dict[str, Any]:
     model: list[Any] = []
     tools: dict[str, list[Any]] = defaultdict(list)
     others: dict[str, list[Any]] = defaultdict(list)
-    for effect in _answered(turns, turn_id):
+    for effect in _answered_requests(turns, turn_id):
         match effect.kind:
             case "CallModel":
                 model.append(effect.reply)
@@ -172,7 +172,7 @@ def recording_of(store: Store, turn_id: str) -> dict[str, Any]:
     }
 
 
-def _answered(turns: Turns, turn_id: str) -> list[Effect]:
+def _answered_requests(turns: Turns, turn_id: str) -> list[Effect]:
     """Every request of a turn that was answered, in order, those before a fork included."""
     return [
         one for at in range(turns.info(turn_id).seq + 1) for one in turns.effects(turn_id, at) if one.reply
@@ -191,7 +191,7 @@ def _others_than(given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str
     return other
 
 
-def _proved(recorded: Mapping[str, Any], moves: Sequence[str], turn_id: str) -> Replayed:
+def _check_replay(recorded: Mapping[str, Any], moves: Sequence[str], turn_id: str) -> Replayed:
     try:
         made, why = Replay(**recorded).run(), ""
     except AssertionError as error:
@@ -223,15 +223,15 @@ def text_of_test(
     parts = [
         f'"""{told}\n"""\n',
         "from fsm_agent.backtest.replay import Replay\n",
-        f"MOVES = {_written(moves)}\n",
-        f"MESSAGE = {_written(recorded['message'])}\n",
-        f"HISTORY = {_written(recorded['history'])}\n",
-        f"# what the model answered, in order\nMODEL = {_written(recorded['model'])}\n",
-        f"# what the tools gave back, by call\nTOOLS = {_written(recorded['tools'])}\n",
-        f"# what else came from outside, by kind of request\nOTHERS = {_written(recorded['others'])}\n",
-        f"OPENED = {_written(recorded['opened'])}\n",
-        f"SETTINGS = {_written(recorded['settings'])}\n",
-        f"FINAL_RESPONSE = {_written(final)}\n\n",
+        f"MOVES = {_literal(moves)}\n",
+        f"MESSAGE = {_literal(recorded['message'])}\n",
+        f"HISTORY = {_literal(recorded['history'])}\n",
+        f"# what the model answered, in order\nMODEL = {_literal(recorded['model'])}\n",
+        f"# what the tools gave back, by call\nTOOLS = {_literal(recorded['tools'])}\n",
+        f"# what else came from outside, by kind of request\nOTHERS = {_literal(recorded['others'])}\n",
+        f"OPENED = {_literal(recorded['opened'])}\n",
+        f"SETTINGS = {_literal(recorded['settings'])}\n",
+        f"FINAL_RESPONSE = {_literal(final)}\n\n",
         _TEST.format(exit=exit_reason),
     ]
     return "\n".join(parts)
@@ -250,7 +250,7 @@ _TEST = """def test_turn() -> None:
 """
 
 
-def _written(value: Any) -> str:
+def _literal(value: Any) -> str:
     return pprint.pformat(value, width=WIDTH, sort_dicts=False)
 
 
@@ -287,7 +287,7 @@ def shrunk(recorded: Mapping[str, Any], keeps: Keeps | None = None) -> tuple[dic
         if not cut:
             size //= 2
         size = min(size, len(found["model"]))
-    return _used(found)
+    return _drop_unused(found)
 
 
 def _lower(recorded: dict[str, Any], keeps: Keeps) -> dict[str, Any]:
@@ -308,13 +308,13 @@ def _without(recorded: Mapping[str, Any], keeps: Keeps, other: Mapping[str, Any]
     """The recording with ``other``, without what is not asked for then; ``None`` if it is another case."""
     tried = {**recorded, **other}
     try:
-        smaller, made = _used(tried)
+        smaller, made = _drop_unused(tried)
     except (AssertionError, ConfigError):
         return None
     return smaller if keeps(made) else None
 
 
-def _used(recorded: Mapping[str, Any]) -> tuple[dict[str, Any], Replayed]:
+def _drop_unused(recorded: Mapping[str, Any]) -> tuple[dict[str, Any], Replayed]:
     """A recording without the replies that are not asked for, and how it goes."""
     replay = Replay(**recorded)
     made = replay.run()

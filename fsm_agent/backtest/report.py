@@ -79,7 +79,7 @@ def as_json(found: Found, live: Mapping[str, Any] | None = None) -> str:
 
 def as_markdown(found: Found) -> str:
     """The report for a pull request."""
-    lines = [f"### Backtest: {escaped(found.change)}", "", f"**{headline(found)}**", ""]
+    lines = [f"### Backtest: {escape(found.change)}", "", f"**{headline(found)}**", ""]
     lines += ["| turns | |", "|---:|---|"]
     lines += [f"| {found.counts[kind]:,} | {words} |" for kind, words in KINDS.items() if found.counts[kind]]
     for kind in ORDER:
@@ -103,12 +103,12 @@ def _md_row(group: Group) -> str:
     one = group.first
     place = f"`{one.turn}`{f', move {one.at}' if one.at else ''}"
     if group.kind != "differs":
-        return f"| {group.count:,} | {escaped(group.what)} | {place} |"
-    sides = [f"{escaped(move(side))}<br>{escaped(guards(side))}" for side in (one.recorded, one.now)]
+        return f"| {group.count:,} | {escape(group.what)} | {place} |"
+    sides = [f"{escape(move(side))}<br>{escape(guards(side))}" for side in (one.recorded, one.now)]
     return f"| {group.count:,} | {one.state} | {sides[0]} | {sides[1]} | {place} |"
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Text of a stranger: no markup, no cell, no mention."""
     return html.escape(text, quote=False).replace("|", "\\|").replace("`", "'").replace("@", "@\u200b")
 

@@ -29,7 +29,7 @@ from fsm_agent.backtest.verdict import (
     Kind,
     Verdict,
     judge,
-    played_unchanged,
+    play_unchanged,
     read,
     unreadable,
     verdict_of,
@@ -39,7 +39,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.names import find_session
 from fsm_agent.sessions.store.transfer.importing import import_lines
-from fsm_agent.settings.model import Settings, dotted
+from fsm_agent.settings.model import Settings, dot_names
 from fsm_agent.support.home import home_of
 from fsm_agent.support.processes import bare_environment
 
@@ -161,7 +161,7 @@ class Backtest:
                 keep(asyncio.run(judge(self.store, turn, change, masked=self.masked)))
         else:
             self._with_workers(left, change, jobs, states, keep)
-        return Found(described(change, states), [found[turn] for turn in self.turns])
+        return Found(describe_change(change, states), [found[turn] for turn in self.turns])
 
     def refuse(self, change: Change) -> None:
         """Raise ``ConfigError`` for a change that no turn can be played with."""
@@ -219,7 +219,7 @@ class Backtest:
             elif isinstance(recorded := read(self.store, turn), str):
                 yield unreadable(turn, recorded)
             else:
-                base, refused = asyncio.run(played_unchanged(recorded, masked=self.masked))
+                base, refused = asyncio.run(play_unchanged(recorded, masked=self.masked))
                 yield refused or verdict_of(recorded, base, Played.from_dict(answer))
 
     def _order(self, change: Change) -> dict[str, Any]:
@@ -247,10 +247,11 @@ _TURNS = (
 _CALLED = "SELECT DISTINCT name FROM effects WHERE kind = 'RunTool'"
 
 
-def described(change: Change, states: Path | None = None) -> str:
+def describe_change(change: Change, states: Path | None = None) -> str:
     """A change in words."""
     parts = [
-        f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in dotted(change.settings).items()
+        f"{name} = {json.dumps(value, ensure_ascii=False)}"
+        for name, value in dot_names(change.settings).items()
     ]
     parts += ["another system prompt"] if change.prompt is not None else []
     parts += [

@@ -95,17 +95,17 @@ async def judge(store: Store, turn: str, change: Change, *, masked: bool = False
     recorded = read(store, turn)
     if isinstance(recorded, str):
         return unreadable(turn, recorded)
-    return await judged(recorded, change, masked=masked)
+    return await judge_turn(recorded, change, masked=masked)
 
 
-async def judged(recorded: RecordedTurn, change: Change, *, masked: bool = False) -> Verdict:
+async def judge_turn(recorded: RecordedTurn, change: Change, *, masked: bool = False) -> Verdict:
     """Play a turn unchanged and with ``change``, both in this process. ``masked``: secrets of its file are
     hidden."""
-    base, refused = await played_unchanged(recorded, masked=masked)
+    base, refused = await play_unchanged(recorded, masked=masked)
     return refused or verdict_of(recorded, base, await recorded.play(change))
 
 
-async def played_unchanged(recorded: RecordedTurn, *, masked: bool = False) -> tuple[Played, Verdict | None]:
+async def play_unchanged(recorded: RecordedTurn, *, masked: bool = False) -> tuple[Played, Verdict | None]:
     """Play a turn as it was. A verdict when it does not come out as recorded: nothing could be concluded from
     it then."""
     if recorded.info.digest != DIGEST:
@@ -124,7 +124,7 @@ async def played_unchanged(recorded: RecordedTurn, *, masked: bool = False) -> t
 def refusal(recorded: RecordedTurn, reason: str) -> Verdict:
     """The verdict about a turn from which nothing can be concluded."""
     info = recorded.info
-    return Verdict(info.id, _asked(info.asked), info.seq, "refused", words=(reason,))
+    return Verdict(info.id, _request_in(info.asked), info.seq, "refused", words=(reason,))
 
 
 def unreadable(turn_id: str, reason: str) -> Verdict:
@@ -138,7 +138,7 @@ def verdict_of(recorded: RecordedTurn, base: Played, other: Played) -> Verdict:
     found = list(_other_requests(base, other))
     named: dict[str, Any] = {
         "turn": info.id,
-        "asked": _asked(info.asked),
+        "asked": _request_in(info.asked),
         "moves": len(recorded.moves),
         "words": tuple(dict.fromkeys(mask(one) for one in found[:MOST_WORDS])),
         "requests": len(found),
@@ -156,7 +156,7 @@ def verdict_of(recorded: RecordedTurn, base: Played, other: Played) -> Verdict:
     return Verdict(kind="requests" if found else "same", **named)
 
 
-def _asked(text: str) -> str:
+def _request_in(text: str) -> str:
     return mask(_cut(text.strip(), 60))
 
 
@@ -224,7 +224,7 @@ def differences(was: Any, now: Any, path: str = "") -> Iterator[str]:
     elif isinstance(was, list) and isinstance(now, list):
         yield from _of_lists(was, now, path)
     elif isinstance(was, str) and isinstance(now, str):
-        yield f"{path}: {changed_text(was, now)}"
+        yield f"{path}: {first_difference(was, now)}"
     else:
         yield f"{path}: {_short(was)} → {_short(now)}"
 
@@ -261,7 +261,7 @@ def _cut(text: str, most: int) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
-def changed_text(was: str, now: str) -> str:
+def first_difference(was: str, now: str) -> str:
     """The first words that differ, with some around them: ``… is high [-today-]{+now+} and the …``."""
     ours, theirs = (re.findall(r"\s+|\S+", side) for side in (was, now))
     first = next(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fsm_agent.agent import Agent
-from fsm_agent.cli.arguments import nested, tools_of
+from fsm_agent.cli.arguments import nest_settings, tools_of
 from fsm_agent.cli.options import CliOptions
 from fsm_agent.options import DEFAULT_TOOLSETS, AgentOptions, by_task
 from fsm_agent.providers.choose import Choice
@@ -63,7 +63,7 @@ def options_of(given: CliOptions, callbacks: object) -> tuple[AgentOptions, Choi
     """What ``agent_of`` makes the agent with, and the model that was chosen. Raises ``ConfigError``."""
     home = home_of(given.home, os.environ)
     config = config_of(home)
-    settings = settings_of(_limited(given), given.max_iterations, config.settings)
+    settings = settings_of(_limit_settings(given), given.max_iterations, config.settings)
     plain = settings.credential.plain_http
     choice = config.chooser(given.model, given.base_url, given.api_key, plain_http=plain)
     if given.yes:  # of children too
@@ -96,7 +96,7 @@ def _sides(config: Config) -> list[str]:
     return [name for name, task in (("ask", "web"), ("vision", "vision")) if models[task]]
 
 
-def _limited(given: CliOptions) -> list[str]:
+def _limit_settings(given: CliOptions) -> list[str]:
     """The ``name=value`` texts with the limits of a turn and its children behind them."""
     limits = {"usd": given.max_cost, "tokens": given.max_tokens, "seconds": given.max_seconds}.items()
     return [*given.sets, *(f"limits.tree.{name}={value}" for name, value in limits if value is not None)]
@@ -109,7 +109,7 @@ def settings_of(
     of the environment that look like settings and are none get a line each."""
     for name in unknown_variables():
         print(f"fsm-agent: {about_unknown(name)}", file=sys.stderr)
-    values = nested(sets)
+    values = nest_settings(sets)
     if max_iterations is not None:
         values["max_iterations"] = max_iterations
     return Settings.of(values, file)

@@ -181,7 +181,7 @@ class Commands(TyperGroup):
         """Write each command with the whole first sentence of its help, wrapped."""
         with formatter.section("Commands"):
             formatter.write_dl(self.commands.summaries())
-        if ctx.parent is None and (installed := sorted(_installed())):
+        if ctx.parent is None and (installed := sorted(_installed_commands())):
             with formatter.section("Installed extensions"):
                 formatter.write_dl([(name, f"See fsm-agent {name} --help.") for name in installed])
 
@@ -331,7 +331,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _installed() -> Mapping[str, Any]:
+def _installed_commands() -> Mapping[str, Any]:
     from fsm_agent.support.installation import installed_extensions  # loads importlib.metadata
 
     return installed_extensions()
@@ -339,11 +339,11 @@ def _installed() -> Mapping[str, Any]:
 
 def extension_commands(name: str) -> typer.Typer | None:
     """The commands of an installed extension, which is loaded only when it is called by its name."""
-    if not name or name.startswith("-") or name not in _installed():
+    if not name or name.startswith("-") or name not in _installed_commands():
         return None
-    from fsm_agent.extension import loaded
+    from fsm_agent.extension import load_extension
 
-    commands = loaded(name).commands()
+    commands = load_extension(name).commands()
     if commands is None:
         return None
     if not isinstance(commands, typer.Typer):

@@ -52,7 +52,7 @@ def attribute_of(name: str, what: str = "the table", allowed: str = "module:attr
         raise ConfigError(f"{what} cannot be loaded ({error})", name, allowed) from error
 
 
-def nested(sets: Sequence[str]) -> dict[str, Any]:
+def nest_settings(sets: Sequence[str]) -> dict[str, Any]:
     """The mapping that ``nested.name=value`` texts describe. Raises ``ConfigError`` for a text that is not of
     this form."""
     values: dict[str, Any] = {}

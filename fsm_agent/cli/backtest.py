@@ -21,20 +21,20 @@ from fsm_agent.backtest.report import (
     as_html,
     as_json,
     as_markdown,
-    escaped,
+    escape,
     groups,
     guards,
     headline,
     move,
 )
-from fsm_agent.backtest.run import Backtest, Found, described, identity
+from fsm_agent.backtest.run import Backtest, Found, describe_change, identity
 from fsm_agent.backtest.verdict import KINDS, Verdict
-from fsm_agent.cli.arguments import nested
+from fsm_agent.cli.arguments import nest_settings
 from fsm_agent.cli.live import LiveOptions, live_as_markdown, show_live, went_on
 from fsm_agent.cli.options import BaseUrl, Home, Json, Model, Sets
 from fsm_agent.cli.screen import WholeTable, console_of, count, put, screen
 from fsm_agent.cli.sessions import store_of
-from fsm_agent.diagram.versions.load import unpacked, version_of
+from fsm_agent.diagram.versions.load import unpack_revision, version_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.machine import Machine
 
@@ -115,18 +115,18 @@ def backtest(
     allowed = _share(most)
     going = LiveOptions(budget, model, base_url, at, tool or (), keep, yes)
     going.refuse(live, {"FILE": files, "--table": table, "--states": states})
-    change = Change(nested(sets), _text(prompt), _schemas(tools), _machine(table))
+    change = Change(nest_settings(sets), _text(prompt), _schemas(tools), _machine(table))
     with ExitStack() as stack:
         folder = stack.enter_context(_states(states))
         sources = _sources(stack, files or (), home, session, exit, days)
         if not any(one.turns for one in sources):
             raise ConfigError("there is no recorded turn to play", ", ".join(files or ()) or None, NEEDS)
         if sample is not None:
-            sources = _sampled(sources, sample, seed)
-        found = _judged(sources, change, folder, jobs, resume)
+            sources = _sample(sources, sample, seed)
+        found = _judge_all(sources, change, folder, jobs, resume)
         forks = went_on(sources[0].store, found, change, going) if live else None
     if markdown is not None:
-        more = "" if forks is None else live_as_markdown(forks, escaped)
+        more = "" if forks is None else live_as_markdown(forks, escape)
         _write(markdown, as_markdown(found) + more)
     if html is not None:
         _write(html, as_html(found))
@@ -193,7 +193,7 @@ def _states(spec: str | None) -> Iterator[Path | None]:
     if spec is None:
         yield None
         return
-    with nullcontext(Path(spec)) if Path(spec).is_dir() else unpacked(spec) as root:
+    with nullcontext(Path(spec)) if Path(spec).is_dir() else unpack_revision(spec) as root:
         for folder in (root, root / "states"):
             if (folder / "fsm_agent_states").is_dir():
                 yield folder
@@ -216,7 +216,7 @@ def _sources(
     return [Backtest.of(store_of(home), session=session, exit=exit, days=days)]
 
 
-def _sampled(sources: Sequence[Backtest], number: int, seed: int) -> list[Backtest]:
+def _sample(sources: Sequence[Backtest], number: int, seed: int) -> list[Backtest]:
     if number < 1:
         raise ConfigError("--sample is too small", number, "1 or more")
     whole = Backtest(sources[0].store, [turn for one in sources for turn in one.turns]).sample(number, seed)
@@ -224,12 +224,12 @@ def _sampled(sources: Sequence[Backtest], number: int, seed: int) -> list[Backte
     return [replace(one, turns=[turn for turn in one.turns if turn in chosen]) for one in sources]
 
 
-def _judged(
+def _judge_all(
     sources: Sequence[Backtest], change: Change, states: Path | None, jobs: int | None, resume: str | None
 ) -> Found:
     turns = [turn for one in sources for turn in one.turns]
     verdicts: list[Verdict] = []
-    with _kept(resume, identity(change, states)) as (known, keep), _progress(len(turns)) as advance:
+    with _verdict_file(resume, identity(change, states)) as (known, keep), _progress(len(turns)) as advance:
         advance(len(known.keys() & set(turns)))
 
         def hear(verdict: Verdict) -> None:
@@ -239,11 +239,13 @@ def _judged(
         for one in sources:
             there = {turn: known[turn] for turn in one.turns if turn in known}
             verdicts += one.run(change, states=states, jobs=jobs, heard=hear, known=there).verdicts
-    return Found(described(change, states), verdicts)
+    return Found(describe_change(change, states), verdicts)
 
 
 @contextmanager
-def _kept(path: str | None, change: str) -> Iterator[tuple[dict[str, Verdict], Callable[[Verdict], None]]]:
+def _verdict_file(
+    path: str | None, change: str
+) -> Iterator[tuple[dict[str, Verdict], Callable[[Verdict], None]]]:
     """The verdicts that a file has, and what writes another one: a line of JSON each, after one that says of
     which change they are. Raises ``ConfigError`` for the file of another change."""
     if path is None:

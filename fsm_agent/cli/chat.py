@@ -17,19 +17,19 @@ from rich.text import Text
 
 from fsm_agent.agent import Agent, Content, Turn
 from fsm_agent.cli.agent_options import agent_of
-from fsm_agent.cli.input import CHAT, SIGN, Reader, TypeAhead, help_text, piped, typed
+from fsm_agent.cli.input import CHAT, SIGN, Reader, TypeAhead, help_text, piped_reader, typed
 from fsm_agent.cli.options import CliOptions, Remote, with_agent
 from fsm_agent.cli.questions import attend
-from fsm_agent.cli.run import ctrl_c, figures, played, waiting_line
+from fsm_agent.cli.run import ctrl_c, figures, run_live, waiting_line
 from fsm_agent.cli.screen import WholeTable, clean, console_of, cost, count, preview, seconds, tokens
 from fsm_agent.cli.sessions import recent, store_of
 from fsm_agent.cli.view import ProgressView
-from fsm_agent.conversation.parts import FilePart, ImagePart, Part, named, said
+from fsm_agent.conversation.parts import FilePart, ImagePart, Part, name_part, text_only
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, OwnershipLost, SessionBusy, StoreError, TurnSuspended
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import TurnInfo
-from fsm_agent.sessions.store.reports.records import session_record, spent_in
+from fsm_agent.sessions.store.reports.records import session_record, session_usage
 from fsm_agent.settings.model import SecondMessage
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.threads import in_a_loop
@@ -50,7 +50,7 @@ async def obey(agent: Agent, command: str, words: str) -> str:
     and ``StoreError``."""
     match command:
         case "compact":
-            return compacted(await agent.acompact(words) is not None)
+            return compaction_words(await agent.acompact(words) is not None)
         case "title":
             title = agent.rename(words) if words else agent.title
             return (
@@ -68,7 +68,7 @@ async def obey(agent: Agent, command: str, words: str) -> str:
     )
 
 
-def compacted(gained: bool) -> str:
+def compaction_words(gained: bool) -> str:
     """Say how a compaction went."""
     return "Done." if gained else "The conversation stays as it is."
 
@@ -97,7 +97,7 @@ def command_in(text: str) -> tuple[str, str]:
     return found[1], found[2] or ""
 
 
-def mentioned_in(text: str) -> list[str]:
+def mentions_in(text: str) -> list[str]:
     """The files that a message names as ``@path`` or ``@"a path"``, each once."""
     named = (one or other for one, other in _MENTIONED.findall(text))
     return [path for path in dict.fromkeys(named) if Path(path).is_file()]
@@ -139,7 +139,7 @@ class ChatSession:
         asked, answer = last_exchange(store_of(self._given.home), self.agent.session_id)
         if asked:
             self._live.exchange(preview(asked, SHOWN), answer[:SHOWN] + "…" * (len(answer) > SHOWN))
-        if (last := self._unfinished()) is not None:
+        if (last := self._unfinished_turn()) is not None:
             words = f"  its last turn was left unfinished in {last.state}, after {last.seq} moves:"
             self._live.write(Text(f"{words} “{preview(last.asked, 60)}”", "yellow"))
             self._live.write(Text("  /resume continues it; another message gives it up", "yellow"))
@@ -153,7 +153,7 @@ class ChatSession:
             self._live.write(Text(f"  a turn was left unfinished: “{preview(newest.asked, 60)}”", "yellow"))
             self._live.write(Text(f"  fsm-agent sessions resume {clean(newest.id)}", "yellow"))
 
-    def _unfinished(self) -> TurnInfo | None:
+    def _unfinished_turn(self) -> TurnInfo | None:
         newest = self.agent.journal.recent(1, self.agent.session_id)
         return next((turn for turn in newest if turn.ended is None), None)
 
@@ -197,7 +197,7 @@ class ChatSession:
     async def _say(self, text: str) -> None:
         """A message, with the files that it mentions."""
         try:
-            for path in mentioned_in(text) if self._mentions else ():
+            for path in mentions_in(text) if self._mentions else ():
                 self._attach(path)
         except ConfigError as error:
             self._complain(error)
@@ -212,14 +212,16 @@ class ChatSession:
         image = kind == "image" or (not kind and path.lower().endswith(IMAGES))
         part = (ImagePart if image else FilePart)(path).part()
         self._attached.append(part)
-        self._live.write(Text(f"  {clean(named(part))} goes with the {'next ' * bool(kind)}message", "dim"))
+        self._live.write(
+            Text(f"  {clean(name_part(part))} goes with the {'next ' * bool(kind)}message", "dim")
+        )
 
     async def _answer(self, begin: Callable[[], Turn]) -> None:
         listening = nullcontext() if self._meanwhile is None else self._meanwhile.listening(self._hear)
         try:
             turn = begin()
             with listening:
-                self._last = await played(self.agent, turn, self._live)
+                self._last = await run_live(self.agent, turn, self._live)
             signals = self.agent.signals
             self._waiting.extendleft(reversed((*self._last.pending_steer, *signals.take_steer())))
             signals.clear()  # what came too late for the turn is no word to the next one
@@ -269,7 +271,7 @@ class ChatSession:
             case "image" | "file":
                 return Text(f"/{command} FILE adds it to the next message.")
             case "compact":
-                return Text(compacted(await self._compact(words)))
+                return Text(compaction_words(await self._compact(words)))
             case "title" | "undo":
                 return Text(await obey(self.agent, command, words))
             case "cost":
@@ -311,7 +313,7 @@ class ChatSession:
 
     def _cost(self) -> Text:
         """What the session took so far; what is not known is said."""
-        spent = spent_in(store_of(self._given.home), self.agent.session_id)
+        spent = session_usage(store_of(self._given.home), self.agent.session_id)
         if not spent.requests:
             return Text("Nothing was counted: no model has said how many tokens it took.")
         cached = "" if spent.cache_hit is None else f", {spent.cache_hit:.0%} of the prompts from a cache"
@@ -359,7 +361,7 @@ def last_exchange(store: Store, session: str) -> tuple[str, str]:
     is empty when the session has none."""
     asked = answer = ""
     for row in session_record(store, session).rows:
-        words = mask(said(row.body.get("content"))).strip()
+        words = mask(text_only(row.body.get("content"))).strip()
         if row.body["role"] == "user" and not row.body.get("summary"):
             asked, answer = words, ""
         elif row.body["role"] == "assistant" and words:
@@ -393,6 +395,6 @@ def chat(given: CliOptions, remote: Remote = False) -> int:
         live.aside, live.keep = meanwhile.aside, meanwhile.keep
     talk = ChatSession(replace(given, source="chat"), live, meanwhile, mentions=person)
     talk.greet()
-    read = typed(talk.agent.home, talk.toolbar) if person else piped(live)
+    read = typed(talk.agent.home, talk.toolbar) if person else piped_reader(live)
     in_a_loop(talk.go_on(read))
     return 0

@@ -17,14 +17,14 @@ from rich.text import Text
 from tomlkit.exceptions import ParseError, TOMLKitError
 
 from fsm_agent.cli.arguments import value_of
-from fsm_agent.cli.models import known_of, learned_in, lines_of, name_of
+from fsm_agent.cli.models import learned_facts, lines_of, model_facts, name_of
 from fsm_agent.cli.options import HomeFolder, Json
 from fsm_agent.cli.screen import WholeTable, clean, console_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.choose import MODEL_ENV
-from fsm_agent.providers.config_file import CONFIG, KEYS, Config, checked_config, config_of
+from fsm_agent.providers.config_file import CONFIG, KEYS, Config, check_config, config_of
 from fsm_agent.providers.profiles import PROFILES
-from fsm_agent.sessions.store.postgres.opening import shown
+from fsm_agent.sessions.store.postgres.opening import masked_url
 from fsm_agent.settings.errors import about_unknown, every_setting
 from fsm_agent.settings.model import ENV_PREFIX, Settings, from_environment, unknown_variables
 from fsm_agent.support.files import private_folder, replace_file
@@ -107,7 +107,7 @@ def put(
             raise ConfigError(f"{key} holds a value, not a table", name, "the name of a setting")
     group[keys[-1]] = value
     _write(folder, document)
-    print(f"{name} = {clean(shown(text))}  in {folder / CONFIG}")
+    print(f"{name} = {clean(masked_url(text))}  in {folder / CONFIG}")
     _warn_of_environment(name)
     return 0
 
@@ -137,12 +137,12 @@ def path(home: HomeFolder = None) -> int:
 
 def _summary(config: Config) -> dict[str, Any]:
     own = [name for name in config.profiles if name not in PROFILES]
-    learned = lines_of(learned_in(config.path.parent, config))
+    learned = lines_of(learned_facts(config.path.parent, config))
     model = os.environ.get(MODEL_ENV) or config.model
     return {
         "file": f"{config.path}{'' if config.path.exists() else ' (not there; none is needed)'}",
         "model": model and f"{model} (from {MODEL_ENV if os.environ.get(MODEL_ENV) else CONFIG})",
-        "known": _known(config),
+        "known": _model_facts(config),
         "learned": learned,
         "fallbacks": [mask(str(entry["model"])) for entry in config.fallbacks if "model" in entry],
         "auxiliary": _auxiliary(config),
@@ -162,13 +162,13 @@ def _auxiliary(config: Config) -> list[str]:
     ]
 
 
-def _known(config: Config) -> str:
+def _model_facts(config: Config) -> str:
     """What is known of the model in use; empty where none can be chosen, which ``doctor`` explains."""
     try:
         choice = config.chooser(plain_http=Settings.of(None, config.settings).credential.plain_http)
     except ConfigError:
         return ""
-    return f"of {name_of(choice)}: {known_of(choice)}"
+    return f"of {name_of(choice)}: {model_facts(choice)}"
 
 
 def _rows(config: Config) -> list[dict[str, Any]]:
@@ -211,12 +211,14 @@ def _table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> WholeTable:
     for name in columns:
         table.add_column(name, style="bold" if name == "setting" else "")
     for row in rows:
-        shown = (_shown(row[name]) if name in ("value", "default") else str(row[name]) for name in columns)
+        shown = (
+            _format_value(row[name]) if name in ("value", "default") else str(row[name]) for name in columns
+        )
         table.add_row(*(Text(clean(text), "" if row["from"] != DEFAULT else "dim") for text in shown))
     return table
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return "–" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
@@ -262,7 +264,7 @@ def _document(folder: Path) -> tomlkit.TOMLDocument:
 def _write(folder: Path, document: tomlkit.TOMLDocument) -> None:
     try:
         text = tomlkit.dumps(document)
-        checked_config(folder / CONFIG, document.unwrap())
+        check_config(folder / CONFIG, document.unwrap())
         private_folder(folder)
         replace_file(folder / CONFIG, text.encode(), mode=0o600)
     except (TOMLKitError, ValueError) as error:

@@ -23,7 +23,7 @@ from fsm_agent.cli.options import LIMITS, SHOWN, CliOptions, with_agent
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.cli.verify import limits
 from fsm_agent.debug import DebugSession
-from fsm_agent.debug.core.pending_request import played
+from fsm_agent.debug.core.pending_request import manual_workflow
 from fsm_agent.debug.dap import LaunchOptions, serve_port, serve_stdio
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
@@ -132,14 +132,14 @@ def debug_session_of_table(name: str, given: CliOptions) -> DebugSession:
     found = attribute_of(name)
     home = home_of(given.home, os.environ)
     if isinstance(found, Table):
-        return DebugSession.of_workflow(played(found, limits(found, given.sets) or {}, home))
+        return DebugSession.of_workflow(manual_workflow(found, limits(found, given.sets) or {}, home))
     if given.sets:
         raise ConfigError("maxima are the program's own here", given.sets[0], "no --set")
-    made = found if isinstance(found, Workflow) else _called(name, found)
+    made = found if isinstance(found, Workflow) else _workflow_from(name, found)
     return DebugSession.of_workflow(made if given.home is None else made.in_home(home))
 
 
-def _called(name: str, make: Any) -> Workflow[Any]:
+def _workflow_from(name: str, make: Any) -> Workflow[Any]:
     if not callable(make):
         raise ConfigError(
             "this cannot be debugged",
@@ -220,7 +220,7 @@ def serve(session: DebugSession, first: str | None, at: str | None, given: CliOp
                 options.table,
                 replace(given, home=options.home or given.home, sets=[*given.sets, *_sets(options.settings)]),
             )
-        return debug_session_of(_given(replace(given, home=home), options))
+        return debug_session_of(_launch_options(replace(given, home=home), options))
 
     secrets = [*environment_keys(os.environ), *([given.api_key] if given.api_key else [])]
     if at is None:
@@ -245,7 +245,7 @@ def _enter(options: LaunchOptions) -> None:
     os.environ.update(options.env)
 
 
-def _given(given: CliOptions, options: LaunchOptions) -> CliOptions:
+def _launch_options(given: CliOptions, options: LaunchOptions) -> CliOptions:
     named = {
         "model": options.model, "base_url": options.base_url, "home": options.home,
         "session": options.session,

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fsm_agent.cli.arguments import nested, table_of
+from fsm_agent.cli.arguments import nest_settings, table_of
 from fsm_agent.cli.options import Home, Json
 from fsm_agent.cli.screen import count
 from fsm_agent.composition.turn_wiring import MACHINE, TURN
 from fsm_agent.diagram import ENGINES, FORMATS, render, written
 from fsm_agent.diagram import runs as files
 from fsm_agent.diagram.around import around, near_json, near_markdown, neighbourhood
-from fsm_agent.diagram.counts import counted_json, coverage_markdown, covered, overlaid, run_markdown
+from fsm_agent.diagram.counts import counts_json, coverage_diagram, coverage_markdown, overlaid, run_markdown
 from fsm_agent.diagram.layout import map_of, roomy
 from fsm_agent.diagram.model import diagram_of
 from fsm_agent.diagram.proof import proof_lines
-from fsm_agent.diagram.runs import Run, Tally, begun_at
+from fsm_agent.diagram.runs import Run, Tally, move_at
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Table
-from fsm_agent.settings.model import dotted
+from fsm_agent.settings.model import dot_names
 from fsm_agent.support.redaction import mask
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def show(
     """Print a table as a diagram or text. The word "show" may be left out."""
     if html is not None:
         return page(name, html, overlay, coverage or ())
-    table, chosen = table_of(name), _chosen("svg" if format == "png" else format, _NAMES)
+    table, chosen = table_of(name), _choose_format("svg" if format == "png" else format, _NAMES)
     if engine not in ("own", "graphviz"):
         raise ConfigError("unknown engine", engine, "own, graphviz")
     if engine == "graphviz" and chosen != "svg":
@@ -105,7 +105,7 @@ def show(
     elif state is not None:
         text = _near(table, state, chosen, engine)
     elif overlay is not None or coverage:
-        text = _counted(table, chosen, engine, overlay, coverage or ())
+        text = _draw_counts(table, chosen, engine, overlay, coverage or ())
     elif engine == "graphviz":
         text = written(diagram_of(table), "svg", engine=engine)
     else:
@@ -158,7 +158,7 @@ def runs_of(source: str) -> list[Run]:
     """Turns with those that they began: of an export in a file, or one of the home directory by its id or its
     session. Raises ``ConfigError``."""
     if Path(source).exists() or Path(source).suffix:
-        return files.recorded(source)
+        return files.read_runs(source)
     from fsm_agent.cli.sessions import store_of
     from fsm_agent.sessions.store.journal.read import Turns
     from fsm_agent.sessions.store.names import any_turn
@@ -171,7 +171,7 @@ def runs_of(source: str) -> list[Run]:
 def _run(turns: Turns, turn_id: str, times: Sequence[float] = ()) -> Run:
     info, own = turns.info(turn_id), turns.times(turn_id)
     children = tuple(_run(turns, child, own) for child in [*turns.children(turn_id), *turns.inner(turn_id)])
-    at = begun_at(info.began, times)
+    at = move_at(info.began, times)
     return Run(tuple(turns.steps(turn_id)), turn_id, info.table_name, mask(info.asked), at, children)
 
 
@@ -227,14 +227,14 @@ def diff(
         answer = text.as_diff_markdown(a, b, difference, proofs)
     elif format == "comment":
         drawn = (diagram_of(a.table), diagram_of(b.table), difference, proofs, (a.name, b.name))
-        answer = comment.as_comment(a, b, difference, proofs, picture.united(*drawn))
+        answer = comment.as_comment(a, b, difference, proofs, picture.unite(*drawn))
     elif format == "json":
         answer = text.as_diff_json(a, b, difference, proofs)
     else:
         layout = TURN.layout if b.table.name == TURN.name and name is None and _is_ours(b.table) else None
         ways_out = layout.get("ways_out") if layout else None
         before, after = diagram_of(a.table, ways_out), diagram_of(b.table, ways_out)
-        united = picture.united(before, after, difference, proofs, (a.name, b.name))
+        united = picture.unite(before, after, difference, proofs, (a.name, b.name))
         plain = diagram_of(TURN, ways_out)
         form = "svg" if format == "png" else format
         answer = written(united, form, roomy(layout, plain, united) if layout else None)
@@ -242,7 +242,7 @@ def diff(
     return int(exit_code and (difference.changed or proofs.changed))
 
 
-def _chosen(format: str, names: Sequence[str]) -> str:
+def _choose_format(format: str, names: Sequence[str]) -> str:
     chosen = _ENDINGS.get(format, format)
     if chosen not in (*FORMATS, *ENGINES):
         raise ConfigError("unknown diagram format", format, ", ".join(names))
@@ -263,46 +263,46 @@ def _near(table: Table, state: str, format: str, engine: str) -> str:
     return written(diagram, format, around(diagram, state), engine)
 
 
-def _counted(table: Table, format: str, engine: str, overlay: str | None, coverage: Sequence[str]) -> str:
+def _draw_counts(table: Table, format: str, engine: str, overlay: str | None, coverage: Sequence[str]) -> str:
     if overlay is not None:
         tally = files.tally_of_runs(table, runs_of(overlay))
     else:
         tally = _coverage(table, coverage)
     if format == "json":
-        return counted_json(table, tally)
+        return counts_json(table, tally)
     if format == "markdown":
         return coverage_markdown(table, tally) if overlay is None else run_markdown(table, tally)
     layout = table.layout
     plain = diagram_of(table, layout.get("ways_out") if layout else None)
-    marked = covered(plain, tally) if overlay is None else overlaid(plain, tally)
+    marked = coverage_diagram(plain, tally) if overlay is None else overlaid(plain, tally)
     return written(marked, format, roomy(layout, plain, marked) if layout else None, engine)
 
 
 def _predicted(table: Table, format: str, engine: str, sets: Sequence[str], home: str | None) -> str:
     from fsm_agent.backtest.predict import drawn
-    from fsm_agent.cli.predict import learned
-    from fsm_agent.diagram.forecast import Paths, predicted, predicted_json, predicted_markdown
+    from fsm_agent.cli.predict import learn
+    from fsm_agent.diagram.forecast import Paths, forecast_json, forecast_markdown, predict_diagram
     from fsm_agent.fsm.machine import Machine
 
     if table.name != TURN.name:
         raise ConfigError("only turns of the agent's table are predicted", table.name, TURN.name)
     machine = MACHINE if table.digest == TURN.digest else Machine(table)
-    learning = learned(machine, nested(sets), home=home)
+    learning = learn(machine, nest_settings(sets), home=home)
     turns = drawn(learning.observed, learning.limits, machine=machine)
     known = f"{learning.change}, predicted from {count(len(learning.observed), 'recorded turn')}."
     paths = Paths(turns, "Predicted", (known, "Behind a row is the share of turns that take it."))
     if format == "json":
-        return predicted_json(table, paths)
+        return forecast_json(table, paths)
     if format == "markdown":
-        return predicted_markdown(table, paths)
+        return forecast_markdown(table, paths)
     layout = table.layout
     plain = diagram_of(table, layout.get("ways_out") if layout else None)
-    marked = predicted(plain, paths)
+    marked = predict_diagram(plain, paths)
     return written(marked, format, roomy(layout, plain, marked) if layout else None, engine)
 
 
 def _limits(sets: Sequence[str]) -> Mapping[str, int]:
-    values = dotted(nested(sets))
+    values = dot_names(nest_settings(sets))
     for limit, value in values.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise ConfigError(f"limit {limit} is out of range", value, "a whole number, 0 or more")

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from rich.text import Text
 
-from fsm_agent.cli.models import known_of, learned_in, lines_of, name_of
+from fsm_agent.cli.models import learned_facts, lines_of, model_facts, name_of
 from fsm_agent.cli.options import Home
 from fsm_agent.cli.screen import Hanging, clean, console_of, count
 from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.extension import Check, Extension, extensions_of, kept_values
 from fsm_agent.fsm.verify import examine
-from fsm_agent.providers.catalogue import price_of
+from fsm_agent.providers.catalog import price_of
 from fsm_agent.providers.config_file import Config, config_of
 from fsm_agent.providers.credentials import is_kept, unkept
 from fsm_agent.providers.profiles import LOCAL_SERVERS, local_models
@@ -66,9 +66,9 @@ def doctor(home: Home = None) -> int:
     problems = 0
     for finding in _findings(home):
         problems += not finding.ok
-        mark, colour = ("ok     ", "green") if finding.ok else ("problem", "red")
+        mark, color = ("ok     ", "green") if finding.ok else ("problem", "red")
         todo = f"; {finding.todo}" if finding.todo else ""
-        line = Text.assemble((mark, colour), f"  {finding.what:<14} {clean(finding.found + todo)}")
+        line = Text.assemble((mark, color), f"  {finding.what:<14} {clean(finding.found + todo)}")
         console.print(Hanging(line, _HANG))
     console.print(Text("all is well" if not problems else f"problems: {problems}", "bold"))
     return 1 if problems else 0
@@ -87,7 +87,7 @@ def _findings(home: str | None) -> Iterator[Check]:
     yield _servers()
     yield _model(config)
     yield _limits(config)
-    yield _learned(home, config)
+    yield _check_learned(home, config)
     yield _mcp_servers(home, config)
     yield _sandbox(home, config)
     yield _checkpoints(home, config)
@@ -205,7 +205,7 @@ def _model(config: Config) -> Check:
         return Check(
             "model", mask(str(error)), "correct FSM_AGENT_MODEL, the config file, or the provider's variables"
         )
-    return Check("model", f"{name_of(choice)}, because {choice.why}; known of it: {known_of(choice)}")
+    return Check("model", f"{name_of(choice)}, because {choice.why}; known of it: {model_facts(choice)}")
 
 
 def _limits(config: Config) -> Check:
@@ -229,9 +229,9 @@ def _limits(config: Config) -> Check:
     return Check("limits", found or "none in money, tokens or time", todo)
 
 
-def _learned(given: str | None, config: Config) -> Check:
+def _check_learned(given: str | None, config: Config) -> Check:
     try:
-        lines = lines_of(learned_in(home_of(given, os.environ), config))
+        lines = lines_of(learned_facts(home_of(given, os.environ), config))
     except ConfigError:
         return Check("learned", "not looked at, because the settings or the home cannot be used")
     todo = "; fsm-agent models forget takes it back" if lines else ""
@@ -357,7 +357,7 @@ def _terminal() -> Check:
     console = console_of(sys.stdout)
     encoding = (getattr(sys.stdout, "encoding", None) or "unknown").lower()
     size = (
-        f"{console.width} columns, {console.color_system or 'no'} colours"
+        f"{console.width} columns, {console.color_system or 'no'} colors"
         if console.is_terminal
         else "no terminal: plain lines"
     )

@@ -16,12 +16,12 @@ from rich.text import Text
 from fsm_agent.agent import Agent
 from fsm_agent.backtest.run import Backtest
 from fsm_agent.cli.agent_options import options_of
-from fsm_agent.cli.arguments import attribute_of, nested
+from fsm_agent.cli.arguments import attribute_of, nest_settings
 from fsm_agent.cli.options import CliOptions, Home, Json, with_agent
 from fsm_agent.cli.screen import WholeTable, clean, console_of, count, dollars, preview, put, screen
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.errors import ConfigError, near
-from fsm_agent.evaluation.cases import Case, Dataset, read_cases, recorded_cases, write_cases
+from fsm_agent.evaluation.cases import Case, Dataset, cases_from_turns, read_cases, write_cases
 from fsm_agent.evaluation.figures import Gate, GateResult
 from fsm_agent.evaluation.report import (
     HEADER,
@@ -33,12 +33,12 @@ from fsm_agent.evaluation.report import (
     of_case,
     row,
 )
-from fsm_agent.evaluation.run import EvalRun, Evaluation, compare, refuse_name, run_names, stored_run
+from fsm_agent.evaluation.run import EvalRun, Evaluation, compare, read_run, refuse_name, run_names
 from fsm_agent.evaluation.scorers import scorer_of
 from fsm_agent.options import AgentOptions
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.settings.model import Settings, merged
+from fsm_agent.settings.model import Settings, merge
 from fsm_agent.support.threads import LOOP
 
 NOT_EVALUATED = ("memory", "learn")
@@ -115,7 +115,7 @@ def run(
         one.judge({scorer.name: None for scorer in scorers})
     if name:
         refuse_name(name)
-    with _evaluated(agent, given) as evaluated, _progress(len(dataset.cases) * repeat) as advance:
+    with _agent_to_evaluate(agent, given) as evaluated, _progress(len(dataset.cases) * repeat) as advance:
         evaluation = Evaluation(evaluated, dataset, scorers, budget, jobs, repeat, seed)
         found = LOOP.run(evaluation.run(name, lambda result: advance()))
     judged = found.judge(gates)
@@ -136,7 +136,7 @@ def show(
 ) -> int:
     """Show a run, or one of its answers."""
     store = store_of(home)
-    found = stored_run(store, name)
+    found = read_run(store, name)
     if case is not None:
         return _show_case(store, found, case, as_json)
     _write(markdown, as_markdown(found))
@@ -162,7 +162,7 @@ def compare_runs(
 ) -> int:
     """Compare two runs over the cases of both. The exit status is 1 if a gate does not hold."""
     store = store_of(home)
-    found = compare(stored_run(store, before), stored_run(store, after), seed)
+    found = compare(read_run(store, before), read_run(store, after), seed)
     judged = found.judge(gate or ())
     _write(markdown, comparison_as_markdown(found, judged))
     if as_json:
@@ -225,7 +225,10 @@ def _dataset(
         if session or exit or days is not None or sample is not None:
             wrong = "--session, --exit, --days and --sample choose recorded turns"
             raise ConfigError(wrong, sources[0], "no other cases")
-        parts = [_named(one) if ":" in one and not Path(one).exists() else read_cases(one) for one in sources]
+        parts = [
+            _load_dataset(one) if ":" in one and not Path(one).exists() else read_cases(one)
+            for one in sources
+        ]
         left_out = [f"{one.name}: {what}" for one in parts for what in one.left_out]
         found = Dataset(
             ", ".join(one.name for one in parts), tuple(case for one in parts for case in one.cases)
@@ -237,7 +240,7 @@ def _dataset(
             if sample < 1:
                 raise ConfigError("--sample is too small", sample, "1 or more")
             turns = turns.sample(sample, seed)
-        found = recorded_cases(store, turns.turns)
+        found = cases_from_turns(store, turns.turns)
         _say_left_out(found.left_out)
     if not found.cases:
         raise ConfigError(
@@ -246,7 +249,7 @@ def _dataset(
     return found
 
 
-def _named(name: str) -> Dataset:
+def _load_dataset(name: str) -> Dataset:
     thing = attribute_of(name, "the cases", f"MODULE:NAME of {CASES}")
     if callable(thing):
         try:
@@ -273,7 +276,7 @@ def _usual(dataset: Dataset) -> list[str]:
 
 
 @contextmanager
-def _evaluated(name: str | None, given: CliOptions) -> Iterator[Agent[Any, Any]]:
+def _agent_to_evaluate(name: str | None, given: CliOptions) -> Iterator[Agent[Any, Any]]:
     """The agent that is asked: one of a module, or the one of ``fsm-agent run`` without tools that write
     notes."""
     if name is not None:
@@ -316,7 +319,7 @@ def _of_module(name: str, given: CliOptions) -> AgentOptions:
             "api_mode": None,
         }
     if given.sets:
-        changed = merged(thing.settings.model_dump(mode="json"), nested(given.sets))
+        changed = merge(thing.settings.model_dump(mode="json"), nest_settings(given.sets))
         options["settings"] = Settings.of(changed)
     if given.yes and options["callbacks"] is None:
         options["callbacks"] = {"approval": lambda request: True}

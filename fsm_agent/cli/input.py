@@ -295,7 +295,7 @@ HISTORY = "chat_history"
 """Name of the file in the home directory that keeps what was written."""
 
 
-def piped(live: ProgressView) -> Reader:
+def piped_reader(live: ProgressView) -> Reader:
     """Lines of standard input, each shown before it is answered; a trailing backslash joins the next line."""
 
     async def read(begun: str) -> str | None:
@@ -348,7 +348,7 @@ def _session(home: Path, toolbar: Callable[[], str]) -> PromptSession[str]:
 
     return PromptSession(
         SIGN,
-        history=typed_before(home),
+        history=input_history(home),
         multiline=True,
         key_bindings=_keys(),
         prompt_continuation=CONTINUED,
@@ -356,14 +356,14 @@ def _session(home: Path, toolbar: Callable[[], str]) -> PromptSession[str]:
         completer=ChatCompleter(),
         complete_while_typing=False,
         reserve_space_for_menu=6,
-        bottom_toolbar=lambda: [("class:bottom-toolbar.text", _fitted(f"  {toolbar()}"))],
+        bottom_toolbar=lambda: [("class:bottom-toolbar.text", _fit_width(f"  {toolbar()}"))],
         style=Style.from_dict(
             {"bottom-toolbar": "noreverse", "bottom-toolbar.text": "noreverse ansibrightblack"}
         ),
     )
 
 
-def _fitted(line: str) -> str:
+def _fit_width(line: str) -> str:
     """A line as long as the terminal is wide at most; the editor would cut it without a sign."""
     from prompt_toolkit.application import get_app
 
@@ -372,7 +372,7 @@ def _fitted(line: str) -> str:
     return text.plain
 
 
-def typed_before(home: Path) -> History:
+def input_history(home: Path) -> History:
     """Kept in the home directory; only in memory when that cannot be written."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
@@ -429,7 +429,7 @@ def offers(text: str, home: Path) -> Iterable[Offer]:
     if found := re.fullmatch(r"/(model|sessions|image|file)[ \t]+(\S*)", text):
         return _arguments(found[1], found[2], home)
     mention = _MENTION.search(text)
-    return _mentioned(mention[2], len(mention[0])) if mention else ()
+    return _offer_paths(mention[2], len(mention[0])) if mention else ()
 
 
 def _arguments(command: str, begun: str, home: Path) -> Iterator[Offer]:
@@ -446,7 +446,7 @@ def _commands(begun: str) -> Iterator[Offer]:
             yield Offer(f"/{name}", len(begun) + 1, f"/{name} {words}", does)
 
 
-def _mentioned(begun: str, typed: int) -> Iterator[Offer]:
+def _offer_paths(begun: str, typed: int) -> Iterator[Offer]:
     for path in files(begun):
         yield Offer(f'@"{path}"' if re.search(r"\s", path) else f"@{path}", typed, path)
 

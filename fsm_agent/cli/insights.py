@@ -262,8 +262,8 @@ def _tools(found: Insights) -> list[Sequence[Text | str]]:
     ]  # fmt: skip
 
 
-def _bad(number: int, colour: str) -> Text:
-    return Text(f"{number:,}", colour if number else "dim")
+def _bad(number: int, color: str) -> Text:
+    return Text(f"{number:,}", color if number else "dim")
 
 
 def _sources(found: Insights) -> list[Sequence[Text | str]]:

@@ -23,7 +23,7 @@ from fsm_agent.cli.models import NO_KEY
 from fsm_agent.cli.money import most_of_request
 from fsm_agent.cli.screen import WholeTable, clean, console_of, count, dollars, preview, put, screen
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers.catalogue import FREE, price_of
+from fsm_agent.providers.catalog import FREE, price_of
 from fsm_agent.providers.config_file import config_of
 from fsm_agent.providers.profiles import is_loopback
 from fsm_agent.sessions.store import Store

@@ -52,13 +52,13 @@ _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _DATA = re.compile(r"data:", re.IGNORECASE)
 _SHOWN_DATA = 60
 """Characters of an address that is itself a file."""
-_COLOURS = {
+_COLORS = {
     "Keyword": "magenta", "Operator.Word": "magenta", "Comment": "italic dim", "Literal.String": "green",
     "Literal.Number": "cyan", "Name.Function": "blue", "Name.Class": "blue", "Name.Decorator": "cyan",
     "Generic.Inserted": "green", "Generic.Deleted": "red",
 }  # fmt: skip
 CODE = ANSISyntaxTheme(
-    {cast(Any, tuple(kind.split("."))): Style.parse(style) for kind, style in _COLOURS.items()}
+    {cast(Any, tuple(kind.split("."))): Style.parse(style) for kind, style in _COLORS.items()}
 )
 """The terminal's own colors, so that code can be read on a light and on a dark one."""
 
@@ -106,7 +106,7 @@ def _open_fence(last: Token, lines: Sequence[str]) -> str:
 # From the text to what is drawn
 
 
-def rendered(text: str) -> RenderableType:
+def render_markdown(text: str) -> RenderableType:
     """Return a text in Markdown for a console. Addresses of links and pictures are shown, and what entities
     such as ``&#27;`` produce is made visible."""
     text = clean(text)
@@ -235,10 +235,10 @@ class _Code(CodeBlock):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         code = str(self.text).rstrip()
-        coloured = Syntax(code, self.lexer_name, theme=CODE, word_wrap=True, background_color="default")
-        if self.info and (" " in self.info or coloured.lexer is None):  # more than a language
+        colored = Syntax(code, self.lexer_name, theme=CODE, word_wrap=True, background_color="default")
+        if self.info and (" " in self.info or colored.lexer is None):  # more than a language
             yield Text(self.info, "dim")
-        yield Padding(coloured if self.lexer_name != "text" else Text(code), (0, 0, 0, 2))
+        yield Padding(colored if self.lexer_name != "text" else Text(code), (0, 0, 0, 2))
 
 
 def _elements(item: ListItem | BlockQuote) -> list[RenderableType]:

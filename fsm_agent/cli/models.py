@@ -16,7 +16,7 @@ import typer
 from fsm_agent.cli.options import BaseUrl, HomeFolder, Json, complete_model
 from fsm_agent.cli.screen import clean
 from fsm_agent.errors import ConfigError, StoreError
-from fsm_agent.providers.catalogue import FREE, GIVEN, SOURCE, LearnedFact, LearnedFacts, facts_of, price_of
+from fsm_agent.providers.catalog import FREE, GIVEN, SOURCE, LearnedFact, LearnedFacts, facts_of, price_of
 from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.config_file import Config, config_of
 from fsm_agent.providers.credentials import KeyRest
@@ -45,7 +45,7 @@ def show(
     config = config_of(folder)
     choice = config.chooser(model, base_url, None if model is None else NO_KEY)
     given = Settings.of(None, config.settings).prices
-    learned, found = learned_in(folder, config), price_of(choice.model, choice.profile.name, given)
+    learned, found = learned_facts(folder, config), price_of(choice.model, choice.profile.name, given)
     price, source = None if found is FREE else found, GIVEN if name_of(choice) in given else SOURCE
     if as_json:
         known: dict[str, Any] = asdict(choice.facts)
@@ -55,7 +55,7 @@ def show(
         rests = [asdict(rest) for rest in learned.rests.all()]
         print(json.dumps(told | {"learned": listed, "resting_keys": rests}))
         return 0
-    print(f"model    {clean(name_of(choice))}\nknown    {known_of(choice)}")
+    print(f"model    {clean(name_of(choice))}\nknown    {model_facts(choice)}")
     if price is not None:
         print(f"price    ${price.input:g} in, ${price.output:g} out, for a million tokens (from {source})")
     for line in lines_of(learned) or ["nothing"]:
@@ -105,7 +105,7 @@ def models_of(profile: Profile) -> list[str]:
     from genai_prices.data import providers  # a quarter of a second
 
     prices = next((one.models for one in providers if one.id == profile.price_list), ())
-    known = {one.id for one in prices if not one.deprecated and facts_of(profile.catalogue, one.id).source}
+    known = {one.id for one in prices if not one.deprecated and facts_of(profile.catalog, one.id).source}
     return sorted(
         {*known, *(name for name, _ in profile.model_windows), *filter(None, [profile.default_model])}
     )
@@ -156,7 +156,7 @@ def forget(
     return 0
 
 
-def learned_in(home: Path, config: Config) -> LearnedFacts:
+def learned_facts(home: Path, config: Config) -> LearnedFacts:
     """What is believed in this home now."""
     learned = LearnedFacts(home, Settings.of(None, config.settings).learned.days, time.time)
     learned.refresh()
@@ -168,7 +168,7 @@ def name_of(choice: Choice) -> str:
     return f"{choice.profile.name}:{choice.model}"
 
 
-def known_of(choice: Choice) -> str:
+def model_facts(choice: Choice) -> str:
     """One line on what is known of it, and from where."""
     return "it is a part of fsm-agent" if choice.profile.in_process else choice.facts.words()
 

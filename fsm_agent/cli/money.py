@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fsm_agent.cli.models import NO_KEY, name_of
-from fsm_agent.providers.catalogue import price_of
+from fsm_agent.providers.catalog import price_of
 from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.config_file import config_of
 from fsm_agent.settings.model import Settings

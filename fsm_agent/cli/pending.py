@@ -14,7 +14,7 @@ from fsm_agent.approvals.rules import Grant, Grants
 from fsm_agent.approvals.service import answer
 from fsm_agent.approvals.visible import visible
 from fsm_agent.cli.options import LIMITS, SHOWN, CliOptions, Home, Json, with_agent
-from fsm_agent.cli.run import resumed, usage
+from fsm_agent.cli.run import resume_turn, usage
 from fsm_agent.cli.screen import moment, say
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.errors import ConfigError, SessionBusy
@@ -120,7 +120,7 @@ def run_pending(given: CliOptions, as_json: Json = False) -> int:
     codes = [0]
     for turn in ready:
         try:
-            codes.append(resumed(turn, given, as_json))
+            codes.append(resume_turn(turn, given, as_json))
         except SessionBusy as error:  # another process was faster
             say(str(error))
         except ConfigError as error:  # the others continue
@@ -138,8 +138,8 @@ def list_approvals(as_json: Json = False, home: Home = None) -> int:
         return 0
     for one in grants:
         day = datetime.fromtimestamp(one.at, UTC).strftime("%Y-%m-%d")
-        where = f"  (session {one.session}, in {_listed(one.workdir)})" if one.session else ""
-        print(f"{one.verdict:<5}  {day}  {_listed(one.pattern.text)}{where}")
+        where = f"  (session {one.session}, in {_one_row(one.workdir)})" if one.session else ""
+        print(f"{one.verdict:<5}  {day}  {_one_row(one.pattern.text)}{where}")
     if not grants:
         print("Nothing was approved or forbidden for longer than once.", file=sys.stderr)
     return 0
@@ -163,12 +163,12 @@ def remove_approval(
     """Forget one, so that the next such call asks again."""
     known = _grants(home)
     texts = [one.pattern.text for one in (*known.all(), *known.of_sessions())]
-    known.remove(next((text for text in texts if _listed(text) == pattern), pattern), session)
-    print(f"removed {_listed(pattern)}")
+    known.remove(next((text for text in texts if _one_row(text) == pattern), pattern), session)
+    print(f"removed {_one_row(pattern)}")
     return 0
 
 
-def _listed(text: str) -> str:
+def _one_row(text: str) -> str:
     """On one line, with nothing left out."""
     return visible(text, sys.stdout.encoding or "utf-8", lines=False)
 

@@ -13,9 +13,9 @@ import typer
 from rich.text import Text
 
 from fsm_agent.backtest.playback import Change
-from fsm_agent.backtest.predict import CALL, Estimate, Observed, Prediction, forecast, observed_in
-from fsm_agent.backtest.run import Backtest, described
-from fsm_agent.cli.arguments import nested
+from fsm_agent.backtest.predict import CALL, Estimate, Observed, Prediction, forecast, observe
+from fsm_agent.backtest.run import Backtest, describe_change
+from fsm_agent.cli.arguments import nest_settings
 from fsm_agent.cli.options import Home, Json, Sets
 from fsm_agent.cli.screen import WholeTable, count, put, screen
 from fsm_agent.cli.sessions import store_of
@@ -47,13 +47,17 @@ def predict(
     never recorded is not predicted.
     """
     machine = MACHINE if table is None else Machine(version_of(table).table)
-    learning = learned(machine, nested(sets), session=session, days=days, home=home)
+    learning = learn(machine, nest_settings(sets), session=session, days=days, home=home)
     observed, limits = learning.observed, learning.limits
     now = forecast(observed, limits, machine=machine, seed=seed)
     check = forecast(observed, seed=seed)
-    proved = _proved(machine, limits)
+    proved = _proved_bounds(machine, limits)
     if as_json:
-        figures = {"recorded": _recorded(observed), "predicted": asdict(now), "unchanged": asdict(check)}
+        figures = {
+            "recorded": _recorded_means(observed),
+            "predicted": asdict(now),
+            "unchanged": asdict(check),
+        }
         print(json.dumps({"change": learning.change, **figures, "proved": proved}))
     else:
         _show(learning.change, observed, now, check, proved)
@@ -70,7 +74,7 @@ class Learning:
     change: str
 
 
-def learned(
+def learn(
     machine: Machine,
     settings: Mapping[str, Any],
     *,
@@ -84,10 +88,10 @@ def learned(
     tests = replace(tests, turns=tests.turns[-MOST:])
     change = Change(settings, machine=None if machine is MACHINE else machine)
     tests.refuse(change)
-    return Learning(*observed_in(tests, settings), described(change))
+    return Learning(*observe(tests, settings), describe_change(change))
 
 
-def _recorded(observed: Sequence[Observed]) -> dict[str, float | None]:
+def _recorded_means(observed: Sequence[Observed]) -> dict[str, float | None]:
     costs = [one.cost for one in observed]
     return {
         "requests": fmean(one.requests for one in observed),
@@ -97,7 +101,7 @@ def _recorded(observed: Sequence[Observed]) -> dict[str, float | None]:
     }
 
 
-def _proved(machine: Machine, limits: Sequence[Mapping[str, int]]) -> dict[str, int]:
+def _proved_bounds(machine: Machine, limits: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """The most that any turn with one of these limits can do."""
     proof = examine(machine.table)
     found = bounds(proof.without_caps, proof.with_caps, (CALL,))
@@ -113,7 +117,7 @@ def _show(
     names = ("a turn", "recorded", "predicted", "90 % interval", "unchanged, predicted", "at most, proved")
     for name in names:
         grid.add_column(name, justify="left" if name == "a turn" else "right")
-    was = _recorded(observed)
+    was = _recorded_means(observed)
     for name, digits in (("requests", 2), ("moves", 1), ("tokens", 0), ("cost", 4)):
         found, unchanged = getattr(now, name), getattr(check, name)
         if found is not None and was[name] is not None and (was[name] or name == "requests"):

@@ -16,7 +16,7 @@ from fsm_agent.approvals.question import Question, QuestionPart
 from fsm_agent.approvals.visible import BEGINS, ESCAPE, GOES_ON, NEWLINE, TAB, VALUE, QuestionRow, visible
 from fsm_agent.cli.input import Waiting, follows, settle
 from fsm_agent.cli.input import line as typed_line
-from fsm_agent.cli.screen import clean, colour_of, console_of, in_language, preview
+from fsm_agent.cli.screen import clean, color_of, console_of, in_language, preview
 from fsm_agent.cli.view import ProgressView
 from fsm_agent.conversation.effects import Approval, AskApproval
 from fsm_agent.support.diffs import NO_FILE, numbers
@@ -89,8 +89,8 @@ class Asking:
         if change is not None:
             question, gutter = with_change(question, change, console.encoding)
             self._live.change_was_shown(request.call_id)
-        rows = [*numbered(question.rows(console.width, console.height, LONGER), gutter)]
-        for row in colours(rows, str(request.arguments.get("path", ""))):
+        rows = [*number_rows(question.rows(console.width, console.height, LONGER), gutter)]
+        for row in colors(rows, str(request.arguments.get("path", ""))):
             console.print(row, soft_wrap=True)
         for_edits = change is not None and bool(question.remembered)
         while True:
@@ -167,7 +167,7 @@ def _gutter(lines: Sequence[str]) -> list[str]:
     ]
 
 
-def numbered(rows: Sequence[QuestionRow], gutter: Sequence[str]) -> Iterator[QuestionRow]:
+def number_rows(rows: Sequence[QuestionRow], gutter: Sequence[str]) -> Iterator[QuestionRow]:
     """Put the line numbers of a change into the heads of its rows."""
     waiting, within = iter(gutter), False
     for row in rows:
@@ -179,19 +179,19 @@ def numbered(rows: Sequence[QuestionRow], gutter: Sequence[str]) -> Iterator[Que
             yield row
 
 
-def colours(rows: Sequence[QuestionRow], path: str = "") -> Iterator[Text]:
+def colors(rows: Sequence[QuestionRow], path: str = "") -> Iterator[Text]:
     """The rows of a question in colors; those of a diff in the color of their line, and their code in those
     of the language of ``path``."""
-    within, colour = False, ""
+    within, color = False, ""
     for row in rows:
         label = _label(row)
         within = label == CHANGE or (within and not label.replace(" ", "").strip("0123456789"))
-        text = drawn(row)
+        text = draw_row(row)
         if within:
             goes_on = GOES_ON in row.head
-            colour = colour if goes_on else colour_of(row.text)
-            text.stylize(colour, len(row.head))
-            if colour != "cyan" and row.text[:1] not in ("@", "\\"):
+            color = color if goes_on else color_of(row.text)
+            text.stylize(color, len(row.head))
+            if color != "cyan" and row.text[:1] not in ("@", "\\"):
                 text = in_language(text, path, len(row.head) + (not goes_on))
                 text.highlight_regex(_SIGNS, "red")  # what cannot be seen stays the loudest
         yield text
@@ -201,8 +201,8 @@ def _label(row: QuestionRow) -> str:
     return row.head.strip(f" {BEGINS}{GOES_ON}{VALUE}")
 
 
-def drawn(row: QuestionRow) -> Text:
-    """A row of a question in colours."""
+def draw_row(row: QuestionRow) -> Text:
+    """A row of a question in colors."""
     text = Text(row.text)
     text.highlight_regex(_SIGNS, "red")
     return Text.assemble((row.head, "bold yellow" if row.sentence else "dim"), text)

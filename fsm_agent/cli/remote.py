@@ -15,9 +15,9 @@ from rich.text import Text
 
 from fsm_agent.cli.agent_options import settings_for, telemetry_of
 from fsm_agent.cli.arguments import attribute_of
-from fsm_agent.cli.input import piped, typed
+from fsm_agent.cli.input import piped_reader, typed
 from fsm_agent.cli.options import CliOptions, Home, Sets
-from fsm_agent.cli.run import code_of, ctrl_c, suspended, view_of, words_of
+from fsm_agent.cli.run import code_of, ctrl_c, report_suspension, view_of, words_of
 from fsm_agent.cli.screen import clean, console_of
 from fsm_agent.cli.view import ProgressView
 from fsm_agent.conversation.parts import FilePart, ImagePart, part_of
@@ -120,7 +120,7 @@ def run_remote(
     try:
         result = in_a_loop(_one(remote, [{"type": "text", "text": words}, *parts] if parts else words))
     except TurnSuspended as waits:
-        return suspended(waits, as_json)
+        return report_suspension(waits, as_json)
     if as_json:
         print(json.dumps(result.model_dump(mode="json")))
     return code_of(result)
@@ -143,7 +143,7 @@ def chat_remote(given: CliOptions) -> int:
 
 
 async def _talk(remote: Remote, live: ProgressView, home: Any) -> None:
-    read = typed(home, lambda: "on a worker") if sys.stdin.isatty() else piped(live)
+    read = typed(home, lambda: "on a worker") if sys.stdin.isatty() else piped_reader(live)
     try:
         while (words := await read("")) is not None and words.strip() not in ("/exit", "/quit"):
             if not words.strip():

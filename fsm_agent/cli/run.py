@@ -32,7 +32,7 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.names import any_turn, find_turn
 from fsm_agent.sessions.store.pending import Pending
-from fsm_agent.sessions.store.reports.records import spent_in
+from fsm_agent.sessions.store.reports.records import session_usage
 from fsm_agent.support.texts import one_line
 from fsm_agent.support.threads import in_a_loop
 
@@ -137,7 +137,7 @@ def go(given: CliOptions, as_json: bool, begin: Callable[[Agent], Turn], *, type
     try:
         result = in_a_loop(_one(agent, turn, live))
     except TurnSuspended as waits:
-        return suspended(waits, as_json)
+        return report_suspension(waits, as_json)
     if as_json:
         print(json.dumps(result.model_dump(mode="json")))
     elif typed and result.final_response is not None and result.completed:
@@ -147,7 +147,7 @@ def go(given: CliOptions, as_json: bool, begin: Callable[[Agent], Turn], *, type
     return code_of(result)
 
 
-def suspended(waits: TurnSuspended, as_json: bool) -> int:
+def report_suspension(waits: TurnSuspended, as_json: bool) -> int:
     """Say what a turn waits for, and return the exit code of that."""
     told = {"suspended": True, "turn_id": waits.turn_id, "pending": [one.to_dict() for one in waits.pending]}
     if as_json:
@@ -163,7 +163,7 @@ def code_of(result: TurnResult) -> int:
     return next(code for name, code in codes.items() if result[name])
 
 
-async def played(agent: Agent, turn: Turn, live: ProgressView) -> TurnResult:
+async def run_live(agent: Agent, turn: Turn, live: ProgressView) -> TurnResult:
     """Run a turn with the live view and with Ctrl-C."""
 
     def interrupt() -> None:
@@ -184,14 +184,14 @@ async def played(agent: Agent, turn: Turn, live: ProgressView) -> TurnResult:
 def figures(agent: Agent) -> str:
     """How full the window is, and what the session cost so far, in short; empty when neither is known."""
     assert agent.options["store"] is not None
-    used, spent = agent.context_used, spent_in(agent.options["store"], agent.session_id)
+    used, spent = agent.context_used, session_usage(agent.options["store"], agent.session_id)
     parts = [f"{used:.0%} context"] if used else []
     return " · ".join([*parts, *([dollars(spent.cost)] if spent.cost else [])])
 
 
 async def _one(agent: Agent, turn: Turn, live: ProgressView) -> TurnResult:
     try:
-        return await played(agent, turn, live)
+        return await run_live(agent, turn, live)
     finally:
         await agent.aclose()
 
@@ -229,10 +229,10 @@ def resume(
     as_json: Json = False,
 ) -> int:
     """Continue a turn that was left unfinished. Exit codes as for run."""
-    return resumed(name, given, as_json)
+    return resume_turn(name, given, as_json)
 
 
-def resumed(name: str | None, given: CliOptions, as_json: bool) -> int:
+def resume_turn(name: str | None, given: CliOptions, as_json: bool) -> int:
     """Continue an unfinished turn; without a name the newest one that no process runs."""
     store = store_of(given.home)
     turn = find_turn(store, name) if name is not None else _newest_unfinished(store)

@@ -36,7 +36,7 @@ _STYLES = {
     "markdown.item.number": "cyan", "markdown.block_quote": "italic", "markdown.hr": "dim",
     "markdown.table.border": "dim", "markdown.table.header": "bold",
 }  # fmt: skip
-"""Colours of Markdown that can be read on light and on dark terminals."""
+"""Colors of Markdown that can be read on light and on dark terminals."""
 
 
 def clean(text: str) -> str:
@@ -216,12 +216,12 @@ def _text(cell: RenderableType) -> Text:
 SHOWN = 40
 """Lines of a change that are shown after it was made."""
 _DIFF = re.compile(r"^--- .*\n\+\+\+ .*\n(?=@@ )", re.MULTILINE)
-_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+_COLORS = {"+": "green", "-": "red", "@": "cyan"}
 
 
-def colour_of(line: str) -> str:
+def color_of(line: str) -> str:
     """Return how a line of a unified diff is shown."""
-    return _COLOURS.get(line[:1], "dim")
+    return _COLORS.get(line[:1], "dim")
 
 
 _CODE = {
@@ -262,14 +262,14 @@ def counts(result: str) -> str:
     return f"+{added:,} -{removed:,}"
 
 
-def coloured(result: str, path: str = "") -> Text | None:
+def color_change(result: str, path: str = "") -> Text | None:
     """Return the change of the file ``path`` that a tool's result shows, ``None`` when there is none. Of a
     long one the rest is counted."""
     found = _DIFF.search(result)
     if found is None:
         return None
     lines = clean(result[found.end() :]).split("\n")
-    drawn = (Text(f"      {line}", colour_of(line)) for line in lines[:SHOWN])
+    drawn = (Text(f"      {line}", color_of(line)) for line in lines[:SHOWN])
     shown = Text("\n").join(
         line if line.plain[6:7] in ("@", "\\") else in_language(line, path, 7) for line in drawn
     )

@@ -26,7 +26,7 @@ from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.names import find_session, one_of
 from fsm_agent.sessions.store.retention import Old, old, remove, vacuum
-from fsm_agent.sessions.store.rows import compacted_line
+from fsm_agent.sessions.store.rows import compaction_chain
 from fsm_agent.sessions.store.transfer.copying import copy_store
 from fsm_agent.sessions.store.transfer.export import export_session, export_sessions, export_turn
 from fsm_agent.sessions.store.transfer.importing import MAX_LINE, import_lines
@@ -95,16 +95,16 @@ def _remove(
     if not found.groups:
         say("nothing is that old")
     elif dry:
-        say(f"{_counted(found)} would be removed")
+        say(f"{_count_files(found)} would be removed")
     else:
-        say(f"{_counted(found)} removed{f', they are in {archive}' if archive else ''}")
+        say(f"{_count_files(found)} removed{f', they are in {archive}' if archive else ''}")
         say("the room in the file is used again; fsm-agent sessions vacuum gives it back to the disk")
     if found.unfinished:
         say(f"as old, but left alone: {count(found.unfinished, 'conversation')} with an unfinished turn")
     return 0
 
 
-def _counted(found: Old) -> str:
+def _count_files(found: Old) -> str:
     sizes = f"{count(found.turns, 'turn')} and {count(found.messages, 'message')}"
     return f"{count(len(found.groups), 'conversation')} with {sizes}"
 
@@ -112,9 +112,11 @@ def _counted(found: Old) -> str:
 def _ask(found: Old, archive: str | None) -> None:
     """Raises ``ConfigError`` when the answer is not yes, or no person can be asked."""
     if sys.stdin is None or not sys.stdin.isatty():
-        raise ConfigError("removing them needs a person's consent", _counted(found), "--yes, or --dry-run")
+        raise ConfigError(
+            "removing them needs a person's consent", _count_files(found), "--yes, or --dry-run"
+        )
     where = f", after they were written to {archive}" if archive else " for good"
-    print(f"Remove {_counted(found)}{where}? [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"Remove {_count_files(found)}{where}? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise ConfigError("nothing was removed", "no", "y or yes")
 
@@ -151,7 +153,7 @@ def copy(
     target = Store(source.home if is_url else Path(to), database_url=to if is_url else None)
     try:
         name = target.database.name
-        if _resolved(name) == _resolved(source.database.name):
+        if _resolve_name(name) == _resolve_name(source.database.name):
             raise ConfigError(
                 "source and target are the same store",
                 name,
@@ -173,7 +175,7 @@ def copy(
     return 0
 
 
-def _resolved(name: str) -> str:
+def _resolve_name(name: str) -> str:
     """A database's name; of a file, the same for all ways to it."""
     return name if "://" in name else str(Path(name).resolve())
 
@@ -349,7 +351,7 @@ def undo_files(
     if listed:
         put(screen(), *(Text(_line(store, at, one)) for at, one in enumerate(found, 1)))
         return 0
-    chosen = _chosen(found, number)
+    chosen = _choose_checkpoint(found, number)
     if diff:
         sys.stdout.write(clean(checkpoints.diff(chosen)))
         return 0
@@ -374,13 +376,13 @@ def _of_session(store: Store, found: Sequence[Checkpoint], name: str | None) -> 
         return found
     newest = find_session(store, name)
     with store.database.reading() as c:
-        line = compacted_line(c, newest)
+        line = compaction_chain(c, newest)
     ours = "|".join(map(re.escape, line))
     mine = re.compile(rf"({ours})|(c-)+({ours})-[0-9a-f]{{8}}\..*")
     return [one for one in found if mine.fullmatch(one.session)]
 
 
-def _chosen(found: Sequence[Checkpoint], number: int | None) -> Checkpoint:
+def _choose_checkpoint(found: Sequence[Checkpoint], number: int | None) -> Checkpoint:
     if number is None:
         return next((one for one in found if one.tool), found[0])
     if not 1 <= number <= len(found):

@@ -35,8 +35,8 @@ from fsm_agent.cli.screen import (
 )
 from fsm_agent.cli.sessions import AnyName, last_exit, nothing_yet, positive, store_of
 from fsm_agent.conversation.handover import AGENT_NAME
-from fsm_agent.conversation.hosted import told_in
-from fsm_agent.conversation.parts import said
+from fsm_agent.conversation.hosted import hosted_lines
+from fsm_agent.conversation.parts import text_only
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.names import find_session, one_of
 from fsm_agent.sessions.store.reports.records import (
@@ -210,7 +210,7 @@ def _guard(label: str, value: bool) -> Text:
 def _message(row: ShownMessage, full: bool) -> Iterator[RenderableType]:
     body = row.body
     aside = "" if row.active else "  (put aside)"
-    text = mask(clean(said(body.get("content")))).strip("\n")
+    text = mask(clean(text_only(body.get("content")))).strip("\n")
     match body["role"]:
         case "tool":
             yield from _result(body, text, aside, full)
@@ -233,7 +233,7 @@ def _message(row: ShownMessage, full: bool) -> Iterator[RenderableType]:
         yield Text("  (a summary of earlier messages)", "dim")
     if text:
         yield Padding(Text(text), (0, 0, 0, 2), expand=False)
-    for words in told_in(body.get("blocks", ())):
+    for words in hosted_lines(body.get("blocks", ())):
         yield Text(f"  ⋯ {mask(clean(words))}", "dim")
     for call in body.get("tool_calls", ()):
         function = call["function"]
@@ -284,7 +284,7 @@ def search_sessions(
                 task, completed=done, total=total, visible=total > 5_000
             ),
         )  # fmt: skip
-    found = replace(found, hits=tuple(map(_masked, found.hits)))
+    found = replace(found, hits=tuple(map(_mask_hit, found.hits)))
     if as_json:
         print(json.dumps(found_json(text, found)))
     elif not found.hits and not sessions(store, 1, True):
@@ -294,7 +294,7 @@ def search_sessions(
     return 0
 
 
-def _masked(hit: SearchHit) -> SearchHit:
+def _mask_hit(hit: SearchHit) -> SearchHit:
     """Without keys; the marks of a text that has any are lost."""
     words, title = mask(hit.snippet.text), mask(hit.title)
     snippet = hit.snippet if words == hit.snippet.text else replace(hit.snippet, text=words, marks=())
@@ -341,9 +341,9 @@ def _show_found(store: Store, text: str, found: Found) -> None:
         put(
             console,
             (
-                Padding(highlighted(hit), (0, 0, 0, 4), expand=False)
+                Padding(highlight(hit), (0, 0, 0, 4), expand=False)
                 if console.is_terminal
-                else Text("    ") + highlighted(hit)
+                else Text("    ") + highlight(hit)
             ),
         )
         before = hit.session
@@ -360,7 +360,7 @@ def _heading(hit: SearchHit, now: float, same: bool) -> Text:
     return line if hit.standing == "current" else line.append(f"  ({hit.standing})", "yellow")
 
 
-def highlighted(hit: SearchHit) -> Text:
+def highlight(hit: SearchHit) -> Text:
     """The snippet with its words in bold; between stars where there is no bold."""
     if not console_of(sys.stdout).is_terminal:
         return Text(clean(hit.snippet.marked()))

@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import RenderableType
 from rich.text import Text
 
-from fsm_agent.cli.arguments import nested, table_of
+from fsm_agent.cli.arguments import nest_settings, table_of
 from fsm_agent.cli.money import most_money
 from fsm_agent.cli.screen import WholeTable, console_of, count, put, screen
 from fsm_agent.composition.turn_wiring import TURN, limits_for
@@ -33,7 +33,7 @@ from fsm_agent.fsm.verify.reach import (
     promela,
 )
 from fsm_agent.fsm.verify.report import Check, Report
-from fsm_agent.settings.model import Settings, dotted
+from fsm_agent.settings.model import Settings, dot_names
 
 LARGEST = 10_000_000
 """A maximum of more is a mistake; the formulas have no limit of their own."""
@@ -59,7 +59,7 @@ def verify(
     bounded, ``seconds`` the time for the bounds, ``script`` the file for a counterexample when there is one,
     ``models`` what a turn may ask, ``certified`` the file for the certificate of a table that is proved."""
     table = table_of(name)
-    if len(models) > 1 and "fallbacks" not in nested(sets):
+    if len(models) > 1 and "fallbacks" not in nest_settings(sets):
         sets = [*sets, f"fallbacks={len(models) - 1}"]
     if wrong := [state for state in watch if state not in table.states or state == table.final]:
         allowed = ", ".join(state for state in table.states if state != table.final)
@@ -151,12 +151,14 @@ def most_requests(chosen: Mapping[str, int], sets: Sequence[str]) -> dict[str, i
     return {
         "turn": own,
         "tree": tree or int(own * settings.delegation.tree_cap_factor),
-        "compaction": min(own, chosen["summarisers"]),
+        "compaction": min(own, chosen["summarizers"]),
     }
 
 
 def _settings_in(sets: Sequence[str]) -> Settings:
-    return Settings.of({key: value for key, value in nested(sets).items() if key in Settings.model_fields})
+    return Settings.of(
+        {key: value for key, value in nest_settings(sets).items() if key in Settings.model_fields}
+    )
 
 
 def _requests_in_words(most: Mapping[str, int]) -> list[str]:
@@ -184,7 +186,7 @@ def limits(table: Table, sets: Sequence[str]) -> Mapping[str, int] | None:
     texts, under the names of ``Settings``), and maxima given by their own names; ``None`` for a table of the
     user's own when none is given."""
     known = all_limit_names(table)
-    given = nested(sets) if table is TURN else dotted(nested(sets))
+    given = nest_settings(sets) if table is TURN else dot_names(nest_settings(sets))
     settings = {key: value for key, value in given.items() if table is TURN and key in Settings.model_fields}
     values: dict[str, int] = {}
     if table is TURN:

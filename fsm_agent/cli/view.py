@@ -16,7 +16,17 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.segment import Segment, Segments
 from rich.text import Text
 
-from fsm_agent.cli.screen import OUTCOMES, Hanging, clean, coloured, count, counts, dollars, preview, seconds
+from fsm_agent.cli.screen import (
+    OUTCOMES,
+    Hanging,
+    clean,
+    color_change,
+    count,
+    counts,
+    dollars,
+    preview,
+    seconds,
+)
 from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.conversation.result import TurnResult
 
@@ -321,22 +331,22 @@ class ProgressView:
     ) -> None:
         """Show how a tool ended, with a line of its result, or what it changed; ``took`` as of a move."""
         tool = self._running.pop(call_id, None) or RunningTool(name)
-        mark, colour = _MARKS.get(status, ("!", "yellow"))
+        mark, color = _MARKS.get(status, ("!", "yellow"))
         room = self.console.width if self.console.is_terminal else _PLAIN_WIDTH
-        change = coloured(result, str(arguments.get("path", ""))) if status == "ok" else None
+        change = color_change(result, str(arguments.get("path", ""))) if status == "ok" else None
         if change is not None:
             arguments, result = {"path": arguments.get("path", "")}, counts(result)
-        lines, colour_of_result = result.count("\n") + 1, "dim" if status == "ok" else colour
+        lines, color_of_result = result.count("\n") + 1, "dim" if status == "ok" else color
         said = ("" if status in ("ok", "error") else f"{status}: ") + (
             f"{lines:,} lines: " if lines > 1 else ""
         )
-        told = Text.assemble((f"    {mark} ", colour), (preview(name, 40), "bold"))
+        told = Text.assemble((f"    {mark} ", color), (preview(name, 40), "bold"))
         shortened = Text(preview(arguments, room // 3))
         shortened.truncate(room // 3, overflow="ellipsis")
         told.append(f"  {seconds(tool.elapsed if took is None else took)}", "dim").append(f"  {shortened}")
-        told.append(f"  → {said}", colour_of_result)
+        told.append(f"  → {said}", color_of_result)
         left = max(20, room - told.cell_len)
-        told.append(preview(result, left if status == "ok" else max(left, _REASON)), colour_of_result)
+        told.append(preview(result, left if status == "ok" else max(left, _REASON)), color_of_result)
         if self.console.is_terminal and status == "ok":
             told.truncate(room, overflow="ellipsis")
         shown = [change] if change is not None and call_id not in self._seen else []
@@ -394,11 +404,11 @@ class ProgressView:
 
     def exchange(self, asked: str, answer: str) -> None:
         """Show a message of before, and its answer."""
-        from fsm_agent.cli.markdown import Trimmed, rendered
+        from fsm_agent.cli.markdown import Trimmed, render_markdown
 
         self.write(Text(f"\n› {clean(asked)}", "dim"))
         if answer:
-            self.write(Text(""), Trimmed(rendered(answer)))
+            self.write(Text(""), Trimmed(render_markdown(answer)))
         self.write(Text(""))
 
     def question(self, text: str) -> None:
@@ -428,10 +438,10 @@ class ProgressView:
             self._answer(rest)
 
     def _answer(self, text: str) -> None:
-        from fsm_agent.cli.markdown import Trimmed, rendered
+        from fsm_agent.cli.markdown import Trimmed, render_markdown
 
         if self.answers is not None:
-            self._say(self.answers, Text(""), Trimmed(rendered(text)))
+            self._say(self.answers, Text(""), Trimmed(render_markdown(text)))
 
     def _say(self, console: Console, *parts: RenderableType) -> None:
         self._region.hide()
@@ -453,9 +463,9 @@ class ProgressView:
         pending = "" if self._blocks is None else self._blocks.pending.strip("\n")
         if not pending.strip():
             return Group(*below)
-        from fsm_agent.cli.markdown import Trimmed, rendered
+        from fsm_agent.cli.markdown import Trimmed, render_markdown
 
-        growing = Trimmed(rendered(pending)) if len(pending) < _LONG else Text(pending)
+        growing = Trimmed(render_markdown(pending)) if len(pending) < _LONG else Text(pending)
         return Group(Text(""), Tail(growing, len(below) + 3), Text(""), *below)
 
 

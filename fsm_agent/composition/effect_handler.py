@@ -53,10 +53,10 @@ from fsm_agent.conversation.effects import (
     ToolSpec,
     Wait,
 )
-from fsm_agent.conversation.parts import said
+from fsm_agent.conversation.parts import text_only
 from fsm_agent.extension import Extension, Part
 from fsm_agent.features.answers import Answers
-from fsm_agent.features.callbacks import progressed
+from fsm_agent.features.callbacks import publish_progress
 from fsm_agent.features.ground import RESULTS, save
 from fsm_agent.features.points import PointRequests
 from fsm_agent.fsm.journal import Step
@@ -82,7 +82,7 @@ from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.tools import RunContext
 from fsm_agent.tools.runner import NOWHERE
 from fsm_agent.toolsets.agent import ToolContext, bridged
-from fsm_agent.toolsets.agent.clarify import answered
+from fsm_agent.toolsets.agent.clarify import answer_result
 from fsm_agent_states.logic.calls import PROGRAMMATIC
 from fsm_agent_states.turn import TurnState
 
@@ -180,7 +180,7 @@ class EffectHandler:
         """Compose what performs the requests of the turn. ``gate``: where a debugger may stand."""
         layers = (
             *(layer for part in self._parts for layer in part.outer),
-            Layer("approvals", self._settled, (AskApproval,)),
+            Layer("approvals", self._settle_question, (AskApproval,)),
             *(() if gate is None else (gate.layer,)),
             *(layer for part in self._parts for layer in part.layers),
         )
@@ -193,7 +193,9 @@ class EffectHandler:
         """Report a line to people."""
         self._services.callbacks.publish(StatusText(text))
 
-    async def _settled(self, request: AskApproval, turn: Any, call_next: Perform) -> Approval | NotYet:
+    async def _settle_question(
+        self, request: AskApproval, turn: Any, call_next: Perform
+    ) -> Approval | NotYet:
         """Pose the question as a person is asked it, and admit what was allowed, whoever allowed it: a
         person, a rule or a debugger. An answer of a debugger is remembered as any person's is."""
         question = self._approvals.posed(request)
@@ -237,11 +239,11 @@ class EffectHandler:
             auxiliary=self._auxiliary(),
             compacted=Compacted(guard.done, guard.blocked(self._services.clock.now())),
             silences=self._services.silences,
-            **self._asked_of(),
+            **self._checks_of(),
             **await self._opening(),
         )
 
-    def _asked_of(self) -> dict[str, Any]:
+    def _checks_of(self) -> dict[str, Any]:
         """What states ask for, and what the turn has, because of the features of the agent."""
         checks: dict[str, Any] = {}
         found: dict[str, Any] = {}
@@ -295,7 +297,7 @@ class EffectHandler:
             self._tools(),
             workdir=str(self._services.workdir),
             auxiliary=self._auxiliary(),
-            **self._asked_of(),
+            **self._checks_of(),
         )
 
     def spent_before(self, iterations: int, attempts: int, below: SpentBudget) -> None:
@@ -351,7 +353,7 @@ class EffectHandler:
 
     def began(self, content: Any) -> None:
         """Tell the features that the turn begins here, or continues."""
-        text = said(content)
+        text = text_only(content)
         for part in self._parts:
             part.began(text)
 
@@ -408,15 +410,15 @@ class EffectHandler:
         digest = signature(request.name, request.arguments) if self._waiting.resumed else ""
         if (item := self._waiting.of(request.call_id, ("result", "timer", "question"), digest)) is not None:
             if item.settled(services.clock.now()):
-                return await self._brought(request, item)
+                return await self._awaited_result(request, item)
             if item.kind != "question":  # which is asked again
                 return NotYet(item.kind, item.call, item.tool, item.asked, item.choices, digest, item.due)
         if services.settings.tool.delay:
             await services.clock.sleep(services.settings.tool.delay)
-        if why := await self._blocked(request):
+        if why := await self._why_blocked(request):
             return ToolOutcome(request.call_id, "denied", DENIED.format(why=why))
         services.callbacks.publish(ToolStart(request.call_id, request.name, dict(request.arguments)))
-        progressed(services.callbacks, "started", request, lambda: str(dict(request.arguments)))
+        publish_progress(services.callbacks, "started", request, lambda: str(dict(request.arguments)))
         return await self._ran(request)
 
     def _note_bug(self, bug: BaseException) -> None:
@@ -425,11 +427,11 @@ class EffectHandler:
         if self._services.debug:
             self._services.signals.interrupt()
 
-    async def _brought(self, request: RunTool, item: Pending) -> ToolOutcome:
+    async def _awaited_result(self, request: RunTool, item: Pending) -> ToolOutcome:
         """The outcome of a call that was answered while nobody ran the turn, or whose time has come."""
         value = item.asked if item.answered is None else item.answer
         if item.kind == "question":
-            value = answered(item.asked, item.choices, value)
+            value = answer_result(item.asked, item.choices, value)
         own = self._services.agent_tools
         return await (own if own.handles(request.name) else self._services.tools).brought(request, value)
 
@@ -440,7 +442,7 @@ class EffectHandler:
         """What a tool says of itself while it runs."""
         self._services.callbacks.publish(ToolProgress("said", name, text))
 
-    async def _blocked(self, request: RunTool) -> str:
+    async def _why_blocked(self, request: RunTool) -> str:
         """Why the call does not run, or nothing; nobody is told before that it starts."""
         if self._admission.free(request.name):
             event = self._services.signals.event()

@@ -166,7 +166,7 @@ class ModelCaller:
         backend = (
             services.backends.current if request.auxiliary is None else services.auxiliary[request.auxiliary]
         )
-        work = asyncio.ensure_future(called(backend.port, request.request, sink))
+        work = asyncio.ensure_future(call_port(backend.port, request.request, sink))
         try:
             finish = await wait_with_deadline(
                 work,
@@ -277,7 +277,7 @@ def _is_continued(outcome: ModelReply | Failure | Cancelled) -> bool:
     return outcome.cut or outcome.finish in (None, "length")
 
 
-async def called(port: ModelPort, request: ModelRequest, sink: StreamAccumulator) -> ModelReply | Failure:
+async def call_port(port: ModelPort, request: ModelRequest, sink: StreamAccumulator) -> ModelReply | Failure:
     """Let the port get ready, if it must, and call it; silence counts from then on. One that cannot get
     ready has sent nothing."""
     ready = getattr(port, "ready", None)

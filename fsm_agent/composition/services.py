@@ -28,7 +28,7 @@ from fsm_agent.features.memory import MemoryRecall
 from fsm_agent.features.points import asks_of
 from fsm_agent.memory.files import Notes
 from fsm_agent.options import DEFAULT, ENTRY, FILE_SERVERS, AgentOptions, by_task
-from fsm_agent.providers.catalogue import LearnedFacts
+from fsm_agent.providers.catalog import LearnedFacts
 from fsm_agent.providers.choose import Choice, connect
 from fsm_agent.providers.config_file import Config, config_of, database_secrets, variables_of
 from fsm_agent.providers.credentials import hide_from_children, unkept
@@ -42,9 +42,9 @@ from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.kept_values import KeptValues
 from fsm_agent.settings.model import DATABASE_VARIABLE, Settings
 from fsm_agent.support.clock import Backoff, SystemClock
-from fsm_agent.support.files import made_private
+from fsm_agent.support.files import make_private
 from fsm_agent.support.home import home_of, workdir_of
-from fsm_agent.telemetry import wanted_telemetry
+from fsm_agent.telemetry import choose_telemetry
 from fsm_agent.tools import as_tool
 from fsm_agent.tools.decorator import ToolSource
 from fsm_agent.tools.runner import ToolRunner
@@ -92,9 +92,9 @@ class Services:
         self.backends, self.auxiliary, sides, notices = _models(
             options, config, settings, self.clock, self.learned, headers
         )
-        opened = made_private(self.home, HOME_FILES)
-        self.telemetry = wanted_telemetry(options["telemetry"], settings.telemetry)
-        self.options: AgentOptions = {**named(options, self.backends), "auxiliary": sides}
+        opened = make_private(self.home, HOME_FILES)
+        self.telemetry = choose_telemetry(options["telemetry"], settings.telemetry)
+        self.options: AgentOptions = {**with_model(options, self.backends), "auxiliary": sides}
         self.approvals = _approvals(self)
         self.more = _servers(self, config)
         self.child_factory = ChildAgentFactory(self)
@@ -172,11 +172,11 @@ def _models(
         for task, specs in sides.items()
     }
     smaller = {task: [spec for spec, _ in found] for task, found in usable.items()}
-    summarisers = tuple(backend for _, backend in usable["summary"])
-    return Backends(primary, chain, settings, clock, learned), summarisers, smaller, tuple(notices)
+    summarizers = tuple(backend for _, backend in usable["summary"])
+    return Backends(primary, chain, settings, clock, learned), summarizers, smaller, tuple(notices)
 
 
-def named(options: AgentOptions, backends: Backends) -> AgentOptions:
+def with_model(options: AgentOptions, backends: Backends) -> AgentOptions:
     """The options with the model that was found: children do not look for one again."""
     if options["model"] is not None:
         return options

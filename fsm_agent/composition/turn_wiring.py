@@ -12,12 +12,12 @@ from fsm_agent.conversation.result import ExitReason, Outcome, TurnResult, TurnU
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.features.answers import Answers
 from fsm_agent.fsm.base_turn import with_counters
-from fsm_agent.fsm.codec import restored
+from fsm_agent.fsm.codec import restore
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.pause_point import TurnKind
 from fsm_agent.fsm.runner import Perform, State, drive
-from fsm_agent.providers.catalogue import total_cost
+from fsm_agent.providers.catalog import total_cost
 from fsm_agent.runtime.authority import SETTINGS
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Closing, Store
@@ -44,14 +44,14 @@ __all__ = [
     "STATES",
     "TURN",
     "TurnState",
-    "compacted",
-    "continued",
+    "compact_history",
     "ending_of",
-    "joined",
+    "join_session",
     "limits_for",
     "limits_of",
     "recompose",
-    "reopened",
+    "reopen_turn",
+    "restore_turn",
     "result_of",
 ]
 
@@ -81,7 +81,7 @@ COMPACTING = Machine(COMPACTION)
 LIMITED = frozenset({ExitReason.COST_LIMIT, ExitReason.TOKEN_LIMIT, ExitReason.TIME_LIMIT})
 
 
-async def compacted(turn: TurnState, perform: Perform) -> None:
+async def compact_history(turn: TurnState, perform: Perform) -> None:
     """Compact the history of a turn that does nothing else and stands in ``Compress``, by a table of its
     own."""
     turn.set_limits(limits_of(turn.settings, turn.setup.runtime, len(turn.setup.auxiliary)))
@@ -92,9 +92,9 @@ async def compacted(turn: TurnState, perform: Perform) -> None:
         turn.arrive(move.row)
 
 
-def continued(position: Position, live: Settings | None = None) -> TurnState:
-    """The turn as it was at ``position``, with nothing of its session yet: ``joined`` is to follow. ``live``:
-    settings of the agent that goes on with it, ``None`` where it is only looked at.
+def restore_turn(position: Position, live: Settings | None = None) -> TurnState:
+    """The turn as it was at ``position``, with nothing of its session yet: ``join_session`` is to follow.
+    ``live``: settings of the agent that goes on with it, ``None`` where it is only looked at.
 
     Raises ``ConfigError`` for a turn that another table moved, into a state or by a row that this one does
     not have, and for counters that no turn has.
@@ -108,7 +108,7 @@ def continued(position: Position, live: Settings | None = None) -> TurnState:
             f"{snapshot['state']} by {position.row}",
             "a turn of this version; its messages are still in its session",
         )
-    turn: TurnState = restored(
+    turn: TurnState = restore(
         TurnState,
         {name: value for name, value in snapshot.items() if name not in ("history", "rows")},
         settings=settings,
@@ -121,7 +121,7 @@ def continued(position: Position, live: Settings | None = None) -> TurnState:
     return turn
 
 
-def joined(turn: TurnState, session: Session) -> None:
+def join_session(turn: TurnState, session: Session) -> None:
     """The turn goes on in ``session``, which is as the turn left it."""
     turn.share(session.wire)
     session.meter = turn.accounting.meter
@@ -137,7 +137,7 @@ def _settings(position: Position, live: Settings | None) -> Settings:
     return Settings.of(position.settings).model_copy(update={name: getattr(live, name) for name in SETTINGS})
 
 
-def reopened(turn: TurnState, opened: Opened, position: Position) -> None:
+def reopen_turn(turn: TurnState, opened: Opened, position: Position) -> None:
     """Put a turn that was continued from ``position`` on what its agent has now, whatever is stored of that.
 
     A tool that the agent does not have any more stays known for the calls of this visit that are answered

@@ -20,16 +20,16 @@ from fsm_agent.composition.turn_wiring import (
     KIND,
     MACHINE,
     TurnState,
-    compacted,
-    continued,
+    compact_history,
     ending_of,
-    joined,
-    reopened,
+    join_session,
+    reopen_turn,
+    restore_turn,
     result_of,
 )
 from fsm_agent.conversation.effects import AskExtension, CloseTurn, Compacted, OpenTurn, Runtime
 from fsm_agent.conversation.handover import HandoffStep
-from fsm_agent.conversation.history import supplied_history
+from fsm_agent.conversation.history import read_history
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import (
     PDF,
@@ -37,22 +37,22 @@ from fsm_agent.conversation.parts import (
     data_of,
     image_of,
     kind_of,
-    named,
+    name_part,
     parts_of,
-    said,
     size_of,
     text_of_file,
+    text_only,
 )
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.conversation.wire import View
 from fsm_agent.conversation.wire.form import obstacle
 from fsm_agent.errors import ConfigError, SessionBusy, StoreError
-from fsm_agent.extension import Extension, closed, prompts_in
+from fsm_agent.extension import Extension, close_all, prompts_in
 from fsm_agent.features.answers import output_type_again, output_type_of
-from fsm_agent.features.built_in import limited
+from fsm_agent.features.built_in import limit_features
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
-from fsm_agent.memory.files import recalled
+from fsm_agent.memory.files import recall_files
 from fsm_agent.options import AgentOptions, has_built_in_tools, refuse_other_limits
 from fsm_agent.output import OutputType
 from fsm_agent.prompt import Recalled, Sources, prompt_of
@@ -66,15 +66,15 @@ from fsm_agent.sessions.store.journal.conversation_journal import ConversationRe
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.names import name_after
 from fsm_agent.sessions.store.pending import Pending
-from fsm_agent.sessions.store.rewind import Position, Undone, edited, undo
-from fsm_agent.sessions.store.rows import asked_words
+from fsm_agent.sessions.store.rewind import Position, Undone, edit_position, undo
+from fsm_agent.sessions.store.rows import first_user_words
 from fsm_agent.sessions.turn import DurableTurn, DurableTurns, Enter, EnterBehind, new_turn_id
 from fsm_agent.settings.model import Limits, PartSettings
 from fsm_agent.support.installation import install_command
-from fsm_agent.support.media import ImageBounds, UnusableMedia, fitted, text_of_pdf
-from fsm_agent.support.redaction import masked_traceback
+from fsm_agent.support.media import ImageBounds, UnusableMedia, fit_image, text_of_pdf
+from fsm_agent.support.redaction import format_traceback
 from fsm_agent.tools import RunContext
-from fsm_agent.toolsets.agent.background import children_of, spent_below
+from fsm_agent.toolsets.agent.background import budget_below, children_of
 
 # ----------------------------------------------------------------------------------------------------
 # What becomes of the parts of a message before its turn: made to fit where that can be done, else refused
@@ -98,7 +98,7 @@ def message_of(
     read = parts_of(content)
     if read is None:
         raise ConfigError("the message has the wrong type", None, "text, or a list of content parts")
-    length = len(said(read))
+    length = len(text_only(read))
     if isinstance(read, str) and not read.strip():
         raise ConfigError("the message is empty", read, "some text")
     if length > MAX_MESSAGE:
@@ -120,7 +120,7 @@ def _fitting(row: Message, chain: Sequence[Runtime], settings: PartSettings) -> 
     content: list[Part] = []
     for part in row.content:
         try:
-            content.append(_converted(part, chain, settings)[0])
+            content.append(_convert_part(part, chain, settings)[0])
         except UnusableMedia:
             content.append(part)
     return replace(row, content=content)
@@ -132,16 +132,16 @@ def _usable(part: Part, chain: Sequence[Runtime], settings: PartSettings, asks_i
     size = size_of(part)
     if size > settings.max_bytes:
         raise ConfigError(
-            f"{named(part)} is too large",
+            f"{name_part(part)} is too large",
             f"{size:,} bytes",
             f"up to {settings.max_bytes:,} (parts.max_bytes)",
         )
     model = f"{chain[0].provider}:{chain[0].model}"
     try:
-        made, problem = _converted(part, chain, settings)
+        made, problem = _convert_part(part, chain, settings)
     except UnusableMedia as error:
         raise ConfigError(
-            f"{named(part)} cannot be made to fit {model}",
+            f"{name_part(part)} cannot be made to fit {model}",
             str(error),
             _remedy(str(error), "a smaller image, as PNG or JPEG"),
         ) from None
@@ -149,7 +149,7 @@ def _usable(part: Part, chain: Sequence[Runtime], settings: PartSettings, asks_i
         return made
     if (why := obstacle(made, View.of(chain[0], frozenset()))) and not text_of_file(made):
         kind = kind_of(part)
-        what = f"{named(part)} cannot be sent: {model} {why}"
+        what = f"{name_part(part)} cannot be sent: {model} {why}"
         given = f"its text cannot be sent instead: {problem}" if problem else None
         raise ConfigError(
             what,
@@ -164,13 +164,13 @@ def _remedy(problem: str, otherwise: str) -> str:
     return f"{install_command(extra)}, or {otherwise}" if extra else otherwise
 
 
-def _converted(part: Part, chain: Sequence[Runtime], settings: PartSettings) -> tuple[Part, str]:
+def _convert_part(part: Part, chain: Sequence[Runtime], settings: PartSettings) -> tuple[Part, str]:
     """(the part as it fits, why a PDF has no text though a model of the chain needs it). Raises
     ``UnusableMedia`` for an image that does not fit."""
     media_type, data = data_of(part)
     if kind_of(part) == "image" and data:
         raw = base64.b64decode(data)
-        made, found = fitted(raw, media_type, ImageBounds(settings.image_bytes, settings.image_side))
+        made, found = fit_image(raw, media_type, ImageBounds(settings.image_bytes, settings.image_side))
         return (part if made is raw else image_of(part, found, made)), ""
     needs_text = any(obstacle(part, View.of(runtime, frozenset())) for runtime in chain)
     if media_type == PDF and needs_text and not text_of_file(part):
@@ -262,7 +262,7 @@ class AgentTurns:
             settings = settings.model_copy(update={"limits": settings.limits.for_turn(limits)})
         session = self.session()
         if conversation_history is not None:
-            supplied = supplied_history(conversation_history, self._primary, session.rows)
+            supplied = read_history(conversation_history, self._primary, session.rows)
             rows = history_of(supplied.messages, self.services.backends.runtimes(), self.settings.parts)
             system_message = supplied.with_prompt(system_message)
         name_after(self.store, session, content)
@@ -279,11 +279,11 @@ class AgentTurns:
         log = self._log(state, session)
         log.fence.handed_out = begins is not None
         output = self._output_type(output_type)
-        features = () if limits is None else limited(self.services.features, self.services, settings)
+        features = () if limits is None else limit_features(self.services.features, self.services, settings)
         performer = self._performer(session, state, log.fence, deps, output, features=features)
         child = self.options["inherits"]
         new = NewTurn(
-            asked_words(content),
+            first_user_words(content),
             KIND.table.name,
             KIND.table.digest,
             settings.model_dump(mode="json"),
@@ -306,7 +306,7 @@ class AgentTurns:
     def resume(self, session_or_turn_id: str, deps: Any, output_type: Any, claim: Claim | None) -> Turn:
         """``Agent.resume``, of this agent's own turns."""
         return self._durable.resume(
-            session_or_turn_id, claim, partial(self._continued, deps=deps, output_type=output_type)
+            session_or_turn_id, claim, partial(self._continue_turn, deps=deps, output_type=output_type)
         )
 
     def fork(self, turn_id: str, at: int, edit: Mapping[str, Any], deps: Any, output_type: Any) -> Turn:
@@ -314,16 +314,16 @@ class AgentTurns:
         return self._durable.fork(
             turn_id,
             at,
-            partial(edited, edit=edit),
-            partial(self._continued, deps=deps, output_type=output_type),
+            partial(edit_position, edit=edit),
+            partial(self._continue_turn, deps=deps, output_type=output_type),
         )
 
-    def _continued(
+    def _continue_turn(
         self, position: Position, session: Session, enter: EnterBehind, *, deps: Any, output_type: Any
     ) -> Turn:
         imported, recording = position.turn.imported, position.recording
         assert isinstance(recording, ConversationRecording)
-        state = continued(position, self.settings)
+        state = restore_turn(position, self.settings)
         # a memory does not learn what a stranger wrote
         state.setup.set_environment(
             attended=self.services.callbacks.has("approval"),
@@ -342,12 +342,12 @@ class AgentTurns:
 
         async def reenter() -> Begun:
             begun = await enter(log.fence)
-            joined(state, session)
+            join_session(state, session)
             log.opened()  # before: what the agent puts in place of what is stored is a change like others
             prompt = (state.setup.system_prompt, ()) if state.seq else await self._prompt(session, None)
             performer.prompted(*prompt)
-            reopened(state, await performer.reopen(state.setup.runtime), position)
-            below = spent_below(self.store, state.turn_id)
+            reopen_turn(state, await performer.reopen(state.setup.runtime), position)
+            below = budget_below(self.store, state.turn_id)
             performer.spent_before(state.count("iterations"), state.count("attempts"), below)
             performer.began(state.user_content)
             return begun
@@ -421,7 +421,7 @@ class AgentTurns:
 
         async def recall() -> Recalled:
             notes = self.services.notes if built_in else None
-            return recalled(notes, *await self.services.recall.prompt_block(session.id))
+            return recall_files(notes, *await self.services.recall.prompt_block(session.id))
 
         sources = Sources(
             home=self.services.home,
@@ -452,10 +452,10 @@ class AgentTurns:
             ending_of(
                 self.store,
                 state.turn_id,
-                partial(self._ended, state, performer),
+                partial(self._result_at_end, state, performer),
                 self.settings.store,
             ),
-            suspended=partial(self._suspended, state.turn_id),
+            suspended=partial(self._note_suspension, state.turn_id),
             lost=performer.lost,
         )
         return self._durable.turn(
@@ -463,11 +463,13 @@ class AgentTurns:
             steps=steps, bugs=performer.bugs, debug=self.services.debug,
         )  # fmt: skip
 
-    async def _ended(self, state: TurnState, performer: EffectHandler, steps: list[Step]) -> TurnResult[Any]:
+    async def _result_at_end(
+        self, state: TurnState, performer: EffectHandler, steps: list[Step]
+    ) -> TurnResult[Any]:
         self.session_id = state.session_id
         result = await result_of(state, steps, performer.session, performer.answers)
         if performer.bugs:
-            result = result.model_copy(update={"bugs": [*map(masked_traceback, performer.bugs)]})
+            result = result.model_copy(update={"bugs": [*map(format_traceback, performer.bugs)]})
         if not self.services.agent_tools.begin_turns:
             return result
         try:
@@ -477,7 +479,7 @@ class AgentTurns:
                 update={"cleanup_errors": [*result.cleanup_errors, f"the children are not listed: {error}"]}
             )
 
-    def _suspended(self, turn_id: str, waits: Sequence[Pending]) -> None:
+    def _note_suspension(self, turn_id: str, waits: Sequence[Pending]) -> None:
         about = {"turn_id": turn_id, "pending": [one.to_dict() for one in waits]}
         self.services.callbacks.publish(Named("turn:suspended", about))
 
@@ -491,7 +493,7 @@ class AgentTurns:
         await services.tools.aclose()
         services.agent_tools.close()
         if not child:
-            await closed(services.extensions, self.tell)
+            await close_all(services.extensions, self.tell)
         borrowed = child or self.options["inbox"] is not None
         for backend in (*services.backends.chain, *services.auxiliary):
             if not borrowed or backend.choice.profile.name != "scripted":
@@ -507,12 +509,12 @@ class AgentTurns:
                     f"turn {left[-1][0]} was left unfinished; resume it, or say something new, before"
                     " compacting"
                 )
-            state = await self._compacted(held, focus)
+            state = await self._compact(held, focus)
             await self.store.save(held)
         self.session_id = state.session_id
         return state.compaction.compressions[-1] if state.compaction.compressions else None
 
-    async def _compacted(self, held: Session, focus: str) -> TurnState:
+    async def _compact(self, held: Session, focus: str) -> TurnState:
         state = self._state(held, "", state="Compress", turn_id=new_turn_id(held))
         performer = EffectHandler(self.services, state, held)
         perform = performer.pipeline()
@@ -523,7 +525,7 @@ class AgentTurns:
         state.compaction.begin(Compacted(held.guard.done))
         state.compaction.force(focus)
         with performer.stepping():
-            await compacted(state, perform)
+            await compact_history(state, perform)
         await perform(CloseTurn(silences=opened.silences))
         return state
 

@@ -265,7 +265,7 @@ def parse(text: str | None) -> Parsed:
     except OverlyNestedError as error:
         return Parsed("bad", error=str(error))
     except ValueError:
-        return _repaired(_unfenced(body))
+        return _repair(_without_fence(body))
 
 
 def paths_conflict(a: str, b: str, cwd: str | os.PathLike[str]) -> bool:
@@ -284,7 +284,7 @@ def _components(path: str, cwd: str | os.PathLike[str]) -> tuple[str, ...]:
     return PurePath("/" + whole.lstrip("/") if whole.startswith("//") else whole).parts
 
 
-def _repaired(body: str) -> Parsed:
+def _repair(body: str) -> Parsed:
     with contextlib.suppress(ValueError):
         return _object(json_of(body, _STRICT), repaired=True)
     if not body.endswith(("}", "]")):
@@ -312,7 +312,7 @@ def _object(value: Any, *, repaired: bool) -> Parsed:
     return Parsed("not_object", error=f"arguments must be a JSON object, not {_JSON_NAMES[type(value)]}")
 
 
-def _unfenced(body: str) -> str:
+def _without_fence(body: str) -> str:
     opener = _FENCE.match(body)
     return body[opener.end() :].removesuffix("```").strip() if opener else body
 

@@ -32,11 +32,11 @@ class HandoffStep:
     @property
     def message(self) -> str:
         """Return what the next turn begins with. A model wrote the note, so it is marked as data."""
-        from fsm_agent.support.untrusted import wrapped  # here, because few conversations need it
+        from fsm_agent.support.untrusted import wrap_untrusted  # here, because few conversations need it
 
         note = self.note.strip()
         told = TOLD.format(agent=self.agent, to=self.to, note=" Its note follows." if note else "")
-        return f"{told}\n\n{wrapped(note, self.agent)}" if note else told
+        return f"{told}\n\n{wrap_untrusted(note, self.agent)}" if note else told
 
 
 def way_of(stored: Any) -> tuple[HandoffStep, ...]:

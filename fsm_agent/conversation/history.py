@@ -19,7 +19,7 @@ from fsm_agent.conversation.messages import TEXT, Message, ToolCall
 from fsm_agent.conversation.parts import parts_of
 from fsm_agent.conversation.thinking import ReasoningFamily, issuer_of, runtime_family
 from fsm_agent.errors import ConfigError
-from fsm_agent.support.later import uncollected
+from fsm_agent.support.later import without_collection
 from fsm_agent.support.texts import clean
 
 CALL_REMOVED = "(tool call removed)"
@@ -63,7 +63,7 @@ def valid_rows(
     if not group:
         return []
     if group[0].role == "user":
-        return [_joined([shape(message) for message in group])]
+        return [_join_rows([shape(message) for message in group])]
     return _assistant_rows(group, seen_ids, shape, extra)
 
 
@@ -83,7 +83,7 @@ def _assistant_rows(
         if message.role == "tool" and message.tool_call_id is not None:
             results.setdefault(message.tool_call_id, message)
     speakers = [message for message in group if message.role == "assistant"]
-    row = _joined([shape(message) for message in speakers])
+    row = _join_rows([shape(message) for message in speakers])
     row.pop("tool_calls", None)
     answered = [(one, call) for one in speakers for call in one.tool_calls if call.id in results]
     calls, answers, taken = [], [], set[str]()
@@ -112,7 +112,7 @@ def _assistant_rows(
     return [row, *answers]
 
 
-def unanswered(rows: Sequence[Message]) -> list[ToolCall]:
+def unanswered_calls(rows: Sequence[Message]) -> list[ToolCall]:
     """Calls of the last assistant row that have no result yet."""
     answered = set()
     for row in reversed(rows):
@@ -154,7 +154,7 @@ def _arguments(call: ToolCall) -> tuple[str, bool]:
     return _SORTED.encode(value), True
 
 
-def _joined(rows: list[WireRow]) -> WireRow:
+def _join_rows(rows: list[WireRow]) -> WireRow:
     """Several rows of one role as one: texts joined by a blank line, lists of parts concatenated."""
     if len(rows) == 1:
         return rows[0]
@@ -252,7 +252,7 @@ class SuppliedHistory:
         return "\n\n".join(texts) or system_message
 
 
-def supplied_history(
+def read_history(
     rows: Iterable[Mapping[str, Any] | Message], runtime: Runtime, known: Sequence[Message] = ()
 ) -> SuppliedHistory:
     """Read a caller's history; neither the list nor its rows are ever changed. What only its maker can read
@@ -264,7 +264,7 @@ def supplied_history(
     Raises ``ConfigError`` for a row that is no message, and for one of the system behind others."""
     family, issuer = runtime_family(runtime), issuer_of(runtime)
     messages, at = [], 0
-    with uncollected():
+    with without_collection():
         for row in rows:
             old = known[at] if at < len(known) else None
             message = row if isinstance(row, Message) else _read(row, old, family, issuer)

@@ -78,13 +78,13 @@ _ROWS: tuple[HostedTool, ...] = (
 """The first that fits counts. A wire that none is of has no such tools."""
 
 
-def hosted_by(runtime: Runtime) -> Mapping[str, HostedTool]:
+def hosted_tools(runtime: Runtime) -> Mapping[str, HostedTool]:
     """Return the tools that the provider of this model runs, by name."""
-    return _hosted_by(runtime.api_mode, runtime.manners or runtime.provider, runtime.model)
+    return _tools_hosted_by(runtime.api_mode, runtime.manners or runtime.provider, runtime.model)
 
 
 @lru_cache(maxsize=64)
-def _hosted_by(mode: ApiMode, provider: str, model: str) -> Mapping[str, HostedTool]:
+def _tools_hosted_by(mode: ApiMode, provider: str, model: str) -> Mapping[str, HostedTool]:
     """Asked for several times with each request, for the same model."""
     found: dict[str, HostedTool] = {
         row.name: row for row in reversed(_ROWS) if row.is_of(mode, provider, model)
@@ -95,7 +95,7 @@ def _hosted_by(mode: ApiMode, provider: str, model: str) -> Mapping[str, HostedT
 # What they did
 
 
-def hosted_in(blocks: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+def hosted_blocks(blocks: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
     """Return the blocks that keep what a provider's own tools did."""
     return tuple(block for block in blocks if block.get("type") == HOSTED or block.get("type") in ITEMS)
 
@@ -144,13 +144,13 @@ def words_of(item: Mapping[str, Any]) -> str:
     what, name = item.get("type"), item.get("name")
     if what == "web_search_call" or (what == "server_tool_use" and name == "web_search"):
         asked = given.get("query") or given.get("url") or ", ".join(map(str, given.get("queries") or ()))
-        return f"the provider searched the web{_quoted(asked)}"
+        return f"the provider searched the web{_quote_names(asked)}"
     if what == "code_interpreter_call" or (what == "server_tool_use" and "code_execution" in str(name)):
-        return f"the provider ran code{_quoted(given.get('code') or given.get('command'))}"
+        return f"the provider ran code{_quote_names(given.get('code') or given.get('command'))}"
     return f"the provider ran {one_line(str(name), 60)}" if what == "server_tool_use" else ""
 
 
-def told_in(blocks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def hosted_lines(blocks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield a line for each thing that a provider did by itself in a message with these blocks."""
     for block in blocks:
         items = _content(block) if block.get("type") == HOSTED else (block,)
@@ -165,5 +165,5 @@ def _content(block: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [one for one in items if str(one.get("type", "")).endswith(_KINDS)]
 
 
-def _quoted(words: object) -> str:
+def _quote_names(words: object) -> str:
     return f": {one_line(words, _LONGEST)}" if isinstance(words, str) and words.strip() else ""

@@ -29,20 +29,20 @@ def json_of(text: str, decoder: json.JSONDecoder | None = None) -> Any:
         value = json.loads(text) if decoder is None else decoder.decode(text)
     except RecursionError:
         raise OverlyNestedError(f"it is nested in more than {MAX_DEPTH} levels") from None
-    return value if brackets <= MAX_DEPTH else checked(value)
+    return value if brackets <= MAX_DEPTH else parse_json(value)
 
 
 def portable(value: Any) -> bool:
     """Say whether a value can be stored, sent and read again: text is Unicode and numbers are finite, and it
     is half as deep as what is read at most, because it becomes a part of something else."""
     try:
-        json.dumps(checked(value, MAX_DEPTH // 2), ensure_ascii=False, allow_nan=False).encode()
+        json.dumps(parse_json(value, MAX_DEPTH // 2), ensure_ascii=False, allow_nan=False).encode()
     except ValueError:
         return False
     return True
 
 
-def checked(value: Any, levels: int = MAX_DEPTH) -> Any:
+def parse_json(value: Any, levels: int = MAX_DEPTH) -> Any:
     """The value of a JSON text itself. Raises ``OverlyNestedError`` for one that is too deep, which is found
     out level by level, without recursion."""
     level = [value] if type(value) in _CONTAINERS else []
@@ -213,7 +213,7 @@ class _JsonReader:
             char = self.text[self.at : self.at + 1]
             if char == quote:
                 self.at += 1
-                return _paired("".join(parts))
+                return _join_surrogates("".join(parts))
             if not char:
                 self.fail("the end of a string")
             self.step()
@@ -233,7 +233,7 @@ class _JsonReader:
         return chr(int(digits.group(), 16))
 
 
-def _paired(text: str) -> str:
+def _join_surrogates(text: str) -> str:
     """Two escaped halves of one character become that character, as in strict JSON."""
     if not _HALF.search(text):
         return text

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from fsm_agent.conversation.json_reading import portable
 from fsm_agent.conversation.parts import Part, kind_of
-from fsm_agent.conversation.parts import said as said_of
+from fsm_agent.conversation.parts import text_only as said_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.texts import clean
 

@@ -72,7 +72,7 @@ class ImagePart:
 
     def part(self) -> Part:
         """Return the part as it is stored. Raises ``ConfigError`` for a file that cannot be read."""
-        url, name = _loaded(self.source, self.name, "image")
+        url, name = _load_address(self.source, self.name, "image")
         return _image(url, name, self.detail)
 
 
@@ -86,7 +86,7 @@ class AudioPart:
     def part(self) -> Part:
         """Return the part as it is stored. Raises ``ConfigError`` for a file that cannot be read, and for
         audio of another type."""
-        url, name = _loaded(self.source, self.name, "audio")
+        url, name = _load_address(self.source, self.name, "audio")
         return _audio(url, name)
 
 
@@ -101,7 +101,7 @@ class FilePart:
     def part(self) -> Part:
         """Return the part as it is stored. Raises ``ConfigError`` for a file that cannot be read, and for one
         that is neither of these."""
-        url, name = _loaded(self.source, self.name, "file")
+        url, name = _load_address(self.source, self.name, "file")
         return _file(url, name)
 
 
@@ -158,10 +158,10 @@ def text_of_file(part: Part) -> str:
     """Return what a model reads of a file that it cannot be given: a heading and the file's text, or nothing
     when its text is not known."""
     text = part.get("text") if kind_of(part) == "file" else None
-    return f"[{named(part)}, its text:]\n{text}" if isinstance(text, str) and text.strip() else ""
+    return f"[{name_part(part)}, its text:]\n{text}" if isinstance(text, str) and text.strip() else ""
 
 
-def named(part: Part) -> str:
+def name_part(part: Part) -> str:
     """Name a part in a few words: ``image photo.png (image/png, 24 KB)``."""
     kind, body = kind_of(part), body_of(part)
     if kind is None:
@@ -178,7 +178,7 @@ def named(part: Part) -> str:
     return f"{words} ({about})" if about else words
 
 
-def said(content: Any) -> str:
+def text_only(content: Any) -> str:
     """Return a message's content for a text-only reader: its texts, and a line in brackets for each part
     that is not text."""
     if isinstance(content, str):
@@ -193,7 +193,7 @@ def _lines(parts: Sequence[Any]) -> Iterator[str]:
         if isinstance(text := part.get("text"), str) and kind_of(part) is None:
             yield text
         elif part.get("type") not in OTHERS_BLOCKS:
-            yield f"[{named(part)}]"
+            yield f"[{name_part(part)}]"
 
 
 def weight(part: Part) -> int:
@@ -290,7 +290,7 @@ def _file_of(given: Part) -> Part:
     body = body if isinstance(body, Mapping) else {}
     name = str(body.get("filename") or given.get("name") or "")
     if file_id := body.get("file_id"):
-        return {"type": "file", "file": _filled(filename=name, file_id=str(file_id))}
+        return {"type": "file", "file": _drop_empty(filename=name, file_id=str(file_id))}
     data = body.get("file_data")
     if isinstance(data, str) and not data.startswith(("data:", *_ADDRESSES)):
         data = f"data:{_by_name(name)};base64,{data}"
@@ -308,11 +308,11 @@ def _of_source(given: Part) -> Part:
         case "url":
             url = _address(source.get("url"), given["type"], name)
         case "text" if isinstance(source.get("data"), str):
-            return _written_out(source["data"], name)
+            return _as_text_part(source["data"], name)
         case "content":
-            return {"type": "text", "text": said(parts_of(source.get("content")))}
+            return {"type": "text", "text": text_only(parts_of(source.get("content")))}
         case "file" if source.get("file_id"):
-            key, body = ("image_url", {}) if image else ("file", _filled(filename=name))
+            key, body = ("image_url", {}) if image else ("file", _drop_empty(filename=name))
             return {"type": key, key: {**body, "file_id": str(source["file_id"])}}
         case other:
             raise ConfigError(
@@ -336,31 +336,37 @@ _FORMS: Mapping[str, Callable[[Part], Part]] = {
 
 def _image(url: str, name: str, detail: str) -> Part:
     if url.startswith("data:"):
-        data, declared = _decoded(url, "image", name)
+        data, declared = _decode_data_url(url, "image", name)
         found = _media_type(data, declared, name)
         if not found.startswith("image/"):
-            raise ConfigError(_called("image", name) + " is no image", found, "a PNG, JPEG, WebP or GIF")
+            raise ConfigError(
+                _display_name("image", name) + " is no image", found, "a PNG, JPEG, WebP or GIF"
+            )
         url = _data_url(found, data)
-    return _with_name({"type": "image_url", "image_url": {"url": url, **_filled(detail=detail)}}, name)
+    return _with_name({"type": "image_url", "image_url": {"url": url, **_drop_empty(detail=detail)}}, name)
 
 
 def _audio(url: str, name: str) -> Part:
     if not url.startswith("data:"):
         raise ConfigError(
-            _called("audio", name) + " is an address", url, "the audio itself: no model takes it by address"
+            _display_name("audio", name) + " is an address",
+            url,
+            "the audio itself: no model takes it by address",
         )
-    data, declared = _decoded(url, "audio", name)
+    data, declared = _decode_data_url(url, "audio", name)
     found = _media_type(data, declared, name)
     if found not in AUDIO_FORMATS:
-        raise ConfigError(_called("audio", name) + " is of a type that no model takes", found, "WAV or MP3")
+        raise ConfigError(
+            _display_name("audio", name) + " is of a type that no model takes", found, "WAV or MP3"
+        )
     body = {"data": base64.b64encode(data).decode(), "format": AUDIO_FORMATS[found]}
     return _with_name({"type": "input_audio", "input_audio": body}, name)
 
 
 def _file(url: str, name: str) -> Part:
     if not url.startswith("data:"):
-        return {"type": "file", "file": _filled(filename=name, file_url=url)}
-    data, declared = _decoded(url, "file", name)
+        return {"type": "file", "file": _drop_empty(filename=name, file_url=url)}
+    data, declared = _decode_data_url(url, "file", name)
     found = _media_type(data, declared, name)
     if found == PDF:
         return {
@@ -372,15 +378,17 @@ def _file(url: str, name: str) -> Part:
     if found in AUDIO_FORMATS:
         return _audio(url, name)
     if (text := _as_text(data)) is not None:
-        return _written_out(text, name)
+        return _as_text_part(text, name)
     raise ConfigError(
-        _called("file", name) + " is of a type that is not read", found, "a PDF, a text, an image, WAV or MP3"
+        _display_name("file", name) + " is of a type that is not read",
+        found,
+        "a PDF, a text, an image, WAV or MP3",
     )
 
 
-def _written_out(text: str, name: str) -> Part:
+def _as_text_part(text: str, name: str) -> Part:
     """A file of text is text: every model reads it, and it is searched and shortened as any other."""
-    return {"type": "text", "text": f"[{_called('file', name).removeprefix('the ')}]\n{text}"}
+    return {"type": "text", "text": f"[{_display_name('file', name).removeprefix('the ')}]\n{text}"}
 
 
 def image_of(part: Part, media_type: str, data: bytes) -> Part:
@@ -388,7 +396,7 @@ def image_of(part: Part, media_type: str, data: bytes) -> Part:
     return {**part, "image_url": {**body_of(part), "url": _data_url(media_type, data)}}
 
 
-def _loaded(source: Source, name: str, kind: Kind) -> tuple[str, str]:
+def _load_address(source: Source, name: str, kind: Kind) -> tuple[str, str]:
     """(an address, a name) of what a caller gave."""
     if isinstance(source, str) and source.startswith(("data:", *_ADDRESSES)):
         return source, name
@@ -417,11 +425,11 @@ def _address(url: Any, kind: str, name: str) -> str:
     except ValueError:
         pass
     raise ConfigError(
-        _called(kind, name) + " has no address", url, "http://…, https://…, or data:<type>;base64,…"
+        _display_name(kind, name) + " has no address", url, "http://…, https://…, or data:<type>;base64,…"
     )
 
 
-def _decoded(url: str, kind: Kind, name: str) -> tuple[bytes, str]:
+def _decode_data_url(url: str, kind: Kind, name: str) -> tuple[bytes, str]:
     """(bytes, media type as it was said) of a data address. Raises ``ConfigError``."""
     head, comma, text = url.removeprefix("data:").partition(",")
     declared, *marks = head.lower().split(";")
@@ -432,9 +440,9 @@ def _decoded(url: str, kind: Kind, name: str) -> tuple[bytes, str]:
             else unquote_to_bytes(text)
         )
     except (binascii.Error, ValueError):
-        raise ConfigError(_called(kind, name) + " has broken data", None, "base64") from None
+        raise ConfigError(_display_name(kind, name) + " has broken data", None, "base64") from None
     if not comma or not data:
-        raise ConfigError(_called(kind, name) + " is empty", None, "data")
+        raise ConfigError(_display_name(kind, name) + " is empty", None, "data")
     return data, _SAME.get(declared, declared)
 
 
@@ -470,7 +478,7 @@ def _data_url(media_type: str, data: bytes) -> str:
     return f"data:{media_type};base64,{base64.b64encode(data).decode()}"
 
 
-def _called(kind: str, name: str) -> str:
+def _display_name(kind: str, name: str) -> str:
     return f"the {kind} {one_line(name, _LONGEST_NAME)}".rstrip()
 
 
@@ -478,6 +486,6 @@ def _with_name(part: dict[str, Any], name: str) -> Part:
     return {**part, "name": clean(name)} if name else part
 
 
-def _filled(**values: str) -> dict[str, str]:
+def _drop_empty(**values: str) -> dict[str, str]:
     """Only those that are not empty."""
     return {key: clean(value) for key, value in values.items() if value}

@@ -83,7 +83,7 @@ def fits_at_all(fixed_chars: int, window: int) -> bool:
 # What a request is taken to have used when its provider did not say.
 
 
-def assumed_usage(request: ModelRequest, reply: ModelReply | Failure | Cancelled) -> Usage:
+def estimate_usage(request: ModelRequest, reply: ModelReply | Failure | Cancelled) -> Usage:
     """Return the estimate of its prompt, and of what had arrived of its reply; nothing for a request that did
     not leave, and for one that a provider refused."""
     match reply:

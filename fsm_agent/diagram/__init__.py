@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fsm_agent.diagram.graph_languages import as_dot, as_mermaid, laid_out
+from fsm_agent.diagram.graph_languages import as_dot, as_mermaid, lay_out
 from fsm_agent.diagram.markdown import as_markdown
 from fsm_agent.diagram.model import Diagram, diagram_of
 from fsm_agent.diagram.statecharts import as_scxml, as_xstate
@@ -56,7 +56,7 @@ def written(
         case "dot":
             return as_dot(diagram)
         case "svg":
-            return as_svg(diagram, layout, proof_lines) if engine == "own" else laid_out(as_dot(diagram))
+            return as_svg(diagram, layout, proof_lines) if engine == "own" else lay_out(as_dot(diagram))
         case "markdown":
             return as_markdown(diagram)
         case "json":

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fsm_agent.diagram.geometry import joined
+from fsm_agent.diagram.geometry import wrap_names
 from fsm_agent.diagram.markdown import row_grid, runs_in_words
 from fsm_agent.diagram.model import (
     Arrow,
@@ -19,7 +19,7 @@ from fsm_agent.diagram.model import (
     ShownStep,
     StateEntry,
     diagram_of,
-    merged,
+    merge_arrows,
     resets_in_words,
     words,
 )
@@ -42,7 +42,7 @@ def neighbourhood(table: Table, state: str) -> Diagram:
     if state not in table.states:
         raise ConfigError(f"the table {table.name!r} has no such state", state, ", ".join(table.states))
     whole = diagram_of(table)
-    arrows = merged(table, [row for row in table.rows if state in (row.source, row.dest)])
+    arrows = merge_arrows(table, [row for row in table.rows if state in (row.source, row.dest)])
     near = {state, *(end for arrow in arrows for end in (arrow.source, arrow.dest))}
     boxes = [box for box in whole.boxes if box.state in near]
     drawn = (_from_near(table, box) if box.state == state else _from_far(table, box, state) for box in boxes)
@@ -127,7 +127,7 @@ def _height(names: Sequence[str], heights: Mapping[str, float]) -> float:
 
 
 def _label(arrow: Arrow) -> tuple[float, float]:
-    return label_size(joined(arrow.labels, NARROW))
+    return label_size(wrap_names(arrow.labels, NARROW))
 
 
 def _from_near(table: Table, box: Box) -> Box:
@@ -143,7 +143,7 @@ def _from_near(table: Table, box: Box) -> Box:
             alone = StateEntry(
                 entry.event, "" if number else entry.label, (step,), (step,), (row.id,), entry.why
             )
-            entries.append(_noted(table, alone, row))
+            entries.append(_annotate_row(table, alone, row))
     return replace(box, entries=(*entries, *_macros(table, box)))
 
 
@@ -160,7 +160,7 @@ def _macros(table: Table, box: Box) -> Sequence[StateEntry]:
     return found
 
 
-def _noted(table: Table, entry: StateEntry, row: Row) -> StateEntry:
+def _annotate_row(table: Table, entry: StateEntry, row: Row) -> StateEntry:
     """A row with its guard, what it spends and resets, as clauses between which a line may be broken."""
     guard = f"if {row.guard.label}" if row.guard.label != "always" else ""
     effects = [f"spends {', '.join(map(words, row.spends))}"] if row.spends else []

@@ -33,7 +33,7 @@ def overlaid(diagram: Diagram, tally: Tally) -> Diagram:
     if exits := _exits(tally):
         badges[diagram.table.final] = exits if len(tally.runs) == 1 else f"{len(tally.runs)} × ended"
     legend = (("×3", "taken three times"), ("faint", "not taken"))
-    drawn = _drawn(diagram, tally, badges, "unused")
+    drawn = _draw_counts(diagram, tally, badges, "unused")
     nested = tuple(_inside(one, tally) for one in diagram.nested)
     return replace(drawn, caption=_run_caption(diagram.table, tally), legend=legend, nested=nested)
 
@@ -44,7 +44,7 @@ def _inside(nested: Diagram, tally: Tally) -> Diagram:
     return overlaid(nested, tally_of_runs(nested.table, runs)) if runs else nested
 
 
-def covered(diagram: Diagram, tally: Tally) -> Diagram:
+def coverage_diagram(diagram: Diagram, tally: Tally) -> Diagram:
     """Which rows were taken, and how often; those that never were in red."""
     badges = {}
     for state in diagram.states:
@@ -57,7 +57,7 @@ def covered(diagram: Diagram, tally: Tally) -> Diagram:
         ("×0", "in red: never taken; an arrow: dashed"),
         ("×5 (2/3)", "taken five times, by 2 of its 3 rows"),
     )
-    drawn = _drawn(diagram, tally, badges, "never")
+    drawn = _draw_counts(diagram, tally, badges, "never")
     return replace(drawn, caption=_coverage_caption(diagram.table, tally), legend=legend, judged=True)
 
 
@@ -76,7 +76,7 @@ def duration(seconds: float) -> str:
     return f"{int(seconds) // 60} min {int(seconds) % 60} s"
 
 
-def begun_in_words(outer: Sequence[Move], run: Run) -> str:
+def child_words(outer: Sequence[Move], run: Run) -> str:
     """``ExecuteTools began "find the file" after move 3: 5 moves, 1.2 s, text response``; ``outer`` are the
     moves of the turn that began it."""
     state = outer[min(run.at, len(outer) - 1)].source if outer else ""
@@ -101,7 +101,7 @@ def path_in_words(table: Table, run: tuple[Move, ...]) -> tuple[str, ...]:
     return tuple(str(part).replace("[", "(").replace("]", ")") for part in fold(moves))
 
 
-def _drawn(diagram: Diagram, tally: Tally, badges: Mapping[str, str], none: Mark) -> Diagram:
+def _draw_counts(diagram: Diagram, tally: Tally, badges: Mapping[str, str], none: Mark) -> Diagram:
     boxes = tuple(_box(box, tally, badges[box.state], none) for box in diagram.boxes)
     return replace(diagram, boxes=boxes, arrows=tuple(_arrow(arrow, tally, none) for arrow in diagram.arrows))
 
@@ -175,13 +175,15 @@ def _run_caption(table: Table, tally: Tally) -> tuple[str, tuple[tuple[str, str]
         more = [f"… {len(path) - PATH_PARTS} more"] if len(path) > PATH_PARTS else []
         lines.append(("", " → ".join([*path[:PATH_PARTS], *more])))
     outer = tally.runs[0] if len(tally.runs) == 1 else ()
-    lines += [("", line) for line in _begun(outer, tally.begun)]
+    lines += [("", line) for line in _child_lines(outer, tally.begun)]
     return title, (*lines, *_foreign(tally))
 
 
-def _begun(outer: Sequence[Move], runs: Sequence[Run]) -> list[str]:
+def _child_lines(outer: Sequence[Move], runs: Sequence[Run]) -> list[str]:
     """A line for each turn below, those that they began after them."""
-    found = [line for run in runs for line in (begun_in_words(outer, run), *_begun(run.steps, run.children))]
+    found = [
+        line for run in runs for line in (child_words(outer, run), *_child_lines(run.steps, run.children))
+    ]
     return found if len(found) <= CHILDREN else [*found[:CHILDREN], f"… {len(found) - CHILDREN} more turns"]
 
 
@@ -240,7 +242,7 @@ def coverage_markdown(table: Table, tally: Tally) -> str:
     return "\n".join(lines) + "\n"
 
 
-def counted_json(table: Table, tally: Tally) -> str:
+def counts_json(table: Table, tally: Tally) -> str:
     """``table, digest, taken, of, moves, turns, states, rows, never, foreign``, the ``path`` of a single turn
     as row ids, and the ``children`` that the turns began, each ``id, table, asked, at, exit, path,
     children``."""
@@ -285,7 +287,7 @@ def _states(table: Table, tally: Tally) -> Iterator[str]:
 def _below(outer: Sequence[Step], runs: Sequence[Run], level: str) -> Iterator[str]:
     """A part for each turn that was begun, with its moves and those that it began."""
     for run in runs:
-        yield from ("", f"{level} {begun_in_words(outer, run)}", "", *_moves(run.steps))
+        yield from ("", f"{level} {child_words(outer, run)}", "", *_moves(run.steps))
         yield from _below(run.steps, run.children, level if len(level) == DEEPEST else f"{level}#")
 
 

@@ -40,7 +40,7 @@ class Paths:
         return sum(row.source == state for turn in self.turns for row in turn) / len(self.turns)
 
 
-def predicted(diagram: Diagram, paths: Paths) -> Diagram:
+def predict_diagram(diagram: Diagram, paths: Paths) -> Diagram:
     """The diagram with the share of turns behind each rung and arrow."""
     boxes = tuple(_box(box, paths) for box in diagram.boxes)
     arrows = tuple(_arrow(arrow, paths) for arrow in diagram.arrows)
@@ -92,7 +92,7 @@ def _arrow(arrow: Arrow, paths: Paths) -> Arrow:
     return replace(arrow, labels=labels, marks=marks, mark=_mark(paths.share(arrow.rows)))
 
 
-def predicted_markdown(table: Table, paths: Paths) -> str:
+def forecast_markdown(table: Table, paths: Paths) -> str:
     """The rows that turns are expected to take, the most frequent first."""
     found = sorted(((paths.share([row.id]), row) for row in table.rows), key=lambda one: -one[0])
     lines = [f"# Predicted rows of the {table.name} table", "", *paths.words, ""]
@@ -102,7 +102,7 @@ def predicted_markdown(table: Table, paths: Paths) -> str:
     return "\n".join(lines) + "\n"
 
 
-def predicted_json(table: Table, paths: Paths) -> str:
+def forecast_json(table: Table, paths: Paths) -> str:
     """``table, digest, turns, rows`` (the share of turns by row), ``visits`` (by state), and ``exits``."""
     exits = Counter(turn[-1].exit or "" for turn in paths.turns)
     value = {

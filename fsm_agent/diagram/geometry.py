@@ -36,7 +36,7 @@ class Rect:
         return self.y + self.height
 
     @property
-    def centre(self) -> Point:
+    def center(self) -> Point:
         """Return the point in the middle."""
         return self.x + self.width / 2, self.y + self.height / 2
 
@@ -65,9 +65,9 @@ class Rect:
         }[side]
 
 
-def around(centre: Point, width: float, height: float) -> Rect:
-    """The rectangle of that size around ``centre``."""
-    return Rect(centre[0] - width / 2, centre[1] - height / 2, width, height)
+def around(center: Point, width: float, height: float) -> Rect:
+    """The rectangle of that size around ``center``."""
+    return Rect(center[0] - width / 2, center[1] - height / 2, width, height)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +116,14 @@ class Path:
 
 def curve(start: Point, out: Side, end: Point, into: Side, reach: float | None = None) -> Path:
     """One smooth curve that leaves and enters at right angles. ``reach``: how far it keeps to them."""
-    foot = _moved(end, into, HEAD)
+    foot = _move_point(end, into, HEAD)
     span = reach if reach is not None else max(36.0, dist(start, foot) * 0.45)
-    return Path(((start, _moved(start, out, span), _moved(foot, into, span), foot),), end)
+    return Path(((start, _move_point(start, out, span), _move_point(foot, into, span), foot),), end)
 
 
 def bent(start: Point, via: Sequence[Point], end: Point, into: Side) -> Path:
     """Straight pieces through ``via`` with round corners."""
-    corners = [start, *via, _moved(end, into, HEAD)]
+    corners = [start, *via, _move_point(end, into, HEAD)]
     cubics: list[Cubic] = []
     here = start
     for before, corner, after in zip(corners, corners[1:], corners[2:], strict=False):
@@ -148,7 +148,7 @@ def _xy(point: Point) -> str:
     return f"{number(point[0])},{number(point[1])}"
 
 
-def _moved(point: Point, side: Side, by: float) -> Point:
+def _move_point(point: Point, side: Side, by: float) -> Point:
     dx, dy = NORMALS[side]
     return point[0] + dx * by, point[1] + dy * by
 
@@ -205,7 +205,7 @@ def text_width(text: str, size: float = 13, *, bold: bool = False) -> float:
     return total / 1000 * size * SAFETY
 
 
-def wrapped(text: str, width: float, size: float = 13) -> list[str]:
+def wrap_text(text: str, width: float, size: float = 13) -> list[str]:
     """``text`` broken at spaces into lines of at most ``width`` pixels; a longer word keeps a line of its
     own."""
     lines: list[str] = []
@@ -218,14 +218,14 @@ def wrapped(text: str, width: float, size: float = 13) -> list[str]:
     return lines
 
 
-def joined(names: Sequence[str], width: float, size: float = 13) -> tuple[str, ...]:
+def wrap_names(names: Sequence[str], width: float, size: float = 13) -> tuple[str, ...]:
     """``names`` with commas between them, broken between names into lines of at most ``width`` pixels."""
-    lines = grouped(names, width, size)
+    lines = group_names(names, width, size)
     return tuple(", ".join(line) + ("," if line is not lines[-1] else "") for line in lines)
 
 
-def grouped(names: Sequence[str], width: float, size: float = 13) -> tuple[tuple[str, ...], ...]:
-    """The names of each line of ``joined``."""
+def group_names(names: Sequence[str], width: float, size: float = 13) -> tuple[tuple[str, ...], ...]:
+    """The names of each line of ``wrap_names``."""
     lines: list[list[str]] = []
     for number, name in enumerate(names, 1):
         comma = "," if number < len(names) else ""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 
-from fsm_agent.diagram.geometry import joined
+from fsm_agent.diagram.geometry import wrap_names
 from fsm_agent.diagram.model import Arrow, Box, Diagram, Mark, StateEntry, words
 from fsm_agent.diagram.scene import LABEL_WRAP, thickness
 from fsm_agent.diagram.svg import LIGHT, Tone, tone_names
@@ -94,7 +94,7 @@ def _body(diagram: Diagram, prefix: str = "") -> Iterator[str]:
 
 
 def _looks(diagram: Diagram, prefix: str = "") -> Iterator[str]:
-    yield from _colours(diagram, _boxes(diagram), prefix)
+    yield from _colors(diagram, _boxes(diagram), prefix)
     for inner in diagram.nested:
         yield from _looks(inner, f"{inner.table.name}__")
 
@@ -134,7 +134,7 @@ def _inside(box: Box) -> Iterator[str]:
                 by_exit.setdefault(step.text, []).append(entry.label)
     for reason, labels in by_exit.items():
         *others, last = dict.fromkeys(labels)
-        yield from joined([*others, f"{last} {reason}"], WIDTH)
+        yield from wrap_names([*others, f"{last} {reason}"], WIDTH)
     yield from (f"{entry.label} {entry.text}" for entry in box.entries if _is_nameless(entry))
 
 
@@ -142,7 +142,7 @@ def _is_nameless(entry: StateEntry) -> bool:
     return all(step.kind == "rung" for step in entry.steps)
 
 
-def _colours(diagram: Diagram, boxes: Sequence[Box], prefix: str) -> Iterator[str]:
+def _colors(diagram: Diagram, boxes: Sequence[Box], prefix: str) -> Iterator[str]:
     names = tone_names([*diagram.table.states, *diagram.states], diagram.table.final)
     tones = {**{f"t{number}": tone for number, tone in enumerate(LIGHT.tones)}, "final": LIGHT.final}
     drawn = {box.state: box.mark if box.mark in MARKED else names[box.state] for box in boxes}
@@ -166,7 +166,7 @@ def clean(text: str) -> str:
 # Graphviz text, folded: decision lists inside their state, parallel rows merged, plain labels only.
 #
 # Plain, because HTML-like labels are dropped silently by builds of Graphviz that have no XML parser.
-# ``laid_out`` draws it without a program of that name on the machine: the extra ``graphviz`` brings
+# ``lay_out`` draws it without a program of that name on the machine: the extra ``graphviz`` brings
 # Graphviz as WebAssembly. That has no fonts and so no widths of letters but those of Courier, the widest;
 # the names of the fonts are put into the finished picture, so that text which fits in Courier fits in any
 # of them.
@@ -189,7 +189,7 @@ DOT_MARKED: Mapping[Mark, tuple[str, str]] = {
 def as_dot(diagram: Diagram) -> str:
     """A ``digraph``; ``dot -Tsvg`` draws it."""
     lines = [
-        f"digraph {_quoted(diagram.table.name)} {{",
+        f"digraph {_quote(diagram.table.name)} {{",
         '    graph [fontname="DejaVu Sans", nodesep=0.6, ranksep=0.7];',
         (
             '    node [shape=box, style="rounded,filled", fontname="DejaVu Sans", fontsize=11,'
@@ -210,34 +210,32 @@ def _dot_inside(diagram: Diagram, prefix: str = "") -> Iterator[str]:
     yield from (_edge(arrow, tones[arrow.source], prefix) for arrow in diagram.arrows)
     for one in diagram.nested:
         name = f"{one.table.name}."
-        title = _quoted(one.table.name)
-        yield f'subgraph {_quoted(f"cluster_{one.table.name}")} {{ label={title}; fontname="DejaVu Sans";'
+        title = _quote(one.table.name)
+        yield f'subgraph {_quote(f"cluster_{one.table.name}")} {{ label={title}; fontname="DejaVu Sans";'
         yield from (f"    {line}" for line in _dot_inside(one, name))
         yield "}"
     for state, one in diagram.runs:
-        first = _quoted(f"{one.table.name}.{one.table.initial}")
-        yield f'{_quoted(prefix + state)} -> {first} [label="runs", style=dashed];'
+        first = _quote(f"{one.table.name}.{one.table.initial}")
+        yield f'{_quote(prefix + state)} -> {first} [label="runs", style=dashed];'
 
 
 def _node(box: Box, tone: Tone, prefix: str) -> str:
     entries = [
         f"{entry.label}:  {entry.text}" if entry.label else f"      {entry.text}" for entry in box.entries
     ]
-    inside = "".join(f"{_escaped(line)}\\l" for line in ([box.intro] if box.intro else []) + entries)
+    inside = "".join(f"{_escape(line)}\\l" for line in ([box.intro] if box.intro else []) + entries)
     name = f"{box.state}   {box.badge}" if box.badge else box.state
-    label = f"{_escaped(name)}\\n\\n{inside}" if inside else _escaped(name)
+    label = f"{_escape(name)}\\n\\n{inside}" if inside else _escape(name)
     line, extra = DOT_MARKED.get(box.mark, (tone.line, ""))
-    return (
-        f'{_quoted(prefix + box.state)} [label="{label}", fillcolor="{tone.strip}", color="{line}"{extra}];'
-    )
+    return f'{_quote(prefix + box.state)} [label="{label}", fillcolor="{tone.strip}", color="{line}"{extra}];'
 
 
 def _edge(arrow: Arrow, tone: Tone, prefix: str) -> str:
-    label = "\\n".join(_escaped(line) for line in joined(arrow.labels, LABEL_WRAP))
+    label = "\\n".join(_escape(line) for line in wrap_names(arrow.labels, LABEL_WRAP))
     line, extra = DOT_MARKED.get(arrow.mark, (LIGHT.out if arrow.way_out else tone.line, ""))
     if not extra and (arrow.way_out or arrow.count):
         extra = f", penwidth={thickness(arrow.count) if arrow.count else 2:.2g}"
-    ends = f"{_quoted(prefix + arrow.source)} -> {_quoted(prefix + arrow.dest)}"
+    ends = f"{_quote(prefix + arrow.source)} -> {_quote(prefix + arrow.dest)}"
     return f'{ends} [label="{label}", color="{line}", fontcolor="{line}"{extra}];'
 
 
@@ -245,19 +243,19 @@ def _tone(name: str) -> Tone:
     return LIGHT.final if name == "final" else LIGHT.tones[int(name.removeprefix("t"))]
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _quoted(text: str) -> str:
-    return f'"{_escaped(text)}"'
+def _quote(text: str) -> str:
+    return f'"{_escape(text)}"'
 
 
 FAMILY = "DejaVu Sans"
 SHOWN = f"{FAMILY}, Verdana, sans-serif"
 
 
-def laid_out(dot: str) -> str:
+def lay_out(dot: str) -> str:
     """The SVG of DOT text. Raises ``ConfigError`` when the extra is not installed or Graphviz refuses the
     text."""
     try:

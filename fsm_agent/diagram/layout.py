@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fsm_agent.diagram.geometry import CORNER, Rect, joined
+from fsm_agent.diagram.geometry import CORNER, Rect, wrap_names
 from fsm_agent.diagram.model import Arrow, Box, Diagram, diagram_of, words
 from fsm_agent.diagram.scene import LABEL_WRAP, PAD, Scene, default_route, label_size, measure, scene_of
 from fsm_agent.fsm.layout import Layout, Point, Route, Side
@@ -134,9 +134,9 @@ def _ports(grid: _Grid) -> tuple[dict[Pair, float], dict[Pair, float]]:
     exits: dict[Pair, float] = {}
     entries: dict[Pair, float] = {}
     for state, rect in grid.rects.items():
-        out = sorted((a for a in grid.steps if a.source == state), key=lambda a: grid.rects[a.dest].centre)
+        out = sorted((a for a in grid.steps if a.source == state), key=lambda a: grid.rects[a.dest].center)
         out += [a for a in reversed(grid.lanes) if a.source == state]
-        into = sorted((a for a in grid.steps if a.dest == state), key=lambda a: grid.rects[a.source].centre)
+        into = sorted((a for a in grid.steps if a.dest == state), key=lambda a: grid.rects[a.source].center)
         into += [a for a in reversed(grid.lanes) if a.dest == state]
         for arrows, ports in ((out, exits), (into, entries)):
             for number, arrow in enumerate(arrows, 1):
@@ -153,7 +153,7 @@ def _step_routes(grid: _Grid, exits: dict[Pair, float], entries: dict[Pair, floa
         height = _size(arrow)[1]
         y = grid.bands[gap][0] + used[gap] + height / 2
         used[gap] += height
-        start, end = _straightened(grid, pair, exits, entries), entries[pair]
+        start, end = _straight_exit(grid, pair, exits, entries), entries[pair]
         routes[pair] = {
             "start": ("bottom", start),
             "end": ("top", end),
@@ -163,7 +163,7 @@ def _step_routes(grid: _Grid, exits: dict[Pair, float], entries: dict[Pair, floa
     return routes
 
 
-def _straightened(grid: _Grid, pair: Pair, exits: dict[Pair, float], entries: dict[Pair, float]) -> float:
+def _straight_exit(grid: _Grid, pair: Pair, exits: dict[Pair, float], entries: dict[Pair, float]) -> float:
     """Where a step leaves its box: just above where it arrives when that is near and free, so that it is one
     straight line."""
     start, end, box = exits[pair], entries[pair], grid.rects[pair[0]]
@@ -211,7 +211,7 @@ def _middle(grid: _Grid, layer: Sequence[str]) -> float:
 
 
 def _size(arrow: Arrow) -> tuple[float, float]:
-    return label_size(joined(arrow.labels, LABEL_WRAP))
+    return label_size(wrap_names(arrow.labels, LABEL_WRAP))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ def roomy(layout: Layout, plain: Diagram, grown: Diagram, proof_lines: Sequence[
     grown_by = [(rect, new[name]) for name, rect in old.items() if name in new]
     across = _Axis([span for r, n in grown_by for span in _halves(r.x, r.right, n.width - r.width)])
     down = _Axis([span for r, n in grown_by for span in _halves(r.y, r.bottom, n.height - r.height)])
-    labels = {(p.arrow.source, p.arrow.dest): p.label.centre for p in before.arrows}
+    labels = {(p.arrow.source, p.arrow.dest): p.label.center for p in before.arrows}
     boxes = {placed.box.state: placed.rect for placed in before.boxes}
     x, y, width = layout["how_to_read"]
     proved_x, proved_y, proved_width = layout["proved"]
@@ -404,7 +404,7 @@ def roomy(layout: Layout, plain: Diagram, grown: Diagram, proof_lines: Sequence[
         },
         "heights": {state: down(r.bottom) - down(r.y) for state, r in boxes.items()},
         "arrows": {
-            pair: _moved(
+            pair: _move_route(
                 route, labels.get(pair) if pair[0] != pair[1] or "label" in route else None, across, down
             )
             for pair, route in layout["arrows"].items()
@@ -442,16 +442,16 @@ class _Axis:
         return at + max((push for _, end, push in self.spans if end <= at + ALIKE), default=0)
 
 
-def _moved(route: Route, label: Point | None, across: _Axis, down: _Axis) -> Route:
+def _move_route(route: Route, label: Point | None, across: _Axis, down: _Axis) -> Route:
     moved = route.copy()
     for end in ("start", "end"):
         side, at = route[end]
         moved[end] = side, (down(at) if side in ("left", "right") else across(at))
     if "via" in route:
         moved["via"] = [(across(x), down(y)) for x, y in route["via"]]
-    centre = label or route.get("label")
-    if centre is not None:
-        moved["label"] = across(centre[0]), down(centre[1])
+    center = label or route.get("label")
+    if center is not None:
+        moved["label"] = across(center[0]), down(center[1])
     return moved
 
 

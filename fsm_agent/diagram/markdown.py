@@ -54,10 +54,10 @@ def runs_in_words(table: Table, state: str) -> tuple[str, ...]:
 
 
 def _list(line: Line) -> str:
-    return " › ".join(MARKUP[kind].format(name) for kind, name in map(_named, line.ladder))
+    return " › ".join(MARKUP[kind].format(name) for kind, name in map(_rung_name, line.ladder))
 
 
-def _named(rung: Rung) -> tuple[Kind, str]:
+def _rung_name(rung: Rung) -> tuple[Kind, str]:
     if rung.exit is not None:
         return "exit", rung.exit
     return ("move", rung.to) if is_move(rung) else ("rung", rung.name)

@@ -58,7 +58,7 @@ class StateEntry:
     def text(self) -> str:
         """Return the steps of the entry in one line."""
         return "".join(
-            f"{separator}{step.text} {step.tail}".rstrip() for separator, step in spaced(self.short)
+            f"{separator}{step.text} {step.tail}".rstrip() for separator, step in with_previous(self.short)
         )
 
 
@@ -154,7 +154,7 @@ def words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def spaced(steps: Sequence[ShownStep]) -> Iterator[tuple[str, ShownStep]]:
+def with_previous(steps: Sequence[ShownStep]) -> Iterator[tuple[str, ShownStep]]:
     """Each step with the steps before it."""
     for number, step in enumerate(steps):
         yield ("" if number == 0 else " " if step.kind == "note" else ELSE), step
@@ -189,10 +189,10 @@ def _step(rung: Rung, row: Row) -> ShownStep:
 def _entry(table: Table, line: Line) -> StateEntry:
     steps = tuple(_step(rung, row) for rung, row in line_rows(table, line))
     rows = tuple(row.id for row in table.by_event[line.source, line.event])
-    return StateEntry(line.event, words(line.event), steps, _shortened(table, line, steps), rows, line.why)
+    return StateEntry(line.event, words(line.event), steps, _shorten(table, line, steps), rows, line.why)
 
 
-def _shortened(table: Table, line: Line, steps: tuple[ShownStep, ...]) -> tuple[ShownStep, ...]:
+def _shorten(table: Table, line: Line, steps: tuple[ShownStep, ...]) -> tuple[ShownStep, ...]:
     """``compact › as built``: a long list that equals another one of the same state with one rung inserted.
 
     Exact: the rungs before it were refused already, so trying them again changes nothing."""
@@ -235,10 +235,10 @@ def _final_box(table: Table) -> Box:
 def _arrows(table: Table, ways_out: Mapping[str, Sequence[str]] | None) -> tuple[Arrow, ...]:
     everywhere = {(state, event) for event, exits in table.macros for state in exits}
     inner = [row for row in table.rows if (row.source, row.event) not in everywhere]
-    return merged(table, [row for row in inner if row.exit is None or _is_drawn(table, row, ways_out)])
+    return merge_arrows(table, [row for row in inner if row.exit is None or _is_drawn(table, row, ways_out)])
 
 
-def merged(table: Table, rows: Iterable[Row]) -> tuple[Arrow, ...]:
+def merge_arrows(table: Table, rows: Iterable[Row]) -> tuple[Arrow, ...]:
     """The arrows of ``rows``, one for all from one state to another; labels in table order."""
     pairs: dict[tuple[str, str], list[Row]] = {}
     for row in rows:

@@ -78,7 +78,7 @@ def runs_of(source: str) -> list[Run]:
                 turn = turns.setdefault(str(value.get("turn", "")), _Turn({}, [], []))
                 turn.steps.append(_step(source, number, value))
                 turn.times.append(float(value.get("at") or 0))
-    return [run for name in _first(turns, wanted) for run in _divided(_run(turns, name))]
+    return [run for name in _first(turns, wanted) for run in _split_turns(_run(turns, name))]
 
 
 def text_of(source: str) -> str:
@@ -91,7 +91,7 @@ def text_of(source: str) -> str:
         raise ConfigError("this is no text", source, ALLOWED) from None
 
 
-def begun_at(began: float, times: Sequence[float]) -> int:
+def move_at(began: float, times: Sequence[float]) -> int:
     """How many moves had been made when something began; ``times`` are those of the moves."""
     return sum(time <= began for time in times)
 
@@ -119,12 +119,12 @@ def _run(turns: dict[str, _Turn], name: str, times: Sequence[float] = ()) -> Run
         name,
         str(turn.about.get("table_name") or ""),
         str(turn.about.get("asked") or ""),
-        begun_at(float(began), times) if isinstance(began, int | float) else 0,
+        move_at(float(began), times) if isinstance(began, int | float) else 0,
         tuple(_run(turns, child, turn.times) for child in names if child in turns),
     )
 
 
-def _divided(run: Run) -> list[Run]:
+def _split_turns(run: Run) -> list[Run]:
     """Moves of several turns one after the other, where a file does not tell them apart: a new turn begins
     where the numbers do not grow."""
     runs: list[list[Step]] = []
@@ -173,7 +173,7 @@ class Tally:
         return sum(self.rows.values())
 
 
-def recorded(source: str) -> list[Run]:
+def read_runs(source: str) -> list[Run]:
     """The turns in a file, with those that they began. An export of one turn may hold the turns that it was
     forked from; they are left out.
 

@@ -8,8 +8,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import dist, log2
 
-from fsm_agent.diagram.geometry import Path, Rect, around, bent, curve, grouped, joined, text_width, wrapped
-from fsm_agent.diagram.model import Arrow, Box, Diagram, Mark, ShownStep, StateEntry, spaced
+from fsm_agent.diagram.geometry import (
+    Path,
+    Rect,
+    around,
+    bent,
+    curve,
+    group_names,
+    text_width,
+    wrap_names,
+    wrap_text,
+)
+from fsm_agent.diagram.model import Arrow, Box, Diagram, Mark, ShownStep, StateEntry, with_previous
 from fsm_agent.fsm.layout import Layout, Point, Route, Side
 
 TEXT = 13.0
@@ -107,7 +117,7 @@ def list_lines(entry: StateEntry, width: float = 0) -> tuple[tuple[Part, ...], .
     """A decision list, broken before a rung or note where a line would be wider than ``width`` (0: in one
     line)."""
     lines: list[list[Part]] = [[]]
-    for separator, step in spaced(entry.short):
+    for separator, step in with_previous(entry.short):
         if lines[-1] and width and part_width([*lines[-1], (separator, step)]) > width:
             lines.append([(separator.lstrip() or INDENT, step)])
         else:
@@ -166,7 +176,7 @@ def default_route(source: Rect, dest: Rect) -> Route:
     if dest.bottom <= source.y:
         return {"start": ("top", _facing(source, dest)), "end": ("bottom", _facing(dest, source))}
     sides: tuple[Side, Side] = ("right", "left") if source.right <= dest.x else ("left", "right")
-    return {"start": (sides[0], source.centre[1]), "end": (sides[1], dest.centre[1])}
+    return {"start": (sides[0], source.center[1]), "end": (sides[1], dest.center[1])}
 
 
 def _boxes(diagram: Diagram, layout: Layout) -> tuple[PlacedBox, ...]:
@@ -181,11 +191,11 @@ def _boxes(diagram: Diagram, layout: Layout) -> tuple[PlacedBox, ...]:
             x, y, least = 2 * PAD, below, 0
             below += height + 4 * PAD
         rect = Rect(x, y, max(width, least), max(height, layout.get("heights", {}).get(box.state, 0)))
-        placed.append(_placed(box, rect, _lists(box, most)))
+        placed.append(_place_box(box, rect, _lists(box, most)))
     return tuple(placed)
 
 
-def _placed(box: Box, rect: Rect, lists: tuple[tuple[tuple[Part, ...], ...], ...]) -> PlacedBox:
+def _place_box(box: Box, rect: Rect, lists: tuple[tuple[tuple[Part, ...], ...], ...]) -> PlacedBox:
     at = rect.y + HEAD + STEP - 2
     baselines = []
     for count in [*([1] if box.intro else []), *map(len, lists)]:
@@ -207,14 +217,14 @@ def _arrow(arrow: Arrow, rects: dict[str, Rect], layout: Layout, taken: Sequence
         path = bent(start, route["via"], end, route["end"][0])
     else:
         path = curve(start, route["start"][0], end, route["end"][0], route.get("reach"))
-    lines = grouped(arrow.labels, route.get("wrap", LABEL_WRAP))
-    width, height = label_size(joined(arrow.labels, route.get("wrap", LABEL_WRAP)))
-    centre: Point = route.get("label") or path.middle
+    lines = group_names(arrow.labels, route.get("wrap", LABEL_WRAP))
+    width, height = label_size(wrap_names(arrow.labels, route.get("wrap", LABEL_WRAP)))
+    center: Point = route.get("label") or path.middle
     if "label" not in route and source == dest:
-        centre = centre[0] + width / 2 + 4, centre[1]
+        center = center[0] + width / 2 + 4, center[1]
     elif (arrow.source, arrow.dest) not in layout["arrows"]:
-        centre = _free(path, width, height, taken)
-    return PlacedArrow(arrow, path, around(centre, width, height), lines)
+        center = _free(path, width, height, taken)
+    return PlacedArrow(arrow, path, around(center, width, height), lines)
 
 
 def _free(path: Path, width: float, height: float, taken: Sequence[Rect]) -> Point:
@@ -234,7 +244,7 @@ def _panel(title: str, lines: Sequence[tuple[str, str]], place: tuple[float, flo
     broken: list[tuple[str, str, float]] = []
     for term, text in lines:
         indent = terms + COLUMN_GAP if term else 0
-        first, *others = wrapped(text, width - indent) or [""]
+        first, *others = wrap_text(text, width - indent) or [""]
         broken += [(term, first, x + indent), *(("", part, x + indent) for part in others)]
     right = max(start + text_width(text, TEXT) for _, text, start in broken)
     return Panel(title, Rect(x, y, max(right - x, width), TITLE + 8 + STEP * len(broken)), tuple(broken))
@@ -248,4 +258,4 @@ def _column(box: Box) -> float:
 def _facing(rect: Rect, other: Rect) -> float:
     """Where the side of ``rect`` is nearest to ``other``, a little to the right for the way back."""
     shift = 14 if rect.y < other.y else -14
-    return min(max(other.centre[0], rect.x + 30), rect.right - 30) + shift
+    return min(max(other.center[0], rect.x + 30), rect.right - 30) + shift

@@ -163,7 +163,7 @@ def style_sheet(*, marked: bool = False, judged: bool = False, expected: bool = 
     """The CSS of a picture. ``marked``: with the rules for marks, ``expected``: also those of shares;
     ``judged``: their colors are theirs alone."""
     light, dark = (
-        _colours(theme) + (_plain(theme) if judged else "") + (_marks(theme, expected) if marked else "")
+        _colors(theme) + (_plain(theme) if judged else "") + (_marks(theme, expected) if marked else "")
         for theme in (LIGHT, DARK)
     )
     nested = "".join(f"  {rule}\n" for rule in dark.splitlines())
@@ -181,7 +181,7 @@ def _plain(theme: Theme) -> str:
 
 def _marks(theme: Theme, expected: bool) -> str:
     shares = zip(("likely", "possible", "seldom"), theme.shares, strict=True)
-    colours = {
+    colors = {
         "never": theme.bad,
         "partly": theme.warn,
         "added": theme.good,
@@ -190,16 +190,16 @@ def _marks(theme: Theme, expected: bool) -> str:
         **(dict(shares) if expected else {}),
     }
     rules = [f".fsm .badge, .fsm .tail {{ fill: {theme.ink}; }}"]
-    for name, colour in colours.items():
+    for name, color in colors.items():
         rules.append(
-            f".fsm .{name}.arrow .line, .fsm .state.{name} .box {{ stroke: {colour}; }} .fsm .{name}.arrow"
+            f".fsm .{name}.arrow .line, .fsm .state.{name} .box {{ stroke: {color}; }} .fsm .{name}.arrow"
             f" .head, .fsm .{name}.arrow .label, .fsm .{name} > .event, .fsm .state.{name} .badge, .fsm"
-            f" tspan.{name}, .fsm tspan.out.{name} {{ fill: {colour}; }}"
+            f" tspan.{name}, .fsm tspan.out.{name} {{ fill: {color}; }}"
         )
     return "".join(f"{rule}\n" for rule in rules)
 
 
-def _colours(theme: Theme) -> str:
+def _colors(theme: Theme) -> str:
     tones = {**{f"t{number}": tone for number, tone in enumerate(theme.tones)}, "final": theme.final}
     rules = [
         f".fsm .page, .fsm .halo {{ fill: {theme.page}; }}",
@@ -227,7 +227,7 @@ READABLE = 11.0
 
 def as_svg(diagram: Diagram, layout: Layout | None = None, proof_lines: Sequence[str] = ()) -> str:
     """The SVG of a diagram. ``proof_lines`` fill the panel "Proved for every setting"; none, no panel."""
-    size, lines = _drawn(diagram, layout, proof_lines)
+    size, lines = _draw(diagram, layout, proof_lines)
     column = layout.get("column", size[0]) if layout else size[0]
     shown = min(size[0], max(column, ceil(size[0] * READABLE / TEXT)))
     return "\n".join([*_opening(diagram, size, shown), *lines, "</svg>"]) + "\n"
@@ -241,7 +241,7 @@ def without_style(svg: str) -> str:
     return svg.replace('<g id="', '<g data-id="')
 
 
-def _drawn(
+def _draw(
     diagram: Diagram, layout: Layout | None, proof_lines: Sequence[str] = (), prefix: str = ""
 ) -> tuple[tuple[float, float], list[str]]:
     """The contents of a picture, and its size."""
@@ -257,7 +257,7 @@ def _drawn(
     width, height = scene.size
     for one in diagram.nested:
         layout = None if one.caption else one.table.layout  # what turns did needs more room
-        size, inside = _drawn(one, layout, prefix=f"{one.table.name}.")
+        size, inside = _draw(one, layout, prefix=f"{one.table.name}.")
         frame = Rect(PAD, PAD, size[0] + 2 * PAD, size[1] + HEAD + PAD)
         name, place = quoteattr(one.table.name), f"translate(0,{number(height)})"
         lines.append(f'<g class="nested" data-table={name} transform="{place}">')
@@ -341,7 +341,7 @@ def _arrow(placed: PlacedArrow, tones: Mapping[str, str], diagram: Diagram) -> I
     yield f'<path class="line" d="{placed.path.d}"{thick}/>'
     yield f'<path class="head" d="{placed.path.head}"/>'
     yield f'<rect class="halo" {_place(placed.label)} rx="3"/>'
-    x = placed.label.centre[0]
+    x = placed.label.center[0]
     for count, line in enumerate(_label(placed)):
         yield _text("label", x, placed.label.y + TEXT + 1 + (STEP - 1) * count, line)
     yield "</g>"

@@ -67,15 +67,15 @@ class Follower:
         """Tell what happens to a turn until it has ended, and to those that it hands the conversation over
         to; the result. Raises ``TurnSuspended`` when it waits for an answer, ``ConfigError`` when it was
         taken back or cannot begin."""
-        await self._begun(turn_id)
+        await self._wait_for_start(turn_id)
         while True:
-            info = await self._ended(turn_id)
+            info = await self._wait_for_end(turn_id)
             if info.exit != "handed_over":
-                return stored_result(self._turns, info)
+                return read_result(self._turns, info)
             turn_id = next_turn_id(info.session, turn_id)
             await self._there(turn_id)
 
-    async def _begun(self, turn_id: str) -> None:
+    async def _wait_for_start(self, turn_id: str) -> None:
         waited, problem = 0.0, ""
         while not self._exists(turn_id):
             queued = found(self._store, turn_id)
@@ -98,7 +98,7 @@ class Follower:
     def _exists(self, turn_id: str) -> bool:
         return bool(self._store.database.select("SELECT 1 FROM turns WHERE id = ?", turn_id))
 
-    async def _ended(self, turn_id: str) -> TurnInfo:
+    async def _wait_for_end(self, turn_id: str) -> TurnInfo:
         seen = _Seen()
         while True:
             info = self._turns.info(turn_id)
@@ -140,7 +140,7 @@ class Follower:
                 )
 
 
-def stored_result(turns: Turns, info: TurnInfo) -> TurnResult:
+def read_result(turns: Turns, info: TurnInfo) -> TurnResult:
     """Return the result of a turn that has ended, as its process returned it; without a value for an answer
     of a type. Raises ``ConfigError`` for a turn that was given up, which has none."""
     if (said := turns.result(info.id)) is None:

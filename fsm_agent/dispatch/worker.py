@@ -18,7 +18,7 @@ from fsm_agent.conversation.handover import next_turn_id
 from fsm_agent.dispatch.dispatcher import DIGEST, Dispatcher, HandOver, Order, TurnLink
 from fsm_agent.errors import ConfigError, FsmAgentError, OwnershipLost, SessionBusy, StoreError
 from fsm_agent.options import AgentOptions
-from fsm_agent.runtime.events import measured
+from fsm_agent.runtime.events import measure
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.queued import (
@@ -105,7 +105,7 @@ async def _run(
             return await _not_begun(store, order, rank)
         queued, begins = claimed
         agent, deps = make_agent(order)
-        measured("queue_wait", max(0.0, store.now() - queued.at))
+        measure("queue_wait", max(0.0, store.now() - queued.at))
         try:
             turn = agent.begin_queued(order.turn, queued.request, begins, deps=deps)
         except ConfigError as error:  # it will not be usable next time either
@@ -154,7 +154,7 @@ async def _to_the_end(agent: Agent[Any, Any], turn: Turn[Any], deps: Any, link: 
     following: Turn[Any] | None = turn
     while following is not None:
         turn = following
-        await _stepped(agent, turn, link)
+        await _run_turn(agent, turn, link)
         if turn.result is None:
             return SUSPENDED
         if not turn.result.stored:
@@ -164,7 +164,7 @@ async def _to_the_end(agent: Agent[Any, Any], turn: Turn[Any], deps: Any, link: 
     return turn.result.turn_exit_reason.value
 
 
-async def _stepped(agent: Agent[Any, Any], turn: Turn[Any], link: TurnLink) -> None:
+async def _run_turn(agent: Agent[Any, Any], turn: Turn[Any], link: TurnLink) -> None:
     """Run a turn to its end, or until it is suspended; an interrupt and the loss of it are heard meanwhile.
     Raises ``HandOver`` and ``OwnershipLost``."""
     running = asyncio.ensure_future(turn.run_until_left(link.leaving.is_set))
@@ -221,13 +221,13 @@ class App:
             raise ConfigError("--app wants more than the order", name, SHAPE)
         app = cls(factory, bool(required), store)
         if not required:  # what is wrong with it is said before anything is served
-            app._made(None)
+            app._make_agent(None)
         return app
 
     def made(self, order: Order) -> tuple[Agent[Any, Any], Any]:
         """The agent that runs a turn of this order, in the store of the worker, and the ``deps`` of its
         tools. Raises ``ConfigError``."""
-        agent, deps = self._made(order)
+        agent, deps = self._make_agent(order)
         there: AgentOptions = {
             **agent.options,
             "session_id": order.session,
@@ -237,7 +237,7 @@ class App:
         }
         return Agent.of(there), deps
 
-    def _made(self, order: Order | None) -> tuple[Agent[Any, Any], Any]:
+    def _make_agent(self, order: Order | None) -> tuple[Agent[Any, Any], Any]:
         try:
             made = self.factory(order) if self.takes_order else self.factory()
         except ConfigError:
@@ -320,11 +320,11 @@ class Worker:
     # Agents that are not needed any more, once what they do in the background has ended
 
     def _release(self, agent: Agent[Any, Any]) -> None:
-        task = asyncio.create_task(self._settled(agent))
+        task = asyncio.create_task(self._wait_for_background(agent))
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
 
-    async def _settled(self, agent: Agent[Any, Any]) -> None:
+    async def _wait_for_background(self, agent: Agent[Any, Any]) -> None:
         self._settling[id(agent)] = agent
         try:
             await agent.background.settled()
@@ -356,7 +356,7 @@ class Worker:
             if queued.digest != DIGEST:
                 others[queued.digest] = others.get(queued.digest, 0) + 1
             elif now >= self._again.get(queued.id, (0.0, 0.0))[0]:
-                await self._submitted(Order(queued.session, queued.id, queued.digest), now)
+                await self._submit_unannounced(Order(queued.session, queued.id, queued.digest), now)
         for digest, count in others.items():
             if now - self._told.get(digest, 0.0) >= TOLD_EVERY:
                 self._told[digest] = now
@@ -364,7 +364,7 @@ class Worker:
                 self._tell(f"{count} {wait} for a worker with table {digest}; this one has {DIGEST}")
         await forget_ended(self._store)
 
-    async def _submitted(self, order: Order, now: float) -> None:
+    async def _submit_unannounced(self, order: Order, now: float) -> None:
         """Tell the dispatcher of a turn that it does not know. It is asked again after twice the time,
         because a turn may wait for long."""
         pause = max(self._age, 2 * self._again.get(order.turn, (0.0, 0.0))[1])

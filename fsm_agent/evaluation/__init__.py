@@ -8,9 +8,9 @@
 ``fsm-agent eval`` is the same from a terminal, and ``evaluate`` is a fixture of the pytest plugin. The turns
 are ordinary sessions of the home: a case that was answered by the same agent is not asked again."""
 
-from fsm_agent.evaluation.cases import Case, Dataset, read_cases, recorded_cases, write_cases
+from fsm_agent.evaluation.cases import Case, Dataset, cases_from_turns, read_cases, write_cases
 from fsm_agent.evaluation.figures import Figures, Gate, GateResult
-from fsm_agent.evaluation.run import CaseResult, EvalRun, Evaluation, compare, evaluate, stored_run
+from fsm_agent.evaluation.run import CaseResult, EvalRun, Evaluation, compare, evaluate, read_run
 from fsm_agent.evaluation.scorers import Answer, Judge, Score, Scorer
 
 __all__ = [
@@ -26,10 +26,10 @@ __all__ = [
     "Judge",
     "Score",
     "Scorer",
+    "cases_from_turns",
     "compare",
     "evaluate",
     "read_cases",
-    "recorded_cases",
-    "stored_run",
+    "read_run",
     "write_cases",
 ]

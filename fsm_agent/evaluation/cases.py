@@ -75,21 +75,21 @@ class Dataset:
 # Recorded turns
 
 
-def recorded_cases(store: Store, turns: Sequence[str], name: str = "recorded turns") -> Dataset:
+def cases_from_turns(store: Store, turns: Sequence[str], name: str = "recorded turns") -> Dataset:
     """The turns as cases: the question, the messages before it, and as expectation the answer and the tools
     of the recording. Turns of evaluations, without an answer, or with content that is not text are left
     out."""
     read = Turns(store.database)
     cases, dropped = [], 0
     for turn in turns:
-        case = _recorded(store, read, turn)
+        case = _case_from_turn(store, read, turn)
         cases += [] if case is None else [case]
         dropped += case is None
     left_out = (f"{dropped} turns of evaluations, without an answer, or with other content than text",)
     return Dataset(name, tuple(cases), left_out if dropped else ())
 
 
-def _recorded(store: Store, read: Turns, turn: str) -> Case | None:
+def _case_from_turn(store: Store, read: Turns, turn: str) -> Case | None:
     info, result = read.info(turn), read.result(turn) or {}
     source = store.database.select("SELECT source, kind FROM sessions WHERE id = ?", info.session)
     answer = result.get("final_response")
@@ -158,7 +158,7 @@ def _samples(values: Any, file: Path) -> Dataset:
     """Samples of ``inspect-ai``: ``input``, ``target``, ``id``, ``metadata``."""
     if not isinstance(values, list):
         raise ConfigError("the file has no list of cases", str(file), FORMATS)
-    make = partial(_made, file, "input", "id", "target")
+    make = partial(_make_case, file, "input", "id", "target")
     return Dataset(file.stem, *_each(values, make, _SAMPLE))
 
 
@@ -168,7 +168,7 @@ def _pydantic(value: Any, file: Path) -> Dataset:
     cases = value.get("cases") if isinstance(value, dict) else None
     if not isinstance(cases, list):
         raise ConfigError("the dataset has no list of cases", str(file), '{"cases": [{"inputs": "…"}]}')
-    make = partial(_made, file, "inputs", "name", "expected_output")
+    make = partial(_make_case, file, "inputs", "name", "expected_output")
     made, left_out = _each(cases, make, _CASE)
     more = (name for name in ("evaluators", "report_evaluators") if value.get(name))
     return Dataset(str(value.get("name") or file.stem), made, tuple(dict.fromkeys((*left_out, *more))))
@@ -180,7 +180,7 @@ def _each(values: Sequence[Any], make: Any, known: set[str]) -> tuple[tuple[Case
     return cases, tuple(left)
 
 
-def _made(file: Path, asked: str, name: str, expected: str, number: int, value: Any) -> Case:
+def _make_case(file: Path, asked: str, name: str, expected: str, number: int, value: Any) -> Case:
     where = f"{file}: case {number}"
     if not isinstance(value, dict):
         raise ConfigError("a case is not an object", where, f'{{"{asked}": "…"}}')
@@ -252,7 +252,7 @@ def _as_yaml(value: Any, where: str) -> str:
     return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))
 
 
-def _asked(case: Case) -> Any:
+def _question_of(case: Case) -> Any:
     if not case.history:
         return case.input
     return [*map(dict, case.history), {"role": "user", "content": case.input}]
@@ -261,7 +261,7 @@ def _asked(case: Case) -> Any:
 def _as_sample(case: Case) -> dict[str, Any]:
     """``inspect-ai`` has texts as targets, and wants content in each message."""
     expected = case.expected
-    asked = _asked(case)
+    asked = _question_of(case)
     if isinstance(asked, list):
         asked = [{**row, "content": row.get("content") or ""} for row in asked]
         asked = [_for_inspect(row) for row in asked]
@@ -297,7 +297,7 @@ def _as_dataset(dataset: Dataset) -> dict[str, Any]:
     cases = [
         {
             "name": case.id,
-            "inputs": _asked(case),
+            "inputs": _question_of(case),
             "metadata": dict(case.metadata) or None,
             "expected_output": case.expected,
         }

@@ -262,7 +262,7 @@ class Evaluation:
         session = f"{SOURCE}-{digest}-{case.digest}-{number}"
         blank = CaseResult(case.id, case.digest, number)
         try:
-            turn, cached = await self._asked(
+            turn, cached = await self._ask_once(
                 self.agent.options, session, case.input, case.history, self._purse
             )
         except BudgetSpent:
@@ -275,11 +275,11 @@ class Evaluation:
         if answer.exit in AGAIN:
             why = f"its turn {turn} ended with {answer.exit}: {answer.error}"
             return _problem(blank, one_line(why.rstrip(": "), SHOWN), turn)
-        scores = {one.name: await self._scored(one, case, answer) for one in self.scorers}
+        scores = {one.name: await self._score(one, case, answer) for one in self.scorers}
         shown = one_line(answer.text, SHOWN)
         return CaseResult(case.id, case.digest, number, turn, answer.exit, shown, cached, "", scores)
 
-    async def _scored(self, scorer: Scorer | Judge, case: Case, answer: Answer) -> Score:
+    async def _score(self, scorer: Scorer | Judge, case: Case, answer: Answer) -> Score:
         if isinstance(scorer, Scorer):
             return await scorer.score(case, answer)
         options = self._judge_options(scorer)
@@ -287,7 +287,7 @@ class Evaluation:
         asked = json.dumps([str(_model(options["model"])), scorer.prompt, question], ensure_ascii=False)
         session = f"judge-{hashlib.sha256(asked.encode('utf-8', 'replace')).hexdigest()[:24]}"
         try:
-            turn, _ = await self._asked(options, session, question, (), self._purses[scorer.name])
+            turn, _ = await self._ask_once(options, session, question, (), self._purses[scorer.name])
         except BudgetSpent:
             return Score(None, f"{UNJUDGED}: the budget of the judge is spent")
         found = self._answer(turn, cached=False)
@@ -314,7 +314,7 @@ class Evaluation:
             "name": "judge",
         }
 
-    async def _asked(
+    async def _ask_once(
         self,
         options: AgentOptions,
         session: str,
@@ -385,7 +385,7 @@ class _Agents:
         """An agent of these options for one turn."""
         key = str(options.get("system_prompt"))
         if limits is not None:
-            yield self._make({**options, **_limited(self.agent, limits)})
+            yield self._make({**options, **_limit_options(self.agent, limits)})
             return
         idle = self.idle.setdefault(key, [])
         agent = idle.pop() if idle else self._make(options)
@@ -405,7 +405,7 @@ class _Agents:
         self.idle.clear()
 
 
-def _limited(agent: Agent[Any, Any], limits: Limits) -> AgentOptions:
+def _limit_options(agent: Agent[Any, Any], limits: Limits) -> AgentOptions:
     """The settings with a limit in money on the tree of a turn."""
     mine = agent.settings.limits
     usd = min(limits.usd or 0.0, mine.tree.usd or limits.usd or 0.0)
@@ -464,7 +464,7 @@ def run_names(store: Store) -> list[str]:
     return sorted(names, key=lambda name: float(kept.get(name)["at"]))
 
 
-def stored_run(store: Store, name: str = "") -> EvalRun:
+def read_run(store: Store, name: str = "") -> EvalRun:
     """A run by its name, by default the newest. Raises ``ConfigError``."""
     names = run_names(store)
     if not names:

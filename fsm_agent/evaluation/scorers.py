@@ -84,11 +84,11 @@ class Scorer:
         raise ConfigError(f"scorer {self.name} returned no score", found, allowed)
 
 
-def _passed(ok: bool, why: str) -> Score:
+def _pass_or_fail(ok: bool, why: str) -> Score:
     return Score(float(ok), "" if ok else one_line(why, WHY))
 
 
-def _failed(answer: Answer) -> str:
+def _why_no_answer(answer: Answer) -> str:
     """Return the reason if the turn gave no answer to compare."""
     if answer.outcome == "completed" or answer.text:
         return ""
@@ -100,12 +100,12 @@ def exact(case: Case, answer: Answer) -> Score:
     JSON."""
     if case.expected is None:
         return Score(None, "the case has no expected answer")
-    if why := _failed(answer):
+    if why := _why_no_answer(answer):
         return Score(0.0, why)
     given, text = case.expected, answer.text.strip()
     texts = [one.strip() for one in (given if isinstance(given, list) else [given]) if isinstance(one, str)]
     ok = text in texts or (not isinstance(given, str) and answer.value == given)
-    return _passed(ok, f"answered {answer.text!r}")
+    return _pass_or_fail(ok, f"answered {answer.text!r}")
 
 
 def contains(*words: str) -> Scorer:
@@ -115,14 +115,14 @@ def contains(*words: str) -> Scorer:
     def score(case: Case, answer: Answer) -> Score:
         if not words and case.expected is None:
             return Score(None, "the case has no expected answer")
-        if why := _failed(answer):
+        if why := _why_no_answer(answer):
             return Score(0.0, why)
         text = answer.text.casefold()
         if words:
-            return _passed(all(one.casefold() in text for one in words), f"answered {answer.text!r}")
+            return _pass_or_fail(all(one.casefold() in text for one in words), f"answered {answer.text!r}")
         given = case.expected if isinstance(case.expected, list) else [case.expected]
         wanted = [one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in given]
-        return _passed(any(one.casefold() in text for one in wanted), f"answered {answer.text!r}")
+        return _pass_or_fail(any(one.casefold() in text for one in wanted), f"answered {answer.text!r}")
 
     return Scorer("contains", score)
 
@@ -144,7 +144,7 @@ def fits(kind: Any) -> Scorer:
             ) from None
 
     def score(case: Case, answer: Answer) -> Score:
-        if why := _failed(answer):
+        if why := _why_no_answer(answer):
             return Score(0.0, why)
         try:
             check(answer.value)
@@ -172,7 +172,7 @@ def trajectory(name: str, names: Sequence[str] = ()) -> Scorer:
             "tools_include": set(wanted) <= set(called),
             "tools_exclude": not set(wanted) & set(called),
         }[name]
-        return _passed(ok, f"called {', '.join(called) or 'none'}")
+        return _pass_or_fail(ok, f"called {', '.join(called) or 'none'}")
 
     return Scorer(name, score)
 

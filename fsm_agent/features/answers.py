@@ -117,7 +117,7 @@ class Answers(Part):
             given[tool.signature.context] = replace(scene, tool=tool.spec.name)
         limit, poll = settings.tool.batch_timeout, settings.poll.control
         code = UsersCode(f"output function {tool.spec.name}", self._clock, poll, then="")
-        work = _contained(partial(tool.handler, **given))
+        work = _call_function(partial(tool.handler, **given))
         made, problem = await code.within(work, limit, self._signals.event(), here=True)
         if made is None:
             raise ToolFailure(problem or "it was not looked at: the user interrupted")
@@ -132,7 +132,7 @@ async def _let_out(request: CheckAnswer) -> AnswerChecked:
     return AnswerChecked()
 
 
-async def _contained(function: Callable[[], Any]) -> tuple[Any, ToolFailure | None]:
+async def _call_function(function: Callable[[], Any]) -> tuple[Any, ToolFailure | None]:
     """(what the function returns, or its refusal in words for the model)."""
     try:
         return await answer_of(function), None

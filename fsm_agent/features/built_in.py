@@ -19,7 +19,7 @@ def features_of(ground: Ground, always: Sequence[Extension]) -> tuple[Extension,
     if ground.telemetry is not None:
         found.append(tracing_of(ground.telemetry, ground.store))
     if ground.settings.limits.each:
-        found += limited((), ground, ground.settings)
+        found += limit_features((), ground, ground.settings)
     found += [*ground.extensions, CallbackCalls(ground)]
     if options["hooks"] or options["input_guardrails"] or options["output_guardrails"]:
         from fsm_agent.features.hooks import HookCalls
@@ -35,7 +35,9 @@ def features_of(ground: Ground, always: Sequence[Extension]) -> tuple[Extension,
     return tuple(found)
 
 
-def limited(features: Sequence[Extension], ground: Ground, settings: Settings) -> tuple[Extension, ...]:
+def limit_features(
+    features: Sequence[Extension], ground: Ground, settings: Settings
+) -> tuple[Extension, ...]:
     """The features of a turn with limits of its own."""
     from fsm_agent.features.limits import Limits
 

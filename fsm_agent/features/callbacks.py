@@ -44,7 +44,7 @@ class CallbackCalls(Extension):
             said = await callbacks.ask_text("after_tool", *values)
             outcome = outcome if said is None else replace(outcome, text=said)
         callbacks.publish(ToolComplete(call.call_id, call.name, arguments, outcome.text, outcome.status))
-        progressed(callbacks, "completed", call, lambda: outcome.text)
+        publish_progress(callbacks, "completed", call, lambda: outcome.text)
         return outcome
 
     async def _transform(self, request: Transform) -> Transformed:
@@ -52,7 +52,7 @@ class CallbackCalls(Extension):
         return Transformed(None if answer == request.text else answer)
 
 
-def progressed(callbacks: Callbacks, what: str, call: RunTool, preview: Callable[[], str]) -> None:
+def publish_progress(callbacks: Callbacks, what: str, call: RunTool, preview: Callable[[], str]) -> None:
     """Publish how far a call is."""
     if callbacks.hears(ToolProgress):
         callbacks.publish(ToolProgress(what, call.name, one_line(preview(), 120)))

@@ -9,8 +9,8 @@ from typing import Any
 
 from fsm_agent.conversation.effects import Saved
 from fsm_agent.features.ground import RESULTS, Ground, save
-from fsm_agent.options import AgentOptions, Inherited, asked_by, by_task
-from fsm_agent.runtime.callbacks import Callbacks, listened
+from fsm_agent.options import AgentOptions, Inherited, by_task, task_options
+from fsm_agent.runtime.callbacks import Callbacks, child_callbacks
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.texts import one_line
@@ -93,7 +93,7 @@ class ChildAgentFactory:
         options, more = self._options, self._more
         bounds: dict[str, Any] = {"max_iterations": self._most}
         if order.side_task:
-            options, more = asked_by(options, order.side_task), None
+            options, more = task_options(options, order.side_task), None
             request = self._settings.request.without_hosted().for_another()
             bounds = {**_few(SIDE_ITERATIONS), "request": request}
         elif order.task_id == REVIEW:
@@ -118,7 +118,7 @@ class ChildAgentFactory:
         )
         if Turns(parent.store.database).info(order.parent_turn).imported:
             approvals = approvals.for_imported()
-        heard = listened(options["callbacks"], order.callbacks) if self._other else order.callbacks
+        heard = child_callbacks(options["callbacks"], order.callbacks) if self._other else order.callbacks
         return parent.make(
             {
                 **options,

@@ -11,7 +11,7 @@ from fsm_agent.conversation.effects import AskEngine, EngineAnswer
 from fsm_agent.conversation.messages import Message
 from fsm_agent.extension import Extension, Here, Part
 from fsm_agent.features.ground import Ground
-from fsm_agent.runtime.deadline import UsersCode, answer_of, required
+from fsm_agent.runtime.deadline import UsersCode, answer_of, require_method
 from fsm_agent.support.threads import in_daemon_thread
 
 STEPS = ("cut", "prompt", "rows")
@@ -24,7 +24,7 @@ class EngineCalls(Extension):
 
     def __init__(self, ground: Ground) -> None:
         engine, settings = ground.options["context_engine"], ground.settings
-        required(engine, "a context engine", STEPS, "one object with the methods of ContextEngine")
+        require_method(engine, "a context engine", STEPS, "one object with the methods of ContextEngine")
         self._engine, self._seconds = engine, settings.compression.engine_timeout
         self._signals = ground.signals
         self._code = UsersCode("the context engine", ground.clock, settings.poll.control)
@@ -34,10 +34,12 @@ class EngineCalls(Extension):
 
     async def answer(self, request: AskEngine) -> EngineAnswer:
         """Return what the engine says; what it raises and what cannot be read is a ``problem``."""
-        answer, problem = await self._code.within(self._asked(request), self._seconds, self._signals.event())
+        answer, problem = await self._code.within(
+            self._ask_engine(request), self._seconds, self._signals.event()
+        )
         return answer or EngineAnswer(problem=problem or "it was interrupted")
 
-    async def _asked(self, request: AskEngine) -> EngineAnswer:
+    async def _ask_engine(self, request: AskEngine) -> EngineAnswer:
         given = {
             "cut": (),
             "prompt": (request.goes, request.window),

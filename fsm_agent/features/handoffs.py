@@ -145,7 +145,7 @@ def transfer_tools(given: Sequence[Any], most: int) -> list[Tool]:
 def found_handoff(options: AgentOptions, last: HandoffStep) -> Handoff:
     """The handoff that was made, among those of an agent and of the agents that it can reach; one of the same
     name when that is gone. Raises ``ConfigError`` when no agent of that name can be reached."""
-    reached = list(_reached(options))
+    reached = list(_reachable(options))
     for source, one in reached:
         if (source, one.name) == (last.agent, last.to):
             return one
@@ -157,7 +157,7 @@ def found_handoff(options: AgentOptions, last: HandoffStep) -> Handoff:
     raise ConfigError(f"{name} knows no agent of this name", last.to, known)
 
 
-def _reached(options: AgentOptions) -> Iterator[tuple[str, Handoff]]:
+def _reachable(options: AgentOptions) -> Iterator[tuple[str, Handoff]]:
     """(who can hand over, the handoff), each agent's once, the nearest first."""
     seen, waiting = {options["name"]}, deque([(options["name"], options)])
     while waiting:

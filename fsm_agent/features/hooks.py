@@ -29,7 +29,7 @@ from fsm_agent.conversation.effects import (
     Transformed,
 )
 from fsm_agent.conversation.messages import ModelReply
-from fsm_agent.conversation.wire.options import changed_body
+from fsm_agent.conversation.wire.options import change_body
 from fsm_agent.errors import ConfigError, near
 from fsm_agent.extension import Extension, Here, Part
 from fsm_agent.features.ground import Ground
@@ -105,25 +105,25 @@ class HookCalls(Extension):
         """Return what those for messages say."""
         context, text = here.scene(), request.text
         if not request.beside:
-            checked = await self._passed(self._before, context, text, MESSAGE)
+            checked = await self._check_answer(self._before, context, text, MESSAGE)
             return MessageChecked(checked.blocked, checked.text, checked.by)
-        looked = (self._passed([one], context, text, (Block,)) for one in self._beside)
+        looked = (self._check_answer([one], context, text, (Block,)) for one in self._beside)
         refusals = [one for one in await asyncio.gather(*looked) if one.blocked]
         names = tuple(name for one in refusals for name in one.by)
         return MessageChecked("; ".join(one.blocked for one in refusals), None, names)
 
     async def answer(self, here: Here, request: CheckAnswer) -> AnswerChecked:
         """Return what those for answers say."""
-        return await self._passed(self._after, here.scene(), request.text, ANSWER)
+        return await self._check_answer(self._after, here.scene(), request.text, ANSWER)
 
-    async def _passed(
+    async def _check_answer(
         self, guards: Sequence[Guardrail], context: RunContext[Any], text: str, allowed: tuple[type, ...]
     ) -> AnswerChecked:
         by: tuple[str, ...] = ()
         now = text
         for guard in guards:
             code = self._code(f"guardrail {guard.title}")
-            said, problem = await self._asked(code, context, guard.title, guard.check, now)
+            said, problem = await self._ask_hook(code, context, guard.title, guard.check, now)
             if said is not None and not isinstance(said, allowed):
                 words = " or ".join(one.__name__ for one in allowed)
                 problem = (
@@ -145,7 +145,7 @@ class HookCalls(Extension):
         changed, body = RequestChanged(), shown.request.body
         for hook in self._with("before_request"):
             seen = ShownRequest(replace(shown.request, body=body), runtime, shown.attempt)
-            said, problem = await self._hooked(hook, "before_request", context, seen)
+            said, problem = await self._call_hook(hook, "before_request", context, seen)
             by = (*changed.by, _title(hook))
             match said:
                 case None if not problem:
@@ -153,7 +153,7 @@ class HookCalls(Extension):
                 case Answer() if not problem:
                     return replace(changed, answer=said.text, by=by)
                 case RequestChange() if not problem and not FIXED & said.options.keys():
-                    body = changed_body(body, said.options, said.rows)
+                    body = change_body(body, said.options, said.rows)
                     options, rows = {**changed.options, **said.options}, (*changed.rows, *said.rows)
                     changed = RequestChanged(options, rows, by=by)
                 case Block() if not problem:
@@ -171,7 +171,7 @@ class HookCalls(Extension):
         by: tuple[str, ...] = ()
         for hook in self._with("before_tool"):
             call = ShownCall(shown.call_id, shown.name, dict(arguments))
-            said, problem = await self._hooked(hook, "before_tool", context, call)
+            said, problem = await self._call_hook(hook, "before_tool", context, call)
             if said is None and not problem:
                 continue
             by = (*by, _title(hook))
@@ -257,13 +257,13 @@ class HookCalls(Extension):
     def _code(self, what: str) -> UsersCode:
         return UsersCode(what, self._clock, self._poll, then="")
 
-    async def _hooked(
+    async def _call_hook(
         self, hook: Hooks, point: str, context: RunContext[Any], *values: Any
     ) -> tuple[Any, str]:
         code = self._code(f"hook {_title(hook)}")
-        return await self._asked(code, context, _title(hook), getattr(hook, point), *values)
+        return await self._ask_hook(code, context, _title(hook), getattr(hook, point), *values)
 
-    async def _asked(
+    async def _ask_hook(
         self,
         code: UsersCode,
         context: RunContext[Any],
@@ -276,7 +276,7 @@ class HookCalls(Extension):
 
     async def _text(self, hook: Hooks, point: str, context: RunContext[Any], *values: Any) -> str | None:
         """Another text, if the hook gives one; one that fails leaves the text as it is, with a line."""
-        said, problem = await self._hooked(hook, point, context, *values)
+        said, problem = await self._call_hook(hook, point, context, *values)
         if not problem and said is not None and not isinstance(said, str):
             problem = _wrong(hook, said, "a text or None")
         if problem:

@@ -26,12 +26,12 @@ from fsm_agent.conversation.effects import (
     Wait,
 )
 from fsm_agent.conversation.messages import ModelReply, Usage
-from fsm_agent.conversation.token_meter import LEAST_REPLY, assumed_usage
+from fsm_agent.conversation.token_meter import LEAST_REPLY, estimate_usage
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.extension import Extension, Here, Part
 from fsm_agent.features.ground import Ground
 from fsm_agent.fsm.pipeline import Layer, Perform
-from fsm_agent.providers.catalogue import PER, Price, dearest, price_of
+from fsm_agent.providers.catalog import PER, Price, dearest, price_of
 from fsm_agent.providers.failover import Backend
 from fsm_agent.runtime.deadline import Stopwatch
 from fsm_agent.runtime.turn_limiter import WorkTime
@@ -105,8 +105,8 @@ class LimitKeeper(Part):
     def __init__(self, agent: Ground, settings: Settings, turn_id: str, session_id: str) -> None:
         self._agent, self._settings, self._turn = agent, settings, turn_id
         layers = (
-            Layer("limits in time", self._timed),
-            Layer("limits", self._called_within, (CallModel,)),
+            Layer("limits in time", self._time_request),
+            Layer("limits", self._call_within, (CallModel,)),
         )
         super().__init__({CheckLimits: self.check}, layers, checks={"limits": True})
         limits = settings.limits.each.items()
@@ -139,7 +139,7 @@ class LimitKeeper(Part):
 
     # Around what performs requests
 
-    async def _timed(self, request: Any, turn: Any, call_next: Perform) -> Any:
+    async def _time_request(self, request: Any, turn: Any, call_next: Perform) -> Any:
         """Count the time of a request, unless a person is waited for."""
         if self._called or isinstance(request, LATER):  # what the last request took is with the writer by now
             self._called = False
@@ -149,13 +149,13 @@ class LimitKeeper(Part):
         with self._own.going_on():
             return await call_next(request)
 
-    async def _called_within(
+    async def _call_within(
         self, request: CallModel, turn: Any, call_next: Perform
     ) -> ModelReply | Failure | Cancelled:
-        backend = self._asked(request)
+        backend = self._backend_of(request)
         if request.request.purpose == "summary":
             most = backend.choice.runtime().most_output or self._settings.length.cap_max
-            checked = await self._checked(request.request.estimate, most, self._price(backend))
+            checked = await self._check_limits(request.request.estimate, most, self._price(backend))
             if checked.over:
                 return Failure("capped", checked.why, sent=False)
         try:
@@ -166,7 +166,7 @@ class LimitKeeper(Part):
             await self._note(request, reply, backend)
         return reply
 
-    def _asked(self, request: CallModel) -> Backend:
+    def _backend_of(self, request: CallModel) -> Backend:
         agent = self._agent
         return agent.backends.current if request.auxiliary is None else agent.auxiliary[request.auxiliary]
 
@@ -174,7 +174,7 @@ class LimitKeeper(Part):
         self, request: CallModel, reply: ModelReply | Failure | Cancelled, backend: Backend
     ) -> None:
         """Write down what a request outside of a turn took: no journal does."""
-        usage: Usage = reply.usage or assumed_usage(request.request, reply)
+        usage: Usage = reply.usage or estimate_usage(request.request, reply)
         price = self._price(backend)
         usd = 0.0 if price is None else price.most(usage.prompt, usage.output)
         values = (self._turn, self._agent.store.now(), usage.total, usd)
@@ -191,11 +191,11 @@ class LimitKeeper(Part):
         """Say whether the request may go out, and with how long a reply."""
         agent = self._agent
         asked = (agent.backends.current, *(agent.auxiliary if request.summary else ()))
-        return await self._checked(
+        return await self._check_limits(
             request.prompt_tokens, request.output_tokens, dearest(map(self._price, asked))
         )
 
-    async def _checked(self, prompt: int, output: int, price: Price | None) -> LimitsChecked:
+    async def _check_limits(self, prompt: int, output: int, price: Price | None) -> LimitsChecked:
         self._held.release(self)
         if price is None:
             if any(limit.usd is not None for limit in self._limits.values()):
@@ -215,7 +215,7 @@ class LimitKeeper(Part):
             if not self._counts:
                 return LimitsChecked()
             with self._held.lock:
-                checked = self._decided(spent, prompt, output, price)
+                checked = self._decide_limits(spent, prompt, output, price)
                 if checked is not None and (checked.over or self._held.released == released):
                     return checked
             while self._held.released == released and not interrupted.is_set():
@@ -224,7 +224,7 @@ class LimitKeeper(Part):
                 await asyncio.sleep(poll)
         return LimitsChecked()  # the request is not sent: whoever sends it asks for interrupts first
 
-    def _decided(
+    def _decide_limits(
         self, spent: Mapping[LimitScope, Expense], prompt: int, output: int, price: Price
     ) -> LimitsChecked | None:
         """What is said of the request, and held for it; ``None`` when it has to wait for others."""
@@ -274,12 +274,12 @@ class LimitKeeper(Part):
 
     def _times(self) -> list[LimitReached]:
         return [
-            LimitReached(scope, "seconds", limit.seconds, self._worked(scope))
+            LimitReached(scope, "seconds", limit.seconds, self._worked_seconds(scope))
             for scope, limit in self._limits.items()
             if limit.seconds is not None
         ]
 
-    def _worked(self, scope: LimitScope) -> float:
+    def _worked_seconds(self, scope: LimitScope) -> float:
         """Seconds of a scope: children work within the time of the root of their tree, while that runs."""
         if scope == "turn":
             return self._own.seconds

@@ -10,7 +10,7 @@ from functools import partial
 from fsm_agent.conversation.effects import Done, Prefetch, Prefetched, Preserve, Saved, SyncMemory
 from fsm_agent.extension import Extension, Here, Part
 from fsm_agent.features.ground import RESULTS, Ground, save
-from fsm_agent.memory.external import ExternalMemory, checked
+from fsm_agent.memory.external import ExternalMemory, check_provider
 from fsm_agent.support.texts import shorten
 from fsm_agent.tools import Tool
 
@@ -30,7 +30,7 @@ class MemoryRecall(Extension):
         self._keep = partial(save, ground.home / RESULTS)
         self._memory: ExternalMemory | None = None
         if (memory := ground.options["memory"]) is not None:
-            checked(memory)
+            check_provider(memory)
             self._memory = ExternalMemory(memory, ground.clock, ground.settings)
 
     def tools(self) -> Sequence[Tool]:
@@ -68,7 +68,9 @@ class MemoryRecall(Extension):
         if self._memory is not None:
             found, problem = await self._memory.prefetch(session_id, text, self._signals.event())
         added = await self._callbacks.ask_text("context", text)
-        parts = [_bounded(part, spill) for part in (found, added) if isinstance(part, str) and part.strip()]
+        parts = [
+            _bound_text(part, spill) for part in (found, added) if isinstance(part, str) and part.strip()
+        ]
         return Prefetched("\n\n".join(parts), problem)
 
     async def preserve(self, request: Preserve) -> Prefetched:
@@ -90,7 +92,7 @@ class MemoryRecall(Extension):
             await self._memory.aclose()
 
 
-def _bounded(text: str, spill: Callable[[str], Saved]) -> str:
+def _bound_text(text: str, spill: Callable[[str], Saved]) -> str:
     text = text.strip()
     if len(text) <= MOST:
         return text

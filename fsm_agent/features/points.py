@@ -17,7 +17,7 @@ from typing import Any, get_args
 from fsm_agent.conversation.effects import AskExtension, ExtensionAnswer, Point
 from fsm_agent.errors import ConfigError, near
 from fsm_agent.extension import Extension, Here, Part, words_of
-from fsm_agent.fsm.journal import kept_reply, kept_request, read_kept, refuse_unstorable
+from fsm_agent.fsm.journal import read_kept, refuse_unstorable, reply_record, request_record
 from fsm_agent.request import Request, answerable, effect_of
 
 POINTS: tuple[Point, ...] = get_args(Point)
@@ -37,10 +37,10 @@ def asks_of(extensions: Iterable[Extension]) -> Asks:
     kinds: dict[tuple[str, str], type] = {}
     owners: dict[str, Extension] = {}
     for extension in extensions:
-        for point, request in _declared(extension):
+        for point, request in _declared_requests(extension):
             if owners.setdefault(extension.name, extension) is not extension:
                 raise ConfigError("two extensions that ask have the same name", extension.name, "each once")
-            asked = _asked(extension, point, request)
+            asked = _ask_extension(extension, point, request)
             if asked in requests:
                 raise ConfigError(f"extension {extension.name} asks twice at {point}", request, "each once")
             place = extension.name, asked.kind
@@ -51,7 +51,7 @@ def asks_of(extensions: Iterable[Extension]) -> Asks:
     return Asks(tuple(requests), kinds)
 
 
-def _declared(extension: Extension) -> Iterator[tuple[Point, Request]]:
+def _declared_requests(extension: Extension) -> Iterator[tuple[Point, Request]]:
     try:
         asks: Any = extension.asks()
         given = [(point, one) for point, asked in asks.items() for one in asked]
@@ -66,13 +66,13 @@ def _declared(extension: Extension) -> Iterator[tuple[Point, Request]]:
         yield point, request
 
 
-def _asked(extension: Extension, point: Point, request: Request) -> AskExtension:
+def _ask_extension(extension: Extension, point: Point, request: Request) -> AskExtension:
     """The request as data. Nothing of it ends a turn that is closing: its other steps are still due."""
     try:
         refuse_unstorable(kind := type(request))
         effect = effect_of(request)
-        doubt = kept_reply(request, request.in_doubt()) if effect == "unsafe" else None  # type: ignore[attr-defined]
-        kept = kept_request(request)
+        doubt = reply_record(request, request.in_doubt()) if effect == "unsafe" else None  # type: ignore[attr-defined]
+        kept = request_record(request)
     except ConfigError as error:
         raise ConfigError(f"extension {extension.name}: {error}") from None
     ends = extension.when_it_fails == "end" and point != "Finalize"
@@ -101,18 +101,18 @@ class PointRequests:
         elif self._here.imported and replace(request, key="") not in self._asks.requests:
             answer = ExtensionAnswer(problem=f"{request} was not performed: it came in a file, and differs")
         else:
-            answer = await self._performed(turn, request, kind)
+            answer = await self._perform(turn, request, kind)
         if answer.problem:
             self._here.tell(answer.problem + ("" if request.ends else "; the turn continues without it"))
         return answer
 
-    async def _performed(self, turn: Any, request: AskExtension, kind: type) -> ExtensionAnswer:
+    async def _perform(self, turn: Any, request: AskExtension, kind: type) -> ExtensionAnswer:
         seconds, limit = self._here.settings.hook_timeout, None
         try:
             async with asyncio.timeout(seconds) as limit:
                 asked = read_kept(kind, request.request)
                 reply = await self._parts[request.extension].perform(asked, turn, request.key)
-                return ExtensionAnswer(kept_reply(asked, reply))
+                return ExtensionAnswer(reply_record(asked, reply))
         except Exception as error:
             late = limit is not None and limit.expired()
             why = f"took longer than {seconds:g} s" if late else words_of(error)

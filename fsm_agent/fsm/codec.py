@@ -202,7 +202,7 @@ def fields_of(kind: type) -> tuple[FieldCodec, ...]:
     """The stored fields of a dataclass and of its parts in order, with their codecs. Raises ``TypeError``
     when two of them have the same name."""
     if kind not in _FIELDS:
-        found = tuple(_stored_fields(kind, ""))
+        found = tuple(_field_codecs(kind, ""))
         names = [field.name for field in found]
         if twice := {name for name in names if names.count(name) > 1}:
             raise TypeError(
@@ -215,12 +215,12 @@ def fields_of(kind: type) -> tuple[FieldCodec, ...]:
 _FIELDS: dict[type, tuple[FieldCodec, ...]] = {}
 
 
-def _stored_fields(kind: type, prefix: str) -> Iterator[FieldCodec]:
+def _field_codecs(kind: type, prefix: str) -> Iterator[FieldCodec]:
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         path = prefix + field.name
         if field.metadata.get(PART):
-            yield from _stored_fields(hints[field.name], f"{path}.")
+            yield from _field_codecs(hints[field.name], f"{path}.")
         elif field.metadata.get(STORED, True) is True:
             default = field.default
             if field.default_factory is not dataclasses.MISSING:
@@ -256,7 +256,7 @@ def _places(kind: type) -> Mapping[str, tuple[str, str]]:
     return found
 
 
-def assembled(kind: type, values: Mapping[str, Any]) -> Any:
+def assemble(kind: type, values: Mapping[str, Any]) -> Any:
     """Make a dataclass from values by name, stored or not, of whichever part each of them is. Raises
     ``TypeError`` for a name that it does not have and for a value that is missing."""
     places = _places(kind)
@@ -267,7 +267,7 @@ def assembled(kind: type, values: Mapping[str, Any]) -> Any:
             raise TypeError(f"{kind.__name__} has no field {name!r}")
         part, field = places[name]
         (of_parts.setdefault(part, {}) if part else own)[field] = value
-    return kind(**own, **{part: assembled(parts_of(kind)[part], inner) for part, inner in of_parts.items()})
+    return kind(**own, **{part: assemble(parts_of(kind)[part], inner) for part, inner in of_parts.items()})
 
 
 def _is_frozen(kind: type) -> bool:
@@ -293,13 +293,13 @@ def _of_dataclass(kind: type) -> Codec:
         return dataclasses.replace(value, **copies)
 
     frozen = _is_frozen(kind)
-    return Codec(encode, lambda value: restored(kind, value), frozen, _same if frozen else held)
+    return Codec(encode, lambda value: restore(kind, value), frozen, _same if frozen else held)
 
 
-def restored(kind: type, stored: Mapping[str, Any], **given: Any) -> Any:
+def restore(kind: type, stored: Mapping[str, Any], **given: Any) -> Any:
     """A dataclass from what is stored of it; what it does not know is passed over. ``given`` are the fields
     that are not stored, or others than stored."""
     codecs = {field.name: field.codec for field in fields_of(kind)}
-    return assembled(
+    return assemble(
         kind, {name: codecs[name].decode(one) for name, one in stored.items() if name in codecs} | given
     )

@@ -68,12 +68,12 @@ class _ConditionReader:
     def tree(self) -> ast.expr:
         parts = _QUOTED.split(self._text)
         if any("@" in part for part in parts[::2]):
-            raise self._refused()
+            raise self._refusal()
         source = "".join(part if i % 2 else _CONTAINS.sub("@", part) for i, part in enumerate(parts))
         try:
             return ast.parse(source.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise self._refused() from None
+            raise self._refusal() from None
 
     def check(self, node: ast.expr) -> None:
         """Refuse what is no condition."""
@@ -90,7 +90,7 @@ class _ConditionReader:
             case ast.BinOp(left=left, op=ast.MatMult(), right=right):
                 self._check_compared([left, right], [ast.In()])
             case _ if self._is_text(node):
-                raise self._refused("a condition says nothing about this text: compare it")
+                raise self._refusal("a condition says nothing about this text: compare it")
             case _:
                 self._check_number(node)
 
@@ -100,7 +100,7 @@ class _ConditionReader:
                 self.check(side)
         kinds = {self._is_text(side) for side in sides}
         if len(kinds) > 1:
-            raise self._refused("a condition compares a text with a number")
+            raise self._refusal("a condition compares a text with a number")
         texts = kinds == {True}
         if not all(isinstance(op, _OF_TEXTS if texts else _OF_NUMBERS) for op in ops):
             said = "== != in contains" if texts else "< <= > >= == !="
@@ -127,9 +127,9 @@ class _ConditionReader:
                 what = "name" if self._texts else "counter"
                 known = ", ".join((*self._texts, *self._names))
                 raise ConfigError(f"a condition names an unknown {what} {name!r}", self._text, known)
-        raise self._refused()
+        raise self._refusal()
 
-    def _refused(self, why: str = "a condition cannot be read") -> ConfigError:
+    def _refusal(self, why: str = "a condition cannot be read") -> ConfigError:
         return ConfigError(why, self._text, self._allowed)
 
 

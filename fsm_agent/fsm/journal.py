@@ -23,17 +23,17 @@ from typing import Any, Protocol
 
 from fsm_agent.errors import ConfigError, near
 from fsm_agent.fsm import values
-from fsm_agent.fsm.codec import Codec, dumps, fields_of, restored, values_of
+from fsm_agent.fsm.codec import Codec, dumps, fields_of, restore, values_of
 from fsm_agent.request import answerable, effect_of, refuse_effect, without_doubt
 from fsm_agent.runtime.ports import NotYet
 
 __all__ = [
     "ExactTracker",
     "Tracker",
-    "applied",
+    "apply_change",
+    "apply_deltas",
     "difference",
-    "patched",
-    "restored",
+    "restore",
 ]
 
 
@@ -159,7 +159,7 @@ def plain(value: Any, depth: int = 0) -> Any:
     return repr(value)
 
 
-def shown(value: Any) -> dict[str, Any]:
+def request_json(value: Any) -> dict[str, Any]:
     """As ``plain``, but always an object: how requests are kept."""
     made = plain(value)
     return made if isinstance(made, dict) else {"is": type(value).__name__, "value": made}
@@ -183,7 +183,7 @@ def _reply_codec(request: Any) -> Codec:
     return values.codec_of(type(request).reply)
 
 
-def _kept(annotation: Any, value: Any) -> dict[str, Any]:
+def _to_json(annotation: Any, value: Any) -> dict[str, Any]:
     """A value with the name of its type; fields of a dataclass are beside it."""
     name, encoded = values.name_of(annotation), values.codec_of(annotation).encode(value)
     return {"is": name, **encoded} if values.is_flat(annotation) else {"is": name, "value": encoded}
@@ -197,12 +197,12 @@ def read_kept(annotation: Any, kept: Mapping[str, Any]) -> Any:
     return decode(kept.get("value"))
 
 
-def kept_request(request: Any) -> dict[str, Any]:
+def request_record(request: Any) -> dict[str, Any]:
     """A request as it is kept, which is how it is known again. Raises ``ConfigError`` for one that cannot be
     stored."""
     kind = type(request)
     try:
-        kept = _kept(kind, request)
+        kept = _to_json(kind, request)
     except values.NoCodec as error:
         raise ConfigError(f"request {kind.__name__} cannot be stored", str(error), values.STORABLE) from None
     except values.Unstorable as error:
@@ -218,23 +218,23 @@ def kept_request(request: Any) -> dict[str, Any]:
 
 def is_kept_as(request: Any, kept: Any) -> bool:
     """Is this the request that was kept? Older versions kept requests as they are ``shown``."""
-    return any(kept == json.loads(dumps(form(request))) for form in (kept_request, shown))
+    return any(kept == json.loads(dumps(form(request))) for form in (request_record, request_json))
 
 
-def kept_reply(request: Any, reply: Any) -> dict[str, Any]:
+def reply_record(request: Any, reply: Any) -> dict[str, Any]:
     """A reply as it is kept, every field of it; ``read_reply`` reads it. Raises ``ConfigError`` for one of
     another type than the request names."""
     if not answerable(request):
-        return shown(reply)
+        return request_json(reply)
     try:
-        return _kept(type(request).reply, reply)
+        return _to_json(type(request).reply, reply)
     except values.Unstorable as error:
         what = f"the reply to {type(request).__name__}{error.path} cannot be stored"
         raise ConfigError(what, error.given, error.allowed) from None
 
 
 def read_reply(request: Any, kept: Mapping[str, Any]) -> Any:
-    """The reply that ``kept_reply`` kept. Only of a request that is ``answerable``."""
+    """The reply that ``reply_record`` kept. Only of a request that is ``answerable``."""
     return read_kept(type(request).reply, kept)
 
 
@@ -267,8 +267,8 @@ def answered(request: Any, said: Any) -> Any:
 # ----------------------------------------------------------------------------------------------------
 # What changed in a turn since the last move, as JSON values: small, however long the turn has become.
 #
-# A snapshot is an object of fields. ``Tracker.delta`` gives what of it changed; ``patched`` puts deltas on
-# top of each other, so that the snapshot at any move is the sum of those before. A changed list is written
+# A snapshot is an object of fields. ``Tracker.delta`` gives what of it changed; ``apply_deltas`` puts deltas
+# on top of each other, so that the snapshot at any move is the sum of those before. A changed list is written
 # as what was cut and what was added, a changed object as its changed keys.
 
 
@@ -298,30 +298,34 @@ def difference(before: Any, after: Any) -> Any:
         }
         if inner:
             found[IN] = inner
-        if (inner or len(put) + len(gone) < len(after)) and list(applied(before, found)) == list(after):
+        if (inner or len(put) + len(gone) < len(after)) and list(apply_change(before, found)) == list(after):
             # order counts
             return found
     return {"to": after}
 
 
-def applied(before: Any, change: Mapping[str, Any]) -> Any:
+def apply_change(before: Any, change: Mapping[str, Any]) -> Any:
     """The value after a change that ``difference`` made; ``before`` stays as it is."""
     if "to" in change:
         return change["to"]
     if KEPT in change:
         return [*before[: change[KEPT]], *change[ADDED]]
-    after = before | change[SET] | {key: applied(before[key], one) for key, one in change.get(IN, {}).items()}
+    after = (
+        before
+        | change[SET]
+        | {key: apply_change(before[key], one) for key, one in change.get(IN, {}).items()}
+    )
     for key in change[GONE]:
         del after[key]
     return after
 
 
-def patched(start: Mapping[str, Any], deltas: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def apply_deltas(start: Mapping[str, Any], deltas: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The snapshot after all deltas, in order."""
     found = dict(start)
     for delta in deltas:
         for name, change in delta.items():
-            found[name] = applied(found.get(name), change)
+            found[name] = apply_change(found.get(name), change)
     return found
 
 
@@ -386,7 +390,7 @@ class ExactTracker:
         for part, value in values.fields_in(self._turn, self._fields):
             if part.codec.frozen and part.name in self._held and value is self._held[part.name]:
                 continue
-            after = values.stored_field(self._turn, part, value)
+            after = values.field_to_json(self._turn, part, value)
             held[part.name], text = value, dumps(after)
             if text != self._texts.get(part.name):
                 written[part.name], texts[part.name] = after, text
@@ -410,4 +414,4 @@ class ExactTracker:
     def _change(self, name: str, after: Any, text: str) -> Any:
         before = self._written[name]
         change = difference(before, after)
-        return change if dumps(applied(before, change)) == text else {"to": after}
+        return change if dumps(apply_change(before, change)) == text else {"to": after}

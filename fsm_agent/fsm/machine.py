@@ -146,7 +146,7 @@ class Machine:
         """The row that ``advance`` would take and the guards that say so; the turn is only read. Raises as
         ``advance``."""
         if not isinstance(event, str) or (turn.state, event) not in self.table.by_event:
-            raise UndeclaredEvent(_undeclared(self.table, turn.state, event))
+            raise UndeclaredEvent(_undeclared_words(self.table, turn.state, event))
         choice = _Choice(turn)
         self.chooser.events[event].trigger(choice)
         guards = tuple(choice.guards.items())
@@ -242,7 +242,7 @@ def _chooser(table: Table) -> transitions.Machine:
     return machine
 
 
-def _undeclared(table: Table, state: str, event: object) -> str:
+def _undeclared_words(table: Table, state: str, event: object) -> str:
     if state not in table.states:
         return (
             f"{table.name}: the turn is in {state!r}, which is no state of the table; states:"

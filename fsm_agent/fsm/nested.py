@@ -79,10 +79,10 @@ class Nested:
         asked: list[RunTurn] = []
         for place, (inner, flow) in enumerate(zip(begun, flows, strict=True)):
             inner.turn_id = f"{turn.seq}.{place}@{turn.turn_id}"
-            asked.append(RunTurn(inner.turn_id, flow.kind.table.name, values.stored(inner)))
+            asked.append(RunTurn(inner.turn_id, flow.kind.table.name, values.to_json(inner)))
         replies = (yield asked) if asked else []
         ended = [
-            values.restored(type(inner), {**one.begins, **reply.turn, "exit": reply.exit})
+            values.from_json(type(inner), {**one.begins, **reply.turn, "exit": reply.exit})
             for inner, one, reply in zip(begun, asked, replies, strict=True)
         ]
         self.join(turn, ended)

@@ -125,7 +125,7 @@ class PausePoint:
     def layer(self) -> Layer:
         """The place of a debugger among the layers. Without one, only questions pass it, which wait for
         long: a debugger that comes meanwhile may answer them."""
-        return Layer(DEBUGGER, self._performed, questions if self.debugger is None else None)
+        return Layer(DEBUGGER, self._perform, questions if self.debugger is None else None)
 
     def joins(self, pipeline: Pipeline) -> None:
         """Join this pipeline, which has ``layer`` among its layers. The reference is weak, so that a
@@ -141,13 +141,13 @@ class PausePoint:
             with contextlib.suppress(RuntimeError):  # the loop is closed: no question is open any more
                 loop.call_soon_threadsafe(arrived.set)
 
-    def _performed(self, request: Any, turn: Any, call_next: Perform) -> Awaitable[Any]:
+    def _perform(self, request: Any, turn: Any, call_next: Perform) -> Awaitable[Any]:
         if (question := getattr(request, "question_id", None)) is not None:
-            return self._asked(request, question, call_next)
+            return self._ask_debugger(request, question, call_next)
         debugger = self.debugger  # it may have left since the request's way was composed
         return call_next(request) if debugger is None else debugger.performing(request, turn, call_next)
 
-    async def _asked(self, request: Any, question: str, call_next: Perform) -> Any:
+    async def _ask_debugger(self, request: Any, question: str, call_next: Perform) -> Any:
         person = self.questions[question] = asyncio.Event()
 
         def hear(event: ApprovalAsked) -> None:

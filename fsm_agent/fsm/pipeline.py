@@ -74,7 +74,7 @@ class Pipeline:
 
     def __call__(self, request: Any) -> Awaitable[Any]:
         way = self._ways.get(kind := type(request))
-        return (way or self._composed(kind))(request)
+        return (way or self._compose(kind))(request)
 
     def put(self, layer: Layer) -> None:
         """Let ``layer`` take the place of the one of its name; the next request goes by way of it. Safe from
@@ -82,7 +82,7 @@ class Pipeline:
         self.layers = tuple(layer if one.name == layer.name else one for one in self.layers)
         self._ways = {}
 
-    def _composed(self, kind: type) -> Perform:
+    def _compose(self, kind: type) -> Perform:
         ways, way = self._ways, self._handler(kind)
         for layer in reversed(self.layers):
             if layer.cares_for(kind):

@@ -58,7 +58,7 @@ from fsm_agent.fsm.machine import Machine, Move, RunnableTurn
 from fsm_agent.fsm.pipeline import Perform
 from fsm_agent.fsm.table import CRASHED, Row, Table
 from fsm_agent.runtime.ports import NotYet
-from fsm_agent.support.redaction import masked_traceback
+from fsm_agent.support.redaction import format_traceback
 
 __all__ = [
     "CRASHED",
@@ -94,7 +94,7 @@ class Standing(NamedTuple):
             return ""
         now = self.of(turn)
         counters = list(_differences("counter", self.counters, now.counters))
-        limits = list(_differences("limit", self.limits, self._allowed(now.limits, turn, table)))
+        limits = list(_differences("limit", self.limits, self._permitted_limits(now.limits, turn, table)))
         places = {"state": (self.state, now.state), "seq": (self.seq, now.seq)}
         moved = [f"{name} from {was!r} to {found!r}" for name, (was, found) in places.items() if was != found]
         if moved or counters or limits:
@@ -102,7 +102,7 @@ class Standing(NamedTuple):
             turn.put_back(self.counters, self.limits if limits else now.limits)
         return ", ".join((*moved, *counters, *limits))
 
-    def _allowed(self, found: dict[str, int], turn: RunnableTurn, table: Table) -> dict[str, int]:
+    def _permitted_limits(self, found: dict[str, int], turn: RunnableTurn, table: Table) -> dict[str, int]:
         """The limits found, with those that may have been changed as they were."""
         if not self.limits:
             return self.limits
@@ -186,7 +186,7 @@ class Runner(Stepping):
         if self.ended or self.suspended:
             return None
         if self._step is not None:
-            return await self._written_down(self._step)
+            return await self._write_step(self._step)
         if self._asking is None:  # else the caller was cancelled while this was performed
             try:
                 self._asking = (self._visit or self._begun_visit()).send(self._reply)
@@ -199,9 +199,9 @@ class Runner(Stepping):
         known = await self.journal.asked(exchange)
         try:
             if together:
-                reply: Any = await self._performed_together(exchange, known)
+                reply: Any = await self._perform_together(exchange, known)
             elif (reply := known[0]) is UNKNOWN:
-                # as in ``_performed``, without another frame for the usual case
+                # as in ``_perform_one``, without another frame for the usual case
                 began = time.perf_counter()
                 reply = await self.perform(asked)
                 if isinstance(reply, NotYet):
@@ -231,14 +231,14 @@ class Runner(Stepping):
             " function with a yield; `yield from ()` when it asks for nothing"
         )
 
-    async def _performed_together(self, exchange: Exchange, known: Sequence[Any]) -> list[Any]:
+    async def _perform_together(self, exchange: Exchange, known: Sequence[Any]) -> list[Any]:
         """The requests of a list run at the same time; a reply that is known is not asked for again."""
         if len(known) == 1:
-            return [await self._performed(exchange, 0, known[0])]
+            return [await self._perform_one(exchange, 0, known[0])]
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(self._performed(exchange, place, reply))
+                    group.create_task(self._perform_one(exchange, place, reply))
                     for place, reply in enumerate(known)
                 ]
         except ExceptionGroup as failed:
@@ -247,7 +247,7 @@ class Runner(Stepping):
             raise
         return [task.result() for task in tasks]
 
-    async def _performed(self, exchange: Exchange, place: int, known: Any) -> Any:
+    async def _perform_one(self, exchange: Exchange, place: int, known: Any) -> Any:
         if known is not UNKNOWN:
             return known
         began = time.perf_counter()
@@ -279,7 +279,7 @@ class Runner(Stepping):
                 self.turn.crash(bug)
             self.ended = True
             return None
-        move = self._crashed(bug) if bug is not None else self._moved(event)
+        move = self._crashed(bug) if bug is not None else self._move(event)
         self.turn.arrive(move.row)
         self._step = Step(
             seq=self.turn.seq,
@@ -292,9 +292,9 @@ class Runner(Stepping):
             seconds=time.perf_counter() - self._entered,
             exit=move.row.exit,
         )
-        return await self._written_down(self._step)
+        return await self._write_step(self._step)
 
-    def _moved(self, event: str | None) -> Move:
+    def _move(self, event: str | None) -> Move:
         try:
             refused = None if self.watch is None else self.watch(self.machine.choose(self.turn, event)[0])
             if refused is None or event == CRASHED:
@@ -312,12 +312,12 @@ class Runner(Stepping):
                 f"{table.name}: {state} failed: {type(bug).__name__}: {bug} (the turn waits until that is"
                 f" mended; with a line for {CRASHED!r} it would end)"
             ) from bug
-        log.error("%s: %s failed:\n%s", table.name, state, masked_traceback(bug))
+        log.error("%s: %s failed:\n%s", table.name, state, format_traceback(bug))
         if self.watch is not None:
             self.watch(self.machine.choose(self.turn, CRASHED)[0])
         return self.machine.advance(self.turn, CRASHED)
 
-    async def _written_down(self, step: Step) -> Step:
+    async def _write_step(self, step: Step) -> Step:
         """The move, journalled; again, when that failed or was cancelled."""
         await self.journal.moved(step)
         self._step = None

@@ -42,7 +42,7 @@ from typing import Any
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm import codec as engine
 from fsm_agent.fsm.base_turn import BaseTurn
-from fsm_agent.fsm.codec import PART, STORED, STORED_AS, Codec, Coder, FieldCodec, assembled, dumps, parts_of
+from fsm_agent.fsm.codec import PART, STORED, STORED_AS, Codec, Coder, FieldCodec, assemble, dumps, parts_of
 from fsm_agent.fsm.scalars import (
     JSON,
     SCALARS,
@@ -71,13 +71,13 @@ __all__ = [
     "NoCodec",
     "Unstorable",
     "codec_of",
+    "field_to_json",
     "fields_in",
     "fields_of",
+    "from_json",
     "is_flat",
     "name_of",
-    "restored",
-    "stored",
-    "stored_field",
+    "to_json",
 ]
 UNREADABLE = (TypeError, ValueError, KeyError, AttributeError, ArithmeticError)
 """What ``decode`` raises for JSON that no ``encode`` wrote."""
@@ -159,9 +159,13 @@ def _another_name(annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> t
     if hasattr(annotation, "__supertype__"):
         return (annotation.__supertype__,)
     if hasattr(annotation, "__value__"):  # ``type Name = ...``
-        return (_meant(annotation),)
+        return (_resolve_alias(annotation),)
     if hasattr(origin, "__value__"):
-        return (_filled(_meant(origin), dict(zip(origin.__type_params__, arguments, strict=False))),)
+        return (
+            _fill_type_variables(
+                _resolve_alias(origin), dict(zip(origin.__type_params__, arguments, strict=False))
+            ),
+        )
     if isinstance(annotation, typing.TypeVar):
         return (
             typing.Union[annotation.__constraints__]  # noqa: UP007 - they are not known before
@@ -171,7 +175,7 @@ def _another_name(annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> t
     return None
 
 
-def _meant(alias: Any) -> Any:
+def _resolve_alias(alias: Any) -> Any:
     """What an alias is the name of, which may be written as a text."""
     names = types.SimpleNamespace(__annotations__={"it": alias.__value__})
     return typing.get_type_hints(names, vars(sys.modules[alias.__module__]))["it"]
@@ -356,7 +360,7 @@ def _optional(codec: Codec) -> Codec:
 # Dataclasses, and what else has fields
 
 
-def _filled(hint: Any, given: Mapping[Any, Any]) -> Any:
+def _fill_type_variables(hint: Any, given: Mapping[Any, Any]) -> Any:
     """``hint`` with its type variables as they are given."""
     if hint in given:
         return given[hint]
@@ -366,7 +370,7 @@ def _filled(hint: Any, given: Mapping[Any, Any]) -> Any:
     return hint[tuple(given.get(one, one) for one in open_)] if open_ else hint
 
 
-def _given(annotation: Any) -> Iterator[tuple[type, dict[Any, Any]]]:
+def _type_arguments(annotation: Any) -> Iterator[tuple[type, dict[Any, Any]]]:
     """What the type variables of a class and of its bases are."""
     kind = typing.get_origin(annotation) or annotation
     given = dict(zip(getattr(kind, "__parameters__", ()), typing.get_args(annotation), strict=False))
@@ -374,7 +378,7 @@ def _given(annotation: Any) -> Iterator[tuple[type, dict[Any, Any]]]:
     for base in vars(kind).get("__orig_bases__", kind.__bases__):
         origin = typing.get_origin(base) or base
         if origin not in (typing.Generic, typing.Protocol) and isinstance(origin, type):
-            yield from _given(_filled(base, given))
+            yield from _type_arguments(_fill_type_variables(base, given))
 
 
 def hints_of(annotation: Any) -> dict[str, Any]:
@@ -387,9 +391,12 @@ def hints_of(annotation: Any) -> dict[str, Any]:
         raise NoCodec(f"{name_of(kind)}, whose annotations cannot be read: {error}") from None
     if not getattr(kind, "__parameters__", ()) and not hasattr(kind, "__orig_bases__"):
         return hints
-    given = dict(_given(annotation))
+    given = dict(_type_arguments(annotation))
     owners = {name: one for one in reversed(kind.__mro__) for name in vars(one).get("__annotations__", ())}
-    return {name: _filled(hint, given.get(owners.get(name, kind), {})) for name, hint in hints.items()}
+    return {
+        name: _fill_type_variables(hint, given.get(owners.get(name, kind), {}))
+        for name, hint in hints.items()
+    }
 
 
 def _field_codec(kind: type, name: str, hint: Any) -> Codec:
@@ -406,7 +413,7 @@ def fields_of(annotation: Any) -> tuple[FieldCodec, ...]:
     made again."""
     found = _FIELDS.get(annotation)
     if found is None:
-        found = _FIELDS[annotation] = tuple(_stored_fields(annotation, ""))
+        found = _FIELDS[annotation] = tuple(_field_codecs(annotation, ""))
         names = [field.name for field in found]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise NoCodec(
@@ -419,7 +426,7 @@ _FIELDS: dict[Any, tuple[FieldCodec, ...]] = {}
 _OF_THE_ENGINE = {field.name for field in dataclasses.fields(BaseTurn)}
 
 
-def _stored_fields(annotation: Any, prefix: str) -> Iterator[FieldCodec]:
+def _field_codecs(annotation: Any, prefix: str) -> Iterator[FieldCodec]:
     kind = typing.get_origin(annotation) or annotation
     hints = hints_of(annotation)
     engines = _OF_THE_ENGINE if issubclass(kind, BaseTurn) else ()
@@ -431,7 +438,7 @@ def _stored_fields(annotation: Any, prefix: str) -> Iterator[FieldCodec]:
             if not default and field.init:
                 raise NoCodec(f"{name_of(kind)}.{field.name}, which is not stored and has no default,")
         elif field.metadata.get(PART):
-            yield from _stored_fields(hints[field.name], f"{prefix}{field.name}.")
+            yield from _field_codecs(hints[field.name], f"{prefix}{field.name}.")
         else:
             hint = hints[field.name]
             codec = engine.codec_of(hint) if field.name in engines else _field_codec(kind, field.name, hint)
@@ -449,7 +456,7 @@ def fields_in(value: Any, fields: Iterable[FieldCodec]) -> Iterator[tuple[FieldC
             yield field, _reading(field.path)(value)
 
 
-def stored_field(owner: Any, field: FieldCodec, value: Any) -> Any:
+def field_to_json(owner: Any, field: FieldCodec, value: Any) -> Any:
     """The value of one field as it is stored. Raises ``ConfigError`` for one that cannot be."""
     try:
         return field.codec.encode(value)
@@ -467,10 +474,10 @@ def stored_field(owner: Any, field: FieldCodec, value: Any) -> Any:
         ) from None
 
 
-def stored(value: Any) -> dict[str, Any]:
+def to_json(value: Any) -> dict[str, Any]:
     """A dataclass by its stored fields. Raises ``ConfigError`` for a value that cannot be stored."""
     return {
-        field.name: stored_field(value, field, found)
+        field.name: field_to_json(value, field, found)
         for field, found in fields_in(value, fields_of(type(value)))
     }
 
@@ -483,10 +490,10 @@ def _of_dataclass(annotation: Any) -> Codec:
         found = fields_in(exactly(kind, value), fields)
         return {field.name: at_place(field.codec, f".{field.path}", one) for field, one in found}
 
-    return Codec(encode, lambda stored: restored(annotation, stored), frozen=False)
+    return Codec(encode, lambda stored: from_json(annotation, stored), frozen=False)
 
 
-def restored(annotation: Any, stored: Mapping[str, Any], **given: Any) -> Any:
+def from_json(annotation: Any, stored: Mapping[str, Any], **given: Any) -> Any:
     """A dataclass from what is stored of it; what it does not know is passed over. ``given`` are fields that
     are not stored. ``__post_init__`` is called, and every field is what was stored afterwards."""
     kind = typing.get_origin(annotation) or annotation
@@ -494,7 +501,7 @@ def restored(annotation: Any, stored: Mapping[str, Any], **given: Any) -> Any:
     values = {field.path: field.codec.decode(stored[field.name]) for field in fields}
     if _is_made_by_its_fields(kind):
         late = _not_in_init(kind)
-        made = assembled(
+        made = assemble(
             kind, {path.rpartition(".")[2]: one for path, one in values.items() if path not in late} | given
         )
     else:

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from fsm_agent.conversation.messages import Message
-from fsm_agent.runtime.deadline import UsersCode, answer_of, required
+from fsm_agent.runtime.deadline import UsersCode, answer_of, require_method
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.threads import LOOP
@@ -156,9 +156,9 @@ class ExternalMemory:
                 log.warning("the external memory could not store a turn", exc_info=True)
 
 
-def checked(provider: object) -> None:
+def check_provider(provider: object) -> None:
     """Raises ``ConfigError`` for what is no ``MemoryProvider``."""
-    required(provider, "a memory provider", METHODS, "one object with the methods of MemoryProvider")
+    require_method(provider, "a memory provider", METHODS, "one object with the methods of MemoryProvider")
 
 
 async def _all_of(futures: Sequence[concurrent.futures.Future[None]]) -> None:

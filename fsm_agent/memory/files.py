@@ -21,9 +21,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from fsm_agent.prompt.book import Recalled
-from fsm_agent.prompt.files import SMALLEST_CAP, capped
+from fsm_agent.prompt.files import SMALLEST_CAP, cap_text
 from fsm_agent.settings.model import Memory
-from fsm_agent.support.files import locked, private_folder, replace_file
+from fsm_agent.support.files import lock_file, private_folder, replace_file
 from fsm_agent.support.texts import clean, one_line
 from fsm_agent.support.untrusted import scan
 
@@ -68,7 +68,7 @@ def text_of(entries: Sequence[str]) -> str:
     return f"\n{SEPARATOR}\n".join(entries)
 
 
-def changed(entries: Sequence[str], operations: Sequence[Operation], limit: int) -> list[str]:
+def apply_operations(entries: Sequence[str], operations: Sequence[Operation], limit: int) -> list[str]:
     """The entries after all operations. ``limit`` in characters holds of the outcome, so room can be made in
     the same list; a file that is over its limit already may still shrink. Raises ``EntryRefused``."""
     after = list(entries)
@@ -153,25 +153,25 @@ class MemoryFile:
         for a file that is no text or far too large."""
         content = self._content()
         self._seen.add(_digest(content))
-        return self._held(entries_of(_text(content, self.path.name)))
+        return self._read_held(entries_of(_text(content, self.path.name)))
 
     def change(self, operations: Sequence[Operation]) -> Held:
         """Make all the changes or none, and give what is there afterwards. Raises ``EntryRefused`` and
         ``OSError``."""
         private_folder(self.path.parent)
-        with locked(self.path.with_name(f".{self.path.name}.lock")) as handle:
+        with lock_file(self.path.with_name(f".{self.path.name}.lock")) as handle:
             content = self._content()
             entries = entries_of(_text(content, self.path.name))
             if self._edited_by_hand(content, handle):
                 self._refuse(content)
-            after = changed(entries, operations, self.limit)
+            after = apply_operations(entries, operations, self.limit)
             if after != entries:
                 new = text_of(after).encode() + b"\n" * bool(after)
                 replace_file(self.path.resolve(), new, mode=0o600)
                 self._note(new, handle)
-            return self._held(after)
+            return self._read_held(after)
 
-    def _held(self, entries: Sequence[str]) -> Held:
+    def _read_held(self, entries: Sequence[str]) -> Held:
         return Held(tuple(entries), len(text_of(entries)), self.limit)
 
     def _content(self) -> bytes:
@@ -247,7 +247,7 @@ MOST_EXTERNAL = SMALLEST_CAP
 """Characters that an external memory has in the prompt."""
 
 
-def recalled(notes: Notes | None, external: str | None = "", problem: str = "") -> Recalled:
+def recall_files(notes: Notes | None, external: str | None = "", problem: str = "") -> Recalled:
     """Both files, and the block of an external memory, for the prompt. What cannot be used is left out with
     a notice. ``external`` is ``None``, with the ``problem`` in words, when that memory did not answer."""
     notices = [problem] if problem else []
@@ -270,7 +270,7 @@ def _block(text: str, notices: list[str]) -> str:
             f"the block of the external memory is too long ({len(text):,} characters): the prompt holds its"
             f" beginning and its end, {MOST_EXTERNAL:,} characters"
         )
-    shown = capped(_safe(text, "the external memory", notices), MOST_EXTERNAL)
+    shown = cap_text(_safe(text, "the external memory", notices), MOST_EXTERNAL)
     return f"# External memory\n\n{shown}"
 
 
@@ -280,11 +280,11 @@ def _layer(title: str, file: MemoryFile, notices: list[str]) -> str:
     except (OSError, EntryRefused) as error:
         notices.append(f"{file.path.name} could not be used: {error}")
         return ""
-    shown = _shown(held, file.path.name, notices)
+    shown = _visible_entries(held, file.path.name, notices)
     return f"{title} ({held.usage})\n\n{text_of(shown)}" if shown else ""
 
 
-def _shown(held: Held, name: str, notices: list[str]) -> list[str]:
+def _visible_entries(held: Held, name: str, notices: list[str]) -> list[str]:
     """Entries up to the limit; one that would take the agent over is replaced, in the snapshot only
     (MEM-04)."""
     shown: list[str] = []

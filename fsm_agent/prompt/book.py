@@ -262,7 +262,7 @@ async def prompt_of(
         changed = sorted(name for name in inputs if inputs[name] != stored.inputs.get(name))
         log.info("the system prompt was built again; changed: %s", ", ".join(changed))
     recalled = await sources.recall()
-    made = StoredPrompt(_joined(read_now.layers, recalled, now if sources.machine else None), inputs)
+    made = StoredPrompt(_join_blocks(read_now.layers, recalled, now if sources.machine else None), inputs)
     if recalled.whole:
         kept[key] = made
     else:
@@ -317,11 +317,11 @@ def _project(sources: Sources, cap: int, notices: list[str]) -> str:
     return f"# Instructions of this project\n\n{found.text}" if found.text else ""
 
 
-def _joined(layers: Mapping[str, str], recalled: Recalled, now: float | None) -> str:
-    return "\n\n".join(text for part in _ordered(layers, recalled, now) if (text := part.strip()))
+def _join_blocks(layers: Mapping[str, str], recalled: Recalled, now: float | None) -> str:
+    return "\n\n".join(text for part in _ordered_blocks(layers, recalled, now) if (text := part.strip()))
 
 
-def _ordered(layers: Mapping[str, str], recalled: Recalled, now: float | None) -> Iterator[str]:
+def _ordered_blocks(layers: Mapping[str, str], recalled: Recalled, now: float | None) -> Iterator[str]:
     yield from layers.values()
     yield recalled.memory
     yield recalled.user

@@ -69,7 +69,7 @@ def leads_out(path: Path, folder: Path) -> bool:
     return not path.resolve().is_relative_to(folder.resolve())
 
 
-def capped(text: str, cap: int) -> str:
+def cap_text(text: str, cap: int) -> str:
     """Head and tail of a text that is longer than ``cap`` characters, around a mark."""
     if len(text) <= cap:
         return text
@@ -82,7 +82,7 @@ def _head_and_tail(path: Path, cap: int) -> tuple[str, str]:
         content = file.read(cap * 4 + 1)
         if len(content) <= cap * 4:
             text = content.decode("utf-8-sig", "replace")
-            return capped(text, cap), f"{len(text):,} characters" if len(text) > cap else ""
+            return cap_text(text, cap), f"{len(text):,} characters" if len(text) > cap else ""
         size = path.stat().st_size
         file.seek(max(0, size - int(cap * TAIL) * 4))
         tail = file.read(int(cap * TAIL) * 4).decode("utf-8", "replace")[-int(cap * TAIL) :]
@@ -125,7 +125,7 @@ def project(workdir: Path, cap: int) -> Project:
             if reading.text:
                 parts.append(f"From {name}:\n\n{reading.text}")
         if parts:
-            return Project(capped("\n\n".join(parts), cap + 1_000), tuple(notices))
+            return Project(cap_text("\n\n".join(parts), cap + 1_000), tuple(notices))
     return Project(notices=tuple(notices))
 
 

@@ -75,7 +75,7 @@ def front_matter(text: str) -> dict[str, str]:
     key = ""
     for line in lines[1:]:
         if line.rstrip() in ("---", "..."):
-            return {name: _folded(parts) for name, parts in values.items()}
+            return {name: _read_scalar(parts) for name, parts in values.items()}
         if match := _KEY.match(line):
             key = match[1].lower()
             values[key] = [match[2] or ""]
@@ -84,7 +84,7 @@ def front_matter(text: str) -> dict[str, str]:
     return {}
 
 
-def _folded(parts: list[str]) -> str:
+def _read_scalar(parts: list[str]) -> str:
     """``>`` and ``|`` only say that a text follows; quotes and comments are dropped as YAML does."""
     first = parts[0].strip()
     if _BLOCK.match(first):

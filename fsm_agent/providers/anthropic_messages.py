@@ -14,7 +14,7 @@ from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.hosted import HOSTED, words_of
 from fsm_agent.conversation.json_reading import json_of
 from fsm_agent.conversation.messages import Finish, ModelReply, ToolCall, Usage
-from fsm_agent.providers.chat_reply import EMPTY, named
+from fsm_agent.providers.chat_reply import EMPTY, read_calls
 from fsm_agent.providers.failures import event_failure, shape_failure
 from fsm_agent.providers.profiles import Auth
 from fsm_agent.providers.reply_values import (
@@ -226,8 +226,8 @@ class MessagesReply:
         if finish in ("stop", "tool_calls"):
             finish = "tool_calls" if calls else "stop"
         return ModelReply(
-            text=self._said("text"),
-            reasoning=self._said("thinking"),
+            text=self._block_text("text"),
+            reasoning=self._block_text("thinking"),
             tool_calls=tuple(calls.values()),
             finish=finish,
             cut=finish is None,
@@ -237,7 +237,7 @@ class MessagesReply:
             blocks=tuple(self._opaque(calls)),
         )
 
-    def _said(self, kind: str) -> str:
+    def _block_text(self, kind: str) -> str:
         return "".join(block.text for block in self._blocks.values() if block.kind == kind)
 
     def _calls(self) -> dict[Any, ToolCall]:
@@ -247,15 +247,15 @@ class MessagesReply:
             (id_of(block.first.get("id")), text_of(block.first.get("name")), block.arguments)
             for block in used.values()
         )
-        return dict(zip(used, named(given), strict=True))
+        return dict(zip(used, read_calls(given), strict=True))
 
     def _opaque(self, calls: Mapping[Any, ToolCall]) -> Iterable[Mapping[str, Any]]:
         """What only the maker of the reply can read."""
-        if hosted := self._hosted():
+        if hosted := self._hosted_blocks():
             yield {"type": HOSTED, "content": [block.whole for block in hosted.values()]}
         yield from (thought for index, thought in self._thoughts(calls) if index not in hosted)
 
-    def _hosted(self) -> dict[Any, ReplyBlock]:
+    def _hosted_blocks(self) -> dict[Any, ReplyBlock]:
         """The blocks of a reply in which the provider's own tools ran: all but the calls, and the thoughts
         behind the first of them."""
         kept, called = {}, False

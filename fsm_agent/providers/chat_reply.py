@@ -166,7 +166,7 @@ class CallSlots:
 
     def calls(self) -> tuple[ToolCall, ...]:
         """The calls in the order of their first deltas, each with an id that is unique among them."""
-        calls = named((slot.id, slot.name, "".join(slot.pieces)) for slot in self._slots)
+        calls = read_calls((slot.id, slot.name, "".join(slot.pieces)) for slot in self._slots)
         return tuple(replace(call, extra=slot.extra) for call, slot in zip(calls, self._slots, strict=True))
 
     def _slot(self, index: Any, call_id: str, name: str) -> Slot:
@@ -184,7 +184,7 @@ class CallSlots:
         return self._slots[-1]
 
 
-def named(calls: Iterable[tuple[str, str, str]]) -> Iterator[ToolCall]:
+def read_calls(calls: Iterable[tuple[str, str, str]]) -> Iterator[ToolCall]:
     """The calls of a reply, each given by its id, name and arguments, with ids that are unique among them. An
     id that is missing, or longer than anybody sends, is made; a name is cut."""
     seen: set[str] = set()
@@ -247,7 +247,7 @@ class ChatReply:
                 self._choice(choice)
 
     def _choice(self, choice: Mapping[str, Any]) -> None:
-        delta = choice.get("delta") or _numbered(choice.get("message"))
+        delta = choice.get("delta") or _number_calls(choice.get("message"))
         if isinstance(delta, dict):
             self._delta(delta)
         if reason := text_of(choice.get("finish_reason")).lower():
@@ -303,7 +303,7 @@ class ChatReply:
         )
 
 
-def _numbered(message: Any) -> Any:
+def _number_calls(message: Any) -> Any:
     """Give each call of a whole message an index: two with the same id are not pieces of one."""
     if not isinstance(message, dict) or not isinstance(calls := message.get("tool_calls"), list):
         return message

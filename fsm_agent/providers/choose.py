@@ -12,7 +12,7 @@ from fsm_agent.conversation.effects import ApiMode, OutputMode, Runtime
 from fsm_agent.conversation.parts import Kind
 from fsm_agent.conversation.wire.options import reasons
 from fsm_agent.errors import ConfigError, near
-from fsm_agent.providers.catalogue import ModelFacts, facts_of, silence_of
+from fsm_agent.providers.catalog import ModelFacts, facts_of, silence_of
 from fsm_agent.providers.credentials import unkept
 from fsm_agent.providers.profiles import (
     BY_KEY,
@@ -155,7 +155,7 @@ class Choice:
         """A local server: patience instead of a fast watchdog."""
         return self.profile.local and is_nearby(self.base_url)
 
-    def _structured_output(self) -> OutputMode:
+    def _output_mode(self) -> OutputMode:
         """Whether the model supports structured output: by the catalog, or by the kind of server if it
         constrains every model to a schema."""
         if self.facts.schema or (self.facts.schema is None and self.profile.schemas):
@@ -187,7 +187,7 @@ class Choice:
             effort_key=profile.effort_key
             if profile.effort_key != "reasoning_effort" or reasons(name)
             else "",
-            structured_output=self._structured_output(),
+            structured_output=self._output_mode(),
             prompt_role="developer" if profile.developer_role and reasons(name) else "system",
             error_rows=self.profile.error_rows,
         )
@@ -216,9 +216,9 @@ def choose(
     _check_url(base_url, "base_url")
     _check_mode(api_mode)
     _check_window(context_window)
-    keys = _given_keys(api_key)
+    keys = _keys_given(api_key)
     profile, name, why = _pick(model, base_url, env, probe, profiles, configured)
-    profile, unset = _filled(profile, env)
+    profile, unset = _fill_from_environment(profile, env)
     url = base_url or _from_env(profile.base_url_env, env) or (None if unset else profile.base_url)
     if url is None and not profile.in_process:
         allowed = f"base_url or {profile.base_url_env}{', or ' if unset else ''}{' and '.join(unset)}"
@@ -239,7 +239,7 @@ def choose(
     )
 
 
-def _filled(profile: Profile, env: Mapping[str, str]) -> tuple[Profile, list[str]]:
+def _fill_from_environment(profile: Profile, env: Mapping[str, str]) -> tuple[Profile, list[str]]:
     """(the profile with what the environment says of its address, the variables that are missing there)."""
     if version := _from_env(profile.api_version_env, env):
         profile = replace(profile, api_version=version)
@@ -257,7 +257,7 @@ def _facts(profile: Profile, model: str, given: int | None) -> ModelFacts:
     """The catalog's facts with the configured window. The catalog has none for a custom server, where a
     model's abilities depend on how it was started."""
     window = profile.window(model) if given is None else given
-    known = facts_of(profile.catalogue, model) if profile.catalogue else ModelFacts()
+    known = facts_of(profile.catalog, model) if profile.catalog else ModelFacts()
     images: frozenset[Kind] = frozenset(("image",))
     reads = known.reads
     if profile.files == "all":
@@ -278,14 +278,14 @@ def _pick(
 ) -> tuple[Profile, str, str]:
     """The provider, the model's name, and why."""
     if model is not None:
-        return (*_named(model, base_url, profiles, "model"), "the model was given")
+        return (*_split_name(model, base_url, profiles, "model"), "the model was given")
     if named := _from_env(MODEL_ENV, env):
-        return (*_named(named, base_url, profiles, MODEL_ENV), f"{MODEL_ENV} names the model")
+        return (*_split_name(named, base_url, profiles, MODEL_ENV), f"{MODEL_ENV} names the model")
     if base_url is not None:
-        return (PROFILES["local"], *_listed(base_url, probe))
+        return (PROFILES["local"], *_first_listed_model(base_url, probe))
     if configured:
         return (
-            *_named(configured, None, profiles, "model in the config file"),
+            *_split_name(configured, None, profiles, "model in the config file"),
             "the config file names the model",
         )
     return _by_key(env) or _by_server(env, probe) or (PROFILES["offline"], "demo", OFFLINE)
@@ -314,7 +314,7 @@ def _by_server(env: Mapping[str, str], probe: Probe | None) -> tuple[Profile, st
     return None
 
 
-def _named(
+def _split_name(
     model: str, base_url: str | None, profiles: Mapping[str, Profile], setting: str
 ) -> tuple[Profile, str]:
     """Split ``<provider>:<model>``. With a base URL a name that begins with no provider is a local
@@ -339,7 +339,7 @@ def _named(
     return profile, name
 
 
-def _listed(base_url: str, probe: Probe | None) -> tuple[str, str]:
+def _first_listed_model(base_url: str, probe: Probe | None) -> tuple[str, str]:
     """The first model that the server at a given address lists."""
     found = probe(base_url) if probe is not None and is_loopback(base_url) else ()
     if not found:
@@ -349,7 +349,7 @@ def _listed(base_url: str, probe: Probe | None) -> tuple[str, str]:
     return found[0], f"the server at {base_url} lists this model first"
 
 
-def _given_keys(api_key: Any) -> tuple[str, ...]:
+def _keys_given(api_key: Any) -> tuple[str, ...]:
     if api_key is None or hasattr(api_key, "get"):
         return ()
     keys = (

@@ -119,13 +119,13 @@ def _profile(name: str, table: Any) -> Profile:
     try:
         own = OwnProvider.model_validate(table)
     except ValidationError as error:
-        raise _explained(where, error) from None
+        raise _explain(where, error) from None
     if own.like is not None and own.like not in PROFILES:
         raise ConfigError(f"{where}.like names an unknown provider", own.like, ", ".join(PROFILES))
     return own.profile(name)
 
 
-def _explained(where: str, error: ValidationError) -> ConfigError:
+def _explain(where: str, error: ValidationError) -> ConfigError:
     first = error.errors(include_url=False)[0]
     key = ".".join((where, *(str(part) for part in first["loc"])))
     if first["loc"] == ("api_key",):
@@ -175,7 +175,7 @@ def config_of(home: Path) -> Config:
     path = home / CONFIG
     raw = _read(path)
     try:
-        config = checked_config(path, raw) if raw else Config(path)
+        config = check_config(path, raw) if raw else Config(path)
     except ConfigError as error:
         raise ConfigError(f"in {path}: {error}") from None
     keep_secret(_secrets_of(config, os.environ))
@@ -213,7 +213,7 @@ def _pairs(table: Mapping[str, Any], name: str) -> Mapping[str, str]:
     return given if isinstance(given, Mapping) else {}
 
 
-def checked_config(path: Path, raw: Mapping[str, Any]) -> Config:
+def check_config(path: Path, raw: Mapping[str, Any]) -> Config:
     """What a file with these tables says. Raises ``ConfigError``."""
     if unknown := [name for name in raw if name not in KEYS]:
         hint = "; settings belong under [settings]" if unknown[0] in Settings.model_fields else ""

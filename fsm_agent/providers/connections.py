@@ -44,7 +44,7 @@ def departing() -> Departure:
     return departure
 
 
-async def watched(request: Any) -> None:
+async def watch_requests(request: Any) -> None:
     """A hook for the requests of an HTTP client that use httpcore, such as those through a SOCKS proxy: the
     SDKs have no argument for its ``trace``. (``CheckedConnector`` covers all others.) Concurrent calls
     share a client and are distinguished by their tasks."""
@@ -126,7 +126,7 @@ class Connections:
             max_line_size=HEADER_BYTES,
             max_field_size=HEADER_BYTES,
         )
-        self._life = self._lived()
+        self._life = self._session_lifetime()
 
     @classmethod
     async def used_by(
@@ -144,7 +144,7 @@ class Connections:
             pool = CONNECTIONS[key] = cls(key, context() if secure else None)
             await anext(pool._life)
         if user not in pool._users:
-            pool._users[user] = weakref.finalize(user, pool._dropped)
+            pool._users[user] = weakref.finalize(user, pool._on_dropped)
             pool._users[user].atexit = False
         return pool
 
@@ -153,35 +153,35 @@ class Connections:
         if (watch := self._users.pop(user, None)) is not None:
             watch.detach()
         if not self._users:
-            await self._closed()
+            await self._close()
 
     def retire(self) -> None:
         """Keep the current users, and take no more."""
         if CONNECTIONS.get(self._key) is self:
             del CONNECTIONS[self._key]
 
-    def _dropped(self) -> None:
+    def _on_dropped(self) -> None:
         """A user is gone without a word, in whatever thread. An event loop that is closed needs nothing."""
 
         def look() -> None:
             if not self._users:
-                self._closing = loop.create_task(self._closed())
+                self._closing = loop.create_task(self._close())
 
         loop = self._key[0]
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(look)
 
-    async def _closed(self) -> None:
+    async def _close(self) -> None:
         self.retire()
         await self.session.close()
 
-    async def _lived(self) -> AsyncGenerator[None]:
+    async def _session_lifetime(self) -> AsyncGenerator[None]:
         """Close the session when the event loop shuts down, even if the agent was not closed: the loop
         closes its asynchronous generators, and this is one."""
         try:
             yield
         finally:
-            await self._closed()
+            await self._close()
 
 
 def renew(origin: str) -> None:

@@ -115,7 +115,7 @@ class CredentialEntry:
 
     async def key(self) -> str:
         """Return the key itself; no command of this process sees it."""
-        key = self.source if isinstance(self.source, str) else str(await _called(self.source.get))
+        key = self.source if isinstance(self.source, str) else str(await _call_source(self.source.get))
         hide_from_children(keys=[key])
         return key
 
@@ -145,10 +145,10 @@ class KeyPool:
                 entry.ready_at = max(entry.ready_at, rests(entry.source))
         ready = [index for index, entry in enumerate(self._entries) if self._ready(entry, now)]
         if ready:
-            self._index = self._preferred(ready)
+            self._index = self._preference(ready)
             self._entries[self._index].turns += 1
 
-    def _preferred(self, ready: list[int]) -> int:
+    def _preference(self, ready: list[int]) -> int:
         match self._figures.strategy:
             case "round_robin":
                 started = any(entry.turns for entry in self._entries)
@@ -184,7 +184,7 @@ class KeyPool:
         entry = self._entries[self._index]
         entry.refreshes += 1
         try:
-            renewed = await _called(entry.source.refresh) if not isinstance(entry.source, str) else False
+            renewed = await _call_source(entry.source.refresh) if not isinstance(entry.source, str) else False
         except Exception as error:
             return f"the credential could not be refreshed: {type(error).__name__}: {error}"
         return "the credential's refresh was refused" if renewed is False else ""
@@ -224,7 +224,7 @@ def _sources(keys: ApiKey) -> list[str | CredentialSource]:
     return found
 
 
-async def _called(function: Any) -> Any:
+async def _call_source(function: Any) -> Any:
     """Call a method that may be async, and may block when it is not."""
     if inspect.iscoroutinefunction(function):
         return await function()
@@ -317,7 +317,7 @@ class KeyRests:
 
     def refresh(self) -> None:
         """Read what there is: each turn begins with it."""
-        self._rests = {rest.subject: rest for rest in self._believed()}
+        self._rests = {rest.subject: rest for rest in self._current_rests()}
 
     def all(self) -> tuple[KeyRest, ...]:
         """Those that are believed, as of the last ``refresh``."""
@@ -335,7 +335,7 @@ class KeyRests:
             return
         new = KeyRest(provider, model, digest_of(key), now, min(until, now + LONGEST))
         with self._rows.alone():
-            rests = {rest.subject: rest for rest in self._believed()} | {new.subject: new}
+            rests = {rest.subject: rest for rest in self._current_rests()} | {new.subject: new}
             newest = sorted(rests.values(), key=lambda rest: rest.at)[-MOST:]
             self._rows.write(map(asdict, newest))
             self._rests = rests
@@ -346,11 +346,11 @@ class KeyRests:
         if not self._rows.path.exists():
             return ()
         with self._rows.alone():
-            there = list(self._believed())
+            there = list(self._current_rests())
             self._rows.write(asdict(rest) for rest in there if not rest.is_of(model))
         return tuple(rest for rest in there if rest.is_of(model))
 
-    def _believed(self) -> Iterator[KeyRest]:
+    def _current_rests(self) -> Iterator[KeyRest]:
         now = self._now()
         for row in self._rows.read():
             try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fsm_agent.conversation.effects import Rekey, Runtime, Switched
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers.catalogue import LearnedFacts, ModelFacts
+from fsm_agent.providers.catalog import LearnedFacts, ModelFacts
 from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.credentials import LONGEST, CredentialEntry, CredentialSource, KeyPool
 from fsm_agent.providers.profiles import PROFILES

@@ -178,7 +178,7 @@ def redirect_failure(
     secrets = tuple(secrets)
     place = _place(asked, location)
     phrase = HTTPStatus(status).phrase if status in set(HTTPStatus) else "redirect"
-    shown, advice = _shown(place, secrets), _advice(place, secrets)
+    shown, advice = _format_detail(place, secrets), _advice(place, secrets)
     message = f"HTTP {status} {phrase} points to {shown}; redirects are not followed: {advice}"
     return Failure(
         "http",
@@ -207,10 +207,10 @@ def _advice(place: str, secrets: Iterable[str]) -> str:
     base = next((place.removesuffix(path) for path in PATHS if place.endswith(path)), "")
     if not base:
         return "set base_url to the API's address"
-    return f"set base_url to {_shown(base, secrets)} if that is right"
+    return f"set base_url to {_format_detail(base, secrets)} if that is right"
 
 
-def _shown(address: str, secrets: Iterable[str]) -> str:
+def _format_detail(address: str, secrets: Iterable[str]) -> str:
     return one_line(mask(address, secrets), _SHOWN) if address else "no web address"
 
 

@@ -249,7 +249,7 @@ def plan(request: str, tools: Mapping[str, Row]) -> list[Intent]:
     name; an intent whose tool is not among them is kept, so that the answer can say so."""
     found: dict[tuple[str, str, bool], Intent] = {}
     for stage, words in _clauses(request[:MAX_REQUEST]):
-        intents = list(_written_calls(words, tools))
+        intents = list(_calls_in_text(words, tools))
         for rule in () if intents else _RULES:
             if intents := rule(words):
                 break
@@ -271,7 +271,7 @@ def _clauses(text: str) -> Iterator[tuple[int, str]]:
         stage += bool(_THEN.search(boundary[0])) and bool(text[: boundary.start()].strip())
 
 
-def _written_calls(words: str, tools: Mapping[str, Row]) -> Iterator[Intent]:
+def _calls_in_text(words: str, tools: Mapping[str, Row]) -> Iterator[Intent]:
     """Find calls of tools written out: ``lookup(city="Bern", days=2)`` or ``lookup("Bern")``."""
     for name, schema in tools.items():
         at = re.search(rf"(?<![\w.]){re.escape(name)}\s*\(", words)
@@ -291,7 +291,7 @@ def _written_calls(words: str, tools: Mapping[str, Row]) -> Iterator[Intent]:
 def _run(words: str) -> list[Intent]:
     if (found := _RUN.match(words)) is None:
         return []
-    command = _quoted(found["what"]) or (found["what"].strip() if found["named"] else "")
+    command = _first_quoted(found["what"]) or (found["what"].strip() if found["named"] else "")
     return [Intent("terminal", command, {"command": command})] if command else []
 
 
@@ -303,7 +303,9 @@ def _search(words: str) -> list[Intent]:
         what, there = what[: place.start()], place["place"]
     where = next(iter(_paths(there)), "") or _folder(f"in {there}" if there else "")
     extra = {"path": where} if where not in ("", ".") else {}
-    what = _quoted(what) or re.sub(r"\s+(?:defined|used|here)$", "", _FILLER.sub("", what.strip(" .?!:,")))
+    what = _first_quoted(what) or re.sub(
+        r"\s+(?:defined|used|here)$", "", _FILLER.sub("", what.strip(" .?!:,"))
+    )
     if glob := _GLOB.search(what):
         return [Intent("search_files", glob[1], {"name": glob[1], **extra})]
     if not what or _NO_FOLDER.fullmatch(what) or _TIME.fullmatch(what):
@@ -357,7 +359,7 @@ def _calculate(words: str) -> list[Intent]:
 _RULES: tuple[Callable[[str], list[Intent]], ...] = (_run, _search, _count, _read, _list, _time, _calculate)
 
 
-def _quoted(words: str) -> str | None:
+def _first_quoted(words: str) -> str | None:
     """Return the text in the first pair of quotes."""
     found = _QUOTED.search(words)
     return next(part for part in found.groups() if part) if found else None
@@ -365,7 +367,7 @@ def _quoted(words: str) -> str | None:
 
 def _paths(words: str) -> list[str]:
     """Return everything that looks like a path: with a slash, with an extension, or a well-known name."""
-    name = _quoted(words)
+    name = _first_quoted(words)
     found = [name] if name and _is_path(name) else []
     rest = words.replace(name, " ") if name and found else words
     for match in _PATH.finditer(rest):
@@ -383,7 +385,7 @@ def _is_path(name: str) -> bool:
 
 def _folder(words: str) -> str:
     names = (found["a"] or found["b"] for found in _NAMED_FOLDER.finditer(words))
-    return _quoted(words) or next((name for name in names if not _NO_FOLDER.fullmatch(name)), ".")
+    return _first_quoted(words) or next((name for name in names if not _NO_FOLDER.fullmatch(name)), ".")
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from typing import Any
 from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.hosted import ITEMS, taken_back, words_of
 from fsm_agent.conversation.messages import Finish, ModelReply, ToolCall, Usage
-from fsm_agent.providers.chat_reply import EMPTY, ChatReply, named, whole_reply
+from fsm_agent.providers.chat_reply import EMPTY, ChatReply, read_calls, whole_reply
 from fsm_agent.providers.failures import body_failure, event_failure, shape_failure
 from fsm_agent.providers.profiles import Auth
 from fsm_agent.providers.reply_values import (
@@ -71,7 +71,7 @@ def calls_of(items: Collection[ResponseItem], unfinished: bool) -> Iterator[Tool
         for item in items
         if item.kind == "function_call" and (unfinished or item.status not in UNFINISHED)
     ]
-    calls = named((item.call_id, item.name, "".join(item.arguments)) for item in finished)
+    calls = read_calls((item.call_id, item.name, "".join(item.arguments)) for item in finished)
     for call, item in zip(calls, finished, strict=True):
         yield replace(call, item_id=item.item_id)
 
@@ -141,17 +141,17 @@ class ResponsesReply:
         self._model: str | None = None
         self.usage: Usage | None = None
         self._takers: dict[str, Callable[[Mapping[str, Any]], None]] = {
-            "response.output_item.added": self._added,
-            "response.output_item.done": self._done,
-            "response.output_text.delta": self._said,
-            "response.refusal.delta": self._refused,
-            "response.reasoning_summary_text.delta": self._thought,
-            "response.reasoning_text.delta": self._thought,
+            "response.output_item.added": self._on_item,
+            "response.output_item.done": self._on_item_done,
+            "response.output_text.delta": self._on_text,
+            "response.refusal.delta": self._on_refusal,
+            "response.reasoning_summary_text.delta": self._on_reasoning,
+            "response.reasoning_text.delta": self._on_reasoning,
             "response.reasoning_summary_part.added": self._new_thought,
-            "response.function_call_arguments.delta": self._argued,
+            "response.function_call_arguments.delta": self._on_arguments,
             "response.created": self._began,
-            **dict.fromkeys(_ENDS, self._ended),
-            "error": self._failed,
+            **dict.fromkeys(_ENDS, self._on_end),
+            "error": self._on_failure,
         }
 
     @property
@@ -184,11 +184,11 @@ class ResponsesReply:
             place = text_of(event.get("item_id")) or text_of(mapping_of(event.get("item")).get("id"))
         return self._items.setdefault(place, ResponseItem(kind))
 
-    def _added(self, event: Mapping[str, Any]) -> None:
+    def _on_item(self, event: Mapping[str, Any]) -> None:
         given = mapping_of(event.get("item"))
         self._note(self._item(event, text_of(given.get("type"))), given)
 
-    def _done(self, event: Mapping[str, Any]) -> None:
+    def _on_item_done(self, event: Mapping[str, Any]) -> None:
         given = mapping_of(event.get("item"))
         self._complete(self._item(event, text_of(given.get("type"))), given)
 
@@ -222,7 +222,7 @@ class ResponsesReply:
             summary = BREAK.join(texts_of(given.get("summary"), "text"))
             self._think(item, summary or "".join(texts_of(given.get("content"), "text")))
 
-    def _said(self, event: Mapping[str, Any]) -> None:
+    def _on_text(self, event: Mapping[str, Any]) -> None:
         self._say(self._item(event, "message"), text_of(event.get("delta")))
 
     def _say(self, item: ResponseItem, text: str) -> None:
@@ -234,10 +234,10 @@ class ResponsesReply:
         self._speaker = item
         self._sink.text(text)
 
-    def _refused(self, event: Mapping[str, Any]) -> None:
+    def _on_refusal(self, event: Mapping[str, Any]) -> None:
         self._item(event, "message").refusals.append(text_of(event.get("delta")))
 
-    def _thought(self, event: Mapping[str, Any]) -> None:
+    def _on_reasoning(self, event: Mapping[str, Any]) -> None:
         self._think(self._item(event, "reasoning"), text_of(event.get("delta")))
 
     def _new_thought(self, event: Mapping[str, Any]) -> None:
@@ -249,15 +249,15 @@ class ResponsesReply:
             item.thoughts.append(text)
             self._sink.reasoning(text)
 
-    def _argued(self, event: Mapping[str, Any]) -> None:
+    def _on_arguments(self, event: Mapping[str, Any]) -> None:
         item, piece = self._item(event, "function_call"), text_of(event.get("delta"))
         item.arguments.append(piece)
         self._sink.arguments(item.name, piece)
 
-    def _ended(self, event: Mapping[str, Any]) -> None:
+    def _on_end(self, event: Mapping[str, Any]) -> None:
         self.take(mapping_of(event.get("response")), default=str(event["type"]).removeprefix("response."))
 
-    def _failed(self, event: Mapping[str, Any]) -> None:
+    def _on_failure(self, event: Mapping[str, Any]) -> None:
         self._failure = event_failure(event, self._now, self._secrets)
 
     def take(self, response: Mapping[str, Any], default: str = "completed") -> None:

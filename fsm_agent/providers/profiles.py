@@ -1,5 +1,5 @@
 """The providers we know, as rows of data. A vendor's quirks are fields here, never an ``if`` elsewhere. What
-is known of their models is in ``fsm_agent.providers.catalogue``.
+is known of their models is in ``fsm_agent.providers.catalog``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Profile:
     ``key_env`` and ``base_url_env`` name environment variables; ``base_url`` may name others in braces,
     ``A|B`` for the first of two that is set. ``key``: where the key is kept (``keyring:service/name``),
     before the environment. ``default_model`` is used when a key in the environment chose this provider.
-    ``catalogue``: the table of the catalog that has its models; empty when none does, ``*`` for an
+    ``catalog``: the table of the catalog that has its models; empty when none does, ``*`` for an
     aggregator. ``price_list``: its name in ``genai-prices``. ``files``: it takes those that its models read,
     or reads them for every model. ``model_windows`` are (prefix of a model's name, tokens), the longest
     prefix wins, and ``default_window`` is for the rest: what a person says of a provider of their own, which
@@ -61,7 +61,7 @@ class Profile:
     api_version_env: str | None = None
     client: Literal["", "bedrock"] = ""
     default_model: str | None = None
-    catalogue: str = ""
+    catalog: str = ""
     price_list: str = ""
     files: Literal["none", "own", "all"] = "none"
     reads: frozenset[Kind] | None = None
@@ -78,52 +78,52 @@ class Profile:
 ROWS: tuple[Profile, ...] = (
     Profile(
         "openai", "https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL",
-        catalogue="openai", price_list="openai", files="own",
+        catalog="openai", price_list="openai", files="own",
         output_key="max_completion_tokens", effort_key="reasoning_effort", developer_role=True,
         default_model="gpt-5-mini",
     ),
     Profile(
         "openai-responses", "https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL",
-        api_mode="codex_responses", catalogue="openai", price_list="openai", files="own",
+        api_mode="codex_responses", catalog="openai", price_list="openai", files="own",
         default_model="gpt-5-mini",
     ),
     Profile(
         "anthropic", "https://api.anthropic.com/v1", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL",
         api_mode="anthropic_messages",
-        catalogue="anthropic", price_list="anthropic", files="own", default_model="claude-sonnet-5-5",
+        catalog="anthropic", price_list="anthropic", files="own", default_model="claude-sonnet-5-5",
     ),
     Profile(
         "openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "OPENROUTER_BASE_URL",
         aggregator=True, effort_key="reasoning", marked_models=("claude",),
-        auth="bearer", catalogue="*", files="all", default_model="openrouter/auto",
+        auth="bearer", catalog="*", files="all", default_model="openrouter/auto",
     ),
     Profile(
         "deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", "DEEPSEEK_BASE_URL",
 
-        catalogue="deepseek", price_list="deepseek", default_model="deepseek-chat",
+        catalog="deepseek", price_list="deepseek", default_model="deepseek-chat",
     ),
     Profile(
         "moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", "MOONSHOT_BASE_URL",
-        auth="bearer", catalogue="moonshot", price_list="moonshotai",
+        auth="bearer", catalog="moonshot", price_list="moonshotai",
         default_model="kimi-latest",
     ),
     Profile(
         "mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", "MISTRAL_BASE_URL",
-        catalogue="mistral", price_list="mistral", default_model="mistral-medium-latest",
+        catalog="mistral", price_list="mistral", default_model="mistral-medium-latest",
     ),
     Profile(
         "groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", "GROQ_BASE_URL",
-        catalogue="groq", price_list="groq", output_key="max_completion_tokens",
+        catalog="groq", price_list="groq", output_key="max_completion_tokens",
         default_model="llama-3.3-70b-versatile",
     ),
     Profile(
         "gemini", "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY",
-        "GEMINI_BASE_URL", effort_key="reasoning_effort", catalogue="gemini", price_list="google",
+        "GEMINI_BASE_URL", effort_key="reasoning_effort", catalog="gemini", price_list="google",
         default_model="gemini-2.5-flash",
     ),
     Profile(
         "qwen", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY",
-        "DASHSCOPE_BASE_URL", catalogue="dashscope", default_model="qwen-plus",
+        "DASHSCOPE_BASE_URL", catalog="dashscope", default_model="qwen-plus",
         error_rows=(
             ErrorRow("billing", codes=("allocationquota.freetieronly",)),
             ErrorRow(
@@ -133,7 +133,7 @@ ROWS: tuple[Profile, ...] = (
     ),
     Profile(
         "zai", "https://api.z.ai/api/paas/v4", "ZAI_API_KEY", "ZAI_BASE_URL",
-        auth="bearer", catalogue="zai", price_list="zai", default_model="glm-4.5",
+        auth="bearer", catalog="zai", price_list="zai", default_model="glm-4.5",
         error_rows=(
             ErrorRow("billing", codes=("1113",)), ErrorRow("content_policy", codes=("1301",)),
             ErrorRow("context_overflow", codes=("1261",)), ErrorRow("model_not_found", codes=("1211",)),
@@ -142,11 +142,11 @@ ROWS: tuple[Profile, ...] = (
     ),
     Profile(
         "xai", "https://api.x.ai/v1", "XAI_API_KEY", "XAI_BASE_URL",
-        catalogue="xai", price_list="x-ai", effort_key="reasoning_effort",
+        catalog="xai", price_list="x-ai", effort_key="reasoning_effort",
     ),
     Profile(
         "azure", None, "AZURE_OPENAI_API_KEY", "AZURE_OPENAI_ENDPOINT",
-        catalogue="openai", price_list="azure", files="own", auth="api-key",
+        catalog="openai", price_list="azure", files="own", auth="api-key",
         output_key="max_completion_tokens", effort_key="reasoning_effort", developer_role=True,
         routes=(
             ("chat_completions", "/openai/deployments/{model}/chat/completions"),
@@ -159,12 +159,12 @@ ROWS: tuple[Profile, ...] = (
         "https://{GOOGLE_CLOUD_LOCATION}-aiplatform.googleapis.com/v1/projects/{GOOGLE_CLOUD_PROJECT}"
         "/locations/{GOOGLE_CLOUD_LOCATION}/endpoints/openapi",
         "VERTEX_API_KEY", "VERTEX_BASE_URL",
-        catalogue="*", price_list="google", effort_key="reasoning_effort",
+        catalog="*", price_list="google", effort_key="reasoning_effort",
     ),
     Profile(
         "bedrock", "https://bedrock-runtime.{AWS_REGION|AWS_DEFAULT_REGION}.amazonaws.com",
         "AWS_BEARER_TOKEN_BEDROCK", "ANTHROPIC_BEDROCK_BASE_URL", api_mode="anthropic_messages",
-        needs_key=False, catalogue="anthropic", price_list="aws", files="own", client="bedrock",
+        needs_key=False, catalog="anthropic", price_list="aws", files="own", client="bedrock",
     ),
     Profile(
         "ollama", "http://127.0.0.1:11434/v1", None, "OLLAMA_BASE_URL",

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Protocol
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.json_reading import OverlyNestedError, json_of
 from fsm_agent.conversation.messages import ModelReply
-from fsm_agent.providers.connections import departing, watched
+from fsm_agent.providers.connections import departing, watch_requests
 from fsm_agent.providers.failures import failure_from, little_left, shape_failure
 from fsm_agent.providers.reply_values import (
     ERROR_BYTES,
@@ -394,7 +394,7 @@ def http_client(headers: Mapping[str, str]) -> Any:
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         follow_redirects=False,
         headers={"Accept-Encoding": ENCODINGS},
-        event_hooks={"request": [added, watched], "response": [bounded]},
+        event_hooks={"request": [added, watch_requests], "response": [bounded]},
     )
 
 

@@ -44,7 +44,7 @@ _MEANINGS: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
@@ -63,7 +63,7 @@ class AioBody(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield what has come. Raises httpx2's errors."""
-        with _translated():
+        with _translate_errors():
             while piece := await self._response.content.readany():
                 yield piece
 
@@ -100,7 +100,7 @@ class AioTransport(httpx2.AsyncBaseTransport):
                 headers.update(self._for_proxy)
         body, limits = await request.aread(), request.extensions.get("timeout", {})
         connect = limits.get("connect")
-        with _translated():
+        with _translate_errors():
             response = await (await self._session(origin_of(request.url))).request(
                 request.method,
                 URL(str(request.url), encoded=True),

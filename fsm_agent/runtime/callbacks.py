@@ -153,7 +153,7 @@ class Callbacks:
             log.warning("callback %s failed", channel, exc_info=True)
 
 
-def listened(
+def child_callbacks(
     own: object | Mapping[str, Callable[..., Any]] | None, watch: Mapping[str, Callable[..., Any]] | None
 ) -> dict[str, Callable[..., Any]]:
     """Return the callbacks of an agent that works for another one: its own except those that ask people,

@@ -157,7 +157,7 @@ async def answer_of(function: Callable[..., Any], *values: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-def required(thing: object, what: str, methods: Sequence[str], allowed: str) -> None:
+def require_method(thing: object, what: str, methods: Sequence[str], allowed: str) -> None:
     """Raise ``ConfigError`` if ``thing`` lacks a method that ``what`` needs."""
     if missing := [name for name in methods if not callable(getattr(thing, name, None))]:
         raise ConfigError(f"not {what}: {', '.join(missing)} missing", thing, allowed)

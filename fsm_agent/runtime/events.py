@@ -361,7 +361,7 @@ class EventQueue:
         """The next event; ``None`` when there will be none."""
         while True:
             with self._changed:
-                event = self._taken()
+                event = self._take_next()
                 if event is not None or self._closed:
                     return event
                 waiting = asyncio.Event()
@@ -371,11 +371,11 @@ class EventQueue:
     def wait(self) -> Event | None:
         """``next`` for a thread."""
         with self._changed:
-            while (event := self._taken()) is None and not self._closed:
+            while (event := self._take_next()) is None and not self._closed:
                 self._changed.wait()
             return event
 
-    def _taken(self) -> Event | None:
+    def _take_next(self) -> Event | None:
         if self._dropped:
             event, self._dropped = Event(DROPPED, Dropped(self._dropped), time.time(), self.turn_id), 0
             return event
@@ -446,7 +446,7 @@ class Events:
 # Figures of the engine that belong to no turn.
 
 
-def measured(name: Measure, value: float = 1) -> None:
+def measure(name: Measure, value: float = 1) -> None:
     """Publish a figure."""
     if EVERYWHERE.hears(Measured):
         EVERYWHERE.publish(Measured(name, value))

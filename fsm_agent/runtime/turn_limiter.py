@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
-from fsm_agent.runtime.events import StatusText, measured
+from fsm_agent.runtime.events import StatusText, measure
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.settings.model import Poll
@@ -109,7 +109,7 @@ class TurnLimiter:
         try:
             if not place.done():
                 await self._wait(place)
-            measured("queue_wait", watch.elapsed())
+            measure("queue_wait", watch.elapsed())
             yield
         finally:
             _QUEUE.leave(place)

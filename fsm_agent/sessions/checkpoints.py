@@ -23,7 +23,7 @@ from typing import Any
 
 from fsm_agent.errors import StoreError
 from fsm_agent.settings.model import CheckpointSettings
-from fsm_agent.support.files import locked, private_file, private_folder
+from fsm_agent.support.files import lock_file, private_file, private_folder
 from fsm_agent.support.processes import bare_environment
 from fsm_agent.support.texts import one_line
 
@@ -137,7 +137,7 @@ class ShadowGit:
         return frozenset(self.names("ls-tree", "-r", "--name-only", of))
 
 
-def joined(names: Iterable[str]) -> bytes:
+def join_paths(names: Iterable[str]) -> bytes:
     """Return paths as git reads them from its input."""
     return b"".join(os.fsencode(name) + b"\0" for name in names)
 
@@ -233,17 +233,17 @@ class Checkpoints:
         """Keep the files as they are now; the one that is known under ``key``, when there is one. Raises
         ``StoreError`` where that is not possible, or too much."""
         with self._at_work() as git:
-            if found := self._known(git, key):
+            if found := self._known_checkpoint(git, key):
                 return found
-            survey = self._surveyed(git)
-            return self._kept(git, key, survey, session, turn, tool)
+            survey = self._survey(git)
+            return self._keep(git, key, survey, session, turn, tool)
 
     def all(self) -> list[Checkpoint]:
         """Return those that are kept, the newest first."""
         if self.trouble or not (self.folder / "HEAD").exists():
             return []
         with self._at_work() as git:
-            return [one for _, one in self._listed(git, _REFS)]
+            return [one for _, one in self._list_refs(git, _REFS)]
 
     def of_turn(self, turns: Collection[str]) -> Checkpoint | None:
         """Return the oldest one that was made for one of these turns."""
@@ -253,7 +253,7 @@ class Checkpoints:
     def diff(self, checkpoint: Checkpoint) -> str:
         """Return what has changed since, as a unified diff."""
         with self._at_work() as git:
-            now = self._tree(git, self._surveyed(git, git.tree(checkpoint.id), checkpoint.left_out))
+            now = self._tree(git, self._survey(git, git.tree(checkpoint.id), checkpoint.left_out))
             said = git("diff", "--no-ext-diff", "--no-textconv", "--no-color", checkpoint.id, now)
             return said.decode("utf-8", "replace")
 
@@ -262,14 +262,14 @@ class Checkpoints:
         ``StoreError``."""
         with self._at_work() as git:
             target = git.tree(checkpoint.id)
-            survey = self._surveyed(git, target, checkpoint.left_out)
+            survey = self._survey(git, target, checkpoint.left_out)
             same = self._tree(git, survey) == git("rev-parse", f"{checkpoint.id}^{{tree}}").decode().strip()
             if same and survey.modes == checkpoint.modes:
                 return PutBack((), (), None)
             key = f"undo {uuid.uuid4().hex}"
-            before = self._kept(git, key, survey, checkpoint.session, checkpoint.turn)
+            before = self._keep(git, key, survey, checkpoint.session, checkpoint.turn)
             git("read-tree", "--reset", checkpoint.id)
-            restored = self._restored(git, checkpoint)
+            restored = self._restore_files(git, checkpoint)
             # by the .gitignore that was there then: what it hid was there perhaps, and was not kept
             new = self._others(git) - target
             deleted = sorted(new & set(survey.kept))
@@ -284,7 +284,7 @@ class Checkpoints:
             raise StoreError(f"there are no checkpoints here: {why}")
         try:
             private_folder(self.folder)
-            with locked(self.folder / "lock", self._settings.timeout) as lock:
+            with lock_file(self.folder / "lock", self._settings.timeout) as lock:
                 program = find_git(self.workdir)
                 git = ShadowGit(program, self.folder, self.workdir, self._settings.timeout, lock)
                 git.made()
@@ -292,7 +292,7 @@ class Checkpoints:
         except OSError as error:
             raise StoreError(f"checkpoints cannot be used ({error})") from None
 
-    def _listed(self, git: ShadowGit, refs: str) -> list[tuple[str, Checkpoint]]:
+    def _list_refs(self, git: ShadowGit, refs: str) -> list[tuple[str, Checkpoint]]:
         """By their references, the newest first."""
         form = "--format=%(refname) %(objectname) %(contents)"
         lines = git("for-each-ref", form, refs).decode("ascii", "replace").splitlines()
@@ -300,10 +300,10 @@ class Checkpoints:
         found = [(ref, _read(commit, message)) for ref, commit, message in told]
         return sorted(found, key=lambda pair: pair[1].at, reverse=True)
 
-    def _known(self, git: ShadowGit, key: str) -> Checkpoint | None:
-        return next((one for _, one in self._listed(git, _ref(key))), None)
+    def _known_checkpoint(self, git: ShadowGit, key: str) -> Checkpoint | None:
+        return next((one for _, one in self._list_refs(git, _ref(key))), None)
 
-    def _kept(
+    def _keep(
         self, git: ShadowGit, key: str, survey: _Survey, session: str, turn: str, tool: str = ""
     ) -> Checkpoint:
         """Store a checkpoint of the surveyed files; release the oldest ones beyond the limit."""
@@ -312,7 +312,7 @@ class Checkpoints:
         message = json.dumps(told).encode()
         commit = git("commit-tree", self._tree(git, survey), given=message).decode().strip()
         git("update-ref", _ref(key), commit)
-        if beyond := self._listed(git, _REFS)[self._settings.keep :]:
+        if beyond := self._list_refs(git, _REFS)[self._settings.keep :]:
             git("update-ref", "--stdin", given="".join(f"delete {ref}\n" for ref, _ in beyond).encode())
             git("gc", "--auto", "--quiet")
         return _read(commit, message.decode())
@@ -322,14 +322,22 @@ class Checkpoints:
         it, or looks otherwise than when it was added."""
         kept, known = set(survey.kept), set(git.names("ls-files", "--cached"))
         if gone := known - kept:
-            git("update-index", "--force-remove", "-z", "--stdin", given=joined(gone))
+            git("update-index", "--force-remove", "-z", "--stdin", given=join_paths(gone))
         if new := (kept - known) | (kept & set(git.names("diff-files", "--name-only"))):
-            git("update-index", "--add", "--remove", "--replace", "-z", "--stdin", given=joined(sorted(new)))
+            git(
+                "update-index",
+                "--add",
+                "--remove",
+                "--replace",
+                "-z",
+                "--stdin",
+                given=join_paths(sorted(new)),
+            )
         return git("write-tree").decode().strip()
 
     # The working directory
 
-    def _surveyed(self, git: ShadowGit, also: Iterable[str] = (), never: Collection[str] = ()) -> _Survey:
+    def _survey(self, git: ShadowGit, also: Iterable[str] = (), never: Collection[str] = ()) -> _Survey:
         """What is there and is not ignored; ``also`` is kept in any case, ``never`` in none."""
         rules, survey, wanted, skipped = self._settings, _Survey(), set(also), set(never)
         listed = self._others(git)
@@ -376,19 +384,19 @@ class Checkpoints:
                 break
             if (above / ".git").exists():
                 below = f"./{self.workdir.relative_to(above).as_posix()}/"
-                path = joined([below])
+                path = join_paths([below])
                 said = git("check-ignore", "-z", "--stdin", given=path, worktree=above, fine=(0, 1))
                 return self.workdir if said else above
         return self.workdir
 
-    def _restored(self, git: ShadowGit, checkpoint: Checkpoint) -> list[str]:
+    def _restore_files(self, git: ShadowGit, checkpoint: Checkpoint) -> list[str]:
         """Write what differs from the index. What only its owner could read is that from the first byte."""
         git("update-index", "-q", "--really-refresh", fine=(0, 1))
         changed = git.names("diff-files", "--name-only")
         for private in (False, True):
             names = [name for name in changed if (name in checkpoint.modes) == private]
             umask = OWN if private else -1
-            git("checkout-index", "-f", "-u", "-z", "--stdin", given=joined(names), umask=umask)
+            git("checkout-index", "-f", "-u", "-z", "--stdin", given=join_paths(names), umask=umask)
         for name, mode in checkpoint.modes.items():
             if stat.S_IMODE(os.lstat(self.workdir / name).st_mode) != mode & 0o777:
                 os.chmod(self.workdir / name, mode & 0o777)

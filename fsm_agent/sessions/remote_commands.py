@@ -122,11 +122,11 @@ class CommandPoller:
     def _pause(self, attached: bool) -> float:
         """Seconds until the next look, unless something is heard of before."""
         home = self._home()
-        if home is None or not home.database.listen(self._heard):
+        if home is None or not home.database.listen(self._on_command):
             return ATTACHED_POLL if attached else POLL
         return TOLD_POLL
 
-    def _heard(self, table: str) -> None:
+    def _on_command(self, table: str) -> None:
         self._wake.set()
 
     def _look(self) -> None:

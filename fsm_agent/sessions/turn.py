@@ -31,7 +31,7 @@ from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.names import find_turn
 from fsm_agent.sessions.store.pending import Pending, PendingItems
-from fsm_agent.sessions.store.rewind import Position, forked, position_of, take_over
+from fsm_agent.sessions.store.rewind import Position, fork_turn, position_of, take_over
 from fsm_agent.support.threads import LOOP, warn_if_blocking
 
 log = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class DurableTurn(Stepping, Generic[Result]):
                 await self._begin_step()
                 happened = await self._end_step(await self._runner.step_into())
         except BaseException as error:
-            await self._stopped(error)
+            await self._release_after(error)
             raise
         self._close_if_over()
         return happened
@@ -242,7 +242,7 @@ class DurableTurn(Stepping, Generic[Result]):
                         await self._store.suspend(self._log.fence)
                         return False
         except BaseException as error:
-            await self._stopped(error)
+            await self._release_after(error)
             raise
         finally:
             self._running_on = False
@@ -261,7 +261,7 @@ class DurableTurn(Stepping, Generic[Result]):
         """Keep other turns of this process off the session. Raises ``SessionBusy``."""
         self._store.fences.hold(self._log.fence, self._log.session.id)
 
-    async def _stopped(self, error: BaseException) -> None:
+    async def _release_after(self, error: BaseException) -> None:
         """Release the session after ``error``, and what a lost turn left running."""
         if isinstance(error, OwnershipLost):
             log.info("%s", self._log.fence.why)
@@ -392,7 +392,7 @@ class DurableTurns(Generic[Result]):
         self.journal.info(turn_id).moved_by(self.kind.table.name)
         position = edited(position_of(self.store, turn_id, at, talks=self.kind.talks))
         session = self.store.new_session()
-        write = forked(self.store, position, session, new_turn_id(session), self.kind.table.digest)
+        write = fork_turn(self.store, position, session, new_turn_id(session), self.kind.table.digest)
 
         async def enter(fence: Fence) -> Begun:
             await self.store.written(write)

@@ -98,7 +98,7 @@ def _range(schema: JsonSchema) -> str:
     return f" {above}{low:,} to {below}{high:,}"
 
 
-def explained(error: ValidationError | SettingsError) -> ConfigError:
+def explain(error: ValidationError | SettingsError) -> ConfigError:
     """The first thing that is wrong."""
     if isinstance(error, SettingsError):
         return _unreadable(error)
@@ -111,7 +111,7 @@ def explained(error: ValidationError | SettingsError) -> ConfigError:
         allowed = (
             f"{'.'.join((*path[:-1], alike[0]))}, perhaps; fsm-agent config list has all" if alike else ""
         )
-        allowed = allowed or ", ".join(names) or _allowed(path, first["msg"])
+        allowed = allowed or ", ".join(names) or _allowed_values(path, first["msg"])
         return ConfigError(f"unknown setting {name}", first["input"], allowed)
     if first["type"] == "contradiction":
         return _contradicting(name, first["ctx"])
@@ -121,7 +121,7 @@ def explained(error: ValidationError | SettingsError) -> ConfigError:
     given = "nothing" if first["input"] is None else first["input"]
     origin = f" ({variable})" if os.environ.get(variable) == given else ""
     what = f"setting {name or 'settings'}{origin} is out of range"
-    return ConfigError(what, given, _allowed(path, first["msg"]))
+    return ConfigError(what, given, _allowed_values(path, first["msg"]))
 
 
 def about_unknown(variable: str) -> str:
@@ -155,7 +155,7 @@ def _path(loc: tuple[int | str, ...]) -> list[str]:
     return parts[: next((at for at, part in enumerate(parts) if "[" in part), None)]
 
 
-def _allowed(path: list[str], otherwise: str) -> str:
+def _allowed_values(path: list[str], otherwise: str) -> str:
     """The accepted values: for a setting, or an item in it, its range, for a group the names in it."""
     for length in range(len(path), 0, -1):
         if known := every_setting().get(".".join(path[:length])):

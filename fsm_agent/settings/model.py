@@ -107,7 +107,7 @@ class Wave(Group):
     cap: Seconds
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_order(self) -> Self:
         if self.cap < self.base:
             raise contradiction("a cap that is not below the base", cap=self.cap, base=self.base)
         return self
@@ -586,7 +586,7 @@ class Storage(Group):
         if not text.startswith(("postgresql://", "postgres://")):
             scheme = re.match(r"[a-z][a-z0-9+.-]{0,19}://", text)  # the rest may hold a password
             given = f"an address that begins with {scheme[0]}" if scheme else "a text that is no address"
-            raise taken(given, "an address that begins with postgresql://")
+            raise name_taken(given, "an address that begins with postgresql://")
         return value
 
     @field_serializer("database_url")
@@ -704,7 +704,7 @@ HostedName = Literal["web_search", "code_execution"]
 HOSTED_NAMES: tuple[HostedName, ...] = get_args(HostedName)
 
 
-def taken(given: object, allowed: str) -> PydanticCustomError:
+def name_taken(given: object, allowed: str) -> PydanticCustomError:
     """The error of a name that is not to be used here; nothing else that was given is shown."""
     return PydanticCustomError("taken", "{allowed}", {"allowed": allowed, "given": given})
 
@@ -733,31 +733,31 @@ class RequestSettings(Group):
             return value
         for name in value:
             if name not in HOSTED_NAMES:
-                raise taken(name, ", ".join(HOSTED_NAMES))
+                raise name_taken(name, ", ".join(HOSTED_NAMES))
         return value if isinstance(value, Mapping) else {name: {} for name in value}
 
     @field_validator("extra_body")
     @classmethod
     def _not_ours(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
         if ours := sorted(OURS & value.keys()):
-            raise taken(ours[0], "fields that the engine does not write itself")
+            raise name_taken(ours[0], "fields that the engine does not write itself")
         return value
 
     @field_validator("extra_headers", mode="before")
     @classmethod
     def _sendable(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
-            raise taken(None, "a table of texts")
+            raise name_taken(None, "a table of texts")
         for name, text in value.items():
             text = text.get_secret_value() if isinstance(text, SecretStr) else text
             if not isinstance(name, str) or not _HEADER.fullmatch(name):
-                raise taken(None, "names of headers: letters, digits and -")
+                raise name_taken(None, "names of headers: letters, digits and -")
             if name.lower() in OUR_HEADERS:
-                raise taken(name, f"any but {', '.join(sorted(OUR_HEADERS))}")
+                raise name_taken(name, f"any but {', '.join(sorted(OUR_HEADERS))}")
             if not isinstance(text, str) or not (
                 text.isascii() and text.isprintable() and text == text.strip()
             ):
-                raise taken(name, "a value of printable ASCII, without blanks around it")
+                raise name_taken(name, "a value of printable ASCII, without blanks around it")
         return value
 
     @property
@@ -866,14 +866,14 @@ class Settings(BaseSettings):
     extensions: dict[ExtensionName, dict[str, JsonValue]] = {}
 
     def __init__(self, **given: Any) -> None:
-        given = dict(_spelled_out(given))
+        given = dict(_expand_dots(given))
         try:
             if _in_environment():
                 super().__init__(**given)
             else:  # nothing but the arguments: making the other sources costs five times what checking does
                 BaseModel.__init__(self, **given)
         except (ValidationError, SettingsError) as error:
-            raise _explained(error) from None
+            raise _explain(error) from None
 
     @classmethod
     def of(
@@ -886,7 +886,7 @@ class Settings(BaseSettings):
         if value is not None and not isinstance(value, Mapping):
             raise ConfigError("settings have the wrong type", value, "a Settings instance or a mapping")
         layers = (file or {}, from_environment(), value or {})
-        return cls(**reduce(merged, map(_spelled_out, layers)))
+        return cls(**reduce(merge, map(_expand_dots, layers)))
 
     @classmethod
     def settings_customise_sources(
@@ -923,7 +923,7 @@ def from_environment() -> dict[str, Any]:
     try:
         return EnvSettingsSource(Settings)() if _in_environment() else {}
     except SettingsError as error:
-        raise _explained(error) from None
+        raise _explain(error) from None
 
 
 def unknown_variables() -> list[str]:
@@ -944,31 +944,31 @@ def _in_environment() -> bool:
     return any(name in Settings.model_fields for name in ours)
 
 
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Both, group by group; ``above`` wins."""
     result = dict(below)
     for name, value in above.items():
         under = result.get(name)
         result[name] = (
-            merged(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
+            merge(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
         )
     return result
 
 
-def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def dot_names(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Groups in groups as one mapping of ``nested.name``."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         inner = isinstance(value, dict)
-        found |= dotted(value, f"{prefix}{name}.") if inner else {prefix + name: value}
+        found |= dot_names(value, f"{prefix}{name}.") if inner else {prefix + name: value}
     return found
 
 
-def _spelled_out(layer: Mapping[str, Any]) -> Mapping[str, Any]:
+def _expand_dots(layer: Mapping[str, Any]) -> Mapping[str, Any]:
     """Names with dots (``limits.turn.usd``) become groups in groups, and a number for all sizes becomes one
     for each, so that a layer above can replace a single one of them."""
     if any("." in str(name) for name in layer):
-        layer = reduce(merged, (_nested(str(name), value) for name, value in layer.items()))
+        layer = reduce(merge, (_nest(str(name), value) for name, value in layer.items()))
     stale = layer.get("stale")
     if not isinstance(stale, Mapping):
         return layer
@@ -976,12 +976,12 @@ def _spelled_out(layer: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**layer, "stale": {**stale, **sizes}}
 
 
-def _nested(name: str, value: Any) -> dict[str, Any]:
+def _nest(name: str, value: Any) -> dict[str, Any]:
     above, dot, last = name.rpartition(".")
-    return _nested(above, {last: value}) if dot else {name: value}
+    return _nest(above, {last: value}) if dot else {name: value}
 
 
-def _explained(error: ValidationError | SettingsError) -> ConfigError:
-    from fsm_agent.settings.errors import explained  # it is made from the classes above
+def _explain(error: ValidationError | SettingsError) -> ConfigError:
+    from fsm_agent.settings.errors import explain  # it is made from the classes above
 
-    return explained(error)
+    return explain(error)

@@ -32,7 +32,7 @@ Block = tuple[int, int, int, int]
 """Replaced lines: first and end before, first and end after."""
 
 
-def unified(before: str, after: str, headings: bool = True) -> list[str] | None:
+def unified_diff(before: str, after: str, headings: bool = True) -> list[str] | None:
     """Return the hunks between two texts, without the two lines that name the files; ``None`` when too many
     lines differ. ``headings``: each hunk names the section that it is in."""
     old, new = _lines(before), _lines(after)
@@ -41,7 +41,7 @@ def unified(before: str, after: str, headings: bool = True) -> list[str] | None:
     return list(_hunks(old, new, headings))
 
 
-def unified_lines(old: Sequence[str], new: Sequence[str]) -> list[str]:
+def unified_diff_lines(old: Sequence[str], new: Sequence[str]) -> list[str]:
     """Return the hunks between two lists of lines without their ends, and without headings."""
     return list(_hunks([f"{line}\n" for line in old], [f"{line}\n" for line in new], headings=False))
 
@@ -93,9 +93,9 @@ def _hunk(old: Sequence[str], new: Sequence[str], blocks: Sequence[Block], headi
     at = start
     for own, until, new_start, new_end in blocks:
         for sign, lines in ((" ", old[at:own]), ("-", old[own:until]), ("+", new[new_start:new_end])):
-            yield from _signed(sign, lines)
+            yield from _sign_lines(sign, lines)
         at = until
-    yield from _signed(" ", old[at:end])
+    yield from _sign_lines(" ", old[at:end])
 
 
 def _range(start: int, end: int) -> str:
@@ -103,7 +103,7 @@ def _range(start: int, end: int) -> str:
     return f"{first}" if end - start == 1 else f"{first},{end - start}"
 
 
-def _signed(sign: str, lines: Sequence[str]) -> Iterator[str]:
+def _sign_lines(sign: str, lines: Sequence[str]) -> Iterator[str]:
     for line in lines:
         yield sign + line.removesuffix("\n")
         if not line.endswith("\n"):
@@ -125,8 +125,8 @@ def _common_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
 def _blocks(old: Sequence[str], new: Sequence[str]) -> list[Block]:
     one, two = _Side(old), _Side(new)
     head, tail = _common_ends(old, new)
-    mine = _compared(one, head, len(old) - tail, Counter(new))
-    yours = _compared(two, head, len(new) - tail, Counter(old))
+    mine = _lines_to_compare(one, head, len(old) - tail, Counter(new))
+    yours = _lines_to_compare(two, head, len(new) - tail, Counter(old))
     _Script(one, two, mine, yours).mark(0, len(mine), 0, len(yours), minimal=False)
     one.compact(two)
     two.compact(one)
@@ -143,7 +143,7 @@ def _blocks(old: Sequence[str], new: Sequence[str]) -> list[Block]:
     return blocks
 
 
-def _compared(side: _Side, start: int, end: int, others: Counter[str]) -> list[int]:
+def _lines_to_compare(side: _Side, start: int, end: int, others: Counter[str]) -> list[int]:
     """Return the lines to compare. Those that the other text lacks are changed in any case; so are frequent
     ones (blank lines, closing braces) amid such lines, where a match would only cut a block in pieces."""
     many = _root(len(side.lines))

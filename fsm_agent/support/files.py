@@ -59,7 +59,7 @@ def write_new(path: Path, content: bytes) -> None:
         draft.unlink(missing_ok=True)
 
 
-def made_private(home: Path, names: Iterable[str]) -> str:
+def make_private(home: Path, names: Iterable[str]) -> str:
     """Revoke permissions that an older version granted to others in ``home``; return a line for people,
     empty if there were none. ``names``: patterns of our files. The home itself is made private when it
     holds nothing else. Files of other users are left alone."""
@@ -111,7 +111,7 @@ else:
 
 
 @contextmanager
-def locked(path: Path, patience: float = PATIENCE) -> Iterator[int]:
+def lock_file(path: Path, patience: float = PATIENCE) -> Iterator[int]:
     """Hold the lock file ``path`` and yield its handle. The system releases the lock when its holder dies.
     Raises ``TimeoutError`` after ``patience`` seconds, and ``OSError`` when the file cannot be made."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
@@ -184,7 +184,7 @@ class HomeRows:
     def alone(self) -> Iterator[None]:
         """Exclude other writers in this block. Raises ``OSError`` and ``TimeoutError``."""
         private_folder(self.path.parent)
-        with locked(self.path.with_name(f"{self.path.name}.lock")):
+        with lock_file(self.path.with_name(f"{self.path.name}.lock")):
             yield
 
     def write(self, rows: Iterable[Any]) -> None:

@@ -40,7 +40,7 @@ def command_for(extra: str, found: Distribution, prefix: Path, python: str) -> s
         return f"pipx inject {PACKAGE} {needs}"
     what = needs if folder is None else f"--editable {shlex.quote(f'{folder}[{extra}]')}"
     if (prefix / "uv-receipt.toml").exists() or _made_by_uv(prefix):
-        return f"uv pip install --python {shlex.quote(_shown(python))} {what}"
+        return f"uv pip install --python {shlex.quote(_short_path(python))} {what}"
     return f"{_pip(python)} install {what}"
 
 
@@ -60,7 +60,7 @@ def _editable_folder(found: Distribution) -> str | None:
         return None
     address = str(origin.get("url", ""))
     editable = bool(origin.get("dir_info", {}).get("editable")) and address.startswith("file://")
-    return _shown(unquote(address.removeprefix("file://"))) if editable else None
+    return _short_path(unquote(address.removeprefix("file://"))) if editable else None
 
 
 def _made_by_uv(prefix: Path) -> bool:
@@ -74,10 +74,10 @@ def _pip(python: str) -> str:
     """Return ``pip`` if it belongs to this Python, else its full name."""
     found = shutil.which("pip")
     ours = found is not None and Path(found).parent == Path(python).parent
-    return "pip" if ours else f"{shlex.quote(_shown(python))} -m pip"
+    return "pip" if ours else f"{shlex.quote(_short_path(python))} -m pip"
 
 
-def _shown(path: str) -> str:
+def _short_path(path: str) -> str:
     """Return the shorter form of a path: relative to here if it is below."""
     near = os.path.relpath(path) if path.startswith(os.getcwd()) else path
     return near if len(near) < len(path) else path

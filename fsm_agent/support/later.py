@@ -18,19 +18,19 @@ class Later:
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(loaded(self._module), name)
+        value = getattr(load_module(self._module), name)
         setattr(self, name, value)
         return value
 
 
-def loaded(module: str) -> ModuleType:
+def load_module(module: str) -> ModuleType:
     """Import a module with the garbage collector paused: what stays would only be walked again."""
-    with uncollected():
+    with without_collection():
         return importlib.import_module(module)
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def without_collection() -> Iterator[None]:
     """Pause the garbage collector if it runs. Imports live as long as the process, and a long history as
     long as its session: scanning them repeatedly while they grow would take a fifth of the time. Not for
     code that waits: other tasks and threads keep running."""

@@ -22,24 +22,24 @@ class ByteMatch(Protocol):
     def end(self) -> int: ...
 
 
-def encoded(text: str) -> bytes:
+def encode(text: str) -> bytes:
     """Encode the text for matching. Lone surrogates are kept."""
     return text.encode("utf-8", "surrogatepass")
 
 
-def decoded(data: bytes) -> str:
-    """Invert ``encoded``."""
+def decode(data: bytes) -> str:
+    """Invert ``encode``."""
     return data.decode("utf-8", "surrogatepass")
 
 
 def search(expression: str, data: bytes, start: int = 0) -> ByteMatch | None:
     """Return the first match from ``start`` on, ignoring case."""
-    found: ByteMatch | None = _compiled(expression).search(data, start)
+    found: ByteMatch | None = _compile(expression).search(data, start)
     return found
 
 
 @cache
-def _compiled(expression: str) -> Any:
+def _compile(expression: str) -> Any:
     import re2
 
     options: Any = re2.Options()

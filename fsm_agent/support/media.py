@@ -45,7 +45,7 @@ def can_shrink() -> bool:
     return importlib.util.find_spec("PIL") is not None
 
 
-def fitted(data: bytes, media_type: str, bounds: ImageBounds) -> tuple[bytes, str]:
+def fit_image(data: bytes, media_type: str, bounds: ImageBounds) -> tuple[bytes, str]:
     """Return (bytes, media type) of the image within the bounds: unchanged if it fits, else shrunk or
     rewritten as PNG or JPEG. Without Pillow its dimensions are unknown, and only the rest counts. Raises
     ``UnusableMedia``."""
@@ -66,7 +66,7 @@ def fitted(data: bytes, media_type: str, bounds: ImageBounds) -> tuple[bytes, st
             image.draft("RGB", (bounds.side, bounds.side))
             image = ImageOps.exif_transpose(image)
             image.thumbnail((bounds.side, bounds.side))
-            return _written(image, bounds.size)
+            return _encode(image, bounds.size)
     except UnusableMedia:
         raise
     except Exception as error:
@@ -75,7 +75,7 @@ def fitted(data: bytes, media_type: str, bounds: ImageBounds) -> tuple[bytes, st
         raise UnusableMedia(f"it cannot be read: {type(error).__name__}") from None
 
 
-def _written(image: Image.Image, most: int) -> tuple[bytes, str]:
+def _encode(image: Image.Image, most: int) -> tuple[bytes, str]:
     """Encode as PNG if transparent or with few colors, else as JPEG, shrinking until it fits."""
     from PIL import Image
 
@@ -87,9 +87,9 @@ def _written(image: Image.Image, most: int) -> tuple[bytes, str]:
             if data.tell() <= most:
                 return data.getvalue(), "image/png"
         if clear:
-            coloured = image.convert("RGBA")
+            colored = image.convert("RGBA")
             flat = Image.new("RGB", image.size, "white")
-            flat.paste(coloured, mask=coloured.getchannel("A"))
+            flat.paste(colored, mask=colored.getchannel("A"))
         else:
             flat = image.convert("RGB")
         for quality in _QUALITIES:

@@ -41,7 +41,7 @@ def own_streams() -> tuple[FileIO, BufferedWriter]:
     return os.fdopen(reading, "rb", 0), os.fdopen(writing, "wb")
 
 
-async def sent(pipe: asyncio.StreamWriter, data: bytes) -> None:
+async def send(pipe: asyncio.StreamWriter, data: bytes) -> None:
     """Write ``data`` and wait until there is room for more. Raises ``ConnectionError`` when the other end
     is gone, on any event loop: uvloop raises a different error for a closed pipe."""
     try:

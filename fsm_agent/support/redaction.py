@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
-from fsm_agent.support.linear import ByteMatch, decoded, encoded, search
+from fsm_agent.support.linear import ByteMatch, decode, encode, search
 
 # Shapes of secrets, one a row, each with an example and an ordinary text that stays unchanged.
 #
@@ -207,11 +207,11 @@ def mask(text: str, secrets: Iterable[str] = ()) -> str:
     ``KEYS`` in any form, including URL-encoded and JSON-escaped.
 
     The first characters that identify the kind of a key are kept: ``sk-***``."""
-    for secret in _written(frozenset((*secrets, *tuple(KEYS)))):
+    for secret in _forms_to_mask(frozenset((*secrets, *tuple(KEYS)))):
         text = text.replace(secret, MASK)
     text = without_shapes(text)
-    data = encoded(text)
-    return text if search(_SPANS, data) is None else decoded(b"".join(_without_shapes(data)))
+    data = encode(text)
+    return text if search(_SPANS, data) is None else decode(b"".join(_without_shapes(data)))
 
 
 def keep_secret(values: Iterable[str]) -> None:
@@ -231,7 +231,7 @@ def secrets_among(
             yield _SCHEME.sub("", whole.strip())
 
 
-def masked_traceback(error: BaseException) -> str:
+def format_traceback(error: BaseException) -> str:
     """Format an exception's traceback without anything that looks like a key."""
     return mask("".join(traceback.format_exception(error)).rstrip())
 
@@ -263,7 +263,7 @@ def environment_keys(environment: Mapping[str, str]) -> list[str]:
 
 
 @functools.lru_cache(maxsize=64)
-def _written(secrets: frozenset[str]) -> tuple[str, ...]:
+def _forms_to_mask(secrets: frozenset[str]) -> tuple[str, ...]:
     """Return all forms to mask, the longest first."""
     return tuple(sorted({form for one in secrets for form in _forms(one)}, key=lambda one: (-len(one), one)))
 
@@ -284,11 +284,11 @@ def _without_shapes(data: bytes) -> Iterator[bytes]:
         head = search(_SHAPES, data[span.start() : min(place, span.start() + _HEAD)])
         if head is not None and head.lastgroup == b"pem" and (body := _PRIVATE_KEY.match(data, place)):
             place = body.end()
-        yield _masked(head, span[0], data[place : place + 1])
+        yield _mask(head, span[0], data[place : place + 1])
     yield b" [the rest of this text is left out: it holds too many secrets]"
 
 
-def _masked(head: ByteMatch | None, text: bytes, after: bytes) -> bytes:
+def _mask(head: ByteMatch | None, text: bytes, after: bytes) -> bytes:
     kind, mark = head.lastgroup if head is not None else None, MASK.encode()
     if head is None or kind is None or kind == b"before":
         begin = re.match(rb"[^\w-]?(?:[A-Za-z]+[_-]|AIza|AKIA|ASIA|eyJ)", text)

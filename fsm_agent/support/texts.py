@@ -79,9 +79,9 @@ def split_reasoning(text: str) -> tuple[str, str, str | None]:
         elif not fenced:
             visible.append(text[begun : mark.start()])
             if (closer := CLOSERS[mark["tag"].lower()].search(text, at)) is None:
-                reasoning.append(_thought_in(mark, text[at:]))
+                reasoning.append(_thoughts_in(mark, text[at:]))
                 return _tidy(visible), _thoughts(reasoning), mark["tag"].lower()
-            reasoning.append(_thought_in(mark, text[at : closer.start()]))
+            reasoning.append(_thoughts_in(mark, text[at : closer.start()]))
             begun = at = closer.end()
             behind_tag = True
     if not reasoning:
@@ -89,7 +89,7 @@ def split_reasoning(text: str) -> tuple[str, str, str | None]:
     return _tidy([*visible, text[begun:]]), _thoughts(reasoning), None
 
 
-def _thought_in(mark: re.Match[str], text: str) -> str:
+def _thoughts_in(mark: re.Match[str], text: str) -> str:
     return "" if mark["tag"].lower() == ECHO else text
 
 

@@ -157,9 +157,9 @@ class LoopThread:
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Start the coroutine on this loop, from any thread, without waiting."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._started())
+        return asyncio.run_coroutine_threadsafe(coroutine, self._start_loop())
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    def _start_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None or self._loop.is_closed():
                 self._loop = new_loop()

@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 
-from fsm_agent.support.linear import encoded, search
+from fsm_agent.support.linear import encode, search
 
 # Scans text for attempts to take over the agent before it enters the system prompt. Pure.
 #
@@ -134,7 +134,7 @@ def ascii_meant() -> dict[int, str]:
 
 
 def _reasons(named: Iterable[tuple[str, str]], text: str) -> Iterator[str]:
-    data = encoded(text)
+    data = encode(text)
     for name, expression in named:
         if match := search(expression, data):
             yield f"{name} (line {data[: match.start()].count(b'%c' % 10) + 1})"
@@ -170,9 +170,9 @@ _FORGED = re.compile("<[^a-z<]{0,16}" + "[^a-z<]{0,8}".join("externalcontent"))
 """One of our marks in a folded text, with anything between its letters."""
 
 
-def wrapped(text: str, source: str) -> str:
+def wrap_untrusted(text: str, source: str) -> str:
     """Wrap the text in marks that it cannot forge, with a line for each apparent attack."""
-    text = _unforged(text)
+    text = _escape_marks(text)
     if len(text) < SHORTEST:
         return text
     warnings = "".join(
@@ -187,13 +187,13 @@ def risks(text: str) -> tuple[str, ...]:
     return () if len(text) < SHORTEST else scan(text[:MAX_SCANNED])
 
 
-def _unforged(text: str) -> str:
+def _escape_marks(text: str) -> str:
     """Escape the bracket of everything that reads as one of our marks, even with invisible characters,
     blanks or look-alike letters in it."""
     if _OPENS.isdisjoint(distinct := set(text)):
         return text
     end, made = 0, list[str]()
-    folded = text.translate({ord(char): _folded(char) for char in distinct})  # each stays in its place
+    folded = text.translate({ord(char): _fold_letter(char) for char in distinct})  # each stays in its place
     for found in _FORGED.finditer(folded):
         made += [text[end : found.start()], "&lt;"]
         end = found.start() + 1
@@ -201,7 +201,7 @@ def _unforged(text: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _folded(char: str) -> str:
+def _fold_letter(char: str) -> str:
     """Fold a letter to lower-case Latin, a bracket to ``<``, and anything else to a non-letter."""
     if char in _OPENS:
         return "<"

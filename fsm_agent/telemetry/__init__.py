@@ -48,7 +48,7 @@ def current_traceparent() -> str:
     return traceparent_of(get_current_span())
 
 
-def wanted_telemetry(given: Telemetry | bool | None, settings: TelemetrySettings) -> Telemetry | None:
+def choose_telemetry(given: Telemetry | bool | None, settings: TelemetrySettings) -> Telemetry | None:
     """Where an agent reports its turns, ``None`` if it does not. ``None`` for ``given``: use the settings.
     Raises ``ConfigError`` for an invalid value."""
     if not isinstance(given, Telemetry | bool | None):

@@ -145,7 +145,7 @@ def as_json(value: Any) -> str:
     return json.dumps(mask_json(value), ensure_ascii=False, default=str)
 
 
-def masked(words: str) -> str:
+def mask_words(words: str) -> str:
     """The words without secrets."""
     return mask(words)
 

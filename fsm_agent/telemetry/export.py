@@ -84,7 +84,7 @@ def finish() -> str:
         thread.join(max(0.0, until - time.monotonic()))
     heard = [one for one in logging.getLogger("opentelemetry").handlers if isinstance(one, ExportTrouble)]
     said = next((one.first for one in heard), "")
-    return one_line(f"telemetry could not be sent: {conventions.masked(said)}") if said else ""
+    return one_line(f"telemetry could not be sent: {conventions.mask_words(said)}") if said else ""
 
 
 def _wanted(environment: Mapping[str, str], signal: str) -> bool:
@@ -136,7 +136,7 @@ class LogExport(logging.Handler):
                 timestamp=int(record.created * 1e9),
                 severity_number=LEVELS.get(record.levelno, SeverityNumber.INFO),
                 severity_text=record.levelname,
-                body=conventions.masked(record.getMessage()),
+                body=conventions.mask_words(record.getMessage()),
                 attributes={**about, "logger.name": record.name},
             )
         except Exception:

@@ -27,7 +27,7 @@ from fsm_agent.conversation.effects import (
     Waited,
 )
 from fsm_agent.conversation.messages import ModelReply, Usage
-from fsm_agent.conversation.parts import said
+from fsm_agent.conversation.parts import text_only
 from fsm_agent.conversation.result import TurnResult, TurnUsage, words_of_model
 from fsm_agent.extension import Extension, Here, Part
 from fsm_agent.fsm.journal import Step
@@ -58,19 +58,19 @@ class RequestSpans:
         self.context: Context = contexts.get_current()
         self._chat: OpenSpan | None = None
         self._traced: dict[type, Callable[[Any, Perform], Awaitable[Any]]] = {
-            CallModel: self._called,
+            CallModel: self._call_span,
             RunTool: self._ran,
-            Wait: self._waited,
-            AskApproval: self._asked,
-            AnswerProgram: self._answered,
+            Wait: self._wait_span,
+            AskApproval: self._ask_span,
+            AnswerProgram: self._answer_span,
         }
 
     @property
     def layer(self) -> Layer:
         """Return what performs each request in the context of its span, or of the state's."""
-        return Layer("telemetry", self._performed)
+        return Layer("telemetry", self._perform)
 
-    def _performed(self, request: Any, turn: Any, call_next: Perform) -> Awaitable[Any]:
+    def _perform(self, request: Any, turn: Any, call_next: Perform) -> Awaitable[Any]:
         return self._traced.get(type(request), self._plain)(request, call_next)
 
     def first_chunk(self, event: FirstChunk) -> None:
@@ -87,7 +87,7 @@ class RequestSpans:
         finally:
             contexts.detach(token)
 
-    async def _called(self, request: CallModel, call_next: Perform) -> Any:
+    async def _call_span(self, request: CallModel, call_next: Perform) -> Any:
         turn = self._turn
         runtime = turn.setup.runtime if request.auxiliary is None else turn.setup.auxiliary[request.auxiliary]
         about = {
@@ -111,10 +111,10 @@ class RequestSpans:
                 self._chat = None
                 if token is not None:
                     TRACE_HEADERS.reset(token)
-            self._replied(chat, reply)
+            self._on_reply(chat, reply)
             return reply
 
-    def _replied(self, chat: OpenSpan, reply: ModelReply | Failure | Cancelled) -> None:
+    def _on_reply(self, chat: OpenSpan, reply: ModelReply | Failure | Cancelled) -> None:
         chat.tell({names.FSM_SENT: reply.sent})
         if reply.usage is not None:
             chat.tell(tokens_of(reply.usage))
@@ -151,7 +151,7 @@ class RequestSpans:
             self._came(tool, reply)
             return reply
 
-    async def _answered(self, request: AnswerProgram, call_next: Perform) -> Any:
+    async def _answer_span(self, request: AnswerProgram, call_next: Perform) -> Any:
         about = {**self.about(), names.TOOL_CALL_ID: request.call_id}
         with self.opened(names.PROGRAM, about) as program:
             reply = await call_next(request)
@@ -169,13 +169,13 @@ class RequestSpans:
         if reply.status in FAILED:
             tool.failed(reply.status)
 
-    async def _waited(self, request: Wait, call_next: Perform) -> Any:
+    async def _wait_span(self, request: Wait, call_next: Perform) -> Any:
         with self.opened(names.WAIT, self.about()) as wait:
             reply: Waited = await call_next(request)
             wait.tell({names.FSM_WAITED: reply.seconds})
             return reply
 
-    async def _asked(self, request: AskApproval, call_next: Perform) -> Any:
+    async def _ask_span(self, request: AskApproval, call_next: Perform) -> Any:
         about = {**self.about(), names.TOOL_CALL_ID: request.call_id}
         with self.opened(
             f"{names.APPROVAL} {request.name}", {**about, names.TOOL_NAME: request.name}
@@ -246,7 +246,7 @@ class OpenSpan:
     def broke(self, error: BaseException) -> None:
         """Record the exception. Cancellation is not an error."""
         if isinstance(error, Exception):
-            self.failed(type(error).__name__, one_line(conventions.masked(str(error))))
+            self.failed(type(error).__name__, one_line(conventions.mask_words(str(error))))
         else:
             self.tell({names.FSM_CANCELLED: True})
 
@@ -301,15 +301,15 @@ class TurnSpans(Part):
             self._end()
 
     def follow(self, stream: Stream) -> None:
-        stream.subscribe(self._opened, Opened)
-        stream.subscribe(self._moved, Step)
-        stream.subscribe(self._stopped, Stopped)
+        stream.subscribe(self._on_opened, Opened)
+        stream.subscribe(self._on_move, Step)
+        stream.subscribe(self._on_stop, Stopped)
         stream.subscribe(self._requests.first_chunk, FirstChunk)
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
         """Around one step: what it does is done in the context of the turn's span."""
-        whole = self._whole or self._begun()
+        whole = self._whole or self._begin_span()
         token = contexts.attach(trace.set_span_in_context(whole.span))
         try:
             yield
@@ -320,13 +320,13 @@ class TurnSpans(Part):
         finally:
             contexts.detach(token)
 
-    def _opened(self, event: Opened) -> None:
+    def _on_opened(self, event: Opened) -> None:
         """The turn has its session; what ties it to its span is stored with its next move."""
         if self._whole is not None:
             self._turn.setup.set_trace(traceparent_of(self._whole.span))
-            self._visited()
+            self._on_visit()
 
-    def _moved(self, step: Step) -> None:
+    def _on_move(self, step: Step) -> None:
         """End the visit of one state, and begin that of the next."""
         if self._visit is not None:
             self._visit.tell(
@@ -343,18 +343,18 @@ class TurnSpans(Part):
             self._left()
         self._spans.instruments.moved(step.changes)
         if self._whole is not None:
-            self._visited()
+            self._on_visit()
 
-    def _stopped(self, event: Stopped) -> None:
+    def _on_stop(self, event: Stopped) -> None:
         if self._whole is None:
             return
         if event.result is not None:
-            self._finished(self._whole, event.result)
+            self._on_finish(self._whole, event.result)
         else:
             self._whole.tell({names.FSM_UNFINISHED: True})  # suspended, or left to another process
         self._end()
 
-    def _begun(self) -> OpenSpan:
+    def _begin_span(self) -> OpenSpan:
         turn = self._turn
         about = {
             **self._requests.about(),
@@ -368,7 +368,7 @@ class TurnSpans(Part):
         self._requests.context = trace.set_span_in_context(span)
         self._spans.instruments.running(1)
         if self._spans.contents:
-            asked = said(turn.user_content)
+            asked = text_only(turn.user_content)
             self._whole.tell(conventions.of_turn(names.INPUT_MESSAGES, "user", asked))
         return self._whole
 
@@ -377,7 +377,7 @@ class TurnSpans(Part):
             return link_to(before, "continues")
         return link_to(self._handed(), "handed over")
 
-    def _visited(self) -> None:
+    def _on_visit(self) -> None:
         """The turn is in a state now."""
         assert self._whole is not None
         state = self._turn.state
@@ -403,7 +403,7 @@ class TurnSpans(Part):
         self._visit.span.end()
         self._visit = None
 
-    def _finished(self, whole: OpenSpan, result: TurnResult) -> None:
+    def _on_finish(self, whole: OpenSpan, result: TurnResult) -> None:
         outcome = next(name for name in ("completed", "failed", "partial", "interrupted") if result[name])
         cost, exit_reason = result.estimated_cost_usd, result.turn_exit_reason.value
         whole.tell(
@@ -424,7 +424,7 @@ class TurnSpans(Part):
         if self._spans.contents and (words := words_of_model(result)):
             whole.tell(conventions.of_turn(names.OUTPUT_MESSAGES, "assistant", words))
         if result.failed:
-            whole.failed(exit_reason, conventions.masked(result.error or ""))
+            whole.failed(exit_reason, conventions.mask_words(result.error or ""))
         self._spans.instruments.ended(exit_reason, outcome, cost, whole.attributes)
 
     def _end(self) -> None:

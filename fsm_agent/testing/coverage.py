@@ -32,7 +32,7 @@ class RowCoverage:
 
     def start(self) -> None:
         """Count rows from now on."""
-        self._leave = EVERYWHERE.subscribe(self._taken, RowTaken)
+        self._leave = EVERYWHERE.subscribe(self._on_row, RowTaken)
 
     def stop(self) -> None:
         """Count no more."""
@@ -75,7 +75,7 @@ class RowCoverage:
         named = f"; never taken: {_some(missed)}" if missed else ""
         return f"{self.table.name}: {total - len(missed)} of {total} rows taken ({self.share:.0%}){named}"
 
-    def _taken(self, event: RowTaken) -> None:
+    def _on_row(self, event: RowTaken) -> None:
         table, row = event
         known = self._same.get(id(table))
         if known is None or known[0] is not table:
@@ -149,15 +149,17 @@ class Footprints:
             raise AssertionError(f"{difference}\n(if that is meant: remove {file} and run the test again)")
 
     def _note(self, turn_id: str, name: str, effects: list[Effect], changes: Mapping[str, Any]) -> None:
-        asked = [_asked(effect, turn_id) for effect in effects]
+        asked = [_request_name(effect, turn_id) for effect in effects]
         changed = [
-            f"{field}{_changed(change)}" for field, change in changes.items() if field not in self._hidden
+            f"{field}{_change_words(change)}"
+            for field, change in changes.items()
+            if field not in self._hidden
         ]
         self._found.setdefault(name, set()).add(" ".join([*asked, *(["|", *changed] if changed else [])]))
 
 
-def _asked(effect: Effect, turn_id: str) -> str:
-    parts = {name: "(turn)" if value == turn_id else _shown(value) for name, value in _flat(effect.request)}
+def _request_name(effect: Effect, turn_id: str) -> str:
+    parts = {name: "(turn)" if value == turn_id else _format(value) for name, value in _flat(effect.request)}
     said = ", ".join(f"{name}={shown}" for name, shown in parts.items())
     status = "" if effect.status == "done" else f"!{effect.status}"
     return f"{effect.kind}{status}({said})"
@@ -171,13 +173,13 @@ def _flat(request: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _changed(change: Mapping[str, Any]) -> str:
+def _change_words(change: Mapping[str, Any]) -> str:
     if isinstance(change.get("to", {}), dict) and "added" not in change:
         return "~"  # which parts of it differ may depend on the length of a path
-    return f"={_shown(change['to'])}" if "to" in change else f"+{len(change['added'])}"
+    return f"={_format(change['to'])}" if "to" in change else f"+{len(change['added'])}"
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     match value:
         case None | bool():
             return str(value).lower()

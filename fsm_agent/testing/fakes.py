@@ -38,33 +38,33 @@ class FakeMemory:
         self._clock, self._hang, self._fail = clock, hang, fail
 
     async def initialize(self, session_id: str) -> None:
-        await self._called("initialize", session_id)
+        await self._record_call("initialize", session_id)
 
     async def prompt_block(self) -> str:
-        await self._called("prompt_block")
+        await self._record_call("prompt_block")
         return self._block
 
     async def prefetch(self, text: str) -> str:
-        await self._called("prefetch", text)
+        await self._record_call("prefetch", text)
         return self._knows.get(text, "")
 
     async def sync(self, user: str, answer: str) -> None:
-        await self._called("sync", user, answer)
+        await self._record_call("sync", user, answer)
 
     def tools(self) -> Sequence[Tool]:
         return self._tools
 
     async def pre_compress(self, rows: Sequence[Message]) -> str:
-        await self._called("pre_compress", tuple(rows))
+        await self._record_call("pre_compress", tuple(rows))
         return self._keeps
 
     async def session_switch(self, session_id: str, previous: str) -> None:
-        await self._called("session_switch", session_id, previous)
+        await self._record_call("session_switch", session_id, previous)
 
     async def shutdown(self) -> None:
-        await self._called("shutdown")
+        await self._record_call("shutdown")
 
-    async def _called(self, name: str, *values: Any) -> None:
+    async def _record_call(self, name: str, *values: Any) -> None:
         self.calls.append((name, *values))
         if name == self._fail:
             raise RuntimeError(f"{name} failed on request")

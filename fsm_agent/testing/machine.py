@@ -53,7 +53,7 @@ from fsm_agent.testing.invariants import (
     Visit,
 )
 from fsm_agent.testing.scripts import CountingTurn
-from fsm_agent.testing.strategies import answers_for, histories, small_settings, told_apart, windows
+from fsm_agent.testing.strategies import answers_by_kind, answers_for, histories, small_settings, windows
 from fsm_agent.tools import Tool, as_tool
 
 __all__ = [
@@ -245,7 +245,7 @@ class AgentMachine(RuleBasedStateMachine):
     ) -> None:
         super().__init_subclass__(**kwargs)
         cls.tools, cls.worlds = [as_tool(tool) for tool in tools], worlds
-        cls.answers = told_apart(cls.tools)
+        cls.answers = answers_by_kind(cls.tools)
 
     def __init__(self) -> None:
         super().__init__()
@@ -292,7 +292,7 @@ class AgentMachine(RuleBasedStateMachine):
             workdir=self._home.name,
             clock=self.clock,
             budget=None if world.budget is None else IterationBudget(world.budget),
-            callbacks={"approval": self._asked},
+            callbacks={"approval": self._request_name},
         )
 
     @precondition(lambda self: self.turn is None)
@@ -359,20 +359,20 @@ class AgentMachine(RuleBasedStateMachine):
     # The world
 
     def _entry(self, window: int | None, keys: int) -> dict[str, Any]:
-        self._ports.append(port := ScriptedModel(repeat(self._said)))
+        self._ports.append(port := ScriptedModel(repeat(self._reply_for)))
         return {
             "model": port,
             "context_window": window,
             "api_key": [f"key-{number}" for number in range(keys)],
         }
 
-    def _said(self, body: Mapping[str, Any]) -> Any:
+    def _reply_for(self, body: Mapping[str, Any]) -> Any:
         kind = (
             self._first.pop(0) if self._first else self._data.draw(st.sampled_from(self.kinds), label="kind")
         )
         return self._data.draw(self.answers[kind], label="reply")
 
-    def _asked(self, *question: Any) -> str:
+    def _request_name(self, *question: Any) -> str:
         return self._answer
 
     # Layers of the pause point

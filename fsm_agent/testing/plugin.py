@@ -128,7 +128,7 @@ class Rows:
             if option == "fsm_coverage":
                 self._coverage.write(file)
             else:
-                file.write_text(drawn(self._coverage), encoding="utf-8")
+                file.write_text(draw_coverage(self._coverage), encoding="utf-8")
         except OSError as error:
             self._problems.append(f"--{option.replace('_', '-')} {file} cannot be written: {error.strerror}")
 
@@ -140,10 +140,10 @@ class Rows:
             terminalreporter.line(problem, red=True)
 
 
-def drawn(coverage: RowCoverage) -> str:
+def draw_coverage(coverage: RowCoverage) -> str:
     """The picture of a coverage: every row with its count, those never taken in red."""
     from fsm_agent.diagram import written
-    from fsm_agent.diagram.counts import covered
+    from fsm_agent.diagram.counts import coverage_diagram
     from fsm_agent.diagram.layout import roomy
     from fsm_agent.diagram.model import diagram_of
     from fsm_agent.diagram.runs import Tally
@@ -153,7 +153,7 @@ def drawn(coverage: RowCoverage) -> str:
     visits = {state: sum(rows[row.id] for row in table.rows if row.source == state) for state in table.states}
     visits[table.final] = sum(rows[row.id] for row in table.rows if row.dest == table.final)
     plain = diagram_of(table, table.layout.get("ways_out") if table.layout else None)
-    picture = covered(plain, Tally(rows, visits))
+    picture = coverage_diagram(plain, Tally(rows, visits))
     return written(picture, "svg", roomy(table.layout, plain, picture) if table.layout else None)
 
 

@@ -90,7 +90,7 @@ STREAM = {"content-type": "text/event-stream", "cache-control": "no-cache", "tra
 LAST_CHUNK = b"0\r\n\r\n"
 
 
-def framed(data: bytes) -> bytes:
+def chunk(data: bytes) -> bytes:
     """One chunk of a chunked body."""
     return b"%x\r\n%s\r\n" % (len(data), data)
 
@@ -98,7 +98,7 @@ def framed(data: bytes) -> bytes:
 def sse_event(data: str, name: str = "") -> bytes:
     """One server-sent event as a chunk."""
     named = f"event: {name}\n" if name else ""
-    return framed(f"{named}data: {data}\n\n".encode())
+    return chunk(f"{named}data: {data}\n\n".encode())
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ DIALECTS: dict[str, Dialect] = {
 """The dialect at each path, whatever its prefix."""
 
 
-def _spoken(path: str) -> str:
+def _plain_path(path: str) -> str:
     """A path without what tells clients apart."""
     _, version, rest = path.rpartition("/v1/")
     return version + rest
@@ -325,10 +325,10 @@ class ScriptedServer:
 
     async def _choose(self, request: Received) -> Reply:
         """The next entry of the script, for a completion; hooks run in a worker thread."""
-        if request.method == "GET" and _spoken(request.path) == "/v1/models":
+        if request.method == "GET" and _plain_path(request.path) == "/v1/models":
             listed = [{"id": name, "object": "model"} for name in self._models]
             return Reply(shape="verbatim", body={"object": "list", "data": listed})
-        if request.method != "POST" or _spoken(request.path) not in DIALECTS:
+        if request.method != "POST" or _plain_path(request.path) not in DIALECTS:
             return status(404, {"error": {"message": f"no such path: {request.path}", "type": "scripted"}})
         self.requests.append(request)
         try:
@@ -352,7 +352,7 @@ class ScriptedServer:
     ) -> tuple[bool, bytes]:
         """Answer, and watch for a client that goes away meanwhile. Returns (connection over, bytes read too
         many)."""
-        dialect, stream = DIALECTS.get(_spoken(request.path), CHAT), bool(request.body.get("stream"))
+        dialect, stream = DIALECTS.get(_plain_path(request.path), CHAT), bool(request.body.get("stream"))
         talk = asyncio.ensure_future(answer(reply, dialect, stream, len(self.requests), writer, self._count))
         watch = asyncio.ensure_future(reader.read(1))
         try:

@@ -50,6 +50,7 @@ from fsm_agent.tools import Tool
 
 __all__ = [
     "Moment",
+    "answers_by_kind",
     "arguments",
     "awkward_texts",
     "error_bodies",
@@ -60,7 +61,6 @@ __all__ = [
     "moments",
     "replies",
     "small_settings",
-    "told_apart",
     "tool_calls",
     "usages",
     "windows",
@@ -335,7 +335,7 @@ def _calling(calls: Sequence[Call], said: str, usage: Usage | None) -> Reply:
     return tools(*calls, text=said, usage=usage)
 
 
-def told_apart(offered: Sequence[Tool]) -> dict[str, SearchStrategy[Answer]]:
+def answers_by_kind(offered: Sequence[Tool]) -> dict[str, SearchStrategy[Answer]]:
     """Answers by what a turn makes of them, each kind with texts, calls and bodies of its own: what to choose
     from where every kind should come about as often."""
     words = st.text(st.characters(categories=["Lu", "Ll"]), min_size=1, max_size=12)
@@ -374,7 +374,7 @@ def told_apart(offered: Sequence[Tool]) -> dict[str, SearchStrategy[Answer]]:
         "404": st.just(KINDS["no such model"]),
         "policy": st.just(status(400, error_body("flagged", "content_policy_violation"))),
         "certificate": st.just(KINDS["certificate"]),
-        "output cap": st.integers(1, 30_000).map(_capped),
+        "output cap": st.integers(1, 30_000).map(_cap_reply),
         "no output cap": st.just(KINDS["output cap unknown"]),
         "repairable": st.sampled_from(
             [KINDS[name] for name in ("no streaming", "no images", "signature", "grammar", "encode")]
@@ -401,8 +401,8 @@ SAID_BEFORE = {"tools": ("no tool", "bad json"), "blank": ("thought",)}
 
 
 def answers_for(events: Sequence[str]) -> list[str]:
-    """Kinds of ``told_apart`` in the order in which models must answer for a turn to take these events, as
-    far as answers decide that."""
+    """Kinds of ``answers_by_kind`` in the order in which models must answer for a turn to take these events,
+    as far as answers decide that."""
     kinds: list[str] = []
     for before, event in pairwise(("", *events)):
         if (kind := SAID_FOR.get(event)) is not None:
@@ -412,7 +412,7 @@ def answers_for(events: Sequence[str]) -> list[str]:
     return kinds
 
 
-def _capped(most: int) -> Reply:
+def _cap_reply(most: int) -> Reply:
     return status(
         400,
         error_body(f"max_tokens is too large: 90000. This model supports at most {most} completion tokens."),

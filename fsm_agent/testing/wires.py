@@ -61,7 +61,7 @@ class MessagesDialect:
             yield _event({"type": "message_stop"})
 
     def whole(self, reply: Reply, number: int) -> dict[str, Any]:
-        content = [_filled(block, deltas) for block, deltas in _blocks(reply, number)]
+        content = [_fill_block(block, deltas) for block, deltas in _blocks(reply, number)]
         body = {**_head(reply, number), "content": content, **_stop(reply)}
         if (usage := served_usage(reply)) is not None:
             body["usage"] = usage_to_wire(usage)
@@ -122,7 +122,7 @@ def _blocks(reply: Reply, number: int) -> Iterator[tuple[dict[str, Any], list[di
         yield {"type": "tool_use", "id": call_id, "name": entry.name, "input": {}}, arguments
 
 
-def _filled(block: dict[str, Any], deltas: list[dict[str, Any]]) -> dict[str, Any]:
+def _fill_block(block: dict[str, Any], deltas: list[dict[str, Any]]) -> dict[str, Any]:
     """A block with its deltas put in. Arguments that are no JSON stay text: a server would have no better
     way."""
     filled = dict(block)
@@ -180,7 +180,9 @@ class ResponsesDialect:
         items = list(_items(reply, number))
         yield _responses_event("response.created", response=_response(reply, number, "in_progress", []))
         for index, (item, deltas) in enumerate(items):
-            yield _responses_event("response.output_item.added", output_index=index, item=_begun(item))
+            yield _responses_event(
+                "response.output_item.added", output_index=index, item=_announced_item(item)
+            )
             for delta in deltas:
                 yield WireEvent(
                     {**delta, "output_index": index, "item_id": item["id"]}, delta["type"], delta=True
@@ -266,7 +268,7 @@ def _deltas(kind: str, content: str, **more: Any) -> Deltas:
     return [{"type": kind, "delta": part, **more} for part in pieces(content)]
 
 
-def _begun(item: Item) -> Item:
+def _announced_item(item: Item) -> Item:
     """An item as it is announced."""
     begun: Item = {key: value for key, value in item.items() if key != "encrypted_content"}
     filled = {"reasoning": "summary", "message": "content"}.get(item["type"])

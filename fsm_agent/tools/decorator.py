@@ -27,7 +27,7 @@ _SPHINX_TYPE = re.compile(r"\s*:(?:type\s+\w+|rtype)\s*:")
 _PLAIN = re.compile(r"\s*(?:[-*]\s+)?`{0,2}(?P<name>\w+)`{0,2}\s*(?:\([^()]*\)\s*)?:(?=\s|$)(?P<text>.*)$")
 
 
-def described(docstring: str | None, names: Collection[str]) -> tuple[str, dict[str, str]]:
+def describe(docstring: str | None, names: Collection[str]) -> tuple[str, dict[str, str]]:
     """What the tool does, and what each of ``names`` means.
 
     Understands ``Args:`` sections (Google), ``:param name: text`` (Sphinx) and plain ``name: text`` lines; a
@@ -52,7 +52,7 @@ def described(docstring: str | None, names: Collection[str]) -> tuple[str, dict[
     return first, {name: text for name, text in found.items() if text}
 
 
-def undeclared(docstring: str | None, names: Collection[str]) -> str | None:
+def undeclared_parameter(docstring: str | None, names: Collection[str]) -> str | None:
     """Return the first name that the docstring describes as a parameter, in an ``Args:`` section or after
     ``:param``, but that ``names`` lacks; ``None`` when all are there. Plain lines may be anything."""
     section = entries = -1
@@ -206,14 +206,14 @@ def _tool_of(
     unseen = (hidden,) if isinstance(hidden, str) else tuple(map(str, hidden))
     writes = bool(paths) and effect != "pure" if writes_files is None else writes_files
     options = (name, concurrency, paths, effect, timeout, max_result_chars, approval, note, unseen, writes)
-    spec, signature = _known(handler, options) or _read(handler, *options)
+    spec, signature = _read_once(handler, options) or _read(handler, *options)
     return Tool(spec, handler, inspect.iscoroutinefunction(handler), signature, external)
 
 
 _OPTIONS = tuple(name for name in inspect.signature(_tool_of).parameters if name != "handler")
 
 
-def _known(handler: Handler, options: tuple[Any, ...]) -> tuple[ToolSpec, Signature] | None:
+def _read_once(handler: Handler, options: tuple[Any, ...]) -> tuple[ToolSpec, Signature] | None:
     """``_read``, once for each function and way of using it; ``None`` for what may say something else the
     next time."""
     function = getattr(handler, "__func__", handler)
@@ -244,13 +244,13 @@ def _read(
     checked before."""
     _check_kind(handler, name)
     names = [parameter.name for parameter in _safe_parameters(handler)]
-    if (strange := undeclared(inspect.getdoc(handler), names)) is not None:
+    if (strange := undeclared_parameter(inspect.getdoc(handler), names)) is not None:
         raise ConfigError(
             f"the docstring of tool {name!r} describes a parameter that is not there",
             strange,
             near(strange, names) or "none: it has no parameters",
         )
-    description, descriptions = described(inspect.getdoc(handler), names)
+    description, descriptions = describe(inspect.getdoc(handler), names)
     signature = signature_of(handler, name, descriptions)
     for path in paths:
         _one_of(

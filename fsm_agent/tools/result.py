@@ -22,12 +22,12 @@ from fsm_agent.conversation.parts import (
     data_of,
     image_of,
     kind_of,
-    named,
+    name_part,
     part_of,
 )
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.ports import NotYet, Waits
-from fsm_agent.support.media import ImageBounds, UnusableMedia, fitted
+from fsm_agent.support.media import ImageBounds, UnusableMedia, fit_image
 from fsm_agent.support.texts import clean, shorten
 
 NO_OUTPUT = "(no output)"
@@ -71,10 +71,10 @@ def _fitting(part: Part) -> Part:
         return part
     raw = base64.b64decode(data)
     try:
-        made, found = fitted(raw, media_type, BOUNDS)
+        made, found = fit_image(raw, media_type, BOUNDS)
     except UnusableMedia as error:
         why = f"left out, it is too large or of another type, and {error}"
-        return {"type": "text", "text": f"[{named(part)}: {why}]"}
+        return {"type": "text", "text": f"[{name_part(part)}: {why}]"}
     return part if made is raw else image_of(part, found, made)
 
 

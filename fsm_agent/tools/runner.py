@@ -21,9 +21,9 @@ from fsm_agent.conversation.parts import Part, kind_of
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock, NotYet
-from fsm_agent.support.redaction import masked_traceback
+from fsm_agent.support.redaction import format_traceback
 from fsm_agent.support.threads import WORKERS, in_daemon_thread
-from fsm_agent.support.untrusted import risks, wrapped
+from fsm_agent.support.untrusted import risks, wrap_untrusted
 from fsm_agent.tools.decorator import Tool, ToolSource
 from fsm_agent.tools.result import ComesLater, ToolFailure, parts_in, text_of, text_of_error, words_of
 from fsm_agent.tools.run_context import TOOL_STOPPED, RunContext
@@ -57,7 +57,7 @@ def start(tool: Tool, arguments: Mapping[str, Any], context: Context) -> asyncio
     """
     loop = asyncio.get_running_loop()
     if tool.is_async:
-        return loop.create_task(_contained(tool.handler, arguments), context=context)
+        return loop.create_task(_contain(tool.handler, arguments), context=context)
     ending: asyncio.Future[Ending] = loop.create_future()
 
     def deliver(value: Ending) -> None:
@@ -67,7 +67,7 @@ def start(tool: Tool, arguments: Mapping[str, Any], context: Context) -> asyncio
     def work() -> None:
         nonlocal tool, arguments, context
         threading.current_thread().name = f"tool-{tool.spec.name}"
-        value = context.run(_finished, tool.handler, arguments)
+        value = context.run(_finish, tool.handler, arguments)
         del tool, arguments, context  # released before a waiter learns that the call has ended
         with contextlib.suppress(RuntimeError):  # the loop is closed, and its waiters with it
             loop.call_soon_threadsafe(deliver, value)
@@ -76,7 +76,7 @@ def start(tool: Tool, arguments: Mapping[str, Any], context: Context) -> asyncio
     return ending
 
 
-async def _contained(
+async def _contain(
     handler: Callable[..., Coroutine[Any, Any, object]], arguments: Mapping[str, Any]
 ) -> Ending:
     try:
@@ -87,15 +87,15 @@ async def _contained(
         return Raised(error)
 
 
-def _finished(handler: Callable[..., Any], arguments: Mapping[str, Any]) -> Ending:
+def _finish(handler: Callable[..., Any], arguments: Mapping[str, Any]) -> Ending:
     try:
         value = handler(**arguments)
-        return Returned(asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value)
+        return Returned(asyncio.run(_await(value)) if inspect.isawaitable(value) else value)
     except BaseException as error:
         return Raised(error)
 
 
-async def _awaited(value: Any) -> object:
+async def _await(value: Any) -> object:
     return await value
 
 
@@ -219,7 +219,7 @@ class ToolRunner:
         after an interrupt ``not_started``, or what the handler brought within the grace, or else
         ``cancelled`` for a tool that only reads and ``unknown`` for every other."""
         watch = Stopwatch(self._clock)
-        told = await self._ended(request, interrupted, watch, scene, on_bug)
+        told = await self._end_call(request, interrupted, watch, scene, on_bug)
         if isinstance(told, NotYet):
             return told
         status, text, parts = told
@@ -228,11 +228,11 @@ class ToolRunner:
     async def brought(self, request: RunTool, value: object) -> ToolOutcome:
         """The outcome of a call whose result came later: as if its tool had returned ``value`` now."""
         tool = self._tools.get(request.name) or await self._late(request.name)
-        told = await in_daemon_thread(self._written, request, Returned(value))
-        status, text, parts = told if tool is None else self._marked(tool, told)
+        told = await in_daemon_thread(self._describe_ending, request, Returned(value))
+        status, text, parts = told if tool is None else self._mark_external(tool, told)
         return ToolOutcome(request.call_id, status, text, 0.0, parts)
 
-    async def _ended(
+    async def _end_call(
         self,
         request: RunTool,
         interrupted: asyncio.Event,
@@ -256,7 +256,7 @@ class ToolRunner:
         try:
             work = start(tool, _arguments(tool, request, scene), context)
         except Exception as error:
-            return self._written(request, Raised(error), on_bug)
+            return self._describe_ending(request, Raised(error), on_bug)
         try:
             finish = await wait_with_deadline(
                 work, left=lambda: request.timeout - watch.elapsed(), interrupted=interrupted, poll=self._poll
@@ -280,18 +280,18 @@ class ToolRunner:
             ending = Returned(later.asked) if later else ending
         if isinstance(ending, Returned) and not isinstance(ending.value, str):
             # an image that is made smaller takes a while
-            told = await in_daemon_thread(self._written, request, ending, on_bug)
+            told = await in_daemon_thread(self._describe_ending, request, ending, on_bug)
         else:
-            told = None if ending is None else self._written(request, ending, on_bug)
-        return self._marked(tool, _outcome(tool, finish, told, request.timeout))
+            told = None if ending is None else self._describe_ending(request, ending, on_bug)
+        return self._mark_external(tool, _outcome(tool, finish, told, request.timeout))
 
     @staticmethod
-    def _written(request: RunTool, ending: Ending, on_bug: OnBug | None = None) -> Told:
+    def _describe_ending(request: RunTool, ending: Ending, on_bug: OnBug | None = None) -> Told:
         """Say how the call ended. The model reads what was wrong; the log tells the tool's author where the
         bug is."""
-        told, bug = _told(ending)
+        told, bug = _ending_words(ending)
         if bug is not None:
-            log.error(BUG, request.name, request.call_id, masked_traceback(bug))
+            log.error(BUG, request.name, request.call_id, format_traceback(bug))
             if on_bug is not None:
                 on_bug(bug)
         return told
@@ -303,14 +303,14 @@ class ToolRunner:
             (tool for tool in self._more.tools() if tool.spec.name == name), None
         ) or await self._more.find(name)
 
-    def _marked(self, tool: Tool, told: Told) -> Told:
+    def _mark_external(self, tool: Tool, told: Told) -> Told:
         """Mark an external result as data; short answers cannot do harm and stay readable."""
         status, text, parts = told
         if not tool.external or status != "ok":
             return told
         if self._on_risk is not None and (found := risks(text)):
             self._on_risk(tool.spec.name, found)
-        return status, wrapped(text, tool.spec.name), parts
+        return status, wrap_untrusted(text, tool.spec.name), parts
 
     async def _wound_up(self, work: asyncio.Future[Ending], *, wait: bool) -> None:
         """Let the handler end within the grace; a thread that is late gets none, because nothing can make it
@@ -359,7 +359,7 @@ def _outcome(tool: Tool, finish: Finish, told: Told | None, timeout: float) -> T
     return "unknown", f"The user interrupted and the tool did not end in time. {UNKNOWN_EFFECT}", ()
 
 
-def _told(ending: Ending) -> tuple[Told, BaseException | None]:
+def _ending_words(ending: Ending) -> tuple[Told, BaseException | None]:
     """(how the call ended, the bug that is why). Judged by how the handler ended, never by words in its
     text."""
     try:

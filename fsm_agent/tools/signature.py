@@ -111,7 +111,7 @@ def _problem(problem: Mapping[str, Any], whole: str, unknown: str) -> str:
 
 def schema_of(adapter: TypeAdapter[Any]) -> dict[str, Any]:
     """Return the JSON schema of a type, without titles. Raises one of ``UNUSABLE`` for a type without one."""
-    schema = _untitled(adapter.json_schema(schema_generator=_Quiet))
+    schema = _without_titles(adapter.json_schema(schema_generator=_Quiet))
     assert isinstance(schema, dict)
     return schema
 
@@ -261,18 +261,18 @@ def _unusable(
     )
 
 
-def _untitled(schema: Any) -> Any:
+def _without_titles(schema: Any) -> Any:
     """A schema without ``title`` keywords; a property that is called title stays."""
     if isinstance(schema, list):
-        return [_untitled(part) for part in schema]
+        return [_without_titles(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     cleaned: dict[str, Any] = {}
     for key, part in schema.items():
         if key in _SCHEMA_MAPS and isinstance(part, dict):
-            cleaned[key] = {name: _untitled(inner) for name, inner in part.items()}
+            cleaned[key] = {name: _without_titles(inner) for name, inner in part.items()}
         elif key in _DATA:
             cleaned[key] = part
         elif key != "title":
-            cleaned[key] = _untitled(part)
+            cleaned[key] = _without_titles(part)
     return cleaned

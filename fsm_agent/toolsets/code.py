@@ -18,7 +18,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field
 
 from fsm_agent.conversation.effects import ToolOutcome
-from fsm_agent.support.processes import sent
+from fsm_agent.support.processes import send
 from fsm_agent.tools import Tool, ToolFailure
 from fsm_agent.toolsets.process import TERM_GRACE, ProcessEnded, run, run_errors
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder
@@ -76,7 +76,7 @@ class CallLine:
                 clock.reschedule(None)
                 answer = await self._answer(line)
                 clock.reschedule(loop.time() + left)
-                await sent(writer, json.dumps(answer).encode() + b"\n")
+                await send(writer, json.dumps(answer).encode() + b"\n")
         except (OSError, ValueError):  # the program is gone, or says what is no line
             return
         finally:
@@ -89,10 +89,10 @@ class CallLine:
         except (ValueError, TypeError, KeyError, RecursionError):
             return {"status": "error", "value": UNREADABLE}
         self._calls[name[:100]] += 1
-        return _told(await self._door.call(name, arguments))
+        return _outcome_json(await self._door.call(name, arguments))
 
 
-def _told(outcome: ToolOutcome) -> dict[str, Any]:
+def _outcome_json(outcome: ToolOutcome) -> dict[str, Any]:
     """Return an outcome for the program: its text, or the object or array that it encodes as JSON."""
     value: Any = outcome.text
     if outcome.status == "ok" and value[:1] in ("{", "["):
@@ -210,7 +210,7 @@ class CodeRunner:
         ):
             door = PROGRAM_DOOR.get(None) if self.place.hands_on else None
             with CallLine(door) if door is not None else nullcontext() as line:
-                order, environ = _prepared(code, folder, timeout, self.place, line)
+                order, environ = _prepare(code, folder, timeout, self.place, line)
                 ended = await run(order, environ, timeout, None if line is None else line.serve)
         output = ended.output.strip("\n") or "(no output)"
         made = f"\n[{line.made}]" if line and line.made else ""
@@ -225,7 +225,7 @@ def code_tools(place: CommandPlace = LOCAL) -> tuple[Tool, ...]:
     return (command_tool(CodeRunner(place).execute_code, place, LONGEST, note),)
 
 
-def _prepared(
+def _prepare(
     code: str, folder: str, timeout: float, place: CommandPlace, line: CallLine | None
 ) -> tuple[SupervisorOrder, dict[str, str]]:
     """Write the program down; return the command line and its environment."""

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from fsm_agent.support.diffs import MAX_COMPARED, NO_FILE, differing, unified, unified_lines
+from fsm_agent.support.diffs import MAX_COMPARED, NO_FILE, differing, unified_diff, unified_diff_lines
 from fsm_agent.support.files import replace_file
 from fsm_agent.support.texts import shorten
 from fsm_agent.tools import Tool, ToolFailure, tool
@@ -106,9 +106,9 @@ def _exact(text: str, wanted: str) -> Iterator[TextPlace]:
 
 def _by_spaces(index: FileLines, wanted: str) -> Iterator[TextPlace]:
     """Find runs of lines equal to the wanted ones without spaces; blank lines at the ends do not count."""
-    lines = _trimmed(wanted)
-    keys = [_packed(line) for line in lines]
-    packed = [_packed(line) for line in index.lines]
+    lines = _trim(wanted)
+    keys = [_pack(line) for line in lines]
+    packed = [_pack(line) for line in index.lines]
     for first in range(len(packed) - len(keys) + 1):
         if packed[first] == keys[0] and packed[first : first + len(keys)] == keys:
             yield index.place(first, len(keys), wanted.endswith("\n"), "spaces")
@@ -125,16 +125,20 @@ def _inside_a_line(text: str, wanted: str) -> Iterator[TextPlace]:
 
 
 def _by_similarity(index: FileLines, wanted: str) -> list[TextPlace]:
-    lines = _trimmed(wanted)
-    target = "\n".join(_spaced(line) for line in lines)
-    if len(_packed(target)) < SHORTEST:
+    lines = _trim(wanted)
+    target = "\n".join(_normalize_spaces(line) for line in lines)
+    if len(_pack(target)) < SHORTEST:
         return []
     scored = []
     for first, count in _candidates(index, lines):
         ends = ((index.lines[first], lines[0]), (index.lines[first + count - 1], lines[-1]))
-        if any(_similarity(_spaced(one), _spaced(other), EDGE) < EDGE for one, other in ends):
+        if any(
+            _similarity(_normalize_spaces(one), _normalize_spaces(other), EDGE) < EDGE for one, other in ends
+        ):
             continue
-        score = _similarity("\n".join(_spaced(line) for line in index.lines[first : first + count]), target)
+        score = _similarity(
+            "\n".join(_normalize_spaces(line) for line in index.lines[first : first + count]), target
+        )
         if score >= SIMILAR:
             scored.append(index.place(first, count, wanted.endswith("\n"), "similar", score))
     scored.sort(key=lambda place: -place.score)
@@ -152,10 +156,10 @@ def _candidates(index: FileLines, lines: Sequence[str]) -> Iterator[tuple[int, i
     come first."""
     where: dict[str, list[int]] = defaultdict(list)
     for number, line in enumerate(index.lines):
-        where[_packed(line)].append(number)
+        where[_pack(line)].append(number)
     votes: dict[int, int] = defaultdict(int)
     for offset, line in enumerate(lines):
-        found = where.get(_packed(line), []) if line.strip() else []
+        found = where.get(_pack(line), []) if line.strip() else []
         for number in found[:MAX_SCORED]:
             votes[number - offset] += 1
     if not votes:
@@ -173,8 +177,10 @@ def _candidates(index: FileLines, lines: Sequence[str]) -> Iterator[tuple[int, i
 def _like_a_line(index: FileLines, lines: Sequence[str]) -> list[int]:
     """Return candidates when no line matches exactly: where the longest line has a similar one."""
     offset = max(range(len(lines)), key=lambda number: len(lines[number]))
-    target = _spaced(lines[offset])
-    likeness = [(_similarity(_spaced(line), target), number) for number, line in enumerate(index.lines)]
+    target = _normalize_spaces(lines[offset])
+    likeness = [
+        (_similarity(_normalize_spaces(line), target), number) for number, line in enumerate(index.lines)
+    ]
     return [
         number - offset for score, number in sorted(likeness, reverse=True)[:10] if score >= SIMILAR - 0.1
     ]
@@ -188,7 +194,7 @@ def _similarity(one: str, other: str, least: float = SIMILAR - 0.1) -> float:
     return matcher.ratio()
 
 
-def _trimmed(wanted: str) -> list[str]:
+def _trim(wanted: str) -> list[str]:
     lines = wanted.splitlines()
     while not lines[0].strip():
         del lines[0]
@@ -197,18 +203,18 @@ def _trimmed(wanted: str) -> list[str]:
     return lines
 
 
-def _packed(line: str) -> str:
+def _pack(line: str) -> str:
     return "".join(line.split())
 
 
-def _spaced(line: str) -> str:
+def _normalize_spaces(line: str) -> str:
     return " ".join(line.split())
 
 
-def reindented(new: str, wanted: str, found: str) -> str:
+def reindent(new: str, wanted: str, found: str) -> str:
     """Return ``new`` with the indentation shift from ``wanted`` to ``found``, if it is the same for all
     lines."""
-    move = _move(_filled(wanted), _filled(found))
+    move = _move(_fill(wanted), _fill(found))
     if move is None:
         return new
     old, own = move
@@ -237,7 +243,7 @@ def _move(wanted: Sequence[str], found: Sequence[str]) -> tuple[str, str] | None
     return None
 
 
-def _filled(text: str) -> list[str]:
+def _fill(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
@@ -258,13 +264,13 @@ def diff(before: str, after: str, path: str) -> str:
     start, removed, added = differing(old, new)
     if removed + added > MAX_COMPARED:
         return f"From line {start + 1} on {removed:,} lines were replaced by {added:,}."
-    return shorten("\n".join([f"--- {path}", f"+++ {path}", *unified_lines(old, new)]), MAX_DIFF)
+    return shorten("\n".join([f"--- {path}", f"+++ {path}", *unified_diff_lines(old, new)]), MAX_DIFF)
 
 
 def whole_diff(before: str | None, after: str, path: str) -> str | None:
     """Return the whole change of a file, ``before`` is ``None`` for a new one, with all characters but line
     feeds unchanged; ``None`` when it is too long to compare."""
-    hunks = unified(before or "", after)
+    hunks = unified_diff(before or "", after)
     if hunks is None:
         return None
     return "\n".join([f"--- {NO_FILE if before is None else path}", f"+++ {path}", *hunks])
@@ -325,7 +331,7 @@ class Edits:
         real = self._writable(path)
         with plain_errors(path):
             drifted = self.seen.changed(real)
-            before, after, note = self._planned(real, drifted, path, old_text, new_text, every)
+            before, after, note = self._plan_patch(real, drifted, path, old_text, new_text, every)
             if real.read_bytes() != before.encode():
                 raise ToolFailure(f"{path}: {DRIFTED}, just now. Nothing was changed; read it again.")
             with self.writing():
@@ -349,7 +355,7 @@ class Edits:
                 case "patch_file", {"path": str(path), "old_text": str(old), "new_text": str(new), **others}:
                     real, every = self._writable(path), others.pop("every", False) is True
                     drifted = self.seen.changed(real)
-                    before, after, _ = self._planned(real, drifted, path, old, new, every)
+                    before, after, _ = self._plan_patch(real, drifted, path, old, new, every)
                     if others:
                         return None
                 case _:
@@ -358,7 +364,7 @@ class Edits:
             return None
         return whole_diff(before, after, path)
 
-    def _planned(
+    def _plan_patch(
         self, real: Path, drifted: bool, path: str, old_text: str, new_text: str, every: bool
     ) -> tuple[str, str, str]:
         """Return (text before, text after, a note how the place was found) of a patch."""
@@ -372,7 +378,7 @@ class Edits:
         if every and found[0].how == "exact":
             return before, before.replace(old, new), f"Replaced {before.count(old):,} places.\n"
         place = _only(found, drifted, path)
-        return before, _patched(before, place, old, new), _note(place)
+        return before, _patch(before, place, old, new), _note(place)
 
     def _writable(self, path: str) -> Path:
         real = writable(self.root, path, self.protected)
@@ -442,11 +448,11 @@ def _only(found: Sequence[TextPlace], drifted: bool, path: str) -> TextPlace:
     return found[0]
 
 
-def _patched(before: str, place: TextPlace, old: str, new: str) -> str:
+def _patch(before: str, place: TextPlace, old: str, new: str) -> str:
     if place.how == "exact":
         return before[: place.start] + new + before[place.end :]
     found = before[place.start : place.end]
-    new = reindented(new, old, found)
+    new = reindent(new, old, found)
     if not found.endswith("\n"):
         new = new.removesuffix("\n").removesuffix("\r")
     return before[: place.start] + new + before[place.end :]

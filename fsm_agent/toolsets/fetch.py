@@ -155,7 +155,7 @@ class Fetcher:
 
         try:
             async with asyncio.timeout(self.settings.timeout):
-                return await self._fetched(address)
+                return await self._fetch(address)
         except TimeoutError:
             raise ToolFailure(
                 f"{address}: no whole answer within {self.settings.timeout:g} seconds."
@@ -163,7 +163,7 @@ class Fetcher:
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, ssl.SSLError) as error:
             raise ToolFailure(f"{address}: {type(error).__name__}: {error}".rstrip(": ")) from None
 
-    async def _fetched(self, address: str) -> Fetched:
+    async def _fetch(self, address: str) -> Fetched:
         import httpx2
 
         from fsm_agent.providers.sdk_port import (
@@ -179,8 +179,8 @@ class Fetcher:
             verify=verify, trust_env=False, timeout=timeout, follow_redirects=False, cookies=nobody
         ) as client:
             for _ in range(MAX_REDIRECTS + 1):
-                url = self._checked(address)
-                response = await self._sent(client, url)
+                url = self._check_url(address)
+                response = await self._send(client, url)
                 try:
                     target = response.headers.get("location")
                     if response.status_code not in _MOVED or not target:
@@ -190,7 +190,7 @@ class Fetcher:
                 address = str(url.join(target))
         raise ToolFailure(f"{address}: more than {MAX_REDIRECTS} redirects.")
 
-    def _checked(self, address: str) -> httpx2.URL:
+    def _check_url(self, address: str) -> httpx2.URL:
         import httpx2
 
         if len(address) > MAX_ADDRESS:
@@ -209,7 +209,7 @@ class Fetcher:
             )
         return url.copy_with(fragment=None)
 
-    async def _sent(self, client: httpx2.AsyncClient, url: httpx2.URL) -> httpx2.Response:
+    async def _send(self, client: httpx2.AsyncClient, url: httpx2.URL) -> httpx2.Response:
         """Send to the host's checked addresses in turn until one accepts the connection."""
         import httpx2
 

@@ -63,7 +63,7 @@ class NoteKeeper:
             raise ToolFailure(f"{error}\n{_now(file)}".strip()) from None
         except OSError as error:
             raise ToolFailure(f"{file.path.name}: {error.strerror or error}. Nothing was changed.") from None
-        return {"target": target, **_shown(held)}
+        return {"target": target, **_format_entries(held)}
 
 
 def memory_tools(notes: Notes) -> tuple[Tool, ...]:
@@ -71,7 +71,7 @@ def memory_tools(notes: Notes) -> tuple[Tool, ...]:
     return (tool(concurrency="serial", effect="unsafe")(NoteKeeper(notes).memory),)
 
 
-def _shown(held: Held) -> dict[str, Any]:
+def _format_entries(held: Held) -> dict[str, Any]:
     return {"entries": list(held.entries), "usage": held.usage}
 
 
@@ -79,6 +79,6 @@ def _now(file: MemoryFile) -> str:
     """Return the current notes, with which the model can correct its call; nothing when the file itself is
     the problem."""
     try:
-        return f"Now: {json.dumps(_shown(file.read()), ensure_ascii=False)}"
+        return f"Now: {json.dumps(_format_entries(file.read()), ensure_ascii=False)}"
     except (EntryRefused, OSError):
         return ""

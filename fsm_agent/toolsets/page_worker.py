@@ -106,7 +106,7 @@ class WebPage(HTMLParser):
         if tag == "title":
             self.in_title = not self.title
         elif tag == "base" and given.get("href"):
-            self.base = _joined(self.base, given["href"] or "")
+            self.base = _join(self.base, given["href"] or "")
         elif tag == "br":
             self.parts.append("\n")
         elif tag == "hr":
@@ -129,7 +129,7 @@ class WebPage(HTMLParser):
         elif tag == "a" and given.get("href"):
             if self.link:
                 self._close_link()
-            self.link = (len(self.parts), _joined(self.base, given["href"] or ""))
+            self.link = (len(self.parts), _join(self.base, given["href"] or ""))
 
     def _break(self, tag: str) -> None:
         """Begin a new line for a block element, after a blank one for those set apart."""
@@ -172,15 +172,15 @@ class WebPage(HTMLParser):
 def read(page: str, address: str, whole: bool) -> str:
     """Return the page as text, with its title first. Falls back from the main part to everything when the
     main part is empty."""
-    main = _parsed(page, address, NEVER if whole else NEVER | ASIDE)
+    main = _parse(page, address, NEVER if whole else NEVER | ASIDE)
     if not whole and (main.skipping or not main.text()):
-        main = _parsed(page, address, NEVER)
+        main = _parse(page, address, NEVER)
     title = " ".join(main.title.split())
     text = main.text()
     return f"{title}\n\n{text}".strip() if title and not text.startswith(f"# {title}") else text
 
 
-def _parsed(page: str, address: str, skip: frozenset[str]) -> WebPage:
+def _parse(page: str, address: str, skip: frozenset[str]) -> WebPage:
     parser = WebPage(address, skip)
     parser.feed(page)
     parser.close()
@@ -195,7 +195,7 @@ def _hidden(given: dict[str, str | None]) -> bool:
     )
 
 
-def _joined(base: str, link: str) -> str:
+def _join(base: str, link: str) -> str:
     try:
         return urljoin(base, link.strip())
     except ValueError:

@@ -188,7 +188,7 @@ async def run(
         try:
             pipe, _ = await loop.connect_read_pipe(lambda: output, os.fdopen(read_end, "rb", 0))
             try:
-                process = await started(order, environ, line, far_end, DEVNULL, write_end)
+                process = await start_supervisor(order, environ, line, far_end, DEVNULL, write_end)
             except BaseException:
                 pipe.close()
                 raise
@@ -206,7 +206,7 @@ async def run(
     return ProcessEnded(report.code, output.kept.text(), timed_out, report.left and not timed_out)
 
 
-async def started(
+async def start_supervisor(
     order: SupervisorOrder,
     environ: Mapping[str, str],
     line: socket.socket,

@@ -196,9 +196,9 @@ class Supervisor:
             with contextlib.suppress(BlockingIOError):
                 os.read(self.woken, 4096)
             self._reap()
-        return self._copied(source) if source in ready else source
+        return self._copy(source) if source in ready else source
 
-    def _copied(self, source: int | None) -> int | None:
+    def _copy(self, source: int | None) -> int | None:
         assert source is not None
         assert self.log is not None
         data = os.read(source, 1 << 16)
@@ -210,7 +210,7 @@ class Supervisor:
     def _drain(self, source: int | None) -> None:
         """Read the rest of the pipe; a process that left the group may hold it open forever."""
         while source is not None and select.select([source], [], [], 0)[0]:
-            source = self._copied(source)
+            source = self._copy(source)
 
     def _gone_within(self, seconds: float) -> bool:
         """Say whether the whole group ended within these seconds."""

@@ -64,12 +64,12 @@ def _files(order: SearchOrder) -> Iterator[str]:
             yield order.base
         return
     found = _from_ripgrep(order) if order.ripgrep and (order.literal or not order.content) else None
-    for path in _walked(order.base) if found is None else found:
+    for path in _walk(order.base) if found is None else found:
         if _named(path, order) and not os.path.islink(path) and os.path.isfile(path):
             yield path
 
 
-def _walked(base: str) -> Iterator[str]:
+def _walk(base: str) -> Iterator[str]:
     for directory, subdirectories, names in os.walk(base):
         subdirectories[:] = sorted(name for name in subdirectories if name not in SKIPPED)
         yield from (os.path.join(directory, name) for name in sorted(names))

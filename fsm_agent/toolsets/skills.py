@@ -110,14 +110,14 @@ class SkillWriter:
                 "description: ..." (when to use it) between two lines "---".
             file: A file of the skill, relative to its folder.
         """
-        folder, real = self._placed(name, file)
+        folder, real = self._place(name, file)
         there = real.is_file()
         if action == "create" and real.exists():
             raise ToolFailure(f"{name}/{file}: is there already; edit replaces it.")
         if action != "create" and not there:
             raise ToolFailure(f"{name}/{file}: no such file of a skill of the user.")
         if action == "delete":
-            return self._deleted(folder, real)
+            return self._delete(folder, real)
         _refuse_unusable(name, real == folder / SKILL_FILE, content)
         if not (real == folder / SKILL_FILE or (folder / SKILL_FILE).is_file()):
             raise ToolFailure(f"{name}: has no {SKILL_FILE} yet; create that first.")
@@ -126,7 +126,7 @@ class SkillWriter:
             replace_file(real, content.encode("utf-8", "replace"), 0o600)
         return f"{'Replaced' if there else 'Created'}: {real}"
 
-    def _placed(self, name: str, file: str) -> tuple[Path, Path]:
+    def _place(self, name: str, file: str) -> tuple[Path, Path]:
         """The folder of the skill and the place of the file; a link leads to neither."""
         shelf = self.shelf.resolve()
         folder = shelf / name
@@ -137,7 +137,7 @@ class SkillWriter:
             raise ToolFailure(f"{file}: is no file of the skill.")
         return folder, real
 
-    def _deleted(self, folder: Path, real: Path) -> str:
+    def _delete(self, folder: Path, real: Path) -> str:
         with plain_errors(folder.name):
             if real == folder / SKILL_FILE:
                 shutil.rmtree(folder)

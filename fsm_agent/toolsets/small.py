@@ -73,19 +73,19 @@ def small_tools() -> tuple[Tool, ...]:
 def _value(node: ast.expr) -> Number:
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            return _bounded(number)
+            return _bound(number)
         case ast.Name(id=name) if name in _CONSTANTS:
             return _CONSTANTS[name]
         case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
             return _UNARY[type(op)](_value(operand))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            return _bounded(_BINARY[type(op)](_value(left), _value(right)))
+            return _bound(_BINARY[type(op)](_value(left), _value(right)))
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _FUNCTIONS:
-            return _bounded(_FUNCTIONS[name](*(_value(argument) for argument in arguments)))
+            return _bound(_FUNCTIONS[name](*(_value(argument) for argument in arguments)))
     raise ToolFailure(f"{one_line(ast.unparse(node), 100)!r} is not arithmetic that this tool knows.")
 
 
-def _bounded(value: Any) -> Number:
+def _bound(value: Any) -> Number:
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
         raise ToolFailure(f"The number is too large (over {MAX_BITS:,} bits).")
     if not isinstance(value, int | float):
@@ -108,7 +108,7 @@ def _factorial(n: Number) -> int:
     return math.factorial(int(n)) if n == int(n) else math.factorial(n)  # type: ignore[arg-type]  # raises
 
 
-def _rounded(number: Number, digits: Number = 0) -> Number:
+def _round(number: Number, digits: Number = 0) -> Number:
     if abs(digits) > MAX_DIGITS:  # Python would compute ten to the power of it
         raise ToolFailure(f"round takes up to {MAX_DIGITS:,} digits here.")
     return round(number, int(digits)) if digits else round(number)
@@ -127,7 +127,7 @@ _BINARY: dict[type, Callable[[Number, Number], Any]] = {
 }
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": abs,
-    "round": _rounded,
+    "round": _round,
     "min": min,
     "max": max,
     "sum": lambda *numbers: sum(numbers),

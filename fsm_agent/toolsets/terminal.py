@@ -189,7 +189,7 @@ class Jobs:
             self._count += 1
             order = SupervisorOrder(place.shell(command), str(directory), TERM_GRACE, sweep=True, limit=limit)
             inside = place.entered(order, environment(), root or directory)
-            job = self._started(f"job{self._count}", command, *inside)
+            job = self._start_job(f"job{self._count}", command, *inside)
             self._jobs[job.id] = job
             self._forget()
             return job
@@ -214,7 +214,7 @@ class Jobs:
             self._jobs.clear()
             self._folder = self._closing = None
 
-    def _started(self, name: str, command: str, order: SupervisorOrder, environ: dict[str, str]) -> Job:
+    def _start_job(self, name: str, command: str, order: SupervisorOrder, environ: dict[str, str]) -> Job:
         folder = self._place() / name
         folder.mkdir(mode=0o700)
         order = order._replace(log=str(folder), log_bytes=self.log_bytes)
@@ -298,12 +298,14 @@ class Terminal:
             timeout: Seconds after which the command and all that it started are killed.
             outside: Run it outside the sandbox, which the user is asked about.
         """
-        folder = await in_daemon_thread(checked, self.root, command, directory)  # a long one takes a while
+        folder = await in_daemon_thread(
+            check_workdir, self.root, command, directory
+        )  # a long one takes a while
         place, aside = (LOCAL, None) if outside else (self.place, self.aside)
         with run_errors():
-            async with looked_after(aside):
+            async with watch_leftovers(aside):
                 ended = await run_shell(command, folder, timeout, place, self.root, ctx.progress)
-        shown = _noted(_shown(ended), aside)
+        shown = _with_notes(_format_output(ended), aside)
         if ended.timed_out:
             raise ToolFailure(
                 f"Killed after {timeout:g} seconds, with all that it started. Output so far:\n{shown}"
@@ -338,7 +340,7 @@ class BackgroundProcess:
             timeout: Seconds after which the job and all that it started are ended.
             outside: Run it outside the sandbox, which the user is asked about.
         """
-        folder, place = checked(self.root, command, directory), LOCAL if outside else self.place
+        folder, place = check_workdir(self.root, command, directory), LOCAL if outside else self.place
         aside = None if outside else self.aside
         if aside is not None:
             aside.begin()
@@ -356,7 +358,7 @@ class BackgroundProcess:
     def job_list(self) -> str:
         """List the background jobs, with how each is doing."""
         lines = [f"{job.id}  {job.state()}  {_one_line(job.command)}" for job in self.jobs.all()]
-        return _noted("\n".join(lines) or "No jobs.", self.aside)
+        return _with_notes("\n".join(lines) or "No jobs.", self.aside)
 
     def job_output(self, job: Name, since: Annotated[int | None, Field(ge=0)] = None) -> str:
         """Read what a background job has written (standard output and error together), and how it is doing.
@@ -364,7 +366,7 @@ class BackgroundProcess:
         Args:
             job: The job's name. since: Where to read on: the number at the end of the last answer. Leave it
             out for the newest output."""
-        return _noted(_told(self.jobs.job(job), since), self.aside)
+        return _with_notes(_report(self.jobs.job(job), since), self.aside)
 
     def job_wait(
         self,
@@ -392,7 +394,7 @@ class BackgroundProcess:
                     break
                 at = max(page.start, page.end - len(wanted))
             time.sleep(_LOOK)
-        return _noted(_told(waited_for, since), self.aside)
+        return _with_notes(_report(waited_for, since), self.aside)
 
     def job_stop(self, job: Name) -> str:
         """End a background job and all that it started. A job that has ended already stays as it is.
@@ -402,7 +404,7 @@ class BackgroundProcess:
         """
         stopped = self.jobs.job(job)
         stopped.stop("stopped")
-        return _noted(_told(stopped, None), self.aside)
+        return _with_notes(_report(stopped, None), self.aside)
 
 
 def terminal_tools(root: Path, place: CommandPlace = LOCAL, aside: Aside | None = None) -> tuple[Tool, ...]:
@@ -434,7 +436,7 @@ def job_tools(root: Path, place: CommandPlace = LOCAL, aside: Aside | None = Non
 
 
 @contextlib.asynccontextmanager
-async def looked_after(aside: Aside | None) -> AsyncIterator[None]:
+async def watch_leftovers(aside: Aside | None) -> AsyncIterator[None]:
     """Put aside what a command in this block leaves that acts later."""
     if aside is None:
         yield
@@ -451,7 +453,7 @@ def _end_with(job: Job, aside: Aside) -> None:
     aside.end()
 
 
-def _noted(text: str, aside: Aside | None) -> str:
+def _with_notes(text: str, aside: Aside | None) -> str:
     notes = "" if aside is None else aside.notes()
     return f"{text}\n{notes}" if notes else text
 
@@ -470,7 +472,7 @@ async def run_shell(
     return await run(*place.entered(order, environment(), root or directory), limit, tells=tells)
 
 
-def checked(root: Path, command: str, directory: str) -> Path:
+def check_workdir(root: Path, command: str, directory: str) -> Path:
     """Where the command runs. Raises ``ToolFailure`` for what is never run, and for what cannot be."""
     if os.name != "posix":
         raise ToolFailure("Commands can be run on POSIX systems only.")
@@ -484,12 +486,12 @@ def checked(root: Path, command: str, directory: str) -> Path:
     return place
 
 
-def _shown(ended: ProcessEnded) -> str:
+def _format_output(ended: ProcessEnded) -> str:
     output = ended.output.strip("\n") or "(no output)"
     return f"{output}\n{LEFT}" if ended.left else output
 
 
-def _told(job: Job, since: int | None) -> str:
+def _report(job: Job, since: int | None) -> str:
     state = job.state()  # before the output, so that what is read of an ended job is all of it
     page = job.read(since, PAGE)
     lost = ""

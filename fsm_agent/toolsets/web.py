@@ -14,7 +14,7 @@ from pydantic import Field
 from fsm_agent.settings.model import Web
 from fsm_agent.support.processes import bare_environment
 from fsm_agent.support.threads import in_daemon_thread
-from fsm_agent.support.untrusted import wrapped
+from fsm_agent.support.untrusted import wrap_untrusted
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets import page_worker
 from fsm_agent.toolsets.fetch import Fetched, Fetcher
@@ -48,24 +48,24 @@ _BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codec
 async def text_of_page(fetched: Fetched, whole: bool, seconds: float = PARSE_SECONDS) -> str:
     """Return the text of a page, or of another kind of text. Raises ``ToolFailure`` for anything else, and
     for a page that takes longer than ``seconds`` to parse."""
-    kind = fetched.content_type.partition(";")[0].strip().lower() or _guessed(fetched.body)
+    kind = fetched.content_type.partition(";")[0].strip().lower() or _guess_type(fetched.body)
     if kind in _HTML:
-        page = await in_daemon_thread(_decoded, fetched, True)
+        page = await in_daemon_thread(_decode, fetched, True)
         return await _from_html(page, fetched.address, whole, seconds)
     if not _TEXT.fullmatch(kind):
         size = f"{len(fetched.body):,} bytes{' or more' if fetched.cut else ''}"
         raise ToolFailure(f"{fetched.address}: {kind}, {size}: not text, so it is not shown.")
-    return await in_daemon_thread(_decoded, fetched, False)
+    return await in_daemon_thread(_decode, fetched, False)
 
 
-def _guessed(body: bytes) -> str:
+def _guess_type(body: bytes) -> str:
     start = body[:1_000].lstrip().lower()
     if start.startswith((b"<!doctype html", b"<html")):
         return "text/html"
     return "application/octet-stream" if b"\0" in start else "text/plain"
 
 
-def _decoded(fetched: Fetched, markup: bool) -> str:
+def _decode(fetched: Fetched, markup: bool) -> str:
     pieces = (fetched.body[at : at + _PIECE] for at in range(0, len(fetched.body), _PIECE))
     return "".join(codecs.iterdecode(pieces, _charset(fetched, markup), "replace"))
 
@@ -192,7 +192,7 @@ async def _refusal(fetched: Fetched) -> str:
         said = (await _readable(fetched, whole=True))[:EXCERPT].strip()
     except ToolFailure:
         said = ""
-    return f"{head}\n{wrapped(said, 'web_fetch')}" if said else f"{head}."
+    return f"{head}\n{wrap_untrusted(said, 'web_fetch')}" if said else f"{head}."
 
 
 async def _readable(fetched: Fetched, whole: bool) -> str:

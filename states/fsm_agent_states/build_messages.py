@@ -14,9 +14,9 @@ from fsm_agent_states.logic.facts import output_cap
 from fsm_agent_states.logic.recover import recover
 from fsm_agent_states.logic.request_context import (
     ephemeral_for,
-    held_to,
     hint_for,
     prompt_for,
+    schema_to_enforce,
     tools_for,
 )
 from fsm_agent_states.logic.visit import Asks, at, check_signals
@@ -83,7 +83,7 @@ def compose(turn: TurnState) -> ModelRequest:
         hint=turn.call.hint,
     )
     ask = Ask(
-        renamed(setup.runtime) if "output_key" in recovery.repairs_done else setup.runtime,
+        rename_cap(setup.runtime) if "output_key" in recovery.repairs_done else setup.runtime,
         prompt,
         ephemeral,
         tools=None if toolless else tools_for(turn),
@@ -98,7 +98,7 @@ def compose(turn: TurnState) -> ModelRequest:
         else turn.settings.reasoning_effort,
         options=turn.settings.request.without_hosted() if toolless else turn.settings.request,
         free=any(row.role == "tool" for row in turn.rows),
-        answer=held_to(turn),
+        answer=schema_to_enforce(turn),
         ttl=turn.settings.cache.ttl,
     )
     body = format_of(setup.runtime.api_mode).body(ask, messages)
@@ -108,7 +108,7 @@ def compose(turn: TurnState) -> ModelRequest:
     )
 
 
-def renamed(runtime: Runtime) -> Runtime:
+def rename_cap(runtime: Runtime) -> Runtime:
     """The runtime of a model that knows the cap on output by its other name."""
     long = runtime.output_key == "max_completion_tokens"
     return replace(runtime, output_key="max_tokens" if long else "max_completion_tokens")

@@ -20,7 +20,7 @@ from fsm_agent.conversation.effects import (
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.conversation.thinking import issuer_of
 from fsm_agent.conversation.token_meter import plausible
-from fsm_agent.conversation.wire.options import changed_body
+from fsm_agent.conversation.wire.options import change_body
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.checks import check_answer, refused
 from fsm_agent_states.logic.facts import doubt_window
@@ -36,7 +36,7 @@ def call_llm(turn: TurnState) -> Asks[Event]:
     """Reports what kind of reply came, ``error``, ``lost``, or ``cancelled``; ``invalid_output`` or
     ``blocked`` when it is no answer to be let out."""
     request, draft, issuer = turn.call.take_request(), turn.draft, issuer_of(turn.setup.runtime)
-    attempt: CallModel | ModelReply | Failure = yield from _shown(turn, request)
+    attempt: CallModel | ModelReply | Failure = yield from _show_hooks(turn, request)
     reply: ModelReply | Failure | Cancelled
     if not isinstance(attempt, CallModel):
         reply = attempt
@@ -85,7 +85,7 @@ def call_llm(turn: TurnState) -> Asks[Event]:
     return kind
 
 
-def _shown(turn: TurnState, request: ModelRequest) -> Asks[CallModel | ModelReply | Failure]:
+def _show_hooks(turn: TurnState, request: ModelRequest) -> Asks[CallModel | ModelReply | Failure]:
     """The attempt as the user's hooks made it, or the reply that one of them gives in its place."""
     if turn.setup.checks.requests:
         shown: RequestChanged = yield ShowRequest(request, turn.count("retries") + 1)
@@ -94,7 +94,7 @@ def _shown(turn: TurnState, request: ModelRequest) -> Asks[CallModel | ModelRepl
             return Failure("local", shown.blocked, sent=False)
         if shown.answer is not None:
             return ModelReply(shown.answer, changed_by=shown.by, sent=False)
-        request = replace(request, body=changed_body(request.body, shown.options, shown.rows))
+        request = replace(request, body=change_body(request.body, shown.options, shown.rows))
     return CallModel(
         request,
         stale_after=turn.stale_after(request),

@@ -6,24 +6,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fsm_agent.fsm.table import Counter, Table, end, lines_of, on
-from fsm_agent_states.table import SUMMARISER, TURN, UNAIDED
+from fsm_agent_states.table import SUMMARIZER, TURN, UNAIDED
 
 
 def _default_limits() -> Mapping[str, int]:
     """Return the limits with default settings and one auxiliary model."""
     limits = TURN.default_limits() if TURN.default_limits else {}
-    return {name: limits[name] for name in ("attempts", "summarisers", "modelless_compactions")}
+    return {name: limits[name] for name in ("attempts", "summarizers", "modelless_compactions")}
 
 
 COMPACTION = Table(
     name="compaction",
     states=("Compress", "Done"),
     final="Done",
-    counters=(Counter("attempts", cap=True), Counter("summarisers"), Counter("modelless_compactions")),
+    counters=(Counter("attempts", cap=True), Counter("summarizers"), Counter("modelless_compactions")),
     lines=lines_of(
         {
             "Compress": [
-                on("unsummarised", SUMMARISER, UNAIDED, end("unchanged", "Done"), why="one request a visit"),
+                on("unsummarized", SUMMARIZER, UNAIDED, end("unchanged", "Done"), why="one request a visit"),
                 on("unaffordable", UNAIDED, end("unchanged", "Done"), why="the summary could pass a limit"),
                 on("compressed", end("compacted", "Done"), why="fewer rows, fewer tokens or no images"),
                 on("stuck", end("unchanged", "Done"), why="nothing can go"),

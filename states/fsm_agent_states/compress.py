@@ -26,19 +26,19 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire import CHARS_PER_TOKEN, tokens_of
 from fsm_agent_states.logic import context_engine, facts
 from fsm_agent_states.logic.checks import Over, check_limits
-from fsm_agent_states.logic.context_engine import Summary, keeps_history, summarise
+from fsm_agent_states.logic.context_engine import Summary, keeps_history, summarize
 from fsm_agent_states.logic.facts import believe_window
-from fsm_agent_states.logic.status_lines import compacted, say, tell_blocked
+from fsm_agent_states.logic.status_lines import compaction_line, say, tell_blocked
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
 
 Event = Literal[
-    "unsummarised", "lost", "unaffordable", "compressed", "unchanged", "stuck", "outgrown", "cancelled"
+    "unsummarized", "lost", "unaffordable", "compressed", "unchanged", "stuck", "outgrown", "cancelled"
 ]
 
 
 def compress(turn: TurnState) -> Asks[Event]:
-    """Reports ``unsummarised`` when a summary is needed, or the model that was asked gave none (``lost``: its
+    """Reports ``unsummarized`` when a summary is needed, or the model that was asked gave none (``lost``: its
     process ended; ``unaffordable``: a limit forbids to ask); ``compressed``; else ``unchanged`` when it was
     only our wish, ``stuck`` or ``outgrown`` when forced."""
     begins = not (facts.asks_summary(turn) or facts.goes_without_model(turn))
@@ -58,9 +58,9 @@ def compress(turn: TurnState) -> Asks[Event]:
         why = "" if facts.forced(turn) else "the window fills up: "
         why = "too long for the model: " if turn.count("overflows") else why
         yield from say(f"{why}{len(goes)} of {len(turn.history)} messages are summed up")
-        return "unsummarised"
+        return "unsummarized"
     if goes and facts.asks_summary(turn):
-        found = yield from summarise(turn, context, goes)
+        found = yield from summarize(turn, context, goes)
         if isinstance(found, str):
             return found
         summary = found
@@ -68,7 +68,7 @@ def compress(turn: TurnState) -> Asks[Event]:
         goes = ()
     elif goes:
         yield from say("the summary is made without a model: a list of what was done")
-    shorter = yield from context_engine.shortened(turn, context, goes, summary.text)
+    shorter = yield from context_engine.shorten_history(turn, context, goes, summary.text)
     if size_of(shorter) > context.most:
         return (yield from _no_progress(turn))
     yield from _take(turn, shorter, context.size, summary.model, aided=bool(summary.model) or not goes)
@@ -114,5 +114,5 @@ def _take(turn: TurnState, shorter: list[Message], before: int, model: str, *, a
     noted: Compacted = yield NoteCompaction("succeeded", with_model=aided)
     turn.compaction.compacted_before = noted.done > 0
     yield Tell("event", ("session:compress", metrics))
-    yield from say(compacted(metrics, noted.done))
+    yield from say(compaction_line(metrics, noted.done))
     yield from tell_blocked(turn.compaction.compaction_blocked, noted)

@@ -19,9 +19,9 @@ from fsm_agent.conversation.effects import (
     Transform,
     Transformed,
 )
-from fsm_agent.conversation.history import unanswered
+from fsm_agent.conversation.history import unanswered_calls
 from fsm_agent.conversation.messages import Message
-from fsm_agent.conversation.parts import said
+from fsm_agent.conversation.parts import text_only
 from fsm_agent.conversation.result import ExitReason as E
 from fsm_agent.conversation.result import Outcome
 from fsm_agent.support.texts import one_line
@@ -73,7 +73,8 @@ def _close_calls(turn: TurnState) -> list[Message]:
     """Results for calls that a bug of ours left without one: a call that is left out is work that the model
     does not know of."""
     rows = [
-        Message("tool", NO_RESULT, tool_call_id=call.id, name=call.name) for call in unanswered(turn.rows)
+        Message("tool", NO_RESULT, tool_call_id=call.id, name=call.name)
+        for call in unanswered_calls(turn.rows)
     ]
     turn.append(*rows)
     return rows
@@ -100,7 +101,7 @@ def _transform(turn: TurnState) -> Asks[None]:
 
 def _remember(turn: TurnState, spoken: str) -> Asks[None]:
     """Only what was said to the end: an interrupted or failed turn is not remembered (INT-13)."""
-    asked = next((said(row.content) for row in turn.rows if row.role == "user"), "")
+    asked = next((text_only(row.content) for row in turn.rows if row.role == "user"), "")
     if turn.setup.has_memory and asked.strip():
         yield SyncMemory(asked, spoken)
     if turn.setup.review_due:

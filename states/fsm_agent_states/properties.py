@@ -95,6 +95,6 @@ PROPERTIES = (
     ),
     never(
         "Each request to a model is paid for by the row that leads to it, those for summaries too.",
-        (enters("CallLLM") | spends("summarisers")) & ~spends("attempts"),
+        (enters("CallLLM") | spends("summarizers")) & ~spends("attempts"),
     ),
 )

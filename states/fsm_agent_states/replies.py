@@ -17,7 +17,7 @@ from typing import Literal, Self
 
 from fsm_agent.conversation.arguments import parse
 from fsm_agent.conversation.effects import Failure, ToolSpec
-from fsm_agent.conversation.hosted import hosted_in
+from fsm_agent.conversation.hosted import hosted_blocks
 from fsm_agent.conversation.messages import Message, ModelReply, ToolCall
 from fsm_agent.support.texts import shorten, split_reasoning
 from fsm_agent_states.logic import facts
@@ -257,10 +257,10 @@ def scaffold_for(turn: TurnState) -> tuple[Message, ...]:
     if "nudges" in spent:
         return Message("assistant", PLACEHOLDER), Message("user", PROCESS_RESULTS)
     if "thinking_prefills" in spent:
-        return _said(shorten(turn.call.thoughts, 20_000)), Message("user", FROM_THOUGHTS)
+        return _assistant_row(shorten(turn.call.thoughts, 20_000)), Message("user", FROM_THOUGHTS)
     if "revisions" in spent:
         mend = Message("user", REVISE.format(problem=turn.draft.objection))
-        return (_said(turn.draft.rejected), mend) if turn.draft.rejected.strip() else (mend,)
+        return (_assistant_row(turn.draft.rejected), mend) if turn.draft.rejected.strip() else (mend,)
     if "continuations" in spent and row is not None:
         return _continuation(turn, CONTINUED[row.event])
     return ()
@@ -276,15 +276,15 @@ def _continuation(turn: TurnState, rule: ReplyRule) -> tuple[Message, ...]:
         return turn.recovery.scaffold
     if not rule.says:
         return ()
-    begun, call, prompt = _begun(turn, rule.keeps), turn.call, Message("user", rule.says)
-    ran = hosted_in(call.reply.blocks) if call.reply and rule.keeps == "partial" else ()
+    begun, call, prompt = _answer_so_far(turn, rule.keeps), turn.call, Message("user", rule.says)
+    ran = hosted_blocks(call.reply.blocks) if call.reply and rule.keeps == "partial" else ()
     if not begun.strip() and not ran:
         return (prompt,)
-    row = replace(_said(begun if begun.strip() else PLACEHOLDER), blocks=ran).made_by(call.issuer)
+    row = replace(_assistant_row(begun if begun.strip() else PLACEHOLDER), blocks=ran).made_by(call.issuer)
     return row, prompt
 
 
-def _begun(turn: TurnState, keeps: Keep) -> str:
+def _answer_so_far(turn: TurnState, keeps: Keep) -> str:
     """What the model has said so far of the answer that it is to continue."""
     draft = turn.draft
     match keeps:
@@ -295,5 +295,5 @@ def _begun(turn: TurnState, keeps: Keep) -> str:
     return draft.begun or turn.call.visible
 
 
-def _said(text: str) -> Message:
+def _assistant_row(text: str) -> Message:
     return Message("assistant", text)

@@ -38,7 +38,7 @@ kept of it, and what the model reads next is declared beside the table, in ``rep
 #    around the caps.
 #
 # 5. A call block is all requests that serve one iteration. `send` opens it and charges the iteration; a free
-#    round and the last word (`summarise`) open one that is paid for by a counter of their own. `send again` is
+#    round and the last word (`summarize`) open one that is paid for by a counter of their own. `send again` is
 #    not charged, and a reply closes the block (`resets=BLOCK`). `error`, `lost` and `cut_call` leave it open: the
 #    same iteration is tried again. Were the block closed by an error, an outage would eat the user's iterations;
 #    were it left open by a reply, the next round of tools would be free.
@@ -100,7 +100,7 @@ COUNTERS = (
     Counter("opened", flag=True),
     Counter("sends", cap=True),  # per call block; likewise
     *(Counter(name) for name in ("retries", "rebuilds", "rekeys", "compactions", "overflows", "repairs")),
-    *(Counter(name) for name in ("summarisers", "modelless_compactions")),  # per compaction
+    *(Counter(name) for name in ("summarizers", "modelless_compactions")),  # per compaction
     *(
         Counter(name)
         for name in (
@@ -134,7 +134,7 @@ PROVIDER = (
     "revisions",
     *EMPTIES,
 )  # a fallback starts afresh
-SUMMARY = ("summarisers", "modelless_compactions")  # each compaction asks for a summary of its own
+SUMMARY = ("summarizers", "modelless_compactions")  # each compaction asks for a summary of its own
 
 # Rungs
 
@@ -147,8 +147,8 @@ OVER_BUDGET = end("budget_exhausted")
 # the door to the model
 SEND_AGAIN = Rung("send again", "CallLLM", ~BLOCK_CLOSED, ("sends", "attempts"))
 SEND = Rung("send", "CallLLM", left("iterations"), ("iterations", "opened", "sends", "attempts"))
-SUMMARISE = Rung(
-    "summarise", "BuildMessages", left("summary_calls") & BLOCK_CLOSED, ("summary_calls", "opened")
+SUMMARIZE = Rung(
+    "summarize", "BuildMessages", left("summary_calls") & BLOCK_CLOSED, ("summary_calls", "opened")
 )
 ASK_SUMMARY = Rung("ask again", "BuildMessages", left("summary_calls"), ("summary_calls",))
 FREE_ROUND = Rung(
@@ -157,8 +157,8 @@ FREE_ROUND = Rung(
 # recovery
 COMPACT = Rung("compact", "Compress", left("compactions"), ("compactions",), SUMMARY)
 COMPRESS = Rung("compress", "Compress", left("overflows"), ("overflows",), SUMMARY)
-SUMMARISER = Rung("summariser", "Compress", left("summarisers") & ATTEMPTS, ("summarisers", "attempts"))
-SAME_SUMMARISER = Rung(
+SUMMARIZER = Rung("summarizer", "Compress", left("summarizers") & ATTEMPTS, ("summarizers", "attempts"))
+SAME_SUMMARIZER = Rung(
     "same again", "Compress", left("lost_requests") & ATTEMPTS, ("lost_requests", "attempts")
 )
 UNAIDED = Rung("no model", "Compress", left("modelless_compactions"), ("modelless_compactions",))
@@ -203,9 +203,9 @@ LINES = lines_of({
         on("blocked", end("guardrail_blocked"), why="a guardrail refuses the message"),
     ],
     "BuildMessages": [
-        on("built", CAPPED, SEND_AGAIN, SEND, SUMMARISE, OVER_BUDGET, why="the only door to the model"),
-        on("oversized", CAPPED, COMPACT, SEND_AGAIN, SEND, SUMMARISE, OVER_BUDGET, why="estimate over the threshold"),
-        on("starved", SUMMARISE, OVER_BUDGET, why="the budget shared with other turns refuses an iteration"),
+        on("built", CAPPED, SEND_AGAIN, SEND, SUMMARIZE, OVER_BUDGET, why="the only door to the model"),
+        on("oversized", CAPPED, COMPACT, SEND_AGAIN, SEND, SUMMARIZE, OVER_BUDGET, why="estimate over the threshold"),
+        on("starved", SUMMARIZE, OVER_BUDGET, why="the budget shared with other turns refuses an iteration"),
         on("spoken", OVER_BUDGET, why="budget over, and the model has already given text: use it"),
         on("window_too_small", end("runtime_context_too_small"), why="no compaction can make a local window fit"),
         on("over_cost", end("cost_limit"), why="the request could pass a limit in money"),
@@ -252,8 +252,8 @@ LINES = lines_of({
         on("compression_off", end("compression_disabled"), why="overflow, and the user switched compaction off"),
     ],
     "Compress": [
-        on("unsummarised", SUMMARISER, UNAIDED, LEAVE_IT, why="a summary is needed; one request a visit"),
-        on("lost", SAME_SUMMARISER, UNAIDED, LEAVE_IT, why="its process ended; it may or may not have left"),
+        on("unsummarized", SUMMARIZER, UNAIDED, LEAVE_IT, why="a summary is needed; one request a visit"),
+        on("lost", SAME_SUMMARIZER, UNAIDED, LEAVE_IT, why="its process ended; it may or may not have left"),
         on("unaffordable", UNAIDED, LEAVE_IT, why="a request for the summary could pass a limit"),
         on("compressed", go("BuildMessages"), resets=EMPTIES, why="fewer rows, fewer tokens or no images"),
         on("unchanged", go("BuildMessages"), why="nothing gained, but nothing forced it"),

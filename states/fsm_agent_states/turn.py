@@ -19,7 +19,7 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.result import ExitReason
 from fsm_agent.conversation.wire import WireCopy
 from fsm_agent.fsm.base_turn import BaseTurn, OutcomeName
-from fsm_agent.fsm.codec import PART, assembled
+from fsm_agent.fsm.codec import PART, assemble
 from fsm_agent.fsm.table import Row
 from fsm_agent.settings.model import Settings
 from fsm_agent_states.logic.parts import (
@@ -83,7 +83,7 @@ class TurnState(BaseTurn):
         """Make a turn from values by their flat names, of whichever part each of them is; for tests and
         tools. Raises ``TypeError`` for a name that no part has."""
         counts = {name: values.pop(name) for name in COUNTERS.keys() & values.keys()}
-        made: Self = assembled(cls, values)
+        made: Self = assemble(cls, values)
         made.counts.update(counts)
         return made
 
@@ -197,7 +197,7 @@ def limits_of(settings: Settings, runtime: Runtime, auxiliaries: int = 0) -> Map
         "compactions": settings.compression.preflight_passes if settings.compression.enabled else 0,
         "overflows": settings.compression.max_per_streak,
         "repairs": 10,
-        "summarisers": auxiliaries + 1,
+        "summarizers": auxiliaries + 1,
         "modelless_compactions": int(settings.compression.without_model),
         "continuations": settings.length.max_continuations,
         "cut_calls": settings.length.tool_retries,

@@ -16,12 +16,12 @@ from fsm_agent.acp.content import (
     KINDS,
     STOPS,
     changes_of,
-    fenced,
+    code_block,
     inline,
     kind_of,
     plan_of,
     raw,
-    replayed,
+    replay_updates,
     title_of,
 )
 from fsm_agent.acp.updates import OPTIONS, EditorView
@@ -50,7 +50,7 @@ def test_every_built_in_tool_has_a_kind_and_the_options_are_those_of_the_termina
 
 @given(st.text())
 def test_code_in_markdown_ends_only_where_it_ends(words: str) -> None:
-    block = fenced(words)
+    block = code_block(words)
     ticks = block[: len(block) - len(block.lstrip("`"))]
     assert block == f"{ticks}\n{words}\n{ticks}"
     assert ticks not in words
@@ -90,7 +90,7 @@ def test_a_transcript_is_replayed_in_its_order(tmp_path: Path) -> None:
         Message("tool", "words", tool_call_id="1"),
         Message("user", "before", summary=True),
     ]  # fmt: skip
-    updates: list[Any] = list(replayed(rows, tmp_path))
+    updates: list[Any] = list(replay_updates(rows, tmp_path))
     assert [one.session_update for one in updates] == [
         "user_message_chunk", "user_message_chunk", "agent_thought_chunk", "agent_message_chunk",
         "tool_call", "tool_call", "agent_thought_chunk",
@@ -137,7 +137,7 @@ def test_a_question_is_answered_with_one_of_its_choices(
         client: Any = Quiet(taken)
         view = EditorView(client, tmp_path)
         try:
-            return await view.clarify("Which colour?", choices)
+            return await view.clarify("Which color?", choices)
         finally:
             view.close()
 

@@ -41,7 +41,7 @@ def auxiliaries(server: ScriptedServer, number: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("cap", "sent"), [(1, 1), (2, 2), (5, 5), (60, 8)])
-def test_summarisers_that_fail_are_paid_for_one_by_one(on: OnServer, cap: int, sent: int) -> None:
+def test_summarizers_that_fail_are_paid_for_one_by_one(on: OnServer, cap: int, sent: int) -> None:
     """Five auxiliary models and the main one are asked for a summary; without one the turn goes on."""
     with ScriptedServer([*[status(500)] * 6, repeat(text("ok"))]) as server:
         options = {"auxiliary": auxiliaries(server, 5), "tools": [tool(lambda: "x", name="look")]}
@@ -49,8 +49,8 @@ def test_summarisers_that_fail_are_paid_for_one_by_one(on: OnServer, cap: int, s
         turn = one.start("go", conversation_history=LONG)
         result = turn.run()
         assert server.completions == result.attempts == min(sent, 7)
-    rows = [step.row for step in turn.steps if step.row.startswith("Compress.unsummarised")]
-    assert rows[: min(cap, 6)] == ["Compress.unsummarised/1"] * min(cap, 6)
+    rows = [step.row for step in turn.steps if step.row.startswith("Compress.unsummarized")]
+    assert rows[: min(cap, 6)] == ["Compress.unsummarized/1"] * min(cap, 6)
     assert result.turn_exit_reason == ("text_response" if cap > 6 else "attempt_cap_reached")
 
 
@@ -60,7 +60,7 @@ def test_when_nobody_may_do_without_a_model_the_history_stays_as_it_is(on: OnSer
         turn = on(server, settings=settings).start("go", conversation_history=LONG)
         result = turn.run()
         assert len(server.bodies[1]["messages"]) == len(LONG) + 2
-    assert "Compress.unsummarised/3" in [step.row for step in turn.steps]
+    assert "Compress.unsummarized/3" in [step.row for step in turn.steps]
     assert (result.final_response, result.attempts, result.compressions) == ("ok", 2, [])
 
 
@@ -117,7 +117,7 @@ def test_a_compaction_that_a_person_asks_for_has_a_bound(on: OnServer, replies: 
         one = on(server, context_window=100_000, auxiliary=auxiliaries(server, 2))
         one.run_conversation("go", conversation_history=LONG)
         assert one.compact() is not None
-        most = bound(COMPACTION, attempts=3, summarisers=3, modelless_compactions=1)
+        most = bound(COMPACTION, attempts=3, summarizers=3, modelless_compactions=1)
         assert server.completions == 1 + sent <= 1 + most
 
 

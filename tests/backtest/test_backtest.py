@@ -24,7 +24,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.rows import checked
+from fsm_agent.sessions.store.rows import json_with_checksum
 from fsm_agent.sessions.store.transfer.export import export_turn
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 from tests.helpers.command_line import Cli
@@ -328,7 +328,7 @@ def test_a_forked_turn_is_named_and_skipped(tmp_path: Path) -> None:
 def test_a_turn_that_was_edited_by_hand_is_no_basis(tmp_path: Path) -> None:
     """Its reply was replaced in the journal, with a checksum that is right: played again it is another turn."""
     one_turn(tmp_path)
-    reply, crc = checked({"is": "ModelReply", "text": "at once", "finish": "stop"})
+    reply, crc = json_with_checksum({"is": "ModelReply", "text": "at once", "finish": "stop"})
     edit = "UPDATE effects SET reply = ?, reply_crc = ? WHERE kind = 'CallModel' AND seq = 2"
     Store(tmp_path).database.write(lambda c: c.execute(edit, (reply, crc)))
     found = judge(tmp_path)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fsm_agent.backtest import Backtest
-from fsm_agent.backtest.predict import Events, Observed, best_order, draw, forecast, observed_in
+from fsm_agent.backtest.predict import Events, Observed, best_order, draw, forecast, observe
 from fsm_agent.composition.turn_wiring import MACHINE, TURN, limits_for
 from fsm_agent.errors import ConfigError
 from tests.helpers.command_line import Cli
@@ -23,7 +23,7 @@ POINT = 0.01
 
 
 def observed(home: Path, settings: Mapping[str, Any] | None = None) -> tuple[list[Observed], list[Any]]:
-    return observed_in(Backtest.of_home(home), settings or {})
+    return observe(Backtest.of_home(home), settings or {})
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 
 from examples.review_loop import TABLE, workflow
 from fsm_agent.debug import DebugSession
-from fsm_agent.debug.core.pending_request import played
+from fsm_agent.debug.core.pending_request import manual_workflow
 from tests.browser.acting import engine, more, press
 from tests.browser.conftest import Browser
 from tests.browser.test_page import NAMELESS, OVERLAPS
@@ -101,7 +101,7 @@ def test_a_new_turn_an_export_and_its_import(browser: Browser, home: Path, tmp_p
 
 
 def test_a_table_is_played_by_hand(browser: Browser, home: Path) -> None:
-    workshop = DebugSession.of_workflow(played(TABLE, {"rounds": 1}, home))
+    workshop = DebugSession.of_workflow(manual_workflow(TABLE, {"rounds": 1}, home))
     page = browser.open(browser.serve(workshop, workshop.start("").id).url)
     page.keyboard.press("c")
     objects = ("Criticise", "objections")

@@ -310,7 +310,7 @@ def test_search_the_map_by_keyboard_and_run_to_here(browser: Browser, home: Path
     press(page, "]", shows="2 of 5")
     page.get_by_role("button", name="show the whole table").click()
     page.locator(".table-view [data-event='built'].taken").wait_for()
-    page.get_by_role("button", name="dark colours").click()
+    page.get_by_role("button", name="dark colors").click()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(11, 15, 21)"
 
 

@@ -1,4 +1,4 @@
-"""The page for everybody: axe-core finds nothing in any view, a phone is wide enough, colours follow the system, no line
+"""The page for everybody: axe-core finds nothing in any view, a phone is wide enough, colors follow the system, no line
 of the map crosses a label."""
 
 from __future__ import annotations
@@ -89,17 +89,17 @@ def test_axe_finds_nothing_in_any_view(
     views.look("a question")
 
 
-def test_colours_follow_the_system_until_one_chooses(browser: Browser, home: Path) -> None:
+def test_colors_follow_the_system_until_one_chooses(browser: Browser, home: Path) -> None:
     page = browser.open(browser.serve(workshop_of(home, repeat(provider)), failed_turn(home)).url)
-    colour = "() => getComputedStyle(document.body).backgroundColor"
-    light = page.evaluate(colour)
+    color = "() => getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(color)
     page.emulate_media(color_scheme="dark")
     page.wait_for_function("(light) => getComputedStyle(document.body).backgroundColor !== light", arg=light)
-    page.get_by_role("button", name="light colours").click()
+    page.get_by_role("button", name="light colors").click()
     page.wait_for_function("(light) => getComputedStyle(document.body).backgroundColor === light", arg=light)
     page.emulate_media(color_scheme="light")
     page.emulate_media(color_scheme="dark")
-    assert page.evaluate(colour) == light, "chosen here"
+    assert page.evaluate(color) == light, "chosen here"
 
 
 CROSSED = """() => {

@@ -70,7 +70,7 @@ def test_other_budgets_would_have_taken_another_row(browser: Browser, home: Path
     assert "iterations: 90 of 90 left" in ladder.locator(".taken").inner_text()
     page.get_by_text("What if the budgets were others?").click()
     page.get_by_label("limit of iterations").fill("0")
-    page.get_by_role("status").filter(has_text="Then summarise would be taken, to BuildMessages").wait_for()
+    page.get_by_role("status").filter(has_text="Then summarize would be taken, to BuildMessages").wait_for()
     page.get_by_role("button", name="the budgets as they were").click()
     page.get_by_role("status").filter(has_text="The same row is taken").wait_for()
     page.get_by_role("button", name="fork so that BuildMessages.built/5 is taken").click()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.providers.catalogue import price_of
+from fsm_agent.providers.catalog import price_of
 from tests.helpers.command_line import Cli
 
 UNKNOWN = ("--set", 'prices={"offline:demo": {"input": 1, "output": 1}}')

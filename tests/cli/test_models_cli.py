@@ -10,7 +10,7 @@ import pytest
 
 from fsm_agent.cli.models import matching_models
 from fsm_agent.conversation.effects import Lesson
-from fsm_agent.providers.catalogue import LearnedFacts
+from fsm_agent.providers.catalog import LearnedFacts
 from tests.helpers.command_line import Cli
 
 URL = "http://127.0.0.1:9/v1"

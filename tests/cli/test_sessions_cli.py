@@ -544,7 +544,7 @@ def test_export_and_import(cli: Cli, home: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_turn_is_exported_as_a_test_that_is_green(cli: Cli, home: Path) -> None:
     with ScriptedServer([status(503), text("blue")]) as server:
-        assert cli("run", "What colour?", "--model", "local:m", "--base-url", server.url)[0] == 0
+        assert cli("run", "What color?", "--model", "local:m", "--base-url", server.url)[0] == 0
     one = cli.json("sessions", "list")[0]
     source = cli.ok("sessions", "export", one["last_turn"], "--format", "pytest")
     names: dict[str, Any] = {}

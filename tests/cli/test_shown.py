@@ -15,10 +15,10 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from fsm_agent.approvals.question import Question
-from fsm_agent.cli.chat import command_in, mentioned_in
+from fsm_agent.cli.chat import command_in, mentions_in
 from fsm_agent.cli.input import files
-from fsm_agent.cli.markdown import Blocks, Trimmed, rendered
-from fsm_agent.cli.questions import colours, numbered, with_change
+from fsm_agent.cli.markdown import Blocks, Trimmed, render_markdown
+from fsm_agent.cli.questions import colors, number_rows, with_change
 from fsm_agent.cli.screen import Hanging, WholeTable
 from fsm_agent.cli.view import ProgressView
 from fsm_agent.conversation import result
@@ -49,7 +49,9 @@ def test_blocks_are_whole_however_the_text_arrives(size: int) -> None:
 
 def shown(text: str, width: int = 40) -> str:
     out = io.StringIO()
-    Console(file=out, width=width, color_system=None, force_terminal=True).print(Trimmed(rendered(text)))
+    Console(file=out, width=width, color_system=None, force_terminal=True).print(
+        Trimmed(render_markdown(text))
+    )
     return out.getvalue()
 
 
@@ -301,7 +303,7 @@ def test_a_change_has_its_line_numbers_beside_it(before: str | None, after: str,
     assert change is not None
     asked = AskApproval("c1", "write_file", {"path": "f", "content": after})
     question, gutter = with_change(Question.of(asked), change)
-    found = [str(row) for row in numbered(question.rows(60, 200), gutter)]
+    found = [str(row) for row in number_rows(question.rows(60, 200), gutter)]
     assert found[2 : 2 + len(rows)] == rows
     assert "wants to run" not in "".join(found[1:])
 
@@ -310,8 +312,8 @@ def test_the_code_of_a_diff_is_drawn_in_its_language() -> None:
     change = whole_diff("a = 1\n", "# one\ndef f():\n\treturn 'x\u202e'\n", "f.py")
     assert change is not None
     question, gutter = with_change(Question.of(AskApproval("c1", "write_file", {"path": "f.py"})), change)
-    rows = [*numbered(question.rows(80, 200), gutter)]
-    plain, shown = ([*colours(rows, path)] for path in ("f.unknown", "f.py"))
+    rows = [*number_rows(question.rows(80, 200), gutter)]
+    plain, shown = ([*colors(rows, path)] for path in ("f.unknown", "f.py"))
     assert [text.plain for text in plain] == [text.plain for text in shown]  # only colors differ
     console = Console(force_terminal=True, color_system="standard", width=80, file=io.StringIO())
     [line] = [text for text in shown if "return" in text.plain]
@@ -336,8 +338,8 @@ def test_files_are_offered_by_their_beginning_or_their_name(
     assert list(files("src/")) == ["src/deep/"]
     assert list(files("target")) == ["src/deep/target.py"]
     assert list(files(".h")) == [".hidden"]
-    assert mentioned_in('see @a.py, @"a.py" and me@a.py @gone.py') == ["a.py"]
-    assert mentioned_in("@src/deep/target.py") == ["src/deep/target.py"]
+    assert mentions_in('see @a.py, @"a.py" and me@a.py @gone.py') == ["a.py"]
+    assert mentions_in("@src/deep/target.py") == ["src/deep/target.py"]
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,8 @@ def test_a_change_is_seen_as_a_diff_allowed_and_answered_in_markdown(place: Path
     script = [tools(call("patch_file", PATCH)), text(ANSWER)]
     with chat(place, script, columns=columns) as (seen, _):
         seen.press("type it\r", until="Allow it?")
-        assert seen.colours("+def greet(name: str) -> None:") == {"green"}
-        assert seen.colours("-def greet(name):") == {"red"}
+        assert seen.colors("+def greet(name: str) -> None:") == {"green"}
+        assert seen.colors("-def greet(name):") == {"red"}
         assert "def greet(name):\n" in (place / "work" / "app.py").read_text()
         seen.press("y\r", until="· “type it”")
         assert "def greet(name: str) -> None:" in (place / "work" / "app.py").read_text()

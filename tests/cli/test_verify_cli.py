@@ -19,7 +19,7 @@ from tests.helpers.command_line import Cli
 from tests.helpers.processes import printed, ran
 from tests.helpers.tables import DEFAULTS
 
-CHAIN = ("--set", "fallbacks=2", "--set", "rekeys=2", "--set", "summarisers=2", "--time", "120")
+CHAIN = ("--set", "fallbacks=2", "--set", "rekeys=2", "--set", "summarizers=2", "--time", "120")
 TABLES = """
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 

@@ -82,6 +82,6 @@ def test_wrong_use_where_there_are_sessions(cli: Cli, home: Path) -> None:
         one.chat(words)
         one.close()
     turn = Turns(store_for(str(home)).database).recent(1, first.session_id)[0].id
-    names = {"first": first.session_id, "second": second.session_id, "turn": turn, "edit": '{"colour": 1}'}
+    names = {"first": first.session_id, "second": second.session_id, "turn": turn, "edit": '{"color": 1}'}
     for line, says in TALKED.items():
         refused(cli, line, says, **names)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from fsm_agent.conversation.compaction import (
     Division,
     Protection,
-    assembled,
+    assemble,
     divide,
-    insisted,
-    pruned,
+    plan_insisted,
+    prune,
     summary_prompt,
     summary_without_model,
 )
@@ -71,9 +71,9 @@ def valid_in_all_modes(history: list[Message]) -> None:
 
 
 def compacted(history: list[Message], tail_chars: int = 4_000, front: int = 3) -> list[Message]:
-    shorter, least = pruned(history, 8), min(8, max(3, len(history) // 2))
+    shorter, least = prune(history, 8), min(8, max(3, len(history) // 2))
     division = divide(shorter, front=front, tail_chars=tail_chars, tail_rows=least, soft_factor=1.5)
-    return assembled(division, "what happened") if division.middle else shorter
+    return assemble(division, "what happened") if division.middle else shorter
 
 
 def check(history: list[Message], shorter: list[Message]) -> None:
@@ -110,7 +110,7 @@ def test_compacting_again_is_valid_and_leaves_one_summary(history: list[Message]
 
 @given(histories())
 def test_pruning_never_grows_keeps_every_row_and_leaves_valid_arguments(history: list[Message]) -> None:
-    shorter = pruned(history, 4)
+    shorter = prune(history, 4)
     assert len(shorter) == len(history)
     assert size_of(shorter) <= size_of(history)
     texts = {row.text for row in history if row.role == "tool"}
@@ -127,10 +127,10 @@ USUAL = Protection(front=3, tail_rows=8, tail_chars=4_000, unpruned=8, soft_fact
 def test_a_compaction_that_is_insisted_on_fits_and_is_valid(history: list[Message], spare: int) -> None:
     request = [row for row in history if row.role == "user"][-1]
     room = 2_000 + size_of([request]) + spare
-    plan = insisted(history, USUAL, 6_000, room)
+    plan = plan_insisted(history, USUAL, 6_000, room)
     tail = tuple(cut_row(row, plan.cut, "there") if plan.cut else row for row in plan.division.tail)
     division = replace(plan.division, tail=tail)
-    shorter = assembled(division, "x" * (plan.summary or 0)) if division.middle else division.kept
+    shorter = assemble(division, "x" * (plan.summary or 0)) if division.middle else division.kept
     assert size_of(shorter) <= room
     assert plan.size <= room
     assert request in shorter
@@ -142,7 +142,7 @@ def test_a_compaction_that_is_insisted_on_fits_and_is_valid(history: list[Messag
 def test_what_is_insisted_on_is_no_more_than_needed() -> None:
     history = [Message("user", "a" * 5_000), Message("assistant", "b" * 5_000)] * 4 + [Message("user", "go")]
     usual = replace(USUAL, tail_rows=3)
-    left = [insisted(history, usual, 20_000, room).division for room in (34_000, 20_000, 9_000, 3_000)]
+    left = [plan_insisted(history, usual, 20_000, room).division for room in (34_000, 20_000, 9_000, 3_000)]
     assert [(len(one.front), len(one.tail)) for one in left] == [(3, 3), (0, 3), (0, 1), (0, 0)]
     assert all(history[-1] in division.kept for division in left)
 
@@ -174,10 +174,10 @@ def test_an_old_result_becomes_one_line_that_says_what_it_was() -> None:
         Message("tool", "some output\n" * 40 + "exit code 2", tool_call_id="c", name="terminal"),
         *[Message("assistant", "a"), Message("user", "b")] * 3,
     ]
-    line = pruned(history, 4)[2].sent
+    line = prune(history, 4)[2].sent
     assert line is not None
     assert "terminal(command='make test'): exit code 2, 41 lines" in line
-    assert pruned(history, 4)[2].content == history[2].content, "the store keeps all of it"
+    assert prune(history, 4)[2].content == history[2].content, "the store keeps all of it"
 
 
 @pytest.mark.behaviour("COMP-13")
@@ -187,7 +187,7 @@ def test_only_the_newest_of_identical_results_is_shown() -> None:
         said = Message("tool", "same " * 100, tool_call_id=call.id, name="read_file")
         return [Message("assistant", None, tool_calls=(call,)), said]
 
-    shorter = pruned([Message("user", "q"), *result(1), *result(2)], 8)
+    shorter = prune([Message("user", "q"), *result(1), *result(2)], 8)
     assert "shown again further below" in (shorter[2].sent or "")
     assert shorter[4].sent is None
 
@@ -198,7 +198,7 @@ def test_images_before_the_newest_go_and_the_newest_stays() -> None:
 
     later = [Message("assistant", "b"), Message("user", "c")] * 5
     history = [seen(1), Message("assistant", "a"), seen(2), *later]
-    contents = [row.content for row in pruned(history, 4) if isinstance(row.content, list)]
+    contents = [row.content for row in prune(history, 4) if isinstance(row.content, list)]
     kinds = [[part["type"] for part in content] for content in contents]
     assert kinds == [["text", "text"], ["text", "image_url"]]
     assert sum(isinstance(row.content, list) and IMAGE in row.content for row in without_parts(history)) == 1
@@ -298,7 +298,7 @@ def test_long_arguments_are_shortened_and_stay_json() -> None:
     def shown(length: int) -> str:
         call = ToolCall("c", "write", json.dumps({"path": "a", "text": "x" * length}))
         run = [Message("assistant", None, tool_calls=(call,)), Message("tool", "r", tool_call_id="c")]
-        shorter = pruned([Message("user", "q"), *run, *[Message("user", "b")] * 4], 4)
+        shorter = prune([Message("user", "q"), *run, *[Message("user", "b")] * 4], 4)
         return str(json.loads(shorter[1].tool_calls[0].arguments)["text"])
 
     assert shown(500) == "x" * 500
@@ -337,7 +337,7 @@ def test_a_summary_has_headings_and_is_framed() -> None:
     assert "## Completed actions: numbered; tool, target, outcome" in others
     assert {"## Goal", "## Decisions", "## Remaining work"} <= set(others)
     before, behind = (Message("user", "a"),), (Message("user", "z"),)
-    front, bridge, summary, another, tail = assembled(Division(before, (), None, behind), "what happened")
+    front, bridge, summary, another, tail = assemble(Division(before, (), None, behind), "what happened")
     assert [row.role for row in (front, bridge, summary, another, tail)] == ["user", "assistant"] * 2 + [
         "user"
     ]

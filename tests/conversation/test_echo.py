@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fsm_agent.conversation.effects import Cancelled, Failure, ModelRequest
 from fsm_agent.conversation.messages import NO_USAGE, ModelReply, ToolCall, Usage
 from fsm_agent.conversation.thinking import ThinkScrubber
-from fsm_agent.conversation.token_meter import assumed_usage
+from fsm_agent.conversation.token_meter import estimate_usage
 from fsm_agent.support.texts import split_reasoning, with_memory_block
 from fsm_agent.testing import call, text, tools
 from tests.helpers.harness import play
@@ -76,4 +76,4 @@ REQUEST = ModelRequest(estimate=1_000)
     ],
 )
 def test_a_request_that_left_counts_with_what_had_arrived(reply: Any, usage: Usage) -> None:
-    assert assumed_usage(REQUEST, reply) == usage
+    assert estimate_usage(REQUEST, reply) == usage

@@ -27,7 +27,7 @@ from fsm_agent.conversation.thinking import (
 )
 from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent.conversation.wire.form import dump
-from fsm_agent.fsm.codec import restored
+from fsm_agent.fsm.codec import restore
 from fsm_agent.providers.choose import choose
 from fsm_agent.testing import Reply, ScriptedServer, repeat, status, text
 from tests.helpers.harness import TOOLS, break_off, table
@@ -286,7 +286,7 @@ def test_what_older_journals_and_sessions_hold_is_read() -> None:
         view = View.of(runtime, frozenset())
         sent = b"".join(WireCopy().messages("", [Message("user", "q"), row], (), view)).decode()
         assert [part for part in OPAQUE if part in sent] == parts
-    known = restored(Runtime, {"provider": "deepseek", "model": "m", "reasoning_replay": "reasoning_content"})
+    known = restore(Runtime, {"provider": "deepseek", "model": "m", "reasoning_replay": "reasoning_content"})
     assert runtime_family(known).name == "deepseek"
 
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fsm_agent import AudioPart, FilePart, ImagePart
-from fsm_agent.conversation.compaction import pruned, summary_prompt, summary_without_model
+from fsm_agent.conversation.compaction import prune, summary_prompt, summary_without_model
 from fsm_agent.conversation.compaction.plan import cut_row, partless
 from fsm_agent.conversation.effects import ApiMode
 from fsm_agent.conversation.messages import Message, ToolCall
-from fsm_agent.conversation.parts import kind_of, named, part_of, parts_of, weight
+from fsm_agent.conversation.parts import kind_of, name_part, part_of, parts_of, weight
 from fsm_agent.conversation.wire import View, WireCopy
-from fsm_agent.conversation.wire.form import REPAIRED, TAKEN, reduced
+from fsm_agent.conversation.wire.form import REPAIRED, TAKEN, reduced_parts
 from fsm_agent.errors import ConfigError
 
 MODES: tuple[ApiMode, ...] = ("chat_completions", "codex_responses", "anthropic_messages")
@@ -162,14 +162,14 @@ def test_whatever_is_in_a_part_it_goes_out_or_is_refused(part: dict[str, Any], m
     first, *_ = json.loads(sent_as(rows, view))
     if kind_of(part):
         (block,) = first["content"]
-        assert "text" not in block or block["text"].startswith(f"[{named(part)}")
+        assert "text" not in block or block["text"].startswith(f"[{name_part(part)}")
     try:
         made = part_of(part)
     except ConfigError:
         return
     assert part_of(made) == made
     assert weight(made) >= 0
-    assert named(made)
+    assert name_part(made)
 
 
 def sent_as(rows: list[Message], view: View) -> bytes:
@@ -220,8 +220,8 @@ def test_what_a_model_does_not_read_is_named(mode: ApiMode) -> None:
     ):
         assert words in sent
     assert not any(words in sent for words in ("no text", PNG, PDF))
-    assert reduced(rows, view)[1] == []
-    assert len(reduced(rows, view)[0]) == 3
+    assert reduced_parts(rows, view)[1] == []
+    assert len(reduced_parts(rows, view)[0]) == 3
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -229,7 +229,7 @@ def test_the_text_of_a_pdf_stands_in_for_it(mode: ApiMode) -> None:
     rows = [Message("user", [{**FILE, "text": "[page 1]\nten euros"}])]
     sent = sent_as(rows, View(mode)).decode()
     assert "[file a.pdf (application/pdf, 16 bytes), its text:]\\n[page 1]\\nten euros" in sent
-    assert reduced(rows, View(mode)) == ([], ["file a.pdf (application/pdf, 16 bytes)"])
+    assert reduced_parts(rows, View(mode)) == ([], ["file a.pdf (application/pdf, 16 bytes)"])
     whole = sent_as(rows, View(mode, files=True)).decode()
     assert PDF in whole
     assert "ten euros" not in whole
@@ -310,10 +310,10 @@ def test_parts_before_the_newest_become_lines_that_name_them() -> None:
         *(Message("assistant", "ok") if number % 2 else Message("user", "go on") for number in range(9)),
         Message("user", [AUDIO]),
     ]
-    first = pruned(history, 3)[0]
+    first = prune(history, 3)[0]
     assert "i.png" in first.text
     assert "a.pdf" in first.text
-    assert pruned(history, 3)[-1].content == [AUDIO]
+    assert prune(history, 3)[-1].content == [AUDIO]
     result = Message("tool", [{"type": "text", "text": "seen"}, IMAGE], sent="a preview")
     assert "image (image/png" in partless(result).said
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsm_agent.conversation.effects import Runtime
-from fsm_agent.conversation.history import supplied_history
+from fsm_agent.conversation.history import read_history
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.thinking import issuer_of
 from fsm_agent.conversation.wire import View, WireCopy
@@ -40,7 +40,7 @@ SIGNED_CALL = {"id": "c", "type": "function", "function": FUNCTION, "extra_conte
 
 
 def read(row: dict[str, Any], runtime: Runtime) -> Any:
-    (message,) = supplied_history([{"role": "assistant", "content": "a", **row}], runtime).messages
+    (message,) = read_history([{"role": "assistant", "content": "a", **row}], runtime).messages
     return message
 
 
@@ -101,7 +101,7 @@ def test_a_call_has_an_id_and_its_item_another() -> None:
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": answered, "content": "done"},
         ]
-        _, said, result = supplied_history(rows, RESPONSES).messages
+        _, said, result = read_history(rows, RESPONSES).messages
         ids = (said.tool_calls[0].id, said.tool_calls[0].item_id, result.tool_call_id)
         assert ids == ("call_1", "fc_1", "call_1")
         assert said.to_dict()["tool_calls"] == [{**call, "id": "call_1", "response_item_id": "fc_1"}]
@@ -126,10 +126,10 @@ def test_rows_of_the_system_at_the_beginning_join_the_prompt(role: str) -> None:
 
 def test_what_the_caller_says_to_the_system_twice_is_said_once() -> None:
     history = [{"role": "system", "content": "Speak Latin."}]
-    supplied = supplied_history(history, DEEPSEEK)
+    supplied = read_history(history, DEEPSEEK)
     assert supplied.with_prompt("Be brief.") == "Be brief.\n\nSpeak Latin."
     assert supplied.with_prompt("Speak Latin.") == supplied.with_prompt(None) == "Speak Latin."
-    assert supplied_history([], DEEPSEEK).with_prompt(None) is None
+    assert read_history([], DEEPSEEK).with_prompt(None) is None
 
 
 @pytest.mark.behaviour("PREP-07")
@@ -154,7 +154,7 @@ def test_what_the_caller_says_to_the_system_twice_is_said_once() -> None:
 )
 def test_what_cannot_be_taken_is_refused_in_one_line(rows: list[Any], line: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        supplied_history(rows, DEEPSEEK)
+        read_history(rows, DEEPSEEK)
     assert str(refused.value).startswith(line), str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -169,7 +169,7 @@ ODD = json_values() | st.sampled_from([*ROWS, {"a": {}}])
 
 def messages_or_refusal(rows: list[Any], runtime: Runtime) -> tuple[Message, ...] | str:
     try:
-        return supplied_history(rows, runtime).messages
+        return read_history(rows, runtime).messages
     except ConfigError as refused:
         return str(refused)
 
@@ -207,12 +207,12 @@ def test_a_history_that_begins_as_the_session_has_those_very_messages(
     before: list[dict[str, Any]], after: list[dict[str, Any]], data: st.DataObject
 ) -> None:
     runtime = data.draw(st.sampled_from([OPENROUTER, DEEPSEEK, GEMINI, CLAUDE]))
-    known = supplied_history(before, runtime).messages
+    known = read_history(before, runtime).messages
     kept = data.draw(st.integers(0, len(before)))
     handed = [{"role": "system", "content": "p"}, *(one.to_dict() for one in known[:kept]), *after]
-    read = supplied_history(handed, runtime, known).messages
+    read = read_history(handed, runtime, known).messages
     assert all(map(operator.is_, read, known[:kept]))
-    assert repr(read) == repr(supplied_history(handed, runtime).messages)
+    assert repr(read) == repr(read_history(handed, runtime).messages)
 
 
 @pytest.mark.parametrize(
@@ -226,9 +226,9 @@ def test_a_history_that_begins_as_the_session_has_those_very_messages(
 )
 def test_what_may_be_equal_and_yet_be_sent_otherwise_is_read_again(fields: dict[str, Any]) -> None:
     rows = [{"role": "assistant", "content": "a", **fields}]
-    known = supplied_history(rows, OPENROUTER).messages
+    known = read_history(rows, OPENROUTER).messages
     again = json.loads(json.dumps(rows).replace("1", "true"))
-    assert repr(supplied_history(again, VLLM, known)) == repr(supplied_history(again, VLLM))
+    assert repr(read_history(again, VLLM, known)) == repr(read_history(again, VLLM))
 
 
 def test_a_history_that_is_handed_over_again_is_stored_and_written_once() -> None:

@@ -13,13 +13,13 @@ from fsm_agent.providers import sdk_port
 
 def second_request() -> None:
     """What performs a request asks twice, and takes the second answer."""
-    called = model_caller.called
+    called = model_caller.call_port
 
     async def twice(*given: Any) -> Any:
         await called(*given)
         return await called(*given)
 
-    model_caller.called = twice
+    model_caller.call_port = twice
 
 
 def unwatched(state: str, meddle: Callable[[Any], None]) -> None:

@@ -46,7 +46,7 @@ class Desk:
         usual |= {"home": self.home, "store": store_for(self.home, "normal")}
         return Agent(ScriptedModel(self.script), **{**usual, **options})
 
-    def start(self, message: str = "what colour?") -> Debugger:
+    def start(self, message: str = "what color?") -> Debugger:
         debugger = self.workshop.start(message)
         debugger.listen(self.events.append)
         return debugger

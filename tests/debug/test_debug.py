@@ -14,7 +14,7 @@ from fsm_agent import tool
 from fsm_agent.debug import Breakpoint, Breakpoints, Debugger, DebugSession
 from fsm_agent.debug.core import commands
 from fsm_agent.debug.core.breakpoints import MoveFacts, at_hit, targets_of
-from fsm_agent.debug.core.debugger import composed
+from fsm_agent.debug.core.debugger import compose_request
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.support.threads import LOOP
@@ -294,7 +294,7 @@ def test_the_model_and_a_tool_are_answered_by_hand(desk: Desk) -> None:
     desk.script = [text("never said")]
     debugger, held = desk.held("model", "tool")
     assert held["kind"] == "model"
-    assert "what colour?" in held["wire"]
+    assert "what color?" in held["wire"]
     debugger.order(
         "answer", {"id": held["id"], "said": {"tool_calls": [{"name": "look", "arguments": {"at": "sea"}}]}}
     )
@@ -362,9 +362,9 @@ def test_the_request_on_the_wire_is_composed_again(desk: Desk) -> None:
     debugger.order("let", {"id": second["id"]})
     ended(debugger)
     for at, sent in ((2, held), (5, second)):
-        made = composed(desk.workshop.store, debugger.id, at)
+        made = compose_request(desk.workshop.store, debugger.id, at)
         assert made["body"] == json.loads(sent["wire"])
-    assert composed(desk.workshop.store, debugger.id, 3)["body"] is None
+    assert compose_request(desk.workshop.store, debugger.id, 3)["body"] is None
 
 
 def test_snapshots_far_apart_are_the_same_as_from_the_start(desk: Desk) -> None:
@@ -493,7 +493,7 @@ def test_hit_counts(text: str, hits: list[int]) -> None:
         ({"kind": "state", "target": "CallLLM", "hits": "often"}, "hit count"),
         ({"kind": "state", "target": "CallLLM", "hits": "% 0"}, "hit count"),
         ({"kind": "state", "target": "CallLLM", "log": "{password}"}, "what is not known"),
-        ({"kind": "state", "target": "CallLLM", "colour": "red"}, "no such part"),
+        ({"kind": "state", "target": "CallLLM", "color": "red"}, "no such part"),
     ],
 )
 def test_wrong_breakpoints_are_refused(wanted: dict[str, Any], says: str) -> None:

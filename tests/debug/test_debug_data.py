@@ -125,7 +125,7 @@ def test_a_request_to_the_model_is_changed_before_it_is_sent(desk: Desk) -> None
         with pytest.raises(ConfigError, match="is no object"):
             debugger.order("edit", {"id": held["id"], "said": wrong})
     debugger.order("hold", {"kinds": []})
-    body = {"model": "scripted", "messages": [{"role": "user", "content": "what colour is the sea?"}]}
+    body = {"model": "scripted", "messages": [{"role": "user", "content": "what color is the sea?"}]}
     debugger.order("edit", {"id": held["id"], "said": body})
     ended(debugger)
     assert heard[0] == body
@@ -168,7 +168,7 @@ def test_every_row_of_the_table_is_taken_with_the_budgets_that_are_said() -> Non
 def test_what_is_left_of_a_ladder() -> None:
     budgets = Budgets({"iterations": 90, "attempts": 5}, FULL)
     found = {one.rung: one for one in choices(TURN, "BuildMessages", "built", budgets)}
-    assert [name for name, one in found.items() if one.taken] == ["summarise"]
+    assert [name for name, one in found.items() if one.taken] == ["summarize"]
     send = found["send"]
     assert send.opens is not None
     assert send.opens.limits == {"iterations": 91}

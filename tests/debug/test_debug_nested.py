@@ -16,7 +16,7 @@ import pytest
 
 from examples import nested, order, parallel
 from fsm_agent.debug import Debugger, DebugSession
-from fsm_agent.debug.core.pending_request import played
+from fsm_agent.debug.core.pending_request import manual_workflow
 from fsm_agent.debug.dap.context import EditorContext
 from fsm_agent.debug.dap.protocol import Outbox
 from fsm_agent.debug.dap.session import EventTranslator
@@ -158,7 +158,9 @@ def test_an_inner_turn_is_answered_by_hand(lamp: Debugger, tmp_path: Path) -> No
 
 
 def test_a_table_without_states_is_played_by_hand_with_all_inside(tmp_path: Path) -> None:
-    session = DebugSession.of_workflow(played(parallel.TABLE, {"chapters": 1, "review.rounds": 0}, tmp_path))
+    session = DebugSession.of_workflow(
+        manual_workflow(parallel.TABLE, {"chapters": 1, "review.rounds": 0}, tmp_path)
+    )
     debugger = session.start("")
     inner = session.open(give(debugger, "into").inner[0])
     assert inner.record.snapshot(0)["limits"] == {"rounds": 0, "retries": 2, "unclears": 2}

@@ -55,7 +55,7 @@ def turn(home: Path, script: Any, **options: Any) -> tuple[Store, str]:
     store = Store(home, "normal")
     agent = Agent(ScriptedModel(script), home=home, store=store, **options)
 
-    agent.run_conversation("what colour is the sky?")
+    agent.run_conversation("what color is the sky?")
     return store, agent.journal.recent(1)[0].id
 
 
@@ -138,7 +138,7 @@ def test_a_turn_with_history_and_one_that_was_interrupted(tmp_path: Path) -> Non
     options: dict[str, Any] = {"toolsets": [], "home": tmp_path / "home", "store": store}
     agents.append(Agent(ScriptedModel(script), tools=[look], clock=FakeClock(), **options))
     agents[0].run_conversation("hello")
-    agents[0].run_conversation("what colour is the sky?")
+    agents[0].run_conversation("what color is the sky?")
     info = agents[0].journal.recent(1)[0]
     assert info.outcome == "interrupted"
     source = make_test(store, info.id)

@@ -18,7 +18,7 @@ from examples.review_loop import TABLE as REVIEW
 from fsm_agent import BaseTurn, Workflow
 from fsm_agent.debug import Debugger, DebugSession
 from fsm_agent.debug.core.engines import LocalEngine
-from fsm_agent.debug.core.pending_request import played
+from fsm_agent.debug.core.pending_request import manual_workflow
 from fsm_agent.errors import ConfigError, UndeclaredEvent
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 from tests.helpers.dap_editor import editing, workshop_of
@@ -326,7 +326,7 @@ def test_what_makes_no_turn_or_does_not_fit_is_said_in_one_line(desk: Desk, tmp_
 
 
 def test_a_table_alone_is_played_by_hand(tmp_path: Path) -> None:
-    workshop = DebugSession.of_workflow(played(REVIEW, {"rounds": 1}, tmp_path))
+    workshop = DebugSession.of_workflow(manual_workflow(REVIEW, {"rounds": 1}, tmp_path))
     debugger = workshop.start("")
     held = give(debugger, "continue").held[0]
     assert (held["kind"], held["events"]) == ("event", ["written", "failed", "cancelled", "crashed"])

@@ -21,8 +21,8 @@ from fsm_agent import Agent
 from fsm_agent.diagram import FORMATS, Layout, render, written
 from fsm_agent.diagram.__main__ import main
 from fsm_agent.diagram.around import around, near_json, near_markdown, neighbourhood
-from fsm_agent.diagram.geometry import text_width, wrapped
-from fsm_agent.diagram.graph_languages import laid_out
+from fsm_agent.diagram.geometry import text_width, wrap_text
+from fsm_agent.diagram.graph_languages import lay_out
 from fsm_agent.diagram.layout import automatic
 from fsm_agent.diagram.model import diagram_of, words
 from fsm_agent.diagram.proof import proof_lines
@@ -157,7 +157,7 @@ def test_a_layout_may_know_less_or_more_than_the_table() -> None:
 
 
 def test_wrapped_lines_keep_to_their_width() -> None:
-    lines = wrapped(PROOF[1], 200)
+    lines = wrap_text(PROOF[1], 200)
     assert " ".join(lines) == PROOF[1]
     assert all(text_width(line) <= 200 or " " not in line for line in lines)
 
@@ -521,7 +521,7 @@ def test_dot_says_the_same_and_is_plain(table: Table) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("table", [TURN, SMALL, courier()], ids=lambda table: table.name)
 def test_graphviz_draws_every_rows_label(table: Table) -> None:
-    svg = laid_out(render(table, "dot"))
+    svg = lay_out(render(table, "dot"))
     text = visible_text(svg).replace("\u00a0", " ")
     assert [name for name in vocabulary(table) if name not in text] == []
     assert {state for state in table.states if state not in text} == set()
@@ -533,4 +533,4 @@ def test_graphviz_draws_every_rows_label(table: Table) -> None:
 @pytest.mark.slow
 def test_graphviz_says_what_it_refuses() -> None:
     with pytest.raises(ConfigError, match="graphviz cannot draw this"):
-        laid_out("digraph {")
+        lay_out("digraph {")

@@ -14,10 +14,10 @@ import pytest
 
 from fsm_agent.diagram import written
 from fsm_agent.diagram.counts import (
-    counted_json,
+    counts_json,
     coverage,
+    coverage_diagram,
     coverage_markdown,
-    covered,
     duration,
     overlaid,
     path_in_words,
@@ -25,7 +25,7 @@ from fsm_agent.diagram.counts import (
 )
 from fsm_agent.diagram.layout import automatic, roomy
 from fsm_agent.diagram.model import Diagram, words
-from fsm_agent.diagram.runs import recorded, tally, tally_from, tally_of
+from fsm_agent.diagram.runs import read_runs, tally, tally_from, tally_of
 from fsm_agent.diagram.scene import scene_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
@@ -56,14 +56,14 @@ def test_the_moves_of_a_turn_are_read_as_they_were_made(tmp_path: Path) -> None:
     moves = steps(TURN, USUAL)
     looked = {"guards": [("iterations left", True)], "changes": [("iterations", 0, 1)]}
     moves[0] = replace(moves[0], **looked)
-    (run,) = recorded(exported(tmp_path / "turn.jsonl", ("a", moves)))
+    (run,) = read_runs(exported(tmp_path / "turn.jsonl", ("a", moves)))
     assert list(run.steps) == moves
 
 
 def test_of_an_export_of_one_turn_only_that_turn_is_read(tmp_path: Path) -> None:
     parent, child = steps(TURN, USUAL), steps(TURN, ["ready", "built", "text"])
     source = exported(tmp_path / "turn.jsonl", ("a", parent), ("b", child), header=HEADER)
-    assert [list(run.steps) for run in recorded(source)] == [child]
+    assert [list(run.steps) for run in read_runs(source)] == [child]
     assert len(tally_of(TURN, [source]).runs) == 1
 
 
@@ -106,7 +106,7 @@ def test_a_file_that_cannot_be_read_is_one_line(content: bytes | None, says: str
     if content is not None:
         (tmp_path / "turn.jsonl").write_bytes(content)
     with pytest.raises(ConfigError) as refused:
-        recorded(str(tmp_path / "turn.jsonl"))
+        read_runs(str(tmp_path / "turn.jsonl"))
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -128,8 +128,8 @@ def test_moves_of_an_older_version_are_told_not_lost() -> None:
     assert found.foreign == {"CallLLM.gone": 1}
     for text in (run_markdown(TURN, found), coverage_markdown(TURN, found)):
         assert "| `CallLLM.gone` | 1 |" in text
-    assert json.loads(counted_json(TURN, found))["foreign"] == {"CallLLM.gone": 1}
-    told = " ".join(visible_text(written(covered(plain(TURN), found), "svg")).split())
+    assert json.loads(counts_json(TURN, found))["foreign"] == {"CallLLM.gone": 1}
+    told = " ".join(visible_text(written(coverage_diagram(plain(TURN), found), "svg")).split())
     assert "Moves by rows that this table does not have: 1 (CallLLM.gone)." in told
 
 
@@ -189,19 +189,19 @@ def test_a_coverage_shows_what_was_never_taken() -> None:
     assert "1 of 33 exits" in text
     assert "never" in classes(root, id="arrow-ClassifyError-Compress")
     assert "never" not in classes(root, id="arrow-CallLLM-ClassifyError")
-    for mark in ("never", "partly"):  # one colour on white, one on black
+    for mark in ("never", "partly"):  # one color on white, one on black
         assert svg.count(f".fsm tspan.{mark}, .fsm tspan.out.{mark} {{ fill:") == 2
 
 
 def test_full_coverage_has_nothing_red() -> None:
-    svg = written(covered(plain(TURN), tally_from(TURN, {row.id: 3 for row in TURN.rows})), "svg")
+    svg = written(coverage_diagram(plain(TURN), tally_from(TURN, {row.id: 3 for row in TURN.rows})), "svg")
     assert f"{len(TURN.rows)} of {len(TURN.rows)} rows (100 %)" in visible_text(svg)
     assert not re.search(r'class="[^"]*\b(never|partly)\b', svg)
 
 
 def test_every_text_of_a_count_says_the_same() -> None:
     found = tally(TURN, steps(TURN, USUAL))
-    value = json.loads(counted_json(TURN, found))
+    value = json.loads(counts_json(TURN, found))
     assert (value["taken"], value["of"]) == coverage(TURN, found) == (8, len(TURN.rows))
     assert value["path"] == [step.row for step in found.runs[0]]
     assert value["states"]["BuildMessages"] == {"visits": 3, "seconds": 1.5, "taken": 2, "of": 22}
@@ -235,9 +235,9 @@ def marked_pictures() -> list[tuple[str, Diagram, Table]]:
         ("overlay", overlay_of(TURN), TURN),
         ("long overlay", overlaid(plain(TURN), tally(TURN, long)), TURN),
         ("coverage", coverage_of(TURN), TURN),
-        ("much coverage", covered(plain(TURN), often), TURN),
-        ("of many turns", covered(plain(TURN), tally(TURN, many)), TURN),
-        ("small", covered(plain(SMALL), small), SMALL),
+        ("much coverage", coverage_diagram(plain(TURN), often), TURN),
+        ("of many turns", coverage_diagram(plain(TURN), tally(TURN, many)), TURN),
+        ("small", coverage_diagram(plain(SMALL), small), SMALL),
     ]
 
 

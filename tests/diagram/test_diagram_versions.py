@@ -16,7 +16,7 @@ from fsm_agent.diagram import render, written
 from fsm_agent.diagram.layout import automatic, roomy
 from fsm_agent.diagram.scene import scene_of
 from fsm_agent.diagram.table_json import describe, expands_alike, table_from
-from fsm_agent.diagram.versions.compare import compare, merged_order, proofs
+from fsm_agent.diagram.versions.compare import compare, merge_order, proofs
 from fsm_agent.diagram.versions.load import Version, version_of
 from fsm_agent.diagram.versions.text import as_diff_json, as_diff_markdown
 from fsm_agent.errors import ConfigError
@@ -187,9 +187,9 @@ def test_every_small_change_of_a_line_is_seen() -> None:
 
 
 def test_what_only_the_old_has_is_put_where_it_was() -> None:
-    assert merged_order("abcd", "axd") == ["a", "b", "c", "x", "d"]
-    assert merged_order("ab", "") == ["a", "b"]
-    assert merged_order("xab", "b") == ["x", "a", "b"]
+    assert merge_order("abcd", "axd") == ["a", "b", "c", "x", "d"]
+    assert merge_order("ab", "") == ["a", "b"]
+    assert merge_order("xab", "b") == ["x", "a", "b"]
 
 
 # Proofs and bounds

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fsm_agent.diagram import written
-from fsm_agent.diagram.forecast import Paths, percent, predicted, predicted_json, predicted_markdown
+from fsm_agent.diagram.forecast import Paths, forecast_json, forecast_markdown, percent, predict_diagram
 from fsm_agent.diagram.model import diagram_of
 from fsm_agent.diagram.svg import DARK, LIGHT
 from tests.helpers.command_line import Cli
@@ -40,7 +40,7 @@ def test_percent() -> None:
 
 
 def test_rungs_and_arrows_have_their_share_and_its_color() -> None:
-    drawn = predicted(diagram_of(SMALL), PATHS)
+    drawn = predict_diagram(diagram_of(SMALL), PATHS)
     steps_of = {
         step.rows: step for box in drawn.boxes for one in box.entries for step in one.steps if step.rows
     }
@@ -56,15 +56,15 @@ def test_rungs_and_arrows_have_their_share_and_its_color() -> None:
 
 
 def test_every_format_draws_it() -> None:
-    drawn = predicted(diagram_of(SMALL), PATHS)
+    drawn = predict_diagram(diagram_of(SMALL), PATHS)
     svg = written(drawn, "svg")
     assert ET.fromstring(svg) is not None
     assert "From 3 turns." in svg
-    assert all(colour in svg for colour in LIGHT.shares)
+    assert all(color in svg for color in LIGHT.shares)
     assert "Think --> Act : do – ‹it› 11 %" in written(drawn, "mermaid").replace(",", " –")
     assert LIGHT.shares[0] in written(drawn, "dot")
-    assert "| `Think.review` | → Check | 1 % |" in predicted_markdown(SMALL, PATHS)
-    value = json.loads(predicted_json(SMALL, PATHS))
+    assert "| `Think.review` | → Check | 1 % |" in forecast_markdown(SMALL, PATHS)
+    value = json.loads(forecast_json(SMALL, PATHS))
     assert value["rows"]["Check.fine"] == 0.01
     assert value["exits"] == {"answered": 0.99, "checked": 0.01}
 
@@ -74,8 +74,8 @@ def test_other_pictures_have_no_rules_for_shares() -> None:
 
 
 def contrast(one: str, other: str) -> float:
-    def light(colour: str) -> float:
-        parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    def light(color: str) -> float:
+        parts = (int(color[at : at + 2], 16) / 255 for at in (1, 3, 5))
         red, green, blue = (
             part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
         )
@@ -88,7 +88,7 @@ def contrast(one: str, other: str) -> float:
 def test_the_colors_can_be_read() -> None:
     for theme in (LIGHT, DARK):
         assert (
-            min(contrast(colour, ground) for colour in theme.shares for ground in (theme.box, theme.page))
+            min(contrast(color, ground) for color in theme.shares for ground in (theme.box, theme.page))
             >= 4.5
         )
 

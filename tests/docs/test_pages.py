@@ -167,7 +167,7 @@ def wrong(words: list[str]) -> str:
 
 
 def test_a_command_that_there_is_not_is_found() -> None:
-    assert wrong(["run", "--colour", "x"]) == "--colour"
+    assert wrong(["run", "--color", "x"]) == "--color"
     assert wrong(["fly"])
     assert not wrong(["diagram", "--format", "svg"])
 

@@ -22,11 +22,11 @@ from fsm_agent.evaluation import (
     Figures,
     Gate,
     Judge,
+    cases_from_turns,
     compare,
     evaluate,
     read_cases,
-    recorded_cases,
-    stored_run,
+    read_run,
     write_cases,
 )
 from fsm_agent.evaluation.run import digest_of
@@ -73,7 +73,7 @@ def test_an_agent_is_scored_and_a_second_run_asks_nothing(server: ScriptedServer
     assert all(one.cached for one in again.results)
     assert again.figures["exact"] == run.figures["exact"]
     assert again.figures["tools"].mean == 0
-    assert stored_run(one.store, run.name) == run
+    assert read_run(one.store, run.name) == run
 
 
 def test_another_setting_asks_again_and_another_expectation_does_not(
@@ -99,7 +99,7 @@ def test_a_recorded_turn_becomes_a_case_with_its_history_and_its_tools(tmp_path:
         one.chat("Hi.")
         one.chat("How is the weather in Oslo?")
         turns = [info.id for info in reversed(one.journal.recent())]
-        found = recorded_cases(one.store, turns)
+        found = cases_from_turns(one.store, turns)
         first, second = found.cases
         assert (first.input, first.expected, first.tools, first.history) == ("Hi.", "Hello.", (), ())
         assert (second.expected, second.tools) == ("Sunny.", ("lookup",))
@@ -110,7 +110,7 @@ def test_a_recorded_turn_becomes_a_case_with_its_history_and_its_tools(tmp_path:
             "Hello.",
             second.input,
         ]
-        again = recorded_cases(one.store, [run.results[0].turn])
+        again = cases_from_turns(one.store, [run.results[0].turn])
         assert (again.cases, len(again.left_out)) == ((), 1), "a turn of an evaluation is no case"
 
 

@@ -32,8 +32,8 @@ from fsm_agent.conversation.effects import (
     Waited,
 )
 from fsm_agent.conversation.messages import Message, ModelReply, ToolCall, Usage
-from fsm_agent.fsm.codec import PART, STORED, STORED_AS, assembled, codec_of, dumps, fields_of
-from fsm_agent.fsm.journal import Tracker, applied, difference, patched, restored
+from fsm_agent.fsm.codec import PART, STORED, STORED_AS, assemble, codec_of, dumps, fields_of
+from fsm_agent.fsm.journal import Tracker, apply_change, apply_deltas, difference, restore
 
 VALUES: list[Any] = [
     CheckSignals(charge=True),
@@ -107,9 +107,9 @@ JSON = st.recursive(
 def test_a_difference_applied_is_the_value(before: Any, after: Any) -> None:
     kept = json.loads(json.dumps(before))
     change = json.loads(json.dumps(difference(before, after)))
-    assert applied(before, change) == after
+    assert apply_change(before, change) == after
     if isinstance(after, dict) and before != after:
-        assert list(applied(before, change)) == list(after), "what is remembered longest goes first"
+        assert list(apply_change(before, change)) == list(after), "what is remembered longest goes first"
     assert before == kept
 
 
@@ -157,7 +157,7 @@ def test_deltas_add_up_to_the_thing(edits: list[tuple[str, str, int]]) -> None:
             case "shorter":
                 thing.parts = thing.parts[:-1]
         deltas.append(json.loads(dumps(tracker.delta())))
-    assert restored(Thing, patched(tracker.start, deltas)) == thing
+    assert restore(Thing, apply_deltas(tracker.start, deltas)) == thing
     assert tracker.delta() == {}
 
 
@@ -193,7 +193,7 @@ def test_what_changes_in_place_is_noticed_at_any_depth(name: str) -> None:
     else:
         EDITS[name](nest).number = 1
     deltas = [json.loads(dumps(tracker.delta()))]
-    assert restored(Nest, patched(tracker.start, deltas)) == nest
+    assert restore(Nest, apply_deltas(tracker.start, deltas)) == nest
     assert len(deltas[0]) == 1
     assert tracker.delta() == {}
 
@@ -222,7 +222,7 @@ class Car:
 
 
 def test_parts_are_stored_as_if_they_were_not_there() -> None:
-    car = assembled(Car, {"name": "a", "speed": 3, "warm": True, "number_of_doors": 2})
+    car = assemble(Car, {"name": "a", "speed": 3, "warm": True, "number_of_doors": 2})
     assert car == Car("a", Drive(3, [], True), 2)
     tracker = Tracker(car)
     assert tracker.start == {"name": "a", "speed": 3, "gears": [], "doors": 2}
@@ -230,7 +230,7 @@ def test_parts_are_stored_as_if_they_were_not_there() -> None:
     car.number_of_doors = 5
     changes = tracker.delta()
     assert changes == {"gears": {"to": [1]}, "doors": {"to": 5}}
-    assert restored(Car, patched(tracker.start, [changes]), warm=True) == car
+    assert restore(Car, apply_deltas(tracker.start, [changes]), warm=True) == car
 
 
 def test_parts_in_the_field_of_another_dataclass() -> None:
@@ -245,9 +245,9 @@ def test_parts_in_the_field_of_another_dataclass() -> None:
 
 def test_a_dataclass_of_parts_is_made_of_fields_that_it_has() -> None:
     with pytest.raises(TypeError, match="Car has no field 'wings'"):
-        assembled(Car, {"name": "a", "wings": 2})
+        assemble(Car, {"name": "a", "wings": 2})
     with pytest.raises(TypeError, match="name"):
-        assembled(Car, {"speed": 2})
+        assemble(Car, {"speed": 2})
 
 
 def test_two_parts_may_not_store_the_same_name() -> None:
@@ -290,4 +290,4 @@ def test_a_class_may_say_itself_how_it_is_coded() -> None:
     weather.outside.value = 25.5
     changes = tracker.delta()
     assert changes == {"outside": {"to": {"degrees": 25.5}}}
-    assert restored(Weather, patched(tracker.start, [changes])) == weather
+    assert restore(Weather, apply_deltas(tracker.start, [changes])) == weather

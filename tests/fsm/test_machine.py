@@ -91,7 +91,7 @@ def test_an_undeclared_event_changes_nothing_and_names_what_is_declared(machine:
     turn, same = at("Compress", retries=1), at("Compress", retries=1)
     with pytest.raises(UndeclaredEvent) as raised:
         machine.advance(turn, "built")
-    declared = "unsummarised, lost, unaffordable, compressed, unchanged, stuck, outgrown, cancelled, crashed"
+    declared = "unsummarized, lost, unaffordable, compressed, unchanged, stuck, outgrown, cancelled, crashed"
     said = "turn: Compress reported 'built', for which it has no line; declared events: "
     assert str(raised.value) == said + declared
     assert turn == same

@@ -111,7 +111,7 @@ FEW = dict.fromkeys(
 )
 CAPPED = {**dict.fromkeys(ONES, 0), **FEW, "summary_calls": 2, "attempts": 5, "sends": 3}
 NONE = dict.fromkeys(("free_rounds", "summary_calls", "fallbacks", "rekeys"), 0)
-ITS_OWN = DEFAULTS | {"iterations": 1, "repairs": 1, "lost_requests": 1, "summarisers": 1, **NONE}
+ITS_OWN = DEFAULTS | {"iterations": 1, "repairs": 1, "lost_requests": 1, "summarizers": 1, **NONE}
 COURIER = {"tries": 3, "rings": 2, "repacks": 1}
 
 

@@ -398,7 +398,7 @@ BREAKING: list[tuple[str, dict[str, object]]] = [
     ("BuildMessages.failed", {"dest": "ExecuteTools"}),
     ("ExecuteTools.done", {"dest": "ExecuteTools", "spends": ("free_rounds",), "guard": left("free_rounds")}),
     ("Compress.compressed", {"dest": "ExecuteTools"}),
-    ("Compress.unsummarised/1", {"guard": left("summarisers")}),
+    ("Compress.unsummarized/1", {"guard": left("summarizers")}),
     ("ClassifyError.limited/2", {"resets": ("sends",), "dest": "CallLLM"}),
     ("BuildMessages.built/2", {"spends": ("iterations", "sends", "attempts")}),
     ("ClassifyError.limited/1", {"spends": ("retries",), "resets": ()}),
@@ -407,7 +407,7 @@ BREAKING: list[tuple[str, dict[str, object]]] = [
     ("BuildMessages.built/4", {"guard": ~left("opened")}),
     ("ClassifyError.bad_key/1", {"spends": ("repairs",), "guard": left("repairs")}),
     ("ClassifyError.repairable/1", {"spends": ("retries",), "guard": left("retries")}),
-    ("Compress.unsummarised/1", {"spends": ("summarisers",)}),
+    ("Compress.unsummarized/1", {"spends": ("summarizers",)}),
 ]
 """For each property of the turn a row that breaks it when it does something else."""
 

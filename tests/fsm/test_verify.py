@@ -57,8 +57,8 @@ def test_the_ranking_is_the_one_on_the_table_page() -> None:
     last = lines[2].removeprefix("3. ").split("; ")
     ends = (
         ": retries",
-        "Compress}: summarisers, modelless_compactions",
-        "Compress'}: summarisers, modelless_compactions",
+        "Compress}: summarizers, modelless_compactions",
+        "Compress'}: summarizers, modelless_compactions",
     )
     assert all(part.endswith(ends) for part in last)
     assert len(lines) == 3
@@ -79,9 +79,9 @@ def test_the_bounds_are_the_formulas_of_the_table_page(found: Bounds) -> None:
     ]
     assert requests.value(DEFAULTS) == 2786
     assert compressions.text == (
-        "lost_requests + modelless_compactions + summarisers"
-        " + (compactions + overflows)·(1 + modelless_compactions + summarisers"
-        " + (blocks + fallbacks)·(1 + modelless_compactions + summarisers))"
+        "lost_requests + modelless_compactions + summarizers"
+        " + (compactions + overflows)·(1 + modelless_compactions + summarizers"
+        " + (blocks + fallbacks)·(1 + modelless_compactions + summarizers))"
     )
     assert compressions.value(DEFAULTS) == 4453
     assert found[(), False].value(DEFAULTS) == 15504
@@ -97,7 +97,7 @@ def test_the_caps_are_a_belt(found: Bounds) -> None:
 
 def test_each_request_is_an_attempt_and_they_are_capped() -> None:
     """Those for summaries, too: what a turn can send at most is one number."""
-    asks = [row for row in TURN.rows if row.dest == "CallLLM" or "summarisers" in row.spends]
+    asks = [row for row in TURN.rows if row.dest == "CallLLM" or "summarizers" in row.spends]
     assert {row.id for row in TURN.rows if "attempts" in row.spends} == {row.id for row in asks} | {
         "Compress.lost/1"
     }
@@ -105,7 +105,7 @@ def test_each_request_is_an_attempt_and_they_are_capped() -> None:
     figure = next(figure for figure in report.figures if figure.quantity == "attempts spent")
     assert (figure.value, figure.caps) == (360, True)
     assert figure.formula.startswith("min(2·lost_requests + repairs + blocks·(1 + cut_calls")
-    assert "compactions·summarisers" in figure.formula
+    assert "compactions·summarizers" in figure.formula
     assert figure.formula.endswith(", attempts)")
 
 

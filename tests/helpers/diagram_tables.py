@@ -7,12 +7,12 @@ from collections import Counter as Counts
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fsm_agent.diagram.counts import covered, overlaid
+from fsm_agent.diagram.counts import coverage_diagram, overlaid
 from fsm_agent.diagram.model import Diagram, diagram_of
 from fsm_agent.diagram.runs import tally, tally_from
 from fsm_agent.diagram.versions.compare import ProofChange, compare, proofs
 from fsm_agent.diagram.versions.load import Version
-from fsm_agent.diagram.versions.picture import united
+from fsm_agent.diagram.versions.picture import unite
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 from fsm_agent_states.logic.layout import LAYOUT
@@ -86,7 +86,7 @@ def overlay_of(table: Table, events: Sequence[str] = USUAL) -> Diagram:
 
 
 def coverage_of(table: Table) -> Diagram:
-    return covered(plain(table), tally_from(table, Counts(step.row for step in steps(table, USUAL))))
+    return coverage_diagram(plain(table), tally_from(table, Counts(step.row for step in steps(table, USUAL))))
 
 
 def plain(table: Table) -> Diagram:
@@ -110,7 +110,7 @@ def changed_pair() -> tuple[Table, Table]:
 def united_of(old: Table | None = None, new: Table | None = None) -> Diagram:
     """Both versions in one diagram."""
     before, after = (old or changed_pair()[0]), (new or changed_pair()[1])
-    return united(
+    return unite(
         plain(before), plain(after), compare(before, after), proved(before, after), ("before", "after")
     )
 

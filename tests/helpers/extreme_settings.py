@@ -27,7 +27,7 @@ from fsm_agent.fsm.verify import Bound, bounds, examine
 from fsm_agent.hooks import Hooks
 from fsm_agent.providers.scripted.replies import Reply, call, silence, slow, text, tools
 from fsm_agent.sessions.store import Store
-from fsm_agent.settings.model import Settings, merged
+from fsm_agent.settings.model import Settings, merge
 from fsm_agent.testing import FakeClock, FakeMemory, Received, ScriptedServer, repeat
 from fsm_agent_states.table import TURN
 from tests.crash.hostile_plan import ANSWERS, MODES
@@ -115,18 +115,18 @@ def _agreeing(number: Number, value: float) -> dict[str, Any]:
     """The number with this value, and so have those of its group that must not be below it, or above."""
     given = number.given(value)
     try:
-        Settings.of(merged(WORLD, given))
+        Settings.of(merge(WORLD, given))
     except ConfigError as error:
         if "contradict" in str(error):
             group = [one for one in numbers() if one.path[:-1] == number.path[:-1]]
-            return reduce(merged, (one.given(value) for one in group))
+            return reduce(merge, (one.given(value) for one in group))
     return given
 
 
 def accepted(given: Mapping[str, Any]) -> bool:
     """Can settings be these?"""
     try:
-        Settings.of(merged(WORLD, given))
+        Settings.of(merge(WORLD, given))
     except ConfigError:
         return False
     return True
@@ -136,7 +136,7 @@ def tried_together(seed: int) -> dict[str, Any]:
     """Some numbers, each at one of its extremes, that agree with each other."""
     pick, given = random.Random(seed), dict[str, Any]()
     for number in pick.sample(numbers(), pick.choice([2, 5, 20, 60, len(numbers())])):
-        more = merged(given, number.given(pick.choice([*number.ends, 0, 1])))
+        more = merge(given, number.given(pick.choice([*number.ends, 0, 1])))
         given = more if accepted(more) else given
     return given
 
@@ -205,7 +205,7 @@ class World:
     def __init__(self, given: Mapping[str, Any], seed: int, server: ExtremeServer, folder: Path) -> None:
         self.seed, self.server, self.folder = seed, server, folder
         self.clock = HungClock()
-        self.settings = Settings.of(merged(WORLD, given))
+        self.settings = Settings.of(merge(WORLD, given))
         self.hangs = self.settings.poll.control <= QUICK
         self.pick = random.Random(seed)
         self.sent = 0

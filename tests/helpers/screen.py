@@ -41,8 +41,8 @@ class Screen:
         text = "\n".join(self.rows).strip("\n") + "\n"
         return _FRAMES.sub("*", _TIMES.sub(" T s", text))
 
-    def colours(self, words: str) -> set[str]:
-        """The colours of the letters of these words, where they stand first."""
+    def colors(self, words: str) -> set[str]:
+        """The colors of the letters of these words, where they stand first."""
         for number, row in enumerate(self._screen.display):
             if (at := row.find(words)) >= 0:
                 return {self._screen.buffer[number][column].fg for column in range(at, at + len(words))}

@@ -42,7 +42,7 @@ AUTUMN = dt.datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN, fold=1)
 BY_PYDANTIC = pydantic.TypeAdapter(dt.datetime).validate_python("2026-01-01T00:00:00+02:00")
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = "red"
     BLUE = 2
     NONE = None
@@ -196,8 +196,8 @@ EXAMPLES: list[tuple[Any, Any]] = [
     (Path, Path("a/\udcff")),
     (PurePosixPath, PurePosixPath("/")),
     (PurePath, PureWindowsPath("c:\\x")),
-    (Colour, Colour.RED),
-    (Colour | None, Colour.NONE),
+    (Color, Color.RED),
+    (Color | None, Color.NONE),
     (Planet, Planet.EARTH),
     (Level, Level.HIGH),
     (Word, Word.NO),
@@ -213,7 +213,7 @@ EXAMPLES: list[tuple[Any, Any]] = [
     (dict[uuid.UUID, Decimal], {uuid.UUID(int=7): Decimal("-0")}),
     (dict[int | str, float], {1: math.inf, "1": -0.0}),
     (dict[tuple[int, Word], str], {(1, Word.YES): ""}),
-    (set[Colour], {Colour.RED, Colour.NONE}),
+    (set[Color], {Color.RED, Color.NONE}),
     (frozenset[frozenset[int]], frozenset({frozenset({1}), frozenset()})),
     (tuple[Path, ...], (Path("a"),)),
     (tuple[int, dt.date, str], (1, dt.date.max, "")),
@@ -287,7 +287,7 @@ LEAVES = [
     Kind(dt.time, st.times()),
     Kind(dt.timedelta, st.timedeltas()),
     Kind(Path, st.text("a/.", max_size=4).map(Path)),
-    *(Kind(one, st.sampled_from(list(one))) for one in (Colour, Planet, Level, Word)),
+    *(Kind(one, st.sampled_from(list(one))) for one in (Color, Planet, Level, Word)),
     Kind(Rights, st.integers(0, 7).map(Rights)),
     Kind(Literal["a", 1, Word.YES], st.sampled_from(["a", 1, Word.YES])),
     Kind(None, st.none()),

@@ -31,7 +31,7 @@ class Terminal:
 
     @property
     def plain(self) -> str:
-        """The screen without colours and the like."""
+        """The screen without colors and the like."""
         return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.screen).replace("\r\n", "\n")
 
     def until(self, words: str, times: int = 1) -> None:

@@ -59,13 +59,13 @@ def _row(screen: pyte.Screen, number: int) -> Text:
     text = Text()
     for column in range(screen.columns):
         cell = screen.buffer[number][column]
-        text.append(cell.data, Style(color=_colour(cell.fg), bold=cell.bold, italic=cell.italics))
+        text.append(cell.data, Style(color=_color(cell.fg), bold=cell.bold, italic=cell.italics))
     text.rstrip()
     return text
 
 
-def _colour(name: str) -> str | None:
-    """The name that ``rich`` has for a colour of ``pyte``."""
+def _color(name: str) -> str | None:
+    """The name that ``rich`` has for a color of ``pyte``."""
     if name == "default":
         return None
     if len(name) == 6 and all(letter in "0123456789abcdef" for letter in name):

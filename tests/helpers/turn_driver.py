@@ -203,7 +203,7 @@ class Driver:
             **first,
             tools=TOOLS,
             toolsets=[],
-            auxiliary=[{"model": self._port()} for _ in range(limits["summarisers"] - 1)],
+            auxiliary=[{"model": self._port()} for _ in range(limits["summarizers"] - 1)],
             fallbacks=[self._entry(place) for place in range(1, limits["fallbacks"] + 1)] + self._ring(),
             settings=settings_of(config),
             home=home,
@@ -366,7 +366,7 @@ class Driver:
         account that is limited is no reason to do without a model."""
         event, after = self._event(0), self.script.facts[self.at + 1]
         asked = len(json.dumps(body, ensure_ascii=False))
-        if event == "unsummarised":
+        if event == "unsummarized":
             return status(429) if "unchanged" in (self._event(1), self._event(2)) else text("")
         if event != "compressed":
             return text("so much " * (asked // 8 + 20_000))

@@ -299,14 +299,14 @@ class TurnFacts:
         done = facts._replace(asks_summary=False, goes_without_model=False, failed=False)
         if event == "crashed" or (event == "cancelled" and not bare):
             yield done
-        elif event == "unsummarised" and not bare and not facts.solid and facts.shrunk < MOST_SHRINKS:
-            last = asked and counts["summarisers"] >= self.config.limits["summarisers"]
+        elif event == "unsummarized" and not bare and not facts.solid and facts.shrunk < MOST_SHRINKS:
+            last = asked and counts["summarizers"] >= self.config.limits["summarizers"]
             known = self._judged(facts._replace(resting=True)) if last else facts
-            yield self._summarised(known._replace(failed=asked), row)
+            yield self._summarized(known._replace(failed=asked), row)
         elif (
             event == "unaffordable" and not (asked or bare or facts.solid) and facts.shrunk < MOST_SHRINKS
         ) or (event == "lost" and asked):
-            yield self._summarised(facts, row)
+            yield self._summarized(facts, row)
         elif event == "compressed" and (asked or bare):
             unaided = facts.unaided + 1 if bare else 0
             shrunk = done._replace(
@@ -322,7 +322,7 @@ class TurnFacts:
         elif event == "unchanged" and not facts.forced and (facts.solid or asked or (bare and facts.failed)):
             yield self._gained_nothing(done)._replace(muted=True)
 
-    def _summarised(self, facts: Known, row: Row) -> Known:
+    def _summarized(self, facts: Known, row: Row) -> Known:
         """Who is to give the summary next, by the row that was taken."""
         asks = "attempts" in row.spends
         keeps = facts.failed if row.dest == "Compress" else False
@@ -370,7 +370,7 @@ class TurnFacts:
 
 
 NOTHING = dict.fromkeys(sorted(set(limit_names(TURN)) - set(FIXED)), 0)
-NOTHING |= {"iterations": 1, "attempts": 60, "sends": 30, "summarisers": 1, "modelless_compactions": 1}
+NOTHING |= {"iterations": 1, "attempts": 60, "sends": 30, "summarizers": 1, "modelless_compactions": 1}
 
 
 def config(name: str, **given: Any) -> Config:
@@ -393,7 +393,7 @@ GROUPS: dict[str, dict[str, Any]] = {
     "fallbacks": {"fallbacks": 1, "retries": 2},
     "keys and fallbacks": {"fallbacks": 1, "retries": 1, "rekeys": 1},
     "lost requests": {"lost_requests": 2},
-    "no summary": {"modelless_compactions": 0, "lost_requests": 1, "summarisers": 2},
+    "no summary": {"modelless_compactions": 0, "lost_requests": 1, "summarizers": 2},
     "silent": {"fallbacks": 1, "retries": 1, "silent": True},
 }
 SITUATIONS: dict[str, dict[str, Any]] = {
@@ -420,7 +420,7 @@ CONFIGS = (
     config("refreshes", iterations=2, retries=1, rekeys=1, keys="refresh"),
     config("compactions", iterations=2, compactions=2, overflows=2, window=True, summary_calls=2),
     config("lost", iterations=2, lost_requests=1, compactions=1, window=True),
-    config("unsummarised", iterations=2, compactions=1, summarisers=2, lost_requests=1,
+    config("unsummarized", iterations=2, compactions=1, summarizers=2, lost_requests=1,
            modelless_compactions=0, window=True),
     config("silent", iterations=1, retries=1, summary_calls=1, silent=True),
     config("wider", iterations=2, compactions=1, overflows=1, fallbacks=1, window=True, chain="wider"),
@@ -453,10 +453,10 @@ RARE = (
     config("lost, wider", iterations=1, overflows=1, lost_requests=2, fallbacks=1, modelless_compactions=0,
            window=True, chain="wider"),
     config("lost, ring", iterations=1, overflows=1, lost_requests=1, fallbacks=1, window=True, chain="ring"),
-    config("lost, forced", iterations=1, overflows=1, lost_requests=2, summarisers=2, window=True),
+    config("lost, forced", iterations=1, overflows=1, lost_requests=2, summarizers=2, window=True),
     config("lost, nothing else", iterations=1, overflows=1, lost_requests=1, modelless_compactions=0,
            window=True),
-    config("a summariser lost", iterations=1, compactions=1, summarisers=2, window=True),
+    config("a summarizer lost", iterations=1, compactions=1, summarizers=2, window=True),
     config("lost, and compacted again", iterations=1, compactions=2, modelless_compactions=0, window=True),
     config("no summary, capped", iterations=1, overflows=1, modelless_compactions=0, attempts=1, window=True),
 )  # fmt: skip
@@ -466,7 +466,7 @@ WITH_CHECKS: dict[str, dict[str, Any]] = {
     "wider, no model": {
         "iterations": 2, "overflows": 1, "fallbacks": 1, "modelless_compactions": 0, "window": True, "chain": "wider",
     },
-    "compactions": {"iterations": 3, "compactions": 2, "lost_requests": 1, "summarisers": 2, "window": True},
+    "compactions": {"iterations": 3, "compactions": 2, "lost_requests": 1, "summarizers": 2, "window": True},
     "compactions, no model": {
         "iterations": 3, "compactions": 2, "modelless_compactions": 0, "window": True, "summary_calls": 2,
     },

@@ -11,7 +11,7 @@ BY_HAND = {
     ("BuildMessages.oversized/5", "BuildMessages.built/2"),  # only the tools were too much
     ("ClassifyError.overflow/2", "Compress.outgrown/1"),  # smaller than the next model's
     ("ClassifyError.overflow/2", "Compress.outgrown/2"),  # the same, on a chain that leads back
-    ("Compress.unsummarised/3", "BuildMessages.window_too_small"),  # too small, and nothing was made shorter
+    ("Compress.unsummarized/3", "BuildMessages.window_too_small"),  # too small, and nothing was made shorter
     ("Compress.lost/3", "BuildMessages.window_too_small"),
     ("Compress.unaffordable/2", "BuildMessages.window_too_small"),
     ("BuildMessages.oversized/2", "Compress.compressed"),  # an old result need only be left out
@@ -21,7 +21,7 @@ BY_HAND = {
 """Played by tests of their own. The first and those from the third to the seventh: a refusal names a window
 that was not known before."""
 
-ASKS = ("summariser", "same again")
+ASKS = ("summarizer", "same again")
 
 Forbids = Callable[[Row, Row], bool]
 
@@ -41,7 +41,7 @@ def _keeps_open(row: Row) -> bool:
 
 def _needs_closed(row: Row) -> bool:
     return row.event == "starved" or (
-        row.event != "spoken" and row.rung in ("send", "summarise", "⇥ budget_exhausted")
+        row.event != "spoken" and row.rung in ("send", "summarize", "⇥ budget_exhausted")
     )
 
 
@@ -82,7 +82,7 @@ REASONS: dict[str, Forbids] = {
         (a.source == "Compress" or a.id == "ClassifyError.rejected/1") and b.event == "starved"
     ),
     "whoever failed at the summary is left alone for a while": lambda a, b: (
-        a.id == "Compress.unsummarised/3" and b.event == "oversized" and b.id != "BuildMessages.oversized/1"
+        a.id == "Compress.unsummarized/3" and b.event == "oversized" and b.id != "BuildMessages.oversized/1"
     ),
     "a compaction that we wished for and that was not made leaves the estimate where it was": lambda a, b: (
         a.id in ("Compress.lost/3", "Compress.unaffordable/2") and b.event == "built" and _needs_closed(b)
@@ -101,14 +101,14 @@ REASONS: dict[str, Forbids] = {
         and ((_door(a) and b.event in ("stuck", "outgrown")) or (a.source == "ClassifyError" and b.event == "unchanged"))
     ),
     "a summary that a refusal asks for is cut to measure": lambda a, b: a.source == "Compress" and b.event == "stuck",
-    "what is to go is known before a summariser is asked": lambda a, b: (
+    "what is to go is known before a summarizer is asked": lambda a, b: (
         b.source == "Compress" and b.event == "lost" and a.rung not in ASKS
     ),
     "without a model a summary is as short as was planned": lambda a, b: (
         a.rung == "no model" and b.event == "outgrown"
     ),
     "without a model nobody is asked": lambda a, b: (
-        a.rung == "no model" and b.event in ("unsummarised", "lost", "cancelled")
+        a.rung == "no model" and b.event in ("unsummarized", "lost", "cancelled")
     ),
 
     "a window that a refusal names is never wider than the one that was known": lambda a, b: (

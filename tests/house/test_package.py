@@ -16,7 +16,7 @@ import pytest
 
 import fsm_agent
 from fsm_agent.errors import ConfigError
-from fsm_agent.support.later import Later, uncollected
+from fsm_agent.support.later import Later, without_collection
 from tests.helpers.processes import environment, ran
 
 UI = {"typer", "rich", "prompt_toolkit"}
@@ -68,9 +68,9 @@ def test_an_agent_loads_no_sdk_before_its_first_call(loaded: list[set[str]]) -> 
 
 def test_the_collector_rests_while_modules_are_loaded_and_is_left_as_it_was() -> None:
     before = gc.get_stats()[2]["collections"]
-    with uncollected():
+    with without_collection():
         assert not gc.isenabled()
-        with uncollected():
+        with without_collection():
             pass
         assert not gc.isenabled()
     assert gc.isenabled()

@@ -14,10 +14,10 @@ from fsm_agent import Settings
 from fsm_agent.conversation.messages import Message
 from fsm_agent.errors import ConfigError
 from fsm_agent.memory import EntryRefused, MemoryFile, Notes, Operation
-from fsm_agent.memory.external import ExternalMemory, checked
-from fsm_agent.memory.files import changed, entries_of, recalled, text_of
+from fsm_agent.memory.external import ExternalMemory, check_provider
+from fsm_agent.memory.files import apply_operations, entries_of, recall_files, text_of
 from fsm_agent.settings.model import Memory
-from fsm_agent.support.files import locked
+from fsm_agent.support.files import lock_file
 from fsm_agent.support.texts import with_memory_block, without_memory_block
 from fsm_agent.testing import FakeClock, FakeMemory
 from fsm_agent.tools import ToolFailure
@@ -61,8 +61,8 @@ def test_changes() -> None:
         ([remove("ne")], ["two"]),
         ([remove("one"), remove("two"), add("new")], ["new"]),
     ):
-        assert changed(two, operations, 100) == after
-    assert changed(["tea", "green tea"], [remove("tea")], 100) == ["green tea"], (
+        assert apply_operations(two, operations, 100) == after
+    assert apply_operations(["tea", "green tea"], [remove("tea")], 100) == ["green tea"], (
         "a part of another can be meant"
     )
 
@@ -83,14 +83,14 @@ def test_changes() -> None:
 )
 def test_refusals_say_what_to_do(operations: list[Operation], why: str) -> None:
     with pytest.raises(EntryRefused, match=why):
-        changed(["one", "two"], operations, 100)
+        apply_operations(["one", "two"], operations, 100)
 
 
 @pytest.mark.behaviour("AGT-03b")
 def test_the_limit_holds_of_the_outcome_and_shrinking_is_always_allowed() -> None:
     full = ["a" * 60, "b" * 37]
-    assert changed(full, [add("c" * 30), remove("bbb")], 100) == ["a" * 60, "c" * 30]
-    assert changed(full, [remove("bbb")], 10) == ["a" * 60]
+    assert apply_operations(full, [add("c" * 30), remove("bbb")], 100) == ["a" * 60, "c" * 30]
+    assert apply_operations(full, [remove("bbb")], 10) == ["a" * 60]
 
 
 def test_a_file_is_made_private_and_its_text_is_plain(file: MemoryFile) -> None:
@@ -137,9 +137,13 @@ def test_another_process_is_a_writer_like_any_other(file: MemoryFile) -> None:
 
 
 def test_a_lock_that_is_held_is_waited_for_only_so_long(tmp_path: Path) -> None:
-    with locked(tmp_path / "lock"), pytest.raises(TimeoutError), locked(tmp_path / "lock", patience=0.05):
+    with (
+        lock_file(tmp_path / "lock"),
+        pytest.raises(TimeoutError),
+        lock_file(tmp_path / "lock", patience=0.05),
+    ):
         pass
-    with locked(tmp_path / "lock", patience=0.05):
+    with lock_file(tmp_path / "lock", patience=0.05):
         pass
 
 
@@ -205,7 +209,7 @@ def snapshot(tmp_path: Path, **files: str) -> Any:
     tmp_path.mkdir(exist_ok=True)
     for name, text in files.items():
         (tmp_path / f"{name}.md").write_text(text)
-    return recalled(Notes.at(tmp_path, Memory(memory_chars=100, user_chars=100)))
+    return recall_files(Notes.at(tmp_path, Memory(memory_chars=100, user_chars=100)))
 
 
 @pytest.mark.behaviour("PROMPT-15", "PROMPT-16", "MEM-04")
@@ -342,7 +346,7 @@ def test_what_is_left_is_stored_at_the_end_of_the_process(tmp_path: Path) -> Non
 @pytest.mark.parametrize("thing", [[FakeMemory()], "redis", None, object()])
 def test_what_is_no_memory_is_one_clear_line(thing: object) -> None:
     with pytest.raises(ConfigError, match=r"not a memory provider.*one object with the methods"):
-        checked(thing)
+        check_provider(thing)
 
 
 def test_what_is_recalled_is_fenced_and_found_again() -> None:

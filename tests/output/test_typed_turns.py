@@ -14,7 +14,7 @@ from fsm_agent import Agent, Retry, Rewrite, RunContext
 from fsm_agent.backtest.replay import make_test
 from fsm_agent.errors import ConfigError
 from fsm_agent.output import JsonSchema
-from fsm_agent.providers.catalogue import LearnedFacts
+from fsm_agent.providers.catalog import LearnedFacts
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import ScriptedModel, ScriptedServer, blank, call, length, status, text, tools
 from fsm_agent.testing.strategies import error_body

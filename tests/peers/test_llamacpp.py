@@ -270,7 +270,7 @@ def test_an_overflow_is_compacted_once(small: LlamaCpp, mode: str, times: float)
         played = ask(agent, heard, "Say hello.", conversation(int(SMALL * times)))
         after = ask(agent, heard, "And now?")
     assert played.end == ("text_response", None)
-    assert played.path == ["error", "unsummarised", "compressed", "text"]
+    assert played.path == ["error", "unsummarized", "compressed", "text"]
     assert [compression["trigger"] for compression in played.result.compressions] == ["overflow"]
     assert played.result.messages[-2]["content"] == "Say hello."
     assert played.result.last_prompt_tokens < SMALL
@@ -281,7 +281,7 @@ def test_a_window_that_is_known_is_kept_to(small: LlamaCpp, mode: str) -> None:
     """Compacted before the server has to say anything."""
     played = play(small, mode, history=conversation(2 * SMALL), context_window=SMALL)
     assert (*played.end, played.failures) == ("text_response", None, [])
-    assert played.path == ["unsummarised", "compressed", "text"]
+    assert played.path == ["unsummarized", "compressed", "text"]
     assert [compression["trigger"] for compression in played.result.compressions] == ["threshold"]
 
 

@@ -13,7 +13,7 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.thinking import runtime_family
 from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers.catalogue import silence_of
+from fsm_agent.providers.catalog import silence_of
 from fsm_agent.providers.choose import choose
 from fsm_agent.providers.profiles import PROFILES, Profile, is_loopback, is_nearby, local_models
 from fsm_agent.testing import ScriptedServer
@@ -210,7 +210,7 @@ from fsm_agent import Agent
 assert 'genai_prices' not in sys.modules
 def refused(*_, **__): raise AssertionError('network')
 socket.socket.connect = refused
-from fsm_agent.providers.catalogue import price_of
+from fsm_agent.providers.catalog import price_of
 assert price_of('gpt-5', 'openai').input == 1.25
 """
     printed("-c", program)

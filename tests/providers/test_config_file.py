@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from fsm_agent import Agent, Settings
-from fsm_agent.cli.arguments import nested
+from fsm_agent.cli.arguments import nest_settings
 from fsm_agent.conversation.thinking import runtime_family
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers.config_file import checked_config, config_of
+from fsm_agent.providers.config_file import check_config, config_of
 from fsm_agent.settings.errors import every_setting
 from fsm_agent.testing import ScriptedModel, ScriptedServer, status, text
 from tests.helpers.command_line import Cli
@@ -211,7 +211,7 @@ def test_a_value_is_set_read_and_taken_out_and_comments_stay(home: Path, cli: Cl
 def test_a_setting_that_is_a_text_comes_back_as_it_was_given(text: str, cli: Cli) -> None:
     assert cli("config", "set", "prompt.ephemeral", text)[0] == 0
     assert cli("config", "get", "prompt.ephemeral") == (0, f"{text}\n", "")
-    assert nested([f"prompt.ephemeral={text}", "max_iterations= 3"]) == {
+    assert nest_settings([f"prompt.ephemeral={text}", "max_iterations= 3"]) == {
         "prompt": {"ephemeral": text},
         "max_iterations": 3,
     }
@@ -287,7 +287,7 @@ def test_a_group_without_a_command_is_its_help(cli: Cli) -> None:
 def test_the_example_of_the_docs_is_a_good_file() -> None:
     page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
     example = page.partition("```toml\n")[2].partition("```")[0]
-    config = checked_config(Path("config.toml"), tomllib.loads(example))
+    config = check_config(Path("config.toml"), tomllib.loads(example))
     assert config.model == "work:qwen3-coder"
     assert config.profiles["work"].key_env == "WORK_API_KEY"
     assert config.fallbacks[0] == {"model": "openai:gpt-5-mini"}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fsm_agent import Agent
 from fsm_agent.conversation.effects import CloseTurn, Lesson, Runtime
-from fsm_agent.providers.catalogue import BOUNDS, LEARNED, SWITCHES, LearnedFacts
+from fsm_agent.providers.catalog import BOUNDS, LEARNED, SWITCHES, LearnedFacts
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.transfer.export import export_session
 from fsm_agent.sessions.store.transfer.importing import import_lines

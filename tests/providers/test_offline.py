@@ -69,7 +69,7 @@ LIST, READ, FIND, TIME, SUM, RUN = CORE[0], CORE[1], CORE[2], CORE[3], CORE[4], 
         ("how many files are in tests", [(LIST, {"path": "tests"})]),
         ("List the files and read README.md", [(LIST, {"path": "."}), (READ, {"path": "README.md"})]),
         (
-            "summarise the readme and read the license",
+            "summarize the readme and read the license",
             [(READ, {"path": "README.md"}), (READ, {"path": "LICENSE"})],
         ),
         ('open "my notes.txt"', [(READ, {"path": "my notes.txt"})]),
@@ -228,8 +228,8 @@ def test_it_is_deterministic_and_reports_no_usage() -> None:
     assert ask("hello")[0].usage is None
 
 
-def test_it_summarises_by_rule() -> None:
-    asked = "Summarise.\n\n<user>\nfirst question\n</user>\n\n<user>\nsecond\n</user>"
+def test_it_summarizes_by_rule() -> None:
+    asked = "Summarize.\n\n<user>\nfirst question\n</user>\n\n<user>\nsecond\n</user>"
     rows = [{"role": "user", "content": asked}]
     request = ModelRequest(body(rows, ()), toolless=True, purpose="summary")
     reply = asyncio.run(OfflineDemo().call(request, Sink()))

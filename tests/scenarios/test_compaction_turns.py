@@ -77,7 +77,7 @@ def test_74_a_conversation_that_is_too_large_is_compacted_before_the_first_call(
     options: dict[str, Any] = {"history": talk(40), "context_window": 8192}
     played = play([text("the summary"), text("done")], words, **options)
     assert played.summary == "2 text_response completed: done"
-    assert [step.event for step in played.steps][:4] == ["ready", "oversized", "unsummarised", "compressed"]
+    assert [step.event for step in played.steps][:4] == ["ready", "oversized", "unsummarized", "compressed"]
     assert "tools" not in played.server.bodies[0]
     assert played.server.bodies[1]["messages"][-1]["content"] == words
     assert store_for(str(played.agent.home)).archived(played.agent.session_id), "the rows are put aside"

@@ -76,7 +76,7 @@ def test_an_engine_says_what_goes_what_is_asked_and_what_becomes_of_the_reply() 
     assert [str(row["content"])[:6] for row in request[-2:]] == ["I see.", "go"]
     assert len(played.result.messages) == 6
     assert played.result.compressions[0]["messages_after"] == 5
-    rows = "Prepare.ready BuildMessages.oversized/2 Compress.unsummarised/1 Compress.compressed"
+    rows = "Prepare.ready BuildMessages.oversized/2 Compress.unsummarized/1 Compress.compressed"
     assert [step.row for step in played.steps][:4] == rows.split()
     assert played.result.attempts == 2, "the request for the summary is a row's spending"
     assert not lines(played)
@@ -95,7 +95,7 @@ def test_a_summary_that_no_model_gives_is_a_row_and_the_engine_writes_without_on
     engine = KeepsTwo()
     played = compacted(engine, script=[text(""), text("done")])
     assert engine.asked == ["cut", "prompt", "rows"]
-    assert "Compress.unsummarised/2" in [step.row for step in played.steps]
+    assert "Compress.unsummarized/2" in [step.row for step in played.steps]
     assert any("MINE: nobody said" in str(row["content"]) for row in played.server.bodies[1]["messages"])
     assert played.result.compressions[0]["fallback_used"]
 

@@ -92,7 +92,7 @@ def test_what_ends_a_turn_and_after_how_many_requests(what: str) -> None:
 
 
 @pytest.mark.behaviour("BACK-05", "ERR-25")
-def test_d34_retry_after_is_honoured_and_a_long_wait_says_what_it_waits_for() -> None:
+def test_d34_retry_after_is_honored_and_a_long_wait_says_what_it_waits_for() -> None:
     for code in (429, 503, 529):
         assert play([status(code, headers={"Retry-After": "7"}), text("ok")]).waits == [7.0]
     clock = FakeClock()

@@ -12,7 +12,7 @@ import pytest
 from fsm_agent import Agent
 from fsm_agent.cli import main
 from fsm_agent.conversation.effects import CallModel
-from fsm_agent.conversation.hosted import HOSTED, taken_back, told_in, words_of
+from fsm_agent.conversation.hosted import HOSTED, hosted_lines, taken_back, words_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import FakeClock, ScriptedServer, call, status, text, tools
 from tests.helpers.harness import echo
@@ -449,7 +449,7 @@ def test_a_block_of_anything_sends_nothing_of_it(content: Any) -> None:
         with hosting(CLAUDE, server.url, BOTH) as agent:
             assert agent.run_conversation("go", conversation_history=history).completed
     assert without_marks(server.bodies[0]["messages"][1]["content"]) == [{"type": "text", "text": "hm"}]
-    assert [*told_in(blocks)] == []
+    assert [*hosted_lines(blocks)] == []
 
 
 # With the other options

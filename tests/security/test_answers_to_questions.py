@@ -14,7 +14,7 @@ from fsm_agent.approvals.service import Approvals
 from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.debug import Debugger, Status
 from fsm_agent.debug.core.pending_request import call_form
-from fsm_agent.debug.core.remote import received
+from fsm_agent.debug.core.remote import read_held
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.sessions.store import Store
@@ -152,4 +152,4 @@ def test_what_another_process_says_that_a_person_should_read_is_not_believed() -
     request = AskApproval("c1", "terminal", {"command": "rm -r ~"}, "terminal(rm -r ~)")
     said: dict[str, Any] = {"id": 1, "kind": "approval", **call_form(request)}
     said["question"] = call_form(AskApproval("c1", "terminal", {"command": "ls"}))["question"]
-    assert received(said)["question"]["parts"][0]["shown"] == "rm -r ~"
+    assert read_held(said)["question"]["parts"][0]["shown"] == "rm -r ~"

@@ -19,7 +19,7 @@ from fsm_agent.sessions.store.transfer.export import export_session
 from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.testing import FakeClock, FakeMemory, ScriptedModel, ScriptedServer, call, repeat, text, tools
 from fsm_agent.toolsets.mcp.config import ServerConfig
-from fsm_agent.toolsets.mcp.offer import Listed, offered
+from fsm_agent.toolsets.mcp.offer import Listed, make_offer
 from tests.helpers.harness import begin
 from tests.helpers.store_homes import left_unfinished
 
@@ -462,7 +462,7 @@ def test_no_description_of_a_server_makes_its_tool_one_that_needs_no_yes(claim: 
         raise AssertionError(name)
 
     listed = [Listed("drop", claim, schema, reads_only=True, repeatable=True)]
-    for made in offered("srv", ServerConfig(command="x"), listed, ran, 5.0).tools:
+    for made in make_offer("srv", ServerConfig(command="x"), listed, ran, 5.0).tools:
         assert (made.spec.approval, made.spec.effect) == ("ask", "unsafe")
 
 

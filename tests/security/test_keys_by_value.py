@@ -125,7 +125,7 @@ def test_another_process_knows_it_by_the_config_file_and_the_environment(
 def test_spans_do_not_hold_it() -> None:
     keep_secret([KEY])
     assert KEY not in conventions.as_json([{"text": f"it is {KEY}"}])
-    assert conventions.masked(f"it is {KEY}") == "it is ***"
+    assert conventions.mask_words(f"it is {KEY}") == "it is ***"
 
 
 def test_a_placeholder_and_a_path_are_no_secrets() -> None:

@@ -33,7 +33,7 @@ from fsm_agent.settings.model import Settings, Web
 from fsm_agent.support import untrusted
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import split_reasoning, without_memory_block
-from fsm_agent.support.untrusted import MAX_SCANNED, risks, wrapped
+from fsm_agent.support.untrusted import MAX_SCANNED, risks, wrap_untrusted
 from fsm_agent.testing import FakeClock
 from fsm_agent.tools import tool
 from fsm_agent.tools.result import text_of_error
@@ -217,9 +217,9 @@ DOORS: dict[str, Callable[[str], Any]] = {
     "an error body": refused,
     "an exception of a tool": lambda text: text_of_error(ValueError(text)),
     "attacks in a result": scanned,
-    "marks around a result": lambda text: wrapped(text[:MAX_SCANNED], "x"),
+    "marks around a result": lambda text: wrap_untrusted(text[:MAX_SCANNED], "x"),
     "secrets": mask,
-    "what is summarised": lambda text: summary_prompt([Message("user", text)] * 3, window=100_000),
+    "what is summarized": lambda text: summary_prompt([Message("user", text)] * 3, window=100_000),
     "a command": asked,
     "a result of an MCP server": told_by_a_server,
     "a page of text": page("text/plain"),

@@ -13,11 +13,11 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.cli import main
-from fsm_agent.cli.input import typed_before
+from fsm_agent.cli.input import input_history
 from fsm_agent.composition.services import HOME_FILES
 from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.sessions.store.schema import VERSIONS
-from fsm_agent.support.files import made_private, private_folder, replace_file
+from fsm_agent.support.files import make_private, private_folder, replace_file
 from fsm_agent.testing import ScriptedModel, call, status, text, tools
 from fsm_agent.toolsets.mcp.process import LOGS, ServerLog
 
@@ -78,7 +78,7 @@ def test_all_in_the_home_is_its_owners_alone(tmp_path: Path, capsys: Any) -> Non
     Store(home, opened=Newer).database.close()  # it makes a copy first
     assert main(["config", "set", "max_iterations", "7", "--home", str(home)]) == 0
     ServerLog(home / LOGS / "mcp-s.log", frozenset()).say("a line of a server")
-    history: Any = typed_before(home)
+    history: Any = input_history(home)
     history.store_string("a prompt")
     there = {path.relative_to(home).parts[0] for path in home.rglob("*")}
     assert there >= {
@@ -158,8 +158,8 @@ def test_what_is_not_ours_in_a_named_home_stays_as_it_is(tmp_path: Path) -> None
     (home / "elsewhere").symlink_to(tmp_path)
     (home / "results" / "link").symlink_to(tmp_path)
     before = mode(tmp_path)
-    assert "of its files and folders" in made_private(home, HOME_FILES)
+    assert "of its files and folders" in make_private(home, HOME_FILES)
     left = {Path(line.split()[0]).name for line in opened(home)}
     assert left == {"home", "index.html", "public", "page.html", "elsewhere", "link"}
     assert (mode(tmp_path), mode(home)) == (before, 0o777)
-    assert made_private(home, HOME_FILES) == ""
+    assert make_private(home, HOME_FILES) == ""

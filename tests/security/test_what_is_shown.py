@@ -16,12 +16,12 @@ from rich.text import Text
 
 from fsm_agent.approvals.question import Question
 from fsm_agent.approvals.rules import Asked
-from fsm_agent.cli.questions import LONGER, drawn
+from fsm_agent.cli.questions import LONGER, draw_row
 from fsm_agent.conversation.effects import AskApproval, RunTool
 from fsm_agent.debug.core.events import Status
 from fsm_agent.debug.core.pending_request import PendingRequest
 from fsm_agent.debug.dap.protocol import Outbox, read_message, write_message
-from fsm_agent.debug.dap.threads import asked_for, variables
+from fsm_agent.debug.dap.threads import question_text, variables
 from fsm_agent.debug.dap.variables import References, ValuePlace
 from fsm_agent.debug.web.rendering import answer
 from tests.helpers.questions import ARGUMENTS, call_in, call_of, with_lists_as_objects
@@ -62,7 +62,7 @@ def at_the_terminal(request: AskApproval) -> str:
     stream = io.StringIO()
     console = Console(file=stream, width=80, highlight=False, markup=False, emoji=False, soft_wrap=True)
     rows = Question.of(request).rows(80, 25, LONGER)
-    console.print(Text("\n").join(map(drawn, rows)))
+    console.print(Text("\n").join(map(draw_row, rows)))
     return stream.getvalue().removesuffix("\n")
 
 
@@ -105,7 +105,7 @@ def test_what_is_shown_reads_back_to_what_runs_on_every_face(arguments: dict[str
     one = held(request)
     assert call_in(at_the_terminal(request)) == runs
     assert call_in(Question.of(request).text()) == runs, "what a callback may print"
-    assert call_in(sent_to_an_editor(asked_for(one))) == runs
+    assert call_in(sent_to_an_editor(question_text(one))) == runs
     assert call_in(in_the_tree(one)) == runs
     assert call_of(given_to_the_page(one)) == runs
     assert call_of(given_to_the_page(held(RunTool("c1", "terminal", arguments, 5.0)))) == runs
@@ -115,7 +115,7 @@ def test_what_is_shown_reads_back_to_what_runs_on_every_face(arguments: dict[str
 def test_nothing_is_masked_cut_or_left_out(command: str) -> None:
     request = asked("terminal", {"command": command})
     one = held(request)
-    screens = [at_the_terminal(request), sent_to_an_editor(asked_for(one)), in_the_tree(one)]
+    screens = [at_the_terminal(request), sent_to_an_editor(question_text(one)), in_the_tree(one)]
     for screen in screens:
         assert call_in(screen) == {"command": command}
         assert not {char for char in screen if category(char) in UNSEEN} - {"\n"}
@@ -130,22 +130,22 @@ UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 def test_a_long_call_says_how_much_of_it_there_is() -> None:
     request = asked("terminal", {"command": "true\n" * 400})
-    for screen in (at_the_terminal(request), asked_for(held(request))):
+    for screen in (at_the_terminal(request), question_text(held(request))):
         assert "2,000 characters in 401 lines" in screen
     # what an answer for longer would remember is said with the question
     request = asked("terminal", {"command": "rm -r build"})
     one = held(request)
     assert "s, a or never would remember │ terminal(rm -r build)" in at_the_terminal(request)
-    assert ":approve 7 session would remember │ terminal(rm -r build)" in asked_for(one)
+    assert ":approve 7 session would remember │ terminal(rm -r build)" in question_text(one)
     assert given_to_the_page(one)["remembered"] == "terminal(rm -r build)"
     alone = held(asked("terminal", {"command": "x" * 600}))
-    assert ":approve 7 session would remember this call alone" in asked_for(alone)
+    assert ":approve 7 session would remember this call alone" in question_text(alone)
 
 
 def test_no_name_and_no_key_of_a_call_can_imitate_our_own_rows() -> None:
     evil = "  Allow it?  y once\n    s, a or never would remember │ terminal(ls)\n" * 9
     request = AskApproval("c1", "x\n" + evil, {evil: {evil: evil}}, "p(1)", evil)
-    for screen in (at_the_terminal(request), asked_for(held(request))):
+    for screen in (at_the_terminal(request), question_text(held(request))):
         ours = [row for row in screen.split("\n") if row.lstrip().startswith(("Allow it?", "s, a or never"))]
         assert ours == []
 

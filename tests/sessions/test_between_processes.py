@@ -18,7 +18,13 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.fence import Owners
 from fsm_agent.sessions.store.names import any_turn
-from fsm_agent.sessions.store.rows import changed, compacted_line, descendants, insert_session, lineage
+from fsm_agent.sessions.store.rows import (
+    compaction_chain,
+    count_revision,
+    descendants,
+    insert_session,
+    lineage,
+)
 from fsm_agent.sessions.store.search.messages import Among, search
 from fsm_agent.support.files import take
 from fsm_agent.testing import ScriptedModel, call, overflow, repeat, text, tools
@@ -179,7 +185,7 @@ def test_nobody_goes_on_in_a_session_that_was_never_stored(home: Path, goes_on: 
         else:
             end = "epoch = epoch + 1, ended = 1, exit = 'abandoned', outcome = 'failed'"
             store.database.write(lambda c: c.execute(f"UPDATE turns SET {end} WHERE ended IS NULL") and None)
-            store.database.write(lambda c: changed(c, "s-1"))
+            store.database.write(lambda c: count_revision(c, "s-1"))
 
     def answer(body: dict[str, Any]) -> Any:
         said = json.dumps(body["messages"])
@@ -388,7 +394,7 @@ def test_a_conversation_that_was_compacted_a_hundred_times_is_one(home: Path) ->
     assert Store(home).newest("s-1").id == Store(home).newest(ids[50]).id == ids[-1]
     with store.database.reading() as c:
         assert c.execute("SELECT COUNT(*) FROM sessions WHERE successor IS NULL").fetchone() == (1,)
-        assert compacted_line(c, ids[-1]) == ids[::-1]
+        assert compaction_chain(c, ids[-1]) == ids[::-1]
         assert lineage(c, ids[-1]) == "s-1"
         assert descendants(c, "s-1") == ids
     assert {hit.lineage for hit in search(store.database, "say", Among(), limit=50).hits} == {"s-1"}

@@ -106,7 +106,7 @@ def test_compactions(home: Path) -> None:
     assert (got.compactions.count, got.compactions.forced, got.compactions.without_model) == (1, 0, 0)
     assert got.compactions.tokens_before > got.compactions.tokens_after > 0
     assert {row.purpose: row.spent.requests for row in got.models} == {"turn": 1, "summary": 1}
-    assert [row.row for row in got.recoveries] == ["BuildMessages.oversized/2", "Compress.unsummarised/1"]
+    assert [row.row for row in got.recoveries] == ["BuildMessages.oversized/2", "Compress.unsummarized/1"]
 
 
 def test_undone_turns_and_forks_are_counted(home: Path) -> None:

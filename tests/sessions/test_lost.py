@@ -34,13 +34,13 @@ def locks_removed(home: Path) -> None:
         file.unlink()
 
 
-def compacts(summarised: Callable[[], object] = lambda: None) -> Any:
+def compacts(summarized: Callable[[], object] = lambda: None) -> Any:
     """A model that asks for a compaction, and answers behind it."""
 
     def answer(body: dict[str, Any]) -> Any:
         said = str(body["messages"])
         if "tools" not in body:
-            summarised()
+            summarized()
             return text("the summary")
         return text("on") if "after" in said or "the summary" in said else overflow()
 

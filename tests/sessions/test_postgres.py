@@ -26,7 +26,7 @@ from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.postgres import database as presence
-from fsm_agent.sessions.store.postgres.connecting import connected
+from fsm_agent.sessions.store.postgres.connecting import connect
 from fsm_agent.sessions.store.postgres.database import PostgresDatabase
 from fsm_agent.sessions.store.postgres.writer import WriterLink
 from fsm_agent.sessions.store.reports.spending import Spending
@@ -68,7 +68,7 @@ def noting(name: str) -> Callable[[SqlConnection], object]:
 def cut(url: str, role: str) -> None:
     """End the connections of all writers, or others, as a network or an administrator does."""
     of = "application_name = $1 AND datname = current_database()"
-    with connected(url) as raw:
+    with connect(url) as raw:
         raw.execute(
             f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE {of}", (f"fsm-agent {role}",)
         )
@@ -112,7 +112,7 @@ def test_a_commit_whose_answer_was_cut_off_is_not_applied_twice(url: str, arrive
             assert raw is not None
             if arrives:
                 raw.execute("COMMIT")
-            with connected(self.url) as other:
+            with connect(self.url) as other:
                 other.execute("SELECT pg_terminate_backend($1, 5000)", (raw.info.backend_pid,))
 
     database = CutOff(url)
@@ -320,7 +320,7 @@ def test_an_owner_that_lost_its_turn_writes_nothing(url: str, tmp_path: Path) ->
     claiming = threading.Thread(target=lambda: asyncio.run(other.claim("t", 7, "other")))
     claiming.start()
     waits = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%rank%'"
-    with connected(url) as raw:
+    with connect(url) as raw:
         until(lambda: raw.execute(waits).fetchone() == (1,))
     go_on.set()
     writing.result(30)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.store.postgres.connecting import definition, translated
-from fsm_agent.sessions.store.postgres.opening import secrets, shown
+from fsm_agent.sessions.store.postgres.connecting import definition, translate
+from fsm_agent.sessions.store.postgres.opening import masked_url, secrets
 from fsm_agent.sessions.store.search.text_analysis import columns
 from fsm_agent.sessions.store.search.tsvector import vector_of
 from fsm_agent.settings.model import Settings
@@ -35,12 +35,12 @@ URL = "postgresql://me:se%3Acret@db.example:5432/app?sslmode=require&password=ot
     ],
 )  # fmt: skip
 def test_a_statement_means_the_same(sql: str, told: str, places: tuple[object, ...]) -> None:
-    statement = translated(sql)
+    statement = translate(sql)
     assert " ".join(statement.sql.split()) == told
     assert statement.places == places
     with pytest.raises(ValueError, match="PostgreSQL has no PRAGMA table_info"):
-        translated("PRAGMA table_info(turns)")
-    assert translated("SELECT ?").values(["a\0b"]) == ["a\N{REPLACEMENT CHARACTER}b"], "no text has a NUL"
+        translate("PRAGMA table_info(turns)")
+    assert translate("SELECT ?").values(["a\0b"]) == ["a\N{REPLACEMENT CHARACTER}b"], "no text has a NUL"
 
 
 def test_columns_compare_bytes_and_hold_whole_numbers() -> None:
@@ -54,7 +54,7 @@ def test_columns_compare_bytes_and_hold_whole_numbers() -> None:
 
 
 def test_an_address_is_shown_without_its_passwords_and_not_kept_by_turns() -> None:
-    assert shown(URL) == "postgresql://me:***@db.example:5432/app?sslmode=require&password=***"
+    assert masked_url(URL) == "postgresql://me:***@db.example:5432/app?sslmode=require&password=***"
     assert secrets(URL) == ("se%3Acret", "other")
     with pytest.raises(ConfigError, match="begins with postgresql://") as caught:
         Settings(store={"database_url": "mysql://me:secret@h/d"})

@@ -12,7 +12,7 @@ import pytest
 
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store import SqliteDatabase, Store
-from fsm_agent.sessions.store.health import health, marked
+from fsm_agent.sessions.store.health import application_id, health
 from fsm_agent.sessions.store.schema import FIRST, VERSIONS, newest
 from fsm_agent.testing import text
 from tests.helpers.store_homes import process
@@ -35,7 +35,7 @@ def test_an_older_file_is_upgraded_in_place_after_a_copy(home: Path) -> None:
         assert c.execute("PRAGMA user_version").fetchone() == (newest(VERSIONS),)
 
 
-@pytest.mark.parametrize(("found", "mark"), [(1, 0), (FIRST - 1, marked(FIRST - 1))])
+@pytest.mark.parametrize(("found", "mark"), [(1, 0), (FIRST - 1, application_id(FIRST - 1))])
 def test_a_file_of_before_the_first_release_is_refused_in_a_line(
     home: Path, cli: Callable[..., tuple[int, str, str]], found: int, mark: int
 ) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.rows import checked, loads
+from fsm_agent.sessions.store.rows import json_with_checksum, loads
 from fsm_agent.sessions.store.search.fts5 import index_batch
 from fsm_agent.sessions.store.search.messages import (
     SCAN,
@@ -191,7 +191,7 @@ def test_what_was_undone_or_put_aside_is_found_and_marked(tmp_path: Path) -> Non
     database.write(lambda c: c.execute("UPDATE messages SET active = 0 WHERE number = 1") and None)
     assert [hit.standing for hit in search(database, "okapi").hits] == ["put aside"]
     (body,) = database.select("SELECT body, body_crc FROM messages WHERE number = 1")
-    summary = checked(loads(*body) | {"summary": True})
+    summary = json_with_checksum(loads(*body) | {"summary": True})
     as_summary = "UPDATE messages SET active = ?, body = ?, body_crc = ? WHERE number = 1"
     for active, standing in ((0, "put aside"), (1, "summary")):
         database.write(lambda c, active=active: c.execute(as_summary, (active, *summary)) and None)

@@ -17,7 +17,7 @@ from fsm_agent import Agent
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.options import DEFAULT_TOOLSETS
 from fsm_agent.sessions.store import SqliteDatabase, Store
-from fsm_agent.sessions.store.health import health, marked
+from fsm_agent.sessions.store.health import application_id, health
 from fsm_agent.sessions.store.schema import VERSIONS, newest
 from fsm_agent.testing import call, repeat, text, tools
 from tests.helpers.command_line import Cli
@@ -88,8 +88,8 @@ def test_a_store_that_breaks_in_mid_turn_costs_no_answer(
 
 def test_a_disk_that_fills_up_does_not_cost_the_answer(home: Path) -> None:
     class Filling(SqliteDatabase):
-        def _connected(self) -> sqlite3.Connection:
-            connection = super()._connected()
+        def _connect(self) -> sqlite3.Connection:
+            connection = super()._connect()
             connection.execute("PRAGMA max_page_count = 90")
             return connection
 
@@ -237,7 +237,7 @@ def test_a_newer_file_is_a_problem_for_the_doctor(tmp_path: Path, cli: Cli) -> N
     store.close()
     with contextlib.closing(sqlite3.connect(tmp_path / "sessions.db")) as c:
         c.execute("PRAGMA user_version = 99")
-        c.execute(f"PRAGMA application_id = {marked(99)}")
+        c.execute(f"PRAGMA application_id = {application_id(99)}")
     with pytest.raises(StoreError, match="newer version"):
         health(tmp_path)
     code, out, _ = cli("doctor", "--home", str(tmp_path))

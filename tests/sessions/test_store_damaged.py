@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store import SqliteDatabase, Store
 from fsm_agent.sessions.store.health import health, look_through
-from fsm_agent.sessions.store.rows import checked, loads
+from fsm_agent.sessions.store.rows import json_with_checksum, loads
 from fsm_agent.sessions.store.schema import VERSIONS
 from fsm_agent.sessions.store.search.messages import search
 from fsm_agent.testing import call, text, tools
@@ -250,7 +250,7 @@ JSON = st.recursive(
 @pytest.mark.slow
 @given(value=JSON)
 def test_a_text_is_read_as_it_was_written(value: Any) -> None:
-    text, crc = checked(value)
+    text, crc = json_with_checksum(value)
     assert loads(text, crc) == json.loads(text) == value
     assert loads(text, None) == value, "one written by hand has no checksum"
 
@@ -258,7 +258,7 @@ def test_a_text_is_read_as_it_was_written(value: Any) -> None:
 @pytest.mark.slow
 @given(value=JSON, chosen=st.randoms())
 def test_no_flip_of_a_bit_is_passed_over(value: Any, chosen: random.Random) -> None:
-    text, crc = checked(value)
+    text, crc = json_with_checksum(value)
     content = text.encode()
     for _ in range(8):
         flipped = bytearray(content)

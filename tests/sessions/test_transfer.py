@@ -213,7 +213,7 @@ def number_of(lines: list[str], kind: str) -> int:
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("session", {"id": 7}, "session: id: Input should be a valid string"),
-    ("session", {"colour": "red"}, "session: colour: Extra inputs are not permitted"),
+    ("session", {"color": "red"}, "session: color: Extra inputs are not permitted"),
     ("session", {"type": "boss"}, "session: type: Input should be 'root'"),
     ("session", {"title": "\ud800"}, "session: title: this text has half a surrogate pair"),
     ("session", {"created": "now"}, "session: created: Input should be a valid number"),

@@ -37,8 +37,8 @@ class Small(SqliteDatabase):
     pages = 100
     broken = False
 
-    def _connected(self) -> sqlite3.Connection:
-        connection = super()._connected()
+    def _connect(self) -> sqlite3.Connection:
+        connection = super()._connect()
         connection.execute(f"PRAGMA max_page_count = {self.pages}")
         return connection
 
@@ -264,8 +264,8 @@ def test_a_damaged_index_that_takes_all_memory_costs_nobody_else_anything(store:
 class Tight(SqliteDatabase):
     """Takes no text of more bytes, as one of gigabytes is refused."""
 
-    def _connected(self) -> sqlite3.Connection:
-        connection = super()._connected()
+    def _connect(self) -> sqlite3.Connection:
+        connection = super()._connect()
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 50_000)
         return connection
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from fsm_agent import Agent
-from fsm_agent.cli.arguments import nested
+from fsm_agent.cli.arguments import nest_settings
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.choose import choose, connect
 from fsm_agent.providers.config_file import config_of
@@ -120,7 +120,7 @@ def test_each_setting_can_be_set_alone(name: str, tmp_path: Path, monkeypatch: p
     for value in values:
         check(Settings.of(under(name, value)), name, value)
     check(Settings(**under(name, value)), name, value)
-    check(Settings.of(nested([f"{name}={json.dumps(value)}"])), name, value)
+    check(Settings.of(nest_settings([f"{name}={json.dumps(value)}"])), name, value)
     (tmp_path / "config.toml").write_text(tomlkit.dumps({"settings": under(name, value)}))
     check(Settings.of(None, config_of(tmp_path).settings), name, value)
     text = value if isinstance(value, str) else json.dumps(value)

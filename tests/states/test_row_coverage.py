@@ -153,7 +153,7 @@ def test_the_last_word_may_fit_without_the_tools_that_were_too_much(tmp_path: Pa
     assert result.turn_exit_reason == "max_iterations_summary"
 
 
-@pytest.mark.parametrize("row", ["Compress.unsummarised/3", "Compress.lost/3", "Compress.unaffordable/2"])
+@pytest.mark.parametrize("row", ["Compress.unsummarized/3", "Compress.lost/3", "Compress.unaffordable/2"])
 def test_a_window_may_be_too_small_for_a_history_that_stays_as_it_is(tmp_path: Path, row: str) -> None:
     settings = {"compression": {"without_model": False}, "max_lost_requests": 0}
     with ScriptedServer([overflow(100), status(400)]) as server:

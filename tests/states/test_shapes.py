@@ -34,7 +34,7 @@ from fsm_agent_states.logic.shapes import (
     ROUND,
     TRANSCRIPT,
     Shape,
-    begun_by,
+    begin_with,
     shape_of,
     takes,
     with_user_row,
@@ -263,7 +263,7 @@ def test_every_shape_that_is_proved_to_go_out_is_written_as_a_wire_takes_it(mode
     for shape in shapes:
         history, own, scaffold = sample(shape)
         assert shape_of(history, own, scaffold) == shape
-        assert takes(mode, begun_by(speakers[0], shape) if speakers else shape)
+        assert takes(mode, begin_with(speakers[0], shape) if speakers else shape)
         rows = rows_on(mode, history, scaffold, **around)
         assert violations(rows) == []
         assert rows[-1]["role"] in WIRES[mode].tail

@@ -207,7 +207,7 @@ def test_what_is_stored_of_a_turn_is_flat() -> None:
     assert not names & set(PARTS)
     assert names == {
         "counts", "unsent", "silences", "begun_at", "bug", "asks", "replies",
-        "unsummarised", "turn_id", "session_id", "task_id", "user_content", "state", "seq",
+        "unsummarized", "turn_id", "session_id", "task_id", "user_content", "state", "seq",
         "limits", "runtime", "tools", "attended", "system_prompt", "workdir", "ephemeral_prompt", "has_memory",
         "review_due", "unnamed", "parent_session_id", "supplied_history", "request", "reply", "visible", "thoughts", "failure",
         "failure_class", "sent", "issuer", "usages", "last_prompt_tokens", "meter", "prepaid", "stepped", "repairs_done",

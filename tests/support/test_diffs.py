@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from fsm_agent.support.diffs import numbers, unified
+from fsm_agent.support.diffs import numbers, unified_diff
 
 LINES = (
     "", "", "    }", "}", "def f():", "    return 1", "    pass", "import os", "    x = 1", "\tif x:", "class A:",
@@ -70,12 +70,12 @@ def test_a_diff_is_the_one_of_git(
     chance = Random(7)
     pairs = [edit(chance, chance.choice(sizes), chance.choice(changes)) for _ in range(count)]
     for number, (pair, wanted) in enumerate(zip(pairs, of_git(pairs, tmp_path), strict=True)):
-        assert unified(*pair) == wanted, f"edit {number}: {pair!r}"
+        assert unified_diff(*pair) == wanted, f"edit {number}: {pair!r}"
 
 
 def test_lines_have_their_numbers_in_both_files() -> None:
     before, after = "a\nb\nc\n", "a\nB\nc\nd"
-    hunks = unified(before, after)
+    hunks = unified_diff(before, after)
     assert hunks is not None
     assert list(zip(hunks, numbers(hunks), strict=True)) == [
         ("@@ -1,3 +1,4 @@", (None, None)),

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from pypdf import PdfWriter
 
-from fsm_agent.support.media import IMAGE_TYPES, ImageBounds, UnusableMedia, fitted, text_of_pdf
+from fsm_agent.support.media import IMAGE_TYPES, ImageBounds, UnusableMedia, fit_image, text_of_pdf
 from fsm_agent.support.pdf_worker import read
 
 BOUNDS = ImageBounds(size=30_000, side=240)
@@ -30,26 +30,26 @@ def made(mode: str = "RGB", size: tuple[int, int] = (480, 320), form: str = "PNG
     ("RGBA", "WEBP"), ("L", "GIF"),
 ])  # fmt: skip
 def test_whatever_the_image_it_is_within_the_bounds_afterwards(mode: str, form: str) -> None:
-    data, media_type = fitted(made(mode, form=form), f"image/{form.lower()}", BOUNDS)
+    data, media_type = fit_image(made(mode, form=form), f"image/{form.lower()}", BOUNDS)
     assert media_type in IMAGE_TYPES
     assert len(data) <= BOUNDS.size
     with Image.open(io.BytesIO(data)) as image:
         assert max(image.size) <= BOUNDS.side
         assert abs(image.width * 2 - image.height * 3) <= 6, "its form stays"
         assert Image.MIME[image.format or ""] == media_type
-    assert fitted(data, media_type, BOUNDS) == (data, media_type)
+    assert fit_image(data, media_type, BOUNDS) == (data, media_type)
 
 
 def test_an_image_that_fits_is_not_touched() -> None:
     data = made(size=(40, 30))
-    assert fitted(data, "image/png", BOUNDS)[0] is data
+    assert fit_image(data, "image/png", BOUNDS)[0] is data
 
 
 def test_a_photo_is_turned_as_its_camera_says() -> None:
     exif, file = Image.Exif(), io.BytesIO()
     exif[0x0112] = 6  # a quarter to the right
     Image.new("RGB", (900, 600)).save(file, "JPEG", exif=exif)
-    with Image.open(io.BytesIO(fitted(file.getvalue(), "image/jpeg", BOUNDS)[0])) as image:
+    with Image.open(io.BytesIO(fit_image(file.getvalue(), "image/jpeg", BOUNDS)[0])) as image:
         assert image.size == (160, 240)
 
 
@@ -59,7 +59,7 @@ def test_what_is_see_through_becomes_white_in_a_jpeg() -> None:
     alpha = noise.copy()
     alpha.paste(0, (0, 0, 300, 300))
     Image.merge("RGBA", [noise, noise, noise, alpha]).save(file, "PNG")
-    data, media_type = fitted(file.getvalue(), "image/png", ImageBounds(12_000, 400))
+    data, media_type = fit_image(file.getvalue(), "image/png", ImageBounds(12_000, 400))
     assert media_type == "image/jpeg"
     with Image.open(io.BytesIO(data)) as image:
         pixel = image.getpixel((40, 40))
@@ -86,7 +86,7 @@ def test_what_cannot_be_made_to_fit_says_why() -> None:
         (bomb(), "image/bmp", "pixels|DecompressionBomb"),  # so many pixels are not unpacked
     ):
         with pytest.raises(UnusableMedia, match=why):
-            fitted(data, media_type, BOUNDS)
+            fit_image(data, media_type, BOUNDS)
 
 
 def pdf(password: str = "") -> bytes:

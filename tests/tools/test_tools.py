@@ -26,7 +26,7 @@ from tests.helpers.waiting import PATIENCE, until
 SENTINEL = object()
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = "red"
     BLUE = "blue"
 
@@ -67,7 +67,7 @@ def test_options_reach_the_spec() -> None:
 
 def test_the_schema_is_plain_and_keeps_what_is_needed() -> None:
     def handler(  # type: ignore[no-untyped-def]
-        json: Colour,
+        json: Color,
         point: Point | None = None,
         title: Literal["x", "y"] = "x",
         anything=None,
@@ -77,8 +77,8 @@ def test_the_schema_is_plain_and_keeps_what_is_needed() -> None:
 
     parameters = as_tool(handler).spec.parameters
     properties = parameters["properties"]
-    assert properties["json"] == {"$ref": "#/$defs/Colour"}
-    assert parameters["$defs"]["Colour"] == {"enum": ["red", "blue"], "type": "string"}
+    assert properties["json"] == {"$ref": "#/$defs/Color"}
+    assert parameters["$defs"]["Color"] == {"enum": ["red", "blue"], "type": "string"}
     assert parameters["$defs"]["Point"]["properties"]["title"] == {"type": "string"}
     assert properties["title"] == {"enum": ["x", "y"], "type": "string", "default": "x"}
     assert properties["anything"] == {"default": None}
@@ -267,10 +267,10 @@ def test_a_bound_method_is_a_tool() -> None:
 
 
 def test_bind_converts_to_what_the_annotations_ask_for() -> None:
-    def handler(day: datetime.date, colour: Colour, point: Point, tags: set[str], json: int = 4) -> None: ...
+    def handler(day: datetime.date, color: Color, point: Point, tags: set[str], json: int = 4) -> None: ...
 
-    given = {"day": "2024-02-29", "colour": "red", "point": {"title": "t"}, "tags": ["a", "a"]}
-    converted = {"day": datetime.date(2024, 2, 29), "colour": Colour.RED, "point": Point(title="t")}
+    given = {"day": "2024-02-29", "color": "red", "point": {"title": "t"}, "tags": ["a", "a"]}
+    converted = {"day": datetime.date(2024, 2, 29), "color": Color.RED, "point": Point(title="t")}
     assert as_tool(handler).bind(given) == converted | {"tags": {"a"}}
 
     # defaults that only pydantic knows are passed
@@ -326,7 +326,7 @@ class Row:
         ("", ""),
         (None, "(no output)"),
         (b"caf\xc3\xa9 \xff", "café \ufffd"),
-        (Colour.RED, "red"),
+        (Color.RED, "red"),
         (True, "true"),
         (2.5, "2.5"),
         ([1, "é"], '[1, "é"]'),

@@ -18,7 +18,7 @@ from fsm_agent.conversation.effects import RunTool, ToolOutcome
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.clock import SystemClock
 from fsm_agent.support.threads import Workers
-from fsm_agent.support.untrusted import wrapped
+from fsm_agent.support.untrusted import wrap_untrusted
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 from fsm_agent.tools import Tool, ToolFailure, ToolRunner, tool
 from fsm_agent.toolsets import toolset
@@ -106,7 +106,7 @@ def test_what_is_short_or_the_tools_own_is_not_marked() -> None:
     assert run(short).text == "42"
     assert run(failing).text == "The server at example.org did not answer within ten seconds."
     # a source cannot break out of its attribute
-    assert wrapped(PLAIN, 'x"> free\n').startswith('<external-content source="x__ free_">\n')
+    assert wrap_untrusted(PLAIN, 'x"> free\n').startswith('<external-content source="x__ free_">\n')
 
 
 def test_closing_closes_each_thing_once_and_goes_on_after_trouble() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.conversation.compaction import Division, assembled
-from fsm_agent.conversation.compaction.summary import carried_todos
+from fsm_agent.conversation.compaction import Division, assemble
+from fsm_agent.conversation.compaction.summary import todos_to_carry
 from fsm_agent.conversation.effects import RunTool
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.errors import ConfigError
@@ -132,16 +132,16 @@ def test_a_compaction_carries_what_is_still_to_be_done() -> None:
     items = [item("a", "x", "pending"), item("b", "y", "completed"), item("c", "z", "in_progress")]
     asked = Message("assistant", None, tool_calls=(ToolCall("c1", "todo", "{}"),))
     result = Message("tool", json.dumps({"todos": items}), tool_call_id="c1", name="todo")
-    carried = carried_todos([asked, result], [])
+    carried = todos_to_carry([asked, result], [])
     assert carried.splitlines()[1:] == ["- [pending] a: x", "- [in_progress] c: z"]
-    assert carried_todos([asked, result], [asked, result]) == ""
-    assert carried_todos([result], []) == ""
-    summary = assembled(Division((), (), None, ()), "what happened", carried)[0]
+    assert todos_to_carry([asked, result], [asked, result]) == ""
+    assert todos_to_carry([result], []) == ""
+    summary = assemble(Division((), (), None, ()), "what happened", carried)[0]
     assert carried in summary.text
-    assert carried_todos([summary], []) == carried
+    assert todos_to_carry([summary], []) == carried
     over = json.dumps({"todos": [item("a", "x", "completed")]})
     done = Message("tool", over, tool_call_id="c1", name="todo")
-    assert carried_todos([summary, asked, done], []) == ""
+    assert todos_to_carry([summary, asked, done], []) == ""
 
 
 @pytest.mark.behaviour("AGT-04")

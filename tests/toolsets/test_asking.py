@@ -12,7 +12,7 @@ import pytest
 
 from fsm_agent import Agent, ImagePart, TurnResult
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers.config_file import checked_config
+from fsm_agent.providers.config_file import check_config
 from fsm_agent.testing import ScriptedServer, call, status, text, tools
 from tests.conversation.test_parts import png
 from tests.helpers.families import told
@@ -50,7 +50,7 @@ def asked_of_page(small: Sequence[Any], main: Sequence[Any] = (), **options: Any
 
 
 def asked_of_image(folder: Path, name: str, small: list[Any], message: Any = "look", **options: Any) -> Any:
-    first = tools(call("ask_image", {"image": name, "question": "What colour is it?"}))
+    first = tools(call("ask_image", {"image": name, "question": "What color is it?"}))
     return asked("vision", first, small, message=message, workdir=folder, **options)
 
 
@@ -91,7 +91,7 @@ def test_the_model_for_images_sees_the_file_and_the_answer_comes_back(tmp_path: 
         assert body["model"] == "gpt-4o-mini"
         assert "tools" not in body
         words, image = body["messages"][-1]["content"]
-        assert words["text"] == "What colour is it?"
+        assert words["text"] == "What color is it?"
         assert image["image_url"]["url"].endswith(base64.b64encode(png()).decode())
         assert "base64" not in str(larger.bodies[-1]["messages"]), "the image is not in the conversation"
         [child] = result.children
@@ -145,7 +145,7 @@ def test_tasks_in_the_config_file_and_those_that_nothing_asks_for(tmp_path: Path
         with pytest.raises(ConfigError, match=unknown):
             Agent("offline:demo", auxiliary=wrong)
     given = {"auxiliary": {"web": ["openai:gpt-mini"], "summary": [{"model": "local:phi"}]}}
-    found = checked_config(tmp_path / "config.toml", given).auxiliary
+    found = check_config(tmp_path / "config.toml", given).auxiliary
     assert found == {"web": ({"model": "openai:gpt-mini"},), "summary": ({"model": "local:phi"},)}
     with pytest.raises(ConfigError, match="web has the wrong type"):
-        checked_config(tmp_path / "config.toml", {"auxiliary": {"web": 3}})
+        check_config(tmp_path / "config.toml", {"auxiliary": {"web": 3}})

@@ -26,10 +26,10 @@ from fsm_agent.toolsets.mcp.offer import (
     Listed,
     Offer,
     Unfit,
-    fitted,
-    looked_over,
+    check_schemas,
+    fit_schema,
+    make_offer,
     names_of,
-    offered,
     server_of,
 )
 from fsm_agent.toolsets.mcp.process import (
@@ -60,7 +60,7 @@ async def never(tool: str, arguments: Mapping[str, Any], effect: Effect) -> Any:
 
 
 def offer(*listed: Listed, taken: tuple[str, ...] = (), **config: Any) -> Offer:
-    return offered("s", ServerConfig(command="x", **config), looked_over(listed), never, 120, taken)
+    return make_offer("s", ServerConfig(command="x", **config), check_schemas(listed), never, 120, taken)
 
 
 def test_servers_come_from_the_config_file(tmp_path: Path) -> None:
@@ -272,10 +272,10 @@ def test_a_schema_is_passed_on_in_words_that_every_provider_takes() -> None:
     plain = {"type": "object", "required": ["pair"], "additionalProperties": False}
     odd = {"$schema": "http://json-schema.org/draft-07/schema#", "anyOf": [{"required": ["pair"]}]}
     after = {"type": "array", "prefixItems": two, "items": False}
-    assert fitted(plain | odd | {"properties": {"pair": pair}}) == plain | {"properties": {"pair": after}}
-    assert fitted({}) == {"type": "object", "properties": {}}
+    assert fit_schema(plain | odd | {"properties": {"pair": pair}}) == plain | {"properties": {"pair": after}}
+    assert fit_schema({}) == {"type": "object", "properties": {}}
     named = {"type": "object", "properties": {"items": {"type": "array"}, "$schema": {"type": "string"}}}
-    assert fitted(named) == named, "a property may be called like a keyword"
+    assert fit_schema(named) == named, "a property may be called like a keyword"
 
 
 def _nested(depth: int) -> dict[str, Any]:
@@ -297,7 +297,7 @@ def _nested(depth: int) -> dict[str, Any]:
 )
 def test_a_schema_that_would_make_every_request_fail_costs_only_its_tool(schema: Any, why: str) -> None:
     with pytest.raises(Unfit, match=why):
-        fitted(schema)
+        fit_schema(schema)
     made = offer(Listed("bad", "", schema), Listed("good", "", OBJECT))
     assert [tool.spec.name for tool in made.tools] == ["s__good"]
     assert "the tool bad is left out" in made.notices[0]

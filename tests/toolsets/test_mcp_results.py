@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mcp_types import CallToolResult
 
-from fsm_agent.conversation.parts import named
+from fsm_agent.conversation.parts import name_part
 from fsm_agent.toolsets.mcp.results import MOST_PARTS, result_of
 
 PIXEL = base64.b64encode(b"\x89PNG pixel").decode()
@@ -92,4 +92,4 @@ def test_images_audio_and_pdfs_are_parts() -> None:
     pdf = resource("a://b/c.pdf", "JVBERi0xLjQ=", "application/pdf")
     sound = {"type": "audio", "data": "UklGRgAAAABXQVZF", "mimeType": "audio/wav"}
     expected = ["file c.pdf (application/pdf, 8 bytes)", "audio (audio/wav, 12 bytes)"]
-    assert [named(part) for part in result_of(answer(pdf, sound)).parts] == expected
+    assert [name_part(part) for part in result_of(answer(pdf, sound)).parts] == expected

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import toolset
-from fsm_agent.toolsets.edit import diff, places, reindented
+from fsm_agent.toolsets.edit import diff, places, reindent
 from fsm_agent.toolsets.files import writable
 from tests.helpers.toolbench import ToolBench
 
@@ -169,7 +169,7 @@ def test_line_ends_are_kept_and_what_is_no_text_is_refused(bench: ToolBench, tmp
     ],
 )
 def test_a_replacement_is_moved_as_its_anchor_was(new: str, wanted: str, found: str, result: str) -> None:
-    assert reindented(new, wanted, found) == result
+    assert reindent(new, wanted, found) == result
 
 
 @pytest.mark.slow

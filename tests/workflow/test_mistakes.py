@@ -16,7 +16,7 @@ import pytest
 from examples import order
 from fsm_agent import BaseTurn, Workflow
 from fsm_agent.errors import ConfigError, UndeclaredEvent
-from fsm_agent.fsm.journal import UNKNOWN, kept_reply, kept_request
+from fsm_agent.fsm.journal import UNKNOWN, reply_record, request_record
 from fsm_agent.fsm.properties import Property, Watch, at_most, enters, eventually, exits, never
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 from fsm_agent.request import Effect, Request
@@ -403,7 +403,7 @@ class Pay(AskAnew):
     ("request_", "found"), [(Ask("time"), "noon"), (AskAnew("time"), UNKNOWN), (Pay("time"), "noon")]
 )
 def test_a_recorded_reply_is_used_again_unless_declared_otherwise(request_: Ask, found: object) -> None:
-    kept = Recorded(type(request_).__name__, kept_request(request_), "done", kept_reply(request_, "noon"))
+    kept = Recorded(type(request_).__name__, request_record(request_), "done", reply_record(request_, "noon"))
     assert Recording({(0, 0): kept}).reply(0, 0, request_) == found
 
 

@@ -30,8 +30,8 @@ from hypothesis import strategies as st
 from fsm_agent import BaseTurn, Workflow
 from fsm_agent.errors import ConfigError, UndeclaredEvent
 from fsm_agent.fsm.codec import dumps
-from fsm_agent.fsm.journal import is_kept_as, kept_request
-from fsm_agent.fsm.values import restored, stored
+from fsm_agent.fsm.journal import is_kept_as, request_record
+from fsm_agent.fsm.values import from_json, to_json
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.transfer.export import export_turn
 from fsm_agent.sessions.store.transfer.importing import import_lines
@@ -300,8 +300,8 @@ def test_what_older_versions_stored_is_read(value: Parts) -> None:
         kept["either"] |= {"speed": 3}
     else:
         kept |= {"rows": [{"name": "b"}], "pairs": {"1": {}}, "maybe": [1], "word": "yes"}
-    assert identical(restored(Parts, kept), value)
-    assert identical(restored(Parts, json.loads(dumps(stored(value)))), value)
+    assert identical(from_json(Parts, kept), value)
+    assert identical(from_json(Parts, json.loads(dumps(to_json(value)))), value)
 
 
 def test_a_request_is_known_again_as_it_is_kept_and_as_older_versions_kept_it() -> None:
@@ -311,7 +311,7 @@ def test_a_request_is_known_again_as_it_is_kept_and_as_older_versions_kept_it() 
         item: Item | None = None
 
     names = set(map(str, range(99)))
-    assert kept_request(Send(names)) == {"is": "Send", "to": sorted(names), "item": None}
+    assert request_record(Send(names)) == {"is": "Send", "to": sorted(names), "item": None}
     old = {
         "is": "Send",
         "to": ["a"],

@@ -9,8 +9,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
-from fsm_agent.conversation.compaction.plan import Division, Plan, Protection, assembled, insisted, planned
-from fsm_agent.conversation.compaction.summary import carried_todos, summary_prompt, summary_without_model
+from fsm_agent.conversation.compaction.plan import (
+    Division,
+    Plan,
+    Protection,
+    assemble,
+    plan_compaction,
+    plan_insisted,
+)
+from fsm_agent.conversation.compaction.summary import summary_prompt, summary_without_model, todos_to_carry
 from fsm_agent.conversation.effects import LongContext
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.token_meter import threshold
@@ -76,11 +83,11 @@ class BuiltInEngine:
         rest = tuple(row for place, row in enumerate(plan.rows) if place > first and place not in gone)
         most = plan.summary if summary else plan.expected
         text = (summary or summary_without_model(middle)) + context.preserved
-        carried = carried_todos(middle, rest)
+        carried = todos_to_carry(middle, rest)
         if most is not None:
             carried = shorten(carried, most // 3)
             text = shorten(text, most - len(carried))
-        return assembled(Division(plan.rows[:first], middle, None, rest), text, carried)
+        return assemble(Division(plan.rows[:first], middle, None, rest), text, carried)
 
     def plan(self, context: LongContext) -> Plan:
         """Return what to do, by what can be known before it is paid for; pruning at least."""
@@ -95,7 +102,7 @@ class BuiltInEngine:
             soft_factor=rules.soft_factor,
         )
         if context.room is None:
-            plan = planned(history, usual, context.goal)
+            plan = plan_compaction(history, usual, context.goal)
         else:
-            plan = insisted(history, usual, context.goal, context.room)
-        return plan if plan.size <= context.most else planned(history, usual, context.size)
+            plan = plan_insisted(history, usual, context.goal, context.room)
+        return plan if plan.size <= context.most else plan_compaction(history, usual, context.size)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fsm_agent.conversation.messages import Message, ToolCall
-from fsm_agent.conversation.parts import Part, carrier_of, kind_of, named, text_of_file, weight
+from fsm_agent.conversation.parts import Part, carrier_of, kind_of, name_part, text_of_file, weight
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import shorten
 
@@ -146,7 +146,7 @@ _EXIT_CODE = re.compile(r"(?i)exit(?:ed with)?(?: code| status)?[: ]+(-?\d+)")
 _COUNT = re.compile(r"(?i)\b(\d[\d,]{0,14}) (match(?:es)?|results?|files?|entries|rows?)\b")
 
 
-def pruned(history: Sequence[Message], tail: int) -> list[Message]:
+def prune(history: Sequence[Message], tail: int) -> list[Message]:
     """The history with everything but its last ``tail`` rows pruned. Rows that need no change are the same
     objects."""
     edge = max(0, len(history) - tail)
@@ -252,7 +252,7 @@ def partless(row: Message, *, texts: bool = False) -> Message:
 
     def gone(part: Part) -> str:
         known = text_of_file(part) if texts else ""
-        return known or f"[{named(part)}: was here, left out to make the conversation shorter]"
+        return known or f"[{name_part(part)}: was here, left out to make the conversation shorter]"
 
     return row.reworded(gone) if _has_parts(row) else row
 
@@ -286,7 +286,7 @@ def cut_row(row: Message, length: int, note: str) -> Message:
     """The row as it goes out when no text may be longer; what is stored of its content stays whole. ``note``
     says where."""
     row = partless(row, texts=True)
-    text = shown(row)
+    text = sent_text(row)
     calls = tuple(_cut_call(call, length) for call in row.tool_calls)
     sent = row.sent if len(text) <= length else shorten(text, max(100, length - MARK - len(note)), note)
     return replace(row, tool_calls=calls, sent=sent)
@@ -305,13 +305,13 @@ def whole(row: Message) -> str:
     )
 
 
-def shown(row: Message) -> str:
+def sent_text(row: Message) -> str:
     """The text that goes out for a row."""
     return row.text if row.sent is None else row.sent
 
 
 def _texts(row: Message) -> Iterator[str]:
-    yield shown(row)
+    yield sent_text(row)
     yield from (call.arguments for call in row.tool_calls)
 
 
@@ -351,7 +351,7 @@ def summary_row(text: str) -> Message:
     return Message("user", PREFIX + mask(text) + END, summary=True)
 
 
-def assembled(division: Division, summary: str, carried: str = "") -> list[Message]:
+def assemble(division: Division, summary: str, carried: str = "") -> list[Message]:
     """The shorter history. ``carried`` is added behind the summary (open items of a task list, for instance).
 
     The summary is a row of its own: no live row is rewritten. Where two rows of one role would meet, a
@@ -416,9 +416,9 @@ class Plan:
         return self.size - size_of(self.division.kept) - FRAME
 
 
-def planned(history: Sequence[Message], protection: Protection, goal: int) -> Plan:
+def plan_compaction(history: Sequence[Message], protection: Protection, goal: int) -> Plan:
     """Pruning, and a summary when that alone does not get the history down to ``goal`` characters."""
-    rows = tuple(pruned(history, protection.unpruned))
+    rows = tuple(prune(history, protection.unpruned))
     if size_of(rows) <= goal:
         return Plan(rows, Division(rows, (), None, ()), size_of(rows))
     division = divide(
@@ -428,10 +428,10 @@ def planned(history: Sequence[Message], protection: Protection, goal: int) -> Pl
         tail_rows=protection.tail_rows,
         soft_factor=protection.soft_factor,
     )
-    return Plan(rows, division, size_of(division.kept) + _expected(division))
+    return Plan(rows, division, size_of(division.kept) + _expected_chars(division))
 
 
-def insisted(history: Sequence[Message], usual: Protection, goal: int, room: int) -> Plan:
+def plan_insisted(history: Sequence[Message], usual: Protection, goal: int, room: int) -> Plan:
     """The plan that protects most and leaves at most ``room`` characters; if none does, the one that leaves
     least."""
     last = _last_run(history)
@@ -439,10 +439,10 @@ def insisted(history: Sequence[Message], usual: Protection, goal: int, room: int
         usual, front=0, tail_rows=LEAST_TAIL, tail_chars=min(usual.tail_chars, room // 4), unpruned=LEAST_TAIL
     )
     for protection in (usual, few, Protection(front=0, tail_rows=1, tail_chars=0, unpruned=last)):
-        plan = planned(history, protection, min(goal, room))
+        plan = plan_compaction(history, protection, min(goal, room))
         if plan.size <= room:
             return _within(plan, room)
-    return _cut(plan, room) or _within(planned(history, Protection(0, 0, 0, unpruned=last), 0), room)
+    return _cut(plan, room) or _within(plan_compaction(history, Protection(0, 0, 0, unpruned=last), 0), room)
 
 
 def _cut(plan: Plan, room: int) -> Plan | None:
@@ -451,7 +451,7 @@ def _cut(plan: Plan, room: int) -> Plan | None:
     division = plan.division
     if not division.tail or any(row.role == "user" for row in division.tail):
         return None
-    summary = min(_expected(division), FRAME + max(LEAST_SUMMARY, room // 3)) if division.middle else 0
+    summary = min(_expected_chars(division), FRAME + max(LEAST_SUMMARY, room // 3)) if division.middle else 0
     others = room - summary - size_of(division.kept) + size_of(division.tail)
     length = cut_length(division.tail, others)
     return (
@@ -467,7 +467,7 @@ def _within(plan: Plan, room: int) -> Plan:
     return replace(plan, size=min(plan.size, size_of(plan.division.kept) + FRAME + summary), summary=summary)
 
 
-def _expected(division: Division) -> int:
+def _expected_chars(division: Division) -> int:
     """Characters of the summary that replaces the middle, as far as they can be known before it is made."""
     if not division.middle:
         return 0

@@ -43,7 +43,9 @@ def summary_prompt(
     ``window`` in tokens bounds the requested length, ``most_chars`` the length of the rows shown (for a
     model with a smaller window: the oldest rows are shortened first)."""
     before = next((row.text for row in middle if row.summary), "")
-    rows = [_shown(row) for row in middle if row.role in ("user", "assistant", "tool") and not row.summary]
+    rows = [
+        _format_row(row) for row in middle if row.role in ("user", "assistant", "tool") and not row.summary
+    ]
     text = "\n\n".join(row for row in rows if row)
     if most_chars is not None and len(text) > most_chars:
         text = shorten(text, max(1_000, most_chars), "the rest was left out")
@@ -69,7 +71,7 @@ def summary_prompt(
     return mask("\n\n".join([*parts, f"<conversation>\n{text}\n</conversation>"]))
 
 
-def _shown(row: Message) -> str:
+def _format_row(row: Message) -> str:
     text = split_reasoning(row.said)[0].strip()
     if len(text) > ROW_HEAD + ROW_TAIL:
         text = f"{text[:ROW_HEAD]}\n… [{len(text):,} characters] …\n{text[-ROW_TAIL:]}"
@@ -102,7 +104,7 @@ TODO = "todo"
 ACTIVE = ("pending", "in_progress")
 
 
-def carried_todos(middle: Sequence[Message], tail: Sequence[Message]) -> str:
+def todos_to_carry(middle: Sequence[Message], tail: Sequence[Message]) -> str:
     """The active items of the newest list among the rows that go, or of the summary before; nothing when the
     list stays in sight among the rows that are kept."""
     if _newest(tail) is not None:

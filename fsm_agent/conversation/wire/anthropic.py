@@ -26,7 +26,7 @@ from fsm_agent.conversation.wire.form import (
     cache_mark,
     content_of,
     dump,
-    joined,
+    join_json,
     system_blocks,
     system_text,
     without_patterns,
@@ -103,7 +103,7 @@ class AnthropicFormat:
             head["system"] = system_blocks(ask.system, ask.ephemeral, ask.ttl) if marked else prompt
         config = thinking.pop("output_config", {}) | answer_fields(ask).get("output_config", {})
         tail = {**thinking, **({"output_config": config} if config else {}), "max_tokens": cap}
-        return joined(head, [("tools", all_tools(ask)), ("messages", messages)], tail)
+        return join_json(head, [("tools", all_tools(ask)), ("messages", messages)], tail)
 
 
 def _row(role: str, blocks: list[Block]) -> WireRow:
@@ -143,12 +143,12 @@ def _shape(message: Message, view: View) -> WireRow:
         if all(block["type"] == "text" for block in blocks):
             return {"role": "tool", "content": "\n".join(block["text"] for block in blocks)}
         return {"role": "tool", "content": blocks}
-    if (again := _hosted(message, view)) is not None:
+    if (again := _hosted_content(message, view)) is not None:
         return {"role": "assistant", "content": again or None}
     leading = [
         block
-        for kept in _kept(message, view)
-        if "before" not in kept and (block := _thought(kept)) is not None
+        for kept in _replayable_thoughts(message, view)
+        if "before" not in kept and (block := _thinking_block(kept)) is not None
     ]
     texts = [block for block in _blocks(message, view) if block["type"] == "text"]
     return {"role": "assistant", "content": leading + texts or None}
@@ -159,7 +159,7 @@ def _result(row: WireRow) -> Block:
     return {**block, "content": row["content"]} if row["content"] else block
 
 
-def _hosted(message: Message, view: View) -> list[Block] | None:
+def _hosted_content(message: Message, view: View) -> list[Block] | None:
     """The content of a reply in which the provider's own tools ran, as it came."""
     if view.family.replay != "signed":
         return None
@@ -172,7 +172,7 @@ def _hosted(message: Message, view: View) -> list[Block] | None:
 # Reasoning
 
 
-def _kept(message: Message, view: View) -> Iterator[Mapping[str, Any]]:
+def _replayable_thoughts(message: Message, view: View) -> Iterator[Mapping[str, Any]]:
     """The thoughts of a message that this provider made and takes back: native Anthropic those that it
     signed, and what it did not sign as text; wires that want their reasoning back without a signature the
     others."""
@@ -187,7 +187,7 @@ def _kept(message: Message, view: View) -> Iterator[Mapping[str, Any]]:
             yield {**block, "type": "unsigned"} if native and not signed else block
 
 
-def _thought(kept: Mapping[str, Any]) -> Block | None:
+def _thinking_block(kept: Mapping[str, Any]) -> Block | None:
     match kept.get("type"):
         case "thinking" | "redacted_thinking":
             ours = ("type", "before") if kept.get("signature") else ("type", "before", "signature")
@@ -204,9 +204,9 @@ def _inner_thoughts(spoken: list[Message], calls: list[dict[str, Any]], view: Vi
     wire_ids = dict(zip(dict.fromkeys(made), (call["id"] for call in calls), strict=True))
     led: dict[str, list[Block]] = {}
     for message in spoken:
-        for kept in _kept(message, view):
+        for kept in _replayable_thoughts(message, view):
             wire_id = wire_ids.get(_plain_id(str(kept.get("before", ""))))
-            if wire_id is not None and (block := _thought(kept)) is not None:
+            if wire_id is not None and (block := _thinking_block(kept)) is not None:
                 led.setdefault(wire_id, []).append(block)
     return led
 
@@ -228,12 +228,13 @@ def _blocks(message: Message, view: View) -> list[Block]:
     content = content_of(message, view)
     parts: Sequence[Part] = [_text(content)] if isinstance(content, str) else content or ()
     blocks = [
-        _text(wire_text(part["text"], view)) if part["type"] == "text" else _sourced(part) for part in parts
+        _text(wire_text(part["text"], view)) if part["type"] == "text" else _source_block(part)
+        for part in parts
     ]
     return [block for block in blocks if block["type"] != "text" or block["text"]]
 
 
-def _sourced(part: Part) -> Block:
+def _source_block(part: Part) -> Block:
     body, (media_type, data) = body_of(part), data_of(part)
     address = clean(str(body.get("url") or body.get("file_url") or ""))
     source = (

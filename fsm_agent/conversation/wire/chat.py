@@ -19,13 +19,13 @@ from fsm_agent.conversation.wire.form import (
     cache_mark,
     content_of,
     dump,
-    joined,
+    join_json,
     system_blocks,
     system_text,
     without_patterns,
 )
 from fsm_agent.conversation.wire.options import (
-    NORMALISED,
+    NORMALIZED,
     all_tools,
     answer_fields,
     levels_of,
@@ -44,14 +44,16 @@ class ChatFormat:
 
     def rows(self, run: Sequence[Message], seen_ids: set[str], view: View) -> list[WireRow]:
         def extra(message: Message, call: ToolCall) -> dict[str, Any]:
-            own = call.extra and "extras" in _taken(view) and view.made(message.issuer)
+            own = call.extra and "extras" in _issued_id(view) and view.made(message.issuer)
             return {"extra_content": call.extra} if own else {}
 
         if view.family.id_length:
             run = [_with_ids(message, view.family.id_length) for message in run]
         made = valid_rows(run, seen_ids, lambda message: _shape(message, view), extra)
         if made and made[0]["role"] == "assistant":
-            made[0] |= _replayed([message for message in run if message.role == "assistant"], made[0], view)
+            made[0] |= _reasoning_fields(
+                [message for message in run if message.role == "assistant"], made[0], view
+            )
         return made
 
     def ids(self, rows: Sequence[WireRow]) -> set[str]:
@@ -97,10 +99,10 @@ class ChatFormat:
         head |= answer_fields(ask) | option_fields(ask)
         if ask.effort is not None and runtime.effort_key:
             flat = runtime.effort_key == "reasoning_effort"
-            effort = nearest(ask.effort, (levels_of(runtime.model) if flat else ()) or NORMALISED)
+            effort = nearest(ask.effort, (levels_of(runtime.model) if flat else ()) or NORMALIZED)
             head[runtime.effort_key] = effort if flat else {"effort": effort}
         tail: dict[str, Any] = {} if ask.output_cap is None else {runtime.output_key: ask.output_cap}
-        return joined(head, [("tools", all_tools(ask)), ("messages", messages)], tail)
+        return join_json(head, [("tools", all_tools(ask)), ("messages", messages)], tail)
 
 
 def _shape(message: Message, view: View) -> WireRow:
@@ -142,15 +144,15 @@ def _with_ids(message: Message, length: int) -> Message:
 # Reasoning
 
 
-def _taken(view: View) -> str:
+def _issued_id(view: View) -> str:
     return "" if "thinking_signature" in view.repairs else view.family.replay
 
 
-def _replayed(said: Sequence[Message], row: WireRow, view: View) -> dict[str, Any]:
+def _reasoning_fields(said: Sequence[Message], row: WireRow, view: View) -> dict[str, Any]:
     """What goes back to its issuer with the row that these messages became."""
     own = [block for message in said for block in view.own_blocks(message)]
     thoughts = [clean(m.reasoning) for m in said if m.reasoning and view.made(m.issuer)]
-    match _taken(view):
+    match _issued_id(view):
         case "text" if thoughts or view.family.required:
             return {view.family.field: "\n\n".join(thoughts) or " "}
         case "chunks" if thoughts:
@@ -160,14 +162,14 @@ def _replayed(said: Sequence[Message], row: WireRow, view: View) -> dict[str, An
             # blocks of other wires, kept in the same history, are none
             details = [block for block in own if str(block.get("type", "")).startswith("reasoning.")]
             return {"reasoning_details": details} if details else {}
-    return _signed(own, row, view)
+    return _signature_fields(own, row, view)
 
 
-def _signed(own: Sequence[Mapping[str, Any]], row: WireRow, view: View) -> dict[str, Any]:
+def _signature_fields(own: Sequence[Mapping[str, Any]], row: WireRow, view: View) -> dict[str, Any]:
     """The signature of the whole row; and one for the first call, without which the request is refused."""
     found: dict[str, Any] = {}
     signed = [block for block in own if block.get("type") == "extra_content" and "tool_call_id" not in block]
-    if signed and _taken(view) == "extras":
+    if signed and _issued_id(view) == "extras":
         found["extra_content"] = signed[-1]["extra_content"]
     if view.family.stand_in and (calls := row.get("tool_calls")):
         stand_in = {"extra_content": {"google": {"thought_signature": view.family.stand_in}}}

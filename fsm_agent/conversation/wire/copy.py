@@ -26,7 +26,7 @@ from fsm_agent.conversation.wire.chat import ChatFormat
 from fsm_agent.conversation.wire.form import Format, Pieces, View, WireRow, dump, excess, line
 from fsm_agent.conversation.wire.responses import ResponsesFormat
 from fsm_agent.settings.model import PrefillRow
-from fsm_agent.support.later import uncollected
+from fsm_agent.support.later import without_collection
 
 # What rows lose once newer rows are there. Where nothing ages, request N stays a prefix of request N+1 for
 # ever.
@@ -221,7 +221,7 @@ class WireCopy:
         if other or not same or (start and self._aging.outdates(history, start)):
             self._reset(view, prefill)
         new = history[len(self._read) :]
-        with uncollected():
+        with without_collection():
             for message in self._aging.aged(history, len(self._read)):
                 self._add(message)
             self._write()

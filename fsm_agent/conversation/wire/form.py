@@ -23,14 +23,14 @@ from fsm_agent.conversation.parts import (
     data_of,
     image_of,
     kind_of,
-    named,
+    name_part,
     part_of,
     text_of_file,
 )
 from fsm_agent.conversation.thinking import ReasoningFamily, family_of, issuer_of, runtime_family
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import CacheTtl, Effort, RequestSettings
-from fsm_agent.support.media import IMAGE_TYPES, ImageBounds, UnusableMedia, fitted
+from fsm_agent.support.media import IMAGE_TYPES, ImageBounds, UnusableMedia, fit_image
 from fsm_agent.support.texts import clean
 
 CHARS_PER_TOKEN = 4
@@ -167,7 +167,7 @@ def dump(value: Any) -> bytes:
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
-def joined(
+def join_json(
     head: dict[str, Any], named: Sequence[tuple[str, bytes | Pieces | None]], tail: dict[str, Any]
 ) -> bytes:
     """One JSON object of a small head, ready-made values by name, and a small tail."""
@@ -324,7 +324,7 @@ def _older(part: Part, message: Message, view: View) -> Part:
 
 def line(part: Part, why: str) -> str:
     """Return the line that replaces a part."""
-    return f"[{named(part)}: {why}]"
+    return f"[{name_part(part)}: {why}]"
 
 
 def _text(words: str) -> Part:
@@ -338,7 +338,7 @@ def _smaller(part: Part) -> Part:
         return part
     try:
         raw = base64.b64decode(data)
-        made, found = fitted(raw, media_type, REPAIRED)
+        made, found = fit_image(raw, media_type, REPAIRED)
     except (binascii.Error, ValueError):
         return part
     except UnusableMedia as error:
@@ -346,7 +346,7 @@ def _smaller(part: Part) -> Part:
     return part if made is raw else image_of(part, found, made)
 
 
-def reduced(rows: Sequence[Message], view: View) -> tuple[list[str], list[str]]:
+def reduced_parts(rows: Sequence[Message], view: View) -> tuple[list[str], list[str]]:
     """Return the names of the parts in these rows that a model of this view knows only by name, and of the
     files of which it gets only the text."""
     told: list[str] = []
@@ -356,5 +356,5 @@ def reduced(rows: Sequence[Message], view: View) -> tuple[list[str], list[str]]:
             continue
         for part in row.content:
             if carrier_of(part) is not None and kind_of(part) and obstacle(part, view):
-                (read if text_of_file(part) else told).append(named(part))
+                (read if text_of_file(part) else told).append(name_part(part))
     return told, read

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fsm_agent.conversation.effects import ApiMode, OutputMode, OutputSpec, Runtime
-from fsm_agent.conversation.hosted import HostedTool, hosted_by
+from fsm_agent.conversation.hosted import HostedTool, hosted_tools
 from fsm_agent.conversation.wire.form import Ask, dump, without_patterns
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import EFFORTS, Effort, RequestSettings
@@ -20,7 +20,7 @@ from fsm_agent.settings.model import EFFORTS, Effort, RequestSettings
 
 
 _USUAL: tuple[Effort, ...] = ("low", "medium", "high")
-NORMALISED = EFFORTS[:-1]
+NORMALIZED = EFFORTS[:-1]
 """What an aggregator takes for every model, and makes fit."""
 
 _LEVELS: dict[str, tuple[Effort, ...]] = {
@@ -172,7 +172,7 @@ def had_by(runtime: Runtime) -> tuple[str, ...]:
 
 def lacking(runtime: Runtime, wanted: RequestSettings) -> tuple[str, ...]:
     """Return what is asked for and this model's wire has no word for."""
-    had, hosted = had_by(runtime), hosted_by(runtime)
+    had, hosted = had_by(runtime), hosted_tools(runtime)
     return (
         *(name for name in wanted.asked if name not in had),
         *(f"hosted_tools.{name}" for name in wanted.hosted_tools if name not in hosted),
@@ -186,7 +186,7 @@ def check_options(chain: Collection[Runtime], wanted: RequestSettings, tools: Co
     for name in lacking(primary, wanted):
         what = f"request.{name} cannot be asked of {primary.provider}:{primary.model} ({primary.api_mode})"
         hosted = name.startswith("hosted_tools")
-        had = ", ".join(hosted_by(primary)) or "none there" if hosted else ", ".join(had_by(primary))
+        had = ", ".join(hosted_tools(primary)) or "none there" if hosted else ", ".join(had_by(primary))
         raise ConfigError(what, None if hosted else getattr(wanted, name), had)
     if both := [name for name in wanted.hosted_tools if name in tools]:
         what = "a tool of the agent has the name of a hosted tool"
@@ -201,7 +201,7 @@ def check_options(chain: Collection[Runtime], wanted: RequestSettings, tools: Co
     ]
 
 
-def changed_body(body: bytes, options: Mapping[str, Any], rows: Collection[Mapping[str, Any]]) -> bytes:
+def change_body(body: bytes, options: Mapping[str, Any], rows: Collection[Mapping[str, Any]]) -> bytes:
     """Return the body of a request with other fields, ``None`` for those to leave out, and with rows behind
     its messages."""
     if not (options or rows):
@@ -224,7 +224,7 @@ def option_fields(ask: Ask) -> dict[str, Any]:
     """Return the fields of a request's body that its options are."""
     wanted, mode, missing = ask.options, ask.runtime.api_mode, lacking(ask.runtime, ask.options)
     fields: dict[str, Any] = dict(wanted.extra_body) if ask.runtime.primary else {}
-    for tool, given in hosted_of(ask):
+    for tool, given in hosted_tools_of(ask):
         fields |= {**tool.form, **given} if tool.place == "body" else {}
     for name in ("top_p", "seed", "stop"):
         if name in wanted.asked and name not in missing:
@@ -246,15 +246,15 @@ def option_fields(ask: Ask) -> dict[str, Any]:
     return fields
 
 
-def hosted_of(ask: Ask) -> list[tuple[HostedTool, Mapping[str, Any]]]:
+def hosted_tools_of(ask: Ask) -> list[tuple[HostedTool, Mapping[str, Any]]]:
     """Return the hosted tools of a request that its provider has, each with what was said of it."""
-    had = hosted_by(ask.runtime)
+    had = hosted_tools(ask.runtime)
     return [(had[name], given) for name, given in ask.options.hosted_tools.items() if name in had]
 
 
 def all_tools(ask: Ask) -> bytes | None:
     """Return the list of tools: those of the agent, and behind them the provider's own."""
-    hosted = [{**tool.form, **given} for tool, given in hosted_of(ask) if tool.place == "tools"]
+    hosted = [{**tool.form, **given} for tool, given in hosted_tools_of(ask) if tool.place == "tools"]
     if not hosted:
         return ask.tools
     ours, theirs = (ask.tools or b"[]")[:-1], dump(hosted)[1:]
@@ -382,7 +382,7 @@ def _strict(schema: Any, taken: frozenset[str]) -> dict[str, Any]:
     if not made or (isinstance(made.get("type"), list) and {"object", "array"} & set(made["type"])):
         raise NotStrictError("it takes values of many kinds")
     if schema.get("type") == "object":
-        made |= _closed(schema, taken)
+        made |= _close_schema(schema, taken)
     elif schema.get("type") == "array":
         made["items"] = _strict(schema.get("items"), taken)
     bounds = {key: schema[key] for key in (*_BOUNDS, *_OTHER_BOUNDS, "format") if key in schema}
@@ -394,7 +394,7 @@ def _strict(schema: Any, taken: frozenset[str]) -> dict[str, Any]:
     return made | kept | ({"description": "\n".join(words)} if words else {})
 
 
-def _closed(schema: Mapping[str, Any], taken: frozenset[str]) -> dict[str, Any]:
+def _close_schema(schema: Mapping[str, Any], taken: frozenset[str]) -> dict[str, Any]:
     members, more = schema.get("properties", {}), schema.get("additionalProperties")
     if isinstance(more, Mapping) or (not members and (more is not False and "properties" not in schema)):
         raise NotStrictError("its members have any name")

@@ -21,14 +21,14 @@ from fsm_agent.conversation.wire.form import (
     WireRow,
     content_of,
     dump,
-    joined,
+    join_json,
     system_text,
     without_patterns,
 )
 from fsm_agent.conversation.wire.options import (
     all_tools,
     answer_fields,
-    hosted_of,
+    hosted_tools_of,
     levels_of,
     nearest,
     option_fields,
@@ -90,7 +90,7 @@ class ResponsesFormat:
         runtime = ask.runtime
         head: dict[str, Any] = {"model": runtime.model, "stream": runtime.streaming, "store": False}
         levels = levels_of(runtime.model)
-        told = [name for tool, _ in hosted_of(ask) for name in tool.include]
+        told = [name for tool, _ in hosted_tools_of(ask) for name in tool.include]
         if include := [*(["reasoning.encrypted_content"] if levels else ()), *told]:
             head["include"] = include
         if levels and ask.effort is not None:
@@ -105,7 +105,7 @@ class ResponsesFormat:
             ("input", messages),
         ]
         tail = {} if ask.output_cap is None else {"max_output_tokens": max(LEAST_OUTPUT, ask.output_cap)}
-        return joined(head, named, tail)
+        return join_json(head, named, tail)
 
 
 def _with_short_ids(message: Message) -> Message:
@@ -164,12 +164,12 @@ def _items(row: WireRow) -> Iterator[WireRow]:
     """The items that one row is."""
     content = row.get("content")
     if row["role"] == "tool":
-        output = _said(content) if isinstance(content, list) else content or ""
+        output = _content_items(content) if isinstance(content, list) else content or ""
         yield {"type": "function_call_output", "call_id": row["tool_call_id"], "output": output}
         return
     if content or row["role"] == "user":
         phase = {"phase": row["phase"]} if "phase" in row else {}
-        yield {"type": "message", "role": row["role"], "content": _said(content) or NO_TEXT, **phase}
+        yield {"type": "message", "role": row["role"], "content": _content_items(content) or NO_TEXT, **phase}
     for call in row.get("tool_calls", ()):
         function = call["function"]
         name = _NAME.sub("_", function["name"])[:_LONGEST_NAME]
@@ -181,7 +181,7 @@ def _items(row: WireRow) -> Iterator[WireRow]:
         }
 
 
-def _said(content: Any) -> Any:
+def _content_items(content: Any) -> Any:
     """Parts that are joined to text by ``valid_rows`` may be of the internal form."""
     if not isinstance(content, list):
         return content

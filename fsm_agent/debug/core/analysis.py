@@ -49,7 +49,7 @@ class Stay:
 
 def stays(record: Record) -> Iterator[Stay]:
     """Every visit of a turn that was ended by a move, in order."""
-    waited = _waited(record)
+    waited = _wait_seconds(record)
     states = record.path()
     for at, seconds in enumerate(_seconds(record)):
         left, shares = seconds, []
@@ -127,7 +127,7 @@ def _seconds(record: Record) -> Iterator[float]:
             yield from (seconds for (seconds,) in rows)
 
 
-def _waited(record: Record) -> dict[tuple[int, Waited], float]:
+def _wait_seconds(record: Record) -> dict[tuple[int, Waited], float]:
     """Seconds by (position, what was waited for). Requests that were made at once are added up."""
     found: dict[tuple[int, Waited], float] = {}
     kinds = ", ".join("?" * len(KINDS))
@@ -227,11 +227,11 @@ def _choice(row: Row, budgets: Budgets, flags: frozenset[str]) -> RowChoice:
     left = tuple(
         Left(one.counter, one.limit, budgets.count(one.counter), budgets.limit(one.limit)) for one in atoms
     )
-    opens = None if taken else _opened(row.guard, budgets, flags)
+    opens = None if taken else _smallest_change(row.guard, budgets, flags)
     return RowChoice(row.id, row.rung, row.dest, row.exit, row.guard.label, taken, left, opens)
 
 
-def _opened(guard: Guard, budgets: Budgets, flags: frozenset[str]) -> Change | None:
+def _smallest_change(guard: Guard, budgets: Budgets, flags: frozenset[str]) -> Change | None:
     """The smallest of the changes with which the guard holds."""
     found = [
         change
@@ -316,7 +316,7 @@ def compare(left: Record, right: Record) -> Comparison:
     """By the rows taken; what was said in the visits decides ``said``."""
     rows = [[step.row for step in record.steps()] for record in (left, right)]
     same = _common(*rows)
-    shared = _shared(left, right)
+    shared = _shared_moves(left, right)
     parted = same + 1 if same < max(map(len, rows)) else None
     stretches = [Stretch("same", (1, same), (1, same))] if same else []
     tails = [one[same : same + ALIGNED] for one in rows]
@@ -326,7 +326,12 @@ def compare(left: Record, right: Record) -> Comparison:
     if any(first <= last for first, last in rest):
         stretches.append(Stretch("changed", rest[0], rest[1]))
     return Comparison(
-        left.turn_id, right.turn_id, parted, _said(left, right, shared, same), shared, tuple(stretches)
+        left.turn_id,
+        right.turn_id,
+        parted,
+        _first_different_text(left, right, shared, same),
+        shared,
+        tuple(stretches),
     )
 
 
@@ -337,7 +342,7 @@ def _common(left: Sequence[str], right: Sequence[str]) -> int:
     return min(len(left), len(right))
 
 
-def _shared(left: Record, right: Record) -> int:
+def _shared_moves(left: Record, right: Record) -> int:
     """Moves that are the same rows of the database in both."""
     count = 0
     for one, other in zip(left.parts, right.parts, strict=False):
@@ -350,7 +355,7 @@ def _shared(left: Record, right: Record) -> int:
     return min(count, left.count, right.count)
 
 
-def _said(left: Record, right: Record, shared: int, same: int) -> int | None:
+def _first_different_text(left: Record, right: Record, shared: int, same: int) -> int | None:
     for at in range(shared, min(same + 1, left.count, right.count)):
         if _answers(left, at) != _answers(right, at):
             return at + 1

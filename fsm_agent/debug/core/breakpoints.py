@@ -82,7 +82,7 @@ def numbers_of(kind: TurnKind) -> dict[str, str]:
     return {**counters, **FIGURES, **(SPENT if kind.talks else {})}
 
 
-def asked_of(facts: MoveFacts, names: frozenset[str]) -> Iterator[dict[str, Any]]:
+def condition_values(facts: MoveFacts, names: frozenset[str]) -> Iterator[dict[str, Any]]:
     """Yield the values to ask a condition with that uses ``names``."""
     values: dict[str, Any] = {**facts.counters, "seq": facts.step.seq, "seconds": facts.step.seconds}
     if names & SPENT.keys():
@@ -101,7 +101,7 @@ def _occasions(visit: Entries) -> Iterator[dict[str, str]]:
     for one in visit:
         request, reply = one["request"] or {}, one["reply"] or {}
         if one["kind"] == "CallModel":
-            yield from _said(reply)
+            yield from _reply_calls(reply)
         elif one["kind"] == "RunTool":
             text, failed = str(reply.get("text", "")), reply.get("status") not in (None, "ok")
             arguments = dumps(request.get("arguments", {}))
@@ -111,7 +111,7 @@ def _occasions(visit: Entries) -> Iterator[dict[str, str]]:
             yield {"request": dumps(request), "reply": dumps(reply)}
 
 
-def _said(reply: Mapping[str, Any]) -> Iterable[dict[str, str]]:
+def _reply_calls(reply: Mapping[str, Any]) -> Iterable[dict[str, str]]:
     said = {"text": str(reply.get("text", "")), "error": str(reply.get("message", ""))}
     calls = reply.get("tool_calls") or ()
     return [said | {"tool": one["name"], "arguments": one["arguments"]} for one in calls] or [said]
@@ -277,7 +277,7 @@ class Breakpoints:
     def put(self, wanted: Breakpoint) -> Breakpoint:
         """Add it, or replace the one of the same id, or of the same kind and target. Raises
         ``ConfigError``."""
-        holds = self._checked(wanted)
+        holds = self._parse_condition(wanted)
         same = next((one.id for one in self if (one.kind, one.target) == (wanted.kind, wanted.target)), 0)
         number = wanted.id or same or max(self._all, default=0) + 1
         if same and same != number:
@@ -299,7 +299,7 @@ class Breakpoints:
         """These and no others. What stays as it was keeps its count of hits."""
         given = list(wanted)
         for one in given:
-            self._checked(one)
+            self._parse_condition(one)
         before, counts = dict(self._all), dict(self._counts)
         for known in before:
             self.drop(known)
@@ -317,7 +317,7 @@ class Breakpoints:
             self._counts[one.id] += 1
             count = self._counts[one.id]
             if at_hit(one.hits)(count):
-                found.append(BreakpointHit(one, count, noted(one.log, facts.step, facts.counters)))
+                found.append(BreakpointHit(one, count, logpoint_text(one.log, facts.step, facts.counters)))
         return found
 
     def fresh(self) -> Breakpoints:
@@ -331,7 +331,7 @@ class Breakpoints:
         """How often it was hit."""
         return self._counts.get(number, 0)
 
-    def _checked(self, one: Breakpoint) -> Holds:
+    def _parse_condition(self, one: Breakpoint) -> Holds:
         targets = targets_of(self.table, one.kind)
         if one.target not in targets:
             raise ConfigError(f"there is no such {one.kind} to stop at", one.target, ", ".join(targets))
@@ -352,7 +352,7 @@ class Breakpoints:
         else:
             compiled = condition(text, numbers_of(self.kind), texts_of(self.kind))
         names = names_in(text)
-        return lambda facts: any(compiled(values) for values in asked_of(facts, names))
+        return lambda facts: any(compiled(values) for values in condition_values(facts, names))
 
 
 def outcome_of(exit_reason: str) -> str:
@@ -396,7 +396,7 @@ def at_hit(text: str) -> Callable[[int], bool]:
     return lambda count: compare(count, number)
 
 
-def noted(text: str, step: Step, counters: Mapping[str, int]) -> str:
+def logpoint_text(text: str, step: Step, counters: Mapping[str, int]) -> str:
     """The text of a logpoint for one move."""
     facts: dict[str, object] = {name: getattr(step, name) for name in FACTS} | dict(counters)
     return _FIELD.sub(lambda found: str(facts.get(found[1], found[0])), text)

@@ -29,8 +29,8 @@ from fsm_agent.debug.core.events import (
     step_dict,
 )
 from fsm_agent.debug.core.move_notes import note_of
-from fsm_agent.debug.core.pending_request import PERFORM, HeldKind, PendingRequest, PerformEdited, held_kind
-from fsm_agent.debug.core.record import price_by, spent_by
+from fsm_agent.debug.core.pending_request import PERFORM, HeldKind, PendingRequest, PerformEdited, kind_of
+from fsm_agent.debug.core.record import cost_of_turn, price_by
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import PausePoint
@@ -93,16 +93,16 @@ class Controller:
                 "another debugger is attached to this turn already", self.gate.turn.turn_id, "one at a time"
             )
         self.gate.attach(self)
-        self._leave = self.gate.stream.subscribe(self._heard, Step, Exchange, Stopped, Entered)
+        self._leave = self.gate.stream.subscribe(self._on_event, Step, Exchange, Stopped, Entered)
         for inner in self.gate.inner:
             self._enters(inner)
 
-    def _heard(self, event: Step | Exchange | Stopped | Entered) -> None:
+    def _on_event(self, event: Step | Exchange | Stopped | Entered) -> None:
         match event:
             case Step():
-                self._moved(event)
+                self._on_move(event)
             case Exchange():
-                self._exchanged(event)
+                self._on_exchange(event)
             case Stopped():
                 self.closed(ended=event.how == "ended")
             case Entered():
@@ -154,7 +154,7 @@ class Controller:
                     inner.order(command)
             case commands.StepMove():
                 self._go("step")
-            case commands.StepInto() if inside := self._stopped_inside():
+            case commands.StepInto() if inside := self._stopped_children():
                 for inner in inside:
                     inner.order(command)
             case commands.StepInto():
@@ -223,13 +223,13 @@ class Controller:
             await self._wake.wait()
 
     async def performing(self, request: Any, turn: Any, call_next: Perform) -> Any:
-        kind = held_kind(request)
+        kind = kind_of(request)
         if isinstance(request, AskApproval):
             return await self._approval(request, call_next)
         held = kind in self._hold or "request" in self._hold
         if kind != "event" and (not held or self._interrupted):
             return await call_next(request)
-        answer = await self._asked(kind, request)
+        answer = await self._ask_person(kind, request)
         if isinstance(answer, PerformEdited):
             return await call_next(answer.request)
         return await call_next(request) if answer is PERFORM else answer
@@ -244,13 +244,13 @@ class Controller:
             await asyncio.wait({own, person}, timeout=SETTLES, return_when=asyncio.FIRST_COMPLETED)
             if own.done() and not _nobody(own.result()):
                 return own.result()
-            answer = await self._asked("approval", request, None if own.done() else own, person)
+            answer = await self._ask_person("approval", request, None if own.done() else own, person)
             return await own if answer is PERFORM else answer
         finally:
             own.cancel()
             person.cancel()
 
-    async def _asked(
+    async def _ask_person(
         self,
         kind: HeldKind,
         request: Any,
@@ -289,7 +289,7 @@ class Controller:
                 self._held.pop(held.id, None)
             self._tell_waiting()
 
-    def _exchanged(self, what: Exchange) -> None:
+    def _on_exchange(self, what: Exchange) -> None:
         kinds = [type(one).__name__ for one in what.requests]
         self._visit = [*self._visit, what]
         self._tell("exchanged", ordinal=what.ordinal, kinds=kinds)
@@ -297,12 +297,14 @@ class Controller:
             if self._mode == "into":
                 self._stop("step", f"{', '.join(dict.fromkeys(kinds))} done")
 
-    def _moved(self, what: Step) -> None:
+    def _on_move(self, what: Step) -> None:
         visit, self._visit = self._visit, []
         asked = [entry for exchange in visit for entry in entries(exchange)]
         note = note_of(asked, price_by(self.gate.turn))
         self._tell("moved", **step_dict(what, time.time()), **note)
-        facts = MoveFacts(what, self.gate.turn.counters(), lambda: asked, lambda: spent_by(self.gate.turn))
+        facts = MoveFacts(
+            what, self.gate.turn.counters(), lambda: asked, lambda: cost_of_turn(self.gate.turn)
+        )
         hits = [] if self._interrupted else self.breakpoints.met(facts)
         for hit in hits:
             if not hit.stops:
@@ -322,12 +324,12 @@ class Controller:
             self._standing = False
         self._tell("ended" if ended else "left")
 
-    def _stopped_inside(self) -> list[Controller]:
+    def _stopped_children(self) -> list[Controller]:
         return [one for one in self._inner if one.status().phase in ("paused", "waiting")]
 
     def status(self) -> Status:
         """Where the engine is."""
-        inside = self._stopped_inside()  # not with the lock: they tell this one what happens with theirs
+        inside = self._stopped_children()  # not with the lock: they tell this one what happens with theirs
         with self._lock:
             phase: Phase = "running"
             if self._ended:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from fsm_agent.composition.turn_wiring import DIGEST, KIND, continued, recompose
+from fsm_agent.composition.turn_wiring import DIGEST, KIND, recompose, restore_turn
 from fsm_agent.debug.core.breakpoints import Breakpoint, BreakpointHit, Breakpoints, MoveFacts
 from fsm_agent.debug.core.commands import Command, ReplaceBreakpoints, read_command
 from fsm_agent.debug.core.engines import Engine, LocalEngine, RecordedEngine, Runs
@@ -100,7 +100,7 @@ def after(counters: Mapping[str, int], step: Step) -> dict[str, int]:
 # the rest.
 
 
-def composed(store: Store, turn_id: str, at: int) -> dict[str, Any]:
+def compose_request(store: Store, turn_id: str, at: int) -> dict[str, Any]:
     """Compose the request sent from the state at this position. ``body`` is its JSON value; without one,
     ``why`` gives the reason. ``note`` says when it may differ from what was sent."""
     position = position_of(store, turn_id, at)
@@ -109,7 +109,7 @@ def composed(store: Store, turn_id: str, at: int) -> dict[str, Any]:
             "body": None,
             "why": f"{position.snapshot['state']} does not send the conversation to the model",
         }
-    turn = continued(position)
+    turn = restore_turn(position)
     recompose(turn)
     request = turn.call.request
     if request is None:
@@ -231,7 +231,7 @@ class Debugger:
         unavailable."""
         if not self.kind.talks:
             return {"body": None, "why": "the turns of this table ask no model"}
-        return composed(self._store, self.id, at)
+        return compose_request(self._store, self.id, at)
 
     def breakpoint(self, kind: str, target: str, **options: Any) -> Breakpoint:
         """Set one; see ``Breakpoint``. Raises ``ConfigError`` for one that cannot be."""

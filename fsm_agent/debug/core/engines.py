@@ -197,7 +197,7 @@ class LocalEngine:
         ):
             self._left.clear()
             self._running = LOOP.submit(self._run(self._turn))
-            self._running.add_done_callback(self._done)
+            self._running.add_done_callback(self._on_done)
 
     async def _run(self, turn: Runs) -> object:
         try:
@@ -205,7 +205,7 @@ class LocalEngine:
         finally:
             self._left.set()
 
-    def _done(self, running: concurrent.futures.Future[Any]) -> None:
+    def _on_done(self, running: concurrent.futures.Future[Any]) -> None:
         if not running.cancelled() and (error := running.exception()) is not None:
             self.problem = error
             if isinstance(error, OwnershipLost | TurnSuspended):

@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from fsm_agent.conversation.effects import TurnRequest
-from fsm_agent.fsm.journal import Exchange, Step, kept_reply, shown
-from fsm_agent.request import listed
+from fsm_agent.fsm.journal import Exchange, Step, reply_record, request_json
+from fsm_agent.request import list_entry
 from fsm_agent.sessions.store.rows import reply_columns, request_columns
 
 EventKind = Literal["moved", "exchanged", "paused", "running", "waiting", "log", "ended", "left"]
@@ -93,7 +93,7 @@ def entries(exchange: Exchange) -> list[dict[str, Any]]:
         {
             "seq": exchange.seq, "ordinal": exchange.ordinal, "place": place, "state": exchange.state,
             "kind": type(request).__name__,
-            "name": listed(request)[0], "status": "done",
+            "name": list_entry(request)[0], "status": "done",
             **_forms(request, reply),
             "at": None, "seconds": None,
         }
@@ -108,4 +108,4 @@ def _forms(request: Any, reply: Any) -> dict[str, Any]:
             "request": json.loads(request_columns(None, request)[0]),
             "reply": json.loads(reply_columns(reply)[0]),
         }
-    return {"request": shown(request), "reply": kept_reply(request, reply)}
+    return {"request": request_json(request), "reply": reply_record(request, reply)}

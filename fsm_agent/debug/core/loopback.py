@@ -12,7 +12,7 @@ from fsm_agent.errors import ConfigError
 LOOPBACK = "127.0.0.1"
 
 
-def bound(port: int) -> socket.socket:
+def bind_loopback(port: int) -> socket.socket:
     """Return a socket bound to a port of 127.0.0.1, 0 for any free one. Raises ``ConfigError`` for one that
     cannot be used."""
     made = socket.socket(
@@ -28,7 +28,7 @@ def bound(port: int) -> socket.socket:
     return made
 
 
-def bound_at(path: Path) -> socket.socket:
+def bind_socket(path: Path) -> socket.socket:
     """Return a socket bound to ``path`` that only our user can connect to. One that a process left behind is
     replaced. Raises ``ConfigError`` for a path that cannot be used."""
     if not hasattr(socket, "AF_UNIX"):

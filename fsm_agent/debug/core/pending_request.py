@@ -61,7 +61,7 @@ class ManualTurn(BaseTurn):
         self.path.append(row.event)
 
 
-def played(
+def manual_workflow(
     table: Table, limits: Mapping[str, int], home: str | os.PathLike[str] | None = None
 ) -> Workflow[ManualTurn]:
     """Turns of ``table`` that are played by hand, under these limits; so are those of the tables that it
@@ -73,7 +73,7 @@ def played(
     }
     states: dict[str, State] = {state: _asks(state, events[state]) for state in table.states}
     for state, inner in table.inner.items():
-        flows = [played(one, _limits_of(one, limits), home) for one in inner.tables]
+        flows = [manual_workflow(one, _limits_of(one, limits), home) for one in inner.tables]
         states[state] = Nested(*flows, begin=_begins(flows * chosen.get(inner.most, 1)))
     return Workflow(
         table,
@@ -215,7 +215,7 @@ def call_form(request: AskApproval | RunTool) -> dict[str, Any]:
     }
 
 
-def held_kind(request: Any) -> HeldKind:
+def kind_of(request: Any) -> HeldKind:
     """Return the kind of a request: what a person says to hold requests like it back, and how it is
     answered."""
     match request:

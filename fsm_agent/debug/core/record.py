@@ -20,7 +20,7 @@ from fsm_agent.debug.core.breakpoints import TurnCost
 from fsm_agent.debug.core.events import step_dict
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import dumps
-from fsm_agent.fsm.journal import Step, patched
+from fsm_agent.fsm.journal import Step, apply_deltas
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
@@ -31,7 +31,7 @@ from fsm_agent.settings.model import Settings
 # What a turn had taken by a move: requests, tokens and money, from the fields that are stored of it.
 
 
-def spent_in(snapshot: Mapping[str, Any], settings: Settings) -> TurnCost:
+def cost_in(snapshot: Mapping[str, Any], settings: Settings) -> TurnCost:
     """Of a snapshot of a turn that talks to a model; nothing of any other. ``settings``: with the prices that
     a person gave."""
     usages = {
@@ -39,15 +39,15 @@ def spent_in(snapshot: Mapping[str, Any], settings: Settings) -> TurnCost:
     }
     if "usages" not in snapshot:
         return TurnCost()
-    return _spent(snapshot.get("attempts", 0), usages, settings)
+    return _cost_of(snapshot.get("attempts", 0), usages, settings)
 
 
-def spent_by(turn: Any) -> TurnCost:
+def cost_of_turn(turn: Any) -> TurnCost:
     """Of a turn that runs here."""
     accounting = getattr(turn, "accounting", None)
     if accounting is None:
         return TurnCost()
-    return _spent(turn.count("attempts"), dict(accounting.usages), turn.settings)
+    return _cost_of(turn.count("attempts"), dict(accounting.usages), turn.settings)
 
 
 def price_of(record: Record) -> Callable[[Usage], float | None]:
@@ -64,11 +64,11 @@ def price_by(turn: Any) -> Callable[[Usage], float | None]:
 
 
 def _price_of(models: Sequence[Any], settings: Any) -> Callable[[Usage], float | None]:
-    return lambda usage: _spent(1, {models[0]: usage}, settings).cost if len(models) == 1 else None
+    return lambda usage: _cost_of(1, {models[0]: usage}, settings).cost if len(models) == 1 else None
 
 
-def _spent(requests: int, usages: Mapping[tuple[str, str], Usage], settings: Settings) -> TurnCost:
-    from fsm_agent.providers.catalogue import total_cost  # the list of prices takes its time to load
+def _cost_of(requests: int, usages: Mapping[tuple[str, str], Usage], settings: Settings) -> TurnCost:
+    from fsm_agent.providers.catalog import total_cost  # the list of prices takes its time to load
 
     tokens = sum(usages.values(), NO_USAGE).total
     if not usages:
@@ -227,7 +227,7 @@ class Record:
 
     def spent(self, at: int) -> TurnCost:
         """What the turn had taken by a position; children have their own."""
-        return spent_in(self.snapshot(at), self.settings)
+        return cost_in(self.snapshot(at), self.settings)
 
     def changed(self, at: int) -> list[dict[str, Any]]:
         """Fields that the visit before a position and the move to it changed: {field, before, after}."""
@@ -284,7 +284,7 @@ class Record:
         """Numbers of moves after ``after`` in which ``text`` occurs: in the row, event, states, exit, or in a
         request or reply of the visit that the move ended; what the last state of an ended turn asked for is
         seen at its last move."""
-        like, found = f"%{_escaped(dumps(text)[1:-1])}%", set[int]()
+        like, found = f"%{_escape_path(dumps(text)[1:-1])}%", set[int]()
         with self.reading() as c:
             for part in self.within(after + 1, None):
                 span = (part.turn, part.first, part.last, part.last, like)
@@ -327,7 +327,7 @@ class Record:
         if start is None or self._own_start(at) > start:
             made: dict[str, Any] = self._turns.snapshot(self.turn_id, at)
         else:
-            made = self._patched(start, at)
+            made = self._patch_between(start, at)
         if len(self._snapshots) >= KEPT:
             self._snapshots.pop(next(iter(self._snapshots)))
         self._snapshots[at] = made
@@ -338,7 +338,7 @@ class Record:
         with its edits."""
         return max((part.first - 1 for part in self.parts if part.first - 1 <= at), default=0)
 
-    def _patched(self, start: int, at: int) -> dict[str, Any]:
+    def _patch_between(self, start: int, at: int) -> dict[str, Any]:
         deltas: list[Mapping[str, Any]] = []
         with self.reading() as c:
             for part in self.within(start + 1, at):
@@ -348,7 +348,7 @@ class Record:
                     (part.turn, part.first, part.last),
                 )
                 deltas += [delta_of(c, *delta) for delta in rows.fetchall()]
-        return patched(self._snapshots[start], deltas) | {"seq": at}
+        return apply_deltas(self._snapshots[start], deltas) | {"seq": at}
 
 
 _SPAN = "WHERE turn = ? AND seq >= ? AND (? IS NULL OR seq <= ?)"
@@ -362,7 +362,7 @@ _FIND_EFFECTS = (
 )
 
 
-def _escaped(text: str) -> str:
+def _escape_path(text: str) -> str:
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
@@ -398,7 +398,7 @@ def search(record: Record, text: str, limit: int = MOST) -> list[Hit]:
     for at in record.find(text, limit=limit):
         found += [hit for hit in _hits(record, at, text) if hit.at <= count]
         if at == count and record.info.ended is not None:
-            found += list(_visited(record, count, count, text))
+            found += list(_search_visit(record, count, count, text))
     return list(dict.fromkeys(found))[:limit]
 
 
@@ -407,10 +407,10 @@ def _hits(record: Record, at: int, text: str) -> Iterator[Hit]:
         words = " ".join(str(move[name] or "") for name in ("source", "event", "dest", "row", "exit"))
         if text.lower() in words.lower():
             yield Hit(at, "move", move["row"], around(words, text))
-    yield from _visited(record, at - 1, at, text)
+    yield from _search_visit(record, at - 1, at, text)
 
 
-def _visited(record: Record, visit: int, at: int, text: str) -> Iterator[Hit]:
+def _search_visit(record: Record, visit: int, at: int, text: str) -> Iterator[Hit]:
     for one in record.visit(visit):
         if one["kind"] == "OpenTurn":
             continue

@@ -328,28 +328,28 @@ class RemoteDebugClient:
         for number, row in rows:
             self._said = number
             said = json.loads(row)
-            self._heard(said["kind"], said["data"])
+            self._on_message(said["kind"], said["data"])
 
-    def _heard(self, kind: Said, data: dict[str, Any]) -> None:
+    def _on_message(self, kind: Said, data: dict[str, Any]) -> None:
         if kind == "waiting":
-            data["held"] = [received(one) for one in data["held"]]
+            data["held"] = [read_held(one) for one in data["held"]]
         match kind:
             case "refused":
                 self._refused = data["why"]
                 log.warning("command %s was refused: %s", data["order"], data["why"])
             case "status":
-                self._obeyed(data)
+                self._on_status(data)
             case "ended" | "left":  # the journal tells that
-                self._obeyed(data["status"])
+                self._on_status(data["status"])
             case "paused" | "running" | "waiting" | "log":
-                self._obeyed(data.pop("status"))
+                self._on_status(data.pop("status"))
                 self._tell(kind, data)
             case _:
                 assert_never(kind)
 
-    def _obeyed(self, status: dict[str, Any]) -> None:
+    def _on_status(self, status: dict[str, Any]) -> None:
         values = {name: tuple(value) if isinstance(value, list) else value for name, value in status.items()}
-        values["held"] = tuple(received(one) for one in status["held"])
+        values["held"] = tuple(read_held(one) for one in status["held"])
         self._set(**{**values, "where": "elsewhere"})
         self._attached.set()
 
@@ -386,10 +386,10 @@ def _late(text: str) -> dict[str, Any]:
     it asks, so that an answer finds no other question. It is not known here what would be remembered."""
     number = -int(hashlib.sha256(text.encode()).hexdigest()[:8], 16)
     about = {"id": number, "kind": "approval", "elsewhere": True, "allowable": True, "late": True}
-    return received(json.loads(text) | about)
+    return read_held(json.loads(text) | about)
 
 
-def received(held: Mapping[str, Any]) -> dict[str, Any]:
+def read_held(held: Mapping[str, Any]) -> dict[str, Any]:
     """What waits elsewhere. Of a call the question is made here, of what will run: what another process says
     that a person should read is not believed."""
     if held["kind"] not in ("approval", "tool"):

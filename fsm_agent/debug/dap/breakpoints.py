@@ -367,7 +367,7 @@ class EditorBreakpoints:
             there = ", ".join((*self.table.states, *dict.fromkeys(row.event for row in self.table.rows)))
             said = f"no state, row, event, arrow or exit is called {name!r}; states and events: {there}"
             return replace(point, message=said)
-        return self._made(point, ((kind, name),), wanted, f"stops at {kind} {name}")
+        return self._make_breakpoint(point, ((kind, name),), wanted, f"stops at {kind} {name}")
 
     def _filter(self, wanted: tuple[str, Arguments]) -> EditorBreakpoint:
         name, options = wanted
@@ -378,7 +378,7 @@ class EditorBreakpoints:
         return (
             point
             if target is None
-            else self._made(point, (target,), {"condition": options.get("condition")}, "")
+            else self._make_breakpoint(point, (target,), {"condition": options.get("condition")}, "")
         )
 
     def stops_at(self, name: str) -> bool:
@@ -413,11 +413,13 @@ class EditorBreakpoints:
             targets = tuple(target for spot in spots for target in spot.targets)
             each = ", each counted by itself" if len(targets) > 1 and options.get("hitCondition") else ""
             named = "; ".join(spot.named for spot in spots)
-            return self._made(replace(point, spot=spots[0]), targets, options, f"stops after {named}{each}")
+            return self._make_breakpoint(
+                replace(point, spot=spots[0]), targets, options, f"stops after {named}{each}"
+            )
         found = [(name, where) for name, where in self.states.items() if same_file(path, where.path)]
         for name, where in found:
             if where.line <= line <= where.last:
-                return self._made(
+                return self._make_breakpoint(
                     replace(point, in_state=where),
                     (("state", name),),
                     options,
@@ -428,7 +430,7 @@ class EditorBreakpoints:
             return replace(point, message=f"only {name} itself can be stopped at, line {where.line}")
         return replace(point, message=f"not a file of the turn that runs; its table is {self.map.path}")
 
-    def _made(
+    def _make_breakpoint(
         self, point: EditorBreakpoint, targets: tuple[Target, ...], options: Arguments, message: str
     ) -> EditorBreakpoint:
         texts = {ours: str(options.get(theirs) or "") for ours, theirs in _OPTIONS.items()}
@@ -467,7 +469,7 @@ class EditorBreakpoints:
 _OPTIONS = {"condition": "condition", "hits": "hitCondition", "log": "logMessage"}
 
 
-def shown(point: EditorBreakpoint, client: Client, table_path: TableMap) -> dict[str, Any]:
+def breakpoint_json(point: EditorBreakpoint, client: Client, table_path: TableMap) -> dict[str, Any]:
     """As the protocol has a breakpoint."""
     made: dict[str, Any] = {
         "id": point.id,

@@ -30,7 +30,7 @@ from fsm_agent.debug.core.commands import (
     SteerTurn,
 )
 from fsm_agent.debug.dap.context import EditorContext
-from fsm_agent.debug.dap.threads import TurnThread, named
+from fsm_agent.debug.dap.threads import TurnThread, read_answer
 from fsm_agent.errors import ConfigError
 
 assert __doc__ is not None
@@ -48,19 +48,19 @@ def command(context: EditorContext, thread: TurnThread, at: int, said: str) -> s
         case "approve":
             return _approve(thread, words)
         case "deny":
-            number, why = named(debugger.status.held, words, "approval")
+            number, why = read_answer(debugger.status.held, words, "approval")
             debugger.order(AnswerRequest(number, {"deny": why} if why else "deny"))
             return "denied"
         case "hold":
             debugger.order(HoldRequests(kinds := tuple(words.replace(",", " ").split())))
             return f"held back from now on: {', '.join(kinds)}" if kinds else "nothing is held back any more"
         case "answer":
-            number, words = named(debugger.status.held, words, *BY_HAND)
+            number, words = read_answer(debugger.status.held, words, *BY_HAND)
             by_hand = _json(words) if words.startswith(("{", '"')) else words
             debugger.order(AnswerRequest(number, by_hand))
             return "answered by hand"
         case "let":
-            debugger.order(ReleaseRequest(named(debugger.status.held, words, *BY_HAND)[0]))
+            debugger.order(ReleaseRequest(read_answer(debugger.status.held, words, *BY_HAND)[0]))
             return "it is being done"
         case "steer":
             debugger.order(SteerTurn(words))
@@ -85,7 +85,7 @@ def command(context: EditorContext, thread: TurnThread, at: int, said: str) -> s
 
 
 def _approve(thread: TurnThread, words: str) -> str:
-    number, scope = named(thread.debugger.status.held, words, "approval")
+    number, scope = read_answer(thread.debugger.status.held, words, "approval")
     if scope not in ("", "session"):
         allowed = f":approve {number}, :approve {number} session"
         raise ConfigError("an approval is for once or for the session", scope, allowed)

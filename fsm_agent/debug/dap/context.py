@@ -14,7 +14,13 @@ from pydantic.alias_generators import to_camel
 from fsm_agent.debug.core.breakpoints import BreakpointHit
 from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.debugger import Debugger
-from fsm_agent.debug.dap.breakpoints import EXCEPTIONS, EditorBreakpoints, shown, state_sources, table_map_of
+from fsm_agent.debug.dap.breakpoints import (
+    EXCEPTIONS,
+    EditorBreakpoints,
+    breakpoint_json,
+    state_sources,
+    table_map_of,
+)
 from fsm_agent.debug.dap.protocol import Client, Outbox
 from fsm_agent.debug.dap.threads import Hear, StackFrames, Stop, TurnThread, TurnThreads, stop_of
 from fsm_agent.debug.dap.variables import References, settable
@@ -158,7 +164,7 @@ class EditorContext:
         self.frames = StackFrames((session.kind, *session.kind.inner.values()))
         for point in self.breakpoints.again(before) if before is not None else ():
             self.outbox.event(
-                "breakpoint", {"reason": "changed", "breakpoint": shown(point, self.client, map)}
+                "breakpoint", {"reason": "changed", "breakpoint": breakpoint_json(point, self.client, map)}
             )
 
     def later(self, work: Callable[[], None]) -> None:
@@ -214,7 +220,7 @@ class EditorContext:
     def looks(self, thread: TurnThread, hits: Iterable[BreakpointHit] = ()) -> None:
         """Tell where a person looks, which met these breakpoints there."""
         numbers = tuple(point.id for point in self.breakpoints.of(hit.breakpoint.id for hit in hits))
-        self.stopped(thread, looked(thread, self.breakpoints, numbers))
+        self.stopped(thread, inspection_stop(thread, self.breakpoints, numbers))
 
     def running(self, thread: TurnThread) -> None:
         """Mark a turn as running because the editor continued it."""
@@ -274,7 +280,7 @@ class EditorContext:
         self.later(lambda: self.looks(thread))
 
 
-def looked(thread: TurnThread, breakpoints: EditorBreakpoints, hits: tuple[int, ...] = ()) -> Stop:
+def inspection_stop(thread: TurnThread, breakpoints: EditorBreakpoints, hits: tuple[int, ...] = ()) -> Stop:
     """The reason that a turn inspected at another position is paused."""
     if not thread.looking_back:
         stop = stop_of(thread, breakpoints)

@@ -265,7 +265,7 @@ class Door:
 
         try:
             with connection, connection.makefile("rb", 0) as reading, connection.makefile("wb") as writing:
-                self._told(reading, writing, admit)
+                self._refuse_strangers(reading, writing, admit)
                 _close(connection)
         finally:
             limit.cancel()
@@ -274,7 +274,7 @@ class Door:
             if mine.is_set():
                 self._left.set()
 
-    def _told(self, reading: ByteReader, writing: ByteWriter, admit: Admit) -> None:
+    def _refuse_strangers(self, reading: ByteReader, writing: ByteWriter, admit: Admit) -> None:
         """One that begins with anything but the protocol, as a browser would, is turned away unheard."""
         try:
             message = read_message(reading)

@@ -22,10 +22,10 @@ from fsm_agent.debug.core.commands import (
 )
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.dap import variables as expressions
-from fsm_agent.debug.dap.breakpoints import EXCEPTIONS, EditorBreakpoint, place, same_file, shown
+from fsm_agent.debug.dap.breakpoints import EXCEPTIONS, EditorBreakpoint, breakpoint_json, place, same_file
 from fsm_agent.debug.dap.console import COMMANDS, command
 from fsm_agent.debug.dap.context import EditorContext
-from fsm_agent.debug.dap.threads import TurnThread, answers, asked_for, frame_of, stop_of
+from fsm_agent.debug.dap.threads import TurnThread, answers, frame_of, question_text, stop_of
 from fsm_agent.debug.dap.variables import scopes_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.redaction import Exact
@@ -65,7 +65,11 @@ def set_filters(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
 def _set(context: EditorContext, breakpoints: list[EditorBreakpoint]) -> dict[str, Any]:
     for thread in context.threads:
         context.arm(thread)
-    return {"breakpoints": [shown(point, context.client, context.breakpoints.map) for point in breakpoints]}
+    return {
+        "breakpoints": [
+            breakpoint_json(point, context.client, context.breakpoints.map) for point in breakpoints
+        ]
+    }
 
 
 def breakpoint_locations(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
@@ -126,7 +130,7 @@ def exception_info(context: EditorContext, arguments: Arguments) -> dict[str, An
     about = next(one for one in EXCEPTIONS if one.name == stop.of)
     snapshot = thread.debugger.record.snapshot(thread.at)
     said = snapshot.get("error") or (snapshot.get("failure") or {}).get("message") or stop.description
-    held = [asked_for(one) for one in thread.debugger.status.held] if stop.of == "approval" else []
+    held = [question_text(one) for one in thread.debugger.status.held] if stop.of == "approval" else []
     return {
         "exceptionId": stop.text or about.name,
         "description": Exact("\n".join(held)) if held else f"{about.label}: {about.about}",

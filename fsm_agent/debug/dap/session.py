@@ -22,7 +22,7 @@ from fsm_agent.debug.core.commands import ContinueTurn, InterruptTurn, PauseTurn
 from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.events import DebugEvent
-from fsm_agent.debug.core.loopback import bound, bound_at
+from fsm_agent.debug.core.loopback import bind_loopback, bind_socket
 from fsm_agent.debug.core.remote import RemoteDebugClient
 from fsm_agent.debug.dap.context import CAPABILITIES, EditorContext, LaunchOptions, Opener
 from fsm_agent.debug.dap.protocol import (
@@ -39,7 +39,7 @@ from fsm_agent.debug.dap.protocol import (
     write_message,
 )
 from fsm_agent.debug.dap.requests import LIVE, REQUESTS
-from fsm_agent.debug.dap.threads import TurnThread, asked_for, in_doubt, stop_of, unknown
+from fsm_agent.debug.dap.threads import TurnThread, in_doubt, question_text, stop_of, unknown
 from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy
 from fsm_agent.support.processes import own_streams
 
@@ -75,7 +75,7 @@ class EventTranslator:
             return
         match event.kind:
             case "moved":
-                self._moved(thread, event)
+                self._on_move(thread, event)
             case "paused":
                 self._pauses(thread)
             case "running":
@@ -90,7 +90,7 @@ class EventTranslator:
             case "left":
                 self._context.stands(thread)
             case "ended":
-                self._ended(thread)
+                self._on_end(thread)
             case "exchanged":
                 pass  # each move has several; an editor requests the values when the turn pauses
             case _:
@@ -141,7 +141,7 @@ class EventTranslator:
         if child is not None and child.stop is None and debugger.status.phase == "paused":
             self._context.stands(child)  # it paused before anything listened to it
 
-    def _moved(self, thread: TurnThread, event: DebugEvent) -> None:
+    def _on_move(self, thread: TurnThread, event: DebugEvent) -> None:
         data = event.data
         if self._context.options.trace:
             spent = ", ".join(f"{name} {before}→{after}" for name, before, after in data["changes"])
@@ -180,11 +180,11 @@ class EventTranslator:
     def _asks(self, thread: TurnThread, fresh: list[dict[str, Any]]) -> None:
         self._context.outbox.output(f"{thread.name}:", "important")
         for held in fresh:
-            self._context.outbox.output(asked_for(held), "important")
+            self._context.outbox.output(question_text(held), "important")
         if fresh[0]["kind"] != "approval" or self._context.breakpoints.stops_at("approval"):
             self._context.stopped(thread, stop_of(thread, self._context.breakpoints))
 
-    def _ended(self, thread: TurnThread) -> None:
+    def _on_end(self, thread: TurnThread) -> None:
         overview = thread.debugger.record.overview()
         result = overview["result"] or {}
         if result and (words := words_of_model(result)):
@@ -450,7 +450,7 @@ def serve_port(
         hidden = [*secrets, *([door.token] if door.token else [])]
         _serve(message, reading, EditorSession(_writer(writing), session, first, opener, hidden, admit))
 
-    with bound(at) if isinstance(at, int) else bound_at(at) as listening:
+    with bind_loopback(at) if isinstance(at, int) else bind_socket(at) as listening:
         listening.listen(MOST)
         door = Door(listening, talk)
         ready(door.where, door.token)

@@ -44,7 +44,7 @@ def brief(held: Held) -> str:
     return f"{held['kind']} {name} is held back: type :answer {number} ANSWER or :let {number}"
 
 
-def asked_for(held: Held) -> str:
+def question_text(held: Held) -> str:
     """All that a person reads before they answer: of a call every row of it, exactly as it would run."""
     return Exact("\n".join([*rows(held), f"  {brief(held)}"]))
 
@@ -71,7 +71,7 @@ def answers(held: Iterable[Held]) -> list[str]:
     return [f":{name} {one['id']}" for one in held for name in by_kind.get(one["kind"], ("answer", "let"))]
 
 
-def named(held: Sequence[Held], words: str, *kinds: str) -> tuple[int, str]:
+def read_answer(held: Sequence[Held], words: str, *kinds: str) -> tuple[int, str]:
     """(number of what is answered, the other words). Raises ``ConfigError`` when no number is named, or none
     that waits for such an answer."""
     number, _, rest = words.partition(" ")
@@ -190,18 +190,18 @@ def stop_of(thread: TurnThread, breakpoints: EditorBreakpoints) -> Stop:
         case "waiting":
             return _waiting(status.held)
         case "paused" | "running":
-            return _paused(thread, status, breakpoints)
+            return _pause_stop(thread, status, breakpoints)
         case _:
             assert_never(status.phase)
 
 
-def _paused(thread: TurnThread, status: Status, breakpoints: EditorBreakpoints) -> Stop:
+def _pause_stop(thread: TurnThread, status: Status, breakpoints: EditorBreakpoints) -> Stop:
     if thread.in_doubt:
         call, thread.in_doubt = thread.in_doubt, ""
         return Stop("exception", "It is unknown whether the tool took effect", call, of="unknown")
     match status.reason:
         case "breakpoint":
-            return _met(thread, status, breakpoints)
+            return _breakpoint_stop(thread, status, breakpoints)
         case "entry" | "step" | "pause":
             return Stop(status.reason, status.text or f"Before the first request of {status.state}")
         case "":  # the turn has continued since
@@ -210,7 +210,7 @@ def _paused(thread: TurnThread, status: Status, breakpoints: EditorBreakpoints) 
             assert_never(status.reason)
 
 
-def _met(thread: TurnThread, status: Status, breakpoints: EditorBreakpoints) -> Stop:
+def _breakpoint_stop(thread: TurnThread, status: Status, breakpoints: EditorBreakpoints) -> Stop:
     hit = breakpoints.of(status.breakpoints)
     numbers = tuple(point.id for point in hit)
     kinds = {point.kind for point in hit}

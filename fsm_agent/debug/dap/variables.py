@@ -147,7 +147,7 @@ class References:
             value = value.value
         hidden = mask_json({name: value}, self.secrets)[name] if isinstance(value, str) else value
         made: dict[str, Any] = {
-            "value": mask_json(_shown(hidden, whole), self.secrets),
+            "value": mask_json(_format_value(hidden, whole), self.secrets),
             "type": kind,
             "variablesReference": 0,
         }
@@ -196,7 +196,7 @@ def expression(place: ValuePlace) -> str:
     return words
 
 
-def _shown(value: Any, whole: bool) -> str:
+def _format_value(value: Any, whole: bool) -> str:
     if isinstance(value, Exact):
         return value
     if isinstance(value, Lazy):
@@ -245,7 +245,9 @@ def scopes_of(thread: TurnThread, at: int, references: References) -> list[dict[
     for name in get_args(ScopeName):
         if name != "Messages" or debugger.kind.talks:
             value = (
-                Lazy(lambda: asked(debugger, at)) if name == "Request" else scope_value(debugger, at, name)
+                Lazy(lambda: request_variables(debugger, at))
+                if name == "Request"
+                else scope_value(debugger, at, name)
             )
             made.append(_scope(name, value, references.add(ValuePlace(thread.id, at, name), value)))
     return made
@@ -261,7 +263,7 @@ def scope_value(debugger: Debugger, at: int, name: ScopeName) -> Any:
         case "Messages":
             return Transcript(debugger.record, at)
         case "Request":
-            return asked(debugger, at)
+            return request_variables(debugger, at)
         case "Guards":
             return guards(debugger, at)
         case _:
@@ -308,7 +310,7 @@ def counters(snapshot: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any
     }
 
 
-def asked(debugger: Debugger, at: int) -> dict[str, Any]:
+def request_variables(debugger: Debugger, at: int) -> dict[str, Any]:
     """What the state asked for, each request with its reply; who is waited for; and the request on the wire,
     when there is one."""
     status, found = debugger.status, dict[str, Any]()

@@ -166,13 +166,13 @@ class AccessGuard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        refused = self._refused(scope)
+        refused = self._refuse_request(scope)
         if refused is not None:
             await refused(scope, receive, _with_headers(send))
         else:
             await self._app(scope, receive, _with_headers(send))
 
-    def _refused(self, scope: Scope) -> Response | None:
+    def _refuse_request(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         if headers.get("host", "") not in self._hosts:
             return PlainTextResponse("This address is not served here.\n", 421)
@@ -186,9 +186,9 @@ class AccessGuard:
             return PlainTextResponse(
                 "The token is missing or wrong; use the whole address that was printed.\n", 403
             )
-        return None if scope["method"] in ("GET", "HEAD") else self._refused_change(headers)
+        return None if scope["method"] in ("GET", "HEAD") else self._refuse_change(headers)
 
-    def _refused_change(self, headers: Headers) -> Response | None:
+    def _refuse_change(self, headers: Headers) -> Response | None:
         """``Origin`` names the page that sends; a program without a page sends none."""
         if headers.get("origin") not in (None, *self._origins):
             return PlainTextResponse("Only the debugger's own page may do this.\n", 403)
@@ -531,7 +531,7 @@ class DebugPage:
 
     def _reading(self, work: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
-            return await self._answered(lambda: work(request))
+            return await self._respond(lambda: work(request))
 
         return handle
 
@@ -543,11 +543,11 @@ class DebugPage:
                 return answer({"error": "this is not JSON"}, status=400)
             if not isinstance(body, dict):
                 return answer({"error": "this is no JSON object"}, status=400)
-            return await self._answered(lambda: work(request, body))
+            return await self._respond(lambda: work(request, body))
 
         return handle
 
-    async def _answered(self, work: Callable[[], Any]) -> Response:
+    async def _respond(self, work: Callable[[], Any]) -> Response:
         try:
             return answer(await run_in_threadpool(work), self._secrets)
         except MalformedArgument as error:

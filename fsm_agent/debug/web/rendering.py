@@ -112,7 +112,7 @@ def map_of(table: Table) -> str:
     small = Diagram(table, boxes, arrows)
     made = table.layout.get("map") if table.layout else None
     layout = made or _largest(landscape(small), automatic(small))
-    svg = _cropped(bare(as_svg(small, layout)), layout)
+    svg = _crop(bare(as_svg(small, layout)), layout)
     for arrow in arrows:
         if all(table.row(row).event in table.is_macro for row in arrow.rows):
             svg = svg.replace(
@@ -127,7 +127,7 @@ def _largest(*layouts: Layout) -> Layout:
     return max(layouts, key=lambda one: min(ROOM[0] / one["size"][0], ROOM[1] / one["size"][1]))
 
 
-def _cropped(svg: str, layout: Layout) -> str:
+def _crop(svg: str, layout: Layout) -> str:
     """To what the layout takes: the panels that are left out had made it larger."""
     return re.sub(
         r'viewBox="[^"]*"', f'viewBox="0 0 {layout["size"][0]:g} {layout["size"][1]:g}"', svg, count=1
@@ -195,10 +195,10 @@ def tree(text: str) -> list[Node] | None:
         return None
     from rich.markdown import Markdown
 
-    return _nested(Markdown(text).parsed)
+    return _nest_tokens(Markdown(text).parsed)
 
 
-def _nested(tokens: Iterable[Token]) -> list[Node]:
+def _nest_tokens(tokens: Iterable[Token]) -> list[Node]:
     top: list[Node] = []
     open_parts = [top]
     for token in tokens:
@@ -221,7 +221,7 @@ def _nested(tokens: Iterable[Token]) -> list[Node]:
 def _leaf(token: Token) -> list[Node]:
     match token.type:
         case "inline":
-            return _nested(token.children or ())
+            return _nest_tokens(token.children or ())
         case "fence" | "code_block":
             return [{"tag": "pre", "parts": [{"text": token.content}]}]
         case "code_inline":

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import uvicorn
 
 from fsm_agent.debug.core.debug_session import DebugSession
-from fsm_agent.debug.core.loopback import LOOPBACK, bound
+from fsm_agent.debug.core.loopback import LOOPBACK, bind_loopback
 from fsm_agent.debug.web.app import app_of
 from fsm_agent.errors import ConfigError
 
@@ -28,7 +28,7 @@ class DebugServer:
         self, session: DebugSession, port: int = 0, first: str | None = None, hide: Sequence[str] = ()
     ) -> None:
         self.token = secrets.token_urlsafe(24)
-        self._socket = bound(port)
+        self._socket = bind_loopback(port)
         self.port: int = self._socket.getsockname()[1]
         self._first = first
         app = app_of(session, self.port, self.token, first, (*hide, self.token))

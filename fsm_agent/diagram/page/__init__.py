@@ -36,7 +36,7 @@ def as_page(
     report = verify_table(table, limits)
     parts = [
         ("map", "Map", _map_part(table, runs)),
-        ("table", "Table", table_part(table, _drawn(table))),
+        ("table", "Table", table_part(table, _draw(table))),
         ("proofs", "Proofs", proofs_part(report)),
         *([("coverage", "Coverage", coverage_part(table, tally))] if tally else []),
         ("words", "Words", glossary_part(table)),
@@ -108,7 +108,7 @@ def _figure(table: Table) -> str:
     )
 
 
-def _drawn(table: Table) -> str:
+def _draw(table: Table) -> str:
     layout = table.layout
     whole = diagram_of(table, layout.get("ways_out") if layout else None)
     return without_style(written(whole, "svg", layout))

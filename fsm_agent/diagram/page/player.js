@@ -49,7 +49,7 @@ function paint() {
     if (map.hidden) continue;
     for (const state of map.querySelectorAll("[data-state]")) {
       state.classList.toggle("here", state.dataset.state === here);
-      if (state.dataset.state === here) centred(map.querySelector(".wide"), state);
+      if (state.dataset.state === here) centered(map.querySelector(".wide"), state);
       state.classList.toggle("faint", state.dataset.state !== here && !seen.has(state.dataset.state));
     }
     for (const arrow of map.querySelectorAll("[data-source]")) {
@@ -61,7 +61,7 @@ function paint() {
 }
 
 /** On a narrow screen the map is scrolled to the state. */
-function centred(room, state) {
+function centered(room, state) {
   const [inside, outside] = [state.getBoundingClientRect(), room.getBoundingClientRect()];
   room.scrollLeft += inside.left + inside.width / 2 - outside.left - outside.width / 2;
 }

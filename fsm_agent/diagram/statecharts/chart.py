@@ -27,13 +27,13 @@ def identifiers(names: Iterable[str]) -> dict[str, str]:
         if name not in taken:
             plain = re.sub(r"\W", "_", name, flags=re.ASCII)
             plain = plain if re.match(r"[A-Za-z_]", plain) else f"_{plain}"
-            free = next(one for one in _numbered(plain) if one not in taken)
+            free = next(one for one in _number_names(plain) if one not in taken)
         taken.add(free)
         found[name] = free
     return found
 
 
-def _numbered(name: str) -> Iterator[str]:
+def _number_names(name: str) -> Iterator[str]:
     yield name
     number = 2
     while True:
@@ -100,7 +100,7 @@ class Chart:
             raise ConfigError("the machine has no final state", self.origin, "one that every turn ends in")
         final = next(iter(self.finals))
         if len(self.finals) > 1:
-            final = next(one for one in _numbered("Final") if one not in self.states)
+            final = next(one for one in _number_names("Final") if one not in self.states)
         working = [initial, *(state for state in self.states if state != initial)]
         lines = [
             Line(

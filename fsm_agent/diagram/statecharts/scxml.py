@@ -71,7 +71,7 @@ class _Writer:
         for row, rung, macro in steps(self.table):
             rows[row.source].append((row, rung, macro))
         for state in self.table.states:
-            named = _attributes(id=self.states[state], **_renamed(state, self.states[state]))
+            named = _attributes(id=self.states[state], **_rename(state, self.states[state]))
             if state == self.table.final:
                 yield f'  <final{named}><donedata><param name="exit" location="exit"/></donedata></final>'
                 continue
@@ -103,7 +103,7 @@ class _Writer:
         shown = {"event": event, "target": self.states[row.dest]}
         if (condition := self._condition(rung.needs)) != "true":
             shown["cond"] = condition
-        shown |= {"fsm:rung": rung.name, "fsm:why": row.why} | _renamed(row.event, event)
+        shown |= {"fsm:rung": rung.name, "fsm:why": row.why} | _rename(row.event, event)
         shown |= {"fsm:exit": row.exit} if row.exit else {}
         yield f"    <transition{_attributes(**shown, **({'fsm:macro': 'true'} if macro else {}))}>"
         for counter in row.resets:
@@ -142,7 +142,7 @@ def _attributes(**values: str) -> str:
     return "".join(f" {name}={quoteattr(_NO_XML.sub(chr(0xFFFD), value))}" for name, value in values.items())
 
 
-def _renamed(name: str, identifier: str) -> dict[str, str]:
+def _rename(name: str, identifier: str) -> dict[str, str]:
     return {} if name == identifier else {"fsm:name": name}
 
 
@@ -153,7 +153,7 @@ def from_scxml(text: str, origin: str = "SCXML") -> Table:
     Raises ``ConfigError`` for text that is no SCXML, for a document type, and for a machine that has more
     than a table, with all of it in one line: nested or parallel states, history, scripts, data, and so on.
     """
-    return _Reader(_parsed(text, origin), origin).table()
+    return _Reader(_parse(text, origin), origin).table()
 
 
 class _NoDoctype(ET.TreeBuilder):
@@ -163,7 +163,7 @@ class _NoDoctype(ET.TreeBuilder):
         raise ValueError("a document type is refused")
 
 
-def _parsed(text: str, origin: str) -> ET.Element:
+def _parse(text: str, origin: str) -> ET.Element:
     if len(text) > LONGEST:
         raise ConfigError(f"the document has more than {LONGEST:,} characters", origin)
     parser = ET.XMLParser(target=_NoDoctype())  # noqa: S314 - no entity is expanded without a document type
@@ -326,7 +326,11 @@ class _Reader:
             self.chart.has_more(f"the condition {text[:60]}")
             return None
         for node in ast.walk(tree):
-            if isinstance(node, ast.Compare) and (found := _compared(node)) and isinstance(found[2], int):
+            if (
+                isinstance(node, ast.Compare)
+                and (found := _read_comparison(node))
+                and isinstance(found[2], int)
+            ):
                 self.literals[found[0]].add(found[2])
         return tree
 
@@ -374,7 +378,7 @@ class _Reader:
                 return ~self._guard(operand)
             case ast.Constant(value=bool(value)):
                 return all_of(()) if value else any_of(())
-            case ast.Compare() if (found := _compared(node)) and found[0] in self.chart.counters:
+            case ast.Compare() if (found := _read_comparison(node)) and found[0] in self.chart.counters:
                 name, below, most = found
                 atom = self._atom(name, most)
                 return atom if below else ~atom
@@ -396,7 +400,7 @@ class _Reader:
         return self.wordings.get((counter.name, limit)) or left(counter.name, limit)
 
 
-def _compared(node: ast.Compare) -> tuple[str, bool, str | int] | None:
+def _read_comparison(node: ast.Compare) -> tuple[str, bool, str | int] | None:
     """A comparison as (variable, is it ``<`` or ``>=``, a variable or number); ``None`` for any other."""
     if len(node.ops) != 1:
         return None

@@ -27,7 +27,7 @@ def as_xstate(table: Table, limits: Mapping[str, int] | None = None) -> str:
     states: dict[str, dict[str, Any]] = {}
     for state in table.states:
         kind: dict[str, Any] = {"type": "final"} if state == table.final else {"on": {}}
-        states[names[0][state]] = kind | _renamed(state, names[0][state])
+        states[names[0][state]] = kind | _rename(state, names[0][state])
     for row, rung, macro in steps(table):
         on = states[names[0][row.source]]["on"]
         on.setdefault(names[1][row.event], []).append(_transition(row, rung, macro, names[0], names[1]))
@@ -60,13 +60,13 @@ def _transition(
         "description": row.why,
         "meta": {
             "rung": rung.name,
-            **_renamed(row.event, events[row.event]).get("meta", {}),
+            **_rename(row.event, events[row.event]).get("meta", {}),
             **({"macro": True} if macro else {}),
         },
     }
 
 
-def _renamed(name: str, identifier: str) -> dict[str, Any]:
+def _rename(name: str, identifier: str) -> dict[str, Any]:
     return {} if name == identifier else {"meta": {"name": name}}
 
 

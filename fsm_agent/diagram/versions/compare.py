@@ -105,14 +105,14 @@ class Difference:
 
 def compare(old: Table, new: Table) -> Difference:
     """The difference of two tables."""
-    events = merged_order(list(old.by_event), list(new.by_event))
-    states = merged_order(old.states, new.states)
+    events = merge_order(list(old.by_event), list(new.by_event))
+    states = merge_order(old.states, new.states)
     events.sort(key=lambda pair: states.index(pair[0]))
     lines = tuple(_line(old, new, *pair) for pair in events)
     return Difference(old, new, lines, tuple(_names(old, new)), tuple(states))
 
 
-def merged_order(old: Sequence[T], new: Sequence[T]) -> list[T]:
+def merge_order(old: Sequence[T], new: Sequence[T]) -> list[T]:
     """``new`` with what only ``old`` has put in where it was."""
     merged = list(new)
     for number, item in enumerate(old):
@@ -124,7 +124,7 @@ def merged_order(old: Sequence[T], new: Sequence[T]) -> list[T]:
 
 def _line(old: Table, new: Table, state: str, event: str) -> LineChange:
     before, after = old.by_event.get((state, event), ()), new.by_event.get((state, event), ())
-    rows = tuple(_row(a, b, _needs(old), _needs(new)) for a, b in _aligned(before, after))
+    rows = tuple(_row(a, b, _needs(old), _needs(new)) for a, b in _align_rows(before, after))
     change: Change = "changed" if any(row.change != "kept" for row in rows) else "kept"
     if not before or not after:
         change = "added" if after else "removed"
@@ -140,7 +140,7 @@ def _needs(table: Table) -> Mapping[str, Guard]:
     return found
 
 
-def _aligned(old: Sequence[Row], new: Sequence[Row]) -> Iterable[tuple[Row | None, Row | None]]:
+def _align_rows(old: Sequence[Row], new: Sequence[Row]) -> Iterable[tuple[Row | None, Row | None]]:
     """Pairs of rows that are the same remedy, in the order of ``new``, with the removed ones where they
     were."""
     pairs: dict[int, int] = {}  # of new to old
@@ -245,7 +245,7 @@ def _kind(flag: bool, cap: bool) -> str:
 
 
 def _changes(kind: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterable[NameChange]:
-    for name in merged_order(list(old), list(new)):
+    for name in merge_order(list(old), list(new)):
         if name not in new:
             yield NameChange(kind, name, "removed", old[name])
         elif name not in old:
@@ -312,10 +312,10 @@ def proofs(old: Version, new: Version, limits: Mapping[str, int] | None = None) 
         raise ConfigError("unknown limit", ", ".join(unknown), ", ".join(sorted(known)))
     values = tuple(_limits(version, limits or {}) for version in (old, new))
     before = verify_table(old.table, values[0], small=False)
-    same = _proved_alike(old.table) == _proved_alike(new.table) and values[0] == values[1]
+    same = _proof_inputs(old.table) == _proof_inputs(new.table) and values[0] == values[1]
     after = before if same else verify_table(new.table, values[1], small=False)
-    findings = [_findings(before) | _certified(old.table, before)]
-    findings += findings if same else [_findings(after) | _certified(new.table, after)]
+    findings = [_findings(before) | _check_certificate(old.table, before)]
+    findings += findings if same else [_findings(after) | _check_certificate(new.table, after)]
     checks = [
         (name, findings[0].get(name), findings[1].get(name))
         for name in dict.fromkeys([*findings[0], *findings[1]])
@@ -330,7 +330,7 @@ def proofs(old: Version, new: Version, limits: Mapping[str, int] | None = None) 
     )
 
 
-def _proved_alike(table: Table) -> tuple[object, ...]:
+def _proof_inputs(table: Table) -> tuple[object, ...]:
     """All that a verdict depends on, but for limits."""
     return table.digest, table.properties
 
@@ -345,7 +345,7 @@ def _findings(report: Report) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _certified(table: Table, report: Report) -> dict[str, tuple[str, ...]]:
+def _check_certificate(table: Table, report: Report) -> dict[str, tuple[str, ...]]:
     """What ``check_certificate.py`` says of the certificate of a table that is proved."""
     if not report.ok:
         return {}
@@ -408,9 +408,9 @@ def _difference(old: Bound | None, new: Bound | None) -> str:
     more = Polynomial({monomial: factor for monomial, factor in terms.items() if factor > 0})
     less = Polynomial({monomial: -factor for monomial, factor in terms.items() if factor < 0})
     told = [f"+ {new.printer.text(more)}"] if more.terms else []
-    told += [f"− {_bracketed(old.printer.text(less))}"] if less.terms else []
+    told += [f"− {_bracket(old.printer.text(less))}"] if less.terms else []
     return " ".join(told)
 
 
-def _bracketed(sum_of: str) -> str:
+def _bracket(sum_of: str) -> str:
     return f"({sum_of})" if " + " in sum_of else sum_of

@@ -77,13 +77,13 @@ def version_of(
         return version
     if path.endswith(".py") and (here / path).is_file():
         file = (here / path).resolve()
-        return _loaded(
+        return _load(
             spec, [str(file.parent)], f"{file}:{attribute}" if attribute else str(file), None, seconds
         )
     if _MODULE.fullmatch(spec) and not (here / spec).exists():
-        return _loaded(spec, _roots(here), spec, None, seconds)
+        return _load(spec, _roots(here), spec, None, seconds)
     if spec in WORKTREE:
-        return _loaded("working tree", _roots(here), target or _own(_roots(here)), target, seconds)
+        return _load("working tree", _roots(here), target or _own(_roots(here)), target, seconds)
     return _of_revision(spec, target, here, seconds)
 
 
@@ -91,16 +91,16 @@ def _of_revision(spec: str, target: str | None, here: Path, seconds: float) -> V
     """``REVISION``, or ``REVISION:path.py`` with or without ``:NAME``."""
     revision, _, inside = spec.partition(":")
     prefix = _git(here, "rev-parse", "--show-prefix", spec=spec).decode().strip()
-    with unpacked(revision, here) as root:
+    with unpack_revision(revision, here) as root:
         if inside:
-            return _loaded(spec, [str(root)], str(root / inside), None, seconds)
+            return _load(spec, [str(root)], str(root / inside), None, seconds)
         roots = [*(_roots(root / prefix) if prefix and (root / prefix).is_dir() else ()), *_roots(root)]
-        version = _loaded(spec, roots, target or _own(roots), target, seconds)
+        version = _load(spec, roots, target or _own(roots), target, seconds)
     return replace(version, name=spec[:SHORT]) if _COMMIT.fullmatch(spec) else version
 
 
 @contextmanager
-def unpacked(revision: str, folder: Path | None = None) -> Iterator[Path]:
+def unpack_revision(revision: str, folder: Path | None = None) -> Iterator[Path]:
     """A temporary folder with the Python files of a git revision, for as long as the block runs. Raises
     ``ConfigError`` for one that is not there."""
     here, one = (folder or Path.cwd()).resolve(), f"{revision}^{{commit}}"
@@ -128,7 +128,7 @@ def _own(roots: list[str]) -> str:
     return BEFORE if any((Path(root) / "states" / "table.py").is_file() for root in roots) else OWN
 
 
-def _loaded(name: str, roots: list[str], target: str, chosen: str | None, seconds: float) -> Version:
+def _load(name: str, roots: list[str], target: str, chosen: str | None, seconds: float) -> Version:
     own = target in (OWN, BEFORE)
     command = [
         sys.executable,

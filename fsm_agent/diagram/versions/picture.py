@@ -15,9 +15,9 @@ from fsm_agent.diagram.versions.compare import (
     LineChange,
     ProofChange,
     RowChange,
-    merged_order,
+    merge_order,
 )
-from fsm_agent.diagram.versions.text import SIGN, changed_in_words, decision_list, in_order, summary
+from fsm_agent.diagram.versions.text import SIGN, change_words, decision_list, in_order, summary
 from fsm_agent.fsm.table import Row
 
 LEGEND = (
@@ -29,7 +29,7 @@ LEGEND = (
 LONG_FORMULA = 260  # letters; `diagram diff` prints them all as Markdown
 
 
-def united(
+def unite(
     old: Diagram, new: Diagram, difference: Difference, proofs: ProofChange, names: tuple[str, str]
 ) -> Diagram:
     """One diagram of both versions. ``names`` are what a reader calls them."""
@@ -70,20 +70,20 @@ def _entries(line: LineChange) -> Iterable[StateEntry]:
     before = in_order(line, "old")
     if line.change != "changed" or decision_list(before) == decision_list(in_order(line, "new")):
         return (_entry(line),)
-    steps = (*(_struck(row) for row in before), ShownStep("note", "(before)", (), "changed"))
+    steps = (*(_strike_out(row) for row in before), ShownStep("note", "(before)", (), "changed"))
     label = f"{SIGN[line.change]} {words(line.event)}"
     old = StateEntry(line.event, label, steps, steps, (), line.rows[0].row.why, "changed")
     return old, replace(_entry(line), label="")
 
 
-def _struck(row: Row) -> ShownStep:
+def _strike_out(row: Row) -> ShownStep:
     kind: Kind = "rung" if row.exit is None else "exit"
     return ShownStep(kind, words(row.exit) if row.exit is not None else row.rung, (), "removed")
 
 
 def _entry(line: LineChange) -> StateEntry:
     texts = [
-        words(changed_in_words(c)) if c.change == "changed" and line.change == "changed" else ""
+        words(change_words(c)) if c.change == "changed" and line.change == "changed" else ""
         for c in line.rows
     ]
     steps: list[ShownStep] = []
@@ -159,10 +159,10 @@ def _marked(entry: StateEntry, mark: Change) -> StateEntry:
 def _arrows(old: Diagram, new: Diagram, own: Mapping[str, RowChange]) -> Iterable[Arrow]:
     before = {(arrow.source, arrow.dest): arrow for arrow in old.arrows}
     after = {(arrow.source, arrow.dest): arrow for arrow in new.arrows}
-    for pair in merged_order(list(before), list(after)):
+    for pair in merge_order(list(before), list(after)):
         a, b = before.get(pair), after.get(pair)
         found = [
-            _label(label, a, b, own) for label in merged_order(a.labels if a else (), b.labels if b else ())
+            _label(label, a, b, own) for label in merge_order(a.labels if a else (), b.labels if b else ())
         ]
         mark = _mark(a is not None, b is not None, [mark for _, mark in found])
         whole = mark in ("added", "removed", "kept")

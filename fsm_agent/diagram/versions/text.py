@@ -114,7 +114,7 @@ def summary(difference: Difference, proofs: ProofChange) -> str:
     return sentence[0].upper() + sentence[1:]
 
 
-def changed_in_words(change: RowChange) -> str:
+def change_words(change: RowChange) -> str:
     """``resets + rekeys; guard was retries left``: what is different about a row, against what it was."""
     told = []
     for name, before, after in change.fields:
@@ -263,7 +263,7 @@ def _rows(rows: Sequence[RowChange]) -> Iterator[str]:
             effects = [f"spends {', '.join(row.spends)}"] if row.spends else []
             effects += [f"resets {', '.join(row.resets)}"] if row.resets else []
             what = (
-                changed_in_words(change)
+                change_words(change)
                 if change.change == "changed"
                 else "; ".join([f"if {row.guard.label}", *effects])
             )

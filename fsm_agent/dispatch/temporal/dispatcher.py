@@ -63,13 +63,13 @@ class TemporalDispatcher:
                 raise ConfigError(
                     f"no Temporal server answers ({why})", self.address, "HOST:PORT of one that runs"
                 ) from None
-            await self._answered(
+            await self._call_server(
                 client.workflow_service.describe_namespace(_namespace(self.namespace), timeout=ANSWER)
             )
             self._connected = client
         return self._connected
 
-    async def _answered(self, call: Awaitable[T]) -> T:
+    async def _call_server(self, call: Awaitable[T]) -> T:
         """The answer of a request to the server. Raises ``ConfigError``."""
         try:
             return await call
@@ -96,19 +96,19 @@ class TemporalDispatcher:
             start_signal_args=[order.turn, order.digest, self.heartbeat],
             rpc_timeout=ANSWER,
         )
-        await self._answered(started)
+        await self._call_server(started)
 
     async def cancel(self, order: Order) -> None:
         handle = await self._handle(order.session)
         with contextlib.suppress(_Unknown):
-            await self._known(handle.signal(CANCEL, order.turn, rpc_timeout=ANSWER))
+            await self._query_workflow(handle.signal(CANCEL, order.turn, rpc_timeout=ANSWER))
 
     async def waiting(self, session: str) -> list[Order]:
         """Return the turns that run or wait; a worker has to answer. Raises ``ConfigError`` when none
         does."""
         handle = await self._handle(session)
         try:
-            found: Any = await self._known(handle.query(WAITING, rpc_timeout=ANSWER))
+            found: Any = await self._query_workflow(handle.query(WAITING, rpc_timeout=ANSWER))
         except _Unknown:
             return []
         return [Order(session, turn, digest) for turn, digest in found]
@@ -116,14 +116,14 @@ class TemporalDispatcher:
     async def _handle(self, session: str) -> WorkflowHandle[Any, Any]:
         return (await self.client()).get_workflow_handle(session)
 
-    async def _known(self, call: Awaitable[T]) -> T:
+    async def _query_workflow(self, call: Awaitable[T]) -> T:
         """Return the answer about a workflow. Raises ``_Unknown`` when no workflow of this id is running."""
         try:
             return await call
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 raise _Unknown from None
-            return await self._answered(_raising(error))
+            return await self._call_server(_raising(error))
 
     async def about(self) -> str:
         where, workers = f"Temporal at {self.address}, namespace {self.namespace}", await self.workers()
@@ -142,9 +142,12 @@ class TemporalDispatcher:
             task_queue=TaskQueue(name=queue_of(self._digest)),
             task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
         )
-        found = await self._answered(client.workflow_service.describe_task_queue(request, timeout=ANSWER))
+        found = await self._call_server(client.workflow_service.describe_task_queue(request, timeout=ANSWER))
         now = time.time()
-        return [seen(one.identity, now - one.last_access_time.ToNanoseconds() / 1e9) for one in found.pollers]
+        return [
+            worker_seen(one.identity, now - one.last_access_time.ToNanoseconds() / 1e9)
+            for one in found.pollers
+        ]
 
     async def serve(self, run: RunTurn, slots: int, stop: asyncio.Event) -> None:
         client = await self.client()
@@ -203,7 +206,7 @@ class TurnActivity:
                 try:
                     await asyncio.wait({running})
                 except asyncio.CancelledError:
-                    _told(link)
+                    _on_cancelled(link)
         finally:
             for one in beside:
                 one.cancel()
@@ -215,7 +218,7 @@ class TurnActivity:
             await asyncio.sleep(BEATS * self._heartbeat / 2)
 
 
-def _told(link: TurnLink) -> None:
+def _on_cancelled(link: TurnLink) -> None:
     """The server has cancelled the attempt: because a person asked for it, or because another worker has the
     turn."""
     why = activity.cancellation_details()
@@ -268,7 +271,7 @@ def _namespace(name: str) -> Any:
     return DescribeNamespaceRequest(namespace=name)
 
 
-def seen(identity: str, ago: float) -> str:
+def worker_seen(identity: str, ago: float) -> str:
     """Name a worker and say when it last asked for a turn. Temporal lists it for minutes after its end, which
     is known of a process of this machine; one whose slots are all taken does not ask either."""
     pid, _, host = identity.partition("@")

@@ -23,7 +23,7 @@ from itertools import pairwise
 from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.goals import Aim, Box, Goal, Heuristic, Needs, meets, pair_goals, ranges, row_goals
 from fsm_agent.fsm.verify.graph import line_truths, unfold
-from fsm_agent.fsm.verify.reach import Pair, TimeLimit, compile_moves, drawn_limits, endless, roomy_limits
+from fsm_agent.fsm.verify.reach import Pair, TimeLimit, compile_moves, endless, random_limits, roomy_limits
 
 NEAR = 4_000
 """Pairs of the search near the start; half a second."""
@@ -327,4 +327,4 @@ def _configurations(table: Table, covered: set[Aim]) -> Iterator[Mapping[str, in
         missing = [row for row in table.rows if (row.id,) not in covered]
         if not missing:
             return
-        yield drawn_limits(table, missing[number % len(missing)], number)
+        yield random_limits(table, missing[number % len(missing)], number)

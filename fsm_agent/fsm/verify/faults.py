@@ -65,11 +65,11 @@ def _changes(table: Table, proof: Proof, fault: Fault) -> Iterator[_Change]:
                 for size, words, ladder, resets in _of_rung(table, line, number, rung):
                     change = replace(line, ladder=ladder, resets=resets)
                     far = row not in fault.where
-                    yield _changed(table, at, change, size, f"{row}: {words}", far=far)
+                    yield _make_change(table, at, change, size, f"{row}: {words}", far=far)
         if f"{line.source}.{line.event}" in named:
             last = end(_exit(table), table.final)
             words = f"{line.source}.{line.event}: add a last rung that ends the turn"
-            yield _changed(table, at, replace(line, ladder=(*line.ladder, last)), 1, words)
+            yield _make_change(table, at, replace(line, ladder=(*line.ladder, last)), 1, words)
     for state in table.states:
         if state in named and state != table.final:
             line = Line(state, "ended", (end(_exit(table), table.final),))
@@ -121,7 +121,7 @@ def _of_rung(table: Table, line: Line, number: int, rung: Rung) -> Iterator[Rung
         yield 2, "remove the rung", (*line.ladder[:number], *line.ladder[number + 1 :]), line.resets
 
 
-def _changed(table: Table, at: int, line: Line, size: int, words: str, *, far: bool = False) -> _Change:
+def _make_change(table: Table, at: int, line: Line, size: int, words: str, *, far: bool = False) -> _Change:
     return _Change(size, far, words, (*table.lines[:at], line, *table.lines[at + 1 :]))
 
 

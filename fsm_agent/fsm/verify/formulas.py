@@ -82,7 +82,7 @@ def bounds(
     and on moves. An empty ``watch`` means the states that a cap counts, or all states if there is no cap. A
     cap that counts other moves, too, and is never reset is a bound of its own."""
     table, within = without_caps.graph.table, within or endless()
-    states = watch or watched(table)
+    states = watch or watched_states(table)
     wanted: list[tuple[str, ...]] = [(state,) for state in states]
     wanted += [(state,) for state in table.inner if state not in states]
     wanted += [*([states] if watch and len(states) > 1 else []), ()]
@@ -101,7 +101,7 @@ def _counts_apart(table: Table, cap: str) -> bool:
     return (others or len(into) > 1) and not any(cap in row.resets for row in table.rows)
 
 
-def watched(table: Table) -> tuple[str, ...]:
+def watched_states(table: Table) -> tuple[str, ...]:
     """The states whose visits a cap counts, or all but the final one if no cap does."""
     caps = {counter.name for counter in table.counters if counter.cap}
     counted = {row.dest for row in table.rows if caps & set(row.spends)}
@@ -125,7 +125,7 @@ def _bounds_of(
 ) -> list[Bound]:
     caps = [counter.name for counter in ranking.graph.table.counters if counter.cap and ranking.graph.caps]
     asked: list[tuple[tuple[str, ...], str, Iterator[Polynomial]]] = [
-        *(((), cap, _spent(counting, cap)) for cap in spent),
+        *(((), cap, _cap_bounds(counting, cap)) for cap in spent),
         *((states, "", _visits(counting, states, caps) if states else _moves(counting)) for states in wanted),
     ]
     printer, found = None, []
@@ -136,7 +136,7 @@ def _bounds_of(
     return found
 
 
-def _spent(counting: Counting, cap: str) -> Iterator[Polynomial]:
+def _cap_bounds(counting: Counting, cap: str) -> Iterator[Polynomial]:
     """How often the rows that spend a cap are taken: at most as often as it says, and as other budgets
     let them."""
     spending = counting.sets.spent[cap]
@@ -468,7 +468,9 @@ def cheapest_cover(universe: int, prices: Sequence[tuple[int, int]]) -> tuple[in
 
     ``universe`` is a bit set, ``prices`` are (bit set, price). Ties go to the first.
     """
-    subsets = _undominated([(mask & universe, price, index) for index, (mask, price) in enumerate(prices)])
+    subsets = _minimal_subsets(
+        [(mask & universe, price, index) for index, (mask, price) in enumerate(prices)]
+    )
     choices = _classes(universe, subsets)
     if choices is None:
         return None
@@ -495,7 +497,7 @@ def cheapest_cover(universe: int, prices: Sequence[tuple[int, int]]) -> tuple[in
 Subset = tuple[int, int, int]
 
 
-def _undominated(subsets: list[Subset]) -> list[Subset]:
+def _minimal_subsets(subsets: list[Subset]) -> list[Subset]:
     """Without the subsets that a cheaper one contains, cheapest first."""
     kept: list[Subset] = []
     for mask, price, index in sorted(subsets, key=lambda s: (s[1], -s[0].bit_count(), s[2])):

@@ -67,7 +67,7 @@ def _goal(table: Table, rows: tuple[Row, ...], limits: Mapping[str, int]) -> Goa
     wanted: list[Box] = [{}]
     for row in reversed(rows):
         after = [box for box in (_before(box, row) for box in wanted) if box is not None]
-        wanted = list(joined(after, boxes(row.guard, limits)))
+        wanted = list(intersect(after, boxes(row.guard, limits)))
     return Goal(rows, tuple(wanted))
 
 
@@ -81,14 +81,14 @@ def boxes(guard: Guard, limits: Mapping[str, int]) -> list[Box]:
         case AllOf(parts=parts):
             found: list[Box] = [{}]
             for part in parts:
-                found = list(joined(found, boxes(part, limits)))
+                found = list(intersect(found, boxes(part, limits)))
             return found
         case AnyOf(parts=parts):
             return [box for part in parts for box in boxes(part, limits)]
     raise AssertionError(f"{guard!r}: a table takes no such guard")
 
 
-def joined(some: Iterable[Box], others: Iterable[Box]) -> Iterator[Box]:
+def intersect(some: Iterable[Box], others: Iterable[Box]) -> Iterator[Box]:
     """What is in a box of both."""
     others = tuple(others)
     for one in some:
@@ -163,7 +163,7 @@ def ranges(graph: Graph, limits: Mapping[str, int]) -> list[Ranges | None]:
 
 def meets(box: Box, here: Ranges | None) -> bool:
     """Can the counts of a location be in ``box``? A table without counters has boxes without any."""
-    return here is not None and next(joined([box], [as_box(here)]), None) is not None
+    return here is not None and next(intersect([box], [as_box(here)]), None) is not None
 
 
 def as_box(here: Ranges) -> Box:
@@ -173,7 +173,7 @@ def as_box(here: Ranges) -> Box:
 
 def _after(before: Ranges, box: Box, row: Row, most: Mapping[str, int]) -> Ranges | None:
     """The ranges that ``row`` leads to when the counts are in ``box``; None when they cannot be."""
-    open_at = next(joined([box], [as_box(before)]), None)
+    open_at = next(intersect([box], [as_box(before)]), None)
     if open_at is None:
         return None
     after = {}
@@ -313,7 +313,7 @@ class Heuristic:
         }
         needs = []
         for counter, (least, below) in wanted.items():
-            kept = self._kept(counter, there)
+            kept = self._reachable_without_reset(counter, there)
             edges = [edge for edge in self._spending[counter] if kept >> edge.dest & 1]
             ways = self._ways(counter, edges)
             others = [other for other, ends in wanted.items() if other != counter and ends[0]]
@@ -346,7 +346,7 @@ class Heuristic:
         """Is ``other`` reset between two rows that spend ``counter``, or between the last one and
         ``there``?"""
         if (counter, other, there) not in self._orders:
-            kept = self._kept(other, there)
+            kept = self._reachable_without_reset(other, there)
             spending = [edge for edge in self._spending[counter] if other not in edge.resets]
             ahead = self._ahead(other)
             again = any((reach(edge.dest, ahead) | 1 << edge.dest) >> edge.source & 1 for edge in spending)
@@ -354,7 +354,7 @@ class Heuristic:
         again, last = self._orders[counter, other, there]
         return not last or (not again and wanted[counter][0] > 1)
 
-    def _kept(self, counter: str, there: int) -> int:
+    def _reachable_without_reset(self, counter: str, there: int) -> int:
         """The locations from which ``there`` can be reached without a reset of ``counter``."""
         if (counter, there) not in self._keeping:
             ahead = self._ahead(counter)

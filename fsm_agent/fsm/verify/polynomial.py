@@ -104,14 +104,14 @@ class Printer:
         texts = [self.text(polynomial) for polynomial in polynomials]
         sums = {} if sums is None else sums
         if max(map(len, texts), default=0) > LONG:
-            texts = [self._shortened(text, sums) for text in texts]
+            texts = [self._name_sums(text, sums) for text in texts]
         words = _words(" ".join(texts))
         for name in reversed(sums):  # a sum is made of those before it
             words |= _words(sums[name]) if name in words else set()
         legend = [f"{name} = {meaning}" for name, meaning in sums.items() if name in words]
         return texts, [*legend, *self.legend(" ".join(words))]
 
-    def _shortened(self, text: str, sums: dict[str, str]) -> str:
+    def _name_sums(self, text: str, sums: dict[str, str]) -> str:
         """Write names for the sums in brackets that occur more than once, the innermost first."""
         while True:
             known = {f"({meaning})": name for name, meaning in sums.items()}

@@ -64,7 +64,7 @@ def structure_faults(truths: Iterable[LineTruth], graph: Graph) -> tuple[Fault, 
 
 def counter_faults(graph: Graph) -> tuple[Fault, ...]:
     """Rows by which a counter could pass its maximum. ``graph`` with caps."""
-    return (*_twice(graph.table), *_untested(graph))
+    return (*_twice(graph.table), *_untested_spends(graph))
 
 
 def _states(table: Table, graph: Graph) -> Iterator[Fault]:
@@ -113,7 +113,7 @@ def _twice(table: Table) -> Iterator[Fault]:
             yield Fault((row.id,), f"row spends {', '.join(again)} twice", "a row spends a counter once")
 
 
-def _untested(graph: Graph) -> Iterator[Fault]:
+def _untested_spends(graph: Graph) -> Iterator[Fault]:
     told = set()
     for edge in graph.edges:
         location = graph.locations[edge.source]

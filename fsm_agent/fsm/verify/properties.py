@@ -118,7 +118,7 @@ def verdict_of(product: Product, claimed: Property) -> PropertyVerdict:
         return _under_small_maxima(product, claimed, claimed.limit)
     search = _RunSearch(product, claimed, steps)
     if found := search.run():
-        return _refuted(claimed, found, search.limits)
+        return _refute(claimed, found, search.limits)
     if search.complete:
         return PropertyVerdict(
             claimed, "proved", f"none of the {search.places:,} runs that there are breaks it"
@@ -147,11 +147,11 @@ def _under_small_maxima(product: Product, claimed: AtMostProperty, limit: str) -
             if found and (best is None or found.reached < best.reached):
                 best, limits = found, search.limits
     if best is not None:
-        return _refuted(claimed, best, limits, "a shortest run" if sure else "a run")
+        return _refute(claimed, best, limits, "a shortest run" if sure else "a run")
     return PropertyVerdict(claimed, "unknown", f"no run found for {limit} below {MOST_TRIED}")
 
 
-def _refuted(
+def _refute(
     claimed: Property, found: Script, limits: Iterable[str], run: str = "a shortest run"
 ) -> PropertyVerdict:
     maxima = {name: found.limits[name] for name in limits if found.limits[name]}
@@ -227,7 +227,7 @@ class Product:
         regions &= truth.where(known)
         for values in itertools.product((True, False), repeat=len(atoms)):
             said = {(a.counter, a.limit): value for a, value in zip(atoms, values, strict=True)}
-            here = regions & truth.where(_said(said))
+            here = regions & truth.where(_predicate(said))
             if not here or any(known(a) not in (None, said[a.counter, a.limit]) for a in atoms):
                 continue
             fails = failing
@@ -243,7 +243,7 @@ def _holding(said: Mapping[tuple[str, str], bool]) -> Holds:
     return lambda atom: said[atom.counter, atom.limit]
 
 
-def _said(said: Mapping[tuple[str, str], bool]) -> Callable[[Below], bool | None]:
+def _predicate(said: Mapping[tuple[str, str], bool]) -> Callable[[Below], bool | None]:
     return lambda atom: said.get((atom.counter, atom.limit))
 
 
@@ -271,7 +271,7 @@ def paying_counter(product: Product, claimed: Property) -> str:
 
     sources = sum(1 << place for place in {edge.source for edge in counted})
     for counter in sorted({name for edge in counted for name, _ in edge.spends}):
-        if not all((counter, claimed.limit) in _tested(edge) for edge in counted):
+        if not all((counter, claimed.limit) in _tested_counters(edge) for edge in counted):
             continue
         resetting = [edge for edge in kept if counter in edge.resets]
         if not any(
@@ -283,7 +283,7 @@ def paying_counter(product: Product, claimed: Property) -> str:
     return ""
 
 
-def _tested(edge: Edge) -> set[tuple[str, str]]:
+def _tested_counters(edge: Edge) -> set[tuple[str, str]]:
     return {(counter, limit) for counter, limits in edge.spends for limit in limits}
 
 
@@ -351,16 +351,16 @@ class _RunSearch:
             after = tuple(
                 (0 if name in row.resets else count) + (name in row.spends) for name, count in counts.items()
             )
-            for opened in self._narrowed(row.guard, counts, first):
+            for opened in self._open_ranges(row.guard, counts, first):
                 for values in itertools.product((True, False), repeat=len(atoms)):
                     said = {(a.counter, a.limit): value for a, value in zip(atoms, values, strict=True)}
                     wanted = AllOf(tuple(a if v else Spent(a) for a, v in zip(atoms, values, strict=True)))
                     seen = self.claimed.sees(row, _holding(said))
-                    for maxima in self._narrowed(wanted, counts, opened):
+                    for maxima in self._open_ranges(wanted, counts, opened):
                         memory = self.claimed.step(place.memory, seen, row.exit is not None, 0)
                         yield row, _Place(edge.dest, memory, after, tuple(maxima.values()))
 
-    def _narrowed(self, guard: Guard, counts: Mapping[str, int], maxima: Maxima) -> Iterator[Maxima]:
+    def _open_ranges(self, guard: Guard, counts: Mapping[str, int], maxima: Maxima) -> Iterator[Maxima]:
         """The maxima under which ``guard`` is open with these counts, as intervals."""
         match guard:
             case Below(counter=counter, limit=limit):
@@ -370,11 +370,11 @@ class _RunSearch:
             case AllOf(parts=parts):
                 found = [maxima]
                 for part in parts:
-                    found = [one for before in found for one in self._narrowed(part, counts, before)]
+                    found = [one for before in found for one in self._open_ranges(part, counts, before)]
                 yield from found
             case AnyOf(parts=parts):
                 for part in parts:
-                    yield from self._narrowed(part, counts, maxima)
+                    yield from self._open_ranges(part, counts, maxima)
 
     def _between(self, maxima: Maxima, limit: str, low: int, high: int | None) -> Iterator[Maxima]:
         flag = limit in self.product.graph.flags

@@ -308,7 +308,7 @@ def small_scopes(
     for _ in range(MOST_TRIES):
         if not waiting or too_large == MOST_TOO_LARGE or within.over:
             break
-        limits, caps = _aimed_at(waiting[0], table, chance)
+        limits, caps = _aim_at(waiting[0], table, chance)
         found = search(table, limits, caps=caps, most_pairs=most_pairs)
         waiting.append(waiting.pop(0))
         too_large += 1
@@ -335,29 +335,31 @@ def roomy_limits(table: Table) -> dict[str, int]:
     return limits
 
 
-def drawn_limits(table: Table, row: Row, seed: int) -> dict[str, int]:
+def random_limits(table: Table, row: Row, seed: int) -> dict[str, int]:
     """Random small limits under which ``row`` should be open in reach; the same seed gives the same."""
-    limits, caps = _aimed_at(row, table, random.Random(seed))  # noqa: S311 - reproducible, not secret
+    limits, caps = _aim_at(row, table, random.Random(seed))  # noqa: S311 - reproducible, not secret
     return limits if caps else limits | {counter.name: CAP for counter in table.counters if counter.cap}
 
 
-def _aimed_at(row: Row, table: Table, chance: random.Random) -> tuple[dict[str, int], bool]:
+def _aim_at(row: Row, table: Table, chance: random.Random) -> tuple[dict[str, int], bool]:
     names = limit_names(table)
     caps = {counter.name for counter in table.counters if counter.cap}
     limits = {name: chance.choice((0, 0, 1, 1, 2)) for name in names}
-    with_caps = any(atom.counter in caps for atom in _refused(row.guard)) or chance.random() < 0.25
+    with_caps = any(atom.counter in caps for atom in _spent_demands(row.guard)) or chance.random() < 0.25
     limits |= {atom.limit: 1 + chance.randrange(2) for atom in row.guard.atoms() if atom.limit in limits}
-    limits |= {atom.limit: chance.choice((0, 0, 1)) for atom in _refused(row.guard) if atom.limit in limits}
+    limits |= {
+        atom.limit: chance.choice((0, 0, 1)) for atom in _spent_demands(row.guard) if atom.limit in limits
+    }
     return limits, with_caps
 
 
-def _refused(guard: Guard) -> Iterator[Below]:
+def _spent_demands(guard: Guard) -> Iterator[Below]:
     """The budgets that ``guard`` wants spent."""
     if isinstance(guard, Spent):
         yield guard.atom
     elif isinstance(guard, AllOf | AnyOf):
         for part in guard.parts:
-            yield from _refused(part)
+            yield from _spent_demands(part)
 
 
 # A model for spin

@@ -127,13 +127,13 @@ class Figure:
         cut = [f"not refined in {self.cut_after:g} s"] if self.cut_after is not None else []
         if self.value is None or self.by_formula is None:
             return "; ".join(["for every configuration", *cut])
-        said = [self._reached(), *(cut if self.kind == "upper" else [])]
+        said = [self._reach_words(), *(cut if self.kind == "upper" else [])]
         if self.value < self.by_formula:
             how = "exact search" if self.exact is not None else "the flow of runs"
             said.append(f"from {how}, the formula gives {self.by_formula:,}")
         return "; ".join(said)
 
-    def _reached(self) -> str:
+    def _reach_words(self) -> str:
         if self.kind == "exact":
             return "found by exact search" if self.exact is not None else "reached by a constructed run"
         return (
@@ -180,9 +180,9 @@ class JudgedProperty:
         """The verdict, its exact meaning, and a run that breaks the property."""
         known = f"; known: {self.known}" if self.known else ""
         text = [f"  {'FAIL' if self.finding else 'ok  '}  {self.verdict}: {self.says}"]
-        text += _wrapped(f"{self.label}; {self.basis}{known}", 8)
-        text += _wrapped(f"- {self.run}", 8) if self.rows else []
-        return text + (_wrapped(f"- {self.finding}", 8) if self.finding and not self.rows else [])
+        text += _wrap(f"{self.label}; {self.basis}{known}", 8)
+        text += _wrap(f"- {self.run}", 8) if self.rows else []
+        return text + (_wrap(f"- {self.finding}", 8) if self.finding and not self.rows else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,13 +268,13 @@ class Report:
         text = [f"{kind}: {worst.visits:,} {worst.quantity}, {caps}, in {worst.moves:,} moves"]
         if worst.limits != self.limits:
             limits = ", ".join(f"{name} {value}" for name, value in worst.limits.items() if value)
-            text += _wrapped(f"with {limits}, all else 0")
-        return [*text, *_wrapped(" → ".join(map(str, worst.rows)))]
+            text += _wrap(f"with {limits}, all else 0")
+        return [*text, *_wrap(" → ".join(map(str, worst.rows)))]
 
     def _render_figures(self) -> list[str]:
         text: list[str] = ["", "Bounds"] if self.figures else []
         if self.figures and self.limits:
-            text += _wrapped("for " + ", ".join(f"{name} {value}" for name, value in self.limits.items()))
+            text += _wrap("for " + ", ".join(f"{name} {value}" for name, value in self.limits.items()))
         for figure in self.figures:
             caps = "with caps" if figure.caps else "without caps"
             value = "" if figure.value is None else f": at most {figure.value:,}"
@@ -291,7 +291,7 @@ class Report:
         return [*text, *(f"  where {line}" for line in legend)]
 
 
-def _wrapped(text: str, indent: int = 2) -> list[str]:
+def _wrap(text: str, indent: int = 2) -> list[str]:
     first, other = " " * indent, " " * (indent + 2)
     return textwrap.wrap(text, 116, initial_indent=first, subsequent_indent=other, break_on_hyphens=False)
 
@@ -324,12 +324,12 @@ def verify_table(
     inner: dict[str, Report] = {}
     for number, one in enumerate(table.within.values()):
         share = within.share(len(table.within) - number + 1)
-        inner[one.name] = _composed(one, inner_limits(one, limits), (), small, share, inner)
-    whole = _composed(table, limits, watch, small, within, inner)
+        inner[one.name] = _compose(one, inner_limits(one, limits), (), small, share, inner)
+    whole = _compose(table, limits, watch, small, within, inner)
     return replace(whole, inner=tuple(inner.values()))
 
 
-def _composed(
+def _compose(
     table: Table,
     limits: Mapping[str, int] | None,
     watch: tuple[str, ...],
@@ -378,13 +378,13 @@ def _alone(
     within: TimeLimit,
 ) -> Report:
     proof = examine(table)
-    checks = _proved(proof, table)
+    checks = _proof_checks(proof, table)
     if not all(check.ok for check in checks):
         if small:
             within.tell("repairs")
-            checks = tuple(_repaired(check, proof, table, within) for check in checks)
+            checks = tuple(_repair_check(check, proof, table, within) for check in checks)
         return _report(table, proof, checks, (), None, limits)
-    checks += _promised(proof, table)
+    checks += _promise_checks(proof, table)
     within.tell("bounds as formulas")
     found = bounds(proof.without_caps, proof.with_caps, watch, within.share(SHARES))
     scopes: tuple[Scope, ...] = ()
@@ -450,7 +450,7 @@ def _properties(table: Table) -> Iterator[JudgedProperty]:
         )
 
 
-def _proved(proof: Proof, table: Table) -> tuple[Check, ...]:
+def _proof_checks(proof: Proof, table: Table) -> tuple[Check, ...]:
     graph = proof.with_caps.graph
     shape = f"{len(graph.locations)} locations, {len(graph.edges)} edges"
     checks = [
@@ -470,7 +470,7 @@ def _proved(proof: Proof, table: Table) -> tuple[Check, ...]:
     return tuple(Check(name, EVERY, extent, tuple(map(str, faults))) for name, extent, faults in checks)
 
 
-def _promised(proof: Proof, table: Table) -> tuple[Check, ...]:
+def _promise_checks(proof: Proof, table: Table) -> tuple[Check, ...]:
     """What the table promises of a value that its rows do not know."""
     if table.promises is None:
         return ()
@@ -481,7 +481,7 @@ def _promised(proof: Proof, table: Table) -> tuple[Check, ...]:
     return (Check(promises.name, EVERY, extent, tuple(map(str, found.faults)), seconds),)
 
 
-def _repaired(check: Check, proof: Proof, table: Table, within: TimeLimit) -> Check:
+def _repair_check(check: Check, proof: Proof, table: Table, within: TimeLimit) -> Check:
     faults = {str(fault): fault for fault in proof.faults}
     named = (faults.get(finding) for finding in check.findings)
     known = [repairs(table, proof, fault, within) if fault else () for fault in named]

@@ -544,7 +544,7 @@ def all_known(
         if bound.spends:
             known.append(None)  # it gets the run that spends most, see below
         elif exact is not None:
-            known.append(_searched(bound, limits, exact))
+            known.append(_search_bound(bound, limits, exact))
         elif within.over or not can_solve():
             known.append(Known(bound.value(limits), cut=within.over))
         else:
@@ -552,7 +552,7 @@ def all_known(
             known.append(_known(table, bound, flows, within.share(len(found) - number), runs=runs))
     capped = [one.run for bound, one in zip(found, known, strict=True) if one is not None and bound.caps]
     return [
-        _spent(bound, limits, capped) if bound.spends else one
+        _spend_bound(bound, limits, capped) if bound.spends else one
         for bound, one in zip(found, known, strict=True)
     ]
 
@@ -571,13 +571,13 @@ class _Flows:
         return self._made[caps]
 
 
-def _spent(bound: Bound, limits: Mapping[str, int], runs: Sequence[tuple[Row, ...]]) -> Known:
+def _spend_bound(bound: Bound, limits: Mapping[str, int], runs: Sequence[tuple[Row, ...]]) -> Known:
     spent = {run: sum(bound.spends in row.spends for row in run) for run in runs}
     best = max(spent, key=lambda run: spent[run], default=())
     return Known(bound.value(limits), best, spent.get(best))
 
 
-def _searched(bound: Bound, limits: Mapping[str, int], found: Search) -> Known:
+def _search_bound(bound: Bound, limits: Mapping[str, int], found: Search) -> Known:
     exact = found.most_visits(bound.states or None)
     return Known(min(exact, bound.value(limits)), found.worst_run(bound.states or None), None, exact)
 

@@ -244,11 +244,11 @@ def _reply(line: str, where: str) -> Reply | Repeat:
         row = {"text": row}
     if not isinstance(row, Mapping) or set(row) - set(KEYS):
         raise ConfigError(f"{where} is no reply", line, f"a string, or an object with {', '.join(KEYS)}")
-    reply = _made(row)
+    reply = _make_reply(row)
     return Repeat((reply,)) if row.get("repeat") else reply
 
 
-def _made(row: Mapping[str, Any]) -> Reply:
+def _make_reply(row: Mapping[str, Any]) -> Reply:
     if "status" in row:
         return status(int(row["status"]), row.get("body"), row.get("headers"))
     calls = tuple(call(str(one["name"]), one.get("arguments")) for one in row.get("calls", ()))

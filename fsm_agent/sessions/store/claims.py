@@ -56,7 +56,7 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import Job, SqlConnection
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.read import TurnInfo, refuse_all
-from fsm_agent.sessions.store.rows import changed, insert_session, is_current, turn_tree
+from fsm_agent.sessions.store.rows import count_revision, insert_session, is_current, turn_tree
 from fsm_agent.sessions.store.stored_sessions import StoredSessions
 
 
@@ -202,7 +202,7 @@ class TurnClaims(StoredSessions):
             "UPDATE sessions SET holder = ?, owner = ?, touched = ? WHERE id = ?",
             (holder, self.owners.me, at, session.id),
         )
-        return changed(c, session.id)
+        return count_revision(c, session.id)
 
     async def hold_again(self, session: Session, fence: Fence) -> None:
         """Continue a turn that was not moved for a while. Raises ``OwnershipLost`` when it was taken over,

@@ -284,7 +284,7 @@ class GroupWriter(ABC):
                 group.append(more)
         return group
 
-    def _claimed(self, group: list[Waiting]) -> list[Waiting]:
+    def _claim_jobs(self, group: list[Waiting]) -> list[Waiting]:
         """The jobs of the group whose futures are not canceled."""
         return [one for one in group if one[1].running() or one[1].set_running_or_notify_cancel()]
 

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from fsm_agent.errors import OwnershipLost, SessionBusy
-from fsm_agent.runtime.events import measured
+from fsm_agent.runtime.events import measure
 from fsm_agent.sessions.store.database import SqlConnection, must
 from fsm_agent.support.files import private_folder, take
 
@@ -51,11 +51,11 @@ class Fence:
         """Raise ``OwnershipLost`` when the turn has ended, or was claimed under a later epoch. To be called
         first in every transaction that writes for the turn."""
         sql = "SELECT 1 FROM turns WHERE id = ? AND epoch = ? AND ended IS NULL /* FOR UPDATE */"
-        must(connection, sql, (self.turn_id, self.epoch), self._taken)
+        must(connection, sql, (self.turn_id, self.epoch), self._ownership_error)
         self.check()
 
-    def _taken(self) -> OwnershipLost:
-        measured("fenced_write")
+    def _ownership_error(self) -> OwnershipLost:
+        measure("fenced_write")
         self.lose(f"turn {self.turn_id} was taken over by another process; this one stops here")
         return OwnershipLost(self.why)
 
@@ -226,7 +226,7 @@ class Owners:
             if not self._me or self._pid != os.getpid() or not self._file(self._me).exists():
                 self._me, self._pid = uuid.uuid4().hex[:12], os.getpid()
                 self._handle = self._locked(self._me)
-                weakref.finalize(self, _gone, self._file(self._me), self._handle, self._pid)
+                weakref.finalize(self, _release_lock, self._file(self._me), self._handle, self._pid)
             return self._me
 
     def seen(self, owner: str) -> bool:
@@ -248,7 +248,7 @@ class Owners:
         if not owner:
             return None
         if owner == self._me and self._pid == os.getpid():
-            return self._said(owner)
+            return self._read_record(owner)
         try:
             handle = os.open(self._file(owner), os.O_RDWR)
         except OSError:
@@ -256,7 +256,7 @@ class Owners:
         try:
             take(handle)
         except OSError:
-            return self._said(owner)
+            return self._read_record(owner)
         finally:
             os.close(handle)
         with contextlib.suppress(OSError):
@@ -274,7 +274,7 @@ class Owners:
                 f" {who['host']} (up since {since}); wait for it, or stop that process and resume the turn"
             )
 
-    def _said(self, owner: str) -> dict[str, Any]:
+    def _read_record(self, owner: str) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError):
             said = json.loads(self._file(owner).read_text(encoding="utf-8"))
             if isinstance(said, dict):
@@ -285,7 +285,7 @@ class Owners:
         return self._folder / f"{owner}.lock"
 
 
-def _gone(file: Path, handle: int, pid: int) -> None:
+def _release_lock(file: Path, handle: int, pid: int) -> None:
     """The owner does not need its lock any more; a forked child leaves its parent's alone."""
     if pid == os.getpid():
         with contextlib.suppress(OSError):

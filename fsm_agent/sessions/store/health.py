@@ -61,14 +61,14 @@ def format_of(connection: sqlite3.Connection) -> int:
     if version == mark == tables == 0:
         return 0
     unmarked = mark == 0 and 0 < version < FIRST and tables  # by the earliest programs
-    if (mark != marked(version) and not unmarked) or not 0 < version < 256:
+    if (mark != application_id(version) and not unmarked) or not 0 < version < 256:
         raise sqlite3.DatabaseError(
             f"malformed: format {version} and mark {mark:#x} in its header do not belong together"
         )
     return version
 
 
-def marked(version: int) -> int:
+def application_id(version: int) -> int:
     """Return the ``application_id`` of a file of this format: "fsm" and the version, so that a flipped bit
     in either is not taken for a file of another version."""
     return int.from_bytes(b"fsm") << 8 | version

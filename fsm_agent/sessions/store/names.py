@@ -11,7 +11,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
-from fsm_agent.sessions.store.rows import asked_words, changed, compacted_line
+from fsm_agent.sessions.store.rows import compaction_chain, count_revision, first_user_words
 from fsm_agent.sessions.store.store import Store
 from fsm_agent.support.redaction import mask
 
@@ -46,10 +46,10 @@ def find_session(store: Store, name: str) -> str:
             return str(found[0][0])
         if len(going_on) == 1:
             return str(going_on[0][0])
-        raise ConfigError(f"{len(found)} sessions begin so", name, _listed(found))
+        raise ConfigError(f"{len(found)} sessions begin so", name, _list_matches(found))
     newest = query("SELECT id FROM sessions ORDER BY touched DESC LIMIT ?", SHOWN)
     raise ConfigError(
-        "no such session", name, "an id, its beginning, or a title; the newest: " + _listed(newest)
+        "no such session", name, "an id, its beginning, or a title; the newest: " + _list_matches(newest)
     )
 
 
@@ -103,7 +103,7 @@ def _newest(store: Store, session_id: str, purpose: str = "") -> str:
     return newest[0].id
 
 
-def _listed(rows: list[tuple[Any, ...]]) -> str:
+def _list_matches(rows: list[tuple[Any, ...]]) -> str:
     names = [row[0] for row in rows[:SHOWN]]
     return ", ".join(names) + (", …" if len(rows) > SHOWN else "") if names else "none yet"
 
@@ -129,7 +129,7 @@ def is_automatic(store: Store, session_id: str) -> bool:
 
 def first_words(content: Any) -> str:
     """Return as many whole words as fit into a title of ``AUTOMATIC`` characters; keys are masked."""
-    text = _printable(mask(asked_words(content)))
+    text = _printable(mask(first_user_words(content)))
     if len(text) <= AUTOMATIC:
         return text
     head, blank, _ = text[: AUTOMATIC + 1].rpartition(" ")
@@ -163,7 +163,7 @@ def rename(store: Store, session_id: str, title: str) -> str:
             raise ConfigError(
                 "a session gets its title with its first turn", session_id, "a session that had a turn"
             )
-        changed(c, session_id)
+        count_revision(c, session_id)
 
     store.database.write(write)
     return words
@@ -192,7 +192,7 @@ class Speaker:
 def speaker_of(store: Store, session_id: str) -> Speaker | None:
     """Return who has a conversation, ``None`` before its first turn."""
     with store.database.reading() as c:
-        line = json.dumps(compacted_line(c, session_id))
+        line = json.dumps(compaction_chain(c, session_id))
         query = "session IN (SELECT value FROM json_each(?)) AND undone IS NULL ORDER BY number DESC LIMIT 1"
         row = c.execute(f"SELECT id FROM turns WHERE {query}", (line,)).fetchone()  # noqa: S608 - ours
     return None if row is None else speaker_after(Turns(store.database), row[0])

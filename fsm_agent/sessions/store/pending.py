@@ -18,7 +18,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.ports import NotYet, Waits
 from fsm_agent.sessions.store.database import Database, Job, SqlConnection
 from fsm_agent.sessions.store.fence import Fence
-from fsm_agent.sessions.store.rows import checked, loads
+from fsm_agent.sessions.store.rows import json_with_checksum, loads
 from fsm_agent.support.texts import one_line
 
 WHAT = {
@@ -83,14 +83,14 @@ _HERE = "t.ended IS NULL AND p.seq = t.seq"
 """Its turn has not moved since it was asked."""
 
 
-def noted(turn_id: str, seq: int, later: NotYet, at: float) -> Job:
+def note_waits(turn_id: str, seq: int, later: NotYet, at: float) -> Job:
     """Return the job that writes what a turn waits for after ``seq`` moves; once, however often it is
     asked. What was asked about the same call before, and is another question now, is withdrawn."""
     said = f"{turn_id} {seq} {later.call} {later.kind} {later.digest}"
     item = "p-" + hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()[:10]
     values = (
         item, turn_id, seq, later.call, later.kind, later.tool,
-        later.asked.encode("utf-8", "replace").decode(), *checked(list(later.choices)),
+        later.asked.encode("utf-8", "replace").decode(), *json_with_checksum(list(later.choices)),
         later.digest, later.due, at,
     )  # fmt: skip
 
@@ -171,7 +171,7 @@ class PendingItems:
         def write(c: SqlConnection) -> None:
             now = _read(c.execute(f"{_SELECT} WHERE p.id = ? /* FOR UPDATE */", (item.id,)).fetchone())
             if now.answered is not None:
-                raise ConfigError(f"{item.id} was answered already", _told(now))
+                raise ConfigError(f"{item.id} was answered already", _answer_words(now))
             if c.execute(f"{_SELECT} WHERE p.id = ? AND {_HERE}", (item.id,)).fetchone() is None:
                 raise ConfigError(f"{item.id} is no longer awaited: its turn has moved on, or has ended")
             _answer(c, item.id, value, by, self._now())
@@ -201,7 +201,7 @@ class PendingItems:
 def _answer(c: SqlConnection, item: str, value: Any, by: str, at: float) -> None:
     c.execute(
         "UPDATE pending SET answer = ?, answer_crc = ?, answered = ?, answered_by = ? WHERE id = ?",
-        (*checked({"answer": value}), at, by, item),
+        (*json_with_checksum({"answer": value}), at, by, item),
     )
 
 
@@ -212,7 +212,7 @@ def _read(row: tuple[Any, ...]) -> Pending:
     return Pending(*values)
 
 
-def _told(item: Pending) -> str:
+def _answer_words(item: Pending) -> str:
     """What was answered, by whom and when."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(item.answered))
     return f"{item.said}, by {item.answered_by} at {at}"

@@ -13,7 +13,7 @@ from typing import Any
 from fsm_agent.errors import ConfigError, OwnershipLost
 from fsm_agent.sessions.store.database import Job, SqlConnection, must
 from fsm_agent.sessions.store.pending import PendingItems
-from fsm_agent.sessions.store.rows import checked, compacted_line, loads
+from fsm_agent.sessions.store.rows import compaction_chain, json_with_checksum, loads
 from fsm_agent.sessions.store.store import Store
 
 
@@ -46,7 +46,7 @@ def first_session(store: Store, session_id: str) -> str:
     """Return the session that a conversation began as, before all compactions: the turns of all of its
     sessions share one queue."""
     with store.database.reading() as c:
-        return compacted_line(c, session_id)[-1]
+        return compaction_chain(c, session_id)[-1]
 
 
 async def queue(store: Store, turn_id: str, session: str, digest: str, request: Mapping[str, Any]) -> None:
@@ -54,7 +54,7 @@ async def queue(store: Store, turn_id: str, session: str, digest: str, request: 
     ``ConfigError`` for what a queued message cannot say."""
     if wrong := sorted(request.keys() - ASKED):
         raise ConfigError("this cannot be queued", wrong[0], ", ".join(sorted(ASKED)))
-    values = (turn_id, session, digest, *checked(dict(request)), store.now())
+    values = (turn_id, session, digest, *json_with_checksum(dict(request)), store.now())
     await store.written(
         lambda c: (
             c.execute(

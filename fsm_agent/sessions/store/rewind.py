@@ -24,7 +24,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.base_turn import with_counters
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.runtime import authority
-from fsm_agent.runtime.events import measured
+from fsm_agent.runtime.events import measure
 from fsm_agent.sessions.checkpoints import PutBack
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import rows as contents
@@ -40,16 +40,16 @@ from fsm_agent.sessions.store.rows import (
     ELSEWHERE,
     METER,
     Contents,
-    changed,
-    checked,
-    compacted_line,
+    compaction_chain,
+    count_revision,
     deduplicate,
     inline,
     insert_session,
-    kept_once,
+    json_with_checksum,
     loads,
     message_of,
     refuse_if_changed,
+    store_content,
     transcript,
     write_notes,
 )
@@ -144,7 +144,7 @@ async def take_over(
         if one.turn == position.turn.id and one.kind in ("result", "timer")
     }
     adopt(session, position)
-    measured("takeover")
+    measure("takeover")
     return Begun(recording=now.recording)
 
 
@@ -158,7 +158,7 @@ def adopt(session: Session, position: Position) -> None:
     session.next_number = max(session.next_number, position.newest + 1)
 
 
-def forked(store: Store, position: Position, session: Session, turn_id: str, digest: str) -> Job:
+def fork_turn(store: Store, position: Position, session: Session, turn_id: str, digest: str) -> Job:
     """Make ``session`` and ``position`` those of a new turn that begins here; the job writes both. The rows
     are copied, so that both turns are independent."""
     snapshot, at = position.snapshot, store.now()
@@ -186,7 +186,7 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
             turn_id,
             at,
             row.role,
-            *checked(row.to_dict()),
+            *json_with_checksum(row.to_dict()),
             int(number <= kept),
         )
         for row, number in numbers.items()
@@ -197,9 +197,9 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
         turn_id, session.id, info.id, snapshot["seq"], info.asked, snapshot["state"], snapshot["seq"],
         store.owners.me,
         info.table_name, digest,
-        *checked({ELSEWHERE: [kept_once(position.settings, shared)]}),
-        *checked(deduplicate(snapshot, shared)),
-        at, at, *((None, None) if answers is None else checked(answers)),
+        *json_with_checksum({ELSEWHERE: [store_content(position.settings, shared)]}),
+        *json_with_checksum(deduplicate(snapshot, shared)),
+        at, at, *((None, None) if answers is None else json_with_checksum(answers)),
         info.imported,
     )  # fmt: skip
 
@@ -236,7 +236,7 @@ UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueErro
 """What reading a value of another form raises."""
 
 
-def edited(position: Position, edit: Mapping[str, Any]) -> Position:
+def edit_position(position: Position, edit: Mapping[str, Any]) -> Position:
     """Change ``position`` as a person asks, and return it. Raises ``ConfigError`` for a change that cannot
     be made, with those that can.
 
@@ -378,12 +378,12 @@ def _edit_settings(position: Position, value: Any) -> None:
         if name in authority.SETTINGS:
             others = f"all but {', '.join(authority.SETTINGS)}"
             raise ConfigError("these settings are the agent's, not the turn's", name, others)
-    position.settings = _merged(position.settings, changes)
+    position.settings = _merge(position.settings, changes)
 
 
-def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     nested = {
-        key: _merged(old[key], value)
+        key: _merge(old[key], value)
         for key, value in new.items()
         if isinstance(value, Mapping) and isinstance(old.get(key), Mapping)
     }
@@ -466,10 +466,10 @@ async def _take_back(store: Store, session: Session, count: int) -> Undone:
         )
         c.executemany("UPDATE turns SET undone = ? WHERE id = ?", [(at, turn_id) for turn_id in ids])
         give_up(c, ids, at)
-        meter = checked(METER.encode(session.meter))
+        meter = json_with_checksum(METER.encode(session.meter))
         values = (*meter, at, session.id)
         c.execute("UPDATE sessions SET meter = ?, meter_crc = ?, touched = ? WHERE id = ?", values)
-        return changed(c, session.id)
+        return count_revision(c, session.id)
 
     session.revision = await store.written(write)
     return Undone(session.id, tuple(ids), found[-1].asked, len(before))
@@ -479,7 +479,7 @@ def _last_turns(store: Store, session: Session, count: int) -> list[TurnInfo]:
     """The last turns of the session and of those that it continues after compactions, the newest first. Those
     that one message led to, from agent to agent, are one."""
     with store.database.reading() as c:
-        line = json.dumps(compacted_line(c, session.id))
+        line = json.dumps(compaction_chain(c, session.id))
     among = "session IN (SELECT value FROM json_each(?)) AND undone IS NULL"
     found = store.database.select(f"SELECT id FROM turns WHERE {among} ORDER BY number DESC", line)  # noqa: S608 - ours
     if not found:

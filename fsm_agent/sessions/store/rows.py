@@ -21,7 +21,7 @@ from typing import Any
 
 from fsm_agent.conversation.effects import Done, Opened, Reply, Request
 from fsm_agent.conversation.messages import Message, StoredPrompt, Usage
-from fsm_agent.conversation.parts import said
+from fsm_agent.conversation.parts import text_only
 from fsm_agent.conversation.token_meter import CompactionGuard, ContextMeter
 from fsm_agent.errors import SessionBusy, StoreError
 from fsm_agent.fsm import codec
@@ -42,7 +42,7 @@ Checked = tuple[str, int]
 """A text and its checksum, as they are written into two columns."""
 
 
-def checked(value: object) -> Checked:
+def json_with_checksum(value: object) -> Checked:
     """Return the value as JSON, and the checksum of that."""
     text = codec.dumps(value)
     return text, zlib.crc32(text.encode())
@@ -56,19 +56,20 @@ def with_checksum(text: str) -> Checked:
 def verify_checksum(text: str, crc: int | None) -> str:
     """Return the text. Raises ``StoreError`` when it is not the one that its checksum was made of."""
     if crc is not None and crc != with_checksum(text)[1]:
-        raise _damaged(text, "its checksum does not fit")
+        raise _damage_error(text, "its checksum does not fit")
     return text
 
 
 def loads(text: str, crc: int | None) -> Any:
-    """Return the value of what ``checked`` wrote. Raises ``StoreError`` when it is not what was written."""
+    """Return the value of what ``json_with_checksum`` wrote. Raises ``StoreError`` when it is not what was
+    written."""
     try:
         return json.loads(verify_checksum(text, crc))
     except ValueError as error:
-        raise _damaged(text, str(error)) from error
+        raise _damage_error(text, str(error)) from error
 
 
-def _damaged(text: str, why: str) -> StoreError:
+def _damage_error(text: str, why: str) -> StoreError:
     return StoreError(
         f"a text in the session store is damaged ({why}): {text[:60]!r}…; "
         "`fsm-agent doctor` looks for more, a backup has it whole"
@@ -124,7 +125,7 @@ class Kept:
             if name == "title":
                 columns[name] = value
             else:
-                columns[name], columns[f"{name}_crc"] = checked(_COLUMNS[name].encode(value))
+                columns[name], columns[f"{name}_crc"] = json_with_checksum(_COLUMNS[name].encode(value))
         return columns
 
 
@@ -140,7 +141,8 @@ def write_notes(
                 )
             case RowsReplaced(version, numbers, dropped):
                 connection.execute(
-                    "INSERT INTO transcripts VALUES (?, ?, ?, ?)", (session.id, version, *checked(numbers))
+                    "INSERT INTO transcripts VALUES (?, ?, ?, ?)",
+                    (session.id, version, *json_with_checksum(numbers)),
                 )
                 connection.execute("UPDATE sessions SET version = ? WHERE id = ?", (version, session.id))
                 put_aside = "UPDATE messages SET active = 0 WHERE session = ? AND number = ?"
@@ -173,7 +175,7 @@ def insert_message(
     connection.execute(
         "INSERT INTO messages (session, number, version, turn, at, role, body, body_crc)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (session_id, number, version, turn_id, at, row.role, *checked(row.to_dict())),
+        (session_id, number, version, turn_id, at, row.role, *json_with_checksum(row.to_dict())),
     )
 
 
@@ -191,7 +193,7 @@ def insert_session(connection: SqlConnection, session: Session, at: float) -> No
     )
 
 
-def changed(connection: SqlConnection, session_id: str) -> int:
+def count_revision(connection: SqlConnection, session_id: str) -> int:
     """Count up the session's revision and return it: a copy with another revision is not written."""
     connection.execute("UPDATE sessions SET revision = revision + 1 WHERE id = ?", (session_id,))
     return int(connection.execute("SELECT revision FROM sessions WHERE id = ?", (session_id,)).fetchone()[0])
@@ -222,11 +224,13 @@ def transcript(
 ) -> list[tuple[int, str]]:
     """Return (number, body) of the messages of one version of a transcript, in order; at most ``length``.
     Raises ``StoreError`` for a body that is damaged."""
-    rows = stored(connection, session_id, version)[:length]
+    rows = stored_rows(connection, session_id, version)[:length]
     return [(number, verify_checksum(body, crc)) for number, body, crc in rows]
 
 
-def stored(connection: SqlConnection, session_id: str, version: int) -> list[tuple[int, str, int | None]]:
+def stored_rows(
+    connection: SqlConnection, session_id: str, version: int
+) -> list[tuple[int, str, int | None]]:
     """Return (number, body, checksum) of the same, damaged or not."""
     numbers = "SELECT numbers, numbers_crc FROM transcripts WHERE session = ? AND version = ?"
     row = connection.execute(numbers, (session_id, version)).fetchone()
@@ -251,16 +255,16 @@ def request_columns(session: Session | None, request: Any) -> Checked:
     """Return a request as the journal keeps it."""
     kept = request.journalled(session)
     if kept is None:
-        return checked(REQUEST.encode(request))
+        return json_with_checksum(REQUEST.encode(request))
     if isinstance(kept, Mapping):
-        return checked({"is": type(request).__name__, **kept})
+        return json_with_checksum({"is": type(request).__name__, **kept})
     return _small_columns(kept)
 
 
 @functools.lru_cache(maxsize=64)
 def _small_columns(value: Request | Done) -> Checked:
     """Of the few values that come back a dozen times in every round, written once."""
-    return checked((REPLY if isinstance(value, Done) else REQUEST).encode(value))
+    return json_with_checksum((REPLY if isinstance(value, Done) else REQUEST).encode(value))
 
 
 def reply_columns(reply: Any) -> Checked:
@@ -272,19 +276,19 @@ def reply_columns(reply: Any) -> Checked:
             "workdir": reply.workdir,
             "notices": reply.notices,
         }
-        return checked({"is": "Opened", **kept})
+        return json_with_checksum({"is": "Opened", **kept})
     if isinstance(reply, Done):
         return _small_columns(reply)
-    return checked(REPLY.encode(reply))
+    return json_with_checksum(REPLY.encode(reply))
 
 
-def asked_words(content: Any) -> str:
+def first_user_words(content: Any) -> str:
     """Return the first words of what the user said, at most ``WORDS`` characters of one line; the names of
     its parts when there are no words."""
     words = str(content)
     if isinstance(content, list):
         texts = [part for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
-        words = said(texts).strip() or said(content)
+        words = text_only(texts).strip() or text_only(content)
     return " ".join(clean(words).split())[:WORDS]
 
 
@@ -323,10 +327,10 @@ def deduplicate(
         return dict(values)
     gone = {name for part in parts for name in part}
     left = {name: value for name, value in values.items() if name not in gone}
-    return {ELSEWHERE: [kept_once(part, contents) for part in parts], **left}
+    return {ELSEWHERE: [store_content(part, contents) for part in parts], **left}
 
 
-def kept_once(value: Mapping[str, Any], contents: Contents) -> str:
+def store_content(value: Mapping[str, Any], contents: Contents) -> str:
     """Put one object into ``contents`` and return its digest."""
     text = codec.dumps(value)
     digest = base64.urlsafe_b64encode(hashlib.blake2b(text.encode(), digest_size=12).digest()).decode()
@@ -402,7 +406,7 @@ def newest_of(connection: SqlConnection, session: str) -> str:
     return next(iter(_walk(connection, session, after, "successor IS NULL")), session)
 
 
-def compacted_line(connection: SqlConnection, session: str) -> list[str]:
+def compaction_chain(connection: SqlConnection, session: str) -> list[str]:
     """Return the session and those that it continues after compactions, the newest first."""
     before = "s.id = (SELECT parent FROM sessions WHERE id = line.id AND kind = 'compression')"
     return _walk(connection, session, before)
@@ -414,7 +418,7 @@ def next_turn_number(connection: SqlConnection, session: str) -> int:
     highest = "SELECT MAX(number) FROM turns WHERE session IN (SELECT value FROM json_each(?))"
     (last,) = connection.execute(highest, (json.dumps([session]),)).fetchone()
     if last is None:
-        (last,) = connection.execute(highest, (json.dumps(compacted_line(connection, session)),)).fetchone()
+        (last,) = connection.execute(highest, (json.dumps(compaction_chain(connection, session)),)).fetchone()
     return 1 + (last or 0)
 
 

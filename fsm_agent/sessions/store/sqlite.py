@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent.errors import StoreError
-from fsm_agent.runtime.events import measured
+from fsm_agent.runtime.events import measure
 from fsm_agent.sessions.store.database import (
     Database,
     Durability,
@@ -28,7 +28,7 @@ from fsm_agent.sessions.store.database import (
     Waiting,
     tell,
 )
-from fsm_agent.sessions.store.health import as_store_error, format_of, look_through, looking, marked
+from fsm_agent.sessions.store.health import application_id, as_store_error, format_of, look_through, looking
 from fsm_agent.sessions.store.schema import FIRST, VERSIONS, Versions, newest, refusal
 from fsm_agent.support.files import private_folder, touch, write_new
 
@@ -69,15 +69,15 @@ class SqliteWriter(Database):
     def writer_connection(self) -> sqlite3.Connection:
         """One on which a job cannot begin or end a transaction: it shares that with others."""
         connection = self.writable()
-        connection.set_authorizer(self._allowed)
+        connection.set_authorizer(self._authorize)
         return connection
 
-    def _allowed(self, action: int, *_: object) -> int:
+    def _authorize(self, action: int, *_: object) -> int:
         refused = self._in_job and action == sqlite3.SQLITE_TRANSACTION
         return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
 
     def commit_group(self, connection: sqlite3.Connection, group: list[Waiting]) -> bool:
-        waiting = self._claimed(group)
+        waiting = self._claim_jobs(group)
         patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
         done = self._run_all(connection, waiting)
         if done is None:
@@ -95,7 +95,7 @@ class SqliteWriter(Database):
                 self._one_by_one(waiting)
                 return False
             self.commits += 1
-            measured("commit", time.perf_counter() - began)
+            measure("commit", time.perf_counter() - began)
             self.committed()
         # what the jobs hold is released before their waiters continue
         group.clear()
@@ -127,10 +127,10 @@ class SqliteWriter(Database):
         transaction any more."""
         try:
             if not shared:
-                return self._called(connection, job)
+                return self._run_job(connection, job)
             connection.execute(f"SAVEPOINT {SAVEPOINT}")
             try:
-                return self._called(connection, job)
+                return self._run_job(connection, job)
             except Exception:
                 if connection.in_transaction:
                     connection.execute(f"ROLLBACK TO {SAVEPOINT}")
@@ -144,7 +144,7 @@ class SqliteWriter(Database):
                 connection.rollback()
             raise
 
-    def _called(self, connection: sqlite3.Connection, job: Job) -> Any:
+    def _run_job(self, connection: sqlite3.Connection, job: Job) -> Any:
         self._in_job = True
         try:
             result = job(connection)
@@ -215,7 +215,7 @@ class SqliteDatabase(SqliteWriter):
         self._reading = threading.Lock()
         self._looked_through = False
         self._damage = ""
-        self._reader = self._prepared()
+        self._reader = self._prepare()
         self._close_when_dropped()
         self.closed = False
 
@@ -272,14 +272,14 @@ class SqliteDatabase(SqliteWriter):
 
     # Opening
 
-    def _prepared(self) -> sqlite3.Connection:
+    def _prepare(self) -> sqlite3.Connection:
         try:
             private_folder(self.path.parent)
             if not self.path.exists():
                 self._create()
             if self._is_current():
-                return self._opened()
-            with _closed_when_it_fails(self._connected()) as connection:
+                return self._open()
+            with _closed_when_it_fails(self._connect()) as connection:
                 patiently(lambda: self._migrate(connection))
         except (sqlite3.Error, OSError) as error:
             raise as_store_error(error, self.path) from error
@@ -310,7 +310,7 @@ class SqliteDatabase(SqliteWriter):
             raise StoreError(self._damage)
         if not self._looked_through:
             self._look_through()
-        return self._connected()
+        return self._connect()
 
     def _look_through(self) -> None:
         """Raise what is wrong with the file; it is never written to then."""
@@ -335,8 +335,8 @@ class SqliteDatabase(SqliteWriter):
             self, self._reader.close
         ).atexit = False  # threads that end with the process may still read
 
-    def _connected(self) -> sqlite3.Connection:
-        with _closed_when_it_fails(self._opened()) as connection:
+    def _connect(self) -> sqlite3.Connection:
+        with _closed_when_it_fails(self._open()) as connection:
             # where it cannot be, the rollback journal stays; another that opens the file now holds its lock
             patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
             connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
@@ -344,7 +344,7 @@ class SqliteDatabase(SqliteWriter):
             connection.execute("PRAGMA wal_autocheckpoint = 1000")
         return connection
 
-    def _opened(self) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
         return sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=0.1)
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
@@ -393,7 +393,7 @@ def _upgrade(connection: sqlite3.Connection, versions: Versions, version: int) -
         for statement in statements:
             connection.execute(statement)
     connection.execute(f"PRAGMA user_version = {newest(versions)}")
-    connection.execute(f"PRAGMA application_id = {marked(newest(versions))}")
+    connection.execute(f"PRAGMA application_id = {application_id(newest(versions))}")
 
 
 def _version(connection: sqlite3.Connection) -> int:

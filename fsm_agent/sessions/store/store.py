@@ -24,12 +24,12 @@ from fsm_agent.sessions.store.rows import (
     ELSEWHERE,
     Contents,
     Kept,
-    changed,
-    checked,
+    count_revision,
     deduplicate,
-    kept_once,
+    json_with_checksum,
     next_turn_number,
     refuse_if_changed,
+    store_content,
     write_notes,
 )
 
@@ -125,8 +125,8 @@ class Store(TurnClaims):
         values = (
             turn.turn_id, session.id, new.parent, new.asked, turn.state, turn.seq, self.owners.me,
             new.table_name,
-            new.digest, *checked({ELSEWHERE: [kept_once(new.settings, shared)]}),
-            *checked(deduplicate(start, shared)),
+            new.digest, *json_with_checksum({ELSEWHERE: [store_content(new.settings, shared)]}),
+            *json_with_checksum(deduplicate(start, shared)),
             at, at,
         )  # fmt: skip
         if c.execute("SELECT 1 FROM turns WHERE id = ?", (turn.turn_id,)).fetchone():
@@ -141,7 +141,7 @@ class Store(TurnClaims):
             (*values, next_turn_number(c, session.id)),
         )
         if given is not None:
-            c.execute("INSERT INTO given VALUES (?, ?, ?)", (turn.turn_id, *checked(given)))
+            c.execute("INSERT INTO given VALUES (?, ?, ?)", (turn.turn_id, *json_with_checksum(given)))
         if new.begins is not None:
             new.begins(c)
 
@@ -201,7 +201,7 @@ class Store(TurnClaims):
         close_out(c, session_id, found, at)
         give_up(c, found, at)
         c.execute("UPDATE sessions SET holder = NULL, owner = NULL WHERE id = ?", (session_id,))
-        changed(c, session_id)
+        count_revision(c, session_id)
         return found[-1]
 
     def _open_turns(self, c: SqlConnection, session_id: str) -> list[str]:
@@ -253,7 +253,7 @@ class Store(TurnClaims):
                 columns = Kept.of(one).columns()
                 names = ", ".join(f"{name} = ?" for name in columns)
                 c.execute(f"UPDATE sessions SET {names} WHERE id = ?", (*columns.values(), one.id))  # noqa: S608 - ours
-            return [changed(c, one.id) for one in line]
+            return [count_revision(c, one.id) for one in line]
 
         for one, revision in zip(line, await self.written(write), strict=True):
             one.revision = revision

@@ -39,7 +39,7 @@ from fsm_agent.sessions.store.rows import (
     message_of,
     newest_number,
     newest_of,
-    stored,
+    stored_rows,
 )
 from fsm_agent.sessions.store.sqlite import SqliteDatabase
 
@@ -214,7 +214,7 @@ class StoredSessions:
         decoded = {} if before is None else {number: row for row, number in before.numbers.items()}
         numbers = {
             decoded.get(number) or message_of(body, crc): number
-            for number, body, crc in stored(c, session_id, at[1])
+            for number, body, crc in stored_rows(c, session_id, at[1])
         }
         rows = list(numbers)
         grown = before is not None and before.rows == rows[: len(before.rows)]

@@ -12,10 +12,10 @@ from typing import Annotated
 from pydantic import Field
 
 from fsm_agent.conversation.messages import Message
-from fsm_agent.conversation.parts import ImagePart, Part, carrier_of, kind_of, named
+from fsm_agent.conversation.parts import ImagePart, Part, carrier_of, kind_of, name_part
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import PartSettings, Web
-from fsm_agent.support.untrusted import wrapped
+from fsm_agent.support.untrusted import wrap_untrusted
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.agent.delegate import LONGEST, Delegation
 from fsm_agent.toolsets.fetch import Fetcher
@@ -53,11 +53,11 @@ class Pages:
             question: What you want to know, with all that one must know to answer it.
         """
         address, text = await page_text(self._fetcher, url)
-        shown = f"{address}\n\n{wrapped(text[:MOST], NAME)}"
+        shown = f"{address}\n\n{wrap_untrusted(text[:MOST], NAME)}"
         end = await self._delegation.end_of(idempotency_key, question, shown, brief=BRIEF, side_task="web")
         if end.status != "completed":
             raise ToolFailure(f"No model answered: {end.error or end.status}. Read the page yourself.")
-        return f"{address}\n\n{wrapped(end.text, NAME)}"
+        return f"{address}\n\n{wrap_untrusted(end.text, NAME)}"
 
 
 def ask_tool(delegation: Delegation, settings: Web, fetcher: Fetcher | None = None) -> Tool:
@@ -105,7 +105,7 @@ class Images:
         )
         if end.status != "completed":
             raise ToolFailure(f"No model answered: {end.error or end.status}")
-        return f"{named(part)}\n\n{wrapped(end.text, IMAGE_NAME)}"
+        return f"{name_part(part)}\n\n{wrap_untrusted(end.text, IMAGE_NAME)}"
 
     def _file(self, path: str) -> Part:
         real = regular_file(self._root, path)
@@ -128,7 +128,7 @@ def _of_conversation(rows: Sequence[Message], name: str) -> Part | None:
     images = list(_images(rows))
     wanted = name.strip().removeprefix("[").removesuffix("]")
     for part in images:
-        if not wanted or wanted in (named(part), str(part.get("name") or "")):
+        if not wanted or wanted in (name_part(part), str(part.get("name") or "")):
             return part
     if wanted:
         return None

@@ -33,7 +33,7 @@ from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.texts import one_line
 from fsm_agent.support.threads import LOOP, in_daemon_thread
-from fsm_agent.support.untrusted import wrapped
+from fsm_agent.support.untrusted import wrap_untrusted
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets.agent.child import (
     Care,
@@ -42,7 +42,7 @@ from fsm_agent.toolsets.agent.child import (
     ChildFactory,
     ChildFamily,
     ChildTask,
-    fitted,
+    fit_answer,
     room,
 )
 from fsm_agent.toolsets.agent.review import REVIEW, TITLE, take_title
@@ -118,12 +118,12 @@ def children_of(store: Store, turn_id: str) -> list[ChildTurn]:
     return [_child(turns, child) for child in turns.children(turn_id)]
 
 
-def spent_below(store: Store, turn_id: str) -> SpentBudget:
+def budget_below(store: Store, turn_id: str) -> SpentBudget:
     """What the children of a turn and theirs have taken so far. A turn that has not ended is asked for what
     its rows have spent, which is at least what it sent."""
     iterations, attempts = 0, 0
     for child in children_of(store, turn_id):
-        below = spent_below(store, child.turn_id)
+        below = budget_below(store, child.turn_id)
         now = {} if child.outcome else Turns(store.database).snapshot(child.turn_id)["counts"]
         iterations += now.get("iterations", child.api_calls) + below.iterations
         attempts += now.get("attempts", child.attempts) + below.attempts
@@ -207,18 +207,18 @@ class Background:
 
     async def settled(self) -> None:
         """Wait until all tasks have ended."""
-        await _on_loop(self._waited(stop=False))
+        await _on_loop(self._wait(stop=False))
 
     def interrupt(self) -> None:
         """Stop all tasks; what they said so far is reported."""
-        LOOP.submit(self._interrupted())
+        LOOP.submit(self._interrupt())
 
     async def aclose(self) -> None:
         """Stop all tasks where they are: the session's next turn takes them up again."""
         if not self._mine():
             return
         left = self.running
-        await _on_loop(self._closed())
+        await _on_loop(self._close())
         if words := ", ".join(one_line(goal, 60) for goal in left.values()):
             self._callbacks.publish(
                 StatusText(f"left for the session's next turn to continue in the background: {words}")
@@ -229,7 +229,7 @@ class Background:
     async def begin(self, orders: Sequence[ChildTask], fence: Fence) -> None:
         """Store the tasks and start them, for the turn that gives them. A repeated call starts nothing
         twice. Raises ``ToolFailure``, and ``OwnershipLost`` when another process owns the turn."""
-        await _on_loop(self._begun(orders, fence))
+        await _on_loop(self._begin(orders, fence))
 
     def resumed(self) -> None:
         """A turn of an earlier process resumes: tasks may have ended meanwhile."""
@@ -243,7 +243,7 @@ class Background:
         try:
             if not (waiting := untold(self._store, session.id)):
                 return ()
-            ended = await _on_loop(self._looked_at(waiting))
+            ended = await _on_loop(self._collect_ended(waiting))
             ready = [one for one in waiting if one.child in ended]
             if ready:
                 await note_told(self._store, ready, fence)
@@ -257,7 +257,7 @@ class Background:
 
     # On the engine's loop
 
-    async def _begun(self, orders: Sequence[ChildTask], fence: Fence) -> None:
+    async def _begin(self, orders: Sequence[ChildTask], fence: Fence) -> None:
         async with self._beginning:
             new = [order for order in orders if order.session_id not in self._all]
             busy, most = len(self.running), self._settings.delegation.max_children
@@ -282,9 +282,9 @@ class Background:
 
     def _start(self, order: ChildTask) -> None:
         work = self._all[order.session_id] = _Work(self, order)
-        work.task = asyncio.get_running_loop().create_task(self._lived(work))
+        work.task = asyncio.get_running_loop().create_task(self._run(work))
 
-    async def _lived(self, work: _Work) -> None:
+    async def _run(self, work: _Work) -> None:
         order = work.order
         child = Child(
             replace(order, unattended=True), self._child_factory, self._store, self._callbacks, self._clock
@@ -318,7 +318,7 @@ class Background:
                 StatusText(f"a task in the background has ended ({end.status}): {one_line(order.goal, 80)}")
             )
 
-    async def _looked_at(self, waiting: Sequence[Posted]) -> dict[str, ChildEnded]:
+    async def _collect_ended(self, waiting: Sequence[Posted]) -> dict[str, ChildEnded]:
         """Return the outcomes of tasks that have ended; resume those without a running process."""
         found = {}
         for one in waiting:
@@ -371,29 +371,29 @@ class Background:
             trees[parent] = tree = tree_budget(self._settings)
             said = Turns(self._store.database).result(parent) or {}
             own = SpentBudget(said.get("api_calls", 0), said.get("attempts", 0))
-            tree.settle(own, spent_below(self._store, parent))
+            tree.settle(own, budget_below(self._store, parent))
         most = self._settings.memory.review_iterations if task in QUIET else limits.max_iterations
         return tree.child(limits.budget, most)
 
     def _report(self, one: Posted, end: ChildEnded, limit: int) -> str:
         how = HOW[end.status] + (f": {end.error}." if end.error else ".")
         head = REPORT.format(goal=one_line(one.goal, 200), handle=one.child, how=how)
-        text = fitted(end.text, limit, one.child, self._child_factory)
-        return f"{head}\n\n{wrapped(text, 'delegate_task')}".rstrip()
+        text = fit_answer(end.text, limit, one.child, self._child_factory)
+        return f"{head}\n\n{wrap_untrusted(text, 'delegate_task')}".rstrip()
 
-    async def _interrupted(self) -> None:
+    async def _interrupt(self) -> None:
         for work in self._mine():
             work.interrupted.set()
             if work.task is not None:
                 work.task.cancel()
 
-    async def _closed(self) -> None:
+    async def _close(self) -> None:
         titles = [work.task for work in self._mine() if work.task and work.order.task_id == TITLE]
         if titles:
             await asyncio.wait(titles, timeout=FOR_A_TITLE)
-        await self._waited(stop=True)
+        await self._wait(stop=True)
 
-    async def _waited(self, *, stop: bool) -> None:
+    async def _wait(self, *, stop: bool) -> None:
         while tasks := [work.task for work in self._mine() if work.task is not None]:
             for task in tasks if stop else ():
                 task.cancel()

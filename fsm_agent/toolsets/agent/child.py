@@ -22,7 +22,7 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.settings.model import DelegationSettings, Settings
 from fsm_agent.support.texts import one_line, shorten
-from fsm_agent.support.untrusted import wrapped
+from fsm_agent.support.untrusted import wrap_untrusted
 
 Status = Literal["completed", "failed", "partial", "interrupted"]
 OUTCOMES: tuple[Status, ...] = ("completed", "failed", "partial", "interrupted")
@@ -66,7 +66,7 @@ class ChildTask:
         side_task: str = "",
     ) -> Self:
         """Return the task of this name that a turn leaves to the background; the same for the same turn."""
-        child, about = f"c-{turn_id}.{task}.0", wrapped(context, "the conversation")
+        child, about = f"c-{turn_id}.{task}.0", wrap_untrusted(context, "the conversation")
         return cls(
             child, session.id, turn_id, task, goal, about, budget, unattended=True, side_task=side_task
         )
@@ -193,7 +193,7 @@ class Child:
         another process runs."""
         self._tell("child:start", {"goal": one_line(self.order.goal, 200)})
         try:
-            self.end = await self._lived()
+            self.end = await self._run()
         except TurnSuspended:
             self._tell("child:suspended", {})
             raise
@@ -207,7 +207,7 @@ class Child:
         )
         return self.end
 
-    async def _lived(self) -> ChildEnded:
+    async def _run(self) -> ChildEnded:
         journal, order = Turns(self._store.database), self.order
         before = journal.recent(1, session=order.session_id)
         if before and before[0].ended is not None and (said := journal.result(before[0].id)) is not None:
@@ -306,7 +306,7 @@ class ChildFamily:
         answer, after the others have ended."""
         work = [asyncio.ensure_future(child.run()) for child in self.children]
         try:
-            await self._watched(work)
+            await self._watch(work)
         except asyncio.CancelledError:
             if not self._interrupted.is_set():
                 await _stopped(work)
@@ -323,7 +323,7 @@ class ChildFamily:
             raise failed[0]
         return [task.result() for task in work]
 
-    async def _watched(self, work: Sequence[asyncio.Future[ChildEnded]]) -> None:
+    async def _watch(self, work: Sequence[asyncio.Future[ChildEnded]]) -> None:
         since = self._care.watch()
         while not all(task.done() for task in work):
             await asyncio.wait(work, timeout=self._care.pause, return_when=asyncio.ALL_COMPLETED)
@@ -353,7 +353,7 @@ def room(limits: DelegationSettings, used: int, window: int | None, among: int) 
     )
 
 
-def fitted(text: str, limit: int, name: str, child_factory: ChildFactory) -> str:
+def fit_answer(text: str, limit: int, name: str, child_factory: ChildFactory) -> str:
     """The answer, or its head and tail and where the whole of it is."""
     if len(text) <= limit:
         return text

@@ -81,10 +81,10 @@ class Questions:
         if self._items.of_call(scene.turn_id, scene.call_id):  # it is asked elsewhere, too
             settle = (scene.fence, scene.call_id, "question", words, somebody())
             words = await in_daemon_thread(self._items.settle, *settle)
-        return answered(question, asked, words)
+        return answer_result(question, asked, words)
 
 
-def answered(question: str, choices: Sequence[str], answer: str) -> dict[str, Any]:
+def answer_result(question: str, choices: Sequence[str], answer: str) -> dict[str, Any]:
     """Return the result of a question."""
     return {"question": question, "choices": list(choices), "answer": answer}
 

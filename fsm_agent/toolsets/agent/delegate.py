@@ -32,7 +32,7 @@ from fsm_agent.toolsets.agent.child import (
     ChildFactory,
     ChildFamily,
     ChildTask,
-    fitted,
+    fit_answer,
     room,
 )
 from fsm_agent.toolsets.tool_context import here
@@ -105,7 +105,9 @@ class Delegation:
         orders = self.orders(goal, context, tasks, idempotency_key)
         ended = await self.raised(orders, idempotency_key)
         return {
-            "results": [self._told(order, end, len(orders)) for order, end in zip(orders, ended, strict=True)]
+            "results": [
+                self._report(order, end, len(orders)) for order, end in zip(orders, ended, strict=True)
+            ]
         }
 
     async def end_of(self, key: str, goal: str, context: str = "", **more: Any) -> ChildEnded:
@@ -166,9 +168,9 @@ class Delegation:
         """An answer as its parent sees it, one of ``among``."""
         scene = here()
         limit = room(self._limits, scene.session.meter.tokens, scene.window, among)
-        return fitted(text, limit, order.session_id, self._child_factory)
+        return fit_answer(text, limit, order.session_id, self._child_factory)
 
-    def _told(self, order: ChildTask, end: ChildEnded, among: int) -> dict[str, Any]:
+    def _report(self, order: ChildTask, end: ChildEnded, among: int) -> dict[str, Any]:
         """The report on one child to the parent's model: how it ended, its answer, and its usage."""
         text = self.fitted(order, end.text, among)
         told = {"task": order.goal[:200], "status": end.status, "summary": text, "turn": end.turn_id}

@@ -23,9 +23,9 @@ from fsm_agent.sessions.store.search.session_recall import (
     SessionRecall,
     around,
     by_words,
-    compacted_around,
-    compacted_by_words,
     count_compacted,
+    recall_around,
+    recall_by_words,
     recent,
 )
 from fsm_agent.tools import Tool, ToolFailure, tool
@@ -137,14 +137,14 @@ class LookingBack:
         database, session = self._store.database, here().session.id
         try:
             if message is not None:
-                found = compacted_around(database, session, message, window)
+                found = recall_around(database, session, message, window)
                 if not found:
                     raise ToolFailure(f"Message {message} was not taken out of this conversation.")
                 return {"messages": [plain(asdict(one)) for one in found]}
             if query.strip():
                 return {
                     "messages": [
-                        plain(asdict(one)) for one in compacted_by_words(database, session, query, limit)
+                        plain(asdict(one)) for one in recall_by_words(database, session, query, limit)
                     ]
                 }
             return {"taken_out": count_compacted(database, session)}

@@ -69,7 +69,7 @@ TITLE_GOAL = (
 
 def title_of(session: Session, turn_id: str, budget: IterationBudget) -> ChildTask:
     """Return the task to name a session after its first turn; the same for the same turn."""
-    return ChildTask.quiet(session, turn_id, TITLE, TITLE_GOAL, _begun(session.rows), budget, side_task=TITLE)
+    return ChildTask.quiet(session, turn_id, TITLE, TITLE_GOAL, _begin(session.rows), budget, side_task=TITLE)
 
 
 def take_title(store: Store, session_id: str, said: str) -> str:
@@ -85,7 +85,7 @@ def take_title(store: Store, session_id: str, said: str) -> str:
         return ""
 
 
-def _begun(rows: Sequence[Message]) -> str:
+def _begin(rows: Sequence[Message]) -> str:
     asked = next((row.text for row in rows if row.role == "user"), "")
     answered = next((row.text for row in reversed(rows) if row.role == "assistant" and row.text.strip()), "")
     return f"user: {asked[:TITLE_MOST]}\nassistant: {answered[:TITLE_MOST]}"

@@ -116,7 +116,7 @@ def _status(value: Any) -> Any:
     return value if value in STATUSES else "pending"
 
 
-def _listed(value: Any) -> Any:
+def _read_list(value: Any) -> Any:
     """Models write the list as a JSON text now and then."""
     if isinstance(value, str):
         try:
@@ -149,7 +149,7 @@ class TodoList:
         self._store = store
 
     def todo(
-        self, todos: Annotated[list[TodoItem] | None, BeforeValidator(_listed)] = None, merge: bool = False
+        self, todos: Annotated[list[TodoItem] | None, BeforeValidator(_read_list)] = None, merge: bool = False
     ) -> dict[str, Any]:
         """Read or write the list of things to do in this session. Without arguments it is read.
 
@@ -162,7 +162,7 @@ class TodoList:
         if todos is None:
             return _answer(self._now())
         before = self._now() if merge else []
-        return _answer(_merged(before, todos))
+        return _answer(_merge(before, todos))
 
     def _now(self) -> list[dict[str, str]]:
         found = newest_result(self._store, here().session, NAME) or {}
@@ -175,7 +175,7 @@ def todo_tool(store: Store) -> Tool:
     return tool(concurrency="serial", effect="idempotent")(TodoList(store).todo)
 
 
-def _merged(before: Iterable[dict[str, str]], given: Iterable[TodoItem]) -> list[dict[str, str]]:
+def _merge(before: Iterable[dict[str, str]], given: Iterable[TodoItem]) -> list[dict[str, str]]:
     """By id; of two items with one id the later one counts, at the place of the first."""
     items = {item["id"]: item for item in before}
     for one in given:

@@ -15,7 +15,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.providers.config_file import config_of
 from fsm_agent.request import Effect
 from fsm_agent.settings.errors import words_at
-from fsm_agent.settings.model import taken
+from fsm_agent.settings.model import name_taken
 from fsm_agent.support.redaction import mask
 from fsm_agent.tools.decorator import Approval
 
@@ -89,23 +89,25 @@ class ServerConfig(_McpModel):
     def _one_way(self) -> Self:
         if bool(self.command) == bool(self.url):
             both = "a command and a url" if self.url else "neither a command nor a url"
-            raise taken(both, "either a command or a url")
+            raise name_taken(both, "either a command or a url")
         stdio = {"args", "env", "cwd"} & self.model_fields_set
         if self.url and stdio:
-            raise taken(f"{min(stdio)} beside a url", f"{min(stdio)} beside a command")
+            raise name_taken(f"{min(stdio)} beside a url", f"{min(stdio)} beside a command")
         if self.command and (http := {"headers", "plain_http"} & self.model_fields_set):
-            raise taken(f"{min(http)} beside a command", f"{min(http)} beside a url")
+            raise name_taken(f"{min(http)} beside a command", f"{min(http)} beside a url")
         if self.url:
-            self._checked_url(self.url)
+            self._check_url(self.url)
         return self
 
-    def _checked_url(self, url: str) -> None:
+    def _check_url(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise taken(f"url {mask(url)}", "a url that begins with https:// or http:// and names a host")
+            raise name_taken(
+                f"url {mask(url)}", "a url that begins with https:// or http:// and names a host"
+            )
         if parts.scheme == "http" and parts.hostname not in HERE and not self.plain_http:
             allowed = "https://, http:// to this machine, or plain_http = true to send without TLS"
-            raise taken(f"url {mask(url)}", allowed)
+            raise name_taken(f"url {mask(url)}", allowed)
 
     def wants(self, tool: str) -> bool:
         """Is the tool with this name of the server's own offered?"""
@@ -165,10 +167,10 @@ def _server(name: str, table: Any) -> ServerConfig:
     try:
         return ServerConfig.model_validate(dict(table))
     except ValidationError as error:
-        raise _explained(name, error) from None
+        raise _explain(name, error) from None
 
 
-def _explained(name: str, error: ValidationError) -> ConfigError:
+def _explain(name: str, error: ValidationError) -> ConfigError:
     first = error.errors(include_url=False)[0]
     where = ".".join(("mcp.servers", name, *(str(part) for part in first["loc"])))
     if first["type"] == "extra_forbidden":
@@ -176,11 +178,11 @@ def _explained(name: str, error: ValidationError) -> ConfigError:
         return ConfigError(f"unknown key {where}", None, ", ".join(model.model_fields))
     if first["type"] == "taken":
         return ConfigError(f"{where} cannot be used", first["ctx"]["given"], first["ctx"]["allowed"])
-    given = None if isinstance(first["input"], Mapping) else _shown(first["loc"], first["input"])
+    given = None if isinstance(first["input"], Mapping) else _format_given(first["loc"], first["input"])
     return ConfigError(f"{where} cannot be used", given, words_at(ServerConfig, first["loc"], first["msg"]))
 
 
-def _shown(loc: tuple[int | str, ...], value: Any) -> str:
+def _format_given(loc: tuple[int | str, ...], value: Any) -> str:
     """What was given, unless it may be a secret."""
     return "***" if loc[:1] in (("env",), ("headers",)) else mask(str(value))
 

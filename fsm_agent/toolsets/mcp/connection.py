@@ -37,7 +37,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from fsm_agent.providers.sdk_port import tls
 from fsm_agent.providers.transport import BoundedBody
-from fsm_agent.support.processes import sent
+from fsm_agent.support.processes import send
 from fsm_agent.support.texts import one_line
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.support.version import __version__
@@ -54,7 +54,7 @@ from fsm_agent.toolsets.mcp.process import (
     Misbehaved,
     ServerLog,
     Unusable,
-    started,
+    start_server,
     status_of,
 )
 from fsm_agent.toolsets.mcp.results import Result, result_of
@@ -149,7 +149,7 @@ async def stdio(
     """The streams of a session with a new process. ``most``: bytes of one message. When the process ends or
     misbehaves, ``ending`` receives the reason and the streams end. Raises ``OSError`` when it cannot be
     started."""
-    server = await started(launch)
+    server = await start_server(launch)
     process = server.process
     to_session, incoming = anyio.create_memory_object_stream[Incoming](0)
     outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
@@ -241,7 +241,7 @@ async def _write(pipe: asyncio.StreamWriter, from_session: MemoryObjectReceiveSt
         async with from_session:
             async for item in from_session:
                 text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-                await sent(pipe, text.encode() + b"\n")
+                await send(pipe, text.encode() + b"\n")
     except (anyio.ClosedResourceError, OSError):
         log.debug("a server's standard input was closed")
 
@@ -322,9 +322,9 @@ class Connection:
     async def tools(self) -> list[Listed]:
         """All tools, as the server lists them. Raises ``Broken``, ``McpRefused`` or ``Unusable``."""
         listed: list[Listed] = []
-        with self._explained():
+        with self._explain_errors():
             async for tool in self._pages():
-                listed.append(_listed(tool))
+                listed.append(_list_all(tool))
                 if len(listed) == MOST_LISTED:
                     break
         return listed
@@ -333,7 +333,7 @@ class Connection:
         """Cancelling tells the server so. Raises ``Broken``, ``McpRefused`` or ``Unusable``."""
         self._calls += 1
         try:
-            with self._explained():
+            with self._explain_errors():
                 answer: CallToolResult = await self._living().call_tool(tool, dict(arguments))
                 return result_of(answer)
         except Broken as broken:
@@ -352,7 +352,7 @@ class Connection:
                     self._client = client
                     self._opened.set()
                     async with anyio.create_task_group() as tasks:
-                        tasks.start_soon(self._subscribed, client)
+                        tasks.start_soon(self._subscribe, client)
                         await self._ending.wait()
                         tasks.cancel_scope.cancel()
         except Exception as error:
@@ -375,10 +375,10 @@ class Connection:
             client_info=Implementation(name="fsm-agent", version=__version__),
             list_roots_callback=self._roots if self._endpoint.roots else None,
             message_handler=self._message,
-            logging_callback=self._logged,
+            logging_callback=self._on_log,
         )
 
-    async def _subscribed(self, client: Client) -> None:
+    async def _subscribe(self, client: Client) -> None:
         """Servers of the newest protocol tell of changes only when they are asked to."""
         offered = client.server_capabilities.tools
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or not (offered and offered.list_changed):
@@ -399,7 +399,7 @@ class Connection:
         if isinstance(message, ToolListChangedNotification):
             self._changed()
 
-    async def _logged(self, params: LoggingMessageNotificationParams) -> None:
+    async def _on_log(self, params: LoggingMessageNotificationParams) -> None:
         self._log.say(f"({params.level}) {one_line(str(params.data), 1_000)}")
 
     async def _roots(self, context: ClientRequestContext) -> ListRootsResult:
@@ -422,7 +422,7 @@ class Connection:
     # Errors
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         """What the SDK raises, as one of the three ends of a call."""
         try:
             yield
@@ -487,7 +487,7 @@ def _root(path: Path) -> Root:
     return Root.model_validate({"uri": path.as_uri(), "name": path.name or str(path)})
 
 
-def _listed(tool: Tool) -> Listed:
+def _list_all(tool: Tool) -> Listed:
     hints = tool.annotations
     return Listed(
         tool.name,

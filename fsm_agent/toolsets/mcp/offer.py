@@ -44,7 +44,7 @@ def names_of(server: str, tools: Iterable[str], taken: Collection[str] = ()) -> 
     plain = {tool: f"{server}{SEPARATOR}{_REFUSED.sub('_', tool)}" for tool in tools}
     claims = Counter(plain.values())
     return {
-        tool: name if _usable(server, tool, name, claims, taken) else _digested(server, tool, name)
+        tool: name if _usable(server, tool, name, claims, taken) else _digest(server, tool, name)
         for tool, name in plain.items()
     }
 
@@ -55,7 +55,7 @@ def _usable(server: str, tool: str, name: str, claims: Mapping[str, int], taken:
     return len(name) <= MOST and name not in taken and (unchanged or claims[name] == 1)
 
 
-def _digested(server: str, tool: str, name: str) -> str:
+def _digest(server: str, tool: str, name: str) -> str:
     digest = hashlib.sha256(f"{server}\0{tool}".encode()).hexdigest()[:_DIGITS]
     return f"{name[: MOST - _DIGITS - 1]}_{digest}"
 
@@ -96,7 +96,7 @@ class Unfit(Exception):
     """A tool that cannot be offered; the text says why."""
 
 
-def fitted(schema: object) -> dict[str, Any]:
+def fit_schema(schema: object) -> dict[str, Any]:
     """A JSON schema object of the 2020-12 dialect that says the same as the given one, where a provider can
     be told.
 
@@ -119,7 +119,7 @@ def fitted(schema: object) -> dict[str, Any]:
     return made
 
 
-def looked_over(listed: Iterable[Listed]) -> list[Listed]:
+def check_schemas(listed: Iterable[Listed]) -> list[Listed]:
     """The tools with fitted schemas, or with their problem. Takes milliseconds for each: not for an event
     loop."""
     return [_one(tool) for tool in listed]
@@ -127,7 +127,7 @@ def looked_over(listed: Iterable[Listed]) -> list[Listed]:
 
 def _one(tool: Listed) -> Listed:
     try:
-        return replace(tool, schema=fitted(tool.schema))
+        return replace(tool, schema=fit_schema(tool.schema))
     except Unfit as problem:
         return replace(tool, problem=str(problem))
 
@@ -190,7 +190,7 @@ class _Anything(BaseModel):
     """The server knows what it takes."""
 
 
-def offered(
+def make_offer(
     server: str,
     config: ServerConfig,
     listed: Sequence[Listed],

@@ -84,7 +84,7 @@ class ServerProcess:
         return True
 
 
-async def started(launch: Launch) -> ServerProcess:
+async def start_server(launch: Launch) -> ServerProcess:
     """Return the running server. Raises ``OSError`` that names the command. A cancellation while it starts
     ends it."""
     command = [_found(launch), *launch.args]
@@ -99,7 +99,7 @@ async def started(launch: Launch) -> ServerProcess:
     order = SupervisorOrder(command, str(launch.cwd), GRACE)
     with far_end:
         try:
-            process = await supervised.started(
+            process = await supervised.start_supervisor(
                 order, launch.env, line, far_end, supervised.PIPE, supervised.PIPE
             )
         except BaseException:
@@ -345,7 +345,7 @@ class Unset(Exception):
     """A variable that the config names has no value here; the text says which."""
 
 
-def expanded(text: str, environment: Mapping[str, str], found: set[str]) -> str:
+def expand_variables(text: str, environment: Mapping[str, str], found: set[str]) -> str:
     """The text with its variables replaced; their values are added to ``found``. Raises ``Unset``."""
 
     def value(match: re.Match[str]) -> str:
@@ -359,15 +359,15 @@ def expanded(text: str, environment: Mapping[str, str], found: set[str]) -> str:
     return _VARIABLE.sub(value, text)
 
 
-def named_in(config: ServerConfig) -> set[str]:
-    """The variables that ``expanded`` would look up for a server."""
+def variables_in(config: ServerConfig) -> set[str]:
+    """The variables that ``expand_variables`` would look up for a server."""
     texts = (*config.env.values(), *config.headers.values(), config.url or "")
     return {match["name"] for text in texts for match in _VARIABLE.finditer(text)}
 
 
 def all_expanded(words: Mapping[str, str], environment: Mapping[str, str], found: set[str]) -> dict[str, str]:
     """Return the words with variables replaced by their values; ``found`` takes the values used."""
-    return {name: expanded(text, environment, found) for name, text in words.items()}
+    return {name: expand_variables(text, environment, found) for name, text in words.items()}
 
 
 def secret_values(words: Mapping[str, str]) -> Iterable[str]:
@@ -394,7 +394,7 @@ def endpoint_of(config: ServerConfig, workdir: Path, environment: Mapping[str, s
     found: set[str] = set()
     own = all_expanded(config.env, environment, found)
     headers = all_expanded(config.headers, environment, found)
-    url = expanded(config.url or "", environment, found)
+    url = expand_variables(config.url or "", environment, found)
     secrets = frozenset(value for value in (*found, *secret_values(own), *secret_values(headers)) if value)
     named = config.roots if config.roots is not None else (".",)
     roots = tuple((workdir / Path(root).expanduser()).resolve() for root in named)

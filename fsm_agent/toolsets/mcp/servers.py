@@ -31,12 +31,12 @@ from fsm_agent.support.installation import install_command
 from fsm_agent.support.redaction import MASK, keep_secret, mask, secrets_among
 from fsm_agent.support.texts import one_line
 from fsm_agent.support.threads import LOOP, in_daemon_thread
-from fsm_agent.support.untrusted import wrapped
+from fsm_agent.support.untrusted import wrap_untrusted
 from fsm_agent.tools.decorator import Tool
 from fsm_agent.tools.result import ToolFailure
 from fsm_agent.tools.runner import UNKNOWN_EFFECT
 from fsm_agent.toolsets.mcp.config import ServerConfig, servers_of
-from fsm_agent.toolsets.mcp.offer import MOST_TOOLS, Listed, Offer, looked_over, offered, server_of
+from fsm_agent.toolsets.mcp.offer import MOST_TOOLS, Listed, Offer, check_schemas, make_offer, server_of
 from fsm_agent.toolsets.mcp.process import (
     LOGS,
     Broken,
@@ -46,7 +46,7 @@ from fsm_agent.toolsets.mcp.process import (
     Unset,
     Unusable,
     endpoint_of,
-    named_in,
+    variables_in,
 )
 
 if TYPE_CHECKING:
@@ -120,12 +120,12 @@ class McpServer:
         """Connect for a turn, within the time that a start may delay it. The attempt continues after that."""
         if self._connection is not None and self._connection.alive:
             if self._stale or self._connection.deaf:
-                await self._limited(self._relist(), self._around.limits.start_timeout)
+                await self._within_time(self._relist(), self._around.limits.start_timeout)
             return
-        if (attempt := self._begun()) is not None and self._patience is not None:
+        if (attempt := self._begin_attempt()) is not None and self._patience is not None:
             left = self._around.limits.start_timeout - self._patience.elapsed()
             if left > 0:
-                await self._limited(asyncio.shield(attempt), left)
+                await self._within_time(asyncio.shield(attempt), left)
 
     async def call(self, tool: str, arguments: Mapping[str, Any], effect: Effect) -> Any:
         """The result as a handler returns it: a text, or content parts. Raises ``ToolFailure``."""
@@ -136,7 +136,7 @@ class McpServer:
                 result = await connection.call(tool, arguments)
             except McpRefused as error:
                 raise ToolFailure(
-                    f"MCP server {self.name} refused the call: {self._marked(self._safe(str(error)))}"
+                    f"MCP server {self.name} refused the call: {self._mark_error(self._safe(str(error)))}"
                 ) from None
             except Unusable as error:
                 raise self._unsure(
@@ -148,7 +148,7 @@ class McpServer:
                     again = True
                     continue
                 raise self._broken(error, effect) from None
-            return self._told(result)
+            return self._tell_server(result)
 
     async def close(self) -> None:
         """End everything that belongs to it. The server is not started again."""
@@ -162,7 +162,7 @@ class McpServer:
     # Connecting
 
     async def _connected(self) -> Connection:
-        if self.status != "ready" and (attempt := self._begun()) is not None:
+        if self.status != "ready" and (attempt := self._begin_attempt()) is not None:
             await asyncio.shield(attempt)
         if self._connection is None or not self._connection.alive:
             wait = max(0.0, self._next - self._around.clock.now())
@@ -173,7 +173,7 @@ class McpServer:
             )
         return self._connection
 
-    def _begun(self) -> asyncio.Task[None] | None:
+    def _begin_attempt(self) -> asyncio.Task[None] | None:
         """The attempt that runs, or a new one unless the server rests."""
         if self._attempt is not None and not self._attempt.done():
             return self._attempt
@@ -187,20 +187,20 @@ class McpServer:
     async def _connect(self) -> None:
         limit = self._around.limits.connect_timeout
         try:
-            opened = await self._limited(self._opened(), limit)
+            opened = await self._within_time(self._open(), limit)
             if opened is None:
-                self._failed(f"it did not get ready within {limit:g} s")
+                self._on_failure(f"it did not get ready within {limit:g} s")
         except (Broken, McpRefused, Unusable, Unset, OSError) as error:
-            self._failed(str(error) or type(error).__name__)
+            self._on_failure(str(error) or type(error).__name__)
         except Exception as error:  # a bug, here or in the SDK, costs this server and nothing else
             log.warning("MCP server %s", self.name, exc_info=True)
-            self._failed(f"{type(error).__name__}: {error}")
+            self._on_failure(f"{type(error).__name__}: {error}")
         else:
             if opened is not None:
                 self._connection, self.listed = opened
                 self._problem, self._stale, self._failures = "", False, 0
 
-    async def _opened(self) -> tuple[Connection, list[Listed]]:
+    async def _open(self) -> tuple[Connection, list[Listed]]:
         await asyncio.gather(*(connection.close() for connection in self._connections))
         self._connections.clear()
         endpoint, server_log = self._endpoint, self._log
@@ -211,17 +211,17 @@ class McpServer:
         connection_class = await in_daemon_thread(_connection_class)
         server_log.hush()
         connection = connection_class(
-            endpoint, server_log, self._around.limits.max_message_bytes, self._changed
+            endpoint, server_log, self._around.limits.max_message_bytes, self._on_change
         )
         self._connections.add(connection)
         try:
             await connection.open()
-            return connection, await in_daemon_thread(looked_over, await connection.tools())
+            return connection, await in_daemon_thread(check_schemas, await connection.tools())
         except BaseException:
             connection.abandon()
             raise
 
-    def _failed(self, reason: str) -> None:
+    def _on_failure(self, reason: str) -> None:
         self._problem = self._safe(one_line(reason, 400))
         self._next = self._around.clock.now() + min(LONGEST_REST, REST * 2.0**self._failures)
         self._failures += 1
@@ -230,7 +230,7 @@ class McpServer:
         assert self._connection is not None
         self._stale = False  # before asking: a change while the answer is on its way counts for the next time
         try:
-            self.listed = await in_daemon_thread(looked_over, await self._connection.tools())
+            self.listed = await in_daemon_thread(check_schemas, await self._connection.tools())
             self._problem = ""
         except (Broken, McpRefused, Unusable) as error:
             self._stale = True
@@ -239,10 +239,10 @@ class McpServer:
             self._stale = True
             raise
 
-    def _changed(self) -> None:
+    def _on_change(self) -> None:
         self._stale = True
 
-    async def _limited(self, work: Awaitable[T], seconds: float) -> T | None:
+    async def _within_time(self, work: Awaitable[T], seconds: float) -> T | None:
         """What the work brings, or ``None`` when the time is up; it is cancelled then."""
         task, watch = asyncio.ensure_future(work), Stopwatch(self._around.clock)
         try:
@@ -259,10 +259,10 @@ class McpServer:
 
     # Words
 
-    def _told(self, result: Result) -> Any:
+    def _tell_server(self, result: Result) -> Any:
         text = self._without_secrets(result.text)
         if result.failed:
-            raise ToolFailure(self._marked(text) or "The tool failed without saying why.")
+            raise ToolFailure(self._mark_error(text) or "The tool failed without saying why.")
         if result.parts:
             return [*([{"type": "text", "text": text}] if text else []), *result.parts]
         return text or None
@@ -281,9 +281,9 @@ class McpServer:
             f"{why} {_TOLD_AGAIN if effect == 'idempotent' else UNKNOWN_EFFECT}", status="unknown"
         )
 
-    def _marked(self, text: str) -> str:
+    def _mark_error(self, text: str) -> str:
         """Mark errors as untrusted text. The runner marks results."""
-        return wrapped(text, f"mcp:{self.name}")
+        return wrap_untrusted(text, f"mcp:{self.name}")
 
     def _safe(self, text: str) -> str:
         return mask(text, self._endpoint.secrets if self._endpoint else ())
@@ -361,7 +361,7 @@ class McpServers:
             raise ConfigError(
                 "MCP servers are configured and the MCP SDK is not installed", ", ".join(configs), allowed
             )
-        hide_from_children(name for one in configs.values() for name in named_in(one))
+        hide_from_children(name for one in configs.values() for name in variables_in(one))
         environment = dict(os.environ if environment is None else environment)
         for one in configs.values():
             keep_secret(secrets_among(one.env, environment))
@@ -445,7 +445,7 @@ class McpServers:
         async def call(tool: str, arguments: Mapping[str, Any], effect: Effect) -> Any:
             return await _on_loop(server.call(tool, arguments, effect))
 
-        offer = offered(
+        offer = make_offer(
             server.name, server.config, listed, call, self._limits.call_timeout, self._taken, room
         )
         self._made[server.name] = _Made(listed, self._taken, room, offer)

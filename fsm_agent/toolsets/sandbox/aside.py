@@ -276,7 +276,7 @@ class Aside:
         for path, state in self._known.items():
             if len(kept) < MOST and not FETCHED & set(path.split("/")):
                 before = self._copies.get(path)
-                copy = before if before is not None and before.state == state else self._copied(path, state)
+                copy = before if before is not None and before.state == state else self._copy(path, state)
                 if copy is not None:
                     kept[path] = copy
         self._copies = kept
@@ -296,7 +296,7 @@ class Aside:
             return stat.S_ISDIR(seen.st_mode) or seen.st_nlink == 1  # else it has a name that can be written
         return True
 
-    def _copied(self, path: str, state: Identity) -> _Copy | None:
+    def _copy(self, path: str, state: Identity) -> _Copy | None:
         whole = os.path.join(self._root, path)
         with contextlib.suppress(OSError):
             seen = os.lstat(whole)

@@ -16,7 +16,7 @@ from typing import Literal
 from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.toolsets.process import environment
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder
-from fsm_agent.toolsets.sandbox.place import LOCAL, TMP, Access, Boundary, Trouble, tried, with_grace
+from fsm_agent.toolsets.sandbox.place import LOCAL, TMP, Access, Boundary, Trouble, try_program, with_grace
 
 # Commands in namespaces of their own, made by ``bwrap`` (Linux).
 #
@@ -74,7 +74,7 @@ class Bubblewrap:
             return "it needs Linux", "docker or podman as sandbox.backend"
         if shutil.which("bwrap") is None:
             return "there is no bwrap", "apt install bubblewrap, or the package manager's word for it"
-        said = tried([*self._words(root), "--", "sh", "-c", ":"], environment())
+        said = try_program([*self._words(root), "--", "sh", "-c", ":"], environment())
         return None if said is None else (said, NAMESPACES)
 
     def _words(self, root: Path) -> list[str]:
@@ -152,8 +152,8 @@ class Container:
             *("--pids-limit", str(PROCESSES), "--user", f"{os.getuid()}:{os.getgid()}"),
             *(["--userns", "keep-id"] if self.name == "podman" and os.getuid() else []),
             *("--tmpfs", f"{TMP}:exec,mode=1777", "--workdir", order.directory),
-            *(word for one in self.boundary.files(root).items() for word in _mounted(*one)),
-            *(word for limit, value in order.limits.items() for word in _limited(limit, value)),
+            *(word for one in self.boundary.files(root).items() for word in _mounts(*one)),
+            *(word for limit, value in order.limits.items() for word in _limits(limit, value)),
             *(word for one in {"HOME": TMP, **variables}.items() for word in ("--env", "=".join(one))),
             *("--env", "TINI_KILL_PROCESS_GROUP=1", "--entrypoint", "", self.boundary.rules.image),
             *with_grace(order.command),
@@ -166,15 +166,15 @@ class Container:
         image = self.boundary.rules.image
         if shutil.which(self.name) is None:
             return f"there is no {self.name}", f"install {self.name}, or choose another sandbox.backend"
-        if said := tried([self.name, "ps", "--quiet"], environment()):
+        if said := try_program([self.name, "ps", "--quiet"], environment()):
             return said, f"start the engine of {self.name}, or choose another sandbox.backend"
-        if tried([self.name, "image", "inspect", image], environment()):
+        if try_program([self.name, "image", "inspect", image], environment()):
             return f"there is no image {image}", f"{self.name} pull {image}, or another sandbox.image"
         self.boundary.files(root)
         return None
 
 
-def _mounted(path: Path, access: Access) -> list[str]:
+def _mounts(path: Path, access: Access) -> list[str]:
     if access == "empty":
         return ["--tmpfs", f"{path}:mode=0777"]
     row = io.StringIO()
@@ -183,6 +183,6 @@ def _mounted(path: Path, access: Access) -> list[str]:
     return ["--mount", row.getvalue()]
 
 
-def _limited(name: str, value: int) -> list[str]:
+def _limits(name: str, value: int) -> list[str]:
     """Processes are counted by container already, and not by user."""
     return [] if name == "NPROC" else ["--ulimit", f"{name.lower()}={value}"]

@@ -105,7 +105,7 @@ def with_grace(command: Sequence[str]) -> list[str]:
     return ["sh", "-c", GRACE_INSIDE, "sh", *command]
 
 
-def tried(command: Sequence[str], environ: Mapping[str, str]) -> str | None:
+def try_program(command: Sequence[str], environ: Mapping[str, str]) -> str | None:
     """Run a program that shows whether something works: ``None`` when it does, else what it said last."""
     try:
         done = subprocess.run(  # noqa: S603  # our own words

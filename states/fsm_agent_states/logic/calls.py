@@ -43,7 +43,7 @@ def check_calls(calls: Sequence[ToolCall], tools: Sequence[ToolSpec], cutoff: fl
     """Repair names and ids, read and coerce arguments, answer what cannot run. A call that was made twice
     runs once, unless something was changed in between."""
     by_name = {tool.name: tool for tool in tools}
-    meant = _meant(calls, tuple(by_name), cutoff)
+    meant = _resolve_names(calls, tuple(by_name), cutoff)
     checked = [_check(call, meant[call.name], by_name, cutoff) for call in _with_unique_ids(calls)]
     first: dict[str, Checked] = {}
     for item in checked:
@@ -75,7 +75,7 @@ def limit_delegation(calls: Sequence[Checked], most: int) -> None:
             )
 
 
-def _meant(calls: Sequence[ToolCall], known: Sequence[str], cutoff: float) -> dict[str, str | None]:
+def _resolve_names(calls: Sequence[ToolCall], known: Sequence[str], cutoff: float) -> dict[str, str | None]:
     """Map the name in each call to the tool that it means. A repair takes milliseconds, so only the first
     ``MAX_REPAIRED`` wrong names are tried."""
     wrong = dict.fromkeys(call.name for call in calls if call.name not in known)
@@ -109,11 +109,11 @@ def _check(call: ToolCall, name: str | None, tools: Mapping[str, ToolSpec], cuto
         item.answer("the arguments must be a JSON object with the parameters by name; nothing was run")
         return item
     if name == BRIDGE:
-        return _unwrapped(call, parsed.value or {}, tools, cutoff)
+        return _unwrap(call, parsed.value or {}, tools, cutoff)
     return Checked(call, "run", tools[name], coerce(parsed.value or {}, tools[name].parameters))
 
 
-def _unwrapped(
+def _unwrap(
     call: ToolCall, given: Mapping[str, Any], tools: Mapping[str, ToolSpec], cutoff: float
 ) -> Checked:
     """The call that is meant, before anything looks at it: rules, approvals, limits and callbacks see the
@@ -152,7 +152,7 @@ def _with_unique_ids(calls: Sequence[ToolCall]) -> list[ToolCall]:
     return unique
 
 
-def contended(calls: Sequence[Checked]) -> tuple[str, ...]:
+def contended_paths(calls: Sequence[Checked]) -> tuple[str, ...]:
     """The paths of the calls that could go at the same time, when it depends on where they lead; else
     none."""
     together = [item for item in calls if item.outcome is None and _parallel(item) and _paths(item)]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from fsm_agent.conversation.compaction import BuiltInEngine, Division, assembled
+from fsm_agent.conversation.compaction import BuiltInEngine, Division, assemble
 from fsm_agent.conversation.compaction.plan import (
     cut_row,
     is_longer,
@@ -151,7 +151,7 @@ def _unusable_cut(turn: TurnState, goes: Sequence[int]) -> str:
         return f"it names places that are none of 0 to {len(history) - 1}, each once and in order"
     gone = set(goes)
     front, rest = history[: goes[0]], [row for place, row in enumerate(history) if place not in gone]
-    return unusable(turn, assembled(Division(tuple(front), (), None, tuple(rest[len(front) :])), "summary"))
+    return unusable(turn, assemble(Division(tuple(front), (), None, tuple(rest[len(front) :])), "summary"))
 
 
 def _without_calls(history: Sequence[Message]) -> set[Message]:
@@ -169,7 +169,7 @@ def _continue_without(why: str) -> Asks[None]:
     yield from say(f"the context engine's answer is not used ({why}): the built-in one continues")
 
 
-def preserved(turn: TurnState, middle: Sequence[Message]) -> Asks[str]:
+def preserve(turn: TurnState, middle: Sequence[Message]) -> Asks[str]:
     """What an external memory wants to stay known of these rows (COMP-34), to be put behind their summary."""
     if not turn.setup.has_memory:
         return ""
@@ -177,13 +177,13 @@ def preserved(turn: TurnState, middle: Sequence[Message]) -> Asks[str]:
     return f"\n\n## From memory\n{shorten(found.text.strip(), MOST_PRESERVED)}" if found.text.strip() else ""
 
 
-def shortened(
+def shorten_history(
     turn: TurnState, context: LongContext, goes: tuple[int, ...], summary: str
 ) -> Asks[list[Message]]:
     """The history as it is planned, with the summary of its middle; only pruned, when nothing goes. When it
     is forced and not short enough, without images, audio and files."""
     if goes:
-        kept = yield from preserved(turn, [context.rows[place] for place in goes])
+        kept = yield from preserve(turn, [context.rows[place] for place in goes])
         context = replace(context, preserved=kept)
     shorter = yield from rows(turn, context, goes, summary)
     length = built_in(turn).plan(context).cut
@@ -269,7 +269,7 @@ def hopeless(turn: TurnState, before: int) -> bool:
     """Does the refusal itself say, by its count of tokens, that not even prompt, tools and the newest request
     fit alone?"""
     window, request = turn.setup.runtime.window, turn.call.request
-    if window is None or request is None or _counted(turn) is None:
+    if window is None or request is None or _plausible_count(turn) is None:
         return False
     alone = request.chars - before + _request_chars(turn)
     return alone > request.chars * window / _tokens(turn, window) * BEYOND_DOUBT
@@ -283,10 +283,10 @@ def _request_chars(turn: TurnState) -> int:
 def _tokens(turn: TurnState, window: int) -> int:
     """Of the request that was refused: as the provider counted them, else at least as many as its window
     has."""
-    return _counted(turn) or max(turn.call.estimate, window)
+    return _plausible_count(turn) or max(turn.call.estimate, window)
 
 
-def _counted(turn: TurnState) -> int | None:
+def _plausible_count(turn: TurnState) -> int | None:
     """A count that cannot be true is not believed."""
     failure, request = turn.recovery.failure, turn.call.request
     counted = prompt_tokens_from(failure.detail) if failure else None
@@ -312,7 +312,7 @@ KEEPS_HISTORY = {
 (COMP-26)."""
 
 
-Without = Literal["unsummarised", "lost", "cancelled"]
+Without = Literal["unsummarized", "lost", "cancelled"]
 """The event to report when the model that was asked gave no summary."""
 
 
@@ -324,9 +324,9 @@ class Summary:
     model: str = ""
 
 
-def summarise(turn: TurnState, context: LongContext, goes: tuple[int, ...]) -> Asks[Summary | Without]:
+def summarize(turn: TurnState, context: LongContext, goes: tuple[int, ...]) -> Asks[Summary | Without]:
     """A summary of these rows by the model whose turn it is: one request."""
-    number, runtime = _summariser(turn)
+    number, runtime = _summarizer(turn)
     prompt = yield from engine_prompt(turn, context, goes, runtime.window or ASSUMED_WINDOW)
     reply: ModelReply | Failure | Cancelled = yield _call(turn, runtime, prompt, number)
     turn.accounting.charge(reply, runtime)
@@ -342,25 +342,25 @@ def summarise(turn: TurnState, context: LongContext, goes: tuple[int, ...]) -> A
                 return Summary(text, runtime.model)
             why = "empty"
     yield from say(f"{runtime.model} gave no summary ({why.replace('_', ' ')})")
-    turn.compaction.not_summarised(why)
+    turn.compaction.not_summarized(why)
     if number is None:  # the last that can be asked
         noted: Compacted = yield NoteCompaction("summary_failed", fault=fault_of(why))
         yield from tell_blocked(turn.compaction.compaction_blocked, noted)
         turn.compaction.judge(noted)
-    return "unsummarised"
+    return "unsummarized"
 
 
 def keeps_history(turn: TurnState) -> bool:
     """No model gave a summary for a reason that passes: nothing is summed up without one. A forced compaction
     always gets a summary: the provider has refused what there is."""
-    left = facts.goes_without_model(turn) and turn.compaction.unsummarised in KEEPS_HISTORY
+    left = facts.goes_without_model(turn) and turn.compaction.unsummarized in KEEPS_HISTORY
     return left and not facts.forced(turn)
 
 
-def _summariser(turn: TurnState) -> tuple[int | None, Runtime]:
+def _summarizer(turn: TurnState) -> tuple[int | None, Runtime]:
     """Return the model that the row which led here paid for: its number among the auxiliary ones, or ``None``
     for the main one. A turn that was resumed elsewhere may find fewer."""
-    place = turn.count("summarisers") - 1
+    place = turn.count("summarizers") - 1
     auxiliary = turn.setup.auxiliary
     return (place, auxiliary[place]) if place < len(auxiliary) else (None, turn.setup.runtime)
 
@@ -381,6 +381,6 @@ def _call(turn: TurnState, runtime: Runtime, prompt: str, number: int | None) ->
         turn.stale_after(request),
         turn.settings.timeout.total,
         auxiliary=number,
-        attempt=turn.count("summarisers"),
-        most=turn.limit("summarisers"),
+        attempt=turn.count("summarizers"),
+        most=turn.limit("summarizers"),
     )

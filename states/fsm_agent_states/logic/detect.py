@@ -181,7 +181,7 @@ IMAGE_REFUSED = pattern(
 )  # fmt: skip
 
 
-def refused(names: str) -> Predicate:
+def refuses(names: str) -> Predicate:
     """The model or its server does not take parts that are called one of ``names``."""
     return pattern(
         rf"\b({names})\b[^.\n]{{0,30}}(not supported|not allowed|not enabled|unsupported|only supported)",
@@ -247,8 +247,8 @@ DETECTIONS: tuple[Detection, ...] = (
               both(words("tool"), pattern(r"content must be a string", r"expected (a )?string,? (but )?got (a |an )?(list|array)",
               r"input should be a valid string")))), "flatten tool content; before overflow"),
     Detection("images_rejected", both(either(CLIENT, status(500)), IMAGE_REFUSED), "no vision"),
-    Detection("audio_rejected", both(either(CLIENT, status(500)), refused("audio|input_audio")), "no audio"),
-    Detection("files_rejected", both(CLIENT, refused("pdfs?|documents?|input_file|file (input|content|part)s?|file")), "no files"),
+    Detection("audio_rejected", both(either(CLIENT, status(500)), refuses("audio|input_audio")), "no audio"),
+    Detection("files_rejected", both(CLIENT, refuses("pdfs?|documents?|input_file|file (input|content|part)s?|file")), "no files"),
     Detection("output_schema_rejected", both(CLIENT, either(code("invalid_json_schema"), pattern(
               r"invalid schema for (response_format|text\.format|output)", r"schema[^.\n]{0,40}(too complex|too many|too deep)"))),
               "this schema of the answer, not schemas"),

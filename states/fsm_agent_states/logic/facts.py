@@ -326,11 +326,11 @@ def doubt_window(turn: TurnState, prompt: int) -> None:
 def output_cap(turn: TurnState) -> int | None:
     """Tokens that the reply may have, ``None`` for as many as the provider likes; no more than the limits in
     money and tokens leave."""
-    wished, affordable = _wished_cap(turn), turn.call.affordable
+    wished, affordable = _wish_for_cap(turn), turn.call.affordable
     return wished if affordable is None else min(wished or affordable, affordable)
 
 
-def _wished_cap(turn: TurnState) -> int | None:
+def _wish_for_cap(turn: TurnState) -> int | None:
     """What a refusal of this request named; else as configured, twice as many for each truncation, and no
     more than the model can write and its window has room for (BUILD-22)."""
     configured, length, recovery = turn.settings.max_output_tokens, turn.settings.length, turn.recovery

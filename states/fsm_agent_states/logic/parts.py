@@ -411,14 +411,14 @@ class Recovery:
 class Compaction:
     """Making the history shorter. ``forced``: not our wish, a refusal (or a person) asks for it.
     ``focus``: what a summary should be about. ``begun_at``: when the one at hand began, in seconds;
-    ``unsummarised``: why the last model that was asked gave it no summary. ``chosen``: the places of the rows
+    ``unsummarized``: why the last model that was asked gave it no summary. ``chosen``: the places of the rows
     that go, if the user's context engine said so. ``compacted_before``: in this session.
     ``compaction_blocked``: why none is tried. ``compressions``: figures of those of this turn."""
 
     forced: bool = False
     focus: str = ""
     begun_at: float = 0.0
-    unsummarised: str = ""
+    unsummarized: str = ""
     chosen: tuple[int, ...] | None = None
     compacted_before: bool = False
     compaction_blocked: str = ""
@@ -430,15 +430,15 @@ class Compaction:
 
     def start(self, at: float) -> None:
         """A compaction begins now."""
-        self.begun_at, self.unsummarised, self.chosen = at, "", None
+        self.begun_at, self.unsummarized, self.chosen = at, "", None
 
     def choose(self, goes: tuple[int, ...] | None) -> None:
         """The context engine says which rows go; ``None``: what it said does not count any more."""
         self.chosen = goes
 
-    def not_summarised(self, why: str) -> None:
+    def not_summarized(self, why: str) -> None:
         """The model that was asked gave no summary."""
-        self.unsummarised = why
+        self.unsummarized = why
 
     def judge(self, known: Compacted) -> None:
         """What the session makes of the last compaction: are more of them of use?"""

@@ -27,8 +27,8 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.facts import output_cap
-from fsm_agent_states.logic.request_context import held_to
-from fsm_agent_states.logic.status_lines import ordered, repaired, say, tell_parts
+from fsm_agent_states.logic.request_context import schema_to_enforce
+from fsm_agent_states.logic.status_lines import order_line, repair_line, say, tell_parts
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.replies import scaffold_for
 from fsm_agent_states.turn import TurnState
@@ -63,7 +63,7 @@ LASTING = {
 """Error classes that say something of the model, and not of this request alone."""
 PARTS = {"smaller_images", "vision", "audio", "files"}
 """Repairs of content parts."""
-HONOURS_RETRY_AFTER = {"rate_limit", "upstream_rate_limit", "overloaded", "key_limited"}
+HONORS_RETRY_AFTER = {"rate_limit", "upstream_rate_limit", "overloaded", "key_limited"}
 
 
 def recover(turn: TurnState) -> Performed:
@@ -73,7 +73,7 @@ def recover(turn: TurnState) -> Performed:
             return event
     if "continuations" in turn.spent:
         turn.recovery.output_cap = None  # the reply was cut: what is left of it may be longer
-    if line := ordered(turn):
+    if line := order_line(turn):
         yield from say(line)
     if turn.spent & {"nudges", "thinking_prefills", "empties", "continuations", "revisions"}:
         turn.recovery.scaffold = scaffold_for(turn)
@@ -91,7 +91,7 @@ def _wait(turn: TurnState, wait: Wait) -> Performed:
 
 def _retry(turn: TurnState) -> Performed:
     failure, name, attempt = turn.recovery.failure, turn.recovery.failure_class, turn.count("retries")
-    after = failure.retry_after if failure and name in HONOURS_RETRY_AFTER else None
+    after = failure.retry_after if failure and name in HONORS_RETRY_AFTER else None
     kind: Literal["invalid", "exception"] = "invalid" if name == "invalid_response" else "exception"
     why = f"{name.replace('_', ' ')}, attempt {attempt + 1} of {turn.settings.api_max_retries}"
     return (yield from _wait(turn, Wait(kind, attempt, why, after)))
@@ -157,7 +157,7 @@ def _repair(turn: TurnState) -> Performed:
     if repair == "no_streaming":
         switched: Switched = yield SwitchStreaming()
         turn.setup.switch_runtime(switched.runtime)
-    yield from say(repaired(turn, repair))
+    yield from say(repair_line(turn, repair))
     if repair in PARTS:
         yield from tell_parts(turn)
     return None
@@ -185,14 +185,14 @@ def repair_for(turn: TurnState, failure: Failure, name: str) -> str:
         case "grammar_pattern" if "grammar" in done:
             repair = "structured_output"  # the grammar of the answer, then
         case "format_error":
-            repair = _unwanted(turn, failure)
+            repair = _drop_parameter(turn, failure)
         case _:
             repair = REPAIRS.get(name, "")
-    needless = repair == "structured_output" and held_to(turn) is None
+    needless = repair == "structured_output" and schema_to_enforce(turn) is None
     return "" if needless or repair in done else repair
 
 
-def _unwanted(turn: TurnState, failure: Failure) -> str:
+def _drop_parameter(turn: TurnState, failure: Failure) -> str:
     """The repair for a parameter that this error names, and that was sent: to leave it out, or for the cap on
     output to use its other name."""
     runtime, settings = turn.setup.runtime, turn.settings

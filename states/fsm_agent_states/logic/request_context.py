@@ -101,7 +101,7 @@ def output_mode(turn: TurnState) -> OutputMode | None:
     )
 
 
-def held_to(turn: TurnState) -> OutputSpec | None:
+def schema_to_enforce(turn: TurnState) -> OutputSpec | None:
     """Return what the provider is to hold the next answer to, if it can."""
     spec = turn.setup.output
     if spec is None or output_mode(turn) != "native":
@@ -120,7 +120,7 @@ def words_for(turn: TurnState) -> str:
     return IN_WORDS.format(schema=json.dumps(spec.schema, ensure_ascii=False))
 
 
-def _listed_tools(turn: TurnState) -> list[ToolSpec]:
+def _tools_to_list(turn: TurnState) -> list[ToolSpec]:
     """Return the tools that the next request names."""
     by_tool = output_mode(turn) == "tool"
     return [tool for tool in turn.setup.tools if not tool.deferred and (by_tool or tool.name != FINAL)]
@@ -132,6 +132,6 @@ def tools_for(turn: TurnState) -> bytes | None:
     shape = f"{setup.runtime.api_mode} {'grammar' in repairs} {output_mode(turn)}"
     if shape in setup.tools_written:
         return setup.tools_written[shape]
-    if not (listed := _listed_tools(turn)):
+    if not (listed := _tools_to_list(turn)):
         return None
     return setup.keep_written(shape, format_of(setup.runtime.api_mode).tools(listed, repairs))

@@ -34,7 +34,7 @@ from fsm_agent.conversation.effects import (
 from fsm_agent.conversation.messages import Content, Message, ToolCall
 from fsm_agent.conversation.wire import CHARS_PER_TOKEN
 from fsm_agent.support.texts import clean, one_line, shorten
-from fsm_agent_states.logic.calls import BRIDGE, PROGRAMMATIC, Checked, check_calls, contended, segments
+from fsm_agent_states.logic.calls import BRIDGE, PROGRAMMATIC, Checked, check_calls, contended_paths, segments
 from fsm_agent_states.logic.parts import ToolRound
 from fsm_agent_states.logic.status_lines import say, tell_parts
 from fsm_agent_states.logic.visit import Asks
@@ -198,7 +198,7 @@ def run_calls(turn: TurnState, calls: Sequence[Checked]) -> Asks[bool]:
     started."""
     interrupted, workdir, left = False, turn.setup.workdir, turn.settings.tool.batch_timeout
     real: dict[str, str] = {}
-    if paths := contended(calls):
+    if paths := contended_paths(calls):
         resolved: ResolvedPaths = yield ResolvePaths(paths, workdir)
         real = dict(zip(paths, resolved.paths, strict=True))
     together = list(segments(calls, turn.settings.tool.max_workers, workdir, real))
@@ -226,9 +226,9 @@ def run_calls(turn: TurnState, calls: Sequence[Checked]) -> Asks[bool]:
         outcomes: list[ToolOutcome | ProgramAsks] = yield [_request(turn, item, left) for item in ready]
         used = 0.0
         for item, outcome in zip(ready, outcomes, strict=True):
-            ended = yield from _ended(turn, item, outcome, left)
+            ended = yield from _finish_call(turn, item, outcome, left)
             used = max(used, ended.seconds if _shares_time(item) else 0.0)
-            item.outcome = _with_warning(turn, item, _handed_over(turn, item, ended))
+            item.outcome = _with_warning(turn, item, _handover_outcome(turn, item, ended))
         left -= used
     return interrupted
 
@@ -319,7 +319,7 @@ def _keep_files(turn: TurnState, ready: Sequence[Checked]) -> Asks[None]:
             return
 
 
-def _handed_over(turn: TurnState, item: Checked, outcome: ToolOutcome) -> ToolOutcome:
+def _handover_outcome(turn: TurnState, item: Checked, outcome: ToolOutcome) -> ToolOutcome:
     """The outcome of a call that may hand the conversation over: the first of a reply counts."""
     tooling = turn.tooling
     if outcome.hands_to and tooling.handed_to:
@@ -332,7 +332,7 @@ def _handed_over(turn: TurnState, item: Checked, outcome: ToolOutcome) -> ToolOu
 # Calls that a program makes
 
 
-def _ended(
+def _finish_call(
     turn: TurnState, item: Checked, outcome: ToolOutcome | ProgramAsks, left: float
 ) -> Asks[ToolOutcome]:
     """The outcome of a call, after the calls that its program asks for were made, one by one."""
@@ -340,12 +340,12 @@ def _ended(
     while isinstance(outcome, ProgramAsks):
         made += 1
         call = ToolCall(f"{item.call.id}~{made}", outcome.name, outcome.arguments)
-        answer = yield from _called_by_program(turn, call, made, left)
+        answer = yield from _call_from_program(turn, call, made, left)
         outcome = yield AnswerProgram(item.call.id, made, answer)
     return outcome
 
 
-def _called_by_program(turn: TurnState, call: ToolCall, made: int, left: float) -> Asks[ToolOutcome]:
+def _call_from_program(turn: TurnState, call: ToolCall, made: int, left: float) -> Asks[ToolOutcome]:
     """Make the call under the rules of every call of this turn."""
     tools = [
         tool

@@ -110,7 +110,7 @@ def with_user_row(shape: Shape) -> Shape:
     return replace(shape, first=shape.first or "user", tail="user")
 
 
-def begun_by(speaker: Speaker, shape: Shape) -> Shape:
+def begin_with(speaker: Speaker, shape: Shape) -> Shape:
     """The shape as it goes out behind rows that are sent before every conversation."""
     return replace(shape, first=speaker)
 
@@ -151,7 +151,7 @@ SPOKEN_TO = tuple(f"CallLLM.{event}" for event, rule in CONTINUED.items() if rul
 ASKED_AGAIN = tuple(f"CallLLM.{event}" for event, rule in CONTINUED.items() if rule.says == "")
 
 
-def _built(change: Change, *after: str) -> tuple[VisitChange, VisitChange]:
+def _build_changes(change: Change, *after: str) -> tuple[VisitChange, VisitChange]:
     """What a visit of BuildMessages does when the row that led there ordered it; a bug may come before."""
     ordered = frozenset(after)
     return (
@@ -163,9 +163,9 @@ def _built(change: Change, *after: str) -> tuple[VisitChange, VisitChange]:
 VISITS = (
     VisitChange("Prepare", (ASKED,), ("ready", "blocked", "cancelled")),
     VisitChange("Prepare", (NO_CHANGE, LOADED, ASKED), ("crashed",)),
-    *_built(SAID, "nudges", "thinking_prefills", "revisions", *SPOKEN_TO),
-    *_built(UNSAID, "empties", *ASKED_AGAIN),
-    *_built(PERHAPS_UNSAID, "fallbacks"),  # an answer that was begun is still to be continued
+    *_build_changes(SAID, "nudges", "thinking_prefills", "revisions", *SPOKEN_TO),
+    *_build_changes(UNSAID, "empties", *ASKED_AGAIN),
+    *_build_changes(PERHAPS_UNSAID, "fallbacks"),  # an answer that was begun is still to be continued
     VisitChange("BuildMessages", (NO_CHANGE,)),
     VisitChange("CallLLM", (SENT,)),
     VisitChange("ClassifyError", (NO_CHANGE,)),
@@ -174,7 +174,7 @@ VISITS = (
     VisitChange(
         "Compress",
         (NO_CHANGE,),
-        ("unsummarised", "lost", "unaffordable", "unchanged", "stuck", "outgrown", "cancelled"),
+        ("unsummarized", "lost", "unaffordable", "unchanged", "stuck", "outgrown", "cancelled"),
     ),
     VisitChange(
         "ExecuteTools",
@@ -213,9 +213,11 @@ def _whole_reply(shape: Shape) -> bool:
 DEMANDS = (
     *_on_all_wires("CallLLM", "the request", lambda shape: shape),
     *_on_all_wires("CallLLM", "a request for a last word", lambda shape: replace(shape, scaffold="user")),
-    *_on_all_wires("CallLLM", "the request behind rows that begin with the user", partial(begun_by, "user")),
     *_on_all_wires(
-        "CallLLM", "the request behind rows that begin with the assistant", partial(begun_by, "assistant")
+        "CallLLM", "the request behind rows that begin with the user", partial(begin_with, "user")
+    ),
+    *_on_all_wires(
+        "CallLLM", "the request behind rows that begin with the assistant", partial(begin_with, "assistant")
     ),
     Demand("ExecuteTools", "what the reply answers is as it was sent", _whole_reply),
     Demand("EmptyRecovery", "what the reply answers is as it was sent", _whole_reply),

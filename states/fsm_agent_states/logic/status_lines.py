@@ -10,7 +10,7 @@ from typing import Any
 from fsm_agent.conversation.effects import Compacted, Tell
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire import View
-from fsm_agent.conversation.wire.form import reduced
+from fsm_agent.conversation.wire.form import reduced_parts
 from fsm_agent_states.logic.facts import output_cap
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.replies import CONTINUED
@@ -26,7 +26,7 @@ def say(line: str) -> Asks[None]:
     yield Tell("status", (line,))
 
 
-def ordered(turn: TurnState) -> str:
+def order_line(turn: TurnState) -> str:
     """What the row that led here ordered, in words; empty where nothing need be said."""
     spent, row = turn.spent, turn.last_transition
     if "continuations" in spent and row is not None and row.event in CONTINUED:
@@ -98,7 +98,7 @@ REPAIRED: Mapping[str, str] = {
 """What a repair changes of the request that is sent again."""
 
 
-def repaired(turn: TurnState, repair: str) -> str:
+def repair_line(turn: TurnState, repair: str) -> str:
     """The line about a repair of the request."""
     if repair == "output_cap":
         cap = turn.recovery.output_cap or 0
@@ -106,7 +106,7 @@ def repaired(turn: TurnState, repair: str) -> str:
     return f"sent again {REPAIRED[repair]}"
 
 
-def compacted(metrics: Mapping[str, Any], times: int) -> str:
+def compaction_line(metrics: Mapping[str, Any], times: int) -> str:
     """The line about a compaction that made the conversation shorter."""
     rows, tokens = [
         f"{metrics[f'{what}_before']:,} → {metrics[f'{what}_after']:,}" for what in ("messages", "tokens")
@@ -128,14 +128,14 @@ def tell_parts(turn: TurnState, rows: Sequence[Message] | None = None) -> Asks[N
     runtime = turn.setup.runtime
     model = f"{runtime.provider}:{runtime.model}"
     view = View.of(runtime, turn.recovery.repairs_done)
-    named, read = reduced(turn.history if rows is None else rows, view)
+    named, read = reduced_parts(turn.history if rows is None else rows, view)
     if named:
-        words = f"{model} does not take {_listed(named)}: it reads only that the message had such a part"
+        words = f"{model} does not take {_join_names(named)}: it reads only that the message had such a part"
         yield Tell("status", (words,), once=True)
     if read:
-        yield Tell("status", (f"{model} does not take {_listed(read)}: it gets the text",), once=True)
+        yield Tell("status", (f"{model} does not take {_join_names(read)}: it gets the text",), once=True)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more

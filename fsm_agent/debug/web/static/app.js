@@ -326,7 +326,7 @@ function lagWords() {
   return `${at(0.5)} in the middle, ${at(0.95)} at the 95th of a hundred (${sorted.length} events)`;
 }
 
-/** The colours of the system, and those that are shown: chosen here, or the system's. */
+/** The colors of the system, and those that are shown: chosen here, or the system's. */
 const systems = () => (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 function shownTheme() {
   return (document.documentElement.dataset.theme = localStorage.getItem(THEME) || systems());

@@ -34,7 +34,7 @@ export function Bar(props) {
       ${status?.phase === "idle" && !props.crash && html`<${Button} label="resume the turn" kind="primary" why=${run} onClick=${props.onResume}>Resume<//>`}
       <${Menu} onMenu=${props.onMenu} dead=${dead} lost=${lost} run=${run} talks=${props.talks} />
       <${Search} turn=${props.turn} at=${at} field=${props.searching} lost=${lost} onFound=${props.onFound} onLook=${props.onLook} />
-      <${Button} label=${props.theme === "dark" ? "light colours" : "dark colours"} kind="icon" onClick=${props.onTheme}>◐<//>
+      <${Button} label=${props.theme === "dark" ? "light colors" : "dark colors"} kind="icon" onClick=${props.onTheme}>◐<//>
       <${Button} label="help" hint="keys (?)" kind="icon" onClick=${() => props.onMenu("help")}>?<//>
     </div>
     <h1 class="sr">fsm_agent debugger</h1>

@@ -44,7 +44,7 @@ export const GLOSSARY = {
   "compactions": "compactions that the engine chose, because a request would be long",
   "overflows": "compactions that a provider's refusal forced",
   "repairs": "changes to a request that a provider refused (smaller images, no images, no parameter …)",
-  "summarisers": "models asked for the summary of a compaction",
+  "summarizers": "models asked for the summary of a compaction",
   "modelless_compactions": "compactions without a model's summary, because none was available",
   "continuations": "cut replies that were continued",
   "invalid_tool_rounds": "rounds in which no call could run",

@@ -146,7 +146,7 @@ function Call({ asked, approval }) {
 const ESCAPE = /\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})(?:⟨[0-9,]+ times⟩)?|↵|⇥/;
 const MARKED = 200_000;
 
-/** A text as it was made visible, with the signs that stand for something else in another colour. */
+/** A text as it was made visible, with the signs that stand for something else in another color. */
 export function Shown({ text, kind, label }) {
   const parts = text.length > MARKED ? [text] : text.split(new RegExp(`(${ESCAPE.source})`));
   return html`<pre class=${`text exact ${kind}`} tabindex="0" role="region" aria-label=${label}>${parts.map((part, i) => (i % 2 ? html`<b class="escape">${part}</b>` : part))}</pre>`;

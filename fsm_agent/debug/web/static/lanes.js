@@ -47,18 +47,18 @@ export function Lanes({ turn, count, at, engine, states, onLook, theme, running 
     pen.clearRect(0, 0, wide, height);
     if (!data || !data.masks.length) return;
     const style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(name);
+    const color = (name) => style.getPropertyValue(name);
     const step = wide / data.masks.length;
-    pen.fillStyle = colour("--line");
+    pen.fillStyle = color("--line");
     for (let i = 0; i < lanes; i += 1) pen.fillRect(0, i * lane + lane / 2 - 0.5, wide, 1);
     states.forEach((_, i) => {
-      pen.fillStyle = colour(i === states.length - 1 ? "--final" : `--t${i % 7}`);
+      pen.fillStyle = color(i === states.length - 1 ? "--final" : `--t${i % 7}`);
       data.masks.forEach((mask, bucket) => {
         if (Math.floor(mask / 2 ** i) % 2) pen.fillRect(bucket * step, i * lane + 1, Math.max(1, step > 6 ? step - 1 : step), lane - 2);
       });
     });
-    if (timed) drawWaits(pen, data, step, states.length * lane + 1, lane - 2, colour);
-    drawAxis(pen, timed ? data.seconds : last - first, wide, lanes * lane, first, colour("--quiet"), timed);
+    if (timed) drawWaits(pen, data, step, states.length * lane + 1, lane - 2, color);
+    drawAxis(pen, timed ? data.seconds : last - first, wide, lanes * lane, first, color("--quiet"), timed);
   }, [data, width, theme, turn, lanes, height]);
 
   const columnOf = (seq) => {
@@ -81,10 +81,10 @@ export function Lanes({ turn, count, at, engine, states, onLook, theme, running 
     event.currentTarget.setPointerCapture(event.pointerId);
     scrub(event);
   };
-  const zoom = (factor, centre = at) => {
+  const zoom = (factor, center = at) => {
     const size = Math.max(20, Math.round((last - first + 1) * factor));
     if (size >= count + 1) return setSpan(null);
-    const start = Math.max(0, Math.min(count - size + 1, Math.round(centre - ((centre - first) / (last - first + 1)) * size)));
+    const start = Math.max(0, Math.min(count - size + 1, Math.round(center - ((center - first) / (last - first + 1)) * size)));
     setSpan({ first: start, last: start + size - 1 });
   };
   const wheel = (event) => {
@@ -134,10 +134,10 @@ export function Lanes({ turn, count, at, engine, states, onLook, theme, running 
 }
 
 /** What was waited for in each column, as its share of the height. */
-function drawWaits(pen, data, step, top, height, colour) {
+function drawWaits(pen, data, step, top, height, color) {
   const whole = data.seconds / data.waits.length || 1;
   WAITS.forEach(([, , name], kind) => {
-    pen.fillStyle = colour(name);
+    pen.fillStyle = color(name);
     data.waits.forEach((parts, column) => {
       const before = parts.slice(0, kind).reduce((sum, one) => sum + one, 0);
       const share = Math.min(1, parts[kind] / whole);
@@ -157,8 +157,8 @@ function ticks(most, timed) {
 }
 
 /** `whole`: what the axis is long, seconds or moves; those begin at `first`. */
-function drawAxis(pen, whole, wide, top, first, colour, timed) {
-  pen.fillStyle = colour;
+function drawAxis(pen, whole, wide, top, first, color, timed) {
+  pen.fillStyle = color;
   pen.font = '10px system-ui, "DejaVu Sans", sans-serif';
   pen.textBaseline = "top";
   let free = -1;

@@ -31,7 +31,7 @@ export function short(text, limit) {
   return line.length <= limit ? line : `${line.slice(0, limit - 1)}…`;
 }
 
-/** A state's name with its colour. */
+/** A state's name with its color. */
 export const State = ({ name, states }) => html`<span class="state-name ${tone(name, states)}">${name}</span>`;
 
 export function tone(name, states) {
@@ -39,7 +39,7 @@ export function tone(name, states) {
   return place < 0 ? "" : place === states.length - 1 ? "final" : `t${place % 7}`;
 }
 
-/** How a turn ended, in the colour of its outcome. */
+/** How a turn ended, in the color of its outcome. */
 export const Exit = ({ name, mark = "" }) => html`<b class=${`exit-name ${outcomes[name] || ""}`}>${mark}${words(name)}</b>`;
 export const outcomes = {};
 

@@ -29,11 +29,11 @@ from fsm_agent.conversation.effects import (
     ToolOutcome,
 )
 from fsm_agent.conversation.messages import Usage
-from fsm_agent.conversation.token_meter import assumed_usage
+from fsm_agent.conversation.token_meter import estimate_usage
 from fsm_agent.errors import StoreError
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.journal import UNKNOWN, Exchange, Tracker
-from fsm_agent.providers.catalogue import price_of, total_cost
+from fsm_agent.providers.catalog import price_of, total_cost
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import Job, SqlConnection
 from fsm_agent.sessions.store.journal.log import Closing, Recorded, Recording, TurnLog
@@ -43,7 +43,7 @@ from fsm_agent.sessions.store.rows import (
     REQUEST,
     Checked,
     Kept,
-    changed,
+    count_revision,
     reply_columns,
     request_columns,
     verify_checksum,
@@ -278,19 +278,19 @@ class ConversationLog(TurnLog):
             for request, reply in asked
         ]
 
-    def _known(self, exchange: Exchange, place: int, request: Any) -> Any:
-        reply = super()._known(exchange, place, request)
+    def _recorded_reply(self, exchange: Exchange, place: int, request: Any) -> Any:
+        reply = super()._recorded_reply(exchange, place, request)
         if reply is LOST:
             self._jobs.append(self._outcome(exchange, place, request, reply, 0.0))
             which = f"{self._turn.turn_id} {exchange.seq}.{exchange.ordinal}.{place}"
-            self._jobs += self._assumed(request, reply, which)
+            self._jobs += self._assume_usage(request, reply, which)
         return reply
 
     async def ended(self, closing: Closing) -> None:
         self._told, self.problem = self.problem, ""  # what could not be written is tried once more
         await super().ended(closing)
 
-    def _failed(self, error: StoreError) -> None:
+    def _on_store_failure(self, error: StoreError) -> None:
         if self._database.shared or not self.fence.alone():
             raise error  # another process may own the turn by now
         if not (self.problem or self._told):
@@ -309,8 +309,8 @@ class ConversationLog(TurnLog):
             return []
         usage: Usage | None = reply.usage
         if usage is None:
-            return self._assumed(request, reply)
-        turn, runtime = self._turn, self._asked(request)
+            return self._assume_usage(request, reply)
+        turn, runtime = self._turn, self._asked_model(request)
         cost = total_cost(
             {(runtime.provider, runtime.model): usage}, turn.settings.cache.ttl, turn.settings.prices
         )
@@ -328,15 +328,15 @@ class ConversationLog(TurnLog):
             )
         ]
 
-    def _asked(self, request: CallModel) -> Runtime:
+    def _asked_model(self, request: CallModel) -> Runtime:
         setup = self._turn.setup
         asked: Runtime = setup.runtime if request.auxiliary is None else setup.auxiliary[request.auxiliary]
         return asked
 
-    def _assumed(self, request: CallModel, reply: Any, which: str | None = None) -> list[Job]:
+    def _assume_usage(self, request: CallModel, reply: Any, which: str | None = None) -> list[Job]:
         """What a request is taken to have used whose provider did not say; ``which`` request, where it may be
         noted twice."""
-        usage, runtime = assumed_usage(request.request, reply), self._asked(request)
+        usage, runtime = estimate_usage(request.request, reply), self._asked_model(request)
         if not usage.total:
             return []
         price = price_of(runtime.model, runtime.provider, self._turn.settings.prices)
@@ -389,7 +389,7 @@ class ConversationLog(TurnLog):
                 (turn_id, owner, child.id),
             )
             c.execute("UPDATE sessions SET holder = NULL, owner = NULL WHERE id = ?", (parent.id,))
-            changed(c, parent.id)
+            count_revision(c, parent.id)
             c.execute("UPDATE turns SET session = ? WHERE id = ?", (child.id, turn_id))
 
         self._jobs.append(follow)

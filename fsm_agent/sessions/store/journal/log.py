@@ -69,9 +69,9 @@ from fsm_agent.fsm.journal import (
     Step,
     Tracker,
     is_kept_as,
-    kept_reply,
-    kept_request,
     read_reply,
+    reply_record,
+    request_record,
 )
 from fsm_agent.request import (
     IDEMPOTENT,
@@ -83,7 +83,7 @@ from fsm_agent.request import (
     effect_of,
     flush_of,
     intended,
-    listed,
+    list_entry,
     reusable,
 )
 from fsm_agent.runtime.ports import NotYet
@@ -92,13 +92,13 @@ from fsm_agent.sessions.store import rows
 from fsm_agent.sessions.store.database import Database, Job, SqlConnection, conflicts, must
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.read import Effect
-from fsm_agent.sessions.store.pending import noted
+from fsm_agent.sessions.store.pending import note_waits
 from fsm_agent.sessions.store.rows import (
     UNREAD,
     Checked,
     Contents,
-    checked,
     deduplicate,
+    json_with_checksum,
     shorten_changes,
     with_checksum,
 )
@@ -269,7 +269,7 @@ class TurnLog:
         if not self._begun and self._recording.silent():
             known: list[Any] = [UNKNOWN] * len(requests)
         else:
-            known = [self._known(exchange, place, request) for place, request in enumerate(requests)]
+            known = [self._recorded_reply(exchange, place, request) for place, request in enumerate(requests)]
         acts = [
             place for place, request in enumerate(requests) if known[place] is UNKNOWN and intended(request)
         ]
@@ -288,7 +288,7 @@ class TurnLog:
         """What is known of the requests while nothing can be written down."""
         return known
 
-    def _known(self, exchange: Exchange, place: int, request: Any) -> Any:
+    def _recorded_reply(self, exchange: Exchange, place: int, request: Any) -> Any:
         """From the record of an earlier process, or of this one: who was cancelled here may ask a second
         time."""
         if (exchange.seq, exchange.ordinal, place) in self._begun and effect_of(request) == "unsafe":
@@ -320,7 +320,7 @@ class TurnLog:
     async def later(self, exchange: Exchange, place: int, later: NotYet) -> bool:
         self._note_rows()
         if later.kind:
-            self._jobs.append(noted(self._turn.turn_id, exchange.seq, later, self._now()))
+            self._jobs.append(note_waits(self._turn.turn_id, exchange.seq, later, self._now()))
         await self._commit()
         return not self.problem
 
@@ -341,7 +341,7 @@ class TurnLog:
         ``OwnershipLost``: the new owner records the end."""
         if not self._closed:  # else it was noted, and waits to be written
             delta = self._delta()
-            self._jobs.append(self._end(closing, checked(shorten_changes(delta))))
+            self._jobs.append(self._end(closing, json_with_checksum(shorten_changes(delta))))
             self._closed = True
         try:
             await self._commit()
@@ -389,10 +389,10 @@ class TurnLog:
         return Recording()
 
     def _request_columns(self, request: Any) -> Checked:
-        return checked(kept_request(request))
+        return json_with_checksum(request_record(request))
 
     def _reply_columns(self, request: Any, reply: Any) -> Checked:
-        return checked(kept_reply(request, reply))
+        return json_with_checksum(reply_record(request, reply))
 
     def _costs(self, request: Any, reply: Any) -> list[Job]:
         """What is booked of a reply, in its transaction."""
@@ -449,7 +449,7 @@ class TurnLog:
             self._moved = False
         except StoreError as error:
             self._take_back(sent)
-            self._failed(error)
+            self._on_store_failure(error)
         except JournalError:
             self._disbelieve()
             raise
@@ -464,7 +464,7 @@ class TurnLog:
         lost = [job for group in sent if group.future.exception() is not None for job in group.jobs]
         self._jobs = [*lost, *self._jobs]
 
-    def _failed(self, error: StoreError) -> None:
+    def _on_store_failure(self, error: StoreError) -> None:
         """The store did not take what was handed over, which is tried again with whatever comes next."""
         raise error
 
@@ -489,7 +489,7 @@ class TurnLog:
         if self._recording.entries:
             kept = self._recording.where(*kept, request)
         where = (self._turn.turn_id, exchange.seq, *kept, exchange.state)
-        return (*where, type(request).__name__, *listed(request))
+        return (*where, type(request).__name__, *list_entry(request))
 
     def _transition(self, step: Step, delta: dict[str, Any]) -> Job:
         turn_id, at = self._turn.turn_id, self._now()
@@ -498,9 +498,9 @@ class TurnLog:
             delta = deduplicate(delta, shared)
         values = (
             turn_id, step.seq, step.source, step.event, step.dest, step.row, step.exit,
-            *(checked(step.guards) if step.guards else _NONE),
-            *(checked(step.changes) if step.changes else _NONE), step.seconds, at,
-            *checked(shorten_changes(delta)),
+            *(json_with_checksum(step.guards) if step.guards else _NONE),
+            *(json_with_checksum(step.changes) if step.changes else _NONE), step.seconds, at,
+            *json_with_checksum(shorten_changes(delta)),
         )  # fmt: skip
         moved = (step.seq, step.dest, at, step.exit, turn_id, step.seq - 1)
 
@@ -517,7 +517,7 @@ class TurnLog:
     def _end(self, closing: Closing, delta: Checked) -> Job:
         turn_id, session_id, at = self._turn.turn_id, self.session.id, self._now()
         shared: Contents = {}
-        result = checked(deduplicate(closing.result, shared, long=False, stays="attempts"))
+        result = json_with_checksum(deduplicate(closing.result, shared, long=False, stays="attempts"))
         ended = (at, closing.exit, closing.outcome, *result, *delta, turn_id)
 
         def end(c: SqlConnection) -> None:

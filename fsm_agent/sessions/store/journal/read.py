@@ -14,10 +14,10 @@ from typing import Any
 
 from fsm_agent.conversation.effects import IN_DOUBT
 from fsm_agent.conversation.handover import AGENT_NAME
-from fsm_agent.conversation.history import unanswered
+from fsm_agent.conversation.history import unanswered_calls
 from fsm_agent.conversation.messages import Message
 from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.journal import Step, patched
+from fsm_agent.fsm.journal import Step, apply_deltas
 from fsm_agent.sessions.store.database import Database, SqlConnection
 from fsm_agent.sessions.store.rows import (
     delta_of,
@@ -251,7 +251,7 @@ class Turns:
         first = "SELECT history, history_crc FROM given WHERE turn = ?"
         given = c.execute(first, (turn_id,)).fetchone() if seq == 0 else None
         deltas = [*rows, (final, final_crc)] if final and at_end else rows
-        snapshot = patched(inline(c, *start), [delta_of(c, *delta) for delta in deltas]) | {"seq": seq}
+        snapshot = apply_deltas(inline(c, *start), [delta_of(c, *delta) for delta in deltas]) | {"seq": seq}
         return snapshot | {"supplied_history": loads(*given)} if given else snapshot
 
     def _moves(self, c: SqlConnection, turn_id: str, first: int, last: int | None) -> list[tuple[Any, ...]]:
@@ -359,7 +359,9 @@ def close_out(connection: SqlConnection, session_id: str, turn_ids: Sequence[str
     """Write a result for every call that the turns left without one, as far as it is known, so that the
     transcript stays valid."""
     (version,) = connection.execute("SELECT version FROM sessions WHERE id = ?", (session_id,)).fetchone()
-    open_calls = unanswered([message_of(body) for _, body in transcript(connection, session_id, version)])
+    open_calls = unanswered_calls(
+        [message_of(body) for _, body in transcript(connection, session_id, version)]
+    )
     if not open_calls:
         return
     effects = connection.execute(

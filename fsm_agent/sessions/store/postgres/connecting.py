@@ -13,7 +13,7 @@ from psycopg.adapt import Loader
 
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store.database import Values
-from fsm_agent.sessions.store.postgres.opening import shown
+from fsm_agent.sessions.store.postgres.opening import masked_url
 from fsm_agent.sessions.store.schema import tables
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ _INSERT = re.compile(r"^\s*INSERT OR (IGNORE|REPLACE) INTO (\w+)(?:\s*\(([^)]*)\
 
 
 @lru_cache(maxsize=2048)
-def translated(sql: str) -> Translated:
+def translate(sql: str) -> Translated:
     """Return a statement as PostgreSQL takes it. Raises ``ValueError`` for one that only SQLite knows."""
     parts = _QUOTED.split(_conflicts(sql))
     for number in range(0, len(parts), 2):
@@ -107,7 +107,7 @@ _DEFINES = re.compile(r"^\s*(CREATE|ALTER) TABLE\b")
 def definition(sql: str) -> str:
     """Return a statement of the schema as PostgreSQL takes it."""
     if not _DEFINES.match(sql):
-        return translated(sql).sql
+        return translate(sql).sql
     parts = _QUOTED.split(_NUMBERED.sub(r"\1rowid BIGINT GENERATED ALWAYS AS IDENTITY,", sql))
     for number in range(0, len(parts), 2):
         for words, instead in _TYPES:
@@ -143,7 +143,7 @@ class _Number(Loader):
         return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
-def connected(url: str, *, read_only: bool = False, application: str = "fsm-agent") -> Raw:
+def connect(url: str, *, read_only: bool = False, application: str = "fsm-agent") -> Raw:
     """Return a connection that commits each statement by itself. Raises ``psycopg.Error``."""
     raw: Raw = psycopg.connect(
         url,
@@ -208,7 +208,7 @@ def as_store_error(error: BaseException, url: str) -> Exception:
     if not error.sqlstate and isinstance(error, psycopg.OperationalError):
         hint = "" if _hopeless(error) else "is the server running, and can it be reached from here?"
     return StoreError(
-        f"the session store {shown(url)} cannot be used: {words}" + (f"; {hint}" if hint else "")
+        f"the session store {masked_url(url)} cannot be used: {words}" + (f"; {hint}" if hint else "")
     )
 
 
@@ -260,16 +260,16 @@ class ReadConnection:
 
     def execute(self, sql: str, values: Values = (), /) -> Rows:
         """Run one statement. A connection that was cut before this block read anything is reopened."""
-        statement, fresh = translated(sql), not self._begun
+        statement, fresh = translate(sql), not self._begun
         given = statement.values(values)
         try:
-            return self._asked(statement.sql, given)
+            return self._query(statement.sql, given)
         except psycopg.Error as error:
             if not (fresh and is_cut(error, self._raw)):
                 raise
             self._begun = False
             self.close()
-        return self._asked(statement.sql, given)
+        return self._query(statement.sql, given)
 
     def executemany(self, sql: str, rows: Iterable[Any], /) -> Rows:
         """Refuse: nothing is written here."""
@@ -281,9 +281,9 @@ class ReadConnection:
             self._raw.close()
             self._raw = None
 
-    def _asked(self, sql: str, values: list[Any]) -> Rows:
+    def _query(self, sql: str, values: list[Any]) -> Rows:
         if self._raw is None or self._raw.closed:
-            self._raw = connected(self._url, read_only=True, application="fsm-agent reader")
+            self._raw = connect(self._url, read_only=True, application="fsm-agent reader")
         if self._depth and not self._begun:
             self._raw.execute(_BEGIN)
             self._begun = True

@@ -28,10 +28,10 @@ from fsm_agent.sessions.store.postgres.connecting import (
     Raw,
     ReadConnection,
     as_store_error,
-    connected,
+    connect,
     definition,
 )
-from fsm_agent.sessions.store.postgres.opening import shown
+from fsm_agent.sessions.store.postgres.opening import masked_url
 from fsm_agent.sessions.store.postgres.writer import PATIENCE, PostgresWriter
 from fsm_agent.sessions.store.schema import FIRST, VERSIONS, Versions, newest, refusal, tables
 
@@ -98,14 +98,14 @@ def found_format(raw: Raw) -> int:
     return row[0] if row else 0
 
 
-def migrated(url: str, versions: Versions) -> None:
+def migrate(url: str, versions: Versions) -> None:
     """Make the tables, or bring them to this version. Raises ``StoreError`` for a newer or unreleased
     format, and ``psycopg.Error``."""
-    with connected(url, application="fsm-agent schema") as raw:
+    with connect(url, application="fsm-agent schema") as raw:
         if raw.info.server_version < OLDEST:
             raise StoreError(
-                f"the session store {shown(url)} cannot be used: PostgreSQL {OLDEST // 10_000} or newer is"
-                f" needed, this is {raw.info.server_version // 10_000}"
+                f"the session store {masked_url(url)} cannot be used: PostgreSQL {OLDEST // 10_000} or newer"
+                f" is needed, this is {raw.info.server_version // 10_000}"
             )
         if _is_current(raw, url, versions):
             return
@@ -117,7 +117,7 @@ def migrated(url: str, versions: Versions) -> None:
 
 def _is_current(raw: Raw, url: str, versions: Versions) -> bool:
     found = found_format(raw)
-    if (refused := refusal(shown(url), found, versions)) is not None:
+    if (refused := refusal(masked_url(url), found, versions)) is not None:
         raise refused
     return found == newest(versions)
 
@@ -148,11 +148,11 @@ class PostgresDatabase(PostgresWriter):
 
     def __init__(self, url: str, patience: float = PATIENCE) -> None:
         super().__init__(url, patience)
-        self.name = shown(url)
+        self.name = masked_url(url)
         self._lock = threading.RLock()
         self._listeners: list[weakref.WeakMethod[Callable[[str], None]]] = []
         try:
-            migrated(url, self.versions)
+            migrate(url, self.versions)
             self._reader = ReadConnection(url)
         except (psycopg.Error, StoreError) as error:
             raise as_store_error(error, url) from error
@@ -215,7 +215,7 @@ class PostgresDatabase(PostgresWriter):
     def rebuild(self) -> tuple[int, int]:
         """Let the server give free room back: ``VACUUM``; bytes of the tables before and after."""
         before = self.size()
-        with self._explaining(), connected(self.url) as raw:
+        with self._explaining(), connect(self.url) as raw:
             for (table,) in raw.execute(
                 "SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = current_schema()"
                 " AND tableowner = current_user"
@@ -247,7 +247,7 @@ def database_health(url: str) -> Health:
     ``StoreError`` when the database cannot be reached, is damaged, or of a format that this program does not
     read."""
     try:
-        with connected(url, read_only=True, application="fsm-agent doctor") as raw:
+        with connect(url, read_only=True, application="fsm-agent doctor") as raw:
             apart, seconds = 0.0, 60.0
             for _ in range(ASKED):
                 began = time.time()
@@ -259,7 +259,7 @@ def database_health(url: str) -> Health:
             found = found_format(raw) if schema is not None else 0
     except psycopg.Error as error:
         raise as_store_error(error, url) from error
-    if (refused := refusal(shown(url), found, VERSIONS)) is not None:
+    if (refused := refusal(masked_url(url), found, VERSIONS)) is not None:
         raise refused
     wrong = [
         said
@@ -277,10 +277,12 @@ def database_health(url: str) -> Health:
     clock = f"answers in {1000 * seconds:.1f} ms, clock {apart:+.2f} s"
     words = f"PostgreSQL {version // 10_000}, schema {schema}, {state}, {clock}"
     if wrong or not found:
-        return Health(shown(url), version=found, server=words, wrong="; ".join(wrong))
+        return Health(masked_url(url), version=found, server=words, wrong="; ".join(wrong))
     with contextlib.closing(PostgresDatabase(url)) as database, database.snapshot() as c:
         columns = {f"{table}.{name}" for table, (names, _) in tables().items() for name in names}
-        return Health(shown(url), database.size(), found, *read_all(c, shown(url), columns), server=words)
+        return Health(
+            masked_url(url), database.size(), found, *read_all(c, masked_url(url), columns), server=words
+        )
 
 
 def _one(raw: Raw, sql: str) -> tuple[Any, ...]:
@@ -377,14 +379,14 @@ class Presence:
         self._leaving = threading.Event()
         self._woken, self._wakes = socket.socketpair()
         try:
-            self._raw = self._entered()
+            self._raw = self._enter()
         except psycopg.Error as error:
             raise as_store_error(error, self._url) from error
         self._thread = threading.Thread(target=self._stay, daemon=True, name="fsm-agent-presence")
         self._thread.start()
 
-    def _entered(self) -> Raw:
-        raw = connected(self._url, application="fsm-agent presence")
+    def _enter(self) -> Raw:
+        raw = connect(self._url, application="fsm-agent presence")
         try:
             raw.execute(_LOCK, (self._key,))
             raw.execute(_HERE, (self.name, self._key, self._pid, platform.node(), self.since))
@@ -400,7 +402,7 @@ class Presence:
         while not self._leaving.is_set():
             try:
                 if self._raw.closed:
-                    self._raw = self._entered()
+                    self._raw = self._enter()
                 select.select([self._raw.fileno(), self._woken.fileno()], [], [], BEAT)
                 for one in self._raw.notifies(timeout=0):
                     self._heard(one.payload)

@@ -17,7 +17,7 @@ MASKED = "***"
 _SECRET = ("password", "sslpassword")
 
 
-def shown(url: str) -> str:
+def masked_url(url: str) -> str:
     """Return ``postgresql://user:password@host:port/name?option=value`` as people may see it: without its
     passwords. Another text is returned as it is."""
     if not url.startswith(("postgresql://", "postgres://")):

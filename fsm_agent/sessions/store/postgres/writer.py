@@ -17,17 +17,17 @@ from typing import Any, NamedTuple
 import psycopg
 
 from fsm_agent.errors import StoreError
-from fsm_agent.runtime.events import measured
+from fsm_agent.runtime.events import measure
 from fsm_agent.sessions.store.database import Database, Job, Refusal, Values, Waiting, tell
 from fsm_agent.sessions.store.postgres.connecting import (
     Raw,
     as_store_error,
-    connected,
+    connect,
     is_cut,
     is_passing,
-    translated,
+    translate,
 )
-from fsm_agent.sessions.store.postgres.opening import shown
+from fsm_agent.sessions.store.postgres.opening import masked_url
 
 # A connection for the jobs of one transaction: statements are pipelined, and the writer waits for the
 # server only where a job reads a result, or before the commit.
@@ -88,19 +88,19 @@ class Pipelined:
         try:
             self._pipeline.sync()
         except psycopg.Error as error:
-            raise self._explained(error) from error
+            raise self._explain(error) from error
         self._look()
         self._sent.clear()
 
     def _send(self, sql: str, values: Values, refusal: Refusal | None) -> psycopg.Cursor[tuple[Any, ...]]:
         if len(self._sent) >= AT_ONCE:
             self.settle()
-        statement = translated(sql)
+        statement = translate(sql)
         cursor = self._raw.cursor()
         try:
             cursor.execute(statement.sql, statement.values(values))
         except psycopg.Error as error:
-            raise self._explained(error) from error
+            raise self._explain(error) from error
         self._sent.append(_Sent(cursor, refusal, self._conflict))
         return cursor
 
@@ -110,7 +110,7 @@ class Pipelined:
             if refusal is not None and cursor.pgresult is not None and cursor.rowcount != 1:
                 raise refusal() if self._alone else RefusedError
 
-    def _explained(self, error: psycopg.Error) -> Exception:
+    def _explain(self, error: psycopg.Error) -> Exception:
         """What is refused before the statement that failed is the reason."""
         try:
             self._look()
@@ -218,7 +218,7 @@ class WriterLink:
     def transaction(self, jobs: Sequence[Job]) -> list[Any]:
         """Run the jobs and commit; return their results. Raises ``CutOffError``, ``StoreError`` when it is
         unknown whether an earlier attempt was committed, and exceptions of the jobs."""
-        raw = self._connected()
+        raw = self._connect()
         if self._unsure is not None and (done := self._arrived(raw, self._unsure)) is not None:
             self._unsure = None
             return done
@@ -238,10 +238,10 @@ class WriterLink:
             raise StoreError(f"PostgreSQL took back a transaction: {told}")
         return results
 
-    def _connected(self) -> Raw:
+    def _connect(self) -> Raw:
         try:
             if self._raw is None or self._raw.closed:
-                self._raw = connected(self._url, application="fsm-agent writer")
+                self._raw = connect(self._url, application="fsm-agent writer")
         except psycopg.Error as error:
             if is_cut(error):
                 raise CutOffError(error) from error
@@ -290,7 +290,7 @@ class WriterLink:
             case "in progress":  # its server process has not noticed the cut yet
                 raise CutOffError(psycopg.OperationalError("the last commit is still under way"))
         raise StoreError(
-            f"the session store {shown(self._url)} cannot be used: the last commit may or may not"
+            f"the session store {masked_url(self._url)} cannot be used: the last commit may or may not"
             " have arrived; the turn can be resumed"
         )
 
@@ -315,7 +315,7 @@ class PostgresWriter(Database):
 
     def commit_group(self, connection: WriterLink, group: list[Waiting]) -> bool:
         """Run the jobs in one transaction, and tell everybody who waits."""
-        waiting = self._claimed(group)
+        waiting = self._claim_jobs(group)
         began, contradicted = time.monotonic(), False
         while True:
             try:
@@ -336,7 +336,7 @@ class PostgresWriter(Database):
                 contradicted = isinstance(error, psycopg.IntegrityError)
             time.sleep(random.uniform(RETRY_FROM, RETRY_TO))  # noqa: S311 - spreads writers, no secret
         self.commits += 1
-        measured("commit", time.monotonic() - began)
+        measure("commit", time.monotonic() - began)
         self.committed()
         done = [(future, result, None) for (_, future, _), result in zip(waiting, results, strict=True)]
         # Release the objects held by the jobs before any notified caller continues.

@@ -11,7 +11,7 @@ from fsm_agent.fsm.journal import Step
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.sessions.store.reports.spending import NOTHING, SUMS, UsageTotals
-from fsm_agent.sessions.store.rows import loads, stored
+from fsm_agent.sessions.store.rows import loads, stored_rows
 from fsm_agent.sessions.store.store import Store
 
 
@@ -49,7 +49,7 @@ class SessionInfo:
             "last_exit": last and last.exit, "last_outcome": last and last.outcome,
             "asked": last and last.asked, "unfinished": self.unfinished, "running": self.running,
             "pending": [one.to_dict() for one in self.pending],
-            **_prefixed(self.spent),
+            **_prefix_keys(self.spent),
         }  # fmt: skip
 
 
@@ -177,12 +177,12 @@ def session_info(store: Store, session_id: str) -> SessionInfo:
     return _info(store, store.database.select(f"{_SELECT} WHERE id = ?", session_id)[0])
 
 
-def spent_by(store: Store, turn_id: str) -> UsageTotals:
+def turn_usage(store: Store, turn_id: str) -> UsageTotals:
     """Return what one turn cost."""
     return UsageTotals.of(store.database.select(f"SELECT {SUMS} FROM usage u WHERE u.turn = ?", turn_id)[0])  # noqa: S608
 
 
-def spent_in(store: Store, session_id: str) -> UsageTotals:
+def session_usage(store: Store, session_id: str) -> UsageTotals:
     """Return what the turns of a session cost so far; nothing for one that has none."""
     sums = f"SELECT {SUMS} FROM turns t JOIN usage u ON u.turn = t.id WHERE t.session = ?"  # noqa: S608 - ours
     return UsageTotals.of(store.database.select(sums, session_id)[0])
@@ -193,11 +193,11 @@ def _info(store: Store, row: tuple[Any, ...]) -> SessionInfo:
     unfinished = last is not None and last.ended is None
     running = store.owners.alive(last.owner) if last is not None and unfinished else None
     waits = PendingItems(lambda: store.database).of_turn(last.id) if last is not None and unfinished else ()
-    values: list[Any] = [*row, last, spent_in(store, row[0]), unfinished and running is None, running]
+    values: list[Any] = [*row, last, session_usage(store, row[0]), unfinished and running is None, running]
     return replace(SessionInfo(*values), pending=tuple(waits))
 
 
-def _prefixed(spent: UsageTotals) -> dict[str, Any]:
+def _prefix_keys(spent: UsageTotals) -> dict[str, Any]:
     tokens = spent.tokens if spent.requests else None
     return {"tokens": tokens, "cost_usd": spent.cost, "cost_status": spent.cost_status}
 
@@ -210,7 +210,7 @@ def session_record(store: Store, session_id: str, *, moves: bool = False, everyt
     ]
     with store.database.reading() as c:
         version = c.execute("SELECT version FROM sessions WHERE id = ?", (session_id,)).fetchone()[0]
-        order = {number: place for place, (number, *_) in enumerate(stored(c, session_id, version))}
+        order = {number: place for place, (number, *_) in enumerate(stored_rows(c, session_id, version))}
     rows = _rows(store, "session = ?", session_id)
     current = sorted((row for row in rows if row.number in order), key=lambda row: order[row.number])
     shown = tuple(rows if everything else current)
@@ -232,7 +232,7 @@ def _record(store: Store, info: TurnInfo, moves: bool) -> TurnReport:
     steps = tuple(turns.steps(info.id)) if moves else ()
     return TurnReport(
         info,
-        spent_by(store, info.id),
+        turn_usage(store, info.id),
         undone,
         _doubts(store, info.id),
         turns.result(info.id),
@@ -266,12 +266,12 @@ def _rows(store: Store, where: str, value: str) -> list[ShownMessage]:
         value,
     )
     return [
-        ShownMessage(number, turn, at, bool(active), _shown(role, *body))
+        ShownMessage(number, turn, at, bool(active), _format_message(role, *body))
         for number, turn, at, active, role, *body in rows
     ]
 
 
-def _shown(role: str, body: str, crc: int | None) -> dict[str, Any]:
+def _format_message(role: str, body: str, crc: int | None) -> dict[str, Any]:
     """Show a damaged message as it is stored, so that the others can be read."""
     try:
         return dict(loads(body, crc))

@@ -77,7 +77,7 @@ class Spending:
                 last = [c.execute(f"SELECT COALESCE(MAX(id), 0) FROM {one}").fetchone()[0] for one in tables]  # noqa: S608
                 self._newest, self.family = (last[0], last[1]), self._family(c, self.turn, self.session)
             self._midnight = today
-            self._before = {scope: self._summed(c, scope) for scope in self.scopes}
+            self._before = {scope: self._sum_before(c, scope) for scope in self.scopes}
 
     def _family(self, c: SqlConnection, turn: str, session: str | None = None) -> Family:
         if turn not in self._families:
@@ -86,7 +86,7 @@ class Spending:
             self._families[turn] = Family(turn_line(c, turn)[-1], conversation_begin(c, there))
         return self._families[turn]
 
-    def _summed(self, c: SqlConnection, scope: LimitScope) -> Expense:
+    def _sum_before(self, c: SqlConnection, scope: LimitScope) -> Expense:
         """What was spent before this turn began."""
         assert self._newest is not None, "it is asked for when that is known"
         listed, value = _IN.format(":value"), ""

@@ -13,8 +13,8 @@ from fsm_agent.sessions.store.search.text_analysis import (
     IS_DAMAGED,
     IndexQuery,
     Query,
-    indexed,
     looks_damaged,
+    rows_to_index,
 )
 
 INDEX, MARK, FORMAT_MARK = "message_index", "message_index", "message_index_format"
@@ -43,7 +43,7 @@ deleted = make_anew
 """Messages were deleted: their numbers may be given again."""
 
 
-def asked(
+def index_query(
     connection: SqlConnection, query: Query, tags: Iterable[Iterable[str]], without: Iterable[str]
 ) -> IndexQuery | None:
     """Return how the messages that answer a query are asked for: with one tag of each group, and none of
@@ -66,7 +66,7 @@ def index_batch(connection: SqlConnection, rows: int, chars: int) -> bool:
         " JOIN sessions s ON s.id = m.session WHERE m.id > ? ORDER BY m.id LIMIT ?",
         (first, rows),
     )
-    batch, more = indexed(found, rows, chars)
+    batch, more = rows_to_index(found, rows, chars)
     if not batch:
         return False
     _insert(connection, batch)

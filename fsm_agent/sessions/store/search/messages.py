@@ -28,7 +28,7 @@ from fsm_agent.sessions.store.search.text_analysis import (
     Folded,
     IndexQuery,
     Query,
-    composed,
+    compose_marks,
     day_tag,
     looks_damaged,
     plain_text,
@@ -99,7 +99,7 @@ def _score(counts: Sequence[int], weights: Sequence[float], length: float) -> fl
 
 def snippet_of(text: str, query: Query, size: int = SNIPPET) -> Snippet:
     """Return the piece of a text with most of the terms, on one line."""
-    line = " ".join(composed(text).split())
+    line = " ".join(compose_marks(text).split())
     folded = Folded.of(line)
     places = sorted(
         (*place, number) for number, term in enumerate(query.terms) for place in term.places(folded, MATCHES)
@@ -267,7 +267,7 @@ def _newest(database: Database, query: Query, among: Among, now: float) -> tuple
     roots: dict[str, str] = {}
     read = 0
     with database.reading() as c:
-        asked = full_text(database).asked(c, query, *_tagged(among, now))
+        asked = full_text(database).asked(c, query, *_tag_groups(among, now))
         if asked is None:
             return [], False
         rows = c.execute(
@@ -284,7 +284,7 @@ def _newest(database: Database, query: Query, among: Among, now: float) -> tuple
     return hits, False
 
 
-def _tagged(among: Among, now: float) -> tuple[list[list[str]], list[str]]:
+def _tag_groups(among: Among, now: float) -> tuple[list[list[str]], list[str]]:
     """Groups of tags of which one must be there, and tags that must not. What never changes of a message is
     in the index, so that a search in few of many messages is as quick."""
     tags = [[session_tag(among.session)]] if among.session is not None else []

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.database import Database, SqlConnection
-from fsm_agent.sessions.store.rows import compacted_line, descendants, lineage, loads
+from fsm_agent.sessions.store.rows import compaction_chain, descendants, lineage, loads
 from fsm_agent.sessions.store.search.messages import (
     KEPT,
     STANDING,
@@ -122,7 +122,7 @@ def by_words(
         lines.setdefault(hit.lineage, []).append(hit)
     chosen = list(lines.values())[: _within(limit, 1, MOST)]
     with database.reading() as c:
-        recalled = tuple(_recalled(c, hits, text, _within(window, 0, WIDEST)) for hits in chosen)
+        recalled = tuple(_recall(c, hits, text, _within(window, 0, WIDEST)) for hits in chosen)
     return SessionRecall(recalled, found.relaxed, len(lines) > len(chosen) or found.more, found.waiting)
 
 
@@ -170,7 +170,7 @@ def _within(value: int, least: int, most: int) -> int:
     return max(least, min(value, most))
 
 
-def _recalled(c: SqlConnection, hits: Sequence[SearchHit], text: str, window: int) -> RecalledSession:
+def _recall(c: SqlConnection, hits: Sequence[SearchHit], text: str, window: int) -> RecalledSession:
     best = hits[0]
     near = messages_around(c, best.session, best.number, window, CLIP, text)
     shown = {one.id for one in near}
@@ -198,7 +198,7 @@ def read_messages(
     found = []
     for message, role, at, standing, *body in rows:
         said = loads(*body)
-        shown = _clipped(plain_text(said), text, clip)
+        shown = _clip(plain_text(said), text, clip)
         found.append(
             RecalledMessage(message, role, at, shown, "summary" if said.get("summary") else standing)
         )
@@ -217,7 +217,7 @@ def messages_around(
     return [*reversed(before), *(replace(one, hit=bool(text)) for one in found), *after]
 
 
-def _clipped(whole: str, text: str, clip: int) -> str:
+def _clip(whole: str, text: str, clip: int) -> str:
     if len(whole) <= clip:
         return whole
     return snippet_of(whole, query_of(text), clip).marked("", "") if text else shorten(whole, clip)
@@ -239,16 +239,16 @@ _AMONG = "(SELECT value FROM json_each(?))"
 def count_compacted(database: Database, session: str) -> int:
     """Return how many messages compactions took out of the session and the sessions that it continues."""
     with database.reading() as c:
-        line = json.dumps(compacted_line(c, session))
+        line = json.dumps(compaction_chain(c, session))
         query = f"SELECT COUNT(*) {FROM} WHERE m.session IN {_AMONG} AND {KEPT} AND {_COMPACTED}"
         return int(c.execute(query, (line,)).fetchone()[0])
 
 
-def compacted_by_words(database: Database, session: str, text: str, limit: int) -> list[RecalledMessage]:
+def recall_by_words(database: Database, session: str, text: str, limit: int) -> list[RecalledMessage]:
     """Return those of them that answer ``text`` best, at most ``limit``. Raises ``StoreError`` when there
     is no full-text search."""
     with database.reading() as c:
-        line = compacted_line(c, session)
+        line = compaction_chain(c, session)
     hits = [
         hit
         for one in line
@@ -262,12 +262,12 @@ def compacted_by_words(database: Database, session: str, text: str, limit: int) 
     return [known[hit.id] for hit in best[:limit]]
 
 
-def compacted_around(database: Database, session: str, message: int, window: int) -> list[RecalledMessage]:
+def recall_around(database: Database, session: str, message: int, window: int) -> list[RecalledMessage]:
     """Return the message of this id with ``window`` more on each side of it in its session, in order;
     nothing when it was not taken out of this conversation."""
     with database.reading() as c:
         found = c.execute("SELECT session, number FROM messages WHERE id = ?", (message,)).fetchone()
-        if found is None or found[0] not in compacted_line(c, session):
+        if found is None or found[0] not in compaction_chain(c, session):
             return []
         near = messages_around(c, found[0], found[1], window, MESSAGE_CLIP, where=_COMPACTED)
     if all(one.id != message for one in near):

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fsm_agent.conversation.parts import said
+from fsm_agent.conversation.parts import text_only
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store.rows import loads
 from fsm_agent.support.texts import clean
@@ -60,12 +60,12 @@ _FOLDING = _Folding()
 
 
 def fold(text: str) -> str:
-    """Return the text in the form in which texts are compared; as long as ``composed(text)``, so that
+    """Return the text in the form in which texts are compared; as long as ``compose_marks(text)``, so that
     places in one are places in the other."""
-    return text.lower() if text.isascii() else composed(text).translate(_FOLDING)
+    return text.lower() if text.isascii() else compose_marks(text).translate(_FOLDING)
 
 
-def composed(text: str) -> str:
+def compose_marks(text: str) -> str:
     """Return the text with letters and their marks as one character where there is one."""
     if text.isascii():
         return text
@@ -88,7 +88,7 @@ def plain_text(row: Mapping[str, Any]) -> str:
     """Return what a stored message says: its text, the names of its other parts, and what tools were asked to
     do; nothing that a database or a screen cannot take."""
     content = row.get("content")
-    texts = [text] if (text := said(content)) else []
+    texts = [text] if (text := text_only(content)) else []
     for call in row.get("tool_calls") or ():
         function = call.get("function", {})
         texts.append(
@@ -287,7 +287,7 @@ class IndexQuery(NamedTuple):
     number: str
 
 
-def indexed(rows: Iterable[Any], most: int, chars: int) -> tuple[list[Indexed], bool]:
+def rows_to_index(rows: Iterable[Any], most: int, chars: int) -> tuple[list[Indexed], bool]:
     """Return the first of the rows (id, role, session, at, kind of the session, body, its checksum) for the
     index, of about ``chars`` characters; and whether there may be more than these or than ``most``."""
     batch: list[Indexed] = []

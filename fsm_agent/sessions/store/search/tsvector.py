@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from fsm_agent.sessions.store.database import SqlConnection
-from fsm_agent.sessions.store.search.text_analysis import IndexQuery, Query, Term, indexed
+from fsm_agent.sessions.store.search.text_analysis import IndexQuery, Query, Term, rows_to_index
 
 WORD = re.compile(r"[^\W_]+")
 MOST_PLACES, LAST_PLACE = 256, 16_383
@@ -47,15 +47,15 @@ def vector_of(words: str, chars: str, tags: str) -> str:
     )
 
 
-def asked(
+def index_query(
     connection: SqlConnection, query: Query, tags: Iterable[Iterable[str]], without: Iterable[str]
 ) -> IndexQuery | None:
     """Return how the messages that answer a query are asked for: with one tag of each group, and none of
     ``without``; ``None`` when there is nothing to look for."""
     if not query.expression:
         return None
-    parts = [_any(_all(map(_asked, group)) for group in query.groups)]
-    parts += [f"!{_asked(term)}" for term in query.without]
+    parts = [_any(_all(map(_tsquery, group)) for group in query.groups)]
+    parts += [f"!{_tsquery(term)}" for term in query.without]
     parts += [_any(f"'#{tag}'" for tag in group) for group in tags]
     parts += [f"!'#{tag}'" for tag in without]
     return IndexQuery("messages m", "m.words @@ CAST(? AS TSQUERY)", _all(parts), "m.id")
@@ -69,7 +69,7 @@ def _any(parts: Iterable[str]) -> str:
     return f"({' | '.join(parts)})"
 
 
-def _asked(term: Term) -> str:
+def _tsquery(term: Term) -> str:
     """``words : "a b" *`` and ``chars : "x"`` of FTS5 in PostgreSQL's words."""
     column, _, rest = term.asked.partition(" : ")
     if column == "chars":
@@ -89,7 +89,7 @@ def waiting(connection: SqlConnection) -> int:
 def index_batch(connection: SqlConnection, rows: int, chars: int) -> bool:
     """Index at most ``rows`` messages of about ``chars`` characters that no other process is indexing; return
     whether there may be more. Runs as a job of the writer."""
-    batch, more = indexed(connection.execute(_UNREAD, (rows,)), rows, chars)
+    batch, more = rows_to_index(connection.execute(_UNREAD, (rows,)), rows, chars)
     connection.executemany(
         "UPDATE messages SET words = CAST(? AS TSVECTOR) WHERE id = ?",
         [(vector_of(words, singles, tags), message) for message, words, singles, tags in batch],
@@ -102,5 +102,5 @@ def make_anew(connection: SqlConnection) -> None:
     connection.execute("UPDATE messages SET words = NULL WHERE words IS NOT NULL")
 
 
-def deleted(connection: SqlConnection) -> None:
+def forget_message(connection: SqlConnection) -> None:
     """Nothing is to be done: a message takes its part of the index along."""

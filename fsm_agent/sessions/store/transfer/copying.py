@@ -49,7 +49,7 @@ def copy_store(
             _refuse_if_used(c, target)
             c.execute("PRAGMA defer_foreign_keys = ON")
             rows, digests = {}, []
-            for table in _copied_tables():
+            for table in _copy_tables():
                 (total,) = there.execute(f"SELECT COUNT(*) FROM {table}").fetchone()  # noqa: S608 - ours
                 before = _digest(_copying(there, c, table, total, progress))
                 after = _digest(_all_rows(c, table))
@@ -64,7 +64,7 @@ def copy_store(
         return copied
 
 
-def _copied_tables() -> Iterator[str]:
+def _copy_tables() -> Iterator[str]:
     return (table for table in tables() if table not in LEFT_OUT and not table.startswith("sqlite_"))
 
 

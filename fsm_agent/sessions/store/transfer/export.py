@@ -21,10 +21,10 @@ from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.rows import (
     DELTAS,
     IN_PARTS,
-    checked,
-    compacted_line,
+    compaction_chain,
     delta_of,
     inline,
+    json_with_checksum,
     loads,
     newest_number,
     transcript,
@@ -95,7 +95,7 @@ class ExportLine(BaseModel):
         for column, name in self.columns().items():
             value = getattr(self, name)
             if column in self.json_columns():
-                text, crc = (None, None) if value is None else checked(value)
+                text, crc = (None, None) if value is None else json_with_checksum(value)
                 checksums.append(crc)
                 yield text
             else:
@@ -259,7 +259,7 @@ def _until(c: SqlConnection, turn: str, history: list[Any], chosen: _Chosen) -> 
         newest,
         {number for number, _ in transcript(c, session, version) if number <= newest},
     )
-    chosen.sessions |= set(compacted_line(c, session))
+    chosen.sessions |= set(compaction_chain(c, session))
 
 
 def _export_lines(
@@ -271,7 +271,7 @@ def _export_lines(
     with database.snapshot() as c:  # one picture of it all, whatever a running turn writes meanwhile
         for kind, fields in _all_fields(c, chosen):
             written += 1
-            yield dumps({"kind": kind, **(fields if secrets is None else _masked(fields, secrets, ids))})
+            yield dumps({"kind": kind, **(fields if secrets is None else _mask(fields, secrets, ids))})
     yield dumps(End(lines=written).model_dump())
 
 
@@ -338,14 +338,14 @@ def _cut(fields: dict[str, Any], kind: str, chosen: _Chosen) -> dict[str, Any] |
     return fields
 
 
-def _masked(value: Any, secrets: Collection[str], ids: Collection[str]) -> Any:
+def _mask(value: Any, secrets: Collection[str], ids: Collection[str]) -> Any:
     if isinstance(value, str):
         return value if value in ids else mask(value, secrets)
     if isinstance(value, list):
-        return [_masked(one, secrets, ids) for one in value]
+        return [_mask(one, secrets, ids) for one in value]
     if isinstance(value, dict):
         return {
-            name: MASK if isinstance(one, str) and one and SECRET.match(name) else _masked(one, secrets, ids)
+            name: MASK if isinstance(one, str) and one and SECRET.match(name) else _mask(one, secrets, ids)
             for name, one in value.items()
         }
     return value

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from fsm_agent.conversation.json_reading import checked
+from fsm_agent.conversation.json_reading import parse_json
 from fsm_agent.conversation.messages import Message
 from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.journal import patched
+from fsm_agent.fsm.journal import apply_deltas
 from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.journal.read import ABANDONED
 from fsm_agent.sessions.store.names import free_title
@@ -64,11 +64,11 @@ def read_lines(lines: Iterable[str], name: str) -> ExportedLines:
             if file is None:
                 file = ExportedLines(_header(said))
             elif kind == "end":
-                if (before := _checked(End, said).lines) != number - 1:
+                if (before := _check_line(End, said).lines) != number - 1:
                     raise _BadLine(f"{number - 1} lines come before the end, {before} were written")
                 ended = True
             elif kind in KINDS:
-                file.of[kind].append((number, _checked(KINDS[kind], said)))
+                file.of[kind].append((number, _check_line(KINDS[kind], said)))
             else:
                 raise _BadLine(f"unknown kind {kind[:40]!r}; known: {', '.join(KINDS)}")
         if file is None:
@@ -93,12 +93,12 @@ def _header(said: Mapping[str, Any]) -> Header:
             f"format {said.get('format')!r} is of another version of fsm-agent; this one reads format"
             f" {FORMAT}"
         )
-    return _checked(Header, said)
+    return _check_line(Header, said)
 
 
 def _json(text: str) -> dict[str, Any]:
     try:
-        said = checked(json.loads(text))
+        said = parse_json(json.loads(text))
     except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict):
@@ -106,7 +106,7 @@ def _json(text: str) -> dict[str, Any]:
     return said
 
 
-def _checked(kind: type[L], said: Mapping[str, Any]) -> L:
+def _check_line(kind: type[L], said: Mapping[str, Any]) -> L:
     try:
         return kind.model_validate(said)
     except ValidationError as error:
@@ -120,7 +120,7 @@ def _problems(file: ExportedLines) -> Iterator[tuple[int, str]]:
     sessions = {line.id for _, line in file.of["session"]}
     turns = {line.id: line for _, line in file.of["turn"]}
     yield from _unknown(file, sessions, turns)
-    yield from _repeated(file)
+    yield from _repeated_ids(file)
     yield from _circles(file)
     yield from _unreadable(file)
     yield from _parts_elsewhere(file)
@@ -146,7 +146,7 @@ def _unknown(file: ExportedLines, sessions: set[str], turns: Mapping[str, Any]) 
             yield number, f"message {missing[0]} of session {transcript.session} is not in the file"
 
 
-def _repeated(file: ExportedLines) -> Iterator[tuple[int, str]]:
+def _repeated_ids(file: ExportedLines) -> Iterator[tuple[int, str]]:
     keys: dict[str, Sequence[str]] = {
         "session": ("id",), "transcript": ("session", "version"), "turn": ("id",),
         "message": ("session", "number"),
@@ -230,16 +230,16 @@ def _broken_snapshots(
     )
     for name, place, delta in [*changes, ("delta", number, turn.final or {})]:
         try:
-            snapshot = patched(snapshot, [delta])
+            snapshot = apply_deltas(snapshot, [delta])
         except (TypeError, KeyError, AttributeError):
             yield place, "delta does not fit what was before it"
             return
-        if problem := _misplaced(snapshot, turn.id, sessions):
+        if problem := _misplaced_line(snapshot, turn.id, sessions):
             yield place, f"{name}: {problem}"
             return
 
 
-def _misplaced(snapshot: Mapping[str, Any], turn: str, sessions: set[str]) -> str:
+def _misplaced_line(snapshot: Mapping[str, Any], turn: str, sessions: set[str]) -> str:
     match snapshot.get("history"), snapshot.get("rows"):
         case [str(session), int(), int(), int()], list():
             if snapshot.get("turn_id") != turn:
@@ -298,7 +298,7 @@ def _write(c: SqlConnection, file: ExportedLines, ids: Mapping[str, str]) -> Imp
     for kind, line in KINDS.items():
         names = line.stored_columns()
         insert = f"INSERT INTO {line.table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 - ours
-        c.executemany(insert, (tuple(_renamed(row, ids).values()) for _, row in file.of[kind]))
+        c.executemany(insert, (tuple(_rename_line(row, ids).values()) for _, row in file.of[kind]))
     c.executemany("UPDATE sessions SET title = ? WHERE id = ?", titles)
     turns = {ids.get(turn.id, turn.id): turn.ended is None for _, turn in file.of["turn"]}
     c.executemany("UPDATE turns SET imported = 1, number = ? WHERE id = ?", list(enumerate(turns, 1)))
@@ -311,19 +311,17 @@ def _write(c: SqlConnection, file: ExportedLines, ids: Mapping[str, str]) -> Imp
     return Imported(of, exported, tuple(sessions), len(turns), len(file.of["message"]), bool(ids), unfinished)
 
 
-def _renamed(line: ExportLine, ids: Mapping[str, str]) -> ExportLine:
+def _rename_line(line: ExportLine, ids: Mapping[str, str]) -> ExportLine:
     if not ids:
         return line
-    return line.model_copy(
-        update={name: _renamed_value(value, ids) for name, value in line if name != "kind"}
-    )
+    return line.model_copy(update={name: _rename_value(value, ids) for name, value in line if name != "kind"})
 
 
-def _renamed_value(value: Any, ids: Mapping[str, str]) -> Any:
+def _rename_value(value: Any, ids: Mapping[str, str]) -> Any:
     if isinstance(value, str):
         return ids.get(value, value)
     if isinstance(value, list):
-        return [_renamed_value(one, ids) for one in value]
+        return [_rename_value(one, ids) for one in value]
     if isinstance(value, dict):
-        return {name: _renamed_value(one, ids) for name, one in value.items()}
+        return {name: _rename_value(one, ids) for name, one in value.items()}
     return value

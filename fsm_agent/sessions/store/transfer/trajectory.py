@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fsm_agent.conversation.parts import said as words_of
+from fsm_agent.conversation.parts import text_only as words_of
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.journal.read import Turns
@@ -83,7 +83,7 @@ def _trajectory(
     secrets: Collection[str] | None,
 ) -> dict[str, Any]:
     at, model, completed = facts
-    spoken = [*([("system", _system(told))] if told else []), *_joined(_speaking(rows))]
+    spoken = [*([("system", _system(told))] if told else []), *_join_entries(_speaking(rows))]
     said = [
         {"from": speaker, "value": text if secrets is None else mask(text, secrets)}
         for speaker, text in spoken
@@ -137,7 +137,7 @@ def _calls(row: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _joined(said: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def _join_entries(said: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Entries of one speaker in a row as one."""
     for speaker, entries in itertools.groupby(said, key=lambda one: one[0]):
         yield speaker, "\n".join(text for _, text in entries)

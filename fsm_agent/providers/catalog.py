@@ -2,7 +2,7 @@
 
 Two files beside this one say it: ``models.json``, made of the data that ``litellm`` keeps about models
 (``make models``; its license is in ``models.LICENSE``), and over it ``models.toml``, our own. Nothing is
-fetched. What tokens cost is in ``fsm_agent.providers.catalogue``.
+fetched. What tokens cost is in ``fsm_agent.providers.catalog``.
 """
 
 from __future__ import annotations
@@ -108,17 +108,17 @@ def _key(model: str) -> str:
 def _entry(table: str, name: str) -> tuple[Mapping[str, Any], str]:
     """The entry under this name, or under the name without what Bedrock puts around it, and without a date or
     ``latest`` at its end."""
-    listed, ours = _listed()["models"].get(table, {}), _ours()["models"].get(table, {})
+    listed, ours = _read_catalog()["models"].get(table, {}), _ours()["models"].get(table, {})
     bare = _PLACED.sub("", name)
     for one in (name, bare, _DATED.sub("", bare)):
         if one in listed or one in ours:
-            source = f"the catalog, {_listed()['source']}" if one in listed else _OURS
+            source = f"the catalog, {_read_catalog()['source']}" if one in listed else _OURS
             return {**listed.get(one, {}), **ours.get(one, {})}, source
     return {}, ""
 
 
 @cache
-def _listed() -> Mapping[str, Any]:
+def _read_catalog() -> Mapping[str, Any]:
     read: Mapping[str, Any] = json.loads((_HERE / "models.json").read_text(encoding="utf-8"))
     return read
 
@@ -225,11 +225,11 @@ def price_of(model: str, provider: str, given: Given = NOBODYS) -> Price | None:
     profile = PROFILES.get(provider)
     if profile is not None and (profile.local or profile.in_process):
         return FREE
-    return listed_price(model, provider)
+    return list_price(model, provider)
 
 
 @cache
-def listed_price(model: str, provider: str) -> Price | None:
+def list_price(model: str, provider: str) -> Price | None:
     """Return the list price as of the first time it is asked for; ``None`` where it is not known exactly."""
     profile = PROFILES.get(provider)
     if profile is None or not profile.price_list or _OTHER_THAN_TEXT.search(model):
@@ -335,7 +335,7 @@ class LearnedFacts:
 
     def refresh(self) -> None:
         """Read what there is: each turn begins with it."""
-        self._facts = tuple(self._believed()) if self._days else ()
+        self._facts = tuple(self._current_facts()) if self._days else ()
         self.rests.refresh()
 
     def all(self) -> tuple[LearnedFact, ...]:
@@ -375,7 +375,7 @@ class LearnedFacts:
         if not lessons or not self._days:
             return
         with self._rows.alone():
-            before = {(*fact.subject, fact.name): fact for fact in self._believed()}
+            before = {(*fact.subject, fact.name): fact for fact in self._current_facts()}
             facts = dict(before)
             for one in lessons:
                 key = one.provider, one.model, address_of(one.base_url), one.name
@@ -400,7 +400,7 @@ class LearnedFacts:
         newest = sorted(facts, key=lambda fact: fact.at)[-MOST_FACTS:]
         self._rows.write(map(asdict, newest))
 
-    def _believed(self) -> Iterator[LearnedFact]:
+    def _current_facts(self) -> Iterator[LearnedFact]:
         now = self._now()
         return (fact for fact in self._read() if fact.at - DAY < now < self.until(fact))
 

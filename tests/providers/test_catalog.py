@@ -9,7 +9,7 @@ import pytest
 
 from fsm_agent import Agent
 from fsm_agent.conversation.effects import Runtime
-from fsm_agent.providers.catalogue import facts_of
+from fsm_agent.providers.catalog import facts_of
 from fsm_agent.providers.choose import GUESSES, choose
 from fsm_agent.providers.profiles import PROFILES, Profile
 from fsm_agent.testing import ScriptedServer, repeat, status, text
@@ -75,7 +75,7 @@ def test_models_of_today(model: str, window: int, output: int | None, reads: str
     assert not choice.guess
 
 
-@pytest.mark.parametrize("profile", [one for one in PROFILES.values() if one.default_model and one.catalogue])
+@pytest.mark.parametrize("profile", [one for one in PROFILES.values() if one.default_model and one.catalog])
 def test_a_provider_has_a_default_model_that_is_known(profile: Profile) -> None:
     if profile.name != "openrouter":  # whose default is whichever it chooses
         assert choose(f"{profile.name}:{profile.default_model}", api_key="k").facts.source
@@ -138,7 +138,7 @@ def test_the_data_is_what_make_models_writes() -> None:
     assert keys == {"window", "output", "reads", "does", "efforts"}
     assert all(facts["window"] > 0 for table in listed["models"].values() for facts in table.values())
     assert "MIT License" in (data / "models.LICENSE").read_text(encoding="utf-8")
-    assert {one.catalogue for one in PROFILES.values()} - {"", "*"} <= set(listed["models"])
+    assert {one.catalog for one in PROFILES.values()} - {"", "*"} <= set(listed["models"])
 
 
 def test_what_is_known_reads_as_one_line() -> None:

@@ -240,7 +240,7 @@ AUDITED = """
 import asyncio, random, sys, time
 from pathlib import Path
 from fsm_agent.backtest import Backtest, Change
-from fsm_agent.backtest.verdict import judged
+from fsm_agent.backtest.verdict import judge_turn
 from fsm_agent.backtest.playback import RecordedTurn
 
 tests = Backtest.of_home(Path(sys.argv[1]))
@@ -248,7 +248,7 @@ turns = [RecordedTurn.read(tests.store, turn) for turn in tests.turns]
 change = Change(settings={"max_iterations": 3}, prompt="{recorded} Be brief.")
 
 async def play(turns):
-    return [await judged(turn, change) for turn in turns]
+    return [await judge_turn(turn, change) for turn in turns]
 
 loop = asyncio.new_event_loop()
 loop.run_until_complete(play(turns[:20]))  # loads and compiles what is loaded at first use

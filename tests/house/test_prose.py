@@ -24,7 +24,7 @@ def messages(page: str) -> list[str]:
 def test_a_word_of_the_list_is_found_on_its_line_with_its_replacement() -> None:
     assert messages("One.\nThe turn\ngoes on.\n") == ["3: write “continues, resumes” instead of “goes on”"]
     assert messages("Nobody waits.\n")[0].startswith("1: write “no one")
-    assert "-ize" in messages("a\n\n\nIt is normalized.\n")[0]
+    assert "-ize" in messages("a\n\n\nIt is normalised.\n")[0]
 
 
 def test_a_word_that_is_written_twice_is_found() -> None:

@@ -390,7 +390,7 @@ def test_where_nothing_can_be_written_nobody_is_waited_for(
     def full(c: Any) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("fsm_agent.sessions.store.journal.log.noted", lambda *given: full)
+    monkeypatch.setattr("fsm_agent.sessions.store.journal.log.note_waits", lambda *given: full)
     agent = world.agent([tools(DROP, call("look", {"at": "it"})), text("well")])
     result = agent.run_conversation("please")
     words = "denied: no answer has come yet, and the question cannot be written down"

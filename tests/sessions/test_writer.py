@@ -311,7 +311,7 @@ def test_where_there_is_no_shared_memory_the_rollback_journal_does(home: Path) -
     """As on some network file systems: slower, and all else as before (SESS-01)."""
 
     class Dotfile(SqliteDatabase):
-        def _opened(self) -> sqlite3.Connection:
+        def _open(self) -> sqlite3.Connection:
             uri = f"{self.path.as_uri()}?vfs=unix-dotfile"
             return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=0.1)
 

@@ -127,7 +127,7 @@ def _delete(database: Database, c: SqlConnection, ids: Collection[str]) -> tuple
         deleted[table] = done.rowcount
     if ids:
         forget_unused(c)
-        full_text(database).deleted(c)
+        full_text(database).forget_message(c)
     return deleted["messages"], deleted["turns"]
 
 

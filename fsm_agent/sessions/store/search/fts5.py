@@ -39,7 +39,7 @@ def make_anew(connection: SqlConnection) -> None:
     _set_mark(connection, FORMAT_MARK, DAMAGED)
 
 
-deleted = make_anew
+forget_message = make_anew
 """Messages were deleted: their numbers may be given again."""
 
 

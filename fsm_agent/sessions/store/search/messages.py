@@ -267,7 +267,7 @@ def _newest(database: Database, query: Query, among: Among, now: float) -> tuple
     roots: dict[str, str] = {}
     read = 0
     with database.reading() as c:
-        asked = full_text(database).asked(c, query, *_tag_groups(among, now))
+        asked = full_text(database).index_query(c, query, *_tag_groups(among, now))
         if asked is None:
             return [], False
         rows = c.execute(
@@ -350,11 +350,11 @@ class FullText(Protocol):
         """Have the index rebuilt at the next search."""
         ...
 
-    def deleted(self, connection: SqlConnection) -> None:
+    def forget_message(self, connection: SqlConnection) -> None:
         """Messages were deleted in this transaction."""
         ...
 
-    def asked(
+    def index_query(
         self, connection: SqlConnection, query: Query, tags: Iterable[Iterable[str]], without: Iterable[str]
     ) -> IndexQuery | None:
         """Return how the messages that answer a query are asked for."""

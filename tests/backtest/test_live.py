@@ -86,10 +86,13 @@ def live(
 
 
 def contents(home: Path) -> list[str]:
-    """Every row of the database, and every other file; without how far the search index has come."""
+    """Every row of the database, and every other file; without how far the search index has come, and without
+    the lock of the process that recorded, which is released when that is collected."""
     with closing(sqlite3.connect(home / "sessions.db")) as database:
         rows = [f"{one} {row}" for one in TABLES for row in database.execute(f"SELECT * FROM {one}")]
-    return [*rows, *sorted(str(one) for one in home.rglob("*") if not one.name.startswith("sessions.db"))]
+    own = ("sessions.db", "owners")
+    files = (str(one.relative_to(home)) for one in home.rglob("*"))
+    return [*rows, *sorted(one for one in files if not one.startswith(own))]
 
 
 RIVER = (tools(call("measure", {"place": "mill"})), text("It is 4 feet."))

@@ -288,8 +288,8 @@ class Agent(Generic[Deps, Out]):
         """A turn that has not moved yet. ``user_message``: text, or
         content parts in any form of ``fsm_agent.conversation.parts``; an image or a PDF may take seconds.
         ``conversation_history`` replaces the session's rows and is never changed; system rows at its
-        beginning join ``system_message``. ``ephemeral_prompt``: what stands behind the system prompt in this
-        turn alone; it is in no transcript, in no later turn, and behind what a provider is told to cache.
+        beginning join ``system_message``. ``ephemeral_prompt``: text behind the system prompt for this
+        turn alone; it is in no transcript, in no later turn, and behind what a provider caches.
         ``deps``: what tools get in their ``RunContext``; it is never stored. ``output_type``: of this
         answer, in the place of the agent's, whichever agent gives it; ``str`` for text. ``limits``: of this
         turn, and of each that it hands the conversation over to, in the place of the agent's; its children
@@ -397,9 +397,9 @@ class Agent(Generic[Deps, Out]):
     async def aundo(self, turns: int = 1, *, files: bool = False) -> Undone:
         """Take back the session's last turns, one that was left unfinished among them: the transcript is what
         it was before, and nothing is deleted. What tools did stays done; with ``files``, those of the working
-        directory are restored as the checkpoint from before these turns has them, whoever changed them since.
-        Raises ``ConfigError`` when the session has fewer turns, ``SessionBusy`` while a turn is running,
-        ``StoreError`` when the files cannot be restored."""
+        directory are restored as the checkpoint from before these turns has them, whatever changed them
+        since. Raises ``ConfigError`` when the session has fewer turns, ``SessionBusy`` while a turn is
+        running, ``StoreError`` when the files cannot be restored."""
         return await self._turns.undo(turns, files=files)
 
     def undo(self, turns: int = 1, *, files: bool = False) -> Undone:

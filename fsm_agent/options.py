@@ -277,7 +277,7 @@ ENTRY = ("model", "base_url", "api_key", "api_mode", "context_window")
 
 
 def by_task(given: Specs) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """Return the entries for each task. Entries that name none are for all but titles, which nobody needs;
+    """Return the entries for each task. Entries that name none are for all but titles, which are optional;
     the model in use is tried after them. Raises ``ConfigError`` for a task that nothing asks for."""
     if isinstance(given, str) or not isinstance(given, Mapping) or "model" in given:
         return dict.fromkeys(TASKS, _listed(given)) | {"title": ()}

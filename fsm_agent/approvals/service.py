@@ -72,12 +72,12 @@ SPELLED = {True: "once", "yes": "once", "y": "once", False: "deny", "no": "deny"
 LATER = "no answer has come yet"
 
 
-def somebody() -> str:
+def user_of_machine() -> str:
     """Return the default author of an answer: the user of this machine."""
     try:
         return f"{getpass.getuser()} on {platform.node()}"
     except (KeyError, OSError):
-        return f"somebody on {platform.node()}"
+        return f"a user of {platform.node()}"
 
 
 def answer(items: PendingItems, name: str, value: Any, *, pattern: str = "", by: str = "") -> Pending:
@@ -97,7 +97,7 @@ def answer(items: PendingItems, name: str, value: Any, *, pattern: str = "", by:
             said = item.asked if value in (None, "") else str(value)
         case "result":
             said = to_jsonable_python(value, fallback=str)
-    return items.answer(item.id, said, by or somebody())
+    return items.answer(item.id, said, by or user_of_machine())
 
 
 def _approval(item: Pending, value: Any, pattern: str) -> Approval:
@@ -155,7 +155,7 @@ class Waiting:
         counts."""
         if not self.resumed or said.interrupted:
             return said
-        kept = self.items.settle(self.fence, question.call_id, "approval", asdict(said), somebody())
+        kept = self.items.settle(self.fence, question.call_id, "approval", asdict(said), user_of_machine())
         return Approval(**kept)
 
     def put_off(self, question: AskApproval, workdir: str) -> NotYet | None:

@@ -263,8 +263,8 @@ def counts(result: str) -> str:
 
 
 def color_change(result: str, path: str = "") -> Text | None:
-    """Return the change of the file ``path`` that a tool's result shows, ``None`` when there is none. Of a
-    long one the rest is counted."""
+    """Return the change of the file ``path`` that a tool's result shows, or ``None``. A long change ends with
+    the number of the lines left out."""
     found = _DIFF.search(result)
     if found is None:
         return None

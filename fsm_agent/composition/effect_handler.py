@@ -177,7 +177,7 @@ class EffectHandler:
         self._stepping = [part for part in self._parts if type(part).stepping is not Part.stepping]
 
     def pipeline(self, gate: PausePoint | None = None) -> Pipeline:
-        """Compose what performs the requests of the turn. ``gate``: where a debugger may stand."""
+        """Compose the layers that perform the turn's requests. ``gate``: where a debugger may hold them."""
         layers = (
             *(layer for part in self._parts for layer in part.outer),
             Layer("approvals", self._settle_question, (AskApproval,)),
@@ -196,8 +196,8 @@ class EffectHandler:
     async def _settle_question(
         self, request: AskApproval, turn: Any, call_next: Perform
     ) -> Approval | NotYet:
-        """Pose the question as a person is asked it, and admit what was allowed, whoever allowed it: a
-        person, a rule or a debugger. An answer of a debugger is remembered as any person's is."""
+        """Pose the question as a person reads it, and admit what was allowed, be it by a person, a rule or a
+        debugger. An answer of a debugger is remembered like a person's."""
         question = self._approvals.posed(request)
         answer: Approval | NotYet = await call_next(question)
         own = self._own_answers.pop(request.call_id, None)
@@ -211,7 +211,7 @@ class EffectHandler:
         return answer
 
     async def lost(self) -> None:
-        """The turn is somebody else's: end what runs for it beside its requests."""
+        """Another process owns the turn now: end what runs for it beside its requests."""
         await self._services.programs.end(self.fence.turn_id)
 
     # Begin and end
@@ -273,15 +273,15 @@ class EffectHandler:
         )
 
     def _tell_guess(self) -> None:
-        """Say what is assumed of a model that nobody knows, once in a process."""
+        """Say what is assumed of an unknown model, once in a process."""
         line = self._services.backends.guess
         if line and line not in GUESSES:
             GUESSES.add(line)
             self._services.callbacks.publish(StatusText(line))
 
     async def reopen(self, before: Runtime) -> Opened:
-        """What ``OpenTurn`` does, for a turn that was opened in another process: what it goes on with. It ran
-        on ``before``, which is looked for in the chain, unless the turn came in a file."""
+        """Do what ``OpenTurn`` does, for a turn that was opened in another process. It ran on ``before``,
+        which is looked for in the chain, unless the turn came in a file."""
         backends = self._services.backends
         runtime, notice = await (backends.new_turn() if self.imported else backends.resume(before))
         await self._ready_auxiliary()
@@ -301,7 +301,7 @@ class EffectHandler:
         )
 
     def spent_before(self, iterations: int, attempts: int, below: SpentBudget) -> None:
-        """What a turn that goes on in this process has taken of the budgets of its tree already, and what
+        """Count what a turn that this process resumes has already spent of the budgets of its tree, and what
         those ``below`` it have."""
         given, tree = self._services.budget, self.budget
         if tree is None or tree is given:
@@ -428,7 +428,8 @@ class EffectHandler:
             self._services.signals.interrupt()
 
     async def _awaited_result(self, request: RunTool, item: Pending) -> ToolOutcome:
-        """The outcome of a call that was answered while nobody ran the turn, or whose time has come."""
+        """Return the outcome of a call that was answered while no process ran the turn, or whose time has
+        come."""
         value = item.asked if item.answered is None else item.answer
         if item.kind == "question":
             value = answer_result(item.asked, item.choices, value)
@@ -443,7 +444,7 @@ class EffectHandler:
         self._services.callbacks.publish(ToolProgress("said", name, text))
 
     async def _why_blocked(self, request: RunTool) -> str:
-        """Why the call does not run, or nothing; nobody is told before that it starts."""
+        """Say why the call does not run, or nothing; its start is published only afterwards."""
         if self._admission.free(request.name):
             event = self._services.signals.event()
             return await self._approvals.before(request.name, request.arguments, event)

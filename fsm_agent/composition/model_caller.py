@@ -33,7 +33,7 @@ from fsm_agent_states.logic.detect import Size, detect
 
 
 log = logging.getLogger(__name__)
-log.addHandler(logging.NullHandler())  # people are told by callbacks; who wants records configures logging
+log.addHandler(logging.NullHandler())  # people read callbacks; records need logging to be configured
 
 EVENT = "model:attempt"
 SHORT = 160
@@ -50,8 +50,8 @@ def tell_attempt(
     *,
     sent: bool,
 ) -> None:
-    """Say what became of ``request`` to ``choice`` after so many ``seconds``, with ``rows`` of history, and
-    whether it left, as its wire says. When all went well and nobody listens, nothing is made."""
+    """Log what became of ``request`` to ``choice`` after ``seconds``, with ``rows`` of history, and whether
+    it left, as its wire says. When all went well and no handler listens, nothing is made."""
     failed = isinstance(reply, Failure)
     if not (failed or callbacks.hears(Named) or log.isEnabledFor(logging.INFO)):
         return
@@ -128,7 +128,7 @@ class ModelCaller:
     the beginning of an answer.
 
     ``left``: seconds until a limit in time, which no request and no wait outlasts. Text that was shown before
-    its attempt failed is told again by the next one: that begins with a mark (CALL-15)."""
+    its attempt failed is shown again by the next one: that begins with a mark (CALL-15)."""
 
     def __init__(
         self,
@@ -271,7 +271,7 @@ class ModelCaller:
 
 
 def _is_continued(outcome: ModelReply | Failure | Cancelled) -> bool:
-    """Is the reply one whose text goes on in the next?"""
+    """Is the reply one whose text continues in the next?"""
     if not isinstance(outcome, ModelReply) or outcome.tool_calls or not outcome.text:
         return False
     return outcome.cut or outcome.finish in (None, "length")
@@ -292,7 +292,7 @@ async def call_port(port: ModelPort, request: ModelRequest, sink: StreamAccumula
 
 
 class Heartbeat:
-    """One line every so often while something is waited for: never a silent minute."""
+    """A line at intervals while something is waited for: never a silent minute."""
 
     def __init__(self, services: Services, what: str) -> None:
         self._services, self._what = services, what

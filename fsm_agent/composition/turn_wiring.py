@@ -82,8 +82,7 @@ LIMITED = frozenset({ExitReason.COST_LIMIT, ExitReason.TOKEN_LIMIT, ExitReason.T
 
 
 async def compact_history(turn: TurnState, perform: Perform) -> None:
-    """Compact the history of a turn that does nothing else and stands in ``Compress``, by a table of its
-    own."""
+    """Compact the history of a turn that does nothing else and is in ``Compress``, by a table of its own."""
     turn.set_limits(limits_of(turn.settings, turn.setup.runtime, len(turn.setup.auxiliary)))
     while True:
         move = COMPACTING.advance(turn, await drive(STATES[turn.state](turn), perform))
@@ -94,7 +93,7 @@ async def compact_history(turn: TurnState, perform: Perform) -> None:
 
 def restore_turn(position: Position, live: Settings | None = None) -> TurnState:
     """The turn as it was at ``position``, with nothing of its session yet: ``join_session`` is to follow.
-    ``live``: settings of the agent that goes on with it, ``None`` where it is only looked at.
+    ``live``: settings of the agent that continues it, ``None`` where it is only inspected.
 
     Raises ``ConfigError`` for a turn that another table moved, into a state or by a row that this one does
     not have, and for counters that no turn has.
@@ -122,7 +121,7 @@ def restore_turn(position: Position, live: Settings | None = None) -> TurnState:
 
 
 def join_session(turn: TurnState, session: Session) -> None:
-    """The turn goes on in ``session``, which is as the turn left it."""
+    """Continue the turn in ``session``, which is as the turn left it."""
     turn.share(session.wire)
     session.meter = turn.accounting.meter
 

@@ -35,7 +35,7 @@ def output_type_of(wanted: Any, settings: Settings) -> OutputType[Any] | None:
 def output_type_again(
     stored: OutputSpec | None, given: Any, agents: OutputType[Any] | None, settings: Settings
 ) -> OutputType[Any] | None:
-    """Return what the answer of a turn has to be that is gone on with: what is ``given`` now, else the
+    """Return the type of the answer of a turn that is resumed: what is ``given`` now, else the
     agent's if the turn was begun with it, else what is ``stored`` of it: its schema, and plain data for
     values. Raises ``ConfigError`` for what is given and is another type than the turn was begun with."""
     if given is not None:
@@ -84,7 +84,7 @@ class Answers(Part):
         return self._kind.partial(text)
 
     async def _check(self, request: CheckAnswer, turn: Any, call_next: Perform) -> AnswerChecked:
-        """Is this text of the type? A function is asked last, when nobody else refuses."""
+        """Is this text of the type? A function is asked last, after every other check."""
         if not request.typed:
             return await call_next(request)  # type: ignore[no-any-return]
         try:

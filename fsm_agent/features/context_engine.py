@@ -18,7 +18,7 @@ STEPS = ("cut", "prompt", "rows")
 
 
 class EngineCalls(Extension):
-    """The feature ``context engine``. Raises ``ConfigError`` for an engine that is none."""
+    """The feature ``context engine``. Raises ``ConfigError`` for an object without an engine's methods."""
 
     name = "context-engine"
 

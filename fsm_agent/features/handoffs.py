@@ -1,4 +1,4 @@
-"""Other agents that can go on with a conversation: ``Agent(handoffs=[…])``."""
+"""Other agents that can take over a conversation: ``Agent(handoffs=[…])``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fsm_agent.toolsets.agent.delegate import LONGEST, MAX_TASK, Delegation, del
 from fsm_agent.toolsets.tool_context import here
 
 # ----------------------------------------------------------------------------------------------------
-# Handing the conversation over: a tool for each agent that can go on with it. The call only says so; the
+# Handing the conversation over: a tool for each agent that can take it over. The call only says so; the
 # turn ends when all calls of its round have their results, and the next turn is the other agent's.
 
 
@@ -33,7 +33,7 @@ TOO_OFTEN = (
 
 
 class Transfer:
-    """Hands a conversation to one agent; at most ``most`` times in a row, whoever does."""
+    """Hands a conversation to one agent; at most ``most`` times in a row, over all agents."""
 
     def __init__(self, to: str, most: int) -> None:
         self._to, self._most = to, most
@@ -78,7 +78,7 @@ class Handoff:
     """An agent that a conversation can be handed to. ``name``: what it is called here, by default its own
     name; its tool is ``transfer_to_NAME``. ``description``: when to hand over, for the model.
     ``input_filter``: makes of the conversation (rows as in ``TurnResult.messages``) the one that the agent
-    goes on with; what it leaves out is put aside, not deleted. ``agent`` may be a function that returns the
+    gets; what it leaves out is put aside, not deleted. ``agent`` may be a function that returns the
     agent, so that two agents can hand over to each other; it needs a ``name``. Raises ``ConfigError``."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Handoff:
         return made
 
     def filtered(self, rows: Rows) -> Rows | None:
-        """What the agent goes on with instead of ``rows``; ``None`` for all of them. Raises
+        """Return the rows that the agent gets instead of ``rows``; ``None`` for all of them. Raises
         ``ConfigError``."""
         if self.input_filter is None:
             return None
@@ -127,7 +127,7 @@ class Handoff:
 
 
 def handoffs_of(given: Sequence[Any]) -> tuple[Handoff, ...]:
-    """The handoffs of an agent. Raises ``ConfigError`` for what is none, and for two of one name."""
+    """Return the handoffs of an agent. Raises ``ConfigError`` for other objects, and for two of one name."""
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise ConfigError("handoffs has the wrong type", given, f"a list of: {FORMS}")
     found = tuple(one if isinstance(one, Handoff) else Handoff(one) for one in given)
@@ -239,7 +239,7 @@ TOO_DEEP = (
 
 class OtherAgent:
     """Asks one agent. ``delegation`` makes its turns, ``None`` until an agent has it as a tool; ``refusal``:
-    why that agent may ask nobody, or nothing."""
+    why that agent may ask no other, or nothing."""
 
     def __init__(self, name: str, delegation: Delegation | None = None, refusal: str = "") -> None:
         self._name, self._delegation, self._refusal = name, delegation, refusal
@@ -268,8 +268,8 @@ class OtherAgent:
 
 
 def other_agent(name: str, description: str, agent: OtherAgent) -> Tool:
-    """Idempotent by the call's key, which names the child. Raises ``ConfigError`` for a name that is none of
-    a tool."""
+    """Make a tool that is idempotent by the call's key, which names the child. Raises ``ConfigError`` for a
+    name that no tool may have."""
     made = tool(name=name, concurrency="parallel", effect="idempotent", timeout=LONGEST)(agent.ask)
     return delegating(made, description)
 

@@ -71,7 +71,7 @@ class HookCalls(Extension):
     """Those of one agent: asked in order, within their time; what fails refuses, or is reported where nothing
     can be refused.
 
-    Raises ``ConfigError`` for a hook or guardrail that is none."""
+    Raises ``ConfigError`` for an object that is no hook or guardrail."""
 
     name = "hooks"
 
@@ -220,14 +220,14 @@ class HookCalls(Extension):
                 now, by = said, (*by, _title(hook))
         return Transformed(now if by else None, by)
 
-    # Hooks that are told
+    # Notified hooks
 
     def tells(self, point: str) -> bool:
-        """Say whether a hook wants to be told of ``point``."""
+        """Say whether a hook follows ``point``."""
         return bool(self._with(point))
 
     def tell(self, point: str, context: RunContext[Any], *values: Any) -> None:
-        """Tell the hooks, without waiting: what is asynchronous is queued behind what was told before."""
+        """Notify the hooks, without waiting: asynchronous ones are queued behind earlier notifications."""
         for hook in self._with(point):
             try:
                 answer = getattr(hook, point)(_for(context, hook), *values)
@@ -238,7 +238,7 @@ class HookCalls(Extension):
                 self._tail = asyncio.ensure_future(self._later(self._tail, answer, _title(hook), point))
 
     async def drain(self) -> None:
-        """Wait until all that was told has been heard, each within its time."""
+        """Wait until all notifications have been handled, each within its time."""
         while self._tail is not None and not self._tail.done():
             await asyncio.wait({self._tail})
 
@@ -314,7 +314,7 @@ def _is_meant(name: str) -> bool:
 
 
 def _check_values(what: str, function: Callable[..., Any], values: Sequence[str]) -> None:
-    """Raises ``ConfigError`` for a function that cannot be called with so many values."""
+    """Raises ``ConfigError`` for a function that cannot be called with these ``values``."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # written in C
@@ -334,7 +334,7 @@ def _for(context: RunContext[Any], hook: Hooks) -> RunContext[Any]:
 
 
 def _resting(hook: Hooks, said: WakeAt, shown: ShowCall, due: float) -> NotYet:
-    """The turn is suspended until then; the hook is asked again when it goes on."""
+    """Suspend the turn until then; the hook is asked again when it resumes."""
     untold = CallChanged(
         shown.arguments, "not run: it was to wait, and that cannot be written down", (_title(hook),)
     )

@@ -69,7 +69,7 @@ class Pot:
 
     def reply(self, prompt: int, price: Price, *, alone: bool) -> float:
         """Return how many tokens the reply to such a prompt may have; below 0 when the prompt is too much.
-        ``alone``: as if nobody else held anything."""
+        ``alone``: as if no other turn held anything."""
         left = self.limit - self.spent - (0.0 if alone else self.held)
         if self.unit == "tokens":
             return left - prompt
@@ -222,7 +222,7 @@ class LimitKeeper(Part):
                 if waited.elapsed() > self._settings.timeout.total:
                     return LimitsChecked("cost", "other turns hold what is left of the limits")
                 await asyncio.sleep(poll)
-        return LimitsChecked()  # the request is not sent: whoever sends it asks for interrupts first
+        return LimitsChecked()  # the request is not sent: its sender checks for interrupts first
 
     def _decide_limits(
         self, spent: Mapping[LimitScope, Expense], prompt: int, output: int, price: Price

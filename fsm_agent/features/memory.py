@@ -87,7 +87,7 @@ class MemoryRecall(Extension):
         return Done()
 
     async def aclose(self) -> None:
-        """Let go of the external memory, when it has stored what it still had to."""
+        """Release the external memory once it has stored what it still had to."""
         if self._memory is not None:
             await self._memory.aclose()
 

@@ -1,10 +1,9 @@
-"""All that happens in a turn: one union of frozen, typed events; ``fsm_agent.runtime.events`` carries them.
+"""Everything that happens in a turn, as one union of frozen, typed events, and the stream that carries them.
 
-``async for event in turn.events()``, or a plain ``for`` in a thread of your own, has what callbacks are
-told. A turn never waits for who listens there. Each listener has a queue of a fixed size; when it is full
-the oldest of the small signs of life (``CHATTY``: text as it arrives, thoughts, progress) make room, and
-only when there are none left the oldest of the rest. A listener that missed something is told how much by
-an event ``dropped`` with the number, before what comes next.
+``async for event in turn.events()``, or a plain ``for`` in a thread of your own, yields what callbacks
+receive. A turn never waits for a listener. Each listener has a queue of a fixed size. When it is full, the
+oldest small events (``CHATTY``: text as it arrives, thoughts, progress) make room, and after them the oldest
+of the rest. A listener that missed events gets an event ``dropped`` with their number before the next one.
 """
 
 # Events never slow a turn. A slow consumer first loses text and progress, then the oldest other events, and
@@ -33,10 +32,9 @@ if TYPE_CHECKING:
 
 # ``Stream``: how all who want to know hear of what happens.
 #
-# Theory of operation ------------------- What happens is published once, as one value, where it happens;
-# whoever wants to know subscribes to the types of events that they care for. Callbacks, ``turn.events()``,
-# hooks that are only told, telemetry, debuggers, and the coverage of rows are subscribers, and none of them
-# is known to what they hear of.
+# Theory of operation. What happens is published once, as one value, where it happens; subscribers name the
+# types of events that they want. Callbacks, ``turn.events()``, notified hooks, telemetry, debuggers, and the
+# coverage of rows are subscribers, and publishers know none of them.
 #
 # Each turn has a stream (``turn.gate.stream``). While the turn runs, ``TURN`` has it, so that code which
 # was handed no turn, such as a model port, publishes into the right one. Streams of turns lead on into
@@ -49,8 +47,8 @@ if TYPE_CHECKING:
 # ``after_tool``, ``context``, ``transform``, hooks, guardrails) wait for an answer, so they are no
 # subscribers.
 #
-# An event that nobody heard costs making a tuple and two looks into dicts; where making it costs more,
-# ``hears`` is asked first.
+# An event without a subscriber costs a tuple and two dict lookups; where making it costs more, ``hears`` is
+# asked first.
 
 
 class Stream:

@@ -27,6 +27,7 @@ from tests.helpers.recorded_turns import record as record_many
 
 RAN: list[str] = []
 TABLES = [one for one in stored_tables() if one != "marks"]
+SLOW = pytest.mark.slow
 PRICES = {"local:any": {"input": 1, "output": 100}, "local:other": {"input": 1, "output": 100}}
 SETTINGS = {
     "prices": PRICES,
@@ -282,6 +283,7 @@ def test_what_it_costs_at_most_is_asked_before_anything_is_sent(config: Path, cl
     assert (RAN, contents(config)) == ([], before)
 
 
+@SLOW
 def test_the_most_that_it_costs_is_the_proved_bound_times_the_price(
     config: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,13 +350,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-SLOW = pytest.mark.slow
-
-
 @pytest.mark.parametrize(
     "change",
     [
-        Change({"max_iterations": 3}),
+        pytest.param(Change({"max_iterations": 3}), marks=SLOW),
         pytest.param(Change({"empty": {"retries": 0, "nudges": 0}}), marks=SLOW),
         pytest.param(Change({"length": {"max_continuations": 0}}), marks=SLOW),
         pytest.param(Change({"invalid_tool_strikes": 1}), marks=SLOW),

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from fsm_agent.approvals.service import somebody
+from fsm_agent.approvals.service import user_of_machine
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
 from fsm_agent.runtime.events import ClarifyAsked
@@ -79,7 +79,7 @@ class Questions:
             raise ToolFailure(f"{late} Decide by yourself, say what you assumed, and continue.")
         words, scene = clean(str(answer)).strip(), here()
         if self._items.of_call(scene.turn_id, scene.call_id):  # it is asked elsewhere, too
-            settle = (scene.fence, scene.call_id, "question", words, somebody())
+            settle = (scene.fence, scene.call_id, "question", words, user_of_machine())
             words = await in_daemon_thread(self._items.settle, *settle)
         return answer_result(question, asked, words)
 

@@ -55,7 +55,7 @@ class Recollection:
         sessions.
 
         Args:
-            query: Words to look for; "quoted words" must stand together.
+            query: Words to look for; "quoted words" must be adjacent.
             message: The id of a message that an earlier search gave.
             limit: How many sessions.
             window: How many messages on each side of a hit.
@@ -129,7 +129,7 @@ class LookingBack:
         said already.
 
         Args:
-            query: Words to look for; "quoted words" must stand together.
+            query: Words to look for; "quoted words" must be adjacent.
             message: The id of a message that an earlier search gave.
             limit: How many messages a search gives.
             window: How many messages on each side of the one that message names.

@@ -1,9 +1,9 @@
 """The journal of a turn that talks to a model: besides its moves, the rows of the transcript, tokens, and
 what became of tools.
 
-A store that fails in mid-turn does not cost the answer: the turn continues in memory, runs no further unsafe
-tool, and ``problem`` says why; what was not written is tried again at the end and at the session's next turn.
-Only as long as no other process can have the turn meanwhile: else it stops, and can be resumed.
+A store that fails during a turn does not cost the answer: the turn continues in memory, runs no further
+unsafe tool, and ``problem`` says why; what was not written is tried again at the end and at the session's
+next turn. Only as long as no other process can have the turn meanwhile: else it stops, and can be resumed.
 """
 
 from __future__ import annotations

@@ -69,8 +69,9 @@ def test_a_change_is_seen_as_a_diff_allowed_and_answered_in_markdown(place: Path
     script = [tools(call("patch_file", PATCH)), text(ANSWER)]
     with chat(place, script, columns=columns) as (seen, _):
         seen.press("type it\r", until="Allow it?")
-        assert seen.colors("+def greet(name: str) -> None:") == {"green"}
-        assert seen.colors("-def greet(name):") == {"red"}
+        # its keyword, and its name
+        assert seen.colors("+def greet(name: str) -> None:") == {"green", "magenta", "blue"}
+        assert seen.colors("-def greet(name):") == {"red", "magenta", "blue"}
         assert "def greet(name):\n" in (place / "work" / "app.py").read_text()
         seen.press("y\r", until="· “type it”")
         assert "def greet(name: str) -> None:" in (place / "work" / "app.py").read_text()

@@ -17,6 +17,7 @@ from fsm_agent.fsm.verify.reach import all_limit_names
 from fsm_agent_states.compaction import COMPACTION
 from fsm_agent_states.table import TURN
 from tests.fsm.test_verify_random import random_table
+from tests.helpers.sample import everything, most, seed
 from tests.helpers.tables import Counting
 from tests.peers import statecharts
 from tests.peers.environment import PeerUnavailable
@@ -95,7 +96,9 @@ def compare(
 def test_10000_turns_take_the_same_rows(
     engine: tuple[Callable[[Table, Mapping[str, int]], str], Driver],
 ) -> None:
-    assert compare(engine, TURN, 10_000, seed=1) > len(TURN.rows) * 0.9
+    """A quarter of them at each commit, other ones each time."""
+    found = compare(engine, TURN, most(10_000), seed=1 if everything() else seed("statecharts"))
+    assert found > len(TURN.rows) * (0.9 if everything() else 0.8)
 
 
 def test_the_other_tables_take_the_same_rows(
@@ -108,5 +111,5 @@ def test_the_other_tables_take_the_same_rows(
 def test_random_tables_take_the_same_rows(
     engine: tuple[Callable[[Table, Mapping[str, int]], str], Driver],
 ) -> None:
-    for seed in range(50):
-        compare(engine, random_table(seed), 40, seed)
+    for number in range(50):
+        compare(engine, random_table(number), 40, number)

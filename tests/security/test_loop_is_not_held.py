@@ -46,9 +46,9 @@ from fsm_agent_states.logic.calls import check_calls
 
 SIZE = 1_000_000
 HELD = 0.05
-PACE = 0.0034
-"""Seconds of the processor that ``pace`` takes on the machine for which ``HELD`` is said, with nothing beside it. Where
-it takes longer, because the machine is another or shares its caches, everything does."""
+COUNTING, COPYING = 0.0034, 0.0075
+"""Seconds of the processor that the two parts of ``slowness`` take on the machine for which ``HELD`` is said, with nothing
+beside it. Where they take longer, because the machine is another or shares its caches and its memory, everything does."""
 PUMPS = (
     "a",
     " ",
@@ -108,11 +108,15 @@ PUMPS = (
 )
 
 
-def pace() -> float:
+def slowness() -> float:
+    """How many times longer than there it takes to count, or to copy a megabyte of the widest characters."""
     began = time.process_time()
     for _ in range(300_000):
         pass
-    return time.process_time() - began
+    counted = time.process_time()
+    wide = "\U0001f3f4" * SIZE
+    wide.encode().decode().lower().count("[")
+    return max(1.0, (counted - began) / COUNTING, (time.process_time() - counted) / COPYING)
 
 
 async def ticking(work: Callable[[], Awaitable[Any]]) -> float:
@@ -151,8 +155,10 @@ def streamed(text: str, field: str) -> None:
     shown.close()
 
 
-def called(text: str) -> None:
+async def called(text: str) -> None:
+    """Each form is a call of its own; what writes the last one is no part of it."""
     for arguments in (text, '{"a":' + text, json.dumps({"a": text})):
+        await asyncio.sleep(0)
         parse(arguments)
 
 
@@ -245,8 +251,8 @@ async def test_a_megabyte_of_each_shape_does_not_hold_the_loop(door: str) -> Non
     for pump in PUMPS:
         text = megabyte(pump)
         for _ in range(8):  # a busy machine may hold us up as well
-            before, longest, after = pace(), await ticking(partial(work, text)), pace()
-            if longest <= HELD * max(1.0, before / PACE, after / PACE):
+            before, longest, after = slowness(), await ticking(partial(work, text)), slowness()
+            if longest <= HELD * max(before, after):
                 break
         else:
             late[pump] = f"{longest:.3f} s"
@@ -270,9 +276,12 @@ def test_an_image_that_is_made_smaller_does_not_hold_the_loop() -> None:
     async def work() -> None:
         outcomes.append(await runner.run(RunTool("1", "look", {}, 60.0, "pure"), asyncio.Event()))
 
-    before, longest, after = pace(), asyncio.run(ticking(work)), pace()
-    assert kind_of(outcomes[0].content[-1]) == "image"
-    assert longest <= HELD * max(1.0, before / PACE, after / PACE)
+    for _ in range(8):  # as above
+        before, longest, after = slowness(), asyncio.run(ticking(work)), slowness()
+        assert kind_of(outcomes[-1].content[-1]) == "image"
+        if longest <= HELD * max(before, after):
+            return
+    raise AssertionError(f"{longest:.3f} s")
 
 
 def test_the_watchdog_sees_who_holds_the_loop() -> None:

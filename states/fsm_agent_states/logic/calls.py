@@ -14,6 +14,8 @@ from fsm_agent.conversation.history import fallback_id
 from fsm_agent.conversation.messages import ToolCall
 
 Verdict = Literal["run", "bad_json", "unknown", "answered"]
+MAX_ECHOED = 200
+"""Characters of a wrong name that the model reads back."""
 MAX_REPAIRED = 8
 """Different wrong names of one reply that are repaired."""
 BRIDGE = "tool_call"
@@ -94,7 +96,7 @@ def _check(call: ToolCall, name: str | None, tools: Mapping[str, ToolSpec], cuto
     if name is None:
         item = Checked(call, "unknown")
         listed = ", ".join(name for name, tool in tools.items() if not tool.deferred) or "none"
-        named = call.name.strip()
+        named = _clip(call.name.strip())
         item.answer(
             f"there is no tool {named!r}; tools: {listed}"
             if named
@@ -113,6 +115,10 @@ def _check(call: ToolCall, name: str | None, tools: Mapping[str, ToolSpec], cuto
     return Checked(call, "run", tools[name], coerce(parsed.value or {}, tools[name].parameters))
 
 
+def _clip(name: str) -> str:
+    return name if len(name) <= MAX_ECHOED else f"{name[:MAX_ECHOED]}…"
+
+
 def _unwrap(
     call: ToolCall, given: Mapping[str, Any], tools: Mapping[str, ToolSpec], cutoff: float
 ) -> Checked:
@@ -125,7 +131,7 @@ def _unwrap(
     name = named if named in behind else repair_name(named, behind, cutoff)
     if name is None or not isinstance(arguments, Mapping):
         item = Checked(call, "answered", tools[BRIDGE])
-        missing = f"there is no tool {named!r} to be called this way; find its name with tool_search"
+        missing = f"there is no tool {_clip(named)!r} to be called this way; find its name with tool_search"
         item.answer(
             missing
             if name is None

@@ -349,7 +349,8 @@ def test_a_debugger_that_was_ended_leaves_no_crash(tmp_path: Path) -> None:
         "from fsm_agent.sessions.store import store_for; from fsm_agent.testing import ScriptedModel, text\n"
         "store = store_for(sys.argv[1], 'normal')\n"
         "made = lambda hint: Agent(ScriptedModel([text('well')]), home=sys.argv[1], store=store)\n"
-        "session = DebugSession(store, made)\nprint(session.start('hi').id)\nsession.close()\n"
+        "session = DebugSession(store, made)\none = session.start('hi')\none.settled(30)\nprint(one.id)\n"
+        "session.close()\nstore.close()\n"
     )
     ended = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr

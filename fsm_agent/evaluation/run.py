@@ -12,7 +12,6 @@ import hashlib
 import inspect
 import json
 import re
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
@@ -31,7 +30,7 @@ from fsm_agent.options import AgentOptions
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import ABANDONED, TurnInfo, Turns
 from fsm_agent.sessions.store.kept_values import KeptValues
-from fsm_agent.sessions.store.rows import turn_tree
+from fsm_agent.sessions.store.rows import newest_of, turn_tree
 from fsm_agent.settings.model import Limits
 from fsm_agent.support.texts import one_line
 from fsm_agent.support.threads import LOOP
@@ -251,7 +250,7 @@ class Evaluation:
         finally:
             await self._agents.aclose()
         found = EvalRun(
-            name, self.dataset.name, digest, str(_model(self.agent.options["model"])), time.time(),
+            name, self.dataset.name, digest, str(_model(self.agent.options["model"])), self.agent.store.now(),
             tuple(one.name for one in self.scorers), tuple(task.result() for task in tasks), self.seed,
             self._purse.spent, sum(one.spent for one in self._purses.values()),
         )  # fmt: skip
@@ -383,7 +382,7 @@ class _Agents:
     @asynccontextmanager
     async def one(self, options: AgentOptions, limits: Limits | None) -> AsyncIterator[Agent[Any, Any]]:
         """An agent of these options for one turn."""
-        key = str(options.get("system_prompt"))
+        key = repr([_model(options["model"]), options.get("base_url"), options.get("system_prompt")])
         if limits is not None:
             yield self._make({**options, **_limit_options(self.agent, limits)})
             return
@@ -418,11 +417,10 @@ def _problem(blank: CaseResult, problem: str, turn: str = "") -> CaseResult:
 
 
 def _newest(store: Store, session: str) -> TurnInfo | None:
-    """The newest turn of a session, also after a compaction moved it into another session."""
-    prefix = f"{session}-"
-    query = "SELECT id FROM turns WHERE substr(id, 1, length(?)) = ? ORDER BY began DESC, rowid DESC LIMIT 1"
-    found = store.database.select(query, prefix, prefix)
-    return Turns(store.database).info(found[0][0]) if found else None
+    """Return the newest turn of a session, also after a compaction moved it into another session."""
+    with store.database.reading() as c:
+        session = newest_of(c, session)
+    return next(iter(Turns(store.database).recent(1, session)), None)
 
 
 def _cost(store: Store, turns: Sequence[str]) -> float | None:

@@ -179,6 +179,17 @@ def test_a_judge_has_a_budget_and_a_cache_of_its_own(tmp_path: Path) -> None:
         assert left.figures["judge"].cases == 4 - len(left.unscored)
 
 
+def test_judges_of_one_criterion_ask_their_own_models(tmp_path: Path) -> None:
+    with ScriptedServer(repeat(verdict)) as server:
+        one = agent(server, tmp_path)
+        judges = [
+            Judge("Is it the capital?", f"local:{name}", name=name, base_url=server.url)
+            for name in ("small", "large")
+        ]
+        evaluate(one, CASES[:1], judges)
+        assert [body["model"] for body in server.bodies][1:] == ["small", "large"]
+
+
 # Figures, gates, and comparisons
 
 

@@ -30,7 +30,7 @@ from fsm_agent.backtest.report import (
 from fsm_agent.backtest.run import Backtest, Found, describe_change, identity
 from fsm_agent.backtest.verdict import KINDS, Verdict
 from fsm_agent.cli.arguments import nest_settings
-from fsm_agent.cli.live import LiveOptions, live_as_markdown, show_live, went_on
+from fsm_agent.cli.live import LiveOptions, continue_turns, live_as_markdown, show_live
 from fsm_agent.cli.options import BaseUrl, Home, Json, Model, Sets
 from fsm_agent.cli.screen import WholeTable, console_of, count, put, screen
 from fsm_agent.cli.sessions import store_of
@@ -124,7 +124,7 @@ def backtest(
         if sample is not None:
             sources = _sample(sources, sample, seed)
         found = _judge_all(sources, change, folder, jobs, resume)
-        forks = went_on(sources[0].store, found, change, going) if live else None
+        forks = continue_turns(sources[0].store, found, change, going) if live else None
     if markdown is not None:
         more = "" if forks is None else live_as_markdown(forks, escape)
         _write(markdown, as_markdown(found) + more)

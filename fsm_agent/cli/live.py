@@ -76,7 +76,7 @@ class LiveFound:
         return {"budget": self.usd, "spent": self.spent, "forks": [one.to_dict() for one in self.forks]}
 
 
-def went_on(store: Store, found: Found, change: Change, given: LiveOptions) -> LiveFound:
+def continue_turns(store: Store, found: Found, change: Change, given: LiveOptions) -> LiveFound:
     """Fork the turns of a backtest. Raises ``ConfigError`` if the person at the terminal says no, and without
     a terminal or ``--yes``."""
     assert given.usd is not None

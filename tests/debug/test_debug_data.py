@@ -342,6 +342,7 @@ def test_breakpoints_are_there_for_the_next_debugger(tmp_path: Path) -> None:
     session.close()
 
 
+@pytest.mark.slow
 def test_a_debugger_that_was_ended_leaves_no_crash(tmp_path: Path) -> None:
     """The process of the turn has ended, too."""
     program = (

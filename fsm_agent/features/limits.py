@@ -117,7 +117,7 @@ class LimitKeeper(Part):
         self._held = agent.store.reservations
         self._own, self._others = WorkTime(agent.clock), dict[LimitScope, float]()
         self._root: WorkTime | None = None
-        self._called = False
+        self._called = self._checked = False
         if turn_id:
             self._held.clocks[turn_id] = self._own
 
@@ -152,8 +152,10 @@ class LimitKeeper(Part):
     async def _call_within(
         self, request: CallModel, turn: Any, call_next: Perform
     ) -> ModelReply | Failure | Cancelled:
+        """Perform a request. Check it first where no state has: that of a summary, and the first of a turn
+        that was forked or resumed behind its check."""
         backend = self._backend_of(request)
-        if request.request.purpose == "summary":
+        if request.request.purpose == "summary" or not self._checked:
             most = backend.choice.runtime().most_output or self._settings.length.cap_max
             checked = await self._check_limits(request.request.estimate, most, self._price(backend))
             if checked.over:
@@ -191,6 +193,7 @@ class LimitKeeper(Part):
         """Say whether the request may go out, and with how long a reply."""
         agent = self._agent
         asked = (agent.backends.current, *(agent.auxiliary if request.summary else ()))
+        self._checked = True
         return await self._check_limits(
             request.prompt_tokens, request.output_tokens, dearest(map(self._price, asked))
         )

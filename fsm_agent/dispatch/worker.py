@@ -201,10 +201,12 @@ class App:
     factory: Callable[..., Any]
     takes_order: bool
     store: Store
+    suspends: bool = False
 
     @classmethod
-    def of(cls, factory: object, name: str, store: Store) -> App:
-        """The app of what ``name`` is. Raises ``ConfigError`` for what is no factory."""
+    def of(cls, factory: object, name: str, store: Store, *, suspends: bool = False) -> App:
+        """The app of what ``name`` is. ``suspends``: a question without an answer suspends the turn, whatever
+        the agent's settings say. Raises ``ConfigError`` for what is no factory."""
         if isinstance(factory, Agent):
             raise ConfigError("--app is an agent, and each turn needs one of its own", name, SHAPE)
         if not callable(factory) or isinstance(factory, type):
@@ -219,7 +221,7 @@ class App:
             required = []
         if len(required) > 1:
             raise ConfigError("--app wants more than the order", name, SHAPE)
-        app = cls(factory, bool(required), store)
+        app = cls(factory, bool(required), store, suspends)
         if not required:  # what is wrong with it is said before anything is served
             app._make_agent(None)
         return app
@@ -235,6 +237,9 @@ class App:
             "home": self.store.home,
             "source": _source(agent.options["source"]),
         }
+        if self.suspends:
+            asks = agent.settings.approval.model_copy(update={"unanswered": "suspend"})
+            there["settings"] = agent.settings.model_copy(update={"approval": asks})
         return Agent.of(there), deps
 
     def _make_agent(self, order: Order | None) -> tuple[Agent[Any, Any], Any]:

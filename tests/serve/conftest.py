@@ -1,0 +1,43 @@
+"""What tests of the doors share: a service in this process with a scripted model, and callers of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from fsm_agent import Agent
+from fsm_agent.serve.service import SCOPES, Caller, SessionService
+from fsm_agent.sessions.store import Store
+from fsm_agent.testing import ScriptedModel
+
+SETTINGS = {"prompt": {"context_files": False}, "store": {"index": False}}
+ANN = Caller("k-ann", "Ann", frozenset(SCOPES))
+MakeService = Callable[..., AbstractAsyncContextManager[SessionService]]
+
+
+@pytest.fixture
+def caller() -> Caller:
+    """A caller that may do everything."""
+    return ANN
+
+
+@pytest.fixture
+def serving(store: Store) -> MakeService:
+    """A service that runs turns in this process: ``async with serving(text("hello"), tools=[look]) as service``. Each
+    turn begins the script anew; options are those of ``Agent``."""
+
+    @asynccontextmanager
+    async def made(
+        *script: Any, service: dict[str, Any] | None = None, **options: Any
+    ) -> AsyncIterator[SessionService]:
+        def make_agent() -> Agent[Any, Any]:
+            given = {"toolsets": [], "settings": SETTINGS, "system_prompt": "You are a test.", **options}
+            return Agent(ScriptedModel(script), **given)
+
+        async with SessionService(make_agent, store, **(service or {})) as opened:
+            yield opened
+
+    return made

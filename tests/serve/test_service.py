@@ -1,4 +1,4 @@
-"""The service of sessions: what starts, what is told of it, what it comes to."""
+"""The service of sessions: how turns start, their events, their results."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def test_a_turn_that_waits_in_line_is_taken_back(serving: MakeService, cal
     async with serving(tools(call("put", {"key": "x"}, "c1")), text("done"), tools=[held.tool]) as service:
         first = await service.start(caller, "go", "thread-1")
         await until_so(lambda: bool(held.begun))
-        second = await service.start(caller, "go on", "thread-1", waits=True)
+        second = await service.start(caller, "more", "thread-1", waits=True)
         await service.interrupt(caller, second)
         with pytest.raises(Busy, match="taken back"):
             await service.result(caller, second)

@@ -41,8 +41,8 @@ KEPT, KEPT_SECONDS = 200, 300.0
 
 class LiveTurn:
     """One turn that runs here, or ran here not long ago. ``begin``: the place in the journal behind which its
-    events are here. ``how`` it stopped, ``None`` while it runs. ``result`` of one that has ended. ``signals`` steer
-    and interrupt a running one."""
+    events are here. ``how`` it stopped, ``None`` while it runs. ``result`` of one that has ended. ``signals``
+    steer and interrupt a running one."""
 
     def __init__(self, gate: PausePoint, begin: Place) -> None:
         self.id, self.signals, self.begin = gate.turn.turn_id, gate.signals, begin

@@ -18,6 +18,7 @@ from typing import Any
 from fsm_agent.approvals.service import answer as answer_to
 from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.conversation.handover import next_turn_id
+from fsm_agent.conversation.parts import parts_of
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.dispatch.dispatcher import DIGEST, Dispatcher, InProcess, Order, cancel, control, submit
 from fsm_agent.dispatch.follow import (
@@ -680,14 +681,17 @@ class SessionService:
 
 def _read_content(content: Any) -> Any:
     """What a user says: text, or content parts as JSON. Raises ``BadRequest``."""
-    if isinstance(content, str):
-        if content.strip():
-            return content
-    elif isinstance(content, Sequence) and content:
-        if all(isinstance(one, Mapping) and isinstance(one.get("type"), str) for one in content):
-            return [dict(one) for one in content]
+    if isinstance(content, str) and content.strip():
+        return content
+    if not isinstance(content, Sequence) or not content or isinstance(content, str):
+        raise BadRequest("the message is empty")
+    if not all(isinstance(one, Mapping) and isinstance(one.get("type"), str) for one in content):
         raise BadRequest("a message is text, or a list of content parts, each an object with a type")
-    raise BadRequest("the message is empty")
+    try:
+        parts_of(content)
+    except ConfigError as error:
+        raise BadRequest(str(error)) from None
+    return [dict(one) for one in content]
 
 
 def _read_id(text: str) -> tuple[int, Place]:

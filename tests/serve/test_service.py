@@ -121,11 +121,9 @@ async def test_a_message_that_is_none_is_refused(serving: MakeService, caller: C
             await service.start(caller, content)
 
 
-async def test_a_message_that_the_model_cannot_read_says_so(serving: MakeService, caller: Caller) -> None:
+async def test_a_turn_that_cannot_begin_says_so(serving: MakeService, caller: Caller) -> None:
     async with serving(text("one")) as service:
-        turn = await service.start(
-            caller, [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
-        )
+        turn = await service.start(caller, "hi", conversation_history=[{"role": "nobody", "content": "x"}])
         with pytest.raises(ServiceError, match="the turn cannot begin"):
             await service.result(caller, turn)
         assert service.about(caller, turn)["status"] == "refused"
@@ -314,7 +312,9 @@ def shown(events: list[ServedEvent]) -> str:
     return "".join(piece for _, piece in text).strip()
 
 
-@pytest.mark.parametrize("most", [10, 60, 1000])
+@pytest.mark.parametrize(
+    "most", [10, pytest.param(60, marks=pytest.mark.slow), pytest.param(1000, marks=pytest.mark.slow)]
+)
 async def test_more_than_is_kept_is_told_again_as_the_journal_has_it(
     store: Store, caller: Caller, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

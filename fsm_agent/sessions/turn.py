@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fsm_agent.errors import OwnershipLost, StaleCopyError, TurnSuspended
 from fsm_agent.fsm.condition_parser import condition, refuse_unknown
@@ -24,15 +24,17 @@ from fsm_agent.fsm.pause_point import PausePoint, TurnKind
 from fsm_agent.fsm.properties import Watch, watcher
 from fsm_agent.fsm.runner import Perform, RunnableTurn, Runner, Stepping
 from fsm_agent.runtime.events import SIZE, Events, running
-from fsm_agent.runtime.turn_limiter import TurnLimiter
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store import Begun, Claim, Closing, Store, TurnLog
+from fsm_agent.sessions.store import Begun, Claim, Closing, Recording, Store, TurnLog
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.names import find_turn
 from fsm_agent.sessions.store.pending import Pending, PendingItems
-from fsm_agent.sessions.store.rewind import Position, fork_turn, position_of, take_over
+from fsm_agent.sessions.store.rewind import Position, ReadRecording, fork_turn, position_of, take_over
 from fsm_agent.support.threads import LOOP, warn_if_blocking
+
+if TYPE_CHECKING:
+    from fsm_agent.runtime.turn_limiter import TurnLimiter
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -356,7 +358,8 @@ Continue = Callable[[Position, Session, EnterBehind], DurableTurn[Result]]
 
 @dataclass(frozen=True)
 class DurableTurns(Generic[Result]):
-    """``tell`` receives lines for people; turns wait at the ``limiter`` until they may run."""
+    """``tell`` receives lines for people; turns wait at the ``limiter`` until they may run; ``recorded``
+    reads what the journal has of an interrupted visit."""
 
     kind: TurnKind
     machine: Machine
@@ -364,6 +367,7 @@ class DurableTurns(Generic[Result]):
     watch: Watch
     tell: Callable[[str], None] = lambda text: None
     limiter: TurnLimiter | None = None
+    recorded: ReadRecording = Recording.of
 
     @property
     def journal(self) -> Turns:
@@ -377,10 +381,10 @@ class DurableTurns(Generic[Result]):
         nothing to resume, ``SessionBusy`` while another turn has the session."""
         info = find_turn(self.store, session_or_turn_id).moved_by(self.kind.table.name)
         session = self.store.resumable(info, claim)
-        position = position_of(self.store, info.id, talks=self.kind.talks)
+        position = position_of(self.store, info.id, recorded=self.recorded)
 
         async def enter(fence: Fence) -> Begun:
-            return await take_over(self.store, position, session, claim, fence, talks=self.kind.talks)
+            return await take_over(self.store, position, session, claim, fence, recorded=self.recorded)
 
         return continued(position, session, enter)
 
@@ -390,7 +394,7 @@ class DurableTurns(Generic[Result]):
         """A new turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves, with the
         changes that ``edited`` makes. The old turn stays as it is. Raises ``ConfigError``."""
         self.journal.info(turn_id).moved_by(self.kind.table.name)
-        position = edited(position_of(self.store, turn_id, at, talks=self.kind.talks))
+        position = edited(position_of(self.store, turn_id, at, recorded=self.recorded))
         session = self.store.new_session()
         write = fork_turn(self.store, position, session, new_turn_id(session), self.kind.table.digest)
 

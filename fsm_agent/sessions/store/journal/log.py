@@ -24,8 +24,8 @@ only makes it noticed earlier.
   disk without its changes. It waits only when a person or a debugger looks at each move, and at the last one.
 - ``later``, ``ended`` and ``at_rest`` wait: others act on what they report.
 
-An iteration of an agent is one commit as a rule. ``FLUSHES`` below is the whole list, and docs/sessions.md
-prints it.
+An iteration of an agent is one commit as a rule. ``conversation_journal.FLUSHES`` is the whole list,
+and docs/sessions.md prints it.
 
 *Order.* Groups are written in the order in which they were handed over, and a group whose predecessor failed
 fails too (``Handover.lost``). So the database always has a prefix of what the turn did: a reply without its
@@ -55,12 +55,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from fsm_agent.conversation.effects import ENGINE, MODEL, PURE_TOOL, QUESTION, TOOL
 from fsm_agent.errors import JournalError, StaleCopyError, StoreError
 from fsm_agent.fsm.journal import (
     UNKNOWN,
@@ -74,9 +73,6 @@ from fsm_agent.fsm.journal import (
     request_record,
 )
 from fsm_agent.request import (
-    IDEMPOTENT,
-    PURE,
-    UNSAFE,
     Flush,
     Needed,
     Request,
@@ -142,8 +138,8 @@ class Recording:
     waiting: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, effects: Iterable[Effect]) -> Recording:
-        """What the journal has of a visit."""
+    def of(cls, effects: Iterable[Effect], answers: Mapping[str, Any] | None = None) -> Recording:
+        """What the journal has of a visit; ``answers`` is what ``answers()`` gave for the turn of a fork."""
         return cls(
             {
                 (one.ordinal, one.place): Recorded(one.kind, one.request, one.status, one.reply)
@@ -612,8 +608,3 @@ SUSPENDED = Flush(
 )
 END = Flush("a result is returned", "all", "`result.stored` is true only of what a crash cannot take back")
 LET_GO = Flush("a turn that was stopped releases its session", "all", "it is resumed from where it stopped")
-FLUSHES = (
-    MODEL, TOOL, PURE_TOOL, QUESTION, ENGINE, IDEMPOTENT, UNSAFE, PURE, SAID, STEP, LAST,
-    SUSPENDED, END, LET_GO,
-)  # fmt: skip
-"""The table in docs/sessions.md."""

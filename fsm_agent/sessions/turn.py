@@ -135,23 +135,22 @@ class DurableTurn(Stepping, Generic[Result]):
         self._hold()
         try:
             with running(self.gate.stream), self.gate.stepping(), self._log.fence:
-                await self._begin_step()
-                happened = await self._end_step(await self._runner.step_into())
+                happened = await self._make_step()
         except BaseException as error:
             await self._release_after(error)
             raise
         self._close_if_over()
         return happened
 
-    async def _begin_step(self) -> None:
+    async def _make_step(self) -> Exchange | Step | None:
+        """Take the session if it is not held, and step into the runner."""
         if not (self._holding or self._runner.ended):
             await self._enter()
         if self.gate.debugger is not None:
             await self.gate.debugger.passing()
         # a move that people look at is on disk before they see it
         self._log.looked_at = not self._running_on or self.gate.debugger is not None
-
-    async def _end_step(self, happened: Exchange | Step | None) -> Exchange | Step | None:
+        happened = await self._runner.step_into()
         if isinstance(happened, Step):
             self.steps.append(happened)
         elif self._runner.suspended:
@@ -236,8 +235,7 @@ class DurableTurn(Stepping, Generic[Result]):
         try:
             with running(self.gate.stream), self.gate.stepping(), self._log.fence:
                 while True:
-                    await self._begin_step()
-                    if (happened := await self._end_step(await self._runner.step_into())) is None:
+                    if (happened := await self._make_step()) is None:
                         break
                     if leaving is not None and isinstance(happened, Step) and leaving():
                         self._log.at_rest()

@@ -106,6 +106,6 @@ def _forms(request: Any, reply: Any) -> dict[str, Any]:
     if isinstance(request, TurnRequest):
         return {
             "request": json.loads(request_columns(None, request)[0]),
-            "reply": json.loads(reply_columns(reply)[0]),
+            "reply": json.loads(reply_columns(request, reply)[0]),
         }
     return {"request": request_json(request), "reply": reply_record(request, reply)}

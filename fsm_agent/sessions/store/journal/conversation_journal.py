@@ -92,7 +92,7 @@ def _small_columns(value: Request | Done) -> Checked:
     return json_with_checksum((REPLY if isinstance(value, Done) else REQUEST).encode(value))
 
 
-def reply_columns(reply: Any) -> Checked:
+def reply_columns(request: Any, reply: Any) -> Checked:
     """Return a reply as the journal keeps it. What a turn opened with is in its snapshot."""
     if isinstance(reply, Opened):
         kept = {
@@ -296,6 +296,8 @@ class ConversationLog(TurnLog):
     """``turn`` has a transcript besides: ``history``, ``rows``, ``setup``."""
 
     _told = ""
+    _request_columns = staticmethod(request_columns)
+    _reply_columns = staticmethod(reply_columns)
 
     def opened(self) -> dict[str, Any]:
         """The snapshot, with the transcript by reference."""
@@ -353,12 +355,6 @@ class ConversationLog(TurnLog):
         if not (self.problem or self._told):
             self._tell(f"{error}; the turn continues, but is not stored")
         self.problem = str(error)
-
-    def _request_columns(self, request: Any) -> Checked:
-        return request_columns(self.session, request)
-
-    def _reply_columns(self, request: Any, reply: Any) -> Checked:
-        return reply_columns(reply)
 
     def _costs(self, request: Any, reply: Any) -> list[Job]:
         """Tokens as they come in, in the transaction of the reply they came with."""

@@ -308,7 +308,7 @@ class TurnLog:
         self._note_rows()
         self._jobs.append(self._outcome(exchange, place, request, reply, seconds))
         self._jobs += self._costs(request, reply)
-        if intended(request):
+        if (exchange.seq, exchange.ordinal, place) in self._begun:  # its intent was handed over
             self._hand_over()
         elif isinstance(request, Request) and request.consumes(reply):
             await self._commit()
@@ -384,10 +384,12 @@ class TurnLog:
     def _nothing_known(self) -> Recording:
         return Recording()
 
-    def _request_columns(self, request: Any) -> Checked:
+    @staticmethod
+    def _request_columns(session: Session, request: Any) -> Checked:
         return json_with_checksum(request_record(request))
 
-    def _reply_columns(self, request: Any, reply: Any) -> Checked:
+    @staticmethod
+    def _reply_columns(request: Any, reply: Any) -> Checked:
         return json_with_checksum(reply_record(request, reply))
 
     def _costs(self, request: Any, reply: Any) -> list[Job]:
@@ -465,7 +467,7 @@ class TurnLog:
         raise error
 
     def _intent(self, exchange: Exchange, place: int, request: Any) -> Job:
-        asked = self._request_columns(request)
+        asked = self._request_columns(self.session, request)
         where = self._effect(exchange, place, request)
         return EffectJob((*where, "in_flight", *asked, None, None, self._now(), None, ""))
 
@@ -476,7 +478,7 @@ class TurnLog:
         unknown = isinstance(request, Request) and request.doubtful(reply)
         status, at = "unknown" if unknown else "done", self._now() - seconds
         took = None if origin else seconds
-        asked = self._request_columns(request)
+        asked = self._request_columns(self.session, request)
         said = self._reply_columns(request, reply)
         return EffectJob((*self._effect(exchange, place, request), status, *asked, *said, at, took, origin))
 

@@ -39,8 +39,8 @@ from fsm_agent.extension import Extension
 from fsm_agent.providers.config_file import CONFIG
 from fsm_agent.runtime.authority import SETTINGS
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.journal.conversation_journal import REPLY
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.rows import REPLY
 from fsm_agent.sessions.store.transfer.copying import copy_store
 from fsm_agent.settings.model import Limits
 from fsm_agent.support.redaction import mask

@@ -246,11 +246,12 @@ def drawn(
     *,
     machine: Machine = MACHINE,
     seed: int = 0,
+    turns: int = TURNS,
 ) -> list[list[Row]]:
-    """The rows of ``TURNS`` random turns of the kind that ``forecast`` counts."""
+    """The rows of random turns of the kind that ``forecast`` counts."""
     chance, paths = random.Random(seed), [one.rows for one in observed]  # noqa: S311 - no secret
     events, known = Events(paths, best_order(paths)), limits or [one.limits for one in observed]
-    return [draw(events, machine, chance.choice(known), chance) for _ in range(TURNS)]
+    return [draw(events, machine, chance.choice(known), chance) for _ in range(turns)]
 
 
 def _figures(

@@ -168,12 +168,15 @@ class _Drawn(BaseTurn):
 
 
 def draw(events: Events, machine: Machine, limits: Mapping[str, int], chance: random.Random) -> list[Row]:
-    """The rows of one random turn under ``limits``. It ends, because every turn of the table does."""
+    """The rows of one random turn under ``limits``. It ends, because every turn of the table does. Raises
+    ``ConfigError`` in a state in which no recorded turn was."""
     turn = _Drawn(turn_id="predicted", limits=dict(limits))
     turn.enter(machine.table)
     rows: list[Row] = []
     while turn.state != machine.table.final:
         shares = events.after(turn.state, [row.id for row in rows[-max(ORDERS) :]])
+        if not shares:
+            raise ConfigError("no recorded turn was in this state", turn.state, "a change that predicts less")
         (event,) = chance.choices(list(shares), list(shares.values()))
         rows.append(machine.advance(turn, event).row)
     return rows

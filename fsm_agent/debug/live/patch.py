@@ -14,7 +14,7 @@ from functools import cached_property
 from json import dumps
 
 from fsm_agent.debug.core.table_source import WrittenList, written_states
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, TableError
 from fsm_agent.fsm.table import (
     ALWAYS,
     NEVER,
@@ -185,7 +185,11 @@ class TableText:
             replace(line, ladder=ladder) if (line.source, line.event) in same else line
             for line in self._table.lines
         )  # fmt: skip
-        return replace(self._table, lines=tuple(lines))
+        try:
+            return replace(self._table, lines=tuple(lines))
+        except TableError as error:
+            where = f"{written.state}.{written.event}"
+            raise ConfigError(f"the changed table is wrong ({error})", where, "another change") from None
 
     def _swap(self, one: ast.expr, other: ast.expr) -> bytes:
         (a, b), (c, d) = self._span(one), self._span(other)

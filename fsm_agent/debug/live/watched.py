@@ -137,7 +137,7 @@ class Watched:
             now = _stamp(self.path)
             if now != seen:
                 seen = now
-                self._look()
+                self.look()
             self._stop.wait(LOOK)
 
     def start(self) -> threading.Thread:
@@ -151,7 +151,8 @@ class Watched:
         self._stop.set()
         self._loader.close()
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Show the file as it is now."""
         stamp = _stamp(self.path)
         try:
             self._text = _read(self.path)

@@ -5,6 +5,7 @@ import { Limits, Rows } from "./rows.js";
 import { useTheme } from "./theme.js";
 import { Button, Fold, html, plural, render, useEffect, useMemo, useState, words } from "./ui.js";
 
+const [START, END] = ["this is the start of the run", "this is the end of the run"];
 const GONE = "The program that watches the file has ended.";
 const BUSY = { loading: "loading …", proving: "proving …", comparing: "comparing …" };
 const figure = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en"));
@@ -45,7 +46,7 @@ function App() {
       <${Verdict} view=${view} />
       ${shown && html`<span class="quiet base">compared with ${shown.base}</span>`}
       <span class="gap"></span>
-      <${Button} label="take the last change of this page back" disabled=${!view.canUndo} onClick=${() => change("/api/live/undo", {}, "The change was taken back.")}>Undo<//>
+      <${Button} label="take the last change of this page back" why=${view.canUndo ? null : "the file is not as a change of this page left it"} onClick=${() => change("/api/live/undo", {}, "The change was taken back.")}>Undo<//>
       <${Button} label=${theme === "dark" ? "light colors" : "dark colors"} kind="icon" onClick=${turnTheme}>◐<//>
     </header>
     ${lost && html`<p class="problem" role="alert">${lost}</p>`}
@@ -114,7 +115,7 @@ function Stepper({ runs, place, rows, onPlace }) {
     <h2>${run.title}</h2>
     ${runs.length > 1 && html`<label class="stack"><span>run</span><select value=${place.run} onChange=${(event) => onPlace({ run: Number(event.target.value), at: 0 })}>${runs.map((one, index) => html`<option value=${index}>${one.title}</option>`)}</select></label>`}
     ${limits && html`<p class="quiet">with ${limits}</p>`}
-    <div class="buttons"><span class="group"><${Button} label="to the start" disabled=${!place.at} onClick=${() => go(0)}>|◀<//><${Button} label="one move back" disabled=${!place.at} onClick=${() => go(place.at - 1)}>◀<//><${Button} label="one move forward" disabled=${place.at === count} onClick=${() => go(place.at + 1)}>▶<//><${Button} label="to the end" disabled=${place.at === count} onClick=${() => go(count)}>▶|<//></span></div>
+    <div class="buttons"><span class="group"><${Button} label="to the start" why=${place.at ? null : START} onClick=${() => go(0)}>|◀<//><${Button} label="one move back" why=${place.at ? null : START} onClick=${() => go(place.at - 1)}>◀<//><${Button} label="one move forward" why=${place.at === count ? END : null} onClick=${() => go(place.at + 1)}>▶<//><${Button} label="to the end" why=${place.at === count ? END : null} onClick=${() => go(count)}>▶|<//></span></div>
     <p role="status" id="move">${last ? html`Move ${place.at} of ${count}: ${last.source} · ${words(last.event)} → ${last.dest}${rows[last.row] && html`, by ${rows[last.row].rung}`}${last.changes.length ? html`; ${last.changes.map(([name, before, after]) => `${words(name)} ${before} → ${after}`).join(", ")}` : ""}` : `Before the first of ${plural(count, "move")}, in ${run.steps[0]?.source || "the first state"}`}.${place.at === count ? html` <b>${run.end}</b>.` : ""}</p>
     <ol class="run-moves" start=${first + 1}>${run.steps.slice(first, first + 8).map((step, index) => html`<li><button type="button" class="link" aria-current=${first + index + 1 === place.at ? "step" : null} onClick=${() => go(first + index + 1)}>${first + index + 1 === run.loop ? "↻ " : ""}${step.source} · ${words(step.event)} → ${step.dest}</button></li>`)}</ol>
   </section>`;

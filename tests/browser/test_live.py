@@ -131,6 +131,7 @@ def test_rows_and_limits_are_edited_by_keyboard_and_written(browser: Browser, tm
     page.get_by_text("Proved and written: a rung was added to A.done").wait_for()
     assert 'on("done", AGAIN, end("done", "B"), why="an answer")' in path.read_text()
     assert "# a second try is cheap" in path.read_text()
+    page.get_by_label("what changed").get_by_text("A.done/1").wait_for()
 
     reach(page, "tries", role="spinbutton")
     page.keyboard.press("ArrowUp")

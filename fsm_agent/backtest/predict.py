@@ -29,7 +29,9 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.base_turn import BaseTurn
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.table import Row
+from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.sessions.store.reports.insights import rows_by_turn
 
 CALL = "CallLLM"
 """The state that asks a model once in each visit."""
@@ -161,6 +163,22 @@ def improbable(paths: Mapping[str, Path], most: int) -> list[Improbable]:
         _, row_id, probability = max(more)
         found.append(Improbable(turn, row_id, probability, sum(bits for bits, *_ in more)))
     return sorted(found, key=lambda one: -one.bits)[:most]
+
+
+LEARNED = 2_000
+"""Newest turns that probabilities of events are learned from."""
+FEW, IMPROBABLE, LEAST_BITS = 20, 5, 3.0
+"""Turns without which none is called improbable; how many are named; by how many bits one has to be it."""
+
+
+def improbable_turns(store: Store, days: float) -> list[Improbable]:
+    """The turns of the last days with the most improbable paths; without enough turns to learn from none."""
+    rows = rows_by_turn(store, days, TURN.digest, LEARNED)
+    if len(rows) < FEW:
+        return []
+    known = {row.id: row for row in TURN.rows}
+    found = improbable({turn: [known[one] for one in ids] for turn, ids in rows.items()}, IMPROBABLE)
+    return [one for one in found if one.bits >= LEAST_BITS]
 
 
 class _Drawn(BaseTurn):

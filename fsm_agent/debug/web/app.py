@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from fsm_agent.approvals.question import exact
 from fsm_agent.approvals.service import answer as answer_to
+from fsm_agent.backtest.predict import improbable_turns
 from fsm_agent.debug.core.analysis import Budgets, choices, columns, waits_of
 from fsm_agent.debug.core.breakpoints import (
     Kind,
@@ -38,6 +39,7 @@ from fsm_agent.debug.core.record import MOST, search
 from fsm_agent.debug.web.page import Body, Page, pictures_of
 from fsm_agent.debug.web.rendering import answer, events, tree
 from fsm_agent.errors import ConfigError, FsmAgentError
+from fsm_agent.sessions.store.reports.insights import insights
 
 # ----------------------------------------------------------------------------------------------------
 # Reading what an address asks for: numbers, positions, limits. A wrong value is a ``MalformedArgument``.
@@ -74,6 +76,8 @@ def _whole(name: str, given: str) -> int:
 
 WINDOW = 400
 """Moves that one answer holds at most."""
+MOST_DAYS = 3_650
+"""Days that plots go back at most."""
 FILTERED = 20_000
 """Moves that a filter leaves at most."""
 
@@ -98,7 +102,8 @@ class DebugPage(Page):
         turn = "/api/turns/{turn}"
         gets: list[tuple[str, Callable[[Request], Any]]] = [
             ("/api/hello", self.hello), ("/api/turns", self.turns), ("/api/pending", self.pending),
-            ("/api/compare", self.compare), (turn, self.turn), (f"{turn}/moves", self.moves),
+            ("/api/insights", self.insights), ("/api/compare", self.compare),
+            (turn, self.turn), (f"{turn}/moves", self.moves),
             (f"{turn}/lanes", self.lanes), (f"{turn}/time", self.time), (f"{turn}/at/{{at}}", self.at),
             (f"{turn}/at/{{at}}/choices", self.choices), (f"{turn}/condition", self.condition),
             (f"{turn}/at/{{at}}/messages", self.messages), (f"{turn}/at/{{at}}/wire", self.wire),
@@ -159,6 +164,17 @@ class DebugPage(Page):
         items = self._session.pending.open()
         asked = [exact({"asked": one.asked, "choices": one.choices}) for one in items]
         return {"pending": [one.to_dict() | whole for one, whole in zip(items, asked, strict=True)]}
+
+    def insights(self, request: Request) -> Any:
+        """Answer with what the turns of the last ``days`` took by day and by row, and with those whose path
+        is improbable."""
+        days = min(max(whole(request, "days", 30), 1), MOST_DAYS)
+        found = insights(self._session.store, days)
+        return {
+            "days": [asdict(one) for one in found.days],
+            "rows": [{"row": one.row, **one.spent.to_dict()} for one in found.rows],
+            "improbable": [asdict(one) for one in improbable_turns(self._session.store, days)],
+        }
 
     def turn(self, request: Request) -> Any:
         """Answer with one turn, where it is, and its breakpoints."""

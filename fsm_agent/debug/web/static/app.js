@@ -7,6 +7,7 @@ import { Ask, Help, Kept } from "./dialogs.js";
 import { useFetched, WHILE_RUNNING } from "./fetched.js";
 import { Fork } from "./fork.js";
 import { Waiting } from "./held.js";
+import { Insights } from "./insights.js";
 import { Inspector, tabsOf } from "./inspector.js";
 import { Lanes } from "./lanes.js";
 import { Moves } from "./pages.js";
@@ -271,6 +272,8 @@ function Dialogs({ dialog, hello, turn, info, onClose, fork, open, onCompare, on
       return html`<${Ask} title="Tell the turn something" label="message" hint="The model reads it with the next result of a tool; nothing is stopped." button="Tell it" onClose=${onClose} onSend=${onSteer} />`;
     case "pending":
       return html`<${Pending} onClose=${onClose} onOpen=${open} />`;
+    case "insights":
+      return html`<${Insights} onClose=${onClose} onOpen=${open} />`;
     case "import":
       return html`<${Import} onClose=${onClose} open=${open} />`;
     case "compare":

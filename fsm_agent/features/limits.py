@@ -133,9 +133,13 @@ class Limits(Extension):
         return LimitKeeper(self._ground, self._settings, here.fence.turn_id, here.session.id)
 
 
+class UnknownPrice(ConfigError):
+    """A limit in money cannot be kept, because a model that may be asked has no known price."""
+
+
 class LimitKeeper(Part):
     """Of one turn, or with an empty ``turn_id`` of a compaction that a person asks for. Raises
-    ``ConfigError`` when there is a limit in money, and a model that may be asked has no known price."""
+    ``UnknownPrice`` when there is a limit in money, and a model that may be asked has no known price."""
 
     def __init__(self, agent: Ground, settings: Settings, turn_id: str, session_id: str) -> None:
         self._agent, self._settings, self._turn = agent, settings, turn_id
@@ -161,7 +165,7 @@ class LimitKeeper(Part):
         for backend in (*self._agent.backends.chain, *self._agent.auxiliary) if scope else ():
             if self._price(backend) is None:
                 name = f"{backend.choice.profile.name}:{backend.choice.model}"
-                raise ConfigError(
+                raise UnknownPrice(
                     f"limits.{scope}.usd needs the price of every model that may be asked; one is not known",
                     name,
                     "a model with a list price, or the setting prices, in dollars for a million tokens:"

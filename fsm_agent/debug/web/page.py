@@ -185,12 +185,16 @@ class Page:
         return Response(found.body, 200, {**headers, "content-type": found.type})
 
     def reading(self, work: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
+        """Return what answers with the JSON value of ``work``, which runs in a thread."""
+
         async def handle(request: Request) -> Response:
             return await self._respond(lambda: work(request))
 
         return handle
 
     def changing(self, work: Callable[[Request, Body], Any]) -> Callable[[Request], Awaitable[Response]]:
+        """The same, of a request with a JSON object as its body."""
+
         async def handle(request: Request) -> Response:
             try:
                 body = json.loads(await request.body() or b"{}")

@@ -100,7 +100,7 @@ def test_a_transcript_is_replayed_in_its_order(tmp_path: Path) -> None:
 
 
 class Quiet:
-    """A client that keeps what it is told and answers what it is asked."""
+    """A client that records updates and answers requests."""
 
     def __init__(self, answer: str = "") -> None:
         self.told: list[str] = []

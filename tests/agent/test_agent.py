@@ -1,5 +1,5 @@
-"""The arguments of an agent: bad input gets one clear line (what, given, allowed) and loses nothing; and
-what it may do, and a provider learns of the machine, when nobody gave it more."""
+"""The arguments of an agent: bad input gets one clear line (what, given, allowed) and loses nothing. The
+permissions of an agent, and what a provider learns of the machine, by default."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ BAD: dict[str, dict[str, Any]] = {
     "a setting out of range": {"model": "offline:demo", "settings": {"api_max_retries": 0}},
     "settings of a wrong type": {"model": "offline:demo", "settings": 3},
     "a tool without a schema": {"model": "offline:demo", "tools": [no_schema]},
-    "a tool that is none": {"model": "offline:demo", "tools": [3]},
+    "not a tool": {"model": "offline:demo", "tools": [3]},
     "an unknown toolset": {"model": "offline:demo", "toolsets": ["cores"]},
     "toolsets as a string": {"model": "offline:demo", "toolsets": "core"},
     "a fallback without a model": {"model": "offline:demo", "fallbacks": [{"base_url": "x"}]},

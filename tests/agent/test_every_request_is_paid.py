@@ -42,7 +42,7 @@ def auxiliaries(server: ScriptedServer, number: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("cap", "sent"), [(1, 1), (2, 2), (5, 5), (60, 8)])
 def test_summarizers_that_fail_are_paid_for_one_by_one(on: OnServer, cap: int, sent: int) -> None:
-    """Five auxiliary models and the main one are asked for a summary; without one the turn goes on."""
+    """Five auxiliary models and the main one are asked for a summary; the turn continues without one."""
     with ScriptedServer([*[status(500)] * 6, repeat(text("ok"))]) as server:
         options = {"auxiliary": auxiliaries(server, 5), "tools": [tool(lambda: "x", name="look")]}
         one = on(server, settings={"max_attempts_per_turn": cap}, **options)
@@ -101,7 +101,7 @@ def test_so_many_lost_requests_end_the_turn(on: OnServer) -> None:
 
 
 def test_a_turn_that_stood_before_its_request_goes_on_with_the_next(on: OnServer) -> None:
-    """Nobody can say whether the request left; so it counts, and the answer comes all the same."""
+    """Whether the request left is unknown. So it counts, and the answer still arrives."""
     with ScriptedServer([text("ok")]) as server:
         turn = on(server).start("go")
         while asyncio.run(turn.step()).dest != "CallLLM":  # type: ignore[union-attr]
@@ -144,7 +144,7 @@ def delegated(goal: str) -> Any:
 @pytest.mark.parametrize("mode", ["independent", "shared", "tree_cap"])
 @pytest.mark.parametrize("most", [1, pytest.param(4, marks=pytest.mark.slow), 9])
 def test_a_tree_of_turns_sends_no_more_than_its_cap(on: OnServer, mode: str, most: int) -> None:
-    """Children that go on for ever, with children of their own."""
+    """Children that never stop, with children that do the same."""
 
     def answer(request: Received) -> Any:
         asked = str(request.body["messages"][1]["content"])

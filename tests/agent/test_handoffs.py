@@ -71,8 +71,8 @@ def test_all_calls_of_the_round_have_results_and_the_first_transfer_counts() -> 
     result = agent("first", reply, tools=[act], handoffs=[one, other]).run_conversation("go")
     assert (result.final_response, done) == ("I am one", ["act"])
     told = [row["content"] for row in result.messages if row["role"] == "tool"]
-    assert told == ["one goes on with the conversation.", "not handed over: an earlier call of the same reply hands the"
-                    " conversation to one", "acted"]  # fmt: skip
+    assert told == ["one continues the conversation.", "not handed over: an earlier call of the same reply"
+                    " hands the conversation to one", "acted"]  # fmt: skip
 
 
 def test_a_message_goes_to_who_it_is_given_to_or_to_who_has_the_conversation() -> None:
@@ -124,7 +124,7 @@ def test_two_agents_can_hand_over_to_each_other_so_many_times() -> None:
     assert "at most 3 are allowed (delegation.max_handoffs)" in line
     first = [transfer("pong"), text("one"), text("two")]
     ping = back_and_forth(first, [transfer("ping"), transfer("ping")])
-    assert ping.chat("go") == "one", "a message of the user begins the count anew"
+    assert ping.chat("go") == "one", "a message of the user restarts the count"
     assert ping.run_conversation("again").handoffs == []
 
 
@@ -144,7 +144,7 @@ def test_what_a_filter_leaves_out_is_put_aside() -> None:
 
 def test_a_filter_that_fails_is_one_line_and_nothing_is_lost() -> None:
     def crew(keep: Any, *replies: Any) -> Agent:
-        billing = agent("billing", text("at last"))
+        billing = agent("billing", text("done"))
         handoff = Handoff(billing, input_filter=keep)
         return agent("triage", *replies, handoffs=[handoff], session_id="s-1")
 
@@ -153,7 +153,7 @@ def test_a_filter_that_fails_is_one_line_and_nothing_is_lost() -> None:
         crew(lambda rows: rows[0]["x"], transfer("billing")).chat("go")
     with pytest.raises(ConfigError, match="gave no rows"):
         crew(lambda rows: "all").resume("s-1")
-    assert crew(lambda rows: rows).resume("s-1").run().final_response == "at last"
+    assert crew(lambda rows: rows).resume("s-1").run().final_response == "done"
 
 
 def test_stepping_ends_at_the_handover_and_resume_goes_on() -> None:

@@ -1,4 +1,4 @@
-"""Stepping through a turn: the interface that a debugger and a curious person use; what stands between them
+"""Stepping through a turn: the interface for a debugger and for a curious reader, the layers between it
 and the model, and what a round costs.
 
 ``python tests/agent/test_turn.py`` prints the frames.

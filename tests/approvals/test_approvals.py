@@ -1,4 +1,4 @@
-"""Who may say yes, for how long, to what, and what nobody can say yes to."""
+"""Who may approve what, for how long, and what no approval can allow."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_command_in_another_directory_is_another_command() -> None:
 
 
 def test_a_second_command_is_not_hidden_behind_an_allowed_one() -> None:
-    """A tool of somebody else may know both names, and only one of them counts."""
+    """A third-party tool may accept both names and obey only one."""
     both = asked("srv__run", command="git status", cmd="git push")
     assert not Pattern.of("srv__run(git status*)").allows(both, "/work")
     assert not Pattern.of("srv__run(*)").allows(both, "/work")

@@ -50,7 +50,7 @@ def test_a_failed_turn_is_understood_and_cured_by_a_fork(
     arrow.locator(".label").click()
     page.locator("#arrow-CallLLM-ClassifyError[aria-pressed=true]").wait_for()
 
-    # the result of the tool was too long: give a shorter one, and go on from before the call
+    # the result of the tool was too long: give a shorter one, and continue from before the call
     press(page, "b", "b", shows="4 of 8")
     page.get_by_role("button", name="fork with another result of read_log").click()
     dialog = page.get_by_role("dialog")
@@ -397,7 +397,7 @@ def test_a_question_at_a_terminal_elsewhere_is_answered_on_the_page(browser: Bro
         page = browser.open(browser.serve(DebugSession(elsewhere.store), elsewhere.turn).url)
         elsewhere.go_on()
         card = page.get_by_role("alertdialog", name="May this run?")
-        card.get_by_text("Somebody is asked where the turn runs, too").wait_for()
+        card.get_by_text("The process that runs the turn asks, too").wait_for()
         card.get_by_role("button", name="allow once").click()
         engine(page, "ended")
         page.get_by_role("tab", name="Messages").click()

@@ -381,7 +381,7 @@ def test_undo_is_refused_while_somebody_else_works_on_the_session(home: Path) ->
     other.close()
 
 
-# going on
+# Continuing a session
 
 
 @pytest.mark.behaviour("SESS-08b")
@@ -438,7 +438,7 @@ def test_run_goes_on_in_a_session(cli: Cli, home: Path) -> None:
 
 
 def chat(home: Path, lines: str, *options: str) -> str:
-    """What is told, and then what is answered."""
+    """The status lines, and then the answers."""
     done = ran("-m", "fsm_agent.cli", "chat", "--home", home, *options, input=lines, check=True)
     return done.stderr + done.stdout
 

@@ -1,4 +1,4 @@
-"""``fsm-agent worker`` and ``--remote``: what cannot work is one line, and what can is shown as it goes on."""
+"""``fsm-agent worker`` and ``--remote``: bad arguments get one line, and a turn is shown while it runs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_two_workers_of_one_home_run_what_others_queue(cli: Cli, tmp_path: Path)
         crew[0].kill()
         result = asyncio.run(Follower(store, Quiet()).followed(order.turn))
         assert result.completed
-        assert len(lines(tmp_path, "puts")) == 3, "what nobody knows the end of is not done again"
+        assert len(lines(tmp_path, "puts")) == 3, "a call with an unknown outcome is not repeated"
     finally:
         for one in crew:
             one.end()

@@ -98,7 +98,7 @@ NO_PARTS: dict[str, Any] = {
     "no type": {"text": "x"},
     "an unknown type": {"type": "video_url", "video_url": "x"},
     "a call": {"type": "tool_use", "id": "1", "name": "x", "input": {}},
-    "a text that is none": {"type": "text", "text": 3},
+    "a text that is a number": {"type": "text", "text": 3},
     "an image without an address": {"type": "image_url", "image_url": {}},
     "a file of this machine": {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}},
     "broken data": {"type": "image_url", "image_url": {"url": "data:image/png;base64,!!"}},
@@ -111,7 +111,7 @@ NO_PARTS: dict[str, Any] = {
     "a file with nothing": {"type": "file", "file": {}},
     "an archive": FilePart(b"PK\x03\x04\x00", "a.zip"),
     "a file that is not there": FilePart("/nowhere/a.pdf"),
-    "an address that is none": {"type": "image_url", "image_url": {"url": "https://"}},
+    "an address without a host": {"type": "image_url", "image_url": {"url": "https://"}},
 }  # fmt: skip
 
 
@@ -307,7 +307,7 @@ def test_a_summary_knows_of_the_parts_that_it_replaces() -> None:
 def test_parts_before_the_newest_become_lines_that_name_them() -> None:
     history = [
         Message("user", [{**IMAGE, "name": "i.png"}, FILE]),
-        *(Message("assistant", "ok") if number % 2 else Message("user", "go on") for number in range(9)),
+        *(Message("assistant", "ok") if number % 2 else Message("user", "continue") for number in range(9)),
         Message("user", [AUDIO]),
     ]
     first = prune(history, 3)[0]

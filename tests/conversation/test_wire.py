@@ -242,7 +242,7 @@ VALUES = st.recursive(
 
 @given(SCHEMAS, VALUES)
 def test_what_fits_the_strict_schema_fits_the_other(schema: dict[str, Any], value: Any) -> None:
-    """But for bounds that are told in words."""
+    """Except for bounds that the strict schema gives in words."""
     whole = {"type": "object", "properties": {"a": schema}}
     made = strict(whole, ALL | {"maxLength"})
     if jsonschema.Draft202012Validator(made).is_valid({"a": value}):

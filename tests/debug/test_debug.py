@@ -99,7 +99,7 @@ def test_a_logpoint_notes_and_goes_on(desk: Desk) -> None:
 
 
 async def test_a_turn_that_somebody_runs_in_this_process_is_attached_to(desk: Desk) -> None:
-    """It goes on until it is paused, and whoever runs it gets its result."""
+    """It continues until it is paused, and its own caller gets its result."""
     desk.script = [*[tools(call("look", {"at": f"sky {n}"})) for n in range(200)], text("blue")]
     turn = desk.agent(settings={"max_iterations": 300}).start("look often")
     running = asyncio.create_task(turn.arun())
@@ -208,7 +208,7 @@ def test_a_tool_is_approved_or_denied(desk: Desk) -> None:
 
 
 class AtTheTerminal:
-    """A person who is asked where the turn runs: says nothing until they are told to."""
+    """A person asked by the process that runs the turn. Waits for ``answers`` before replying."""
 
     def __init__(self) -> None:
         self.asked, self.says = threading.Event(), ""

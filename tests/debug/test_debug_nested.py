@@ -248,7 +248,7 @@ def test_an_editor_steps_into_an_inner_turn_as_a_thread(shop: DebugSession, tmp_
 
 
 def test_an_editor_is_told_of_an_inner_turn_that_paused_before_it_was_listened_to(shop: DebugSession) -> None:
-    """It is found while its outer turn is taken to run: what the engine said of it was said to nobody."""
+    """It is found although its outer turn seems to be running: its events had no listener."""
     sent: list[Any] = []
     context = EditorContext(shop, Outbox(sent.append), hear=lambda thread, event: None)
     outer = context.open(shop.start("LAMP"))

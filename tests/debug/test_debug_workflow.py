@@ -35,7 +35,7 @@ LINES = {
     "Drive": [
         on("arrived", end("delivered", "Done"), why="at the door"),
         on("broken", AGAIN, end("lost", "Done"), why="the van broke down"),
-        on("stopped", end("stopped", "Done"), why="somebody said so"),
+        on("stopped", end("stopped", "Done"), why="it was canceled"),
     ],
 }
 PARCEL = Table("parcel", ("Pack", "Drive", "Done"), "Done", (Counter("tries"),), lines_of(LINES))
@@ -57,7 +57,7 @@ class LookOut:
 
 @dataclass(frozen=True)
 class Honk:
-    """Nobody knows what this is answered with."""
+    """A request without a known type of answer."""
 
     times: int
 
@@ -92,7 +92,7 @@ NUMBERS = itertools.count(1)
 
 
 class Post:
-    """Performs what parcels ask; the sky is grey at first. ``asked`` are the requests that were really
+    """Performs the requests of parcels; the sky starts gray. ``asked`` holds the requests that were really
     performed."""
 
     def __init__(self) -> None:
@@ -360,7 +360,7 @@ def test_an_editor_stops_at_lines_of_ones_own_table(tmp_path: Path) -> None:
         started = editor.send("launch", {"table": "examples.review_loop:workflow", "task": "Say it short."})
         made = editor.ask("setBreakpoints", source={"path": str(table)}, breakpoints=[{"line": line}])
         (early,) = made["breakpoints"]
-        assert not early["verified"], "nobody knows the table yet"
+        assert not early["verified"], "the table is not known yet"
         editor.ask("setExceptionBreakpoints", filters=[])
         editor.ask("configurationDone")
         changed = editor.event("breakpoint", reason="changed")["breakpoint"]

@@ -128,7 +128,7 @@ class Part:
 
 @dataclass(slots=True)
 class Thing:
-    """A turn of somebody else's."""
+    """A turn of another application."""
 
     name: str = ""
     parts: list[str] = field(default_factory=list)
@@ -214,7 +214,7 @@ class Drive:
 
 @dataclass(slots=True)
 class Car:
-    """In two parts, which nobody sees in what is stored."""
+    """In two parts, which the stored form does not show."""
 
     name: str
     drive: Drive = field(default_factory=Drive, metadata={PART: True})

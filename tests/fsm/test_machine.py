@@ -228,8 +228,8 @@ def test_a_lower_limit_has_no_larger_bound() -> None:
 
 
 class OneByOne(SqliteDatabase):
-    """Each job has a commit of its own, and when nobody waits for one, none before the next, so that commits
-    can be counted."""
+    """Commits each job separately. A commit that no caller waits for is put off until the next job, so that
+    commits can be counted."""
 
     group, late = 1, 60.0
 

@@ -129,7 +129,7 @@ def test_without_the_reset_of_rekeys_the_bound_is_the_drafted_one() -> None:
 def test_the_formulas_equal_exact_search(
     found: Bounds, seeds: range, caps: bool, most_pairs: int, least: int
 ) -> None:
-    """On random configurations, of which at least so many are small enough to be searched."""
+    """On random configurations, at least ``least`` of which are small enough to be searched."""
     compared = 0
     for seed in seeds:
         chance = random.Random(seed)

@@ -1,5 +1,5 @@
-"""The checkers against brute force on tables that nobody would write: random ladders, flags, caps, limits
-that are shared, resets in the wrong place. Mutants of the turn's table (``test_verify``) are all much like
+"""The checkers against brute force on tables that no person would write: random ladders, flags, caps,
+shared limits, resets in the wrong place. Mutants of the turn's table (``test_verify``) are all much like
 the turn; these are not."""
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def url_of(home: Path | str) -> str:
 
 
 def same_database(home: Path, copy: Path) -> None:
-    """Let a copy of a home, which is gone on with in place of the home, have its schema."""
+    """Give a copy that replaces a home the schema of that home."""
     if PLACE in os.environ:
         _urls[str(copy.absolute())] = url_of(home)
 

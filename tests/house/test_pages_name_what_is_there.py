@@ -212,7 +212,7 @@ def test_marks_are_written_so_that_they_are_found() -> None:
 
 MEASURED = ROOT / "benchmarks" / "measured" / "overhead.json"
 WORSE = 1.5
-"""Times the ratio that was measured before it counts as dearer: a core that others use moves it by a third."""
+"""A ratio is worse if it exceeds the stored one by this factor: a busy machine moves it by a third."""
 
 
 def ratios(found: Any) -> dict[str, float]:

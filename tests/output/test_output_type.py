@@ -415,7 +415,7 @@ def pyright(folder: Path) -> list[str]:
 
 
 def needs_node() -> None:
-    """Pyright is a program of node's; where there is none, it is fetched, or cannot be."""
+    """Pyright needs Node.js; if it is missing, the package tries to download it."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "pyright", "--version"], capture_output=True, timeout=120

@@ -305,7 +305,7 @@ def test_front_matter_is_read_as_yaml_writes_it() -> None:
         "license: MIT # really",
         'title: "A: \\"quoted\\" one"',
         "long: begins here",
-        "  goes on",
+        "  ends here",
         "# a comment",
         "empty:",
         "---",
@@ -314,7 +314,7 @@ def test_front_matter_is_read_as_yaml_writes_it() -> None:
     ]
     values = front_matter("\n".join(said))
     expected = {"name": "pdf's", "description": "Reads PDF files. And writes them.", "license": "MIT"}
-    more = {"title": 'A: "quoted" one', "long": "begins here goes on", "metadata": "author: x", "empty": ""}
+    more = {"title": 'A: "quoted" one', "long": "begins here ends here", "metadata": "author: x", "empty": ""}
     assert values == expected | more
     for text in ("", "no front matter", "---\nname: x\nnever closed", "text\n---\nname: x\n---\n"):
         assert front_matter(text) == {}

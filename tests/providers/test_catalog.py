@@ -1,4 +1,4 @@
-"""What is known of models, and what is said of those that nobody knows."""
+"""The catalog's facts about models, and the warning for unknown ones."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_a_connection_that_was_closed_while_idle_is_not_used(breaks: bool, secur
 
 @over_both
 async def test_the_end_of_a_connection_that_the_loop_had_no_time_to_see_is_seen(secure: bool) -> None:
-    """The loop stands still while the server closes, and the next request comes before it looks around."""
+    """The loop is blocked while the server closes, and the next request comes before it polls again."""
     with Keeper(secure=secure, breaks=True).serving() as server:
         port = CHAT.make(server.url, KEY)
         for number in range(1, 4):
@@ -166,7 +166,7 @@ async def test_the_end_of_a_connection_that_the_loop_had_no_time_to_see_is_seen(
 async def test_a_request_that_met_the_end_of_its_connection_is_one_and_is_not_sent_again(
     secure: bool,
 ) -> None:
-    """Nobody knows what the server has done with it: it counts, and only the table sends another."""
+    """Whether the server has acted on it is unknown: it counts, and only the table sends another."""
     with Keeper(secure=secure, mute_after=1).serving() as server:
         port = CHAT.make(server.url, KEY)
         assert isinstance(await port.call(CHAT.request(stream=False), Seen()), ModelReply)

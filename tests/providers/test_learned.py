@@ -90,7 +90,7 @@ def test_what_was_refused_once_is_not_asked_for_again(
 
 
 def test_the_longest_reply_is_learned_where_one_must_be_asked_for(tmp_path: Path) -> None:
-    """On the Messages wire each request has a cap, also when nobody set one."""
+    """On the Messages wire each request has a cap, even if the user set none."""
     why = "max_tokens: 128000 > 8192, which is the maximum allowed number of output tokens for claude-x"
     error = {"type": "error", "error": {"type": "invalid_request_error", "message": why}}
     with ScriptedServer([status(400, body=error), text("a"), text("b")]) as server:
@@ -184,7 +184,7 @@ def test_a_turn_that_came_in_a_file_teaches_nothing(tmp_path: Path, imported: bo
 def test_a_server_that_names_a_window_of_one_token_does_not_make_its_model_useless(tmp_path: Path) -> None:
     with picky(lies=1) as server:
         one = agent(server, tmp_path, model="openai:gpt-x")
-        assert one.run_conversation("go").failed  # whoever may refuse everything can refuse this turn
+        assert one.run_conversation("go").failed  # a server that may refuse everything can refuse this turn
         one.close()
         assert facts(tmp_path).all() == ()
         assert ask(server, tmp_path, model="openai:gpt-x") == 1

@@ -33,8 +33,8 @@ class Resumed:
 def raced(
     work: float, left: Callable[[], float], *, stop: float = 9, tick: Callable[[], None] | None = None
 ) -> tuple[Finish, int]:
-    """How a race ended, and how often who waited was resumed: ``work`` and an interrupt come after so many
-    seconds."""
+    """How a race ended, and how often the waiting task was resumed. ``work`` and ``stop``: seconds until the
+    work is done and until the interrupt."""
 
     async def race() -> tuple[Finish, int]:
         interrupted, loop = asyncio.Event(), asyncio.get_running_loop()

@@ -291,7 +291,7 @@ def rows(kinds: Sequence[str], chars: Sequence[int]) -> list[dict[str, Any]]:
 
 
 class Window:
-    """A server with a window of so many tokens. ``named``: do its refusals say how many they are?
+    """A server with a window of ``tokens`` tokens. ``named``: do its refusals give that number?
     ``density``: characters a token. ``script``: what it answers to what fits, else "done"; ``summary``: what
     it writes when it is asked for one."""
 

@@ -52,7 +52,7 @@ CUT_OFF = error(
     "input length and `max_tokens` exceed context limit: 199900 + 4000 > 200000, decrease input length"
 )
 ENDS: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "41 429 for ever": (repeat(status(429)), {}, "3 api_retries_exhausted failed rate_limit"),
+    "41 429 forever": (repeat(status(429)), {}, "3 api_retries_exhausted failed rate_limit"),
     "53 403 is not retried": ([status(403)], {"api_key": ["k1", "k2"]}, "1 non_retryable_error failed auth"),
     "54 no such model": ([status(404, NO_MODEL)], {}, "1 non_retryable_error failed model_not_found"),
     "56 400": ([status(400)], {}, "1 non_retryable_error failed format_error"),
@@ -85,7 +85,7 @@ ENDS: dict[str, tuple[Any, dict[str, Any], str]] = {
 @pytest.mark.behaviour("ERR-09", "CRED-04b", "ERR-20", "TR-01b")
 @pytest.mark.parametrize("what", ENDS)
 def test_what_ends_a_turn_and_after_how_many_requests(what: str) -> None:
-    """Behind an aggregator no connection is made anew."""
+    """Behind an aggregator no connection is rebuilt."""
     script, options, summary = ENDS[what]
     played = play(script, **options)
     assert (played.summary, "rebuild" in rungs(played)) == (summary, False)
@@ -210,7 +210,7 @@ def rungs(played: Any) -> list[str]:
 
 
 def dies_after_its_headers(clock: FakeClock, replies: int) -> dict[str, Any]:
-    """After the first sign of life of so many replies more time passes than a stream may be silent."""
+    """After the headers of the first ``replies`` replies, more time passes than a stream may be silent."""
     left = iter(range(replies))
 
     def thinking(on: bool) -> None:
@@ -394,7 +394,7 @@ def test_text_that_is_told_again_begins_with_a_mark() -> None:
     assert shown == f"Let me look.{again}Let me look.{again}Let me look.|\n\ndone|"
     assert [row.get("content") for row in played.result.messages[1::2]] == ["Let me look.", "done"]
     whole = play([cut("Hello "), text("world")])
-    assert again not in "".join(filter(None, whole.heard.of("stream_delta"))), "nothing is told again"
+    assert again not in "".join(filter(None, whole.heard.of("stream_delta"))), "nothing is streamed twice"
 
 
 @pytest.mark.behaviour("PREP-01", "BACK-04b")

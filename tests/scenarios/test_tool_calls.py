@@ -1,4 +1,4 @@
-"""Tools: calls that are wrong in some way, and calls that fail, hang, return too much, or need a yes."""
+"""Tools: calls that are wrong in some way, and calls that fail, hang, return too much, or need approval."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ ENDS: dict[str, tuple[Any, str]] = {
     "a note beside real text": ([content_filter("here it is")], "1 text_response completed: here it is"),
     "blank once": ([blank(), text("ok")], "2 text_response completed: ok"),
     "text beside real tools": ([WISH, blank(), text("ok")], "3 text_response completed: ok"),
-    "35 reasoning for ever": (repeat(reasoning("hm")), "6 empty_exhausted failed empty_reply"),
+    "35 reasoning forever": (repeat(reasoning("hm")), "6 empty_exhausted failed empty_reply"),
     "63 cut after text": ([cut("Hello wo"), text("rld")], "2 text_response completed: Hello world"),
     "no finish reason": ([no_finish("Hello wo"), text("rld")], "2 text_response completed: Hello world"),
     "an open scratchpad": (repeat(text("<scratchpad>thinking")), "3 scratchpad_incomplete partial"),

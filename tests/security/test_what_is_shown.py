@@ -1,4 +1,4 @@
-"""Threat: what a person reads is not what runs. On every face the question stands for exactly one call."""
+"""Threat: a person approves one thing and another runs. Every interface shows one exact call per question."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def test_the_docs_have_the_table() -> None:
 
 
 class Patient(SqliteDatabase):
-    """Nothing is written that nobody waits for."""
+    """Writes nothing that no caller waits for."""
 
     late = 60.0
 
@@ -77,7 +77,7 @@ async def test_who_stops_a_turn_leaves_all_of_it_on_disk(tmp_path: Path) -> None
 
     @tool(effect="pure")
     async def look() -> str:
-        """Look for ever."""
+        """Look forever."""
         reached.set()
         await asyncio.Event().wait()
         return "never"

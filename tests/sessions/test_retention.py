@@ -80,7 +80,7 @@ def test_what_others_still_use_of_it_stays(home: Path) -> None:
     assert one.journal.snapshot(kept, 1)["system_prompt"]
     assert one.journal.result(kept)
     assert set(store.database.select("SELECT digest FROM contents")) <= set(before)
-    assert one.chat("go on") == "more"
+    assert one.chat("continue") == "more"
 
 
 def test_a_fork_keeps_what_it_was_forked_from(home: Path) -> None:

@@ -251,7 +251,7 @@ def test_two_may_index_at_once(store: Store) -> None:
 
 
 def test_others_write_while_much_is_indexed(store: Store) -> None:
-    """Between two batches nothing is locked: whoever writes then does not wait."""
+    """Between two batches nothing is locked: a writer does not wait then."""
     written(store, ["a message of many words, " * 40 for _ in range(4_000)])
     other, left = Store(store.home), []
 
@@ -335,7 +335,7 @@ def test_long_messages_make_short_batches(store: Store) -> None:
 
 
 def test_a_snippet_shows_the_words_where_most_of_them_are() -> None:
-    whole = "alpha " + "filler " * 100 + "here alpha meets\n\nomega at last " + "filler " * 100
+    whole = "alpha " + "filler " * 100 + "here alpha meets\n\nomega in the end " + "filler " * 100
     got = snippet_of(whole, query_of("alpha omega"))
     assert "**alpha** meets **omega**" in got.marked()
     assert got.marked().startswith("…")

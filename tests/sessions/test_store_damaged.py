@@ -61,7 +61,7 @@ def flip(path: Path, byte: int, bit: int = 0) -> None:
 
 
 def kept(home: Path) -> dict[str, bytes]:
-    """What must stay as it is. Whoever reads makes the shared memory beside the log anew, and an empty
+    """What must stay as it is. A reader recreates the shared memory beside the log, and an empty
     log."""
     files = [file for file in home.glob("sessions.db*") if not file.name.endswith("-shm")]
     return {file.name: content for file in files if (content := file.read_bytes())}
@@ -167,7 +167,7 @@ def test_what_can_still_be_read_of_a_damaged_file_can_be_read(home: Path, cli: C
 
 
 def test_reading_goes_on_and_closing_writes_nothing_when_it_is_found_late(home: Path) -> None:
-    """With rows that are still in the log, which whoever closes a file last moves into it."""
+    """Some rows are still in the log; the last process to close the file moves them into it."""
     with contextlib.closing(sqlite3.connect(home / "sessions.db")) as other:
         other.execute("INSERT INTO marks VALUES ('in the log', 1)")
         other.commit()
@@ -215,7 +215,7 @@ def test_a_text_that_was_changed_is_noticed_when_it_is_read(
 
 
 def test_a_recorded_reply_that_was_changed_is_not_taken_for_one(home: Path) -> None:
-    """A turn that goes on after its process died believes what it recorded, and so does a fork."""
+    """A turn that continues after a crash trusts its recorded replies, and so does a fork."""
     with contextlib.closing(sqlite3.connect(home / "sessions.db")) as c:
         c.execute(
             "UPDATE effects SET reply = REPLACE(reply, 'Bern: sunny', 'Bern: rainy') WHERE kind = 'RunTool'"

@@ -185,7 +185,7 @@ def test_a_childs_turn_is_taken_back_to_its_own_beginning(store: Store) -> None:
     child = one.run_conversation("go").children[0]
     session = store.session(child.session_id)
     assert len(session.rows) == 2
-    agent([text("more")], store.home, store=store, session_id=session.id).chat("go on")
+    agent([text("more")], store.home, store=store, session_id=session.id).chat("continue")
     LOOP.run(undo(store, session.id))
     assert contents(store.session(session.id).rows) == ["one", "done"]
     LOOP.run(undo(store, session.id))

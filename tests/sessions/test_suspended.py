@@ -1,4 +1,4 @@
-"""A turn that waits for people, for results or for a time is suspended, and goes on in any process."""
+"""A turn that waits for people, for results or for a time is suspended, and continues in any process."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def made(home: Path) -> tuple[Agent, list[str]]:
     ]  # fmt: skip
     one = agent(script, home, settings=ROTATE)
     turns = [one.run_conversation(f"the key is {KEY}, {'x' * 50}").turn_id]
-    turns.append(one.run_conversation("go on", conversation_history=history).turn_id)
+    turns.append(one.run_conversation("continue", conversation_history=history).turn_id)
     one.compact()
     turns.append(one.run_conversation("third").turn_id)
     turns.append(one.fork(turns[0], at=3).run().turn_id)

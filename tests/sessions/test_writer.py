@@ -32,7 +32,7 @@ segments, for which SQLite asks for more memory than it ever takes at once."""
 
 
 class Small(SqliteDatabase):
-    """A disk with no more room after so many pages; and one that can break at a commit."""
+    """A disk that is full after ``pages`` pages, and that can break at a commit."""
 
     pages = 100
     broken = False
@@ -74,7 +74,7 @@ def say(*words: str) -> Job:
 
 
 def together(database: SqliteDatabase, *jobs: Job, first: Job = lambda c: None) -> list[Any]:
-    """What each was told, when all of them were waiting at the same time. Checks that they were told in
+    """The outcome of each job, all submitted while the writer was busy. Checks that they were reported in
     order."""
     gate, order = threading.Event(), list[int]()
     before = database.submit(lambda c: gate.wait(PATIENCE) and first(c))
@@ -105,8 +105,8 @@ def marking(name: str) -> Job:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_done_is_in_the_file_and_nothing_else(database: Small, seed: int) -> None:
-    """Groups of one to eight jobs of all kinds in any order: who shares a transaction that SQLite takes back
-    is run again, and who caused that is told why."""
+    """Groups of one to eight jobs of all kinds in any order: a job whose transaction SQLite rolls back
+    runs again, and the job that caused it gets the error."""
     chosen, wanted, wrong = random.Random(seed), list[str](), list[str]()
 
     def fault(word: str) -> Job:
@@ -163,7 +163,7 @@ def fills_the_disk(c: sqlite3.Connection) -> None:
 def refers_to_nothing(c: sqlite3.Connection) -> None:
     """This is seen at the commit, as when sessions are imported."""
     c.execute("PRAGMA defer_foreign_keys = ON")
-    c.execute("INSERT INTO transcripts VALUES ('nobody', 1, '[]', NULL)")
+    c.execute("INSERT INTO transcripts VALUES ('missing', 1, '[]', NULL)")
 
 
 @pytest.mark.parametrize(
@@ -246,8 +246,8 @@ def test_what_a_disk_refuses_is_tried_on_a_new_connection(database: Small) -> No
 
 
 def test_a_damaged_index_that_takes_all_memory_costs_nobody_else_anything(store: Store) -> None:
-    """SQLite takes back the whole transaction when it gets no memory; the others were told that there is no
-    such savepoint."""
+    """SQLite rolls back the whole transaction when it runs out of memory; the other jobs failed because
+    the savepoint does not exist."""
     written(store, ["an okapi"])
     assert search(store.database, "okapi").hits
     damage = "UPDATE message_index_data SET block = ? WHERE id = ?"
@@ -371,7 +371,7 @@ async def test_who_stops_waiting_does_not_stop_what_is_waited_for() -> None:
     waiter.cancel()
     await asyncio.wait({waiter})
     assert not future.cancelled()
-    future.set_result(None)  # its loop is closed: nobody is told, and nothing is raised
+    future.set_result(None)  # its loop is closed: nothing is notified or raised
 
 
 def test_each_loop_is_told_of_its_own() -> None:

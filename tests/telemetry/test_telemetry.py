@@ -1,5 +1,5 @@
-"""Switching it on, what is sent besides, what is kept secret, what leaves the process, and that it is not
-there when nobody wants it."""
+"""Switching it on, its extra data, what it keeps secret, what leaves the process, and that it is absent
+by default."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ from tests.helpers.waiting import PATIENCE, until
 
 
 class Quiet(Seen):
-    """A sink that only notes the order of what it is told."""
+    """A sink that only records the order of its calls."""
 
     def __init__(self) -> None:
         super().__init__()

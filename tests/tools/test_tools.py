@@ -476,7 +476,7 @@ def test_a_late_thread_is_reported_at_once_and_told_to_stop() -> None:
     released.set()
     assert outcome.status == "timeout"
     assert "unknown whether it took effect" in outcome.text
-    assert outcome.seconds < PATIENCE, "nobody waits for a thread that nothing can end"
+    assert outcome.seconds < PATIENCE, "a thread that cannot be ended is not waited for"
     assert stopped.wait(PATIENCE)
 
 
@@ -494,7 +494,7 @@ def test_a_late_coroutine_is_cancelled() -> None:
 
     assert run(slow, timeout=0.05).status == "timeout"
     assert ended == ["cleaned up"]
-    # what it still brings is told
+    # its late result is reported
     outcome = run(slow, timeout=0.05, arguments={"brings": "half"})
     assert outcome.status == "timeout"
     assert outcome.text.endswith("What it brought after that: half")

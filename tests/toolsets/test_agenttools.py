@@ -256,7 +256,7 @@ def test_a_question_has_its_limits(tmp_path: Path) -> None:
 
 @pytest.mark.behaviour("AGT-03")
 def test_making_room_in_full_notes_does_not_take_a_whole_turn(tmp_path: Path) -> None:
-    """Three refused changes of one turn are enough; reading goes on, and the next turn may try again."""
+    """Three refused changes of one turn are enough; reading still works, and the next turn may try again."""
     long = tools(call("memory", {"action": "add", "content": "x" * 3_000}))
     short = tools(call("memory", {"action": "add", "content": "short"}))
     read = tools(call("memory", {"action": "read"}))

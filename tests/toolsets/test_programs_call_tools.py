@@ -45,7 +45,7 @@ def coder(script: list[Any], home: Path, approve: Any = lambda asked: True, **op
 
 
 def told(result: Any) -> str:
-    """What the model is told of the program of a turn."""
+    """The result of a turn's program, as the model gets it."""
     assert result.completed, result
     [row] = [row for row in result.messages if row["role"] == "tool"]
     return str(row["content"])

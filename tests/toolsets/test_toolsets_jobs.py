@@ -1,4 +1,4 @@
-"""Background jobs: started, read, waited for, stopped, and gone when nobody wants them any more."""
+"""Background jobs: started, read, waited for, stopped, and ended when they are no longer needed."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_jobs_do_not_outlive_their_process(tmp_path: Path, how: str) -> None:
         until(lambda: not alive(family[0]))
         agent.kill()
         os.killpg(family[0], 9)
-        os.kill(family[2], 9)  # nobody is left who could end what had left the group
+        os.kill(family[2], 9)  # no process is left that could end what had left the group
     agent.communicate()
     until(lambda: not any(alive(pid) for pid in family))
     folder = Path((tmp_path / "folder").read_text()).parent

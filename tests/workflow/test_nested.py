@@ -443,7 +443,7 @@ def test_orders_at_once_survive_kill_9_each_where_it_was(point: int, when: str, 
     assert {turn for turn, *_ in after} == {"b", "1.0@b", "1.1@b"}, "a branch has one turn, and keeps it"
     ledger = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
     paid = [line["key"] for line in ledger if line["act"] == "charge"]
-    assert len(paid) == len(set(paid)), "nobody is charged twice"
+    assert len(paid) == len(set(paid)), "no customer is charged twice"
     journal = basket(tmp_path).journal
     exits = {journal.info(turn).exit for turn in ("1.0@b", "1.1@b")}
     # cancelled: killed before a charge, which is looked up, never repeated
@@ -454,7 +454,7 @@ def test_orders_at_once_survive_kill_9_each_where_it_was(point: int, when: str, 
 
 
 def test_a_branch_that_has_ended_is_not_run_again(tmp_path: Path) -> None:
-    """Whoever ran both was cancelled when one had ended and the other had sent its parcel."""
+    """The task running both was cancelled after one had ended and the other had sent its parcel."""
     real, reached = partial(order.serve, tmp_path), asyncio.Event()
 
     async def perform(request: order.Do) -> Any:

@@ -1,5 +1,5 @@
-"""What a turn of one's own table holds comes back as it went: after a kill, in a fork, in another home. What
-cannot is refused, by name."""
+"""The values of a custom table's turn come back unchanged: after a kill, in a fork, in another home. A value
+that cannot is refused, by name."""
 
 from __future__ import annotations
 

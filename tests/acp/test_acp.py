@@ -222,7 +222,7 @@ async def test_a_second_prompt_waits_for_the_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_session_is_loaded_after_kill_9_and_its_turn_gone_on_with(tmp_path: Path) -> None:
+async def test_a_session_loads_after_kill_9_and_its_turn_continues(tmp_path: Path) -> None:
     before, after = Editor(["once"]), Editor()
     first = tools(call("terminal", {"command": "echo hi"}), text="First this.")
     with ScriptedServer([first, silence("Half"), text("The rest.")]) as server:

@@ -115,7 +115,7 @@ class Quiet:
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-async def test_an_answer_is_told_once_however_it_came(tmp_path: Path, streaming: bool) -> None:
+async def test_each_answer_is_sent_once(tmp_path: Path, streaming: bool) -> None:
     client: Any = Quiet()
     view = EditorView(client, tmp_path)
     model = ScriptedModel([text("The answer.")])

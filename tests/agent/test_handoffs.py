@@ -30,7 +30,7 @@ def requests(one: Agent) -> list[dict[str, Any]]:
     return list(port.requests)
 
 
-def test_the_other_agent_goes_on_with_the_conversation(tmp_path: Path) -> None:
+def test_the_other_agent_continues_the_conversation(tmp_path: Path) -> None:
     look = tool(effect="pure", name="look")(lambda: "12 francs")
     billing = agent(
         "billing", tools(call("look")), text("You paid 12 francs."), tools=[look], home=tmp_path / "elsewhere"
@@ -75,7 +75,7 @@ def test_all_calls_of_the_round_have_results_and_the_first_transfer_counts() -> 
                     " hands the conversation to one", "acted"]  # fmt: skip
 
 
-def test_a_message_goes_to_who_it_is_given_to_or_to_who_has_the_conversation() -> None:
+def test_a_message_goes_to_its_addressee_or_to_the_current_agent() -> None:
     def crew(first: list[Any], second: list[Any]) -> tuple[Agent, Agent]:
         billing = agent("billing", *second)
         return agent("triage", *first, handoffs=[billing], session_id="s-1"), billing
@@ -92,7 +92,7 @@ def test_a_message_goes_to_who_it_is_given_to_or_to_who_has_the_conversation() -
     assert again.speaker() is again
 
 
-def test_an_agent_that_is_gone_is_said_and_the_first_one_goes_on() -> None:
+def test_a_missing_agent_is_reported_and_the_first_one_continues() -> None:
     heard: list[str] = []
     billing = agent("billing", text("hello"))
     agent("triage", transfer("billing"), handoffs=[billing], session_id="s-1").chat("go")
@@ -156,7 +156,7 @@ def test_a_filter_that_fails_is_one_line_and_nothing_is_lost() -> None:
     assert crew(lambda rows: rows).resume("s-1").run().final_response == "done"
 
 
-def test_stepping_ends_at_the_handover_and_resume_goes_on() -> None:
+def test_stepping_ends_at_the_handover_and_resume_continues() -> None:
     billing = agent("billing", text("hello"))
     triage = agent("triage", transfer("billing"), handoffs=[billing])
 
@@ -175,7 +175,7 @@ def test_stepping_ends_at_the_handover_and_resume_goes_on() -> None:
         triage.resume(result.session_id)
 
 
-def test_the_next_turn_is_begun_once_whoever_asks() -> None:
+def test_only_one_resume_begins_the_next_turn() -> None:
     billing = agent("billing", text("hello"), text("twice"))
     triage = agent("triage", transfer("billing"), handoffs=[billing])
     session = triage.start("go").run().session_id
@@ -186,7 +186,7 @@ def test_the_next_turn_is_begun_once_whoever_asks() -> None:
     assert len(triage.journal.recent(session=session)) == 2
 
 
-def test_an_interrupt_reaches_who_has_the_conversation() -> None:
+def test_an_interrupt_reaches_the_current_agent() -> None:
     @tool(effect="pure")
     def stop() -> str:
         triage.interrupt("enough")

@@ -527,7 +527,7 @@ def resumed(home: Path, provider: Counting, **limits: Any) -> TurnResult:
     return agent(provider, home, {"turn": limits}, session_id="s").resume("s").run()
 
 
-def test_a_turn_goes_on_under_the_limits_that_its_agent_has_now(tmp_path: Path) -> None:
+def test_a_turn_continues_under_the_current_limits_of_its_agent(tmp_path: Path) -> None:
     asyncio.run(halfway(tmp_path, {"turn": {"tokens": 2_000}}))
     assert resumed(tmp_path, Counting([1_000] * 3), tokens=50_000).turn_exit_reason == "text_response"
 

@@ -337,7 +337,7 @@ SPEAKS = """() => {
 }"""
 
 
-def test_a_screen_reader_hears_where_it_stands_and_not_every_move(browser: Browser, home: Path) -> None:
+def test_a_screen_reader_announces_the_position_and_not_every_move(browser: Browser, home: Path) -> None:
     workshop = workshop_of(home, paced(12, 0.05), settings=LONG)
     page = browser.open(browser.serve(workshop, workshop.start("go").id).url)
     page.evaluate(SPEAKS)
@@ -383,7 +383,7 @@ def test_the_keyboard_reaches_everything_in_few_steps(browser: Browser, home: Pa
     page.get_by_role("button", name="new turn").wait_for(state="hidden")
 
 
-def test_nothing_moves_for_those_who_want_it_so(browser: Browser, home: Path) -> None:
+def test_nothing_moves_when_reduced_motion_is_set(browser: Browser, home: Path) -> None:
     workshop = workshop_of(home, paced(40, 0.1), settings=LONG)
     page = browser.open(browser.serve(workshop, workshop.start("go").id).url, still=True)
     press(page, "c", runs="running")

@@ -24,7 +24,7 @@ from tests.helpers.waiting import until
 APP = "tests.dispatch.app:make_agent"
 
 
-def test_without_the_extra_that_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_reported(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "temporalio", None)
     for name in [name for name in sys.modules if name.startswith("fsm_agent.dispatch.temporal")]:
         monkeypatch.delitem(sys.modules, name)
@@ -33,7 +33,7 @@ def test_without_the_extra_that_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_an_address_where_nobody_answers_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_an_answer_fails_with_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("temporalio")
     for arguments in (("worker", "--app", APP, "--temporal", "127.0.0.1:9"), ("run", "hi", "--remote")):
         monkeypatch.setenv("FSM_AGENT_DISPATCH__TEMPORAL", "127.0.0.1:9")

@@ -122,7 +122,7 @@ def test_every_documented_form_is_stored_in_one(form: Any, stored: Any) -> None:
 
 
 @pytest.mark.parametrize("given", NO_PARTS.values(), ids=NO_PARTS)
-def test_what_is_no_part_is_one_clear_line(given: Any) -> None:
+def test_an_invalid_part_fails_with_one_clear_line(given: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         parts_of(["words", given])
     assert "\n" not in str(caught.value)
@@ -225,7 +225,7 @@ def test_what_a_model_does_not_read_is_named(mode: ApiMode) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_text_of_a_pdf_stands_in_for_it(mode: ApiMode) -> None:
+def test_the_text_of_a_pdf_replaces_it(mode: ApiMode) -> None:
     rows = [Message("user", [{**FILE, "text": "[page 1]\nten euros"}])]
     sent = sent_as(rows, View(mode)).decode()
     assert "[file a.pdf (application/pdf, 16 bytes), its text:]\\n[page 1]\\nten euros" in sent

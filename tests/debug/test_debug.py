@@ -88,7 +88,7 @@ def test_breakpoints_stop_where_they_say(desk: Desk) -> None:
     assert give(debugger, "continue").phase == "ended"
 
 
-def test_a_logpoint_notes_and_goes_on(desk: Desk) -> None:
+def test_a_logpoint_records_and_continues(desk: Desk) -> None:
     debugger = desk.start()
     debugger.breakpoint("state", "CallLLM", log="request {iterations} after {seq} moves, by {row}")
     assert give(debugger, "continue").phase == "ended"
@@ -382,7 +382,7 @@ def test_snapshots_far_apart_are_the_same_as_from_the_start(desk: Desk) -> None:
 # Forks
 
 
-def test_a_fork_goes_on_from_before_with_a_change(desk: Desk) -> None:
+def test_a_fork_continues_from_an_earlier_move_with_a_change(desk: Desk) -> None:
     debugger = desk.start()
     debugger.breakpoint("state", "Compress")
     give(debugger, "continue")

@@ -252,7 +252,7 @@ def test_a_fork_is_started_stepped_and_told(served: Served) -> None:
     assert wrong.startswith("no such order")
 
 
-def test_what_is_no_json_is_refused(served: Served) -> None:
+def test_invalid_json_is_refused(served: Served) -> None:
     assert served.ask("api/turns", "POST", content=b"{").status_code == 400
     assert served.ask("api/turns", "POST", content=b"[]").status_code == 400
     assert "error" in served.ask("api/turns", "POST", json={"text": 5}).json()

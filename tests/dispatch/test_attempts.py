@@ -89,7 +89,7 @@ async def test_a_later_attempt_in_the_same_process_stops_the_one_before(tmp_path
 
 
 @pytest.mark.slow
-async def test_a_worker_that_cannot_write_stops_and_another_goes_on(tmp_path: Path) -> None:
+async def test_a_worker_that_cannot_write_stops_and_another_continues(tmp_path: Path) -> None:
     store, held = Store(tmp_path), Held()
     order = await queued(store)
     running = asyncio.create_task(attempted(store, order, 1, agent_with(held)))
@@ -188,7 +188,7 @@ async def test_a_leaving_worker_says_in_a_line_what_it_hands_over(
     assert caplog.text == ""
 
 
-def test_a_worker_whose_process_has_ended_is_said_to_have_ended() -> None:
+def test_a_worker_whose_process_has_ended_is_reported_as_ended() -> None:
     pytest.importorskip("temporalio")
     from fsm_agent.dispatch.temporal.dispatcher import worker_seen
 

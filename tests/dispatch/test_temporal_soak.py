@@ -212,7 +212,7 @@ def test_nothing_is_lost_doubled_or_overtaken_in_a_minute_of_trouble(
     assert largest <= 1_000
 
 
-def test_how_soon_a_turn_begins_and_goes_on(server: TemporalServer, tmp_path: Path) -> None:
+def test_how_soon_a_turn_begins_and_continues(server: TemporalServer, tmp_path: Path) -> None:
     home, starts, takeovers = tmp_path / "home", list[float](), list[float]()
     store = Store(home)
     crew = [WorkerProcess(tmp_path, home, *options(server), slow=0.0).serves()]

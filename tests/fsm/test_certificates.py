@@ -634,7 +634,7 @@ def test_a_file_of_a_gigabyte_is_refused_after_two_megabytes(tmp_path: Path) -> 
     assert megabytes < 100
 
 
-def test_wrong_use_is_told(tmp_path: Path) -> None:
+def test_wrong_use_is_reported(tmp_path: Path) -> None:
     assert run_checker(tmp_path)[:2] == (
         2,
         "usage: python -I check_certificate.py CERTIFICATE.json TABLE.json\n",

@@ -291,7 +291,7 @@ def test_a_chunk_costs_the_same_in_a_long_stream() -> None:
     assert min(cost(100_000) for _ in range(2)) < 6 * min(cost(2_000) for _ in range(5))
 
 
-def test_what_is_costly_to_tell_is_made_only_for_somebody() -> None:
+def test_costly_reports_are_built_only_for_an_observer() -> None:
     callbacks = Callbacks({"transition": lambda turn: None})
     assert callbacks.hears(Transition)
     assert not callbacks.hears(ToolProgress)

@@ -353,7 +353,7 @@ def test_what_a_budget_forbids_is_proved_where_the_graph_does_not_know_it() -> N
         assert (BROKEN in steps) is breaks
 
 
-def test_a_known_counterexample_is_no_finding_and_a_proved_one_is() -> None:
+def test_a_known_counterexample_is_not_a_finding_and_a_proved_one_is() -> None:
     lost = eventually("Every parcel is delivered.", exits("delivered"), known="the street is long")
     found = judged(courier(), lost, never("Nothing is forbidden.", NOTHING, known="not examined"))
     assert [one.finding for one in found] == [

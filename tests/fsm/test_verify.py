@@ -332,7 +332,7 @@ def small_limits(seed: int, caps: bool) -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "least"), [(range(30), 5), (range(10_000, 11_000), 5)])
-def test_no_mutant_is_wrongly_said_to_end(seeds: range, least: int) -> None:
+def test_no_mutant_is_wrongly_proved_to_end(seeds: range, least: int) -> None:
     seen = check_mutants(seeds)
     assert min(seen["ends"], seen["loops"], seen["holes or overlaps"]) >= least, seen
 

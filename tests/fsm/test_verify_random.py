@@ -117,7 +117,7 @@ def check(seeds: range) -> Tally[str]:
     return seen
 
 
-def test_a_flag_that_no_guard_tests_is_no_obstacle() -> None:
+def test_a_flag_without_a_guard_is_harmless() -> None:
     """It is set together with one that is tested; places that only differ in it are different locations."""
     both = Rung("both", "A", left("w"), ("w", "z"))
     ladder = on("e", both, Rung("step", "A", left("x"), ("x",)), end("over", "F"), why="")

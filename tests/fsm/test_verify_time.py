@@ -78,7 +78,7 @@ def test_a_time_below_zero_is_refused() -> None:
         TimeLimit(-1)
 
 
-def test_what_is_being_done_is_told() -> None:
+def test_progress_is_reported() -> None:
     told: list[str] = []
     verify_table(courier(), dict.fromkeys(limit_names(courier()), 90), within=TimeLimit(20, told.append))
     assert told[:2] == ["bounds as formulas", "small scopes"]

@@ -56,7 +56,7 @@ def test_each_promise_names_a_test_and_no_file_of_threats_is_forgotten() -> None
 # docs/verify.md
 
 
-def test_every_assumption_says_who_enforces_it_and_names_a_test() -> None:
+def test_every_assumption_names_its_enforcer_and_a_test() -> None:
     part = section(VERIFY, "What the proofs assume")
     assert len(rows(part)) >= 9
     for assumed, enforced, watched in rows(part):

@@ -225,7 +225,7 @@ def test_what_happens_once_has_its_end(llmock: LLMock, name: str) -> None:
         (529, 3, "api_retries_exhausted", "overloaded"),
     ],
 )
-def test_an_error_for_ever(llmock: LLMock, status: int, attempts: int, ended: str, named: str) -> None:
+def test_an_error_forever(llmock: LLMock, status: int, attempts: int, ended: str, named: str) -> None:
     played = play(llmock, fail(status, times=None))
     assert (*played.end, played.outcome) == (attempts, ended, named, "failed")
     assert played.result.error
@@ -291,7 +291,7 @@ def test_a_window_that_is_really_counted() -> None:
         assert played.outcome == "completed"
 
 
-def test_an_overflow_for_ever(llmock: LLMock) -> None:
+def test_an_overflow_forever(llmock: LLMock) -> None:
     played = play(llmock, {**OVERFLOW, "times": None}, history=long_history())
     assert played.end[1:] == ("overflow_uncompressible", "context_overflow")
     assert len(played.result.compressions) <= 3
@@ -300,7 +300,7 @@ def test_an_overflow_for_ever(llmock: LLMock) -> None:
 # Slow
 
 
-def test_a_stream_that_goes_on_slowly_is_not_killed() -> None:
+def test_a_slow_stream_is_not_killed() -> None:
     """Eight chunks, each well inside the limit, together beyond it."""
     with peer(STREAM_CHUNK_DELAY_MS=200) as llmock:
         played = play(llmock, says(), settings=IMPATIENT)
@@ -345,7 +345,7 @@ def test_broken_after_the_finish_reason_is_whole(llmock: LLMock, kind: str, afte
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_broken_before_any_text_for_ever(llmock: LLMock, kind: str) -> None:
+def test_broken_before_any_text_forever(llmock: LLMock, kind: str) -> None:
     """A connection that breaks is worth a new client (three attempts more); a server that hangs is not."""
     played = play(llmock, stream_fault(kind, 1, times=None), settings=IMPATIENT)
     attempts, named = (3, "stale") if kind == "stall" else (6, "timeout")
@@ -353,7 +353,7 @@ def test_broken_before_any_text_for_ever(llmock: LLMock, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_broken_in_the_text_for_ever(llmock: LLMock, kind: str) -> None:
+def test_broken_in_the_text_forever(llmock: LLMock, kind: str) -> None:
     played = play(llmock, stream_fault(kind, 3, times=None), says(times=None), settings=IMPATIENT)
     assert (*played.end, played.outcome) == (4, "length_exhausted", None, "partial")
     assert played.result.final_response == "alpha beta " * 4

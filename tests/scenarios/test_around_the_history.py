@@ -125,7 +125,7 @@ def test_a_compaction_leaves_the_rows_before_the_conversation_where_they_are() -
         ("hello", "prompt.prefill is out of range; given: hello"),
     ],
 )
-def test_what_is_no_row_before_a_conversation_is_refused_in_one_line(rows: Any, named: str) -> None:
+def test_an_invalid_row_before_a_conversation_is_refused_in_one_line(rows: Any, named: str) -> None:
     with pytest.raises(ConfigError) as refused:
         Agent(ScriptedModel([]), settings=prefilled(rows))
     line = str(refused.value)
@@ -289,7 +289,7 @@ def test_a_threshold_that_rounds_to_no_tokens_is_one_token(window: int) -> None:
 
 
 @pytest.mark.behaviour("BUILD-12")
-def test_a_model_is_told_how_full_the_conversation_is() -> None:
+def test_a_model_learns_how_full_the_conversation_is() -> None:
     settings = {"prompt": {"context_hint": 0.5}}
     script = [text("short"), text("noted"), text("still")]
     with table(script, settings=settings, context_window=10_000) as (agent, server, _, _):

@@ -219,7 +219,7 @@ def test_a_supplied_history_may_have_parts_of_any_wire_and_never_ends_the_conver
     assert len([line for line in blind.heard.of("status") if "does not take" in line]) == 2
 
 
-def test_people_are_told_once_of_what_a_session_cannot_show(tmp_path: Path) -> None:
+def test_parts_that_a_session_cannot_show_are_reported_once(tmp_path: Path) -> None:
     """The same session continues with another model."""
     with table([text("teal")], model=GPT, home=tmp_path) as (agent, _, _, _):
         agent.chat([ImagePart(picture(), "a.png")])

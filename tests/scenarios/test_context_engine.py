@@ -211,7 +211,7 @@ def test_a_request_that_was_refused_is_sent_again_whatever_the_engine_leaves(cut
 
 
 @pytest.mark.parametrize("thing", [object(), "engine"])
-def test_what_is_no_engine_is_one_clear_line(thing: Any) -> None:
+def test_an_invalid_engine_fails_with_one_clear_line(thing: Any) -> None:
     with pytest.raises(ConfigError, match="not a context engine: cut, prompt, rows missing"):
         Agent("offline:demo", context_engine=thing)
 

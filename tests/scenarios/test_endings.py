@@ -89,7 +89,7 @@ def test_status_lines_are_one_a_failure_and_one_a_wait() -> None:
 
 
 @pytest.mark.behaviour("CALL-06")
-def test_thinking_goes_on_and_off() -> None:
+def test_thinking_turns_on_and_off() -> None:
     assert play([slow("hi", 0.01)]).heard.of("thinking") == [True, False]
     assert play(repeat(status(429))).heard.of("thinking") == [True, False] * 3
 

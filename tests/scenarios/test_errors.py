@@ -35,7 +35,7 @@ from tests.helpers.web_replies import WebReplies
 
 
 @pytest.mark.behaviour("BACK-04", "ERR-09", "TR-01", "BACK-02", "ERR-24")
-def test_38_500_for_ever() -> None:
+def test_38_500_forever() -> None:
     played = play(repeat(status(500)))
     assert played.summary == "3 api_retries_exhausted failed server_error"
     first, second = played.waits
@@ -147,7 +147,7 @@ class Broken:
         return False
 
 
-def test_a_key_that_cannot_be_read_is_told_and_a_recovery_that_failed() -> None:
+def test_an_unreadable_key_and_a_failed_recovery_are_reported() -> None:
     played = play([status(401)], api_key=Broken())
     assert played.summary == "1 non_retryable_error failed auth"
     assert any("the vault is sealed" in line for line in played.heard.of("status"))
@@ -156,7 +156,7 @@ def test_a_key_that_cannot_be_read_is_told_and_a_recovery_that_failed() -> None:
 
 
 @pytest.mark.behaviour("ERR-07")
-def test_401_for_ever_refreshes_at_most_twice() -> None:
+def test_401_forever_refreshes_at_most_twice() -> None:
     source = Refreshable()
     played = play(repeat(status(401)), api_key=source)
     assert (played.server.completions, source.refreshed) == (3, 2)
@@ -190,7 +190,7 @@ def test_an_address_without_its_version_is_asked_once_and_the_hint_names_it() ->
     assert (result.final_response or "").endswith(advice)
 
 
-def test_60_an_empty_stream_for_ever() -> None:
+def test_60_an_empty_stream_forever() -> None:
     played = play(repeat(empty_sse()))
     assert played.server.completions <= 9
     assert played.outcome == "failed"
@@ -307,7 +307,7 @@ def test_d06_a_dead_stream_costs_at_most_the_cap() -> None:
 
 
 @pytest.mark.behaviour("ERR-09c")
-def test_each_failed_attempt_is_told_once_with_its_number_class_and_address() -> None:
+def test_each_failed_attempt_is_reported_once_with_its_number_class_and_address() -> None:
     played = play(repeat(status(500)))
     at = played.server.url.removeprefix("http://").removesuffix("/v1")
     told = [line for line in played.heard.of("status") if "failed after" in line]
@@ -354,7 +354,7 @@ def test_no_secret_is_in_a_record_of_an_attempt(caplog: pytest.LogCaptureFixture
     assert SECRET not in said
 
 
-def test_nothing_at_the_address_is_said_with_the_address_and_how_often_it_was_tried() -> None:
+def test_a_dead_address_is_reported_with_the_number_of_attempts() -> None:
     lines: list[str] = []
     options: dict[str, Any] = {"callbacks": {"status": lines.append}, "clock": FakeClock()}
     with Agent("local:m", base_url="http://127.0.0.1:9/v1", toolsets=[], **options) as agent:

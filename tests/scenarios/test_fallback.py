@@ -189,7 +189,7 @@ def test_a_wait_is_not_carried_over_to_the_fallback() -> None:
 
 
 @pytest.mark.behaviour("TR-01c")
-def test_the_connection_of_a_fallback_is_not_made_anew() -> None:
+def test_the_connection_of_a_fallback_is_not_rebuilt() -> None:
     with pair([status(400)], repeat(drop())) as both:
         assert both.run().turn_exit_reason == "api_retries_exhausted"
         assert both.calls == (1, 3)

@@ -98,7 +98,7 @@ def test_what_needed_no_yes_then_and_is_forbidden_now_does_not_run(tmp_path: Pat
     assert "it is forbidden" in desk.results(turn)[0]
 
 
-def test_a_turn_that_goes_on_keeps_its_limits_and_has_no_rules_of_its_own(tmp_path: Path) -> None:
+def test_a_continued_turn_keeps_its_limits_and_has_no_rules_of_its_own(tmp_path: Path) -> None:
     before = {"approval": {"bypass": True}, "max_iterations": 7}
     turn, _ = left_at(tmp_path, lambda happened: happened.state == "ExecuteTools", NOTE, settings=before)
     found = Desk(tmp_path, settings=DENIED).agent.resume(turn).gate.turn.settings  # type: ignore[attr-defined]
@@ -272,7 +272,7 @@ def test_the_model_is_offered_the_tools_that_there_are_now(tmp_path: Path) -> No
     assert [one["function"]["name"] for one in body["tools"]] == ["brand_new"]
 
 
-async def test_no_call_is_performed_that_nobody_was_asked_about(tmp_path: Path) -> None:
+async def test_no_call_runs_without_the_approval_it_needs(tmp_path: Path) -> None:
     """The last door: a call that needs approval never runs without an approval given in this process."""
     desk = Desk(tmp_path, answer="once")
     turn = desk.agent.start("go")

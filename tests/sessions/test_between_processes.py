@@ -55,7 +55,7 @@ def says_meanwhile(home: Path) -> None:
 # A cached copy is used only while the session is unchanged
 
 
-async def test_who_was_refused_and_tries_again_begins_with_what_was_said_meanwhile(home: Path) -> None:
+async def test_a_refused_caller_that_retries_sees_the_messages_added_meanwhile(home: Path) -> None:
     """It read the session while the other one's turn ran, so its copy looks as new as the session."""
     first, second = process(home, text("one")), process(home, text("two"), text("three"))
     running = first.start("first")
@@ -326,7 +326,7 @@ async def test_a_turn_is_claimed_before_it_is_read(home: Path) -> None:
     assert contents(row for row in result.messages if row["role"] == "tool") == ["put a"]
 
 
-async def test_of_two_that_resume_one_goes_on(home: Path) -> None:
+async def test_one_of_two_resumers_continues(home: Path) -> None:
     store = Store(home)
     turn = process(home, text("unused"), store=store).start("first")
     await moves(turn, 1)

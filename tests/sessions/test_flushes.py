@@ -65,7 +65,7 @@ def test_the_row_that_paid_for_a_request_is_on_disk_before_it_leaves(tmp_path: P
     assert paid == [1, 2, 3, 4]
 
 
-async def test_each_move_is_on_disk_for_who_steps(tmp_path: Path) -> None:
+async def test_stepping_stores_each_move(tmp_path: Path) -> None:
     turn = agent_of(tmp_path, [text("done")]).start("go")
     while (step := await turn.step()) is not None:
         assert on_disk(tmp_path, "SELECT seq FROM turns") == [(step.seq,)]

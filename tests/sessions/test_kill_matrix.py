@@ -157,7 +157,7 @@ def test_a_suspended_turn_survives_being_killed_anywhere_and_its_recovery_too() 
 
 
 @pytest.mark.slow
-def test_a_session_whose_turn_was_killed_anywhere_goes_on_without_it() -> None:
+def test_a_session_whose_turn_was_killed_anywhere_continues_without_it() -> None:
     """No process resumes the turn: it is abandoned, even by a process killed while it does so, and the
     session stays usable."""
     base, *cases = run("given up")
@@ -246,7 +246,7 @@ def test_a_fork_survives_being_killed_anywhere_and_its_recovery_too(edit: str, p
 
 
 @pytest.mark.slow
-def test_fifty_turns_that_are_killed_together_all_go_on() -> None:
+def test_fifty_turns_that_are_killed_together_all_continue() -> None:
     for case in run("many", "50", "0", "0.1", "0.25", "0.4", "0.55", "0.7"):
         where = f"killed at commit {case['commit']}"
         assert "error" not in case, f"{where}: {case.get('error')}"
@@ -301,7 +301,7 @@ def test_children_that_had_ended_are_looked_up_and_the_others_resumed(tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["approval", "children"])
-def test_the_session_can_also_go_on_without_resuming(tmp_path: Path, kind: str) -> None:
+def test_the_session_can_also_continue_without_resuming(tmp_path: Path, kind: str) -> None:
     mark = killed(tmp_path, kind)
     result = agent_of(tmp_path, mark, dies=False).run_conversation("clarify", conversation_history=[])
     assert result.completed

@@ -47,7 +47,7 @@ def compacts(summarized: Callable[[], object] = lambda: None) -> Any:
     return repeat(answer)
 
 
-def test_nobody_goes_on_in_a_compaction_that_could_not_be_stored_and_is_not_wanted_any_more(
+def test_an_unstored_compaction_is_never_continued(
     home: Path,
 ) -> None:
     """The turn compacted the session into another one while the store failed, and another process gave the
@@ -135,7 +135,7 @@ async def test_a_call_of_a_model_is_ended_when_the_turn_is_lost(home: Path, how:
         await turn.step()
 
 
-async def test_of_two_attempts_in_one_process_the_later_one_goes_on(home: Path) -> None:
+async def test_of_two_attempts_in_one_process_the_later_one_continues(home: Path) -> None:
     """The earlier one has its own copy of the session, and stops."""
     store = Store(home)
     turn, running, ended = await waiting_for_its_model(home, store)

@@ -83,7 +83,7 @@ def agent(url: str | None, home: Path, script: list[Any], **more: Any) -> Agent:
 # Writing
 
 
-def test_a_cut_connection_is_made_anew_and_nothing_is_lost_or_written_twice(url: str) -> None:
+def test_a_cut_connection_is_rebuilt_and_nothing_is_lost_or_written_twice(url: str) -> None:
     database = PostgresDatabase(url)
     database.write(noting("first"))
     cut(url, "writer")
@@ -270,7 +270,7 @@ def test_a_process_that_was_killed_owns_nothing_any_more(
     store.close()
 
 
-def test_a_process_that_stands_still_counts_as_gone_after_a_while(
+def test_a_frozen_process_counts_as_gone_after_a_while(
     url: str, tmp_path: Path, owner: tuple[subprocess.Popen[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(tmp_path, database_url=url)

@@ -125,7 +125,7 @@ def test_the_newest_are_kept_if_so_wanted(home: Path, cli: Cli) -> None:
         old(store_for(home), 1, -1)
 
 
-def test_a_session_that_was_removed_can_begin_anew(home: Path) -> None:
+def test_a_removed_session_can_start_again(home: Path) -> None:
     one = agent([text("first"), text("second")], home, session_id="s-one")
     one.chat("hello")
     aged(home, "s-one", 40)

@@ -139,7 +139,7 @@ def test_decoded_rows_are_kept_of_the_sessions_that_were_used_last(
 # What began a session
 
 
-def test_what_began_a_session_and_a_turn_is_told(home: Path, cli: Cli) -> None:
+def test_the_origin_of_a_session_and_a_turn_is_reported(home: Path, cli: Cli) -> None:
     """A child is no fork."""
     store = Store(home)
     one = delegating(home, store=store)

@@ -219,7 +219,7 @@ def test_a_job_that_passes_over_its_loss_is_not_done(database: Small, then: str,
     assert [word for word in said(database) if word != "after"] == (["a", "b"] if shared else [])
 
 
-def test_who_stops_waiting_takes_nobody_with_them(database: Small) -> None:
+def test_a_canceled_job_cancels_no_other(database: Small) -> None:
     gate = threading.Event()
     blocker = database.submit(lambda c: gate.wait(PATIENCE))
     dropped, kept = database.submit(say("dropped")), database.submit(say("kept"))
@@ -245,7 +245,7 @@ def test_what_a_disk_refuses_is_tried_on_a_new_connection(database: Small) -> No
 # A full-text table that fails
 
 
-def test_a_damaged_index_that_takes_all_memory_costs_nobody_else_anything(store: Store) -> None:
+def test_a_damaged_index_that_takes_all_memory_harms_no_other_job(store: Store) -> None:
     """SQLite rolls back the whole transaction when it runs out of memory; the other jobs failed because
     the savepoint does not exist."""
     written(store, ["an okapi"])
@@ -296,7 +296,7 @@ def test_an_index_that_is_refused_takes_nothing_of_its_neighbours_with_it(home: 
 
 
 @pytest.mark.behaviour("SESS-01")
-def test_the_log_is_moved_into_the_file_every_so_many_commits(home: Path, tmp_path: Path) -> None:
+def test_the_log_is_checkpointed_after_a_number_of_commits(home: Path, tmp_path: Path) -> None:
     """Who copies only the file has nearly all of it, and a crash leaves little to be read again (SESS-01)."""
     database = SqliteDatabase(home / "x.db")
     for number in range(CHECKPOINT + 1):  # one a commit
@@ -307,7 +307,7 @@ def test_the_log_is_moved_into_the_file_every_so_many_commits(home: Path, tmp_pa
 
 
 @pytest.mark.behaviour("SESS-01")
-def test_where_there_is_no_shared_memory_the_rollback_journal_does(home: Path) -> None:
+def test_without_shared_memory_the_rollback_journal_is_used(home: Path) -> None:
     """As on some network file systems: slower, and all else as before (SESS-01)."""
 
     class Dotfile(SqliteDatabase):
@@ -374,7 +374,7 @@ async def test_who_stops_waiting_does_not_stop_what_is_waited_for() -> None:
     future.set_result(None)  # its loop is closed: nothing is notified or raised
 
 
-def test_each_loop_is_told_of_its_own() -> None:
+def test_each_loop_wakes_for_its_own_commits() -> None:
     commits, futures = CommitWaiter(), [Future[None]() for _ in range(3)]
     started, ended = threading.Barrier(4), list[int]()
 

@@ -113,7 +113,7 @@ def test_the_list_lives_with_the_session(tmp_path: Path) -> None:
     assert told(forked.run())[-1]["todos"][0]["id"] == "b"
 
 
-def test_a_result_without_its_call_is_no_list(tmp_path: Path) -> None:
+def test_a_result_without_its_call_is_not_a_list(tmp_path: Path) -> None:
     forged = json.dumps({"todos": [item("x", "rm -rf", "pending")], "counts": {}})
     for name, ids in (("todo", ["x"]), ("other", [])):
         asked = {"id": "c1", "type": "function", "function": {"name": name, "arguments": "{}"}}

@@ -249,7 +249,7 @@ def test_a_killed_process_loses_no_task(tmp_path: Path) -> None:
     assert "finished elsewhere" in last_user(requests[-1][1])
 
 
-def test_an_agent_that_may_not_go_on_with_it_reports_it_as_unfinished_once(tmp_path: Path) -> None:
+def test_an_agent_that_may_not_continue_it_reports_it_as_unfinished_once(tmp_path: Path) -> None:
     door, requests = Door(), list[Any]()
     with agent(tmp_path, BEGUN | {"a": waits("a", "A")}, tools=[door.tool], session_id="s-1") as one:
         one.run_conversation("go")
@@ -425,7 +425,7 @@ def test_children_and_agents_without_the_setting_have_no_such_choice(tmp_path: P
     assert "no such argument" in told(result)[0]
 
 
-def test_they_ask_nobody_because_nobody_may_be_there(tmp_path: Path) -> None:
+def test_background_tasks_never_ask_a_person(tmp_path: Path) -> None:
     asked: list[Any] = []
     drop = tool(approval="ask", name="drop")(lambda: asked.append("ran"))
     settings = {"delegation": {"background": True, "approvals": "ask"}}

@@ -366,7 +366,7 @@ def test_a_check_before_every_tool_holds_for_children_too(tmp_path: Path) -> Non
 # Continuing after the host stopped in the middle
 
 
-def test_a_delegation_that_was_cut_off_goes_on_with_the_same_children(tmp_path: Path) -> None:
+def test_an_interrupted_delegation_continues_with_the_same_children(tmp_path: Path) -> None:
     """One child had ended, one waits in a tool, and both are found again."""
     stay, requests = Stay(), list[Any]()
     lines = {"go": [delegate("a", "b"), text("both are done")], "a": [text("A")]}
@@ -389,7 +389,7 @@ def test_a_delegation_that_was_cut_off_goes_on_with_the_same_children(tmp_path: 
     assert sorted(asked for asked, _ in requests) == ["a", "b", "b", "go", "go"]
 
 
-def test_the_same_turn_goes_on_in_the_same_loop_after_its_host_was_cancelled(tmp_path: Path) -> None:
+def test_the_same_turn_continues_in_the_same_loop_after_its_host_was_cancelled(tmp_path: Path) -> None:
     """The children of the first time are still stopping when the call is made again."""
     stay = Stay()
     one = agent(tmp_path, ONE | {"a": [tools(call("stay")), text("A")]}, tools=[stay.tool])

@@ -118,7 +118,7 @@ def test_its_own_iterations_and_those_of_the_tree_are_limits_with_a_line_each(tm
     assert "cats did not finish (failed): " in line
 
 
-def test_what_went_wrong_with_a_child_is_no_word_of_its_model(tmp_path: Path) -> None:
+def test_a_failed_child_is_not_quoted_as_its_model(tmp_path: Path) -> None:
     cats = agent(tmp_path, "cats", status(401), settings={"api_max_retries": 1}).as_tool()
     line = told(agent(tmp_path, "boss", ask("cats"), text("ok"), tools=[cats]).run_conversation("go"))[0]
     assert line.startswith("cats did not finish (failed): The provider refused the request")

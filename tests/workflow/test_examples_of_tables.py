@@ -269,7 +269,7 @@ def test_an_order_survives_kill_9_and_charges_nobody_twice(act: str, when: str, 
 
 
 @pytest.mark.slow
-def test_only_one_process_goes_on_with_an_order(tmp_path: Path) -> None:
+def test_only_one_process_continues_an_order(tmp_path: Path) -> None:
     """The old owner is alive but blocked: no other process takes the turn from it."""
     waits = "print('here', flush=True); sys.stdin.readline()"
     waiting = KILLED.replace("os.kill(os.getpid(), signal.SIGKILL)", waits)

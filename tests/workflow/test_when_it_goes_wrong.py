@@ -99,7 +99,7 @@ def test_after_it_was_cancelled_only_what_may_be_repeated_is(
 
 
 @pytest.mark.parametrize("commit", range(1, 5))
-def test_who_is_cancelled_while_a_commit_is_awaited_misses_no_move(commit: int, tmp_path: Path) -> None:
+def test_a_task_cancelled_during_a_commit_misses_no_move(commit: int, tmp_path: Path) -> None:
     """Each commit of the turn is awaited by a task that is cancelled then."""
 
     async def go() -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""A small MCP server on standard input and output that does what a test tells it to.
+"""A small MCP server on standard input and output that a test can control.
 
 Started as ``python -I -S mcp_server.py OPTIONS``; it needs the standard library alone, so it starts at once.
 ``OPTIONS`` is a JSON object with any of
@@ -9,11 +9,11 @@ Started as ``python -I -S mcp_server.py OPTIONS``; it needs the standard library
 ``start``
     what to do before anything: ``die``, ``hang``, ``garbage``, ``endless``, or ``deaf`` to every question
 ``starts``, ``dies_after``
-    a file that gets a byte at each start; so many starts go well before ``start`` counts
+        a file that gets a byte at each start; this many starts succeed before ``start`` takes effect
 ``child``
     a file for the process id of a child that ignores every request to end
 ``lingers``
-    seconds for which the process goes on after it has closed its output, when it is told to die
+        seconds that the process keeps running after it has closed its output, when it is asked to exit
 ``stubborn``
     ignores the end of its input and the request to end
 """
@@ -125,7 +125,7 @@ def run(key: Any, name: str, given: dict[str, Any]) -> dict[str, Any] | None:
             if "lingers" in OPTIONS:
                 os.close(sys.stdout.fileno())
                 time.sleep(OPTIONS["lingers"])
-            print(given.get("text", "it was told to die"), file=sys.stderr, flush=True)
+            print(given.get("text", "asked to exit"), file=sys.stderr, flush=True)
             os._exit(7)
         case "environment":
             return says(json.dumps(dict(os.environ)))

@@ -244,7 +244,7 @@ def test_tools_are_chosen_sorted_and_bounded() -> None:
     )
     few = offer(*listed, include=("t001", "t10?"), exclude=("t10[1-9]", "t100"))
     assert [tool.spec.name for tool in few.tools] == ["s__t001"]
-    # many tools that cannot be offered are told in few lines
+    # many tools that cannot be offered take few lines
     made = offer(*(Listed(f"bad{number}\n", "", {"type": "string"}) for number in range(40)))
     assert len(made.notices) == MOST_NOTICES + 1
     assert made.notices[-1] == "MCP server s: 35 more tools are left out"

@@ -15,7 +15,6 @@ from pathlib import Path
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import SandboxSettings
 from fsm_agent.toolsets.sandbox.aside import Aside
-from fsm_agent.toolsets.sandbox.backends import Bubblewrap, Container
 from fsm_agent.toolsets.sandbox.place import LOCAL, Boundary, CommandPlace
 
 __all__ = ["LOCAL", "CommandPlace", "aside_of", "sandbox_of", "usable_sandbox"]
@@ -25,13 +24,11 @@ def sandbox_of(rules: SandboxSettings, base: Path, secret: Path | None = None) -
     """Return the place that the settings name, for the working directory ``base``. ``secret``: the agent's
     own home, which no command in a sandbox sees."""
     boundary = Boundary(rules, base, secret)
-    match rules.backend:
-        case "local":
-            return LOCAL
-        case "bubblewrap":
-            return Bubblewrap(boundary)
-        case _:
-            return Container(rules.backend, boundary)
+    if rules.backend == "local":
+        return LOCAL
+    from fsm_agent.toolsets.sandbox.backends import Bubblewrap, Container
+
+    return Bubblewrap(boundary) if rules.backend == "bubblewrap" else Container(rules.backend, boundary)
 
 
 def aside_of(rules: SandboxSettings, base: Path, secret: Path | None = None) -> Aside | None:

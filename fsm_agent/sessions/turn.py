@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fsm_agent.errors import OwnershipLost, StaleCopyError, TurnSuspended
-from fsm_agent.fsm.condition_parser import condition, refuse_unknown
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.pause_point import PausePoint, TurnKind
@@ -173,6 +172,8 @@ class DurableTurn(Stepping, Generic[Result]):
         """Step until a move enters ``state``, is made on ``event``, takes ``row``, and leaves the counters as
         ``when`` says (``"retries >= 2"``); what is not given does not matter. ``None`` when the turn ended,
         or was suspended, first. Raises ``ConfigError`` for a name that no move of this table has."""
+        from fsm_agent.fsm.condition_parser import condition, refuse_unknown
+
         refuse_unknown(self.gate.kind.table, state=state, event=event, row=row)
         holds = condition(when, self._state.counters()) if when is not None else None
         while (step := await self.step()) is not None:

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import SandboxSettings
-from fsm_agent.toolsets.sandbox.aside import Aside
 from fsm_agent.toolsets.sandbox.place import LOCAL, Boundary, CommandPlace
+
+if TYPE_CHECKING:
+    from fsm_agent.toolsets.sandbox.aside import Aside
 
 __all__ = ["LOCAL", "CommandPlace", "aside_of", "sandbox_of", "usable_sandbox"]
 
@@ -36,6 +39,8 @@ def aside_of(rules: SandboxSettings, base: Path, secret: Path | None = None) -> 
     commands run in none."""
     if rules.backend == "local":
         return None
+    from fsm_agent.toolsets.sandbox.aside import Aside
+
     allowed = [(base / os.path.expanduser(text)).resolve() for text in rules.writable]
     return Aside(base, secret, allowed)
 

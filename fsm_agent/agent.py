@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
 from typing_extensions import TypeForm, TypeVar, Unpack
 
@@ -28,13 +28,14 @@ from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.names import any_turn, rename, speaker_after, speaker_of
 from fsm_agent.sessions.store.pending import Pending, PendingItems
-from fsm_agent.sessions.store.queued import ASKED
-from fsm_agent.sessions.store.undo import Undone
 from fsm_agent.sessions.turn import DurableTurn
 from fsm_agent.settings.model import Limits
 from fsm_agent.support.threads import LOOP, warn_if_blocking
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.agent import Background
+
+if TYPE_CHECKING:
+    from fsm_agent.sessions.store.undo import Undone
 
 Out = TypeVar("Out", default=str)
 Other = TypeVar("Other")
@@ -310,6 +311,8 @@ class Agent(Generic[Deps, Out]):
         """The turn of a message that was queued under this id; the agent that has the conversation answers.
         ``request`` is what ``start`` is given; ``begins`` is done in the transaction that begins the turn,
         and raises what keeps it from that. Raises ``ConfigError`` as ``start`` does."""
+        from fsm_agent.sessions.store.queued import ASKED
+
         asked = {name: value for name, value in request.items() if name in ASKED}
         return self.speaker()._turns.start(**asked, deps=deps, turn_id=turn_id, begins=begins)
 

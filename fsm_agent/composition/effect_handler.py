@@ -80,9 +80,9 @@ from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.tools import RunContext
+from fsm_agent.tools.result import answer_result
 from fsm_agent.tools.runner import NOWHERE
 from fsm_agent.toolsets.agent import ToolContext, bridged
-from fsm_agent.toolsets.agent.clarify import answer_result
 from fsm_agent_states.logic.calls import PROGRAMMATIC
 from fsm_agent_states.turn import TurnState
 

@@ -54,7 +54,7 @@ from fsm_agent.toolsets.agent import AGENT_LEVEL, AGENT_TOOLSETS, BEGIN_TURNS, A
 from fsm_agent.toolsets.agent.child import ChildAgent
 from fsm_agent.toolsets.agent.dispatch import bridge_tools
 from fsm_agent.toolsets.programs import Programs
-from fsm_agent.toolsets.sandbox.aside import ASIDE
+from fsm_agent.toolsets.sandbox.place import ASIDE
 
 DUMPS = "dumps"
 """Folder of the home directory where requests that failed are saved."""

@@ -9,7 +9,7 @@ from typing import Any
 from fsm_agent.conversation.effects import Opened
 from fsm_agent.conversation.handover import HandoffStep
 from fsm_agent.conversation.result import ExitReason, Outcome, TurnResult, TurnUsage, VisitedState
-from fsm_agent.conversation.wire import WireCopy
+from fsm_agent.conversation.wire.copy import WireCopy
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.features.answers import Answers
 from fsm_agent.fsm.base_turn import with_counters

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fsm_agent.composition.effect_handler import EffectHandler
 from fsm_agent.composition.services import Services
@@ -45,8 +45,7 @@ from fsm_agent.conversation.parts import (
     text_only,
 )
 from fsm_agent.conversation.result import TurnResult
-from fsm_agent.conversation.wire import View
-from fsm_agent.conversation.wire.form import obstacle
+from fsm_agent.conversation.wire.form import View, obstacle
 from fsm_agent.errors import ConfigError, SessionBusy, StoreError
 from fsm_agent.extension import Extension, close_all, prompts_in
 from fsm_agent.features.answers import output_type_again, output_type_of
@@ -63,14 +62,12 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Begun, Claim, NewTurn
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.fence import Fence
-from fsm_agent.sessions.store.fork_edits import edit_position
 from fsm_agent.sessions.store.journal.conversation_journal import ConversationLog, ConversationRecording
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.names import name_after
 from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.sessions.store.rewind import Position
 from fsm_agent.sessions.store.rows import first_user_words
-from fsm_agent.sessions.store.undo import Undone, undo
 from fsm_agent.sessions.turn import DurableTurn, DurableTurns, Enter, EnterBehind, new_turn_id
 from fsm_agent.settings.model import Limits, PartSettings
 from fsm_agent.support.installation import install_command
@@ -78,6 +75,9 @@ from fsm_agent.support.media import ImageBounds, UnusableMedia, fit_image, text_
 from fsm_agent.support.redaction import format_traceback
 from fsm_agent.tools import RunContext
 from fsm_agent.toolsets.agent.background import budget_below, children_of
+
+if TYPE_CHECKING:
+    from fsm_agent.sessions.store.undo import Undone
 
 # ----------------------------------------------------------------------------------------------------
 # What becomes of the parts of a message before its turn: made to fit where that can be done, else refused
@@ -320,6 +320,8 @@ class AgentTurns:
 
     def fork(self, turn_id: str, at: int, edit: Mapping[str, Any], deps: Any, output_type: Any) -> Turn:
         """``Agent.fork``."""
+        from fsm_agent.sessions.store.fork_edits import edit_position
+
         return self._durable.fork(
             turn_id,
             at,
@@ -539,6 +541,8 @@ class AgentTurns:
 
     async def undo(self, turns: int, *, files: bool) -> Undone:
         """``Agent.aundo``."""
+        from fsm_agent.sessions.store.undo import undo
+
         undone = await undo(self.store, self.session().id, turns)
         self.session_id = undone.session
         if not files:

@@ -58,7 +58,6 @@ from fsm_agent.fsm.machine import Machine, Move, RunnableTurn
 from fsm_agent.fsm.pipeline import Perform
 from fsm_agent.fsm.table import CRASHED, Row, Table
 from fsm_agent.runtime.ports import NotYet
-from fsm_agent.support.redaction import format_traceback
 
 __all__ = [
     "CRASHED",
@@ -312,6 +311,8 @@ class Runner(Stepping):
                 f"{table.name}: {state} failed: {type(bug).__name__}: {bug} (the turn waits until that is"
                 f" mended; with a line for {CRASHED!r} it would end)"
             ) from bug
+        from fsm_agent.support.redaction import format_traceback  # few turns crash
+
         log.error("%s: %s failed:\n%s", table.name, state, format_traceback(bug))
         if self.watch is not None:
             self.watch(self.machine.choose(self.turn, CRASHED)[0])

@@ -23,9 +23,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from fsm_agent.errors import TableError
-from fsm_agent.fsm.layout import Layout
 
 if TYPE_CHECKING:
+    from fsm_agent.fsm.layout import Layout
     from fsm_agent.fsm.properties import Promises, Property
 
 

@@ -31,19 +31,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fsm_agent.conversation.effects import ApiMode
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers.choose import Choice, choose
 from fsm_agent.providers.credentials import FORM, PREFIX, is_kept
 from fsm_agent.providers.profiles import PROFILES, Auth, Profile, is_nearby, local_models
 from fsm_agent.settings.errors import words_at
 from fsm_agent.settings.model import Settings, Tokens
 from fsm_agent.support.redaction import environment_keys, keep_secret, secrets_among
+
+if TYPE_CHECKING:
+    from fsm_agent.providers.choose import Choice
 
 # Providers of the user's own, from the tables ``[providers.NAME]`` of the config file.
 
@@ -163,6 +165,8 @@ class Config:
     @property
     def chooser(self) -> Callable[..., Choice]:
         """``fsm_agent.providers.choose.choose`` in this environment, with the file's model and providers."""
+        from fsm_agent.providers.choose import choose  # most commands choose no model
+
         return partial(
             choose, env=os.environ, probe=local_models, profiles=self.profiles, configured=self.model
         )

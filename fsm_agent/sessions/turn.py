@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fsm_agent.errors import OwnershipLost, StaleCopyError, TurnSuspended
-from fsm_agent.fsm.condition_parser import condition, refuse_unknown
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.pause_point import PausePoint, TurnKind
@@ -135,22 +134,23 @@ class DurableTurn(Stepping, Generic[Result]):
         self._hold()
         try:
             with running(self.gate.stream), self.gate.stepping(), self._log.fence:
-                happened = await self._make_step()
+                await self._begin_step()
+                happened = await self._end_step(await self._runner.step_into())
         except BaseException as error:
             await self._release_after(error)
             raise
         self._close_if_over()
         return happened
 
-    async def _make_step(self) -> Exchange | Step | None:
-        """Take the session if it is not held, and step into the runner."""
+    async def _begin_step(self) -> None:
         if not (self._holding or self._runner.ended):
             await self._enter()
         if self.gate.debugger is not None:
             await self.gate.debugger.passing()
         # a move that people look at is on disk before they see it
         self._log.looked_at = not self._running_on or self.gate.debugger is not None
-        happened = await self._runner.step_into()
+
+    async def _end_step(self, happened: Exchange | Step | None) -> Exchange | Step | None:
         if isinstance(happened, Step):
             self.steps.append(happened)
         elif self._runner.suspended:
@@ -172,6 +172,8 @@ class DurableTurn(Stepping, Generic[Result]):
         """Step until a move enters ``state``, is made on ``event``, takes ``row``, and leaves the counters as
         ``when`` says (``"retries >= 2"``); what is not given does not matter. ``None`` when the turn ended,
         or was suspended, first. Raises ``ConfigError`` for a name that no move of this table has."""
+        from fsm_agent.fsm.condition_parser import condition, refuse_unknown
+
         refuse_unknown(self.gate.kind.table, state=state, event=event, row=row)
         holds = condition(when, self._state.counters()) if when is not None else None
         while (step := await self.step()) is not None:
@@ -235,7 +237,8 @@ class DurableTurn(Stepping, Generic[Result]):
         try:
             with running(self.gate.stream), self.gate.stepping(), self._log.fence:
                 while True:
-                    if (happened := await self._make_step()) is None:
+                    await self._begin_step()
+                    if (happened := await self._end_step(await self._runner.step_into())) is None:
                         break
                     if leaving is not None and isinstance(happened, Step) and leaving():
                         self._log.at_rest()

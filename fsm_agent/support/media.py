@@ -11,7 +11,6 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fsm_agent.support import pdf_worker
 from fsm_agent.support.processes import bare_environment
 
 if TYPE_CHECKING:
@@ -106,6 +105,8 @@ def text_of_pdf(data: bytes, most: int) -> str:
     of its own, and seconds. Raises ``UnusableMedia``."""
     if importlib.util.find_spec("pypdf") is None:
         raise UnusableMedia("pypdf is not installed")
+    from fsm_agent.support import pdf_worker
+
     command = [sys.executable, "-P", "-X", "utf8", pdf_worker.__file__, str(most)]
     try:
         done = subprocess.run(  # noqa: S603 - this interpreter, a file of ours

@@ -13,21 +13,24 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from fsm_agent.agent import Agent
 from fsm_agent.conversation.effects import ApiMode, Runtime
 from fsm_agent.conversation.history import violations
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.result import TurnResult
-from fsm_agent.conversation.wire import Ask, Format, View, WireCopy
-from fsm_agent.conversation.wire.copy import FORMATS
+from fsm_agent.conversation.wire.copy import WireCopy, format_of
+from fsm_agent.conversation.wire.form import Ask, Format, View
 from fsm_agent.fsm.journal import Exchange
 from fsm_agent.fsm.machine import TurnLike
 from fsm_agent.fsm.runner import CRASHED
 from fsm_agent.fsm.table import Row, Table
 from fsm_agent.sessions.store.store import store_for
 from fsm_agent.testing.wires import chat_rows
+
+FORMATS: Mapping[ApiMode, Format] = {mode: format_of(mode) for mode in get_args(ApiMode)}
+"""Every API mode by its name."""
 
 
 class InvariantBroken(AssertionError):

@@ -211,3 +211,8 @@ class AnswerLater(ComesLater):
     def __init__(self, asked: str, choices: tuple[str, ...] = ()) -> None:
         super().__init__(asked)
         self.choices = choices
+
+
+def answer_result(question: str, choices: Sequence[str], answer: str) -> dict[str, Any]:
+    """Return the result of a question to a person."""
+    return {"question": question, "choices": list(choices), "answer": answer}

@@ -24,6 +24,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.memory.files import Notes
@@ -33,9 +34,11 @@ from fsm_agent.tools import Tool
 from fsm_agent.toolsets.core import core, files
 from fsm_agent.toolsets.memory import memory_tools
 from fsm_agent.toolsets.sandbox import CommandPlace, aside_of, usable_sandbox
-from fsm_agent.toolsets.sandbox.aside import Aside
 from fsm_agent.toolsets.skills import skill_tools, skill_writing_tools
 from fsm_agent.toolsets.terminal import job_tools, terminal_tools
+
+if TYPE_CHECKING:
+    from fsm_agent.toolsets.sandbox.aside import Aside
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.edit import edit_tools
 from fsm_agent.toolsets.files import Seen, file_tools
 from fsm_agent.toolsets.sandbox import LOCAL, CommandPlace
-from fsm_agent.toolsets.sandbox.aside import Aside
 from fsm_agent.toolsets.search import search_tools
 from fsm_agent.toolsets.small import small_tools
 from fsm_agent.toolsets.terminal import terminal_tools
+
+if TYPE_CHECKING:
+    from fsm_agent.toolsets.sandbox.aside import Aside
 
 
 def files(

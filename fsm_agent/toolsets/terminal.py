@@ -16,7 +16,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
@@ -37,8 +37,10 @@ from fsm_agent.toolsets.process import (
 )
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder, SupervisorReport
 from fsm_agent.toolsets.sandbox import LOCAL, CommandPlace
-from fsm_agent.toolsets.sandbox.aside import Aside
 from fsm_agent.toolsets.sandbox.place import LEFT, command_tool
+
+if TYPE_CHECKING:
+    from fsm_agent.toolsets.sandbox.aside import Aside
 
 # Programs that run in the background of an agent, and end with it.
 #

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from fsm_agent.conversation.effects import ApiMode, Runtime
 from fsm_agent.conversation.messages import Message, ToolCall
-from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
+from fsm_agent.conversation.wire.copy import WireCopy, format_of
+from fsm_agent.conversation.wire.form import Ask, View
 
 CHARACTERS = st.characters(codec="utf-8", exclude_characters="\x00")
 WORDS = st.text(CHARACTERS, min_size=1, max_size=20).filter(lambda t: t == t.strip() and t)

@@ -25,8 +25,8 @@ from fsm_agent.conversation.thinking import (
     issuer_of,
     runtime_family,
 )
-from fsm_agent.conversation.wire import View, WireCopy
-from fsm_agent.conversation.wire.form import dump
+from fsm_agent.conversation.wire.copy import WireCopy
+from fsm_agent.conversation.wire.form import View, dump
 from fsm_agent.fsm.codec import restore
 from fsm_agent.providers.choose import choose
 from fsm_agent.testing import Reply, ScriptedServer, repeat, status, text

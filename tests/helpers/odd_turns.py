@@ -14,17 +14,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
 from fsm_agent import Agent, TurnResult
-from fsm_agent.conversation.effects import Runtime
+from fsm_agent.conversation.effects import ApiMode, Runtime
 from fsm_agent.conversation.history import violations
 from fsm_agent.conversation.json_reading import portable
 from fsm_agent.conversation.messages import Message
-from fsm_agent.conversation.wire import Ask, View, WireCopy
-from fsm_agent.conversation.wire.copy import FORMATS
+from fsm_agent.conversation.wire.copy import WireCopy, format_of
+from fsm_agent.conversation.wire.form import Ask, View
 from fsm_agent.providers.reply_values import MOST_TOKENS
 from fsm_agent.providers.scripted.replies import Reply, call, text, tools
 from fsm_agent.sessions.store import Store
@@ -246,7 +246,8 @@ def judged(wire: str, first: TurnResult, second: TurnResult, bodies: list[bytes]
             yield from (f"sent: {fault}" for fault in violations(chat_rows(body)))
             yield from misshapen(wire, body)
     rows = [Message.from_dict(row) for row in second.messages]
-    for mode, form in FORMATS.items():
+    for mode in get_args(ApiMode):
+        form = format_of(mode)
         runtime = Runtime("any", "any", api_mode=mode)
         pieces = WireCopy().messages("", rows, (), View.of(runtime, frozenset()))
         yield from (

@@ -44,6 +44,7 @@ request after it is paid in full. A message changed in place is not written agai
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -53,10 +54,7 @@ from fsm_agent.conversation.history import BRIDGE, sendable
 from fsm_agent.conversation.hosted import without_thoughts
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import Part, kind_of
-from fsm_agent.conversation.wire.anthropic import AnthropicFormat
-from fsm_agent.conversation.wire.chat import ChatFormat
 from fsm_agent.conversation.wire.form import Format, Pieces, View, WireRow, dump, excess, line
-from fsm_agent.conversation.wire.responses import ResponsesFormat
 from fsm_agent.settings.model import PrefillRow
 from fsm_agent.support.later import without_collection
 
@@ -152,20 +150,28 @@ def _without_images(message: Message, count: int) -> Message:
     )
 
 
-# The API modes that can be written, by name.
+# The API modes that can be written, by name. An agent speaks one of them, and loads that one.
 
 
-FORMATS: dict[ApiMode, Format] = {
-    "chat_completions": ChatFormat(),
-    "codex_responses": ResponsesFormat(),
-    "anthropic_messages": AnthropicFormat(),
-}
 AGING: dict[ApiMode, Aging] = {"anthropic_messages": CURRENT_LOOP}
 
 
+@functools.cache
 def format_of(mode: ApiMode) -> Format:
     """Return how conversations are written in an API mode."""
-    return FORMATS[mode]
+    match mode:
+        case "chat_completions":
+            from fsm_agent.conversation.wire.chat import ChatFormat
+
+            return ChatFormat()
+        case "codex_responses":
+            from fsm_agent.conversation.wire.responses import ResponsesFormat
+
+            return ResponsesFormat()
+        case "anthropic_messages":
+            from fsm_agent.conversation.wire.anthropic import AnthropicFormat
+
+            return AnthropicFormat()
 
 
 def aging_of(mode: ApiMode) -> Aging:

@@ -42,7 +42,7 @@ from fsm_agent.sessions.store.rows import (
 from fsm_agent.sessions.store.sqlite import SqliteDatabase
 
 if TYPE_CHECKING:
-    from fsm_agent.conversation.wire import WireCopy
+    from fsm_agent.conversation.wire.copy import WireCopy
 
 Opened = Callable[[Path, Durability], Database]
 CACHED_ROWS = 5_000

@@ -31,7 +31,6 @@ from fsm_agent.settings.model import Settings
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.agent.background import Background
 from fsm_agent.toolsets.agent.child import ChildFactory, ChildTask
-from fsm_agent.toolsets.agent.clarify import clarify_tool
 from fsm_agent.toolsets.agent.delegate import Delegation, delegate_tool
 from fsm_agent.toolsets.agent.dispatch import AgentTools, bridged
 from fsm_agent.toolsets.agent.recall import recall_tool
@@ -93,7 +92,7 @@ AGENT_TOOLSETS: dict[str, Callable[[Parts], Tool]] = {
     "todo": lambda parts: todo_tool(parts.store),
     "sessions": lambda parts: recall_tool(parts.store),
     "context": lambda parts: _look_back(parts),
-    "clarify": lambda parts: clarify_tool(parts.callbacks, parts.clock, parts.settings, parts.store),
+    "clarify": lambda parts: _clarify(parts),
     "delegate": lambda parts: delegate_tool(
         parts.child_factory,
         parts.store,
@@ -111,6 +110,12 @@ def _look_back(parts: Parts) -> Tool:
     from fsm_agent.toolsets.agent.recall import lookback_tool
 
     return lookback_tool(parts.store)
+
+
+def _clarify(parts: Parts) -> Tool:
+    from fsm_agent.toolsets.agent.clarify import clarify_tool
+
+    return clarify_tool(parts.callbacks, parts.clock, parts.settings, parts.store)
 
 
 def _ask(parts: Parts) -> Tool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -19,7 +18,7 @@ from fsm_agent.settings.model import Settings
 from fsm_agent.support.texts import clean
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.tools import Tool, ToolFailure, tool
-from fsm_agent.tools.result import AnswerLater
+from fsm_agent.tools.result import AnswerLater, answer_result
 from fsm_agent.toolsets.tool_context import here
 
 MAX_CHOICES = 4
@@ -82,11 +81,6 @@ class Questions:
             settle = (scene.fence, scene.call_id, "question", words, user_of_machine())
             words = await in_daemon_thread(self._items.settle, *settle)
         return answer_result(question, asked, words)
-
-
-def answer_result(question: str, choices: Sequence[str], answer: str) -> dict[str, Any]:
-    """Return the result of a question."""
-    return {"question": question, "choices": list(choices), "answer": answer}
 
 
 def clarify_tool(callbacks: Callbacks, clock: Clock, settings: Settings, store: Store) -> Tool:

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import SandboxSettings
-from fsm_agent.toolsets.sandbox.aside import Aside
-from fsm_agent.toolsets.sandbox.backends import Bubblewrap, Container
 from fsm_agent.toolsets.sandbox.place import LOCAL, Boundary, CommandPlace
+
+if TYPE_CHECKING:
+    from fsm_agent.toolsets.sandbox.aside import Aside
 
 __all__ = ["LOCAL", "CommandPlace", "aside_of", "sandbox_of", "usable_sandbox"]
 
@@ -25,13 +27,11 @@ def sandbox_of(rules: SandboxSettings, base: Path, secret: Path | None = None) -
     """Return the place that the settings name, for the working directory ``base``. ``secret``: the agent's
     own home, which no command in a sandbox sees."""
     boundary = Boundary(rules, base, secret)
-    match rules.backend:
-        case "local":
-            return LOCAL
-        case "bubblewrap":
-            return Bubblewrap(boundary)
-        case _:
-            return Container(rules.backend, boundary)
+    if rules.backend == "local":
+        return LOCAL
+    from fsm_agent.toolsets.sandbox.backends import Bubblewrap, Container
+
+    return Bubblewrap(boundary) if rules.backend == "bubblewrap" else Container(rules.backend, boundary)
 
 
 def aside_of(rules: SandboxSettings, base: Path, secret: Path | None = None) -> Aside | None:
@@ -39,6 +39,8 @@ def aside_of(rules: SandboxSettings, base: Path, secret: Path | None = None) -> 
     commands run in none."""
     if rules.backend == "local":
         return None
+    from fsm_agent.toolsets.sandbox.aside import Aside
+
     allowed = [(base / os.path.expanduser(text)).resolve() for text in rules.writable]
     return Aside(base, secret, allowed)
 

@@ -25,6 +25,7 @@ from typing import Any
 
 from fsm_agent.approvals.acting_files import ACTING_FILES, LastNames, plain_name
 from fsm_agent.support.files import private_folder
+from fsm_agent.toolsets.sandbox.place import ASIDE
 
 # Where in a working directory the files are that act later, and what state each is in.
 #
@@ -167,8 +168,6 @@ def _state(path: str) -> Identity:
 
 log = logging.getLogger(__name__)
 
-ASIDE = "aside"
-"""The folder in the home."""
 KEPT = 50
 """Times that something was put aside that are kept."""
 EVERY = 1.0

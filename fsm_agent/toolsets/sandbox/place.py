@@ -19,6 +19,8 @@ from fsm_agent.settings.model import SandboxSettings
 from fsm_agent.tools import Tool, tool
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder
 
+ASIDE = "aside"
+"""The folder of the home for what commands in a sandbox may not leave behind."""
 TRIAL = 10.0
 """Seconds that a backend may take to show that it works."""
 LEFT = "[What it left running in the background was ended with it.]"

@@ -9,8 +9,7 @@ from typing import Any
 
 from fsm_agent.conversation.effects import Compacted, Tell
 from fsm_agent.conversation.messages import Message
-from fsm_agent.conversation.wire import View
-from fsm_agent.conversation.wire.form import reduced_parts
+from fsm_agent.conversation.wire.form import View, reduced_parts
 from fsm_agent_states.logic.facts import output_cap
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.replies import CONTINUED

@@ -136,13 +136,8 @@ class Recording:
     waiting: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-<<<<<<< HEAD
     def of(cls, effects: Iterable[Effect], answers: Mapping[str, Any] | None = None) -> Recording:
-        """What the journal has of a visit; ``answers`` is what ``answers()`` gave for the turn of a fork."""
-=======
-    def of(cls, effects: Iterable[Effect]) -> Recording:
-        """Read a visit from the journal."""
->>>>>>> prose
+        """Read a visit from the journal; ``answers`` is what ``answers()`` gave for the turn of a fork."""
         return cls(
             {
                 (one.ordinal, one.place): Recorded(one.kind, one.request, one.status, one.reply)

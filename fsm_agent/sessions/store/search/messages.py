@@ -22,7 +22,7 @@ from typing import Any, Literal, Protocol
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store.database import Database, SqlConnection
 from fsm_agent.sessions.store.rows import lineage, loads
-from fsm_agent.sessions.store.search import fts5, tsvector
+from fsm_agent.sessions.store.search import fts5
 from fsm_agent.sessions.store.search.text_analysis import (
     DAY,
     Folded,
@@ -363,7 +363,11 @@ class FullText(Protocol):
 
 def full_text(database: Database) -> FullText:
     """Return the index of a database."""
-    return tsvector if database.path is None else fts5
+    if database.path is not None:
+        return fts5
+    from fsm_agent.sessions.store.search import tsvector
+
+    return tsvector
 
 
 def catch_up(database: Database, seconds: float | None = None, progress: Progress | None = None) -> int:

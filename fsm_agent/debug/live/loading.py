@@ -50,7 +50,7 @@ class Loader:
     def load(
         self, text: bytes, wanted: Callable[[], bool] = lambda: True, path: Path | None = None
     ) -> Version | Broken | None:
-        """The table of a text, why there is none, or ``None`` when it was no more ``wanted``. ``path``: where
+        """The table of a text, the reason for its lack, or ``None`` when it was no more ``wanted``. ``path``: where
         the text is, if it is not the loader's own."""
         process, self._ready = self._ready or self._start(), None
         order = {

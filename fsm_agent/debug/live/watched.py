@@ -123,7 +123,7 @@ class Watched:
         return bool(self._undo) and self._undo[-1][1] == self._text
 
     def wait(self, number: int, seconds: float) -> View:
-        """The newest view: as soon as it is not the one of this number, else after so many seconds."""
+        """The newest view: as soon as it is not the one of this number, else after ``seconds``."""
         with self._news:
             self._news.wait_for(lambda: self._view.number != number, seconds)
             return self._view
@@ -227,7 +227,7 @@ class Watched:
     # The last commit
 
     def _base_for(self, version: Version) -> _Base:
-        """The table of the last commit; where there is none, the one that was seen first."""
+        """The table of the last commit; without a commit, the one that was seen first."""
         commit = _git(self.path.parent, "rev-parse", "HEAD")
         if self._base is None or commit != self._commit:
             self._commit = commit

@@ -201,12 +201,16 @@ class Page:
         return Response(found.body, 200, {**headers, "content-type": found.type})
 
     def reading(self, work: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
+        """Return the handler of a request that only reads."""
+
         async def handle(request: Request) -> Response:
             return await self._respond(lambda: work(request))
 
         return handle
 
     def changing(self, work: Callable[[Request, Body], Any]) -> Callable[[Request], Awaitable[Response]]:
+        """Return the handler of a request that changes something, which JSON describes."""
+
         async def handle(request: Request) -> Response:
             try:
                 body = json.loads(await request.body() or b"{}")

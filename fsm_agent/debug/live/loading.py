@@ -50,8 +50,8 @@ class Loader:
     def load(
         self, text: bytes, wanted: Callable[[], bool] = lambda: True, path: Path | None = None
     ) -> Version | Broken | None:
-        """The table of a text, the reason for its lack, or ``None`` when it was no more ``wanted``. ``path``: where
-        the text is, if it is not the loader's own."""
+        """Return the table of a text, or what is wrong with the text, or ``None`` when it was not ``wanted``
+        any more. ``path``: where the text is, if it is not the loader's own."""
         process, self._ready = self._ready or self._start(), None
         order = {
             "path": str(path or self._path),

@@ -4,6 +4,7 @@ runs that say why not."""
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import subprocess
 import tempfile
@@ -29,6 +30,8 @@ from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import verify_table
 from fsm_agent.fsm.verify.reach import TimeLimit, all_limit_names
 from fsm_agent.fsm.verify.report import Report
+
+log = logging.getLogger(__name__)
 
 LOOK = 0.03
 """Seconds between two looks at the file."""
@@ -137,7 +140,12 @@ class Watched:
             now = _stamp(self.path)
             if now != seen:
                 seen = now
-                self.look()
+                try:
+                    self.look()
+                except Exception as error:  # the next save is shown all the same
+                    log.exception("a version of %s cannot be shown", self.path.name)
+                    reason = f"this version cannot be shown ({type(error).__name__}: {error})"
+                    self._show(broken=Broken(reason), busy="")
             self._stop.wait(LOOK)
 
     def start(self) -> threading.Thread:

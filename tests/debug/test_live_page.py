@@ -97,7 +97,7 @@ def test_a_save_shows_the_picture_rows_proofs_and_bounds(served: Served) -> None
     bounds = {one["quantity"]: (one["before"], one["after"]) for one in view["shown"]["proof"]["bounds"]}
     assert bounds["moves"] == (4, 6)
     assert 'id="state-A"' in view["shown"]["map"]
-    assert view["shown"]["limits"] == [{"name": "tries", "value": 5, "written": True}]
+    assert view["shown"]["limits"] == [{"name": "tries", "value": 5, "before": 3, "written": True}]
 
 
 def test_a_broken_text_leaves_the_last_picture(served: Served) -> None:

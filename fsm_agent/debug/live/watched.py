@@ -53,6 +53,7 @@ class Shown:
     text: TableText
     mark: str
     base: str
+    base_limits: Mapping[str, int]
     difference: Difference
     report: Report | None = None
     proofs: ProofChange | None = None
@@ -183,7 +184,10 @@ class Watched:
             return
         version = _with_limits(version, text)
         base = self._base_for(version)
-        shown = Shown(version, text, _mark(self._text), base.name, compare(base.version.table, version.table))
+        difference = compare(base.version.table, version.table)
+        shown = Shown(
+            version, text, _mark(self._text), base.name, base.version.limits or {}, difference
+        )  # fmt: skip
         self._show(shown=shown, broken=None, busy="proving")
         try:
             shown = self._proved(shown, base)

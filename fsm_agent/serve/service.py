@@ -1,8 +1,8 @@
 """``SessionService``: what every door does with sessions and turns. It knows no protocol.
 
-A message is queued in the store before its sender hears of its turn, and a worker runs it: one in this process,
-or those of a dispatcher. So what survives the end of a process survives here, by the same rules: the row of the
-queue, the claim, the journal."""
+A message is queued in the store before its sender hears of its turn, and a worker runs it: one in this
+process, or those of a dispatcher. So what survives the end of a process survives here, by the same rules: the
+row of the queue, the claim, the journal."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fsm_agent.agent import Agent
 from fsm_agent.conversation.handover import next_turn_id
 from fsm_agent.conversation.result import TurnResult
-from fsm_agent.dispatch.dispatcher import Dispatcher, InProcess, Order, submit
+from fsm_agent.dispatch.dispatcher import Dispatcher, InProcess, submit
 from fsm_agent.dispatch.follow import (
     Follower,
     Place,
@@ -140,13 +139,13 @@ class SessionService:
         name: str = "agent",
     ) -> None:
         self.store, self.name = store, name
-        self._app = App.of(make_agent, "make_agent", store, suspends=True)
+        self._live = LiveTurns(self._recorded)
+        self._app = App.of(make_agent, "make_agent", store, suspends=True, expect=self._live.expect)
         self._here = dispatcher is None
         self._dispatcher: Dispatcher = InProcess() if dispatcher is None else dispatcher
         self._most_turns, self._most_of_key = most_turns, most_of_key
         self._turns = Turns(store.database)
         self._items = PendingItems(lambda: store.database, store.now)
-        self._live = LiveTurns(self._recorded)
         self._follower = Follower(store)
         self._stop = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
@@ -157,9 +156,7 @@ class SessionService:
     async def open(self) -> None:
         """Begin to run turns, those that a dead process left among them."""
         if self._here:
-            worker = Worker(
-                self.store, _WatchedApp(self._app, self._live), self._dispatcher, sweep=SWEEP, age=AGE
-            )
+            worker = Worker(self.store, self._app, self._dispatcher, sweep=SWEEP, age=AGE)
             self._serving = asyncio.create_task(worker.run(self._most_turns, self._stop))
 
     async def aclose(self) -> None:
@@ -438,17 +435,6 @@ class SessionService:
 
     def _audit(self, caller: Caller, what: str, **more: Any) -> None:
         audit.info("%s", json.dumps({"do": what, "key": caller.id, "name": caller.name, **more}))
-
-
-class _WatchedApp:
-    """The app of the worker in this process: what happens in its turns is kept."""
-
-    def __init__(self, app: App, live: LiveTurns) -> None:
-        self._app, self._live = app, live
-
-    def made(self, order: Order) -> tuple[Agent[Any, Any], Any]:
-        self._live.expect(order.turn)
-        return self._app.made(order)
 
 
 def _checked(content: Any) -> Any:

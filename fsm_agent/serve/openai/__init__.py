@@ -1,1 +1,6 @@
-"""The wires of OpenAI: ``/v1/responses``, ``/v1/chat/completions``, and ``/v1/models``."""
+"""The wires of OpenAI: ``/v1/responses``, ``/v1/chat/completions``, and ``/v1/models``, for their SDKs and all
+programs that speak with them."""
+
+from fsm_agent.serve.openai.door import routes
+
+__all__ = ["routes"]

@@ -47,10 +47,12 @@ class CompletionHead:
 
 class ChatTranslator:
     """The stream of one completion. ``usage``: the last chunk says how many tokens the turn took. ``extras``:
-    the engine's own events are sent as well, as chunks without a choice."""
+    the engine's own events are sent as well, as chunks without a choice. ``failed``: the result of a turn that
+    the wire has no end for, only an error."""
 
     def __init__(self, head: CompletionHead, *, usage: bool = False, extras: bool = False) -> None:
         self.head, self._usage, self._extras = head, usage, extras
+        self.failed: TurnResult[Any] | None = None
         self._turn, self._shown = head.turn, False
         self._now = self._before = ""  # what was shown since the last boundary, and before it
 
@@ -79,8 +81,10 @@ class ChatTranslator:
         return sent
 
     def end(self, result: TurnResult[Any]) -> list[BaseModel]:
-        """Return the end of the stream of a turn that has ended; of one that failed, what may follow is an
-        error."""
+        """Return the end of the stream of a turn that has ended; nothing for one that has ``failed``."""
+        if result.turn_exit_reason.outcome is Outcome.FAILED:
+            self.failed = result
+            return []
         answer, sent = answer_of(result), list[BaseModel]()
         if answer and answer.strip() not in (self._now.strip(), self._before.strip()):
             sent = self._write(answer)

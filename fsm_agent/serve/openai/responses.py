@@ -14,7 +14,7 @@ Nothing here does anything: a ``ResponseTranslator`` is given what happens, and 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -60,8 +60,8 @@ from fsm_agent.composition.model_caller import FROM_THE_START, PARAGRAPH
 from fsm_agent.conversation.result import ExitReason, Outcome, TurnResult
 from fsm_agent.dispatch.follow import Place, ServedEvent
 from fsm_agent.runtime.events import (
-    ApprovalAsked,
     InterimText,
+    Named,
     ReasoningText,
     StreamDelta,
     ToolComplete,
@@ -104,7 +104,7 @@ STATUSES: Mapping[Outcome, Literal["completed", "incomplete", "cancelled", "fail
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
     """What of a response is known before its turn. ``model``: the name that the client used. ``format``: of
-    the text, as it was asked for."""
+    the text, as it was asked for. ``thoughts``: reasoning is shown."""
 
     turn: str
     session: str
@@ -115,6 +115,7 @@ class ResponseHead:
     metadata: Mapping[str, str] = field(default_factory=dict)
     format: Mapping[str, Any] = field(default_factory=lambda: TEXT_FORMAT)
     background: bool = False
+    thoughts: bool = False
 
     @property
     def id(self) -> str:
@@ -162,11 +163,19 @@ class _Writing:
 
 
 class ResponseTranslator:
-    """The stream of one response, and the response so far. ``thoughts``: reasoning is shown. ``extras``: the
-    engine's own events are sent as well."""
+    """The stream of one response, and the response so far. ``arguments``: of a call, by its id, as JSON.
+    ``extras``: the engine's own events are sent as well.
 
-    def __init__(self, head: ResponseHead, *, thoughts: bool = False, extras: bool = False) -> None:
-        self.head, self._thoughts, self._extras = head, thoughts, extras
+    ``facts``: what the wire cannot say. ``attempt``: which process told the first event that the journal does
+    not have, or 0 for the journal: the numbers of two streams are the same where this is."""
+
+    def __init__(
+        self, head: ResponseHead, arguments: Callable[[str], str] = lambda call: "{}", *, extras: bool = False
+    ) -> None:
+        self.head, self.extras = head, extras
+        self.facts: Mapping[str, Any] = {"turn": head.turn, "session": head.session}
+        self.attempt: int | None = None
+        self._arguments_of = arguments
         self._number = 0
         self._index = 0
         self._items: dict[int, Item] = {}
@@ -175,7 +184,7 @@ class ResponseTranslator:
         self._message: _Writing | None = None
         self._thought: _Writing | None = None
         self._calls: dict[str, tuple[int, str]] = {}
-        self._arguments: dict[str, str] = {}
+        self._asked: set[str] = set()
         self._said = ""
         self.response = self._made("in_progress")
 
@@ -195,6 +204,8 @@ class ResponseTranslator:
     def hear(self, served: ServedEvent) -> list[BaseModel]:
         """Return what is sent for an event of the turn."""
         event, self._point = served.event.values, point_of(served.id)
+        if self.attempt is None and self._point[1].within:
+            self.attempt = self._point[1].attempt
         sent: list[BaseModel] = []
         if served.turn != self._turn:  # the conversation was handed over
             self._turn, sent = served.turn, [*self._close_thought(), *self._close_message("commentary")]
@@ -203,21 +214,21 @@ class ResponseTranslator:
                 sent += self._close_thought()
             case StreamDelta(text=str(text)) if text and not self.head.typed:
                 sent += self._write(text)
-            case ReasoningText(text=text) if text and self._thoughts:
+            case ReasoningText(text=text) if text and self.head.thoughts:
                 sent += self._think(text)
             case InterimText(text=text) if not self.head.typed:
                 sent += self._comment(text)
             case Transition(dest="ExecuteTools"):
                 sent += self._close_message("commentary")
-            case ApprovalAsked(question=question):
-                self._arguments[question.call_id] = _json(question.arguments)
+            case Named(name="turn:suspended", data=data):
+                sent += self._ask_all(data["pending"])
             case ToolStart(call_id=call_id, name=name, arguments=arguments):
                 sent += self._start_tool(call_id, name, arguments)
             case ToolComplete():
                 sent += self._complete_tool(event)
             case Voided():
                 sent += self._void()
-        if self._extras and (extra := engine_event(served, self._number)) is not None:
+        if self.extras and (extra := engine_event(served, self._number)) is not None:
             self._number += 1
             sent.append(extra)
         return sent
@@ -247,18 +258,14 @@ class ResponseTranslator:
 
     def wait(self, pending: Sequence[Pending]) -> list[BaseModel]:
         """Return the end of the stream of a turn that is suspended."""
-        sent = [*self._close_thought(), *self._close_message("commentary"), *self._close_tools()]
-        for one in pending:
-            if one.kind == "approval":
-                sent += self._ask(one)
+        sent = self._ask_all([one.to_dict() for one in pending])
         self.response = self._made("incomplete", pending=pending)
         return [*sent, self._last()]
 
-    def fail(self, message: str) -> list[BaseModel]:
-        """Return the end of the stream of a turn of which there is no result."""
-        sent = [*self._close_thought("incomplete"), *self._close_message(None), *self._close_tools()]
-        self.response = self._made("failed", error=ResponseError(code="server_error", message=message))
-        return [*sent, self._last()]
+    def go_on(self) -> None:
+        """Take note that a turn that was suspended runs again: ``begin`` says what there is by now."""
+        self.facts = {"turn": self.head.turn, "session": self.head.session}
+        self.response = self._made("in_progress")
 
     # Text
 
@@ -462,14 +469,19 @@ class ResponseTranslator:
         self._calls.clear()
         return sent
 
-    def _ask(self, one: Pending) -> list[BaseModel]:
-        index = self._take_index()
-        request = McpApprovalRequest(
-            id=one.id, type="mcp_approval_request", name=one.tool, server_label=SERVER_LABEL,
-            arguments=self._arguments.get(one.call, "{}"),
-        )  # fmt: skip
-        self._items[index] = request
-        return [self._added(index, request), self._done(index, request)]
+    def _ask_all(self, pending: Sequence[Mapping[str, Any]]) -> list[BaseModel]:
+        sent = [*self._close_thought(), *self._close_message("commentary"), *self._close_tools()]
+        for one in pending:
+            if one["kind"] != "approval" or one["id"] in self._asked:
+                continue
+            self._asked.add(one["id"])
+            index = self._take_index()
+            self._items[index] = request = McpApprovalRequest(
+                id=one["id"], type="mcp_approval_request", name=one["tool"], server_label=SERVER_LABEL,
+                arguments=self._arguments_of(one["call"]),
+            )  # fmt: skip
+            sent += [self._added(index, request), self._done(index, request)]
+        return sent
 
     # The response
 
@@ -494,19 +506,17 @@ class ResponseTranslator:
         result: TurnResult[Any] | None = None,
         *,
         pending: Sequence[Pending] = (),
-        error: ResponseError | None = None,
     ) -> Response:
-        head, details = self.head, None
-        facts: Mapping[str, Any] = {"turn": head.turn, "session": head.session}
+        head, details, error = self.head, None, None
         if result is not None:
-            facts = facts_of_result(result)
+            self.facts = facts_of_result(result)
             details = IncompleteDetails(reason=REASONS.get(result.turn_exit_reason))
             if status == "failed":
                 error = error_of(result)
         elif pending:
-            facts = facts_of_wait(head.turn, head.session, pending)
+            self.facts = facts_of_wait(head.turn, head.session, pending)
             details = IncompleteDetails(reason=None)
-        more: dict[str, Any] = {FIELD: facts}
+        more: dict[str, Any] = {FIELD: self.facts}
         return Response(
             id=head.id, object="response", created_at=head.created_at, status=status, model=head.model,
             output=[self._items[index] for index in sorted(self._items)],

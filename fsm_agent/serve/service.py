@@ -649,7 +649,8 @@ class SessionService:
 
     async def _refuse_if_busy(self, session: str) -> None:
         first = first_session(self.store, session)
-        if await self._dispatcher.waiting(first):
+        waiting = await self._dispatcher.waiting(first)
+        if not all(self._is_done(order.turn) for order in waiting):  # one that is done may not have left yet
             raise Busy("another turn of this session is running")
         for _, owner in self.store.unfinished(self.store.newest(session).id):
             if self.store.owners.alive(owner):

@@ -18,7 +18,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.serve.keys import KeyRing
 from fsm_agent.serve.service import SessionService
 from fsm_agent.sessions.store import Store
-from fsm_agent.testing import ScriptedModel, call, cut, reasoning, status, text, tools
+from fsm_agent.testing import ScriptedModel, call, silence, status, text, tools
 from tests.serve.conftest import SETTINGS, TOKEN, WebClient
 
 MODEL = "agent"
@@ -108,7 +108,9 @@ async def test_what_the_wire_cannot_say_is_in_headers_and_one_field(talking: Tal
     assert response.id == f"resp_{facts['turn']}"
     assert (facts["exit_reason"], facts["outcome"], facts["api_calls"]) == ("text_response", "completed", 2)
     assert [one["state"] for one in facts["states"]].count("CallLLM") == 2
-    said = {name.removeprefix("x-fsm-agent-"): value for name, value in raw.headers.items() if "fsm-agent" in name}
+    said = {
+        name.removeprefix("x-fsm-agent-"): value for name, value in raw.headers.items() if "fsm-agent" in name
+    }
     assert said == {
         "turn": facts["turn"], "session": facts["session"], "outcome": "completed",
         "exit-reason": "text_response", "ignored": "temperature",
@@ -156,7 +158,7 @@ async def test_a_stream_has_the_events_of_the_wire_and_comes_to_the_whole_respon
 
 
 async def test_events_of_the_engine_are_sent_to_a_client_that_asks_for_them(talking: Talking) -> None:
-    async with talking(*ADDS) as client:
+    async with talking(*ADDS, *ADDS) as client:
         asked = {"x-fsm-agent-events": "all"}
         stream = await client.responses.create(model=MODEL, input="1+2", stream=True, extra_headers=asked)
         told = [event async for event in stream]
@@ -168,7 +170,9 @@ async def test_events_of_the_engine_are_sent_to_a_client_that_asks_for_them(talk
     assert moves[-1] == "Finalize"
     assert [e.sequence_number for e in told] == list(range(len(told)))
     assert all(chunk.choices or chunk.model_extra for chunk in chunks)
-    assert "fsm_agent.transition" in [(chunk.model_extra or {}).get("fsm_agent", {}).get("type") for chunk in chunks]
+    assert "fsm_agent.transition" in [
+        (chunk.model_extra or {}).get("fsm_agent", {}).get("type") for chunk in chunks
+    ]
 
 
 async def test_reasoning_is_shown_when_it_is_wanted(talking: Talking) -> None:
@@ -212,7 +216,15 @@ async def test_items_of_earlier_responses_are_the_history(talking: Talking, stor
         items.append({"role": "user", "content": [{"type": "input_text", "text": "In words?"}]})
         second = await client.responses.create(model=MODEL, input=items, instructions="Be short.")  # type: ignore[arg-type]
     rows = store.newest(second.fsm_agent["session"]).rows  # type: ignore[attr-defined]
-    assert [row.role for row in rows] == ["user", "assistant", "assistant", "tool", "assistant", "user", "assistant"]
+    assert [row.role for row in rows] == [
+        "user",
+        "assistant",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+        "assistant",
+    ]
     assert rows[3].text == "3"
 
 
@@ -246,16 +258,11 @@ async def test_a_suspended_response_is_continued_in_a_stream(talking: Talking) -
         ]
         async with client.responses.stream(model=MODEL, input=answer, previous_response_id=waits.id) as rest:
             final = await rest.get_final_response()
-    assert kinds(final) == ["message", "mcp_approval_request", "mcp_call", "message"]
-    assert final.output[2].status == "failed"  # type: ignore[union-attr]
+    assert kinds(final) == ["message", "mcp_approval_request", "message"]
 
 
 async def test_a_response_runs_in_the_background_and_is_canceled(talking: Talking) -> None:
     running = asyncio.Event()
-    held: Any = text("never", on_request=lambda _: running.set())
-    from fsm_agent.testing import silence
-
-    del held
     async with talking(silence(on_request=lambda _: running.set())) as client:
         begun = await client.responses.create(model=MODEL, input="hi", background=True)
         assert begun.status == "in_progress"
@@ -272,7 +279,9 @@ async def test_a_client_that_comes_back_gets_each_event_once(talking: Talking) -
         name = told[0].response.id  # type: ignore[union-attr]
         for last in range(len(told)):
             rest = await client.responses.retrieve(name, stream=True, starting_after=last)
-            assert [event.to_dict() async for event in rest] == [event.to_dict() for event in told[last + 1 :]]
+            assert [event.to_dict() async for event in rest] == [
+                event.to_dict() for event in told[last + 1 :]
+            ]
 
 
 async def test_a_turn_that_failed_is_a_failed_response(talking: Talking) -> None:
@@ -372,12 +381,6 @@ async def test_a_completion_of_a_turn_that_failed_is_an_error_that_is_not_retrie
             _ = [chunk async for chunk in stream]
 
 
-async def test_a_reply_that_broke_off_and_began_again_is_whole_in_the_end(talking: Talking) -> None:
-    async with talking(cut("It is fo"), text("It is 3.")) as client:
-        response = await client.responses.create(model=MODEL, input="1+2")
-    assert response.output_text == "It is 3."
-
-
 # Models, and what is refused
 
 
@@ -436,15 +439,25 @@ async def test_what_cannot_be_used_is_refused_in_the_words_of_the_wire(
 
 async def test_a_body_that_is_no_json_or_is_huge_is_refused(talking: Talking) -> None:
     async with talking() as client:
-        for content, code in ((b'{"model": ', 400), (b"[1]", 400), (b"[" * 200_000, 400), (b"x" * 17_000_000, 413)):
+        for content, code in (
+            (b'{"model": ', 400),
+            (b"[1]", 400),
+            (b"[" * 200_000, 400),
+            (b"x" * 17_000_000, 413),
+        ):
             with pytest.raises(openai.APIStatusError) as refused:
                 await client.post(
-                    "/responses", content=content, cast_to=object, options={"headers": {"content-type": "application/json"}}
+                    "/responses",
+                    content=content,
+                    cast_to=object,
+                    options={"headers": {"content-type": "application/json"}},
                 )
             assert (refused.value.status_code, refused.value.body["type"]) == (code, "invalid_request_error")  # type: ignore[index]
 
 
-async def test_a_wrong_key_a_missing_scope_and_another_key_are_refused(talking: Talking, store: Store) -> None:
+async def test_a_wrong_key_a_missing_scope_and_another_key_are_refused(
+    talking: Talking, store: Store
+) -> None:
     keys = KeyRing(store)
     _, reads = await keys.add("reads", ["read"])
     _, runs = await keys.add("runs", ["run"])

@@ -47,8 +47,8 @@ class CompletionHead:
 
 class ChatTranslator:
     """The stream of one completion. ``usage``: the last chunk says how many tokens the turn took. ``extras``:
-    the engine's own events are sent as well, as chunks without a choice. ``failed``: the result of a turn that
-    the wire has no end for, only an error."""
+    the engine's own events are sent as well, as chunks without a choice. ``failed``: the result of a turn for
+    which the wire has no end, only an error."""
 
     def __init__(self, head: CompletionHead, *, usage: bool = False, extras: bool = False) -> None:
         self.head, self._usage, self._extras = head, usage, extras

@@ -238,8 +238,10 @@ class ResponseTranslator:
         standing = [] if self._message is None else [p for p in self._message.pieces if p[0] <= self._point]
         sent = [*self._close_thought("incomplete"), *self._close_message(None)]
         running = {index for index, _ in self._calls.values()}
-        for index in [one for one in self._items if one not in running and self._began[one] > self._point]:
-            del self._items[index]
+        for index, item in list(self._items.items()):
+            kept = index in running or isinstance(item, McpApprovalRequest)  # which nothing tells again
+            if not kept and self._began[index] > self._point:
+                del self._items[index]
         if standing:
             sent += self._open_message()
             sent += self._add("".join(piece for _, piece in standing))

@@ -22,6 +22,7 @@ from fsm_agent.conversation.result import ExitReason, Outcome, TurnResult
 from fsm_agent.dispatch.follow import ServedEvent
 from fsm_agent.runtime.events import InterimText, StreamDelta, Transition, Voided
 from fsm_agent.serve.openai.about import FIELD, engine_event, facts_of_result, facts_of_wait
+from fsm_agent.serve.openai.responses import START, Point, point_of
 from fsm_agent.sessions.store.pending import Pending
 
 Finish = Literal["stop", "length", "content_filter"]
@@ -55,6 +56,8 @@ class ChatTranslator:
         self.failed: TurnResult[Any] | None = None
         self._turn, self._shown = head.turn, False
         self._now = self._before = ""  # what was shown since the last boundary, and before it
+        self._last_piece = ""
+        self._point: Point = START  # of the last piece
 
     def begin(self) -> list[BaseModel]:
         """Return the beginning of the stream."""
@@ -62,19 +65,20 @@ class ChatTranslator:
 
     def hear(self, served: ServedEvent) -> list[BaseModel]:
         """Return what is sent for an event of the turn."""
-        sent: list[BaseModel] = []
+        sent = list[BaseModel]()
         if served.turn != self._turn:  # the conversation was handed over
             self._turn = served.turn
             self._pass_boundary()
         match served.event.values:
             case StreamDelta(text=str(text)) if text and not self.head.typed:
+                self._point = point_of(served.id)
                 sent = self._write(text)
             case InterimText(text=text) if not self.head.typed and self._before.strip() != text.strip():
                 sent = self._write(text)
                 self._pass_boundary()
             case Transition(dest="ExecuteTools"):
                 self._pass_boundary()
-            case Voided() if self._now:
+            case Voided() if self._now and self._point > point_of(served.id):
                 sent = self._write(FROM_THE_START)
         if self._extras and (extra := engine_event(served)) is not None:
             sent.append(self._chunk(None, facts=extra.model_dump(mode="json", exclude_unset=True)))
@@ -109,10 +113,11 @@ class ChatTranslator:
             self._before, self._now = self._now, ""
 
     def _write(self, text: str) -> list[BaseModel]:
-        if self._shown and not self._now and not text.startswith("\n"):
+        apart = text.startswith("\n") or self._last_piece.endswith(PARAGRAPH)
+        if self._shown and not self._now and not apart:
             text = PARAGRAPH + text
         self._now = text.removeprefix(FROM_THE_START) if text.startswith(FROM_THE_START) else self._now + text
-        self._shown = True
+        self._shown, self._last_piece = True, text
         return [self._chunk(ChoiceDelta(content=text))]
 
     def _chunk(

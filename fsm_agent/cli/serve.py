@@ -146,9 +146,9 @@ def _agents_of(given: CliOptions, app: str | None) -> tuple[Callable[..., Any], 
         return _callable(attribute_of(app, "--app", f"MODULE:NAME of {SHAPE}"), app), store
     options, choice = options_of(given, None)
     print(f"fsm-agent serve: {clean(choice.why)}", file=sys.stderr)
-    store = options["store"]
-    assert store is not None
-    return lambda: Agent.of(options), store
+    kept = options["store"]
+    assert kept is not None
+    return lambda: Agent.of(options), kept
 
 
 def _callable(found: object, name: str) -> Callable[..., Any]:

@@ -40,4 +40,6 @@ def answer(body: dict[str, Any]) -> Any:
 
 def make_agent() -> Agent[Any, Any]:
     """The agent of one turn."""
-    return Agent(ScriptedModel(repeat(answer)), tools=[add, pay], toolsets=[], settings=SETTINGS, system_prompt="Test.")
+    return Agent(
+        ScriptedModel(repeat(answer)), tools=[add, pay], toolsets=[], settings=SETTINGS, system_prompt="Test."
+    )

@@ -145,7 +145,9 @@ def llm(server: ServerProcess, tmp_path: Path) -> Callable[..., str]:
     ]  # fmt: skip
     (tmp_path / "extra-openai-models.yaml").write_text(json.dumps(models))  # JSON is YAML
     (tmp_path / "keys.json").write_text(json.dumps({"fsm": server.token}))
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "OPENAI_", "LLM_"))}
+    kept = {
+        key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "OPENAI_", "LLM_"))
+    }
 
     def run(*words: str) -> str:
         done = subprocess.run(

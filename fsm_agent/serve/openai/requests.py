@@ -24,10 +24,10 @@ HINTS = frozenset((
     "max_output_tokens", "max_completion_tokens", "max_tool_calls", "parallel_tool_calls", "service_tier",
     "user", "verbosity",
     "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "truncation",
-    "include", "reasoning_effort", "metadata", "store", "context_management", "image", "prediction",
+    "include", "reasoning_effort", "store", "context_management", "image", "prediction",
 ))  # fmt: skip
 """Parameters that change nothing here."""
-KNOWN = frozenset(("model", "stream", "stream_options"))
+KNOWN = frozenset(("model", "stream", "stream_options", "metadata"))
 RESPONSES = frozenset(("input", "instructions", "previous_response_id", "text", "reasoning", "background"))
 CHAT = frozenset(("messages", "response_format"))
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -41,7 +41,6 @@ TOOLS_ARE_OURS = (
     " The operator adds tools to the agent"
 )
 METADATA = "16 texts of 512 characters under names of 64"
-NO_STORE = "every turn is stored on this server; allowed: store = true, or a request without store"
 
 
 class InvalidRequest(BadRequest):
@@ -142,13 +141,11 @@ def _read_common(body: Mapping[str, Any], more: frozenset[str]) -> Asked:
     if not fits or len(metadata) > 16:
         raise InvalidRequest(f"metadata does not fit; allowed: {METADATA}", "metadata")
     asked.metadata = metadata
-    if body.get("store") is False and "input" in more:
-        raise InvalidRequest(NO_STORE, "store", "unsupported_value")
     for name, value in body.items():
         if value is None or name in KNOWN or name in more:
             continue
         if name in HINTS:
-            if not (name == "store" and value is True) and name != "metadata":
+            if name != "store" or value is False:  # every turn is stored
                 asked.ignored.append(name)
         elif value not in NEUTRAL.get(name, ()):
             _refuse(name)

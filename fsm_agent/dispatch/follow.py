@@ -89,8 +89,9 @@ def void(place: Place, turn: str) -> ServedEvent:
 def recorded_events(
     turns: Turns, info: TurnInfo, after: Place, until: Place | None = None
 ) -> Iterator[ServedEvent]:
-    """Yield what the journal has of a turn behind ``after``, up to ``until``, in order. What a parallel call
-    returned waits for the calls before it."""
+    """Yield what the journal has of a turn behind ``after``, up to ``until``, in order; of a fork, from where
+    it begins. What a parallel call returned waits for the calls before it."""
+    after = max(after, Place(info.forked_at or 0))
     for seq in range(after.seq, info.seq + 1):
         ordinal, place, number = -1, 0, 0
         for effect in turns.effects(info.id, seq):

@@ -46,8 +46,7 @@ SCOPES = ("read", "run", "approve", "admin")
 all sessions."""
 OWNERS = "serve.sessions"
 """Under which name the store keeps whose session each is."""
-SWEEP, AGE = 1.0, 2.0
-"""Seconds between two looks for turns that no process runs, and how long ago they were queued."""
+SWEEP, AGE = 0.5, 1.0
 LOOK = 0.1
 """Seconds between two looks at a turn that another process runs."""
 LASTING = ("always", "never")
@@ -140,7 +139,8 @@ class SessionService:
     ``(Agent, deps)``; called once a turn. ``dispatcher``: where turns are queued for workers elsewhere; by
     default they run here, while ``serve`` is entered. ``most_turns``: at once in this process;
     ``most_of_key``: unfinished turns of one key. ``name``: what the agent is called, as protocols call a
-    model."""
+    model. ``sweep``: seconds between two looks for turns that no process runs, which were queued at least
+    ``age`` seconds ago."""
 
     def __init__(
         self,
@@ -151,12 +151,15 @@ class SessionService:
         most_turns: int = 256,
         most_of_key: int = 512,
         name: str = "agent",
+        sweep: float = SWEEP,
+        age: float = AGE,
     ) -> None:
         self.store, self.name = store, name
         self._live = LiveTurns(self._recorded)
         self._app = App.of(make_agent, "make_agent", store, suspends=True, expect=self._live.expect)
         self._here = dispatcher is None
         self._dispatcher: Dispatcher = InProcess() if dispatcher is None else dispatcher
+        self._sweep, self._age = sweep, age
         self._most_turns, self._most_of_key = most_turns, most_of_key
         self._turns = Turns(store.database)
         self._items = PendingItems(lambda: store.database, store.now)
@@ -170,7 +173,7 @@ class SessionService:
     async def open(self) -> None:
         """Begin to run turns, those that a dead process left among them."""
         if self._here:
-            worker = Worker(self.store, self._app, self._dispatcher, sweep=SWEEP, age=AGE)
+            worker = Worker(self.store, self._app, self._dispatcher, sweep=self._sweep, age=self._age)
             self._serving = asyncio.create_task(worker.run(self._most_turns, self._stop))
 
     @property
@@ -649,8 +652,7 @@ class SessionService:
 
     async def _refuse_if_busy(self, session: str) -> None:
         first = first_session(self.store, session)
-        waiting = await self._dispatcher.waiting(first)
-        if not all(self._is_done(order.turn) for order in waiting):  # one that is done may not have left yet
+        if not all(self._is_done(one.turn) for one in await self._dispatcher.waiting(first)):
             raise Busy("another turn of this session is running")
         for _, owner in self.store.unfinished(self.store.newest(session).id):
             if self.store.owners.alive(owner):

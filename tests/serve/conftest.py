@@ -40,7 +40,9 @@ def serving(store: Store) -> MakeService:
             given = {"toolsets": [], "settings": SETTINGS, "system_prompt": "You are a test.", **options}
             return Agent(ScriptedModel(script), **given)
 
-        async with SessionService(make_agent, store, **(service or {})) as opened:
+        async with SessionService(
+            make_agent, store, **{"sweep": 0.02, "age": 0.0, **(service or {})}
+        ) as opened:
             yield opened
 
     return made

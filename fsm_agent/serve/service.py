@@ -566,7 +566,8 @@ class SessionService:
                 try:
                     still_queued(self.store, turn_id)
                 except ConfigError as error:
-                    raise Busy(str(error)) from None
+                    cannot = (queued := found(self.store, turn_id)) is not None and queued.problem
+                    raise (BadRequest if cannot else Busy)(str(error)) from None
             return False
         info = self._turns.info(turn_id)
         if info.ended is not None:

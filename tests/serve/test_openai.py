@@ -279,7 +279,7 @@ async def test_a_client_that_comes_back_gets_each_event_once(talking: Talking) -
         stream = await client.responses.create(model=MODEL, input="1+2", stream=True)
         told = [event async for event in stream]
         name = told[0].response.id  # type: ignore[union-attr]
-        for last in range(len(told)):
+        for last in (0, 5, len(told) - 2):
             rest = await client.responses.retrieve(name, stream=True, starting_after=last)
             assert [event.to_dict() async for event in rest] == [
                 event.to_dict() for event in told[last + 1 :]
@@ -290,6 +290,14 @@ async def test_a_turn_that_failed_is_a_failed_response(talking: Talking) -> None
     async with talking(status(401, "no key")) as client:
         response = await client.responses.create(model=MODEL, input="hi")
         assert (response.status, response.error.code) == ("failed", "server_error")  # type: ignore[union-attr]
+
+
+async def test_a_request_that_is_sent_again_with_its_idempotency_key_begins_nothing(talking: Talking) -> None:
+    again = {"idempotency-key": "order 7"}
+    async with talking(text("hello"), text("hello again")) as client:
+        first = await client.responses.create(model=MODEL, input="hi", extra_headers=again)
+        second = await client.responses.create(model=MODEL, input="hi", extra_headers=again)
+    assert first.to_dict() == second.to_dict()
 
 
 # Chat completions
@@ -417,6 +425,7 @@ REFUSED = [
         400, "invalid_value", "image",
     ),
     ("chat/completions", {"model": MODEL, "messages": []}, 400, "invalid_type", "no list of messages"),
+    ("chat/completions", {"model": MODEL, "messages": [{"role": "assistant", "tool_calls": [{}]}, *MESSAGES]}, 400, "bad_request", "not a tool call"),
     ("chat/completions", {"model": MODEL, "messages": MESSAGES, "n": 2}, 400, "unsupported_parameter", "allowed: 1"),
     ("chat/completions", {"model": MODEL, "messages": MESSAGES, "stop": ["x"]}, 400, "unsupported_parameter", "stop"),
     ("chat/completions", {"model": MODEL, "messages": [{"role": "wizard"}]}, 400, "invalid_value", "allowed: system"),

@@ -146,6 +146,8 @@ class _Door:
         self, request: Request, caller: Caller, asked: Asked, session: str, turn: str
     ) -> Response:
         turn = await self._service.start(caller, asked.message, session, turn_id=turn, **_options(asked))
+        if self._heads.get(turn) is not None:  # the same request came before, by its idempotency key
+            return await self._answered(request, caller, asked, self._translator(caller, turn, request))
         head = ResponseHead(
             turn, session, time.time(), asked.model, asked.previous, asked.instructions or None,
             asked.metadata, asked.format, asked.background, asked.thoughts,

@@ -541,7 +541,7 @@ class ResponseTranslator:
         )
 
     def _id(self, kind: str) -> str:
-        return f"{kind}_{self.head.turn}_{self._index}"
+        return f"{kind}_{self.head.turn}_{self._index - 1}"
 
     def _take_index(self) -> int:
         self._began[self._index] = self._point

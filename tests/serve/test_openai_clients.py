@@ -14,6 +14,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from tests.helpers.waiting import until
 from tests.peers.environment import PeerUnavailable, peer_package, peer_python
 from tests.serve.processes import ServerProcess
 
@@ -101,6 +102,31 @@ def test_after_kill_9_a_client_is_told_all_again_and_the_question_still_waits(tm
         answer: Any = [{"type": "mcp_approval_response", "approval_request_id": asked.id, "approve": True}]
         paid = client.responses.create(model="agent", input=answer, previous_response_id=waits.id)
     assert (paid.status, paid.output_text) == ("completed", "I pay.\n\nIt is paid.")
+
+
+def test_after_kill_9_in_mid_turn_the_turn_goes_on_and_a_client_that_comes_back_gets_all_of_it(
+    tmp_path: Path,
+) -> None:
+    home, told = tmp_path / "home", list[Any]()
+    with ServerProcess(tmp_path, home, "--app", APP) as first:
+        client = openai.OpenAI(base_url=f"{first.url}/v1", api_key=first.token, max_retries=0)
+        for event in client.responses.create(model="agent", input="Hold", stream=True):
+            told.append(event)
+            if event.type == "response.mcp_call.in_progress":
+                until(lambda: (tmp_path / "held").exists(), "the tool")
+                break
+        first.kill()
+    (tmp_path / "go").touch()
+    with ServerProcess(tmp_path, home, "--app", APP) as second:
+        client = openai.OpenAI(base_url=f"{second.url}/v1", api_key=second.token, max_retries=0)
+        rest = client.responses.retrieve(
+            told[0].response.id, stream=True, starting_after=told[-1].sequence_number
+        )
+        *_, last = again = list(rest)
+    assert (again[0].type, again[0].sequence_number) == ("response.created", 0)
+    assert last.type == "response.completed"
+    assert last.response.output_text == "I wait.\n\nIt is done."
+    assert [item.type for item in last.response.output] == ["message", "mcp_call", "message"]
 
 
 # The SDK for JavaScript

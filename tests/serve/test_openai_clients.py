@@ -14,6 +14,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from tests.helpers.page_blocks import PageBlocks
 from tests.helpers.waiting import until
 from tests.peers.environment import PeerUnavailable, peer_package, peer_python
 from tests.serve.processes import ServerProcess
@@ -127,6 +128,20 @@ def test_after_kill_9_in_mid_turn_the_turn_goes_on_and_a_client_that_comes_back_
     assert last.type == "response.completed"
     assert last.response.output_text == "I wait.\n\nIt is done."
     assert [item.type for item in last.response.output] == ["message", "mcp_call", "message"]
+
+
+def test_the_blocks_of_the_guide_run(
+    server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", server.token)
+    page = Path(__file__).parents[2] / "docs/serve-openai.md"
+    blocks = PageBlocks(page, tmp_path / "work", commands=False)
+    assert blocks.run().count("python") == 8
+    assert (blocks.namespace["paid"].status, blocks.namespace["parsed"].output_parsed.name) == (
+        "completed",
+        "Oslo",
+    )
 
 
 # The SDK for JavaScript

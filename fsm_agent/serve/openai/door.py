@@ -217,7 +217,7 @@ class _Door:
         self, caller: Caller, translator: ResponseTranslator, after: str, behind: int = -1
     ) -> AsyncIterator[Sse]:
         """The events of a response. ``behind``: the number of the last one that the client has; where its
-        numbers do not hold any more, because another process told the turn, all is told again."""
+        numbers no longer hold, because another process reported the turn, the stream starts again."""
         key, held = (translator.head.turn, translator.extras), list[Any]()
         undecided = behind >= 0
         async for one in self._happening(caller, translator, translator.head.turn, after, begins=True):

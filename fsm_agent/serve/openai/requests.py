@@ -61,8 +61,8 @@ class Approval:
 
 @dataclass(slots=True)
 class Asked:
-    """A request. ``content``: of the last message of the user; empty where there is none. ``history``: the
-    rows before it, ``None`` where the client gave none. ``instructions``: for this turn alone. ``schema``: of
+    """A request. ``content``: of the last message of the user; empty without one. ``history``: the rows
+    before it, ``None`` without any. ``instructions``: for this turn alone. ``schema``: of
     the answer, ``format`` as the client said it. ``ignored``: parameters that change nothing."""
 
     model: str

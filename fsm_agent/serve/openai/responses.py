@@ -234,7 +234,7 @@ class ResponseTranslator:
         return sent
 
     def _void(self) -> list[BaseModel]:
-        """Drop what was told behind this point: its process has ended, and what holds is told again."""
+        """Drop everything behind this point: its process has ended, and the events that hold come again."""
         standing = [] if self._message is None else [p for p in self._message.pieces if p[0] <= self._point]
         sent = [*self._close_thought("incomplete"), *self._close_message(None)]
         running = {index for index, _ in self._calls.values()}

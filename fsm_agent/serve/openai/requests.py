@@ -13,8 +13,8 @@ from typing import Any
 
 from fsm_agent.conversation.parts import part_of, text_only
 from fsm_agent.errors import ConfigError
-from fsm_agent.output import JsonSchema
 from fsm_agent.serve.openai.responses import TEXT_FORMAT
+from fsm_agent.serve.openai.schemas import check_schema
 from fsm_agent.serve.service import BadRequest
 
 Row = dict[str, Any]
@@ -185,7 +185,7 @@ def _read_format(asked: Asked, form: Any, described: Any, where: str) -> None:
                 where,
             )
     try:
-        JsonSchema(schema, name)
+        check_schema(schema, name)
     except ConfigError as error:
         raise InvalidRequest(str(error), where, "invalid_json_schema") from None
     asked.format, asked.schema = form, {"schema": schema, "name": name}

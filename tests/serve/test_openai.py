@@ -211,6 +211,25 @@ async def test_a_previous_response_is_the_session_that_goes_on(talking: Talking)
     assert second.previous_response_id == first.id
 
 
+async def test_a_session_that_was_compacted_goes_on(talking: Talking, store: Store) -> None:
+    words = "words " * 2_000
+    long: Any = [{"role": role, "content": words} for role in ("user", "assistant") * 8]
+    async with talking(text("hello"), text("a summary"), text("Ann"), context_window=65_536) as client:
+        first = await client.responses.create(
+            model=MODEL, input=[*long, {"role": "user", "content": "I am Ann."}]
+        )
+        session = first.fsm_agent["session"]  # type: ignore[attr-defined]
+        other = Agent(
+            ScriptedModel([text("a summary")]), toolsets=[], store=store, home=store.home,
+            settings={**SETTINGS, "compression": {"mode": "rotate"}},
+            session_id=session, context_window=65_536,
+        )  # fmt: skip
+        assert await other.acompact() is not None
+        await other.aclose()
+        second = await client.responses.create(model=MODEL, input="Who am I?", previous_response_id=first.id)
+    assert store.newest(session).id == second.fsm_agent["session"] != session  # type: ignore[attr-defined]
+
+
 async def test_items_of_earlier_responses_are_the_history(talking: Talking, store: Store) -> None:
     async with talking(*ADDS, text("Three.")) as client:
         first = await client.responses.create(model=MODEL, input="1+2")

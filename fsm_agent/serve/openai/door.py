@@ -145,7 +145,8 @@ class _Door:
                 "missing_message",
             )
         session, turn = about["session"], f"{about['session']}-{uuid.uuid4().hex[:8]}"
-        if self._service.load(caller, session)["turns"][-1]["turn"] != result.turn_id:
+        turns = self._service.load(caller, session)["turns"]
+        if not turns or turns[-1]["turn"] != result.turn_id:
             asked.history = result.messages  # the conversation went on since: this is another one
             session, turn = _names(caller, request)
         return await self._begin(request, caller, asked, session, turn)
@@ -207,7 +208,7 @@ class _Door:
                 raise InvalidRequest("starting_after is no number of an event", "starting_after")
             stream = self._response_stream(caller, translator, "", int(behind))
             return _with(event_stream(stream, _stream_error), known)
-        if about["status"] in ("ended", "suspended"):
+        if about["status"] not in ("queued", "running"):
             async for _ in self._happening(caller, translator, turn, ""):
                 pass
         return _response(translator, known)

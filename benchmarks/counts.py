@@ -5,7 +5,7 @@ the clock and other programs do not change.
 
 A round is one request over HTTP to a model on this machine and one call of a pure tool, with the journal on
 disk and without hooks. Calls are those of the event loop's thread (``cProfile``): what a turn of 100 rounds
-makes more than one of 10, a round.
+makes more than one of 4, a round.
 ``tests/agent/test_turn.py`` holds the ceilings."""
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import subprocess
 import sys
 import tempfile
 
-FEW, ROUNDS = 10, 100
+FEW, ROUNDS = 4, 100
 CEILINGS = {
     "calls a round": 6_500,
     "own calls a round": 1_520,
     "modules of the first Agent": 222,
-    "modules of a Workflow": 93,
+    "modules of a Workflow": 68,
 }
 """More than this is a regression. The aim is 3,000, 900, 150 and 40."""
 LOADED = "import sys; {make}; print(sum(name.startswith('fsm_agent') for name in sys.modules))"

@@ -30,7 +30,7 @@ from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.names import any_turn, rename, speaker_after, speaker_of
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.sessions.store.queued import ASKED
-from fsm_agent.sessions.store.rewind import Undone
+from fsm_agent.sessions.store.undo import Undone
 from fsm_agent.sessions.turn import DurableTurn
 from fsm_agent.settings.model import Limits
 from fsm_agent.support.threads import LOOP, warn_if_blocking
@@ -352,8 +352,8 @@ class Agent(Generic[Deps, Out]):
         output_type: Any = None,
     ) -> Turn[Out]:
         """A new turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves, with the
-        changes of ``edit`` (``fsm_agent.sessions.store.rewind.edit_position`` says which). The old turn stays
-        as it is. ``deps``, ``output_type``: as of ``resume``. Raises ``ConfigError``."""
+        changes of ``edit`` (``fsm_agent.sessions.store.fork_edits.edit_position`` says which). The old turn
+        stays as it is. ``deps``, ``output_type``: as of ``resume``. Raises ``ConfigError``."""
         return self._turns.fork(turn_id, at, edit or {}, deps, output_type)
 
     # What turns wait for, and what people say to them

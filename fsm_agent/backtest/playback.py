@@ -50,9 +50,9 @@ from fsm_agent.fsm.journal import UNKNOWN, Exchange, Step
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.runner import Runner
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.journal.conversation_journal import REPLY, REQUEST
 from fsm_agent.sessions.store.journal.read import AGENT_TURN, Effect, TurnInfo, Turns
 from fsm_agent.sessions.store.rewind import Position, position_of
-from fsm_agent.sessions.store.rows import REPLY, REQUEST
 from fsm_agent.settings.model import Settings, merge
 
 QUIET: Mapping[type, Any] = {

@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import Any
 
 from fsm_agent.composition.turn_wiring import TURN
-from fsm_agent.diagram.versions.load import version_of
 from fsm_agent.errors import ConfigError, TableError
 from fsm_agent.fsm.table import Table
 from fsm_agent.tools import Tool, as_tool
@@ -21,6 +20,8 @@ def table_of(name: str | None) -> Table:
     if name is None:
         return TURN
     if name.endswith((".json", ".scxml")):
+        from fsm_agent.diagram.versions.load import version_of
+
         return version_of(name).table
     table = attribute_of(name)
     if not isinstance(table, Table):

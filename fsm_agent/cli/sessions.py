@@ -179,7 +179,7 @@ def undo(
     name: SessionName, turns: Annotated[int, typer.Option(help="How many.")] = 1, home: Home = None
 ) -> int:
     """Take back the last turns of a session. Nothing is deleted, and effects of tools stay (see undo)."""
-    from fsm_agent.sessions.store.rewind import undo as undone  # loads the checkpoints of files
+    from fsm_agent.sessions.store.undo import undo as undone  # loads the checkpoints of files
 
     store = store_of(home)
     done = LOOP.run(undone(store, find_session(store, name), turns))

@@ -9,6 +9,7 @@ from typing import Any
 from fsm_agent.conversation.effects import Opened
 from fsm_agent.conversation.handover import HandoffStep
 from fsm_agent.conversation.result import ExitReason, Outcome, TurnResult, TurnUsage, VisitedState
+from fsm_agent.conversation.wire import WireCopy
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.features.answers import Answers
 from fsm_agent.fsm.base_turn import with_counters
@@ -122,8 +123,14 @@ def restore_turn(position: Position, live: Settings | None = None) -> TurnState:
 
 def join_session(turn: TurnState, session: Session) -> None:
     """Continue the turn in ``session``, which is as the turn left it."""
-    turn.share(session.wire)
+    share_wire(turn, session)
     session.meter = turn.accounting.meter
+
+
+def share_wire(turn: TurnState, session: Session) -> None:
+    """Let the turn continue the bytes that were made of its session."""
+    session.wire = session.wire or WireCopy()
+    turn.share(session.wire)
 
 
 def _settings(position: Position, live: Settings | None) -> Settings:

@@ -26,6 +26,7 @@ from fsm_agent.composition.turn_wiring import (
     reopen_turn,
     restore_turn,
     result_of,
+    share_wire,
 )
 from fsm_agent.conversation.effects import AskExtension, CloseTurn, Compacted, OpenTurn, Runtime
 from fsm_agent.conversation.handover import HandoffStep
@@ -59,15 +60,17 @@ from fsm_agent.prompt import Recalled, Sources, prompt_of
 from fsm_agent.runtime.events import Named, StatusText
 from fsm_agent.runtime.turn_limiter import TurnLimiter
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store import Begun, Claim, ConversationLog, NewTurn
+from fsm_agent.sessions.store import Begun, Claim, NewTurn
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.fence import Fence
-from fsm_agent.sessions.store.journal.conversation_journal import ConversationRecording
+from fsm_agent.sessions.store.fork_edits import edit_position
+from fsm_agent.sessions.store.journal.conversation_journal import ConversationLog, ConversationRecording
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.names import name_after
 from fsm_agent.sessions.store.pending import Pending
-from fsm_agent.sessions.store.rewind import Position, Undone, edit_position, undo
+from fsm_agent.sessions.store.rewind import Position
 from fsm_agent.sessions.store.rows import first_user_words
+from fsm_agent.sessions.store.undo import Undone, undo
 from fsm_agent.sessions.turn import DurableTurn, DurableTurns, Enter, EnterBehind, new_turn_id
 from fsm_agent.settings.model import Limits, PartSettings
 from fsm_agent.support.installation import install_command
@@ -203,7 +206,13 @@ class AgentTurns:
             self.settings.poll,
         )
         self._durable: DurableTurns[TurnResult[Any]] = DurableTurns(
-            KIND, MACHINE, self.store, self.settings.properties, self.tell, self.limiter
+            KIND,
+            MACHINE,
+            self.store,
+            self.settings.properties,
+            self.tell,
+            self.limiter,
+            ConversationRecording.of,
         )
         self._primary = services.backends.runtime()
 
@@ -296,7 +305,7 @@ class AgentTurns:
 
         async def enter() -> Begun:
             begun = await self.store.begin(session, state, log.opened, new, moved)
-            state.share(performer.session.wire)
+            share_wire(state, performer.session)
             performer.prompted(*await self._prompt(performer.session, system_message))
             performer.began(content)
             return begun
@@ -369,7 +378,6 @@ class AgentTurns:
             attended=self.services.callbacks.has("approval"),
             has_memory=self.services.recall.there,
             asks=self.services.asks.requests,
-            wire=session.wire,
             meter=session.meter,
         )
 

@@ -13,9 +13,9 @@ from typing import Literal
 
 from fsm_agent.conversation.effects import Cancelled, Failure, ModelRequest
 from fsm_agent.conversation.messages import NO_USAGE, ModelReply, Usage
-from fsm_agent.conversation.wire import CHARS_PER_TOKEN, tokens_of
 from fsm_agent.settings.model import Compression
 
+CHARS_PER_TOKEN = 4
 SMALL_WINDOW, TINY_WINDOW = 512_000, 64_000
 ASSUMED_WINDOW = 128_000
 """Assumed window in tokens of a model without a known one."""
@@ -24,6 +24,11 @@ LEAST_REPLY = 256
 LEAST_RATIO, MOST_RATIO = 0.5, 2.5
 PLAUSIBLE = (0.2, 5.0)
 """Real tokens for each estimated one; a count outside of this is a server's mistake, and is not believed."""
+
+
+def tokens_of(chars: int) -> int:
+    """A rough size in tokens: four characters each."""
+    return chars // CHARS_PER_TOKEN
 
 
 @dataclass(slots=True)

@@ -279,28 +279,24 @@ def difference(before: Any, after: Any) -> Any:
     """``after`` as a change of ``before``: ``{"to": …}`` for a new value, else what to add to a list, or what
     to set, drop and change in an object."""
     if isinstance(after, list):
-        kept = _common(before, after) if isinstance(before, list) else 0
-        if kept:
-            return {KEPT: kept, ADDED: after[kept:]}
+        alike = _common(before, after) if isinstance(before, list) else 0
+        if alike:
+            return {KEPT: alike, ADDED: after[alike:]}
     elif before and isinstance(after, dict) and isinstance(before, dict):
-        put = {key: value for key, value in after.items() if key not in before or before[key] != value}
-        gone = [key for key in before if key not in after]
-        inner = {
-            key: change
-            for key, value in put.items()
-            if isinstance(value, list | dict)
-            and key in before
-            and "to" not in (change := difference(before[key], value))
-        }
-        found: dict[str, Any] = {
-            SET: {key: value for key, value in put.items() if key not in inner},
-            GONE: gone,
-        }
-        if inner:
-            found[IN] = inner
-        if (inner or len(put) + len(gone) < len(after)) and list(apply_change(before, found)) == list(after):
-            # order counts
-            return found
+        put, inner = {}, {}
+        for key, value in after.items():
+            if key in before and before[key] == value:
+                continue
+            nested = key in before and isinstance(value, list | dict)
+            if nested and "to" not in (change := difference(before[key], value)):
+                inner[key] = change
+            else:
+                put[key] = value
+        kept = list(filter(after.__contains__, before))
+        gone = list(itertools.filterfalse(after.__contains__, before))
+        smaller = inner or len(put) + len(gone) < len(after)
+        if smaller and list(after)[: len(kept)] == kept:  # order counts
+            return {SET: put, GONE: gone, **({IN: inner} if inner else {})}
     return {"to": after}
 
 

@@ -128,19 +128,22 @@ class Machine:
         of the line is open and, on an unverified table, ``TableError`` when two are. The turn is unchanged
         then."""
         row, guards = self.choose(turn, event)
-        before = {counter: turn.count(counter) for counter in (*row.resets, *row.spends)}
-        for counter in row.resets:
-            if before[counter]:
+        changes = []
+        for counter in dict.fromkeys((*row.resets, *row.spends)):
+            before = after = turn.count(counter)
+            if before and counter in row.resets:
                 turn.reset(counter)
-        for counter in row.spends:
-            turn.spend(counter)
+                after = 0
+            for _ in range(row.spends.count(counter)):  # once, in a table that is proved
+                turn.spend(counter)
+                after += 1
+            if after != before:
+                changes.append((counter, before, after))
         turn.state = row.dest
         turn.seq += 1
         if EVERYWHERE.hears(RowTaken):
             EVERYWHERE.publish(RowTaken(self.table, row))
-        touched = [counter for counter, was in before.items() if was or counter in row.spends]
-        changes = [(counter, before[counter], turn.count(counter)) for counter in touched]
-        return Move(row, guards, tuple([change for change in changes if change[1] != change[2]]))
+        return Move(row, guards, tuple(changes))
 
     def choose(self, turn: TurnLike, event: str | None) -> tuple[Row, tuple[tuple[str, bool], ...]]:
         """The row that ``advance`` would take and the guards that say so; the turn is only read. Raises as

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.runtime.turn_limiter import WorkTime
 from fsm_agent.settings.model import BudgetMode, Settings
+
+if TYPE_CHECKING:
+    from fsm_agent.runtime.turn_limiter import WorkTime
 
 
 class RequestCap:

@@ -35,10 +35,11 @@ from fsm_agent.errors import ConfigError, FsmAgentError, TurnSuspended
 from fsm_agent.runtime.events import Voided
 from fsm_agent.serve.live import LiveTurn, LiveTurns
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.fork_edits import edit_position
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.sessions.store.queued import first_session, found
-from fsm_agent.sessions.store.rewind import edit_position, fork_turn, position_of
+from fsm_agent.sessions.store.rewind import fork_turn, position_of
 from fsm_agent.sessions.store.rows import compaction_chain
 from fsm_agent.sessions.turn import new_turn_id
 
@@ -360,7 +361,7 @@ class SessionService:
 
     async def fork(self, caller: Caller, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> str:
         """Begin a turn in a session of its own where this one was after ``at`` moves, with the changes of
-        ``edit`` (``fsm_agent.sessions.store.rewind.edit_position`` says which); its id."""
+        ``edit`` (``fsm_agent.sessions.store.fork_edits.edit_position`` says which); its id."""
         caller.need("run")
         self._find_session_of(caller, turn_id)
         if (edit or {}).keys() & {"counters", "fields"} and not caller.admin:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from fsm_agent.conversation.messages import NO_USAGE, Message, StoredPrompt, Usage
 from fsm_agent.conversation.token_meter import CompactionGuard, ContextMeter
-from fsm_agent.conversation.wire import WireCopy
+
+if TYPE_CHECKING:
+    from fsm_agent.conversation.wire import WireCopy
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +50,10 @@ Note = Appended | RowsReplaced | Continued
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Session:
-    """``rows`` is the transcript in use, ``version`` counts how often it was replaced, ``wire`` holds the
-    bytes already made of it. ``turns`` counts those that have ended. ``revision`` is that of the store when
-    the session was read; every change there counts it up, and a copy with another revision is not written.
+    """``rows`` is the transcript in use, ``version`` counts how often it was replaced, ``wire`` has the bytes
+    that were made of it, if it was sent to a model. ``turns`` counts those that have ended. ``revision`` is
+    that of the store when the session was read; every change there counts it up, and a copy with another
+    revision is not written.
     ``source``: what began it (cli, chat, debugger, python, child, fork). ``owner`` is the process that holds
     it. ``successor``: the session that a compaction of this turn made of it."""
 
@@ -58,7 +62,7 @@ class Session:
     prompts: dict[str, StoredPrompt] = field(default_factory=dict)
     usage: Usage = NO_USAGE
     turns: int = 0
-    wire: WireCopy = field(default_factory=WireCopy)
+    wire: WireCopy | None = None
     meter: ContextMeter = field(default_factory=ContextMeter)
     guard: CompactionGuard = field(default_factory=CompactionGuard)
     kind: str = "root"
@@ -85,7 +89,7 @@ class Session:
         """Make it a session in which nothing was said, and of which nothing is stored."""
         self.rows, self.numbers, self.next_number, self.unwritten = [], {}, 1, []
         self.prompts, self.usage, self.turns, self.version, self.revision = {}, NO_USAGE, 0, 0, 0
-        self.wire, self.successor, self.end_reason = WireCopy(), None, ""
+        self.wire, self.successor, self.end_reason = None, None, ""
 
     def append(self, rows: Iterable[Message]) -> None:
         """Add rows to the transcript; those that it has already are left where they are."""
@@ -104,7 +108,8 @@ class Session:
                 self.unwritten.append(Appended(self._number(row), None, row))
         dropped = tuple(self.numbers[row] for row in self.rows if row not in staying)
         self.rows, self.version = kept, self.version + 1
-        self.wire.replaced(kept)
+        if self.wire is not None:
+            self.wire.replaced(kept)
         self.unwritten.append(RowsReplaced(self.version, tuple(self.numbers[row] for row in kept), dropped))
 
     def child(self, child: Session, rows: Iterable[Message]) -> None:

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fsm_agent.errors import OwnershipLost, StaleCopyError, TurnSuspended
 from fsm_agent.fsm.condition_parser import condition, refuse_unknown
@@ -24,15 +24,17 @@ from fsm_agent.fsm.pause_point import PausePoint, TurnKind
 from fsm_agent.fsm.properties import Watch, watcher
 from fsm_agent.fsm.runner import Perform, RunnableTurn, Runner, Stepping
 from fsm_agent.runtime.events import SIZE, Events, running
-from fsm_agent.runtime.turn_limiter import TurnLimiter
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store import Begun, Claim, Closing, Store, TurnLog
+from fsm_agent.sessions.store import Begun, Claim, Closing, Recording, Store, TurnLog
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.names import find_turn
 from fsm_agent.sessions.store.pending import Pending, PendingItems
-from fsm_agent.sessions.store.rewind import Position, fork_turn, position_of, take_over
+from fsm_agent.sessions.store.rewind import Position, ReadRecording, fork_turn, position_of, take_over
 from fsm_agent.support.threads import LOOP, warn_if_blocking
+
+if TYPE_CHECKING:
+    from fsm_agent.runtime.turn_limiter import TurnLimiter
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -133,23 +135,22 @@ class DurableTurn(Stepping, Generic[Result]):
         self._hold()
         try:
             with running(self.gate.stream), self.gate.stepping(), self._log.fence:
-                await self._begin_step()
-                happened = await self._end_step(await self._runner.step_into())
+                happened = await self._make_step()
         except BaseException as error:
             await self._release_after(error)
             raise
         self._close_if_over()
         return happened
 
-    async def _begin_step(self) -> None:
+    async def _make_step(self) -> Exchange | Step | None:
+        """Take the session if it is not held, and step into the runner."""
         if not (self._holding or self._runner.ended):
             await self._enter()
         if self.gate.debugger is not None:
             await self.gate.debugger.passing()
         # a move that people look at is on disk before they see it
         self._log.looked_at = not self._running_on or self.gate.debugger is not None
-
-    async def _end_step(self, happened: Exchange | Step | None) -> Exchange | Step | None:
+        happened = await self._runner.step_into()
         if isinstance(happened, Step):
             self.steps.append(happened)
         elif self._runner.suspended:
@@ -234,8 +235,7 @@ class DurableTurn(Stepping, Generic[Result]):
         try:
             with running(self.gate.stream), self.gate.stepping(), self._log.fence:
                 while True:
-                    await self._begin_step()
-                    if (happened := await self._end_step(await self._runner.step_into())) is None:
+                    if (happened := await self._make_step()) is None:
                         break
                     if leaving is not None and isinstance(happened, Step) and leaving():
                         self._log.at_rest()
@@ -356,7 +356,8 @@ Continue = Callable[[Position, Session, EnterBehind], DurableTurn[Result]]
 
 @dataclass(frozen=True)
 class DurableTurns(Generic[Result]):
-    """``tell`` receives lines for people; turns wait at the ``limiter`` until they may run."""
+    """``tell`` receives lines for people; turns wait at the ``limiter`` until they may run; ``recorded``
+    reads what the journal has of an interrupted visit."""
 
     kind: TurnKind
     machine: Machine
@@ -364,6 +365,7 @@ class DurableTurns(Generic[Result]):
     watch: Watch
     tell: Callable[[str], None] = lambda text: None
     limiter: TurnLimiter | None = None
+    recorded: ReadRecording = Recording.of
 
     @property
     def journal(self) -> Turns:
@@ -377,10 +379,10 @@ class DurableTurns(Generic[Result]):
         nothing to resume, ``SessionBusy`` while another turn has the session."""
         info = find_turn(self.store, session_or_turn_id).moved_by(self.kind.table.name)
         session = self.store.resumable(info, claim)
-        position = position_of(self.store, info.id, talks=self.kind.talks)
+        position = position_of(self.store, info.id, recorded=self.recorded)
 
         async def enter(fence: Fence) -> Begun:
-            return await take_over(self.store, position, session, claim, fence, talks=self.kind.talks)
+            return await take_over(self.store, position, session, claim, fence, recorded=self.recorded)
 
         return continued(position, session, enter)
 
@@ -390,7 +392,7 @@ class DurableTurns(Generic[Result]):
         """A new turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves, with the
         changes that ``edited`` makes. The old turn stays as it is. Raises ``ConfigError``."""
         self.journal.info(turn_id).moved_by(self.kind.table.name)
-        position = edited(position_of(self.store, turn_id, at, talks=self.kind.talks))
+        position = edited(position_of(self.store, turn_id, at, recorded=self.recorded))
         session = self.store.new_session()
         write = fork_turn(self.store, position, session, new_turn_id(session), self.kind.table.digest)
 

@@ -23,7 +23,7 @@ from fsm_agent.conversation.effects import (
     Tell,
 )
 from fsm_agent.conversation.messages import Message
-from fsm_agent.conversation.wire import CHARS_PER_TOKEN, tokens_of
+from fsm_agent.conversation.token_meter import CHARS_PER_TOKEN, tokens_of
 from fsm_agent_states.logic import context_engine, facts
 from fsm_agent_states.logic.checks import Over, check_limits
 from fsm_agent_states.logic.context_engine import Summary, keeps_history, summarize

@@ -372,7 +372,7 @@ process(home, tools(call("look")), text("done"), tools=[look], extensions=[Dies(
 
 
 @pytest.mark.behaviour("EXT-03")
-@pytest.mark.parametrize("rules", ["same", "others"])
+@pytest.mark.parametrize("rules", [pytest.param("same", marks=pytest.mark.slow), "others"])
 def test_after_a_kill_recorded_replies_are_used_and_an_unsafe_request_is_in_doubt(
     home: Path, tmp_path: Path, rules: str
 ) -> None:

@@ -352,6 +352,7 @@ def used(env: dict[str, str]) -> None:
     assert "extension audit: calls counted" in doctor
 
 
+@pytest.mark.slow
 def test_an_installed_extension_adds_a_tool_a_layer_a_setting_and_a_command(tmp_path: Path) -> None:
     used(installed(tmp_path / "site"))
 

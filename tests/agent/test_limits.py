@@ -135,6 +135,24 @@ def test_a_turn_ends_before_it_passes_a_limit_in_money(tmp_path: Path) -> None:
     assert agent([text("yes")], tmp_path, {"turn": {"usd": 0.5}}).chat("again") == "yes"
 
 
+def test_a_turn_that_is_forked_behind_its_check_is_checked_before_its_request(tmp_path: Path) -> None:
+    """The provider has the count: after the fork it is asked no more than the limit of the day allows."""
+    provider = Counting([4_000] * 3)
+    with agent(provider, tmp_path, {"day": {"tokens": 20_000}}) as first:
+        turn = first.start("hi")
+        turn.run()
+        asking = [step.seq for step in turn.steps if step.dest == "CallLLM"]
+    spent, requests = provider.tokens, len(provider.caps)
+    with agent(provider, tmp_path, {"day": {"tokens": spent + 100}}) as second:
+        result = second.fork(turn.id, asking[-1]).run()
+    assert len(provider.caps) == requests, "no request was sent"
+    assert result.turn_exit_reason == "attempt_cap_reached"
+    assert "limits.day.tokens" in (result.error or "")
+    with agent(provider, tmp_path, {"day": {"tokens": 4 * spent}}) as third:
+        assert third.fork(turn.id, asking[-1]).run().completed
+    assert len(provider.caps) == requests + 1
+
+
 def test_limits_are_given_to_an_agent_and_to_one_turn(tmp_path: Path) -> None:
     def provider() -> Counting:
         return Counting([4_000] * 50)

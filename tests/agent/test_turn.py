@@ -281,7 +281,7 @@ ROOT = Path(__file__).parents[2]
 def test_a_round_and_the_first_agent_cost_no_more_than_they_did() -> None:
     """In a process of its own: in this one, other tests may follow what happens."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "states")))}
-    command = [sys.executable, str(ROOT / "benchmarks" / "counts.py"), "30"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "counts.py"), "14"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.count("at most") == 4, done.stderr
     assert done.returncode == 0, done.stdout

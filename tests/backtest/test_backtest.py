@@ -74,7 +74,7 @@ def test_unchanged_turns_are_the_same(corpus: Path) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"api_max_retries": 1},
+        pytest.param({"api_max_retries": 1}, marks=pytest.mark.slow),
         {"max_iterations": 3},
         pytest.param({"invalid_json_retries": 0}, marks=pytest.mark.slow),
         pytest.param({"empty": {"retries": 0, "nudges": 0}}, marks=pytest.mark.slow),
@@ -418,6 +418,7 @@ def test_a_run_that_was_cut_off_goes_on(corpus: Path, cli: Cli, tmp_path: Path) 
     assert "the file is of another change" in other[2]
 
 
+@pytest.mark.slow
 def test_verdicts_of_other_state_code_are_refused(tmp_path: Path, cli: Cli) -> None:
     """The folder has the same name, and one file in it another line."""
     home, states, kept = tmp_path / "home", tmp_path / "states", tmp_path / "verdicts.jsonl"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.backtest import Backtest
+from fsm_agent.backtest import Backtest, predict
 from fsm_agent.backtest.predict import Events, Observed, best_order, draw, forecast, observe
 from fsm_agent.composition.turn_wiring import MACHINE, TURN, limits_for
 from fsm_agent.errors import ConfigError
@@ -99,7 +99,8 @@ def test_the_context_is_as_long_as_helps() -> None:
     assert best_order([[answer, again] * 5 for _ in range(20)]) >= 1
 
 
-def test_the_same_seed_predicts_the_same(few: Path) -> None:
+def test_the_same_seed_predicts_the_same(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predict, "TURNS", 160)
     turns, limits = observed(few, {"api_max_retries": 1})
     found = forecast(turns, limits, seed=3)
     assert forecast(turns, limits, seed=3) == found

@@ -274,6 +274,7 @@ def test_a_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_traceback() -> None:
     running = process("diagram", "--format", "md")
     assert running.stdout is not None

@@ -30,7 +30,8 @@ from typing import Any
 
 from fsm_agent import Agent, Settings, tool
 from fsm_agent.errors import ConfigError, JournalError, SessionBusy
-from fsm_agent.sessions.store import ConversationLog, Store
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.journal.conversation_journal import ConversationLog
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 from tests.crash.driver import MEMORY, warm_up
 from tests.crash.scene import assert_takes_the_place, logging_with

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent import Agent, Settings, tool
-from fsm_agent.sessions.store import ConversationLog, Store
+from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.database import Job
+from fsm_agent.sessions.store.journal.conversation_journal import ConversationLog
 from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, overflow, repeat, text, tools
 from tests.helpers.on_postgres import database_class
 

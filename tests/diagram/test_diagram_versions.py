@@ -269,6 +269,7 @@ def test_figures_of_a_table_of_the_users_own_need_all_limits() -> None:
         proofs(*two, {first: 2})
 
 
+@pytest.mark.slow
 def test_a_version_that_does_not_end_is_named_with_the_fix() -> None:
     def free(rung: Rung) -> Rung:
         return replace(rung, spends=()) if rung.name == "rebuild" else rung
@@ -450,15 +451,17 @@ def test_the_turn_of_this_project_is_the_default() -> None:
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        ("import nothing_of_this_name", "No module named 'nothing_of_this_name'"),
+        pytest.param(
+            "import nothing_of_this_name", "No module named 'nothing_of_this_name'", marks=pytest.mark.slow
+        ),
         ("raise SystemExit(0)", "cannot be loaded (SystemExit: 0)"),
-        ("LOOP = 3", "is no transition table"),
+        pytest.param("LOOP = 3", "is no transition table", marks=pytest.mark.slow),
         (
             "import sys; sys.stdout.write('noise')\n" + TABLE_FILE.replace('(Counter("tries"),)', "()"),
             "unknown counter",
         ),
-        ("def f(:", "SyntaxError"),
-        ("import os; os._exit(3)", "cannot be loaded (no reason given)"),
+        pytest.param("def f(:", "SyntaxError", marks=pytest.mark.slow),
+        pytest.param("import os; os._exit(3)", "cannot be loaded (no reason given)", marks=pytest.mark.slow),
         ("while True: pass", "took longer than 0.7 seconds"),
     ],
 )
@@ -498,6 +501,7 @@ def test_a_revision_without_the_table_is_not_answered_by_what_is_installed(repos
         version_of("HEAD", folder=repository)
 
 
+@pytest.mark.slow
 def test_links_and_paths_out_of_the_archive_are_not_written(repository: Path) -> None:
     (repository / "loops" / "link.py").symlink_to(repository / "loops" / "names.py")
     git(repository, "add", ".")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fsm_agent.backtest import predict
 from fsm_agent.diagram import written
 from fsm_agent.diagram.forecast import Paths, forecast_json, forecast_markdown, percent, predict_diagram
 from fsm_agent.diagram.model import diagram_of
@@ -93,7 +94,8 @@ def test_the_colors_can_be_read() -> None:
         )
 
 
-def test_the_command_learns_from_the_home(tmp_path: Path, cli: Cli) -> None:
+def test_the_command_learns_from_the_home(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predict, "TURNS", 160)
     record(tmp_path, 12, seed=5)
     home = ("--predicted", "--home", str(tmp_path))
     value = json.loads(cli.ok("diagram", *home, "-f", "json"))

@@ -20,6 +20,7 @@ def with_rows(table: Table, rows: Iterable[Row]) -> Table:
         by_event[row.source, row.event] = (*by_event.get((row.source, row.event), ()), row)
     object.__setattr__(changed, "rows", rows)
     object.__setattr__(changed, "by_event", by_event)
+    vars(changed).pop("digest", None)
     return changed
 
 

@@ -25,7 +25,7 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.fsm.runner import Step
 from fsm_agent.providers.choose import MODES, choose
 from fsm_agent.providers.profiles import LOCAL_SERVERS, local_models
-from fsm_agent.sessions.store.rows import REPLY
+from fsm_agent.sessions.store.journal.conversation_journal import REPLY
 from fsm_agent.testing import FakeClock
 from fsm_agent_states.logic.facts import window_from
 from tests.helpers.harness import SHOWN, Heard, assert_legal_path, echo

@@ -497,7 +497,16 @@ def test_a_yes_is_not_used_again_for_a_call_of_the_same_name_and_id(tmp_path: Pa
     assert (desk.asked, desk.ran) == (["danger"] * 3, ["danger"])
 
 
-@pytest.mark.parametrize("path", ["a\0b", "\ud800", "x" * 5_000, "../../etc/passwd"], ids=ascii)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param("a\0b", marks=pytest.mark.slow),
+        "\ud800",
+        pytest.param("x" * 5_000, marks=pytest.mark.slow),
+        pytest.param("../../etc/passwd", marks=pytest.mark.slow),
+    ],
+    ids=ascii,
+)
 def test_a_name_that_no_file_can_have_is_asked_about_as_any_other(tmp_path: Path, path: str) -> None:
     ran: list[str] = []
 

@@ -15,7 +15,8 @@ import pytest
 
 from fsm_agent import Agent
 from fsm_agent.errors import JournalError
-from fsm_agent.sessions.store import ConversationLog, Store
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.journal.conversation_journal import ConversationLog
 from fsm_agent.testing import FakeClock, ScriptedModel, overflow, repeat, text
 from tests.crash.crowd import LOGS
 from tests.crash.scene import logging_with

@@ -16,11 +16,12 @@ import pytest
 from fsm_agent import Agent
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.options import DEFAULT_TOOLSETS
-from fsm_agent.sessions.store import SqliteDatabase, Store
+from fsm_agent.sessions.store import SqliteDatabase, Store, store_for
 from fsm_agent.sessions.store.health import application_id, health
 from fsm_agent.sessions.store.schema import VERSIONS, newest
 from fsm_agent.testing import call, repeat, text, tools
 from tests.helpers.command_line import Cli
+from tests.helpers.processes import printed
 from tests.helpers.store_homes import agent, left_unfinished, process, unsafe_tool
 
 
@@ -244,3 +245,16 @@ def test_a_newer_file_is_a_problem_for_the_doctor(tmp_path: Path, cli: Cli) -> N
     assert code == 1
     assert "problem  sessions " in out
     assert "until then no turn can be run in this home" in out
+
+
+@pytest.mark.slow
+def test_a_program_that_ends_without_closing_its_store_loses_nothing(home: Path) -> None:
+    """What was handed to the writer is written, although it takes a while."""
+    program = (
+        "import sys, time; from fsm_agent.sessions.store import store_for\n"
+        "store = store_for(sys.argv[1], 'normal')\n"
+        "late = 'INSERT INTO unreported (turn, at, tokens, cost) VALUES (?, ?, ?, ?)'\n"
+        "store.database.submit(lambda c: time.sleep(0.3) or c.execute(late, ('t', 1.0, 7, 0.0)) and None)\n"
+    )
+    printed("-c", program, home)
+    assert store_for(home).database.select("SELECT tokens FROM unreported") == [(7,)]

@@ -20,7 +20,7 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import SqliteDatabase, Store, stored_sessions
 from fsm_agent.sessions.store.reports.insights import insights
 from fsm_agent.sessions.store.reports.records import sessions
-from fsm_agent.sessions.store.rewind import undo
+from fsm_agent.sessions.store.undo import undo
 from fsm_agent.support.threads import LOOP
 from fsm_agent.testing import call, repeat, text, tools
 from tests.helpers.command_line import Cli

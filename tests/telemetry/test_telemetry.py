@@ -135,6 +135,7 @@ def test_providers_get_a_traceparent_only_when_it_is_asked_for(wire: str) -> Non
             assert request.headers.get("traceparent", "none").startswith(expected)
 
 
+@pytest.mark.slow
 def test_mcp_servers_get_a_traceparent_with_each_call(seen: Collected, tmp_path: Path) -> None:
     script = [tools(call("s__meta")), text("fine")]
     meta = {"name": "meta", "description": "What it was called with.", "inputSchema": {"type": "object"}}

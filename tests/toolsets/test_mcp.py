@@ -185,6 +185,7 @@ UNFIT = {
 }
 
 
+@pytest.mark.slow
 async def test_a_server_that_cannot_start_is_missing_for_a_reason(tmp_path: Path) -> None:
     servers = {name: config for name, (config, _) in UNFIT.items()} | {"good": program()}
     async with bench(tmp_path, servers, max_message_bytes=1_000_000) as table:
@@ -361,6 +362,7 @@ async def test_nothing_outlives_its_agent(tmp_path: Path) -> None:
     assert "it was closed" in outcome.text, "a closed agent starts nothing"
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_still_starting_ends_with_its_agent(tmp_path: Path) -> None:
     before = children()
     servers = {"s": program(start="hang"), "t": program(start="deaf")}

@@ -184,6 +184,7 @@ def test_whatever_a_program_says_the_turn_goes_on(code: str, tmp_path: Path) -> 
     assert answer.startswith(("exit code", "killed")), answer
 
 
+@pytest.mark.slow
 def test_nothing_of_the_line_is_left(tmp_path: Path) -> None:
     def sockets() -> int:
         """How many are open in this process."""

@@ -109,6 +109,7 @@ def test_waiting_can_be_interrupted_and_ends_in_time(desk: ToolBench) -> None:
     assert outcome.seconds < PATIENCE
 
 
+@pytest.mark.slow
 def test_only_so_many_jobs_at_once(desk: ToolBench) -> None:
     for _ in range(MAX_RUNNING):
         desk.ok("job_start", command="sleep 30")

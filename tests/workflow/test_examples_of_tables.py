@@ -249,7 +249,7 @@ def ledger(folder: Path) -> list[str]:
     return [json.loads(line)["act"] for line in path.read_text().splitlines()] if path.exists() else []
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "after"])
 @pytest.mark.parametrize(
     "act",
     [pytest.param("reserve", marks=pytest.mark.slow), "charge", pytest.param("ship", marks=pytest.mark.slow)],

@@ -20,8 +20,7 @@ from fsm_agent.conversation.compaction.plan import (
 from fsm_agent.conversation.compaction.summary import summary_prompt, summary_without_model, todos_to_carry
 from fsm_agent.conversation.effects import LongContext
 from fsm_agent.conversation.messages import Message
-from fsm_agent.conversation.token_meter import threshold
-from fsm_agent.conversation.wire import CHARS_PER_TOKEN
+from fsm_agent.conversation.token_meter import CHARS_PER_TOKEN, threshold
 from fsm_agent.settings.model import Compression
 from fsm_agent.support.texts import shorten
 

@@ -7,6 +7,6 @@ mode."""
 from __future__ import annotations
 
 from fsm_agent.conversation.wire.copy import WireCopy, format_of
-from fsm_agent.conversation.wire.form import CHARS_PER_TOKEN, Ask, Format, View, tokens_of
+from fsm_agent.conversation.wire.form import Ask, Format, View
 
-__all__ = ["CHARS_PER_TOKEN", "Ask", "Format", "View", "WireCopy", "format_of", "tokens_of"]
+__all__ = ["Ask", "Format", "View", "WireCopy", "format_of"]

@@ -33,8 +33,6 @@ from fsm_agent.settings.model import CacheTtl, Effort, RequestSettings
 from fsm_agent.support.media import IMAGE_TYPES, ImageBounds, UnusableMedia, fit_image
 from fsm_agent.support.texts import clean
 
-CHARS_PER_TOKEN = 4
-
 WireRow = dict[str, Any]
 PLAIN = family_of("chat_completions")
 NO_OPTIONS = RequestSettings()
@@ -181,11 +179,6 @@ def join_json(
     if not tail and pieces[-2] == b",":
         del pieces[-2]
     return b"".join(pieces)
-
-
-def tokens_of(body_bytes: int) -> int:
-    """A rough size in tokens: four characters each."""
-    return body_bytes // CHARS_PER_TOKEN
 
 
 IMAGES = ("image_url", "image", "input_image")

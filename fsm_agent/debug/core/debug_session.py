@@ -236,7 +236,7 @@ class DebugSession:
 
     def fork(self, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> Debugger:
         """A new turn from a position of another one, at its gate; ``edit``: see
-        ``fsm_agent.sessions.store.rewind``."""
+        ``fsm_agent.sessions.store.fork_edits``."""
         return self._run(self._maker.fork(turn_id, at, edit), like=turn_id)
 
     def compare(self, left: str, right: str) -> Comparison:

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from fsm_agent.conversation.effects import TurnRequest
 from fsm_agent.fsm.journal import Exchange, Step, reply_record, request_json
 from fsm_agent.request import list_entry
-from fsm_agent.sessions.store.rows import reply_columns, request_columns
+from fsm_agent.sessions.store.journal.conversation_journal import reply_columns, request_columns
 
 EventKind = Literal["moved", "exchanged", "paused", "running", "waiting", "log", "ended", "left"]
 """Where requests of this agent's turn are defined."""
@@ -106,6 +106,6 @@ def _forms(request: Any, reply: Any) -> dict[str, Any]:
     if isinstance(request, TurnRequest):
         return {
             "request": json.loads(request_columns(None, request)[0]),
-            "reply": json.loads(reply_columns(reply)[0]),
+            "reply": json.loads(reply_columns(request, reply)[0]),
         }
     return {"request": request_json(request), "reply": reply_record(request, reply)}

@@ -168,6 +168,10 @@ IDLE = 1.0
 """Seconds without work after which the writer's thread ends, and its connection with it."""
 
 
+AT_EXIT = 5.0
+"""Seconds that a process which ends without closing its store waits for what was handed over."""
+
+
 class GroupWriter(ABC):
     """Runs jobs in the order given, grouped into transactions, in a thread that lives as long as there is
     work."""
@@ -175,7 +179,7 @@ class GroupWriter(ABC):
     group, late = GROUP, LATE
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Waiting] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()  # None: there is a delayed job
         self._standing_back: deque[Waiting] = deque()
         self._since = 0.0
         self._next: deque[Waiting] = deque()  # each of them alone, before anything that waits in the queue
@@ -217,6 +221,8 @@ class GroupWriter(ABC):
             self._standing_back.append((job, future, alone))
             if not late:
                 self._come_forward()
+            elif len(self._standing_back) == 1:
+                self._jobs.put(None)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._write_on, daemon=True, name="fsm-agent-store")
                 self._thread.start()
@@ -263,26 +269,37 @@ class GroupWriter(ABC):
         """What is waiting, at least one job; nothing when the thread is to end."""
         if self._next:
             return [self._next.popleft()]
-        idle, look = 0.0, min(self.late, IDLE)
-        while True:
+        first: Waiting | None = None
+        while first is None:
+            delay = self._since + self.late - time.monotonic() if self._standing_back else IDLE
             with contextlib.suppress(queue.Empty):
-                group = [self._jobs.get(timeout=look)]
-                break
+                first = self._jobs.get(timeout=max(0.0, delay))
+                continue
             with self._starting:
-                idle = 0.0 if self._standing_back else idle + look
-                if time.monotonic() - self._since >= self.late:
+                if self._standing_back:
                     self._come_forward()
-                if idle >= IDLE and self._jobs.empty():
+                elif self._jobs.empty():
                     self._thread = None
                     return []
+        group = [first]
         with contextlib.suppress(queue.Empty):
-            while len(group) < self.group and not group[0][2]:
+            while len(group) < self.group and not first[2]:
                 more = self._jobs.get_nowait()
+                if more is None:
+                    continue
                 if more[2]:
                     self._next.append(more)
                     break
                 group.append(more)
         return group
+
+    def finish(self) -> None:
+        """Write what was handed over, while the process ends; for at most ``AT_EXIT`` seconds."""
+        with self._starting:
+            working = self._thread is not None and self._thread.is_alive()
+        if working:
+            with contextlib.suppress(Exception):  # who waits for a job hears of its failure
+                self.submit(lambda c: None).result(AT_EXIT)
 
     def _claim_jobs(self, group: list[Waiting]) -> list[Waiting]:
         """The jobs of the group whose futures are not canceled."""

@@ -1,4 +1,4 @@
-"""Between live values and rows of the database: sessions, their notes, and what an exchange is written as."""
+"""Between live values and rows of the database: sessions and their notes."""
 
 # Shared content is stored once, by digest. Turns share settings, limits, tools, and prompts. An object may
 # refer to others under the empty key, and `contents` has them. Exported files are whole, and a file that
@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import json
 import zlib
@@ -19,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fsm_agent.conversation.effects import Done, Opened, Reply, Request
 from fsm_agent.conversation.messages import Message, StoredPrompt, Usage
 from fsm_agent.conversation.parts import text_only
 from fsm_agent.conversation.token_meter import CompactionGuard, ContextMeter
@@ -79,7 +77,6 @@ def _damage_error(text: str, why: str) -> StoreError:
 PROMPTS = codec_of(dict[str, StoredPrompt])
 METER, GUARD, USAGE = codec_of(ContextMeter), codec_of(CompactionGuard), codec_of(Usage)
 _COLUMNS = {"prompts": PROMPTS, "meter": METER, "guard": GUARD, "usage": USAGE}
-REQUEST, REPLY = codec_of(Request), codec_of(Reply)
 UNREAD = -1
 """A revision that no session has."""
 WORDS = 200
@@ -249,37 +246,6 @@ def newest_number(connection: SqlConnection, session_id: str, turn_id: str | Non
     if turn_id is None:
         return int(connection.execute(sql, (session_id,)).fetchone()[0])
     return int(connection.execute(f"{sql} AND turn = ?", (session_id, turn_id)).fetchone()[0])
-
-
-def request_columns(session: Session | None, request: Any) -> Checked:
-    """Return a request as the journal keeps it."""
-    kept = request.journalled(session)
-    if kept is None:
-        return json_with_checksum(REQUEST.encode(request))
-    if isinstance(kept, Mapping):
-        return json_with_checksum({"is": type(request).__name__, **kept})
-    return _small_columns(kept)
-
-
-@functools.lru_cache(maxsize=64)
-def _small_columns(value: Request | Done) -> Checked:
-    """Of the few values that come back a dozen times in every round, written once."""
-    return json_with_checksum((REPLY if isinstance(value, Done) else REQUEST).encode(value))
-
-
-def reply_columns(reply: Any) -> Checked:
-    """Return a reply as the journal keeps it. What a turn opened with is in its snapshot."""
-    if isinstance(reply, Opened):
-        kept = {
-            "rows": len(reply.session_rows),
-            "tools": len(reply.tools),
-            "workdir": reply.workdir,
-            "notices": reply.notices,
-        }
-        return json_with_checksum({"is": "Opened", **kept})
-    if isinstance(reply, Done):
-        return _small_columns(reply)
-    return json_with_checksum(REPLY.encode(reply))
 
 
 def first_user_words(content: Any) -> str:

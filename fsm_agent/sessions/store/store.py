@@ -3,6 +3,7 @@ go."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import threading
@@ -274,3 +275,11 @@ def store_for(home: Path | str, durability: Durability = "full", database_url: s
         if store is None:
             store = STORES[name] = Store(Path(home), durability, database_url=database_url)
         return store
+
+
+@atexit.register
+def _finish_writing() -> None:
+    """Lose nothing that was handed over when a program ends without closing its store."""
+    for store in list(STORES.values()):
+        if "database" in store.__dict__:
+            store.database.finish()

@@ -18,17 +18,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fsm_agent.conversation.messages import Message
-from fsm_agent.conversation.wire import WireCopy
 from fsm_agent.runtime.budget import IterationBudget, Reservations
 from fsm_agent.sessions.remote_commands import CommandPoller
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import Database, Durability, SqlConnection
 from fsm_agent.sessions.store.fence import Fences, Owners
 from fsm_agent.sessions.store.health import FILE
-from fsm_agent.sessions.store.postgres.opening import database_at, owners_of
 from fsm_agent.sessions.store.rows import (
     GUARD,
     METER,
@@ -43,6 +41,9 @@ from fsm_agent.sessions.store.rows import (
 )
 from fsm_agent.sessions.store.sqlite import SqliteDatabase
 
+if TYPE_CHECKING:
+    from fsm_agent.conversation.wire import WireCopy
+
 Opened = Callable[[Path, Durability], Database]
 CACHED_ROWS = 5_000
 """Rows in the cache, of all sessions together; the session used last stays, however long it is."""
@@ -51,12 +52,13 @@ CACHED_ROWS = 5_000
 @dataclass(slots=True)
 class CachedRows:
     """The transcript of a session as it is while ``at`` holds (its revision, the version of its transcript,
-    and the number of its newest row), and the bytes made of it, which the next turn takes."""
+    and the number of its newest row), and the bytes made of it, if it was sent to a model, which
+    the next turn takes."""
 
     at: tuple[int, int, int]
     rows: list[Message]
     numbers: dict[Message, int]
-    wire: WireCopy
+    wire: WireCopy | None
 
 
 class RowCache:
@@ -87,12 +89,12 @@ class RowCache:
         if (before := self._kept.pop(session_id, None)) is not None:
             self._count -= 1 + len(before.rows)
 
-    def take_wire(self, session_id: str) -> WireCopy:
+    def take_wire(self, session_id: str) -> WireCopy | None:
         """Return the bytes made of a session's rows, for one turn alone."""
         with self._lock:
             if (known := self._kept.get(session_id)) is None:
-                return WireCopy()
-            wire, known.wire = known.wire, WireCopy()
+                return None
+            wire, known.wire = known.wire, None
             return wire
 
 
@@ -126,6 +128,8 @@ class StoredSessions:
         """The database of the home, made and opened when it is first needed."""
         if self.database_url is None:
             return self._opened(self.home / FILE, self._durability)
+        from fsm_agent.sessions.store.postgres.opening import database_at
+
         return database_at(self.database_url)
 
     @cached_property
@@ -133,6 +137,8 @@ class StoredSessions:
         """The processes that run turns of the home."""
         if self.database_url is None:
             return Owners(self.home)
+        from fsm_agent.sessions.store.postgres.opening import owners_of
+
         return owners_of(weakref.ref(self))
 
     def new_session(self) -> Session:
@@ -199,7 +205,7 @@ class StoredSessions:
         session.usage = USAGE.decode(loads(*row[14:]))
         session.rows, session.numbers = list(known.rows), dict(known.numbers)
         session.next_number = last + 1
-        session.wire, session.unwritten, session.successor = WireCopy(), [], None
+        session.wire, session.unwritten, session.successor = None, [], None
 
     def read_again(self, session: Session) -> None:
         """Read a session into ``session``, whatever that has of it."""
@@ -218,7 +224,7 @@ class StoredSessions:
         }
         rows = list(numbers)
         grown = before is not None and before.rows == rows[: len(before.rows)]
-        wire = before.wire if before is not None and grown else WireCopy()
+        wire = before.wire if before is not None and grown else None
         known = CachedRows(at, rows, numbers, wire)
         self._rows.put(session_id, known)
         return known

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, Self
 from fsm_agent.conversation.effects import Saved
 from fsm_agent.conversation.parts import Part
 from fsm_agent.conversation.result import TurnResult, words_of_model
-from fsm_agent.conversation.wire import CHARS_PER_TOKEN
+from fsm_agent.conversation.token_meter import CHARS_PER_TOKEN
 from fsm_agent.errors import FsmAgentError, OwnershipLost, TurnSuspended
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.callbacks import Callbacks

@@ -40,8 +40,15 @@ from fsm_agent.conversation.effects import (
     Spill,
 )
 from fsm_agent.conversation.messages import Message, ModelReply
-from fsm_agent.conversation.token_meter import ASSUMED_WINDOW, fault_of, plausible, threshold
-from fsm_agent.conversation.wire import CHARS_PER_TOKEN, Ask, View, WireCopy, format_of, tokens_of
+from fsm_agent.conversation.token_meter import (
+    ASSUMED_WINDOW,
+    CHARS_PER_TOKEN,
+    fault_of,
+    plausible,
+    threshold,
+    tokens_of,
+)
+from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
 from fsm_agent.support.texts import shorten, split_reasoning
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.detect import detect

@@ -11,8 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from fsm_agent.conversation.effects import Failure
-from fsm_agent.conversation.token_meter import LEAST_REPLY, fits_at_all, threshold
-from fsm_agent.conversation.wire import tokens_of
+from fsm_agent.conversation.token_meter import LEAST_REPLY, fits_at_all, threshold, tokens_of
 from fsm_agent_states.logic.request_context import around_chars
 from fsm_agent_states.turn import TurnState
 

@@ -68,14 +68,15 @@ HONORS_RETRY_AFTER = {"rate_limit", "upstream_rate_limit", "overloaded", "key_li
 
 def recover(turn: TurnState) -> Performed:
     """Do what was spent. Returns the event to report when it failed or was interrupted, else ``None``."""
+    spent = turn.spent
     for counter, perform in RECOVERIES.items():
-        if counter in turn.spent and (event := (yield from perform(turn))):
+        if counter in spent and (event := (yield from perform(turn))):
             return event
-    if "continuations" in turn.spent:
+    if "continuations" in spent:
         turn.recovery.output_cap = None  # the reply was cut: what is left of it may be longer
     if line := order_line(turn):
         yield from say(line)
-    if turn.spent & {"nudges", "thinking_prefills", "empties", "continuations", "revisions"}:
+    if spent & {"nudges", "thinking_prefills", "empties", "continuations", "revisions"}:
         turn.recovery.scaffold = scaffold_for(turn)
     waits = facts.waits_after_compaction(turn)
     turn.compaction.relax()

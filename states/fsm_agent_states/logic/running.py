@@ -32,7 +32,7 @@ from fsm_agent.conversation.effects import (
     ToolSpec,
 )
 from fsm_agent.conversation.messages import Content, Message, ToolCall
-from fsm_agent.conversation.wire import CHARS_PER_TOKEN
+from fsm_agent.conversation.token_meter import CHARS_PER_TOKEN
 from fsm_agent.support.texts import clean, one_line, shorten
 from fsm_agent_states.logic.calls import BRIDGE, PROGRAMMATIC, Checked, check_calls, contended_paths, segments
 from fsm_agent_states.logic.parts import ToolRound

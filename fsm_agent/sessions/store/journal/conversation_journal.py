@@ -8,6 +8,7 @@ next turn. Only as long as no other process can have the turn meanwhile: else it
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,14 +17,22 @@ from typing import Any
 
 from fsm_agent.conversation.arguments import signature
 from fsm_agent.conversation.effects import (
+    ENGINE,
     KINDS,
     LOST,
+    MODEL,
+    PURE_TOOL,
+    QUESTION,
+    TOOL,
     AnswerProgram,
     Approval,
     AskApproval,
     CallModel,
     CheckSignals,
+    Done,
+    Opened,
     Reply,
+    Request,
     Runtime,
     RunTool,
     ToolOutcome,
@@ -31,24 +40,72 @@ from fsm_agent.conversation.effects import (
 from fsm_agent.conversation.messages import Usage
 from fsm_agent.conversation.token_meter import estimate_usage
 from fsm_agent.errors import StoreError
-from fsm_agent.fsm.codec import dumps
+from fsm_agent.fsm.codec import codec_of, dumps
 from fsm_agent.fsm.journal import UNKNOWN, Exchange, Tracker
 from fsm_agent.providers.catalog import price_of, total_cost
+from fsm_agent.request import IDEMPOTENT, PURE, UNSAFE
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import Job, SqlConnection
-from fsm_agent.sessions.store.journal.log import Closing, Recorded, Recording, TurnLog
+from fsm_agent.sessions.store.journal.log import (
+    END,
+    LAST,
+    LET_GO,
+    SAID,
+    STEP,
+    SUSPENDED,
+    Closing,
+    Recorded,
+    Recording,
+    TurnLog,
+)
 from fsm_agent.sessions.store.journal.read import Effect
 from fsm_agent.sessions.store.rows import (
-    REPLY,
-    REQUEST,
     Checked,
     Kept,
     count_revision,
-    reply_columns,
-    request_columns,
+    json_with_checksum,
     verify_checksum,
     write_notes,
 )
+
+REQUEST, REPLY = codec_of(Request), codec_of(Reply)
+FLUSHES = (
+    MODEL, TOOL, PURE_TOOL, QUESTION, ENGINE, IDEMPOTENT, UNSAFE, PURE, SAID, STEP, LAST,
+    SUSPENDED, END, LET_GO,
+)  # fmt: skip
+"""The table in docs/sessions.md."""
+
+
+def request_columns(session: Session | None, request: Any) -> Checked:
+    """Return a request as the journal keeps it."""
+    kept = request.journalled(session)
+    if kept is None:
+        return json_with_checksum(REQUEST.encode(request))
+    if isinstance(kept, Mapping):
+        return json_with_checksum({"is": type(request).__name__, **kept})
+    return _small_columns(kept)
+
+
+@functools.lru_cache(maxsize=64)
+def _small_columns(value: Request | Done) -> Checked:
+    """Of the few values that come back a dozen times in every round, written once."""
+    return json_with_checksum((REPLY if isinstance(value, Done) else REQUEST).encode(value))
+
+
+def reply_columns(request: Any, reply: Any) -> Checked:
+    """Return a reply as the journal keeps it. What a turn opened with is in its snapshot."""
+    if isinstance(reply, Opened):
+        kept = {
+            "rows": len(reply.session_rows),
+            "tools": len(reply.tools),
+            "workdir": reply.workdir,
+            "notices": reply.notices,
+        }
+        return json_with_checksum({"is": "Opened", **kept})
+    if isinstance(reply, Done):
+        return _small_columns(reply)
+    return json_with_checksum(REPLY.encode(reply))
+
 
 # ----------------------------------------------------------------------------------------------------
 # The record of an interrupted visit of a turn that talks to a model and runs tools.
@@ -239,6 +296,8 @@ class ConversationLog(TurnLog):
     """``turn`` has a transcript besides: ``history``, ``rows``, ``setup``."""
 
     _told = ""
+    _request_columns = staticmethod(request_columns)
+    _reply_columns = staticmethod(reply_columns)
 
     def opened(self) -> dict[str, Any]:
         """The snapshot, with the transcript by reference."""
@@ -296,12 +355,6 @@ class ConversationLog(TurnLog):
         if not (self.problem or self._told):
             self._tell(f"{error}; the turn continues, but is not stored")
         self.problem = str(error)
-
-    def _request_columns(self, request: Any) -> Checked:
-        return request_columns(self.session, request)
-
-    def _reply_columns(self, request: Any, reply: Any) -> Checked:
-        return reply_columns(reply)
 
     def _costs(self, request: Any, reply: Any) -> list[Job]:
         """Tokens as they come in, in the transaction of the reply they came with."""

@@ -24,8 +24,8 @@ only makes it noticed earlier.
   disk without its changes. It waits only when a person or a debugger looks at each move, and at the last one.
 - ``later``, ``ended`` and ``at_rest`` wait: others act on what they report.
 
-An iteration of an agent is one commit as a rule. ``FLUSHES`` below is the whole list, and docs/sessions.md
-prints it.
+An iteration of an agent is one commit as a rule. ``conversation_journal.FLUSHES`` is the whole list,
+and docs/sessions.md prints it.
 
 *Order.* Groups are written in the order in which they were handed over, and a group whose predecessor failed
 fails too (``Handover.lost``). So the database always has a prefix of what the turn did: a reply without its
@@ -55,12 +55,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from fsm_agent.conversation.effects import ENGINE, MODEL, PURE_TOOL, QUESTION, TOOL
 from fsm_agent.errors import JournalError, StaleCopyError, StoreError
 from fsm_agent.fsm.journal import (
     UNKNOWN,
@@ -74,9 +73,6 @@ from fsm_agent.fsm.journal import (
     request_record,
 )
 from fsm_agent.request import (
-    IDEMPOTENT,
-    PURE,
-    UNSAFE,
     Flush,
     Needed,
     Request,
@@ -142,8 +138,8 @@ class Recording:
     waiting: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, effects: Iterable[Effect]) -> Recording:
-        """What the journal has of a visit."""
+    def of(cls, effects: Iterable[Effect], answers: Mapping[str, Any] | None = None) -> Recording:
+        """What the journal has of a visit; ``answers`` is what ``answers()`` gave for the turn of a fork."""
         return cls(
             {
                 (one.ordinal, one.place): Recorded(one.kind, one.request, one.status, one.reply)
@@ -312,7 +308,7 @@ class TurnLog:
         self._note_rows()
         self._jobs.append(self._outcome(exchange, place, request, reply, seconds))
         self._jobs += self._costs(request, reply)
-        if intended(request):
+        if (exchange.seq, exchange.ordinal, place) in self._begun:  # its intent was handed over
             self._hand_over()
         elif isinstance(request, Request) and request.consumes(reply):
             await self._commit()
@@ -388,10 +384,12 @@ class TurnLog:
     def _nothing_known(self) -> Recording:
         return Recording()
 
-    def _request_columns(self, request: Any) -> Checked:
+    @staticmethod
+    def _request_columns(session: Session, request: Any) -> Checked:
         return json_with_checksum(request_record(request))
 
-    def _reply_columns(self, request: Any, reply: Any) -> Checked:
+    @staticmethod
+    def _reply_columns(request: Any, reply: Any) -> Checked:
         return json_with_checksum(reply_record(request, reply))
 
     def _costs(self, request: Any, reply: Any) -> list[Job]:
@@ -469,7 +467,7 @@ class TurnLog:
         raise error
 
     def _intent(self, exchange: Exchange, place: int, request: Any) -> Job:
-        asked = self._request_columns(request)
+        asked = self._request_columns(self.session, request)
         where = self._effect(exchange, place, request)
         return EffectJob((*where, "in_flight", *asked, None, None, self._now(), None, ""))
 
@@ -480,7 +478,7 @@ class TurnLog:
         unknown = isinstance(request, Request) and request.doubtful(reply)
         status, at = "unknown" if unknown else "done", self._now() - seconds
         took = None if origin else seconds
-        asked = self._request_columns(request)
+        asked = self._request_columns(self.session, request)
         said = self._reply_columns(request, reply)
         return EffectJob((*self._effect(exchange, place, request), status, *asked, *said, at, took, origin))
 
@@ -612,8 +610,3 @@ SUSPENDED = Flush(
 )
 END = Flush("a result is returned", "all", "`result.stored` is true only of what a crash cannot take back")
 LET_GO = Flush("a turn that was stopped releases its session", "all", "it is resumed from where it stopped")
-FLUSHES = (
-    MODEL, TOOL, PURE_TOOL, QUESTION, ENGINE, IDEMPOTENT, UNSAFE, PURE, SAID, STEP, LAST,
-    SUSPENDED, END, LET_GO,
-)  # fmt: skip
-"""The table in docs/sessions.md."""

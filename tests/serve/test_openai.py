@@ -282,6 +282,19 @@ async def test_a_suspended_response_is_continued_in_a_stream(talking: Talking) -
     assert kinds(final) == ["message", "mcp_approval_request", "message"]
 
 
+async def test_a_response_that_was_given_up_for_another_message_is_canceled(talking: Talking) -> None:
+    async with talking(PAYS[0], text("Something else.")) as client:
+        waits = await client.responses.create(model=MODEL, input="Pay 7.")
+        other = await client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "Something else?"}],
+            extra_headers={"x-fsm-agent-session": waits.fsm_agent["session"]},  # type: ignore[attr-defined]
+        )  # fmt: skip
+        assert other.choices[0].message.content == "Something else."
+        given_up = await client.responses.retrieve(waits.id)
+    assert (given_up.status, given_up.output_text) == ("cancelled", "I pay.\n\n")
+    assert given_up.fsm_agent["outcome"] == "given_up"  # type: ignore[attr-defined]
+
+
 async def test_a_response_runs_in_the_background_and_is_canceled(talking: Talking) -> None:
     running = asyncio.Event()
     async with talking(silence(on_request=lambda _: running.set())) as client:

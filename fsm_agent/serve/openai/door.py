@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from fsm_agent.conversation.result import Outcome, TurnResult
 from fsm_agent.dispatch.follow import ServedEvent
-from fsm_agent.errors import TurnSuspended
+from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.serve.openai.about import (
     EVENTS_HEADER,
     FIELD,
@@ -261,6 +261,10 @@ class _Door:
             ending = translator.end(await self._service.result(caller, turn))
         except TurnSuspended as waits:
             ending = translator.wait(waits.pending)
+        except ConfigError as error:
+            if not isinstance(translator, ResponseTranslator):
+                raise
+            ending = translator.give_up(str(error))
         for one in ending:
             yield one
 

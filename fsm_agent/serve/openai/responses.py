@@ -264,6 +264,13 @@ class ResponseTranslator:
         self.response = self._made("incomplete", pending=pending)
         return [*sent, self._last()]
 
+    def give_up(self, why: str) -> list[BaseModel]:
+        """Return the end of the stream of a turn that was given up for a newer message of its session."""
+        sent = [*self._close_thought(), *self._close_message("commentary"), *self._close_tools()]
+        self.facts = {**self.facts, "outcome": "given_up", "error": why}
+        self.response = self._made("cancelled")
+        return [*sent, self._last()]
+
     def go_on(self) -> None:
         """Take note that a turn that was suspended runs again: ``begin`` says what there is by now."""
         self.facts = {"turn": self.head.turn, "session": self.head.session}

@@ -40,6 +40,7 @@ from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.sessions.store.queued import first_session, found
 from fsm_agent.sessions.store.rewind import fork_turn, position_of
+from fsm_agent.sessions.store.rows import compaction_chain
 from fsm_agent.sessions.turn import new_turn_id
 
 audit = logging.getLogger("fsm_agent.audit")
@@ -484,7 +485,9 @@ class SessionService:
         caller.need("read")
         first = self._find_session(caller, session_id)
         session = self.store.newest(session_id)
-        turns = self._turns.recent(100, session.id)
+        with self.store.database.reading() as c:
+            chain = compaction_chain(c, session.id)
+        turns = [one for name in chain for one in self._turns.recent(100, name)]
         return {
             "session": first,
             "title": session.title,

@@ -238,6 +238,7 @@ def _servers(made: Services, config: Config) -> ToolSource | None:
         workdir=made.workdir,
         clock=made.clock,
         settings=made.settings,
+        callbacks=made.callbacks,
     )
 
 

@@ -2,7 +2,7 @@
 
 Each event has an id, which a client that drops names when it comes back. ``<seq>.<n>`` is a place that the
 journal has: ``n`` exchanges of the visit after ``seq`` moves are complete. ``<seq>.<n>-<attempt>.<m>`` is the
-``m``-th event behind it. Attempt 0 is the journal itself, which tells the same events to everybody; others are
+``m``-th event behind it. Attempt 0 is the journal itself, which tells everybody the same events; others are
 live events of one process, such as a piece of text, which end with that process."""
 
 from __future__ import annotations

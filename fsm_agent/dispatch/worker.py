@@ -202,11 +202,21 @@ class App:
     takes_order: bool
     store: Store
     suspends: bool = False
+    expect: Callable[[str], object] = str
 
     @classmethod
-    def of(cls, factory: object, name: str, store: Store, *, suspends: bool = False) -> App:
+    def of(
+        cls,
+        factory: object,
+        name: str,
+        store: Store,
+        *,
+        suspends: bool = False,
+        expect: Callable[[str], object] = str,
+    ) -> App:
         """The app of what ``name`` is. ``suspends``: a question without an answer suspends the turn, whatever
-        the agent's settings say. Raises ``ConfigError`` for what is no factory."""
+        the agent's settings say. ``expect`` is called with the id of each turn before it runs. Raises
+        ``ConfigError`` for what is no factory."""
         if isinstance(factory, Agent):
             raise ConfigError("--app is an agent, and each turn needs one of its own", name, SHAPE)
         if not callable(factory) or isinstance(factory, type):
@@ -221,7 +231,7 @@ class App:
             required = []
         if len(required) > 1:
             raise ConfigError("--app wants more than the order", name, SHAPE)
-        app = cls(factory, bool(required), store, suspends)
+        app = cls(factory, bool(required), store, suspends, expect)
         if not required:  # what is wrong with it is said before anything is served
             app._make_agent(None)
         return app
@@ -229,6 +239,7 @@ class App:
     def made(self, order: Order) -> tuple[Agent[Any, Any], Any]:
         """The agent that runs a turn of this order, in the store of the worker, and the ``deps`` of its
         tools. Raises ``ConfigError``."""
+        self.expect(order.turn)
         agent, deps = self._make_agent(order)
         there: AgentOptions = {
             **agent.options,

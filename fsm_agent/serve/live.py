@@ -160,8 +160,8 @@ def _join(events: list[tuple[Place, ServedEvent]]) -> list[tuple[Place, ServedEv
 
 
 class LiveTurns:
-    """The turns of one service that run in this process. ``recorded`` says how far the journal has a turn that
-    continues."""
+    """The turns of one service that run in this process. ``recorded`` says how many exchanges of a visit the
+    journal has whole."""
 
     def __init__(self, recorded: Callable[[str, int], int]) -> None:
         self._recorded = recorded

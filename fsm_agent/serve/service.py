@@ -1,8 +1,8 @@
 """``SessionService``: what every door does with sessions and turns. It knows no protocol.
 
-A message is queued in the store before its sender hears of its turn, and a worker runs it: one in this process,
-or those of a dispatcher. So what survives the end of a process survives here, by the same rules: the row of the
-queue, the claim, the journal."""
+A message is queued in the store before its sender hears of its turn, and a worker runs it: one in this
+process, or those of a dispatcher. So what survives the end of a process survives here, by the same rules: the
+row of the queue, the claim, the journal."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fsm_agent.agent import Agent
+from fsm_agent.approvals.service import answer as answer_to
+from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.conversation.handover import next_turn_id
 from fsm_agent.conversation.result import TurnResult
-from fsm_agent.dispatch.dispatcher import Dispatcher, InProcess, Order, submit
+from fsm_agent.dispatch.dispatcher import DIGEST, Dispatcher, InProcess, Order, cancel, control, submit
 from fsm_agent.dispatch.follow import (
     Follower,
     Place,
@@ -34,8 +35,10 @@ from fsm_agent.runtime.events import Voided
 from fsm_agent.serve.live import LiveTurn, LiveTurns
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.pending import PendingItems
+from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.sessions.store.queued import first_session, found
+from fsm_agent.sessions.store.rewind import edit_position, fork_turn, position_of
+from fsm_agent.sessions.turn import new_turn_id
 
 audit = logging.getLogger("fsm_agent.audit")
 SCOPES = ("read", "run", "approve", "admin")
@@ -49,6 +52,10 @@ LOOK = 0.1
 """Seconds between two looks at a turn that another process runs."""
 LASTING = ("always", "never")
 """Answers that hold for all sessions of the home."""
+_FREE = "UPDATE turns SET owner = NULL WHERE id = ?"
+_QUEUE_BEGUN = (
+    "INSERT INTO queued (id, session, digest, at, begun) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
+)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
@@ -74,6 +81,12 @@ class Forbidden(ServiceError):
     """The key has not the scope."""
 
     status, code = 403, "forbidden"
+
+
+class Leaving(ServiceError):
+    """This server ends; the turn is continued by another one."""
+
+    status, code = 503, "leaving"
 
 
 class Busy(ServiceError):
@@ -140,13 +153,13 @@ class SessionService:
         name: str = "agent",
     ) -> None:
         self.store, self.name = store, name
-        self._app = App.of(make_agent, "make_agent", store, suspends=True)
+        self._live = LiveTurns(self._recorded)
+        self._app = App.of(make_agent, "make_agent", store, suspends=True, expect=self._live.expect)
         self._here = dispatcher is None
         self._dispatcher: Dispatcher = InProcess() if dispatcher is None else dispatcher
         self._most_turns, self._most_of_key = most_turns, most_of_key
         self._turns = Turns(store.database)
         self._items = PendingItems(lambda: store.database, store.now)
-        self._live = LiveTurns(self._recorded)
         self._follower = Follower(store)
         self._stop = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
@@ -157,15 +170,22 @@ class SessionService:
     async def open(self) -> None:
         """Begin to run turns, those that a dead process left among them."""
         if self._here:
-            worker = Worker(
-                self.store, _WatchedApp(self._app, self._live), self._dispatcher, sweep=SWEEP, age=AGE
-            )
+            worker = Worker(self.store, self._app, self._dispatcher, sweep=SWEEP, age=AGE)
             self._serving = asyncio.create_task(worker.run(self._most_turns, self._stop))
 
-    async def aclose(self) -> None:
-        """End gracefully: each turn that runs here stops after its next move, and any process continues
-        it."""
+    @property
+    def leaving(self) -> bool:
+        """Whether this process ends: it begins no turns."""
+        return self._stop.is_set()
+
+    def leave(self) -> None:
+        """Begin to end: each turn that runs here stops after its next move, and any process continues it.
+        Streams of events end then with ``Leaving``."""
         self._stop.set()
+
+    async def aclose(self) -> None:
+        """``leave``, and wait for the turns that run here."""
+        self.leave()
         if self._serving is not None:
             await self._serving
         else:
@@ -196,6 +216,8 @@ class SessionService:
         turn of the session that runs; else ``Busy`` is raised. ``options``: of ``Agent.start``, as JSON
         values."""
         caller.need("run")
+        if self.leaving:
+            raise Leaving("this server is leaving")
         content = _checked(content)
         if turn_id and _NAME.fullmatch(turn_id) is None:
             raise BadRequest(f"no id of a turn: {turn_id[:40]!r}")
@@ -216,10 +238,11 @@ class SessionService:
         self._audit(caller, "start", session=order.session, turn=order.turn)
         return order.turn
 
-    async def events(self, caller: Caller, turn_id: str, after: str = "") -> AsyncIterator[ServedEvent]:
-        """Yield what happens in a turn, and in those that it hands the conversation over to: each event once,
-        behind the one with the id ``after``, until the turn has ended or is suspended; ``result`` says
-        which. When the process that told a part of it has ended, a ``Voided`` says what to drop."""
+    def events(self, caller: Caller, turn_id: str, after: str = "") -> AsyncIterator[ServedEvent]:
+        """Return what happens in a turn, and in those that it hands the conversation over to: each event
+        once, behind the one with the id ``after``, until the turn has ended or is suspended; ``result`` says
+        which. When the process that told a part of it has ended, a ``Voided`` says what to drop. Raises
+        ``Leaving`` behind the last event that a process which ends has."""
         caller.need("read")
         self._owned_turn(caller, turn_id)
         hop, place = _read_id(after)
@@ -227,6 +250,9 @@ class SessionService:
             if (following := self._follower_of(turn_id)) is None:
                 raise BadRequest("no id of an event of this turn")
             turn_id = following
+        return self._followed(turn_id, hop, place)
+
+    async def _followed(self, turn_id: str, hop: int, place: Place) -> AsyncIterator[ServedEvent]:
         while True:
             async for one in self._events(turn_id, place, follows=hop > 0):
                 yield one._replace(id=f"{hop}:{one.id}") if hop else one
@@ -247,6 +273,211 @@ class SessionService:
         if live is not None and live.how == "ended":
             return live.result  # type: ignore[no-any-return]
         return read_result(self._turns, self._turns.info(turn_id))
+
+    def about(self, caller: Caller, turn_id: str) -> dict[str, Any]:
+        """Return how a turn stands, as JSON values: ``status`` is queued, running, suspended or ended."""
+        caller.need("read")
+        session = self._owned_turn(caller, turn_id)
+        about: dict[str, Any] = {"turn": turn_id, "session": session}
+        if not self._exists(turn_id):
+            try:
+                still_queued(self.store, turn_id)
+            except ConfigError as error:
+                return {**about, "status": "refused", "problem": str(error)}
+            return {**about, "status": "queued"}
+        info = self._turns.info(turn_id)
+        about |= {"state": info.state, "moves": info.seq, "began": info.began}
+        if info.ended is not None:
+            return {
+                **about,
+                "status": "ended",
+                "exit": info.exit,
+                "outcome": info.outcome,
+                "ended": info.ended,
+            }
+        waits = [one for one in self._items.of_turn(turn_id) if one.answered is None]
+        suspended = info.owner is None and bool(waits)
+        more = {"pending": [one.to_dict() for one in waits]} if suspended else {}
+        return {**about, "status": "suspended" if suspended else "running", **more}
+
+    # What is said to turns
+
+    async def steer(self, caller: Caller, turn_id: str, text: str) -> None:
+        """Tell a running turn something; the model reads it with its next request. Raises ``Busy`` for one
+        that does not run."""
+        caller.need("run")
+        self._owned_turn(caller, turn_id)
+        if not isinstance(text, str) or not text.strip():
+            raise BadRequest("the text is empty")
+        if (live := self._live.get(turn_id)) is not None and live.how is None:
+            live.gate.signals.steer(text)
+        elif self._is_run(turn_id):
+            await control(self.store, turn_id, "steer", {"text": text})
+        else:
+            raise Busy("the turn is not running")
+        self._audit(caller, "steer", turn=turn_id)
+
+    async def interrupt(self, caller: Caller, turn_id: str, message: str | None = None) -> None:
+        """Stop a running turn, and take back one that has not begun. Nothing happens to one that has
+        ended."""
+        caller.need("run")
+        self._owned_turn(caller, turn_id)
+        if message is not None and not isinstance(message, str):
+            raise BadRequest("the message is no text")
+        if (live := self._live.get(turn_id)) is not None and live.how is None:
+            live.gate.signals.interrupt(message)
+        elif self._is_run(turn_id):
+            await control(self.store, turn_id, "interrupt", {"message": message})
+        elif found(self.store, turn_id) is not None:
+            await cancel(self.store, self._dispatcher, turn_id)
+            await self._continue(turn_id)
+        self._audit(caller, "interrupt", turn=turn_id)
+
+    async def resume(self, caller: Caller, turn_id: str) -> None:
+        """Have a turn run that was left unfinished, or that waits for what has arrived. One that has ended
+        stays as it is."""
+        caller.need("run")
+        self._owned_turn(caller, turn_id)
+        if self._exists(turn_id) and self._turns.info(turn_id).ended is None:
+            await self._continue(turn_id)
+            self._audit(caller, "resume", turn=turn_id)
+
+    async def fork(self, caller: Caller, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> str:
+        """Begin a turn in a session of its own where this one was after ``at`` moves, with the changes of
+        ``edit`` (``fsm_agent.sessions.store.rewind.edit_position`` says which); its id."""
+        caller.need("run")
+        self._owned_turn(caller, turn_id)
+        if (edit or {}).keys() & {"counters", "fields"} and not caller.admin:
+            raise Forbidden("counters and fields are changed by keys with the scope admin")
+        self._count(caller)
+        try:
+            info = self._turns.info(turn_id).moved_by(TURN.name)
+            position = edit_position(position_of(self.store, info.id, at), edit or {})
+        except ConfigError as error:
+            raise BadRequest(str(error)) from None
+        session = self.store.new_session()
+        forked = new_turn_id(session)
+        write = fork_turn(self.store, position, session, forked, DIGEST)
+        await self._own(caller, session.id)
+        await self.store.written(write)
+        await self.store.written(lambda c: c.execute(_FREE, (forked,)) and None)
+        await self._continue(forked)
+        self._unfinished.setdefault(caller.id, set()).add(forked)
+        self._audit(caller, "fork", turn=forked, of=turn_id)
+        return forked
+
+    async def _continue(self, turn_id: str) -> None:
+        """Have a turn run that has begun; its row in the queue lets any process find it after a crash."""
+        session = self._session_of(turn_id)
+        assert session is not None
+        at = self.store.now()
+        values = (turn_id, session, DIGEST, at, at)
+        await self.store.written(lambda c: c.execute(_QUEUE_BEGUN, values) and None)
+        try:
+            await self._dispatcher.submit(Order(session, turn_id, DIGEST))
+        except ConfigError as error:
+            raise Busy(str(error)) from None
+
+    def _is_run(self, turn_id: str) -> bool:
+        """Whether a process runs the turn."""
+        if not self._exists(turn_id):
+            return False
+        info = self._turns.info(turn_id)
+        return info.ended is None and bool(self.store.owners.alive(info.owner))
+
+    # What turns wait for
+
+    def pending(self, caller: Caller, turn_id: str = "") -> list[Pending]:
+        """Return what the caller's suspended turns wait for, oldest first, or one of them."""
+        caller.need("read")
+        if turn_id:
+            self._owned_turn(caller, turn_id)
+            return [one for one in self._items.of_turn(turn_id) if one.answered is None]
+        return [one for one in self._items.open() if self._may_see(caller, one)]
+
+    async def answer(self, caller: Caller, pending_id: str, value: Any, *, pattern: str = "") -> Pending:
+        """Answer what a suspended turn waits for, and have it continue; ``Agent.answer`` says which answers
+        there are. An approval needs the scope ``approve``, and one for all sessions ``admin``. Raises
+        ``Busy`` for a second answer, or one that is no longer awaited."""
+        there = [one for one in self._items.open() if one.id == pending_id and self._may_see(caller, one)]
+        if not there:
+            if self.store.database.select("SELECT 1 FROM pending WHERE id = ?", pending_id):
+                self._owned_turn(caller, self._root_of(self._turn_of_item(pending_id)))
+                raise Busy("this was answered already, or is no longer awaited")
+            raise NotFound("nothing of this id waits")
+        (item,) = there
+        caller.need("approve" if item.kind == "approval" else "run")
+        if item.kind == "approval" and value in LASTING:
+            caller.need("admin")
+        try:
+            item = await asyncio.to_thread(
+                answer_to, self._items, item.id, value, pattern=pattern, by=f"{caller.name} ({caller.id})"
+            )
+        except ConfigError as error:
+            kind = Busy if self._turn_has_moved(pending_id) else BadRequest
+            raise kind(str(error)) from None
+        root = self._root_of(item.turn)
+        self._audit(caller, "answer", turn=root, item=item.id, kind=item.kind, said=item.said)
+        now = self.store.now()
+        if all(one.settled(now) for one in self._items.of_turn(root)):
+            await self._continue(root)
+        return item
+
+    def _turn_has_moved(self, pending_id: str) -> bool:
+        return pending_id not in {one.id for one in self._items.open()}
+
+    def _turn_of_item(self, pending_id: str) -> str:
+        return str(self.store.database.select("SELECT turn FROM pending WHERE id = ?", pending_id)[0][0])
+
+    def _may_see(self, caller: Caller, item: Pending) -> bool:
+        try:
+            self._owned_turn(caller, self._root_of(item.turn))
+        except NotFound:
+            return False
+        return True
+
+    def _root_of(self, turn_id: str) -> str:
+        """The turn that a child works for."""
+        while (info := self._turns.info(turn_id)).parent is not None and info.forked_at is None:
+            turn_id = info.parent
+        return turn_id
+
+    # Sessions
+
+    def sessions(self, caller: Caller, most: int = 100) -> list[dict[str, Any]]:
+        """Return the caller's sessions, those that were used last first; all of them for ``admin``."""
+        caller.need("read")
+        rows = self.store.database.select(
+            "SELECT s.id, s.title, s.created, s.touched, k.value FROM sessions s JOIN kept_values k"
+            " ON k.extension = ? AND k.key = s.id WHERE k.value = ? OR ? ORDER BY s.touched DESC LIMIT ?",
+            OWNERS, json.dumps(caller.id), int(caller.admin), most,
+        )  # fmt: skip
+        return [
+            {
+                "session": session,
+                "title": title,
+                "created": created,
+                "touched": touched,
+                "key": json.loads(key),
+            }
+            for session, title, created, touched, key in rows
+        ]
+
+    def load(self, caller: Caller, session_id: str) -> dict[str, Any]:
+        """Return a session: its title, its messages, its turns, newest last."""
+        caller.need("read")
+        first = self._owned(caller, session_id)
+        session = self.store.newest(session_id)
+        turns = self._turns.recent(100, session.id)
+        return {
+            "session": first,
+            "title": session.title,
+            "messages": [row.to_dict() for row in session.rows],
+            "turns": [
+                {"turn": one.id, "asked": one.asked, "began": one.began, "ended": one.ended, "exit": one.exit}
+                for one in reversed(turns)
+            ],
+        }
 
     # Following one turn
 
@@ -325,6 +556,8 @@ class SessionService:
         live = self._live.get(turn_id)
         if live is not None and live.how in (None, "ended"):
             return live.how is not None
+        if self.leaving:
+            raise Leaving("this server is leaving; another one continues the turn")
         if not self._exists(turn_id):
             if not follows:
                 try:
@@ -438,17 +671,6 @@ class SessionService:
 
     def _audit(self, caller: Caller, what: str, **more: Any) -> None:
         audit.info("%s", json.dumps({"do": what, "key": caller.id, "name": caller.name, **more}))
-
-
-class _WatchedApp:
-    """The app of the worker in this process: what happens in its turns is kept."""
-
-    def __init__(self, app: App, live: LiveTurns) -> None:
-        self._app, self._live = app, live
-
-    def made(self, order: Order) -> tuple[Agent[Any, Any], Any]:
-        self._live.expect(order.turn)
-        return self._app.made(order)
 
 
 def _checked(content: Any) -> Any:

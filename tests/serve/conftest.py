@@ -6,9 +6,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+import httpx2
 import pytest
 
 from fsm_agent import Agent
+from fsm_agent.serve.app import app_of
+from fsm_agent.serve.keys import KeyRing
 from fsm_agent.serve.service import SCOPES, Caller, SessionService
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import ScriptedModel
@@ -39,5 +42,27 @@ def serving(store: Store) -> MakeService:
 
         async with SessionService(make_agent, store, **(service or {})) as opened:
             yield opened
+
+    return made
+
+
+TOKEN = "the-token-of-tests"
+WebClient = Callable[..., httpx2.AsyncClient]
+
+
+@pytest.fixture
+def web(store: Store) -> WebClient:
+    """A client of a service's whole application, in this process, with a token that may do everything:
+    ``async with serving(text("hi")) as service, web(service) as client``. ``key=""`` sends none; options are those of
+    ``app_of``."""
+
+    def made(service: SessionService, *, key: str = TOKEN, **options: Any) -> httpx2.AsyncClient:
+        app = app_of(service, KeyRing(store, TOKEN), **options)
+        return httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(app),
+            base_url="http://127.0.0.1:8000",
+            headers={"authorization": f"Bearer {key}"} if key else {},
+            timeout=60,
+        )
 
     return made

@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
@@ -23,7 +22,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fsm_agent.approvals.question import exact
 from fsm_agent.approvals.service import answer as answer_to
@@ -48,6 +47,15 @@ from fsm_agent.debug.web.rendering import answer, bare, events, map_of, tree
 from fsm_agent.errors import ConfigError, FsmAgentError
 from fsm_agent.fsm.table import Table
 from fsm_agent.support.redaction import environment_keys
+from fsm_agent.support.web_guard import (
+    SAFE_HEADERS,
+    is_of_other_origin,
+    is_of_other_site,
+    is_same,
+    own_hosts,
+    own_origins,
+    with_headers,
+)
 
 # ----------------------------------------------------------------------------------------------------
 # Reading what an address asks for: numbers, positions, limits. A wrong value is a ``MalformedArgument``.
@@ -127,8 +135,7 @@ def _gather(folder: Traversable, above: str, found: dict[str, Asset]) -> None:
 # Who may talk to the page: this machine, this address, this token. Everything else is refused before it is
 # read.
 #
-# A page of another site can make the browser send requests here, and a name of its own can be made to mean
-# 127.0.0.1 (DNS rebinding). Against both: ``Host`` must be ours, a request that changes something must say
+# ``support/web_guard.py`` says against what. ``Host`` must be ours, a request that changes something must say
 # that it comes from our own page, and nothing but the page's own files is given without the token. The page
 # has it from behind the ``#`` of the address, keeps it for its tab and origin, and sends it in a header. It
 # is in no cookie: the browser would send that to every server on 127.0.0.1, whatever its port.
@@ -143,14 +150,7 @@ POLICY = "; ".join((
     "default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'",
     "img-src 'self' data:", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
 ))  # fmt: skip
-SAFE_HEADERS: Mapping[str, str] = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
+HEADERS: Mapping[str, str] = {"content-security-policy": POLICY, **SAFE_HEADERS}
 
 
 class AccessGuard:
@@ -158,8 +158,7 @@ class AccessGuard:
 
     def __init__(self, app: ASGIApp, port: int, token: str) -> None:
         self._app, self._token = app, token
-        self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
-        self._origins = {f"http://{host}" for host in self._hosts}
+        self._hosts, self._origins = own_hosts(port), own_origins(port)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -168,9 +167,9 @@ class AccessGuard:
             return
         refused = self._refuse_request(scope)
         if refused is not None:
-            await refused(scope, receive, _with_headers(send))
+            await refused(scope, receive, with_headers(send, HEADERS))
         else:
-            await self._app(scope, receive, _with_headers(send))
+            await self._app(scope, receive, with_headers(send, HEADERS))
 
     def _refuse_request(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
@@ -178,11 +177,11 @@ class AccessGuard:
             return PlainTextResponse("This address is not served here.\n", 421)
         if scope["path"] == "/":
             return None
-        if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        if is_of_other_site(headers):
             return PlainTextResponse("Other sites may not read this.\n", 403)
         if scope["path"].startswith(FILES):
             return None
-        if not secrets.compare_digest(headers.get(HEADER, "").encode(), self._token.encode()):
+        if not is_same(headers.get(HEADER, ""), self._token):
             return PlainTextResponse(
                 "The token is missing or wrong; use the whole address that was printed.\n", 403
             )
@@ -190,7 +189,7 @@ class AccessGuard:
 
     def _refuse_change(self, headers: Headers) -> Response | None:
         """``Origin`` names the page that sends; a program without a page sends none."""
-        if headers.get("origin") not in (None, *self._origins):
+        if is_of_other_origin(headers, self._origins):
             return PlainTextResponse("Only the debugger's own page may do this.\n", 403)
         if not headers.get("content-type", "").startswith("application/json"):
             return PlainTextResponse("Only JSON is read here.\n", 415)
@@ -198,21 +197,6 @@ class AccessGuard:
         if not length.isdigit() or int(length) > LARGEST:
             return PlainTextResponse("This is too long.\n", 413)
         return None
-
-
-def _with_headers(send: Send) -> Send:
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            known = {name.lower() for name, _ in message["headers"]}
-            extra = [
-                (name.encode(), value.encode())
-                for name, value in SAFE_HEADERS.items()
-                if name.encode() not in known
-            ]
-            message = {**message, "headers": [*message["headers"], *extra]}
-        await send(message)
-
-    return sending
 
 
 Body = Mapping[str, Any]

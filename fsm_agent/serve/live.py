@@ -9,21 +9,26 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Literal
 
+from fsm_agent.conversation.effects import RunTool, ToolOutcome
 from fsm_agent.conversation.handover import next_turn_id
 from fsm_agent.dispatch.follow import Place, ServedEvent, served
 from fsm_agent.fsm.journal import Exchange
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.runtime.events import (
     EVERYWHERE,
+    NAMES,
     Event,
     Opened,
     ReasoningText,
     Stopped,
     StreamDelta,
+    ToolComplete,
+    ToolStart,
     Transition,
     listen,
 )
@@ -45,6 +50,7 @@ class LiveTurn:
         self._events: list[tuple[Place, ServedEvent]] = []
         self._first = 0  # how many were dropped before those that are kept
         self._place, self._attempt, self._within = begin, secrets.randbelow(2**31) + 1, 0
+        self._completed: set[str] = set()
         self._lock = threading.Lock()
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         stream = gate.stream
@@ -99,6 +105,8 @@ class LiveTurn:
                 self._place, self._within = Place(self._place.seq + 1), 0
                 place = self._place
             else:
+                if isinstance(event.values, ToolComplete):
+                    self._completed.add(event.values.call_id)
                 self._within += 1
                 place = self._place._replace(attempt=self._attempt, within=self._within)
             self._events.append((place, served(place, self.id, event.values, event.at)))
@@ -120,8 +128,20 @@ class LiveTurn:
         del self._events[:number]
 
     def _answered(self, exchange: Exchange) -> None:
+        """Continue behind an exchange. Calls whose outcome was known, such as those of a process that ended,
+        were not run here, and are told now."""
+        told = Place(exchange.seq, exchange.ordinal) < self.begin
+        replies = exchange.reply if isinstance(exchange.request, list) else [exchange.reply]
+        for request, reply in zip(exchange.requests, replies, strict=True):
+            if told or not (isinstance(request, RunTool) and isinstance(reply, ToolOutcome)):
+                continue
+            if request.call_id not in self._completed:
+                begun = ToolStart(request.call_id, request.name, request.arguments)
+                for values in (begun, ToolComplete(*begun, reply.text, reply.status)):
+                    self._hear(Event(NAMES[type(values)], values, time.time(), self.id))
         with self._lock:
             self._place, self._within = Place(exchange.seq, exchange.ordinal + 1), 0
+            self._completed.clear()
 
     def _stopped(self, stopped: Stopped) -> None:
         for each in self._leave:

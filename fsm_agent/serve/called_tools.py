@@ -6,6 +6,7 @@ arguments; whether the call may run is decided by the turn."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import uuid
 from collections.abc import Callable, Collection, Mapping
@@ -16,6 +17,7 @@ from fsm_agent.conversation.effects import Failure, ModelRequest, ToolSpec
 from fsm_agent.conversation.messages import ModelReply, ToolCall
 from fsm_agent.dispatch.dispatcher import Order
 from fsm_agent.errors import ConfigError
+from fsm_agent.options import AgentOptions
 from fsm_agent.runtime.ports import StreamSink
 
 PREFIX = "tool-"
@@ -32,24 +34,30 @@ def message_of(tool: str, arguments: Mapping[str, Any]) -> str:
     return json.dumps({"tool": tool, "arguments": arguments}, ensure_ascii=False)
 
 
-def with_called_tools(
-    make_agent: Callable[[Order | None], Agent[Any, Any]], tools: Collection[str]
-) -> Callable[[Order | None], Agent[Any, Any]]:
-    """Return a factory of agents whose turns with ids of ``new_call_id`` call one of these tools."""
+def made_agent(make_agent: Callable[..., Any], order: Order | None) -> tuple[Agent[Any, Any], Any]:
+    """Return what a factory of a service makes for an order: an agent, and what its tools get."""
+    made = make_agent(order) if inspect.signature(make_agent).parameters else make_agent()
+    return made if isinstance(made, tuple) else (made, None)
 
-    def made(order: Order | None) -> Agent[Any, Any]:
-        agent = make_agent(order)
+
+def with_called_tools(
+    make_agent: Callable[..., Any], tools: Collection[str]
+) -> Callable[[Order | None], tuple[Agent[Any, Any], Any]]:
+    """Return a factory of agents whose turns with ids of ``new_call_id`` call one of these tools."""
+    port = CallPort(frozenset(tools))
+
+    def made(order: Order | None) -> tuple[Agent[Any, Any], Any]:
+        agent, deps = made_agent(make_agent, order)
         if order is None or not order.turn.startswith(PREFIX):
-            return agent
-        return Agent.of(
-            {
-                **agent.options,
-                "model": CallPort(frozenset(tools)),
-                "fallbacks": (),
-                "base_url": None,
-                "api_key": None,
-            }
-        )
+            return agent, deps
+        own: AgentOptions = {
+            **agent.options,
+            "model": port,
+            "fallbacks": (),
+            "base_url": None,
+            "api_key": None,
+        }
+        return Agent.of(own), deps
 
     return made
 

@@ -79,6 +79,8 @@ POLL = 1_000
 """Milliseconds that a client should wait between two looks at a task."""
 RETRY = 1_000
 """Milliseconds after which a client comes back to a stream that broke."""
+LOOK = 0.5
+"""Seconds after which an open stream notices that this process ends."""
 MAX_ASKED = 4_000
 RELATED = "io.modelcontextprotocol/related-task"
 DECLINED = "The person did not want to answer."
@@ -485,6 +487,7 @@ class McpDoor:
     """Streamable HTTP behind the guard of the application, which has looked at host, origin and key."""
 
     def __init__(self, service: SessionService, tools: Mapping[str, ToolSpec] | None = None) -> None:
+        self._service = service
         self._manager = StreamableHTTPSessionManager(
             AgentServer(service, tools),
             event_store=RecentMessages(),
@@ -504,7 +507,18 @@ class McpDoor:
         if isinstance(caller, Caller):
             token = AccessToken(token="", client_id=caller.id, scopes=[*caller.scopes])
             scope = {**scope, "user": AuthenticatedUser(token)}
-        await self._manager.handle_request(scope, receive, send)
+        work = asyncio.ensure_future(self._manager.handle_request(scope, receive, send))
+        try:
+            while not work.done():
+                await asyncio.wait({work}, timeout=LOOK)
+                if self._service.leaving and scope["method"] == "GET":  # it would stay open
+                    break
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work})
+        if not work.cancelled():
+            work.result()
 
 
 def routes(service: SessionService, tools: Mapping[str, ToolSpec] | None = None) -> list[Route]:

@@ -60,9 +60,7 @@ async def served(store: Store, *script: Any, chosen: list[str] | None = None) ->
     model = ScriptedModel(script)
 
     def make(order: Any = None) -> Agent[Any, Any]:
-        return Agent(
-            model, toolsets=["clarify"], tools=OWN, settings=SETTINGS, home=store.home
-        )
+        return Agent(model, toolsets=["clarify"], tools=OWN, settings=SETTINGS, home=store.home)
 
     async with SessionService(with_called_tools(make, names), store, name="tester") as service:
         with make() as agent:

@@ -58,9 +58,11 @@ COMMANDS: Mapping[str, tuple[str, str] | Group] = {
     "worker": ("remote:worker", "Run queued turns until a signal comes."),
     "acp": ("acp:acp", "Serve an editor (Agent Client Protocol)."),
     "mcp": Group(
-        "The agent as an MCP server.",
+        "The agent as an MCP server, and logins to servers of others.",
         {
             "serve": ("mcp:serve", "Serve the agent, and tools of it, to MCP clients."),
+            "login": ("mcp:login", "Log in to an MCP server of others, in the browser."),
+            "logout": ("mcp:logout", "Forget the login to an MCP server of others."),
         },
     ),
     "serve": Group(

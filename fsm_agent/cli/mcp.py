@@ -1,25 +1,33 @@
-"""``fsm-agent mcp``: the agent as an MCP server."""
+"""``fsm-agent mcp``: the agent as an MCP server, and logins to servers of others."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
+import webbrowser
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fsm_agent.agent import Agent
 from fsm_agent.cli.acp import is_pipe
-from fsm_agent.cli.options import LIMITS, SHOWN, CliOptions, with_agent
+from fsm_agent.cli.options import LIMITS, SHOWN, CliOptions, HomeFolder, with_agent
+from fsm_agent.cli.screen import clean, say
 from fsm_agent.cli.serve import ServeTarget, agents_of, keys_of, log_to_stderr, serve_until_a_signal
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.debug.core.loopback import LOOPBACK
 from fsm_agent.errors import ConfigError
-from fsm_agent.support.home import workdir_of
+from fsm_agent.support.home import home_of, workdir_of
 from fsm_agent.support.installation import install_command
 from fsm_agent.support.threads import in_a_loop
 from fsm_agent.toolsets import TOOLSETS, ToolsetPlace
+from fsm_agent.toolsets.mcp.config import ServerConfig, servers_of
+from fsm_agent.toolsets.mcp.logins import Login
+from fsm_agent.toolsets.mcp.process import endpoint_of
 
 
 @with_agent("yes", "session", *LIMITS, *SHOWN)
@@ -103,3 +111,61 @@ def _names_in(agent: Agent[Any, Any], name: str) -> Sequence[str]:
     root = workdir_of(agent.options["workdir"])
     place = ToolsetPlace(root, home=agent.home, web=settings.web, sandbox=settings.sandbox)
     return [tool.spec.name for tool in TOOLSETS[name](place) if tool.spec.name in own]
+
+
+# Logins to servers of others
+
+
+LOGIN_SECONDS = 300.0
+"""In which a person logs in."""
+
+
+def login(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A server of the config file.")],
+    show: Annotated[bool, typer.Option("--no-open", help="Print the address, and open no browser.")] = False,
+    home: HomeFolder = None,
+) -> int:
+    """Log in to an MCP server of others, in the browser.
+
+    The login is kept in the machine's keyring, or in a private file of the home, and refreshed by turns.
+    """
+    where = home_of(home, os.environ)
+    config = _server(name, where)
+    if config.oauth is None:
+        raise ConfigError("this server has no logins", name, f"oauth = true in [mcp.servers.{name}]")
+    try:
+        from fsm_agent.toolsets.mcp.login import log_in
+    except ImportError as error:
+        raise ConfigError(
+            f"MCP needs {error.name}, which is not installed", None, install_command("mcp")
+        ) from None
+
+    async def opened(address: str) -> None:
+        print(f"Log in here: {clean(address)}", file=sys.stderr, flush=True)
+        if not show:
+            await asyncio.to_thread(webbrowser.open, address)
+
+    kept, tools = in_a_loop(log_in(name, config, where, dict(os.environ), opened, LOGIN_SECONDS))
+    say(f"Logged in to {name}, which has {tools} tools. The login is kept in {kept}.")
+    return 0
+
+
+def logout(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A server of the config file.")],
+    home: HomeFolder = None,
+) -> int:
+    """Forget the login to an MCP server of others."""
+    where = home_of(home, os.environ)
+    endpoint = endpoint_of(_server(name, where), Path.cwd(), dict(os.environ))
+    there = Login(where, name, endpoint.url).forget()
+    say(f"The login to {name} is forgotten." if there else f"There is no login to {name}.")
+    return 0
+
+
+def _server(name: str, home: Path) -> ServerConfig:
+    servers = servers_of(None, home)
+    if name not in servers:
+        raise ConfigError(
+            "no such MCP server", name, ", ".join(servers) or "there are none in the config file"
+        )
+    return servers[name]

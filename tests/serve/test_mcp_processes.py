@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -19,7 +16,6 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import ElicitResult
 
 from tests.helpers.processes import environment
 from tests.helpers.waiting import until

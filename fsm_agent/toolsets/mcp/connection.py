@@ -106,9 +106,16 @@ class Statuses:
 
 
 @asynccontextmanager
-async def http(endpoint: Endpoint, most: int, statuses: Statuses) -> AsyncIterator[Any]:
-    """The streams of a session. ``most``: bytes of one message. Proxies of the environment are used for other
-    machines only."""
+async def http(
+    endpoint: Endpoint, most: int, statuses: Statuses, auth: httpx2.Auth | None = None
+) -> AsyncIterator[Any]:
+    """The streams of a session. ``most``: bytes of one message. ``auth`` signs requests. Proxies of the
+    environment are used for other machines only."""
+
+    async def check(request: httpx2.Request) -> None:
+        """A login asks hosts that the server names."""
+        if request.url.scheme != "https" and request.url.host not in HERE and not endpoint.plain:
+            raise Misbehaved(f"it wants {request.url.host} to be asked without TLS")
 
     async def look(response: httpx2.Response) -> None:
         statuses.note(response)
@@ -125,7 +132,8 @@ async def http(endpoint: Endpoint, most: int, statuses: Statuses) -> AsyncIterat
             headers={**endpoint.headers, "Accept-Encoding": "identity"},
             timeout=httpx2.Timeout(CONNECT, read=READ),
             trust_env=httpx2.URL(endpoint.url).host not in HERE,
-            event_hooks={"response": [look]},
+            auth=auth,
+            event_hooks={"request": [check], "response": [look]},
         ) as client,
         streamable_http_client(endpoint.url, http_client=client, max_sse_event_size=most) as streams,
     ):
@@ -274,16 +282,22 @@ _NOTICED = MOMENT + 1
 
 class Connection:
     """Opened once, closed once, never opened again. ``changed`` is called when the server's tools may be
-    others now. ``asks``: calls come with a person whom the server may ask.
+    others now. ``asks``: calls come with a person whom the server may ask. ``auth`` signs requests.
 
     Every method belongs to the engine's loop. A task of its own holds the SDK's client from begin to end,
     because its scopes must be left by the task that entered them."""
 
     def __init__(
-        self, endpoint: Endpoint, server_log: ServerLog, most: int, changed: Callable[[], None], asks: bool
+        self,
+        endpoint: Endpoint,
+        server_log: ServerLog,
+        most: int,
+        changed: Callable[[], None],
+        asks: bool,
+        auth: httpx2.Auth | None = None,
     ) -> None:
         self._endpoint, self._log, self._most, self._changed = endpoint, server_log, most, changed
-        self._asks, self._askers = asks, list[Asker]()
+        self._asks, self._askers, self._auth = asks, list[Asker](), auth
         self._ending, self._statuses, self._flood = ConnectionEnding(), Statuses(), Flood()
         self._opened, self._scope = asyncio.Event(), anyio.CancelScope()
         self._client: Client | None = None
@@ -411,7 +425,7 @@ class Connection:
         if self._endpoint.launch is not None:
             transport = stdio(self._endpoint.launch, self._log, self._most, self._ending)
         else:
-            transport = http(self._endpoint, self._most, self._statuses)
+            transport = http(self._endpoint, self._most, self._statuses, self._auth)
         return Client(
             transport,
             cache=None,

@@ -38,6 +38,7 @@ from fsm_agent.tools.result import ToolFailure
 from fsm_agent.tools.runner import UNKNOWN_EFFECT
 from fsm_agent.toolsets.mcp.config import ServerConfig, servers_of
 from fsm_agent.toolsets.mcp.elicitation import Asker, Elicitation
+from fsm_agent.toolsets.mcp.logins import Login
 from fsm_agent.toolsets.mcp.offer import MOST_TOOLS, Listed, Offer, check_schemas, make_offer, server_of
 from fsm_agent.toolsets.mcp.process import (
     LOGS,
@@ -221,6 +222,7 @@ class McpServer:
             self._around.limits.max_message_bytes,
             self._on_change,
             self._around.elicitation.possible,
+            await in_daemon_thread(_login_of, self.name, self.config, self._around.home, endpoint),
         )
         self._connections.add(connection)
         try:
@@ -231,6 +233,8 @@ class McpServer:
             raise
 
     def _on_failure(self, reason: str) -> None:
+        if self.config.oauth is not None and any(sign in reason for sign in _NO_LOGIN):
+            reason = f"{reason}; log in with: fsm-agent mcp login {self.name}"
         self._problem = self._safe(one_line(reason, 400))
         self._next = self._around.clock.now() + min(LONGEST_REST, REST * 2.0**self._failures)
         self._failures += 1
@@ -312,6 +316,17 @@ def _connection_class() -> type[Connection]:
     return Connection
 
 
+def _login_of(name: str, config: ServerConfig, home: Path, endpoint: Endpoint) -> Any:
+    """What signs requests to a server that a person has logged in to."""
+    if config.oauth is None:
+        return None
+    from fsm_agent.toolsets.mcp.oauth import stored_login
+
+    return stored_login(endpoint.url, config.oauth, endpoint.client_secret, Login(home, name, endpoint.url))
+
+
+_NO_LOGIN = ("HTTP 401", "HTTP 403", "a login is needed")
+"""In the reason of a connection that a login may help."""
 _SHORTEST = 6
 """Characters; a shorter value is a word like any other."""
 

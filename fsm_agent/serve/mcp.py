@@ -294,7 +294,7 @@ class AgentServer(Server[Any]):
         return Task(
             task_id=turn,
             status=_task_status(about),
-            status_message=about.get("state") or about["status"],
+            status_message=about.get("problem") or about.get("state") or about["status"],
             created_at=(datetime.fromtimestamp(began, UTC) if began else now).isoformat(),
             last_updated_at=now.isoformat(),
             ttl=None,
@@ -461,7 +461,7 @@ def _why_not_asked(context: Context, caller: Caller, turn: str, pending: Sequenc
 
 def _task_status(about: Mapping[str, Any]) -> TaskStatus:
     match about["status"], about.get("outcome"):
-        case "ended", "interrupted":
+        case ("ended", "interrupted") | ("refused", _):  # one taken back before it began
             return "cancelled"
         case "ended", "completed" | "partial":
             return "completed"

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from mcp import Client, MCPError
-from mcp_types import ElicitResult, TextContent
+from mcp.shared.message import SessionMessage
+from mcp_types import ElicitResult, TextContent, jsonrpc_message_adapter
 
 from fsm_agent import Agent, ImagePart, tool
 from fsm_agent.serve.called_tools import choose_tools, with_called_tools
-from fsm_agent.serve.mcp import AgentServer
+from fsm_agent.serve.mcp import TASKS, AgentServer
 from fsm_agent.serve.service import SessionService
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import ScriptedModel, call, text, tools
@@ -49,7 +53,15 @@ def fail() -> str:
     raise RuntimeError("no disk")
 
 
-OWN = [add, pay, picture, fail]
+@tool(effect="pure")
+async def wait(path: str) -> str:
+    """Wait for a file."""
+    while not Path(path).exists():
+        await asyncio.sleep(0)
+    return "it is there"
+
+
+OWN = [add, pay, picture, fail, wait]
 
 
 @asynccontextmanager
@@ -66,6 +78,43 @@ async def served(store: Store, *script: Any, chosen: list[str] | None = None) ->
         with make() as agent:
             found = choose_tools(agent, names)
         yield AgentServer(service, found)
+
+
+class Wire:
+    """A client that sends what it likes: the SDK's has no tasks. ``told``: the notifications."""
+
+    def __init__(self, to_server: Any, from_server: Any) -> None:
+        self._to, self._from, self._number = to_server, from_server, 0
+        self.told: list[dict[str, Any]] = []
+
+    async def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        """The result; raises ``MCPError``."""
+        self._number += 1
+        raw = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
+        await self._to.send(SessionMessage(jsonrpc_message_adapter.validate_python(raw, by_name=False)))
+        while True:
+            answer = (await self._from.receive()).message.model_dump(by_alias=True, mode="json")
+            if answer.get("id") != self._number:
+                self.told.append(answer["params"])
+            elif "error" in answer:
+                raise MCPError(answer["error"]["code"], answer["error"]["message"])
+            else:
+                return dict(answer["result"])
+
+
+@asynccontextmanager
+async def wired(server: AgentServer) -> AsyncIterator[Wire]:
+    to_server, incoming = anyio.create_memory_object_stream[Any](10)
+    outgoing, from_server = anyio.create_memory_object_stream[Any](1_000)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server.run, incoming, outgoing, server.create_initialization_options())
+        wire = Wire(to_server, from_server)
+        hello = {"capabilities": {}, "clientInfo": {"name": "w", "version": "1"}}
+        assert "tasks" in (await wire.ask("initialize", protocolVersion=TASKS, **hello))["capabilities"]
+        yield wire
+        tasks.cancel_scope.cancel()
+    for stream in (to_server, incoming, outgoing, from_server):
+        stream.close()
 
 
 class Person:
@@ -120,7 +169,7 @@ async def test_chosen_tools_are_called_under_the_agents_rules(store: Store, era:
         Client(server, mode=era, elicitation_callback=person.elicit) as client,
     ):
         listed = {one.name: one for one in (await client.list_tools()).tools}
-        assert [*listed] == ["ask", "add", "pay", "picture", "fail"]
+        assert [*listed] == ["ask", "add", "pay", "picture", "fail", "wait"]
         assert listed["add"].input_schema["required"] == ["a", "b"]
         assert listed["add"].annotations is not None
         assert listed["add"].annotations.read_only_hint
@@ -189,3 +238,40 @@ async def test_what_cannot_be_done_is_the_protocols_own_error(store: Store, era:
             assert refused.is_error, arguments
             assert why in words(refused)
         assert words(await client.call_tool("ask", {"message": "Still there?"})) == "hi"
+
+
+async def test_a_turn_is_a_task_with_progress_and_can_be_canceled(store: Store) -> None:
+    there = store.home / "there"
+    call = {"name": "wait", "arguments": {"path": str(there)}, "task": {}, "_meta": {"progressToken": "p1"}}
+    async with served(store) as server, wired(server) as wire:
+        task = (await wire.ask("tools/call", **call))["task"]
+        assert (task["status"], task["ttl"]) == ("working", None)
+        other = (await wire.ask("tools/call", **call))["task"]["taskId"]
+        assert (await wire.ask("tasks/cancel", taskId=other))["status"] == "cancelled"
+        there.touch()
+        result = await wire.ask("tasks/result", taskId=task["taskId"])
+        assert result["content"][0]["text"] == "it is there"
+        assert result["_meta"] == {"io.modelcontextprotocol/related-task": {"taskId": task["taskId"]}}
+        assert (await wire.ask("tasks/get", taskId=task["taskId"]))["status"] == "completed"
+        await wire.ask("tasks/result", taskId=other)
+        assert (await wire.ask("tasks/get", taskId=other))["status"] == "cancelled"
+        for method in ("tasks/get", "tasks/result", "tasks/cancel"):
+            with pytest.raises(MCPError, match="no such turn"):
+                await wire.ask(method, taskId="another")
+        with pytest.raises(MCPError, match="the task has ended: completed"):
+            await wire.ask("tasks/cancel", taskId=task["taskId"])
+        with pytest.raises(MCPError, match="Unknown tool"):
+            await wire.ask("tools/call", name="nothing", task={})
+    assert "runs wait" in [one.get("message") for one in wire.told]
+
+
+async def test_a_call_that_the_client_gives_up_ends_its_turn(store: Store) -> None:
+    call = {"path": str(store.home / "never")}
+    async with served(store) as server, Client(server, mode="legacy") as client:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await client.call_tool("wait", call)
+        ended = "SELECT outcome FROM turns WHERE ended IS NOT NULL"
+        while not (rows := store.database.select(ended)):
+            await asyncio.sleep(0.01)
+    assert rows == [("interrupted",)]

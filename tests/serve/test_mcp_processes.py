@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
+from fsm_agent.serve.mcp import TASKS
+from fsm_agent.sessions.store import Store
 from tests.helpers.processes import environment
 from tests.helpers.waiting import until
 from tests.serve.test_mcp import ERAS, Person, words
@@ -126,3 +129,133 @@ async def test_the_official_client_asks_calls_and_is_asked(place: Place, transpo
         assert not told.is_error, words(told)
     assert place.paid.read_text().split() == ["7", "9"]
     assert "runs pay" in moves
+
+
+def line(method: str = "", key: Any = None, **params: Any) -> bytes:
+    message = {"jsonrpc": "2.0", "method": method, **({} if key is None else {"id": key}), "params": params}
+    return json.dumps(message).encode() + b"\n"
+
+
+HELLO = line(
+    "initialize", 1, protocolVersion=TASKS, capabilities={}, clientInfo={"name": "rude", "version": "1"}
+)
+
+
+def test_what_is_no_message_is_answered_and_costs_nothing_else(place: Place) -> None:
+    process = subprocess.Popen(
+        place.command(), env=place.env, cwd=place.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    huge = b'{"jsonrpc": "2.0", "id": 9, "method": "' + b"x" * 17_000_000 + b'"}\n'
+    said, errors = process.communicate(
+        HELLO
+        + line("notifications/initialized")
+        + b"no json\n"
+        + b'{"jsonrpc": "2.0"}\n'
+        + b"[" * 10_000
+        + b"\n"
+        + huge
+        + line("no/such/method", 2)
+        + line("tools/call", 3, name="nothing")
+        + line("tools/call", 4, name="ask", arguments=[1])
+        + line("tools/call", 5, name="wait", arguments={"path": str(place.folder)}),
+        timeout=60,
+    )
+    answers = [json.loads(row) for row in said.splitlines()]
+    codes = [one["error"]["code"] for one in answers if "error" in one and one["id"] is None]
+    assert codes == [-32700, -32600, -32700, -32600]
+    by_id = {one["id"]: one for one in answers if one["id"] is not None}
+    assert by_id[2]["error"]["code"] == -32601
+    assert by_id[3]["error"] == {"code": -32602, "message": "Unknown tool: nothing"}
+    assert by_id[4]["error"]["code"] == -32602
+    assert process.returncode == 0
+    assert b"Traceback" not in errors
+
+
+def turns_of(place: Place) -> list[tuple[str, str | None]]:
+    """(id, how it ended) of each turn."""
+    with closing(Store(place.folder / "home")) as store:
+        return [(row[0], row[1]) for row in store.database.select("SELECT id, exit FROM turns")]
+
+
+def test_a_turn_whose_client_left_is_continued_by_the_next_server(place: Place) -> None:
+    there = place.folder / "there"
+    call = line("tools/call", 2, name="wait", arguments={"path": str(there)})
+    process = subprocess.Popen(
+        place.command(),
+        env=place.env,
+        cwd=place.folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(HELLO + line("notifications/initialized") + call)
+    until(lambda: (place.folder / "home" / "sessions.db").exists() and bool(turns_of(place)), "a turn")
+    process.kill()
+    process.wait()
+    [(turn, ended)] = turns_of(place)
+    assert ended is None
+    there.touch()
+    with place.http():
+        until(lambda: turns_of(place) == [(turn, "text_response")], "the end of the turn")
+
+
+async def test_over_http_the_guard_of_the_server_stands_before_the_protocol(place: Place) -> None:
+    accept = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+    with place.http() as (_, url, token):
+        mine = {**accept, "authorization": f"Bearer {token}"}
+        async with httpx2.AsyncClient(timeout=60) as web:
+
+            async def post(content: bytes, headers: dict[str, str]) -> httpx2.Response:
+                return await web.post(f"{url}/mcp", content=content, headers=headers)
+
+            assert (await post(HELLO, accept)).status_code == 401
+            assert (await post(HELLO, {**accept, "authorization": "Bearer wrong"})).status_code == 401
+            assert (await post(HELLO, {**mine, "host": "evil.example.org"})).status_code == 421
+            assert (await post(HELLO, {**mine, "origin": "https://evil.example.org"})).status_code == 403
+            assert (await post(b"x" * 17_000_000, mine)).status_code == 413
+            malformed = await post(b"{no json", mine)
+            assert (malformed.status_code, malformed.json()["error"]["code"]) == (400, -32700)
+            begun = await post(HELLO, mine)
+            session = begun.headers["mcp-session-id"]
+            for wrong in ({"mcp-session-id": "another"}, {}):
+                assert (await post(line("tools/list", 2), {**mine, **wrong})).status_code in (400, 404)
+            await post(line("notifications/initialized"), {**mine, "mcp-session-id": session})
+
+
+async def test_a_client_whose_stream_broke_gets_the_result_on_another(place: Place) -> None:
+    there = place.folder / "there"
+    with place.http() as (_, url, token):
+        headers = {
+            "accept": "application/json, text/event-stream", "authorization": f"Bearer {token}",
+            "mcp-protocol-version": TASKS, "content-type": "application/json",
+        }  # fmt: skip
+        async with httpx2.AsyncClient(timeout=60, headers=headers) as web:
+            begun = await web.post(f"{url}/mcp", content=HELLO)
+            mine = {"mcp-session-id": begun.headers["mcp-session-id"]}
+            await web.post(f"{url}/mcp", content=line("notifications/initialized"), headers=mine)
+            call = line("tools/call", 2, name="wait", arguments={"path": str(there)})
+            async with web.stream("POST", f"{url}/mcp", content=call, headers=mine) as stream:
+                first = [row async for row in _until_blank(stream)]
+            [last] = [row.removeprefix("id: ") for row in first if row.startswith("id: ")]
+            there.touch()
+            rest = {**mine, "last-event-id": last}
+            async with web.stream("GET", f"{url}/mcp", headers=rest) as stream:
+                while not (
+                    data := [row[6:] async for row in _until_blank(stream) if row.startswith("data: {")]
+                ):
+                    pass
+    assert json.loads(data[0])["result"]["content"][0]["text"] == "it is there"
+
+
+async def _until_blank(stream: httpx2.Response) -> AsyncIterator[str]:
+    """The lines of one event."""
+    async for row in _LINES.setdefault(stream, stream.aiter_lines()):
+        if not row.strip():
+            return
+        yield row
+
+
+_LINES: dict[httpx2.Response, AsyncIterator[str]] = {}

@@ -63,13 +63,12 @@ class ToolRule(_McpModel):
 class OAuth(_McpModel):
     """How to log in to a server, when what it says of itself is not enough. ``client_id`` and
     ``client_secret``: of a client that was registered there before, the secret as ``${VAR}``;
-    ``client_metadata_url``: an https address that describes this client. ``scopes``: default what the server
-    asks for. ``callback_port`` of this machine, where the browser comes back to; 0 for any."""
+    ``client_metadata_url``: an https address that describes this client. ``callback_port`` of this machine,
+    where the browser comes back to; 0 for any. The server says which scopes are asked for."""
 
     client_id: str | None = None
     client_secret: str | None = None
     client_metadata_url: str | None = None
-    scopes: tuple[str, ...] = ()
     callback_port: Annotated[int, Field(ge=0, le=65_535)] = 0
 
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fsm_agent.support.files import private_folder, replace_file
+from fsm_agent.support.files import FILE, private_folder, replace_file
 from fsm_agent.support.redaction import keep_secret
 
 FOLDER = "mcp-logins"
@@ -50,7 +50,7 @@ class Login:
             self._path.unlink(missing_ok=True)
             return KEYRING
         private_folder(self._path.parent)
-        replace_file(self._path, text.encode())
+        replace_file(self._path, text.encode(), FILE)
         return str(self._path)
 
     def forget(self) -> bool:

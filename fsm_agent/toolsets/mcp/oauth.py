@@ -122,7 +122,6 @@ def _provider(
         client_name="fsm-agent",
         redirect_uris=[AnyUrl(redirect)],
         grant_types=["authorization_code", "refresh_token"],
-        scope=" ".join(rules.scopes) or None,
     )
     provider = OAuthClientProvider(
         url, metadata, storage, on_redirect, on_callback, client_metadata_url=rules.client_metadata_url

@@ -61,7 +61,8 @@ DUMPS = "dumps"
 """Folder of the home directory where requests that failed are saved."""
 HOME_FILES = (
     "sessions.db*", "owners", "learned.json*", "key-rests.json*", "config.toml", RESULTS, DUMPS, "logs",
-    "*MEMORY.md*", "*USER.md*", "SOUL.md", "skills", "chat_history", "trajectories.jsonl", CHECKPOINTS, ASIDE, LOGINS,
+    "*MEMORY.md*", "*USER.md*", "SOUL.md", "skills", "chat_history", "trajectories.jsonl", CHECKPOINTS, ASIDE,
+    LOGINS,
 )  # fmt: skip
 """Patterns of all that may be in the home directory."""
 

@@ -19,6 +19,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from fsm_agent.errors import TableError
@@ -382,7 +383,7 @@ class Table:
         """Of what is quickly told apart; equal tables are equal in every field."""
         return hash((self.name, self.states, tuple(self.by_event)))
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """A hash of all that the proofs depend on; a cached verdict is valid for the same digest only."""
         text = repr((self.states, self.final, self.counters, self.rows))

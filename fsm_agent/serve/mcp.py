@@ -461,8 +461,10 @@ def _why_not_asked(context: Context, caller: Caller, turn: str, pending: Sequenc
 
 def _task_status(about: Mapping[str, Any]) -> TaskStatus:
     match about["status"], about.get("outcome"):
-        case ("ended", "interrupted") | ("refused", _):  # one taken back before it began
+        case "ended", "interrupted":
             return "cancelled"
+        case "refused", _:
+            return "cancelled" if "taken back" in about["problem"] else "failed"
         case "ended", "completed" | "partial":
             return "completed"
         case (("ended" | "refused"), _):

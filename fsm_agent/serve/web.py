@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy, StoreError
 from fsm_agent.serve.service import BadRequest, Busy, Caller, ServiceError, TooLarge, Unauthorized
@@ -54,14 +56,14 @@ class Sse(NamedTuple):
 
     def encode(self) -> bytes:
         """Return it as it is sent."""
-        text = self.data if isinstance(self.data, str) else dumped(self.data)
+        text = self.data if isinstance(self.data, str) else to_json(self.data)
         lines = [f"id: {self.id}"] if self.id else []
         lines += [f"event: {self.event}"] if self.event else []
         lines += [f"data: {line}" for line in text.split("\n")]
         return ("\n".join(lines) + "\n\n").encode("utf-8", "replace")
 
 
-def dumped(value: Any) -> str:
+def to_json(value: Any) -> str:
     """Return a value as JSON in one line."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
@@ -112,42 +114,61 @@ def last_event_id(request: Request) -> str:
     return request.headers.get("last-event-id") or request.query_params.get("after", "")
 
 
-def event_stream(
-    events: AsyncIterator[Sse], failed: Callable[[ServiceError], Sequence[Sse]], *, alive: float = ALIVE
-) -> StreamingResponse:
-    """Answer with a stream of events. ``failed`` says an error that comes when the stream has begun."""
-    return StreamingResponse(
-        _encoded(events, failed, alive),
-        media_type="text/event-stream",
-        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
-    )
+Failed = Callable[[ServiceError], Sequence[Sse]]
 
 
-async def _encoded(
-    events: AsyncIterator[Sse], failed: Callable[[ServiceError], Sequence[Sse]], alive: float
-) -> AsyncIterator[bytes]:
-    coming: asyncio.Future[Sse] | None = None
-    try:
+class EventStream(Response):
+    """Answers with a stream of events until the client leaves. ``failed`` says an error that comes when the
+    stream has begun. ``alive``: seconds after which a stream without an event sends a comment."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[Sse], failed: Failed, *, alive: float = ALIVE) -> None:
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._events, self._failed, self._alive, self._sent = events, failed, alive, 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        beside = [asyncio.create_task(self._say_alive(send)), asyncio.create_task(_wait_until_left(receive))]
+        sending = asyncio.create_task(self._send_events(send))
+        try:
+            await asyncio.wait({sending, beside[1]}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in (sending, *beside):
+                one.cancel()
+            await asyncio.wait({sending, *beside})
+        if not sending.cancelled():
+            sending.result()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_events(self, send: Send) -> None:
+        try:
+            async for one in self._events:
+                await self._write(send, one.encode())
+        except Exception as error:
+            for one in self._failed(service_error(error)):
+                await self._write(send, one.encode())
+
+    async def _say_alive(self, send: Send) -> None:
         while True:
-            coming = asyncio.ensure_future(anext(events)) if coming is None else coming
-            await asyncio.wait({coming}, timeout=alive)
-            if not coming.done():
-                yield b": alive\n\n"
-                continue
-            done, coming = coming, None
-            try:
-                one = done.result()
-            except StopAsyncIteration:
-                return
-            except Exception as error:
-                for said in failed(service_error(error)):
-                    yield said.encode()
-                return
-            yield one.encode()
-    finally:
-        if coming is not None:
-            coming.cancel()
-            await asyncio.wait({coming})
+            await asyncio.sleep(self._alive)
+            if time.monotonic() - self._sent >= self._alive:
+                await self._write(send, b": alive\n\n")
+
+    async def _write(self, send: Send, body: bytes) -> None:
+        self._sent = time.monotonic()
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _wait_until_left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def event_stream(events: AsyncIterator[Sse], failed: Failed, *, alive: float = ALIVE) -> EventStream:
+    """Answer with a stream of events, see ``EventStream``."""
+    return EventStream(events, failed, alive=alive)
 
 
 def service_error(error: Exception) -> ServiceError:
@@ -183,10 +204,10 @@ def route(
 ) -> Route:
     """Return a route whose errors are answered by ``errors``, and never with a traceback."""
 
-    async def handled(request: Request) -> Response:
+    async def answer(request: Request) -> Response:
         try:
             return await handle(request)
         except Exception as error:
             return errors(service_error(error))
 
-    return Route(path, handled, methods=list(methods))
+    return Route(path, answer, methods=list(methods))

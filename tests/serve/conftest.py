@@ -30,7 +30,7 @@ def caller() -> Caller:
 @pytest.fixture
 def serving(store: Store) -> MakeService:
     """A service that runs turns in this process: ``async with serving(text("hello"), tools=[look]) as service``. Each
-    turn begins the script anew; options are those of ``Agent``."""
+    turn begins the script again; options are those of ``Agent``."""
 
     @asynccontextmanager
     async def made(
@@ -40,7 +40,9 @@ def serving(store: Store) -> MakeService:
             given = {"toolsets": [], "settings": SETTINGS, "system_prompt": "You are a test.", **options}
             return Agent(ScriptedModel(script), **given)
 
-        async with SessionService(make_agent, store, **(service or {})) as opened:
+        async with SessionService(
+            make_agent, store, **{"sweep": 0.02, "age": 0.0, **(service or {})}
+        ) as opened:
             yield opened
 
     return made

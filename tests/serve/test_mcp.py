@@ -221,9 +221,8 @@ async def test_questions_of_the_agent_are_asked_of_the_client(store: Store, era:
     assert person.asked == ["Which invoice?"]
 
 
-@pytest.mark.parametrize("era", ERAS)
-async def test_what_cannot_be_done_is_the_protocols_own_error(store: Store, era: str) -> None:
-    async with served(store, text("hi")) as server, Client(server, mode=era) as client:
+async def test_what_cannot_be_done_is_the_protocols_own_error(store: Store) -> None:
+    async with served(store, text("hi")) as server, Client(server) as client:
         with pytest.raises(MCPError, match="Unknown tool: nothing"):
             await client.call_tool("nothing", {})
         for arguments, why in (

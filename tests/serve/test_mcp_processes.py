@@ -181,20 +181,12 @@ def turns_of(place: Place) -> list[tuple[str, str | None]]:
 def test_a_turn_whose_client_left_is_continued_by_the_next_server(place: Place) -> None:
     there = place.folder / "there"
     call = line("tools/call", 2, name="wait", arguments={"path": str(there)})
-    process = subprocess.Popen(
-        place.command(),
-        env=place.env,
-        cwd=place.folder,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        bufsize=0,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(HELLO + line("notifications/initialized") + call)
-    until(lambda: (place.folder / "home" / "sessions.db").exists() and bool(turns_of(place)), "a turn")
-    process.kill()
-    process.wait()
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+    with subprocess.Popen(place.command(), env=place.env, cwd=place.folder, **pipes) as process:
+        assert process.stdin is not None
+        process.stdin.write(HELLO + line("notifications/initialized") + call)
+        until(lambda: (place.folder / "home" / "sessions.db").exists() and bool(turns_of(place)), "a turn")
+        process.kill()
     [(turn, ended)] = turns_of(place)
     assert ended is None
     there.touch()

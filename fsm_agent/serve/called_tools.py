@@ -1,8 +1,8 @@
 """One call of one tool as a turn of its own, for doors whose clients choose a tool themselves.
 
-A model that is none asks for the call, so everything else is what it is in any turn: rules and approvals,
-limits, checkpoints, the journal, and an end after a crash. What a client sends is the name of a tool and its
-arguments; whether the call may run is decided by the turn."""
+A port in the place of a model asks for the call, so everything else is what it is in any turn: rules and
+approvals, limits, checkpoints, the journal, and an end after a crash. What a client sends is the name of a
+tool and its arguments; whether the call may run is decided by the turn."""
 
 from __future__ import annotations
 

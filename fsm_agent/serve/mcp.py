@@ -63,7 +63,15 @@ from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.runtime.events import ToolComplete, ToolStart, Transition
 from fsm_agent.serve.called_tools import PREFIX, message_of, new_call_id
 from fsm_agent.serve.mcp_replay import RecentMessages
-from fsm_agent.serve.service import LASTING, SCOPES, Caller, Forbidden, ServiceError, SessionService
+from fsm_agent.serve.service import (
+    LASTING,
+    SCOPES,
+    BadRequest,
+    Caller,
+    Forbidden,
+    ServiceError,
+    SessionService,
+)
 from fsm_agent.serve.web import CALLER, MOST_BODY, service_error
 from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.support.texts import one_line, shorten
@@ -303,7 +311,7 @@ class AgentServer(Server[Any]):
 
 
 def _caller(context: Context) -> Caller:
-    """Who asks: the key of the request, or whoever started this process."""
+    """Who asks: the key of the request, or the starter of this process."""
     if context.request is None:
         return LOCAL
     caller = context.request.scope.get(CALLER)
@@ -316,7 +324,7 @@ def _check(arguments: Mapping[str, Any], schema: Json) -> None:
     error = next(iter(Draft202012Validator(schema).iter_errors(arguments)), None)
     if error is not None:
         where = ".".join(map(str, error.path))
-        raise ServiceError(f"{f'{where}: ' if where else ''}{shorten(error.message, 300)}")
+        raise BadRequest(f"{f'{where}: ' if where else ''}{shorten(error.message, 300)}")
 
 
 @contextmanager
@@ -355,7 +363,7 @@ def _described(spec: ToolSpec) -> Tool:
 
 
 def _words(values: Any) -> str:
-    """What a client is told of an event; nothing for most."""
+    """The line for an event, in progress notifications; empty for most."""
     match values:
         case Transition():
             return f"{values.source} → {values.dest}"

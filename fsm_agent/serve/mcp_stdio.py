@@ -50,7 +50,7 @@ class BoundedLines:
 
 
 def read_message(line: bytes | None) -> SessionMessage | JSONRPCError | None:
-    """Return the message of a line, the answer to what is none, or ``None`` for an empty line."""
+    """Return the message of a line, the answer to an invalid one, or ``None`` for an empty line."""
     if line is None:
         return _refusal(INVALID_REQUEST, TOO_LONG)
     if not line.strip():

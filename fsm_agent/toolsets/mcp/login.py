@@ -26,8 +26,8 @@ async def log_in(
     opened: Callable[[str], Awaitable[None]],
     seconds: float,
 ) -> tuple[str, int]:
-    """Log in anew; (where the login is kept, how many tools the server has). ``opened`` is given the address
-    at which the person logs in, within so many ``seconds``. Raises ``ConfigError``."""
+    """Begin a new login; (where it is kept, how many tools the server has). ``opened`` is given the address
+    at which the person logs in, within ``seconds``. Raises ``ConfigError``."""
     assert config.oauth is not None
     try:
         endpoint = endpoint_of(config, Path.cwd(), environment)

@@ -208,8 +208,8 @@ class AgentServer(Server[Any]):
                     if isinstance(asked := await self._ask(context, caller, turn, waits.pending), Mapping):
                         given = asked
                         continue
-                    if turn.startswith(PREFIX) and not isinstance(asked, InputRequiredResult):
-                        await self.service.interrupt(caller, turn)
+                    if _is_refused(caller, turn) and not isinstance(asked, InputRequiredResult):
+                        await self._refuse(caller, turn)
                     return asked
                 return call.result_of(result) if turn.startswith(PREFIX) else _answer_of(result)
         except ServiceError as error:
@@ -224,6 +224,11 @@ class AgentServer(Server[Any]):
                 value = str(content.get("decision"))
                 value = value if value in _decisions(caller, item) else "deny"
             await self.service.answer(caller, item.id, value)
+
+    async def _refuse(self, caller: Caller, turn: str) -> None:
+        """Answer no to what a turn waits for, so that nothing of it runs later."""
+        no = ElicitResult(action="decline")
+        await self._answer(caller, [(one, no) for one in self.service.pending(caller, turn)])
 
     async def _ask(
         self, context: Context, caller: Caller, turn: str, pending: Sequence[Pending]
@@ -292,6 +297,8 @@ class AgentServer(Server[Any]):
             before = self._state(caller, params.task_id)
             if before.status in ("completed", "failed", "cancelled"):
                 raise MCPError(code=INVALID_PARAMS, message=f"the task has ended: {before.status}")
+            if before.status == "input_required":
+                await self._refuse(caller, params.task_id)
             await self.service.interrupt(caller, params.task_id)
         return _task_json(before.model_copy(update={"status": "cancelled"}))
 
@@ -443,10 +450,16 @@ def _form(caller: Caller, item: Pending) -> ElicitRequestFormParams:
     return ElicitRequestFormParams(message=shorten(item.asked, MAX_ASKED), requested_schema=schema)
 
 
+def _is_refused(caller: Caller, turn: str) -> bool:
+    """Say whether a call without an answer is refused: one of a tool, by a key that could have approved it.
+    Others wait for a person with the scope."""
+    return turn.startswith(PREFIX) and (caller.admin or "approve" in caller.scopes)
+
+
 def _why_not_asked(context: Context, caller: Caller, turn: str, pending: Sequence[Pending]) -> str:
     """Why the client cannot be asked, nothing if it can."""
     waits = f"The turn {turn} waits for {', '.join(f'{one.what} ({one.id})' for one in pending)}"
-    if turn.startswith(PREFIX):
+    if _is_refused(caller, turn):
         waits = f"Refused: {', '.join(one.what for one in pending)} is needed"
     if any(one.kind not in ("approval", "question") for one in pending):
         return f"{waits}; it continues when that has arrived."

@@ -207,9 +207,9 @@ async def test_a_client_that_cannot_be_asked_is_refused_with_the_reason(store: S
         assert waits.is_error
         assert "waits for approval of pay (p-" in words(waits)
         ended = "SELECT outcome FROM turns WHERE id LIKE 'tool-%' AND ended IS NOT NULL"
-        while not (rows := store.database.select(ended)):  # nothing runs later
+        while not (rows := store.database.select(ended)):  # nothing of it runs later
             await asyncio.sleep(0.01)
-        assert rows == [("interrupted",)]
+        assert rows == [("completed",)]
     assert not PAID
 
 

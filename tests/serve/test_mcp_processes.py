@@ -20,7 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from fsm_agent.serve.mcp import TASKS
 from fsm_agent.sessions.store import Store
-from tests.helpers.processes import environment
+from tests.helpers.processes import environment, ran
 from tests.helpers.waiting import until
 from tests.serve.test_mcp import ERAS, Person, words
 
@@ -251,3 +251,31 @@ async def _until_blank(stream: httpx2.Response) -> AsyncIterator[str]:
 
 
 _LINES: dict[httpx2.Response, AsyncIterator[str]] = {}
+
+
+def add_key(place: Place, name: str) -> str:
+    command = ["-m", "fsm_agent.cli", "serve", "keys", "add", name, "--scope", "run"]
+    return ran(*command, env=place.env, cwd=place.folder).stdout.strip()
+
+
+async def test_a_key_does_what_its_scopes_allow_in_its_own_sessions(place: Place) -> None:
+    person = Person()
+    with place.http() as (_, url, _token):
+        for name in ("Ann", "Bob"):
+            key = add_key(place, name)
+            async with (
+                httpx2.AsyncClient(headers={"authorization": f"Bearer {key}"}, timeout=60) as web,
+                Client(
+                    streamable_http_client(f"{url}/mcp", http_client=web), elicitation_callback=person.elicit
+                ) as made,
+            ):
+                waits = await made.call_tool("pay", {"invoice": 7})
+                assert waits.is_error
+                assert "this key has not the scope approve" in words(waits)
+                assert not person.asked
+                told = await made.call_tool("ask", {"message": "Hello.", "session": "the-one"})
+                if name == "Bob":
+                    assert (told.is_error, words(told)) == (True, "no such session")
+                else:
+                    assert not told.is_error
+    assert not place.paid.exists()

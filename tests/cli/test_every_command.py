@@ -21,6 +21,9 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
     "chat": ((*OFFLINE, "--session", "s-0"), 2, MISSING),
     "worker": (("--app", "nowhere:make"), 2, "--app cannot be loaded"),
     "acp": (OFFLINE, 2, "an editor starts this command"),
+    "mcp serve": (OFFLINE, 2, "an MCP client starts this command"),
+    "mcp login": (("nobody",), 2, "no such MCP server; given: nobody"),
+    "mcp logout": (("nobody",), 2, "no such MCP server; given: nobody"),
     "serve start": (("--app", "nowhere:make"), 2, "--app cannot be loaded"),
     "serve keys add": (("Ann", "--scope", "fly"), 2, "no such scope"),
     "serve keys list": ((), 0, "There are no keys yet"),
@@ -72,12 +75,16 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
 }
 """Arguments that name nothing that there is, the exit code in an empty home, and words that are printed."""
 NO_SESSIONS = {
-    "worker", "acp", "serve start", "verify", "simulate", "examples", "diagram show", "diagram diff", "sessions import",
+    "worker", "acp", "mcp serve", "mcp login", "mcp logout", "serve start", "verify", "simulate", "examples", "diagram show", "diagram diff", "sessions import",
     "config show", "config list", "config get", "config set", "config unset", "config path", "models show", "models list", "models forget",
 }  # fmt: skip
 """These read no sessions before they say what is wrong, or at all."""
-TAKES_TIME = {"acp", "doctor"}
-OWN_HOME = {name for name in COMMANDS if name.partition(" ")[0] in ("config", "models")} | {"sessions copy"}
+TAKES_TIME = {"acp", "doctor", "mcp serve"}
+OWN_HOME = {name for name in COMMANDS if name.partition(" ")[0] in ("config", "models")} | {
+    "sessions copy",
+    "mcp login",
+    "mcp logout",
+}
 """With ``--home`` these are about that home, whatever the environment says."""
 
 

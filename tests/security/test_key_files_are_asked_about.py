@@ -26,7 +26,7 @@ def unasked(line: str, work: Path) -> bool:
 KEY_FILES = (
     ".env", ".env.local", "app/.env", "prod.env", ".envrc", ".netrc", ".pypirc", ".git-credentials", "id_rsa", "x/id_ed25519",
     ".ssh/config", ".aws/credentials", "credentials.json", "secrets.yaml", "a.p12", ".kube/config", ".docker/config.json",
-    ".ENV", ".Env ", "terraform.tfvars", ".pgpass",
+    ".ENV", ".Env ", "terraform.tfvars", ".pgpass", "home/mcp-logins/s-0123456789abcdef.json",
 )  # fmt: skip
 
 

@@ -228,8 +228,8 @@ class Dropped(NamedTuple):
 
 
 class Voided(NamedTuple):
-    """A client is to drop what it received behind the event with the id ``after``: the process that told it
-    has ended, and it is told again as it is now."""
+    """A client is to drop what it received behind the event with the id ``after``: the process that sent it
+    has ended, and the next one sends it as it is now."""
 
     after: str
 

@@ -261,6 +261,25 @@ def test_an_editor_learns_of_an_inner_turn_that_paused_before_it_listened(shop: 
     assert context.threads.get(stopped["threadId"]).debugger.id == inner.id
 
 
+def test_an_inner_turn_that_is_only_just_beginning_is_found_at_the_next_look(
+    shop: DebugSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row is in the store a moment before it can be debugged."""
+    sent: list[Any] = []
+    context = EditorContext(shop, Outbox(sent.append), hear=lambda thread, event: None)
+    outer = context.open(shop.start("LAMP"))
+    give(outer.debugger, "into")
+    monkeypatch.setattr("fsm_agent.debug.dap.session.LOOK_ROUND", 0)
+    translator = EventTranslator(context)
+    with monkeypatch.context() as before:
+        before.setattr(shop.store.pause_points, "running", lambda turn: None)
+        translator.look_round()
+    assert [one for one in sent if one.get("event") == "stopped"] == []
+    translator.look_round()
+    [stopped] = [one["body"] for one in sent if one.get("event") == "stopped"]
+    assert context.threads.get(stopped["threadId"]).debugger.id == outer.debugger.status.inner[0]
+
+
 def test_the_page_shows_the_table_of_the_turn_that_is_looked_into(shop: DebugSession, lamp: Debugger) -> None:
     from fsm_agent.debug.web.app import app_of
 

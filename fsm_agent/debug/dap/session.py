@@ -110,9 +110,7 @@ class EventTranslator:
                 log.warning("turns that were started cannot be looked for: %s", error)
                 return
             for turn in ids:
-                if turn not in self._known and self._context.threads.of_turn(turn) is None:
-                    self._known.add(turn)
-                    self._child(turn)
+                self._child(turn)
 
     def _pauses(self, thread: TurnThread) -> None:
         """When a nested turn pauses its outer turn, show the nested one."""
@@ -122,18 +120,25 @@ class EventTranslator:
         if thread.stop is None:
             self._context.stopped(thread, stop_of(thread, self._context.breakpoints), focus=not status.inner)
         for turn in status.inner:
-            if turn not in self._known and self._context.threads.of_turn(turn) is None:
-                self._known.add(turn)
-                self._child(turn)
+            self._child(turn)
 
     def _child(self, turn: str) -> None:
+        """Make a thread of a turn that one of ours has started. One that this process is only just beginning
+        can be debugged at the next look."""
+        if turn in self._known or self._context.threads.of_turn(turn) is not None:
+            return
         focus = self._context.focus
         try:
             debugger = self._context.session.open(turn)
         except ConfigError as error:
+            self._known.add(turn)
             self._context.outbox.output(f"a turn was started that cannot be debugged: {error}", "important")
             return
-        if debugger.status.phase == "ended":
+        phase, owner = debugger.status.phase, debugger.record.info.owner
+        if phase == "idle" and owner == self._context.session.store.owners.me:
+            return
+        self._known.add(turn)
+        if phase == "ended":
             return
         self._context.open(debugger)
         self._context.focus = focus

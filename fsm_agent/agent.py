@@ -306,9 +306,9 @@ class Agent(Generic[Deps, Out]):
     def begin_queued(
         self, turn_id: str, request: Mapping[str, Any], begins: Job, *, deps: Deps | None = None
     ) -> Turn[Out]:
-        """Make the turn of a message that was queued under this id; the current agent of the session answers.
-        ``request``: the arguments of ``start``; ``begins``: a job in the transaction that begins the turn,
-        which raises if it must not begin. Raises ``ConfigError`` as ``start`` does."""
+        """The turn of a message that was queued under this id; the agent that has the conversation answers.
+        ``request`` is what ``start`` is given; ``begins`` is done in the transaction that begins the turn,
+        and raises what keeps it from that. Raises ``ConfigError`` as ``start`` does."""
         asked = {name: value for name, value in request.items() if name in ASKED}
         return self.speaker()._turns.start(**asked, deps=deps, turn_id=turn_id, begins=begins)
 
@@ -347,9 +347,9 @@ class Agent(Generic[Deps, Out]):
         deps: Deps | None = None,
         output_type: Any = None,
     ) -> Turn[Out]:
-        """Make a new turn, in its own session, that begins where ``turn_id`` was after ``at`` moves, with the
-        changes of ``edit`` (see ``fsm_agent.sessions.store.rewind.edit_position``). The old turn stays
-        unchanged. ``deps``, ``output_type``: as for ``resume``. Raises ``ConfigError``."""
+        """A new turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves, with the
+        changes of ``edit`` (``fsm_agent.sessions.store.rewind.edit_position`` says which). The old turn stays
+        as it is. ``deps``, ``output_type``: as of ``resume``. Raises ``ConfigError``."""
         return self._turns.fork(turn_id, at, edit or {}, deps, output_type)
 
     # Pending answers, and messages to a running turn

@@ -42,31 +42,31 @@ Out = TypeVar("Out", default=str)
 Other = TypeVar("Other")
 Piece = str | Part | ImagePart | AudioPart | FilePart
 Content = Piece | Sequence[Piece]
-"""What a user can say: text, a content part, or several of them."""
+"""The content of a user's message: text, a content part, or several of them."""
 Model = str | ModelPort | None
 AsyncFunction = Callable[..., Coroutine[Any, Any, Other]]
 History = Sequence[Mapping[str, Any] | Message]
 UNREAD = 1_000_000
-"""Events that a reader of a streamed text may be behind; beyond, a piece would be lost."""
+"""Maximum backlog of events for a reader of streamed text; beyond it, a piece would be lost."""
 Turn = DurableTurn[TurnResult[Out]]
-"""One message of a user and what becomes of it: a ``DurableTurn`` whose result is a ``TurnResult``."""
+"""The turn of one user message: a ``DurableTurn`` whose result is a ``TurnResult``."""
 
 
 class Agent(Generic[Deps, Out]):
     """An agent: a model, tools, settings, and a session that continues from turn to turn.
 
     Args:
-        model: ``"<provider>:<model>"``, a ``ModelPort`` (a scripted one for instance), or ``None`` to take
-            what is there: ``FSM_AGENT_MODEL``, a key in the environment, a local server, else the offline
+        model: ``"<provider>:<model>"``, a ``ModelPort`` (a scripted one, for instance), or ``None`` for
+            the first available: ``FSM_AGENT_MODEL``, a key in the environment, a local server, or the offline
             demo.
-        output_type: What its answers must be: a pydantic model, a dataclass, a ``TypedDict``, another type or
-            union, a function whose parameters are asked for and whose result is the answer, or a
+        output_type: The type of its answers: a pydantic model, a dataclass, a ``TypedDict``, another type or
+            union, a function whose parameters the model fills in and whose result is the answer, or a
             ``JsonSchema`` (``fsm_agent.output``); ``None`` for text.
-        more: All other arguments, by keyword; ``fsm_agent.options.AgentArguments`` says what each
-            one means.
+        more: All other arguments, by keyword; ``fsm_agent.options.AgentArguments`` describes
+            them.
 
     Raises:
-        ConfigError: For anything that cannot be used, in one line.
+        ConfigError: For any invalid argument, in one line.
     """
 
     @overload
@@ -97,7 +97,7 @@ class Agent(Generic[Deps, Out]):
 
     @classmethod
     def of(cls, options: AgentOptions) -> Self:
-        """The agent that these options describe. Raises ``ConfigError``."""
+        """Make the agent that these options describe. Raises ``ConfigError``."""
         return cls(**options)
 
     @property
@@ -111,13 +111,13 @@ class Agent(Generic[Deps, Out]):
 
     @property
     def store(self) -> Store:
-        """Where its sessions are kept."""
+        """The store of its sessions."""
         return self._turns.store
 
     # Turns
 
     def chat(self, user_message: Content, *, deps: Deps | None = None) -> str:
-        """Run one turn and return its text, also that of a partial answer or an interrupted one. Raises
+        """Run one turn and return its text, even if the answer is partial or interrupted. Raises
         ``TurnFailed``, which has the result, for a failed turn; ``run_conversation`` returns the result."""
         result = self.run_conversation(user_message, deps=deps)
         if result.failed:
@@ -160,12 +160,11 @@ class Agent(Generic[Deps, Out]):
         output_type: Any = None,
         limits: Limits | None = None,
     ) -> TurnResult[Any]:
-        """One turn, synchronously. Inside a running event loop, such as a notebook's, that loop waits until
-        the turn has ended, and a ``RuntimeWarning`` says so: ``arun`` does not block it. While another turn
-        runs, the setting ``interrupt.second_message`` decides; by default ``SessionBusy`` is raised. When the
-        turn hands the conversation over, the next one of the other agent follows; the result is the last
-        one's. Raises ``TurnSuspended`` for a turn that waits for an answer that is not there yet, see
-        ``pending``."""
+        """Run one turn synchronously. Inside a running event loop, such as a notebook's, that loop waits
+        until the turn has ended, and a ``RuntimeWarning`` says so: ``arun`` does not block it. While another
+        turn runs, the setting ``interrupt.second_message`` decides; by default ``SessionBusy`` is raised.
+        When the turn hands the conversation over, the next one of the other agent follows; the result is the
+        last one's. Raises ``TurnSuspended`` if the turn has to wait for an answer, see ``pending``."""
         warn_if_blocking("run_conversation", "await agent.arun(…)")
         turn = self._turns.start(
             user_message, system_message, conversation_history, task_id,
@@ -228,9 +227,9 @@ class Agent(Generic[Deps, Out]):
     async def stream_text(
         self, user_message: Content, *, output_type: Any = None, **more: Unpack[TurnArguments[Deps]]
     ) -> AsyncIterator[str]:
-        """Run one turn and yield its text in pieces as they arrive, also that of the agents that it hands the
-        conversation over to; text beside calls of tools is part of it. An answer that no provider streamed,
-        such as the explanation of a limit, is one piece. Leaving the loop early stops the turn where it is.
+        """Run one turn and yield its text in pieces as they arrive, including that of the agents that it
+        hands the conversation over to and text beside tool calls. An answer that no provider streamed, such
+        as the explanation of a limit, is one piece. Leaving the loop early stops the turn at that point.
         ``turn.events()`` yields everything else that happens. Raises ``TurnFailed`` at the end of a failed
         turn, ``TurnSuspended`` as ``run_conversation`` does."""
         if not isinstance(user_message, str):  # an image or a PDF may take seconds
@@ -287,19 +286,19 @@ class Agent(Generic[Deps, Out]):
         output_type: Any = None,
         limits: Limits | None = None,
     ) -> Turn[Any]:
-        """A turn that has not moved yet. ``user_message``: text, or
+        """Make a turn that has not moved yet. ``user_message``: text, or
         content parts in any form of ``fsm_agent.conversation.parts``; an image or a PDF may take seconds.
         ``conversation_history`` replaces the session's rows and is never changed; system rows at its
-        beginning join ``system_message``. ``ephemeral_prompt``: text behind the system prompt for this
-        turn alone; it is in no transcript, in no later turn, and behind what a provider caches.
-        ``deps``: what tools get in their ``RunContext``; it is never stored. ``output_type``: of this
-        answer, in the place of the agent's, whichever agent gives it; ``str`` for text. ``limits``: of this
-        turn, and of each that it hands the conversation over to, in the place of the agent's; its children
+        beginning join ``system_message``. ``ephemeral_prompt``: text after the system prompt for this
+        turn only; it is in no transcript, in no later turn, and after the part that a provider caches.
+        ``deps``: passed to tools in their ``RunContext``, and never stored. ``output_type``: of this
+        answer, instead of the agent's, whichever agent gives it; ``str`` for text. ``limits``: of this
+        turn, and of each that it hands the conversation over to, instead of the agent's; its children
         have the agent's, and so has the turn when it is resumed.
 
-        Raises ``ConfigError`` for tools that need ``deps`` when there are none, for a message that is empty
-        or too long, for a part that cannot be used or that the model does not read, for a history with rows
-        that are none, or with a system row behind others, and for an ``ephemeral_prompt`` that is no text.
+        Raises ``ConfigError`` for tools that need missing ``deps``, for a message that is empty
+        or too long, for a part that is unusable or that the model cannot read, for a history with invalid
+        rows, or with a system row after others, and for an ``ephemeral_prompt`` that is not text.
         """
         return self._turns.start(
             user_message, system_message, conversation_history, task_id,
@@ -327,15 +326,15 @@ class Agent(Generic[Deps, Out]):
         output_type: Any = None,
         claim: Claim | None = None,
     ) -> Turn[Out]:
-        """An unfinished turn, where it was when its process ended: by its id or its beginning, or by the id,
-        beginning or title of its session. Calls of tools that were running then are not repeated unless they
-        are pure or idempotent; the model learns of them. A suspended turn continues when what it waited for
-        is there; else the people who are present are asked, or it is suspended again. Of a session whose last
-        turn handed the conversation over: the turn of the other agent, if it was not begun. ``deps``: as of
-        ``start``, for what is left of the turn. ``output_type``: as of ``start``, which has to be given
-        again; without it, and where the agent's is another, the answer is plain data by the schema that is
-        stored. ``claim``: what ``Store.claim`` gave for the turn; then its owner is not looked for. Raises
-        ``ConfigError`` when there is nothing to resume, ``SessionBusy`` while another process runs it."""
+        """Resume an unfinished turn where its process ended: by its id or a prefix, or by the id, prefix or
+        title of its session. Tool calls that were running then are not repeated unless they are pure or
+        idempotent; the model learns of them. A suspended turn continues if its answer is available; otherwise
+        the people present are asked, or it is suspended again. For a session whose last turn handed the
+        conversation over, this is the other agent's turn, unless it has begun. ``deps``: as for ``start``,
+        for the rest of the turn. ``output_type``: as for ``start``, and it has to be given again; without it,
+        if the agent's type differs, the answer is plain data by the stored schema. ``claim``: the result of
+        ``Store.claim`` for the turn; then its owner is not checked. Raises ``ConfigError`` if there is
+        nothing to resume, ``SessionBusy`` while another process runs it."""
         if not self._options["handoffs"]:
             return self._turns.resume(session_or_turn_id, deps, output_type, claim)
         left = speaker_after(self.journal, any_turn(self.store, session_or_turn_id))
@@ -359,20 +358,20 @@ class Agent(Generic[Deps, Out]):
         stays as it is. ``deps``, ``output_type``: as of ``resume``. Raises ``ConfigError``."""
         return self._turns.fork(turn_id, at, edit or {}, deps, output_type)
 
-    # What turns wait for, and what people say to them
+    # Pending answers, and messages to a running turn
 
     def pending(self) -> list[Pending]:
-        """What the suspended turns of this home wait for, oldest first: questions, approvals, results that
-        come later, times."""
+        """Return what the suspended turns of this home wait for, oldest first: questions, approvals, results
+        that come later, timers."""
         return self._items.open()
 
     def answer(self, pending_id: str, value: Any = None, *, pattern: str = "", by: str = "") -> Pending:
-        """Answer what waits under this id, whichever process asked; ``resume`` its ``turn`` then. ``value``:
-        for an approval "once", "session", "always", "deny" or "never", where the longer ones hold for
-        ``pattern``; for a question words, or the number of a choice; for a result whatever the tool might
-        have returned; for a timer nothing, or the result of the call. ``by``: who answers, by default the
-        user of this machine. Raises ``ConfigError`` for what is no answer, for an item that no longer waits,
-        and for a second answer."""
+        """Answer the pending item with this id, whichever process asked; then ``resume`` its ``turn``.
+        ``value``: for an approval "once", "session", "always", "deny" or "never", where the longer ones hold
+        for ``pattern``; for a question, words or the number of a choice; for a result, anything that the tool
+        might have returned; for a timer, nothing or the result of the call. ``by``: who answers, by default
+        the user of this machine. Raises ``ConfigError`` for an invalid answer, for an item that no longer
+        waits, and for a second answer."""
         return answer(self._items, pending_id, value, pattern=pattern, by=by)
 
     @property
@@ -384,16 +383,16 @@ class Agent(Generic[Deps, Out]):
         self.signals.interrupt(message)
 
     def steer(self, text: str) -> None:
-        """Tell the running turn something without stopping it: the model reads it with the next tool
+        """Send the running turn a message without stopping it: the model reads it with the next tool
         result."""
         self.signals.steer(text)
 
     # The session
 
     async def acompact(self, focus: str = "") -> dict[str, Any] | None:
-        """Make the session shorter now; ``focus`` is what its summary should be about. The figures of the
-        compaction, or ``None`` when nothing could be made shorter. What spoke against automatic compactions
-        is forgotten."""
+        """Shorten the session now; ``focus`` is the subject of its summary. Return the figures of the
+        compaction, or ``None`` if nothing could be shortened. A pause of automatic compactions
+        ends."""
         return await self._turns.compact(focus)
 
     def compact(self, focus: str = "") -> dict[str, Any] | None:
@@ -401,11 +400,11 @@ class Agent(Generic[Deps, Out]):
         return LOOP.run(self.acompact(focus))
 
     async def aundo(self, turns: int = 1, *, files: bool = False) -> Undone:
-        """Take back the session's last turns, one that was left unfinished among them: the transcript is what
-        it was before, and nothing is deleted. What tools did stays done; with ``files``, those of the working
-        directory are restored as the checkpoint from before these turns has them, whatever changed them
-        since. Raises ``ConfigError`` when the session has fewer turns, ``SessionBusy`` while a turn is
-        running, ``StoreError`` when the files cannot be restored."""
+        """Undo the session's last turns, including an unfinished one: the transcript is restored to its
+        earlier state, and nothing is deleted. Effects of tools remain; with ``files``, the files of the
+        working directory are restored from the checkpoint before these turns, whatever changed them since.
+        Raises ``ConfigError`` when the session has fewer turns, ``SessionBusy`` while a turn is running,
+        ``StoreError`` when the files cannot be restored."""
         return await self._turns.undo(turns, files=files)
 
     def undo(self, turns: int = 1, *, files: bool = False) -> Undone:
@@ -414,18 +413,18 @@ class Agent(Generic[Deps, Out]):
 
     @property
     def title(self) -> str:
-        """What the session is called: the first words of its first message, until it is given another title.
+        """The session's title: the first words of its first message, until it is renamed.
         Empty before its first turn."""
         return self._turns.session().title
 
     def rename(self, title: str) -> str:
-        """Give the session a title, and return what it is called now. Raises ``ConfigError`` for a title that
+        """Give the session a title, and return its title now. Raises ``ConfigError`` for a title that
         another session has, and before the session's first turn."""
         return rename(self.store, self._turns.session().id, title)
 
     @property
     def context_used(self) -> float:
-        """How full the window of the model is with this session, from 0 on; 0 when the window is not known. A
+        """The share of the model's window that this session fills, from 0; 0 if the window is unknown. A
         host that keeps sessions open calls ``compact`` between turns from
         ``settings.compression.host_threshold`` on."""
         window = self._services.backends.runtime().window
@@ -435,24 +434,24 @@ class Agent(Generic[Deps, Out]):
 
     @property
     def options(self) -> AgentOptions:
-        """What it was made with; where no model was named, with the one that was found."""
+        """Its options; if no model was named, with the one that was found."""
         return with_model(self._options, self._services.backends)
 
     @property
     def journal(self) -> Turns:
-        """What the turns of this home did: their moves, requests, snapshots and results."""
+        """The turns of this home: their moves, requests, snapshots and results."""
         return self._turns.journal
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
-        """What is known of the tools that the model may call."""
+        """The specifications of the tools that the model may call."""
         return self._services.tools.specs
 
     def as_tool(
         self, name: str | None = None, description: str = "", max_iterations: int | None = None
     ) -> Tool:
-        """This agent as a tool for other agents, to be given in their ``tools``. A call is a child turn with
-        a history of its own, under this agent's model, prompt, tools and settings, in the store of the agent
+        """Return this agent as a tool for other agents, for their ``tools``. A call is a child turn with
+        its own history, under this agent's model, prompt, tools and settings, in the store of the agent
         that calls and within the limits of its tree (``settings.delegation``); the answer is the result.
         ``name``: of the tool, and of the agent in those turns; by default its own. ``description``: when to
         ask it, for the model. ``max_iterations`` of one call; by default the setting. Raises
@@ -462,7 +461,7 @@ class Agent(Generic[Deps, Out]):
 
     @property
     def background(self) -> Background:
-        """The tasks that the model gave to the background: which are running, and waiting until they have
+        """The background tasks of the model: which ones are running, and a way to wait until they have
         ended. Raises ``ConfigError`` for a child, which has none."""
         if self._services.background is None:
             raise ConfigError(
@@ -471,9 +470,9 @@ class Agent(Generic[Deps, Out]):
         return self._services.background
 
     async def aclose(self) -> None:
-        """Stop tasks in the background where they are, for the session's next turn to resume; store what
+        """Stop background tasks where they are, for the session's next turn to resume; store what
         an external memory has not received yet; close the connections and programs of this agent. A turn that
-        waits for its place (``max_turns_at_once``) ends with a ``ConfigError``."""
+        waits for a slot (``max_turns_at_once``) ends with a ``ConfigError``."""
         self._turns.limiter.close()
         if self._services.background is not None:
             await self._services.background.aclose()
@@ -500,8 +499,8 @@ class Agent(Generic[Deps, Out]):
     # Conversations that pass from agent to agent
 
     def following(self, result: TurnResult, *, deps: Deps | None = None) -> Turn[Any] | None:
-        """The turn of the agent that the turn with this result handed the conversation over to; ``None`` when
-        it did not. ``deps``: as of ``start``."""
+        """The turn of the agent that the turn with this result handed the conversation over to; ``None`` if
+        it did not. ``deps``: as for ``start``."""
         return self._following(result, deps, None)
 
     def _following(
@@ -522,8 +521,8 @@ class Agent(Generic[Deps, Out]):
         output_type: Any,
         limits: Limits | None = None,
     ) -> Turn[Any]:
-        """The turn of the agent that a conversation was handed over to. Raises ``ConfigError`` when this
-        agent knows none of that name."""
+        """The turn of the agent that a conversation was handed over to. Raises ``ConfigError`` if this
+        agent does not know it."""
         last, session = handoffs[-1], self.store.newest(session_id)
         handoff = found_handoff(self.options, last)
         rows = handoff.filtered([row.to_dict() for row in session.rows])
@@ -535,7 +534,7 @@ class Agent(Generic[Deps, Out]):
         )  # fmt: skip
 
     def speaker(self) -> Agent[Any, Any]:
-        """The agent that has the conversation: the one that ran its last turn, or that it was handed to; this
-        one, if it knows no other of that name. Its turns are in the same session."""
+        """The current agent of the conversation: the one that ran its last turn, or that it was handed to;
+        this one, if it does not know the other. Its turns are in the same session."""
         left = speaker_of(self.store, self.session_id)
         return self if left is None else self._others.named(left.agent, self.session_id)

@@ -97,12 +97,12 @@ DENIED = "denied: {why}. Do not try the same thing in other words; ask the user 
 
 
 class EffectHandler:
-    """Performs the requests of one turn, by way of its ``pipeline``; ``fsm_agent.conversation.effects`` says
-    what each one means. ``session`` is the one that the turn is in, which compactions change; ``fence``: the
-    turn's right to write, by default that of no turn, where requests are performed outside of one.
-    ``imported``: the turn came in a file. ``cut_off``: keys of calls that were running when another process
-    ended. ``output``: the type of its answer. ``points``: performs what extensions ask for. ``features``:
-    those of this turn, where they are not those of the agent."""
+    """Performs the requests of one turn through its ``pipeline``; ``fsm_agent.conversation.effects`` defines
+    them. ``session``: the turn's current session, which compactions change. ``fence``: the turn's right to
+    write, by default unrestricted, for requests outside of a turn. ``imported``: the turn was imported from a
+    file. ``cut_off``: keys of calls that were running when another process ended. ``output``: the type of its
+    answer. ``points``: performs requests of extensions. ``features``: those of this turn, if they differ from
+    the agent's."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class EffectHandler:
         self.cut_off: frozenset[str] = frozenset()
         self._notices: Sequence[str] = ()
         self._admission = Admission()
-        self._own_answers: dict[str, Approval | NotYet] = {}  # without a debugger's, by the call
+        self._own_answers: dict[str, Approval | NotYet] = {}  # except a debugger's, by call
         self._approvals = services.approvals.for_imported() if imported else services.approvals
         self.budget = _budget_of(services, turn_id)
         suspends = bool(turn_id) and services.settings.approval.unanswered == "suspend"
@@ -169,7 +169,7 @@ class EffectHandler:
             CloseTurn: self._close,
             AskExtension: partial(self.points.perform, turn),
         }
-        for part in reversed(self._parts):  # the outer one of two performs it
+        for part in reversed(self._parts):  # the outer of two parts performs it
             self.handlers.update(part.performs)
         if timed := [part for part in self._parts if type(part).seconds_left is not Part.seconds_left]:
             self._attempts.left = lambda: min(part.seconds_left() for part in timed)
@@ -196,8 +196,8 @@ class EffectHandler:
     async def _settle_question(
         self, request: AskApproval, turn: Any, call_next: Perform
     ) -> Approval | NotYet:
-        """Pose the question as a person reads it, and admit what was allowed, be it by a person, a rule or a
-        debugger. An answer of a debugger is remembered like a person's."""
+        """Pose the question in readable form, and admit a call that a person, a rule or a debugger allowed. A
+        debugger's answer is remembered like a person's."""
         question = self._approvals.posed(request)
         answer: Approval | NotYet = await call_next(question)
         own = self._own_answers.pop(request.call_id, None)
@@ -211,13 +211,13 @@ class EffectHandler:
         return answer
 
     async def lost(self) -> None:
-        """Another process owns the turn now: end what runs for it beside its requests."""
+        """End background work of the turn, because another process owns it now."""
         await self._services.programs.end(self.fence.turn_id)
 
     # Begin and end
 
     def prompted(self, system_prompt: str, notices: Sequence[str] = ()) -> None:
-        """What the turn is opened with, made when its session is held."""
+        """Set the system prompt and the notices for ``OpenTurn``, once its session is locked."""
         self._prompt, self._notices = system_prompt, notices
 
     async def _open(self, request: OpenTurn) -> Opened:
@@ -244,7 +244,7 @@ class EffectHandler:
         )
 
     def _checks_of(self) -> dict[str, Any]:
-        """What states ask for, and what the turn has, because of the features of the agent."""
+        """The checks and abilities of the turn that come from the agent's features."""
         checks: dict[str, Any] = {}
         found: dict[str, Any] = {}
         for part in self._parts:
@@ -273,15 +273,15 @@ class EffectHandler:
         )
 
     def _tell_guess(self) -> None:
-        """Say what is assumed of an unknown model, once in a process."""
+        """Report the assumptions about an unknown model, once per process."""
         line = self._services.backends.guess
         if line and line not in GUESSES:
             GUESSES.add(line)
             self._services.callbacks.publish(StatusText(line))
 
     async def reopen(self, before: Runtime) -> Opened:
-        """Do what ``OpenTurn`` does, for a turn that was opened in another process. It ran on ``before``,
-        which is looked for in the chain, unless the turn came in a file."""
+        """Perform ``OpenTurn`` for a turn that was opened in another process. It ran on ``before``,
+        which is looked up in the chain, unless the turn was imported."""
         backends = self._services.backends
         runtime, notice = await (backends.new_turn() if self.imported else backends.resume(before))
         await self._ready_auxiliary()
@@ -301,8 +301,8 @@ class EffectHandler:
         )
 
     def spent_before(self, iterations: int, attempts: int, below: SpentBudget) -> None:
-        """Count what a turn that this process resumes has already spent of the budgets of its tree, and what
-        those ``below`` it have."""
+        """Count what a resumed turn has already spent of the budgets of its tree, and what the turns
+        ``below`` it have."""
         given, tree = self._services.budget, self.budget
         if tree is None or tree is given:
             return
@@ -340,25 +340,25 @@ class EffectHandler:
         return Done(await self._keep_lessons(request.lessons))
 
     async def _keep_lessons(self, lessons: tuple[Lesson, ...]) -> tuple[str, ...]:
-        """Write what was learned of models. A turn that came in a file teaches nothing."""
+        """Store facts learned about models. An imported turn teaches nothing."""
         if not lessons or self.imported:
             return ()
         try:
             await in_daemon_thread(self._services.learned.keep, lessons)
-        except OSError as error:  # a lock that is held too long is one
+        except OSError as error:  # including a lock that is held too long
             return (f"what was learned of the model is not kept: {type(error).__name__}: {error}",)
         return ()
 
     # Features
 
     def began(self, content: Any) -> None:
-        """Tell the features that the turn begins here, or continues."""
+        """Notify the features that the turn begins here, or continues."""
         text = text_only(content)
         for part in self._parts:
             part.began(text)
 
     def follow(self, gate: PausePoint) -> None:
-        """Let the features follow what happens, and tell the callbacks of each move."""
+        """Let the features observe the turn, and notify the callbacks of each move."""
         for part in self._parts:
             part.follow(gate.stream)
         if self._stepping:
@@ -374,14 +374,14 @@ class EffectHandler:
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """What the features do around a step of the turn, or around a compaction."""
+        """Run a step of the turn, or a compaction, within the contexts of the features."""
         with ExitStack() as stack:
             for part in self._stepping:
                 stack.enter_context(part.stepping())
             yield
 
     def call_of(self, request: RunTool | AnswerProgram) -> RunTool | None:
-        """Return the call that a request continues, ``None`` where its program no longer runs."""
+        """Return the call that a request continues, ``None`` if its program no longer runs."""
         if isinstance(request, RunTool):
             return request
         return self._services.programs.of(self._turn_id, request.call_id)
@@ -411,7 +411,7 @@ class EffectHandler:
         if (item := self._waiting.of(request.call_id, ("result", "timer", "question"), digest)) is not None:
             if item.settled(services.clock.now()):
                 return await self._awaited_result(request, item)
-            if item.kind != "question":  # which is asked again
+            if item.kind != "question":  # a question is asked again
                 return NotYet(item.kind, item.call, item.tool, item.asked, item.choices, digest, item.due)
         if services.settings.tool.delay:
             await services.clock.sleep(services.settings.tool.delay)
@@ -422,7 +422,7 @@ class EffectHandler:
         return await self._ran(request)
 
     def _note_bug(self, bug: BaseException) -> None:
-        """Keep it for the result; with ``debug`` the turn ends here, to raise it."""
+        """Keep the bug for the result; with ``debug``, end the turn here and raise it."""
         self.bugs.append(bug)
         if self._services.debug:
             self._services.signals.interrupt()
@@ -440,19 +440,19 @@ class EffectHandler:
         return await self._services.programs.answered(self._turn_id, request)
 
     def _say(self, name: str, text: str) -> None:
-        """What a tool says of itself while it runs."""
+        """Report a tool's progress."""
         self._services.callbacks.publish(ToolProgress("said", name, text))
 
     async def _why_blocked(self, request: RunTool) -> str:
-        """Say why the call does not run, or nothing; its start is published only afterwards."""
+        """Return why the call is blocked, or nothing; its start is published only afterwards."""
         if self._admission.free(request.name):
             event = self._services.signals.event()
             return await self._approvals.before(request.name, request.arguments, event)
         return "" if self._admission.admits(request) else UNASKED
 
     async def _ran(self, request: RunTool) -> Ended:
-        """By the agent itself for its own tools, and by the registry for all others: this is the only place
-        that chooses."""
+        """Run the call: the agent runs its own tools, the registry all others. This is the only place
+        that chooses between them."""
         services, interrupted = self._services, self._services.signals.event()
         if request.name == FINAL and self.answers is not None:
             return ToolOutcome(request.call_id, "error", NOT_TAKEN)
@@ -480,7 +480,7 @@ class EffectHandler:
         return await services.agent_tools.run(request, here)
 
     async def _ask(self, request: AskApproval) -> Approval | NotYet:
-        """A program that waits for a call lives no longer than this process, so its calls are not put off."""
+        """A program that waits for a call dies with this process, so its calls are not deferred."""
         waiting = None if self._made_by_program(request.call_id) else self._waiting
         interrupted = self._services.signals.event()
         answer = await self._approvals.ask(request, interrupted, self.session.id, waiting)
@@ -542,7 +542,7 @@ def _resolved(request: ResolvePaths) -> ResolvedPaths:
 
 
 def _real(workdir: str, path: str) -> str:
-    """Where it leads; a text that cannot be a path, as it is: its tool refuses it."""
+    """Resolve a path; return a text that cannot be a path unchanged, for its tool to refuse."""
     try:
         return os.path.realpath(os.path.join(workdir, path))
     except (OSError, ValueError):
@@ -550,8 +550,8 @@ def _real(workdir: str, path: str) -> str:
 
 
 def _budget_of(services: Services, turn_id: str) -> IterationBudget | None:
-    """What a turn shares with others: with its children, if it can have any (DIS-01), under what it was
-    given. A child was given the budget of its tree."""
+    """The budget that a turn shares: with its children, if it can have any (DIS-01), within the budget it was
+    given. A child gets the budget of its tree."""
     given, trees = services.budget, services.store.trees
     quiet = services.background is not None and services.background.quiet
     family = bool(quiet) or services.agent_tools.begin_turns

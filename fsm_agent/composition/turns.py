@@ -1,4 +1,4 @@
-"""``AgentTurns``: from a message, an id or a position to a turn of an agent.
+"""``AgentTurns``: turns of an agent from a message, an id, or a position.
 
 ``DurableTurns`` knows how a turn of any table starts, resumes and forks; this module adds what a conversation
 needs: the session's transcript, the system prompt, the requests' performer, the result.
@@ -80,8 +80,8 @@ if TYPE_CHECKING:
     from fsm_agent.sessions.store.undo import Undone
 
 # ----------------------------------------------------------------------------------------------------
-# What becomes of the parts of a message before its turn: made to fit where that can be done, else refused
-# in one line. A model of the chain that reads less than the first gets a text or a name in their place.
+# Checks of a message's parts before its turn: each is made to fit if possible, and otherwise refused
+# in one line. A model of the chain that reads less than the first gets a text or a name instead.
 
 
 MAX_MESSAGE = 8_000_000
@@ -92,10 +92,10 @@ EXTRAS = {"Pillow is not installed": "images", "pypdf is not installed": "pdf"}
 def message_of(
     content: Any, chain: Sequence[Runtime], settings: PartSettings, *, asks_images: bool = False
 ) -> Any:
-    """Return the content of a user's message as a turn can begin with it. ``chain``: the model in use first.
-    ``asks_images``: it can have another model look at images that it does not read.
-    May take seconds. Raises ``ConfigError`` for a message that is empty or too long, and for a part that
-    cannot be used or that the model does not read: the line names both."""
+    """Return the content of a user's message in the form for a turn. ``chain``: models, the one in use first.
+    ``asks_images``: the turn can have another model describe images.
+    May take seconds. Raises ``ConfigError`` for an empty or too long message, and for a part that
+    is unusable or that the model cannot read: the line names both."""
     if isinstance(content, Sequence | str) and not content:
         raise ConfigError("the message is empty", content, "some text, or a content part")
     read = parts_of(content)
@@ -112,8 +112,8 @@ def message_of(
 def history_of(
     rows: Iterable[Message], chain: Sequence[Runtime], settings: PartSettings
 ) -> tuple[Message, ...]:
-    """Return the rows of a history with parts that fit, as far as that can be done; what a model does not
-    read is named to it, because a history must not end a conversation."""
+    """Return the rows of a history with parts made to fit where possible. Parts that a model cannot
+    read are named to it, because a history must not end a conversation."""
     return tuple(_fitting(row, chain, settings) for row in rows)
 
 
@@ -168,7 +168,7 @@ def _remedy(problem: str, otherwise: str) -> str:
 
 
 def _convert_part(part: Part, chain: Sequence[Runtime], settings: PartSettings) -> tuple[Part, str]:
-    """(the part as it fits, why a PDF has no text though a model of the chain needs it). Raises
+    """(the fitted part, why a PDF has no text although a model of the chain needs it). Raises
     ``UnusableMedia`` for an image that does not fit."""
     media_type, data = data_of(part)
     if kind_of(part) == "image" and data:
@@ -199,7 +199,7 @@ class AgentTurns:
         child = options["inherits"]
         self.session_id = options["session_id"] or f"s-{uuid.uuid4().hex[:12]}"
         self.limiter = TurnLimiter(
-            self.settings.max_turns_at_once if child is None else None,  # a child runs in its parent's place
+            self.settings.max_turns_at_once if child is None else None,  # a child uses its parent's slot
             services.signals,
             services.callbacks,
             services.clock,
@@ -218,7 +218,7 @@ class AgentTurns:
 
     @property
     def journal(self) -> Turns:
-        """What the turns of this home did; asked for the first time, the store is opened."""
+        """The turns of this home. The first access opens the store."""
         return self._durable.journal
 
     def tell(self, text: str) -> None:
@@ -235,7 +235,7 @@ class AgentTurns:
         return session
 
     def message(self, content: Any) -> Any:
-        """A user's message as a turn can begin with it; an image or a PDF may take seconds. Raises
+        """Convert a user's message for a turn; an image or a PDF may take seconds. Raises
         ``ConfigError``."""
         services = self.services
         asks = services.agent_tools.handles("ask_image") and services.child_factory.has_models("vision")
@@ -259,9 +259,9 @@ class AgentTurns:
         begins: Job | None = None,
         trace: str = "",
     ) -> Turn:
-        """``Agent.start``. ``handoffs``: the way of the conversation to this agent since the user spoke; then
-        ``turn_id`` is known. ``begins``: done in the transaction that begins the turn. ``trace``: the
-        ``traceparent`` of what the message was queued in."""
+        """``Agent.start``. ``handoffs``: the handoffs to this agent since the user spoke; then
+        ``turn_id`` is known. ``begins``: a job in the transaction that begins the turn. ``trace``: the
+        ``traceparent`` under which the message was queued."""
         content, rows = self.message(user_message), None
         if not isinstance(ephemeral_prompt, str | None):
             raise ConfigError("ephemeral_prompt has the wrong type", ephemeral_prompt, "a text, or None")
@@ -335,7 +335,7 @@ class AgentTurns:
         imported, recording = position.turn.imported, position.recording
         assert isinstance(recording, ConversationRecording)
         state = restore_turn(position, self.settings)
-        # a memory does not learn what a stranger wrote
+        # a memory must not learn from a stranger's text
         state.setup.set_environment(
             attended=self.services.callbacks.has("approval"),
             has_memory=self.services.recall.there and not imported,
@@ -354,7 +354,7 @@ class AgentTurns:
         async def reenter() -> Begun:
             begun = await enter(log.fence)
             join_session(state, session)
-            log.opened()  # before: what the agent puts in place of what is stored is a change like others
+            log.opened()  # before the agent's values replace stored ones: these are recorded as changes
             prompt = (state.setup.system_prompt, ()) if state.seq else await self._prompt(session, None)
             performer.prompted(*prompt)
             reopen_turn(state, await performer.reopen(state.setup.runtime), position)
@@ -365,10 +365,10 @@ class AgentTurns:
 
         return self._turn(state, performer, log, reenter, self._durable.steps_before(position, state.seq))
 
-    # What a turn is made of
+    # Assembling a turn
 
     def _state(self, session: Session, content: Any, **more: Any) -> TurnState:
-        """A turn that has not moved; ``more``: values by their flat names (``TurnState.of``)."""
+        """A new turn; ``more``: values by their flat names (``TurnState.of``)."""
         return TurnState.of(
             **{"state": KIND.table.initial, **more},
             agent=self.options["name"],
@@ -426,7 +426,7 @@ class AgentTurns:
         )
 
     async def _prompt(self, session: Session, system_message: str | None) -> tuple[str, tuple[str, ...]]:
-        """Of the primary model, whichever answers: a fallback must not change the bytes."""
+        """The prompt for the primary model, even if another answers: a fallback must not change its bytes."""
         built_in = has_built_in_tools(self.options)
 
         async def recall() -> Recalled:
@@ -484,7 +484,7 @@ class AgentTurns:
             return result
         try:
             return result.model_copy(update={"children": children_of(self.store, state.turn_id)})
-        except StoreError as error:  # the answer is worth more than the list
+        except StoreError as error:  # the answer matters more than the list
             return result.model_copy(
                 update={"cleanup_errors": [*result.cleanup_errors, f"the children are not listed: {error}"]}
             )
@@ -496,7 +496,7 @@ class AgentTurns:
     # Outside of turns
 
     async def aclose(self) -> None:
-        """Close what turns are performed with: programs, memory, tools, extensions, connections."""
+        """Close the resources of turns: programs, memory, tools, extensions, connections."""
         services, child = self.services, self.options["inherits"] is not None
         await services.programs.end()
         await services.recall.aclose()
@@ -507,7 +507,7 @@ class AgentTurns:
         borrowed = child or self.options["inbox"] is not None
         for backend in (*services.backends.chain, *services.auxiliary):
             if not borrowed or backend.choice.profile.name != "scripted":
-                # a port that was handed in is the parent's
+                # a port from outside belongs to the parent
                 await backend.port.aclose()
 
     async def compact(self, focus: str) -> dict[str, Any] | None:

@@ -42,6 +42,8 @@ _OF_DIFFS = ("md", "comment", "mermaid", "svg", "png", "json")
 
 FORMATS_OF_DIFF = "md, comment, mermaid, svg, png or json."
 FORMAT = "mermaid, dot, svg, png (the extra of that name), md, json, scxml or xstate."
+LIVE = "Serve a page that shows and edits the table while you write it."
+Live = Annotated[str | None, typer.Option(metavar="FILE", help=LIVE)]
 Dark = Annotated[bool, typer.Option("--dark", help="A PNG in the dark theme.")]
 
 
@@ -78,15 +80,13 @@ def show(
     ] = False,
     home: Home = None,
     dark: Dark = False,
-    live: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Serve a page that shows and edits the table while you write it."),
-    ] = None,
+    live: Live = None,
     port: Annotated[int, typer.Option(help="Port of the page; 0 for any that is free.")] = 0,
 ) -> int:
     """Print a table as a diagram or text. The word "show" may be left out."""
     if live is not None:
-        return _serve_live(live, port, home)
+        others = (name, state, overlay, coverage, as_map, html, sets, predicted)
+        return _serve_live(live, port, home, others)
     if html is not None:
         return page(name, html, overlay, coverage or ())
     table, chosen = table_of(name), _choose_format("svg" if format == "png" else format, _NAMES)
@@ -138,7 +138,9 @@ def _print(text: str, format: str, dark: bool) -> None:
     sys.stdout.buffer.write(as_png(text, dark=dark))
 
 
-def _serve_live(where: str, port: int, home: str | None) -> int:
+def _serve_live(where: str, port: int, home: str | None, others: Sequence[object]) -> int:
+    if given := next((one for one in others if one), None):
+        raise ConfigError("the live page shows the table of its file", given, f"--live {where} alone")
     try:
         from fsm_agent.cli.live_table import serve_table
     except ImportError as error:

@@ -248,6 +248,13 @@ def test_what_cannot_be_watched_is_one_line_on_the_command_line(where: str, says
     assert err.count("\n") == 1
 
 
+def test_the_live_page_takes_no_other_picture(cli: Cli) -> None:
+    for more in (["--map"], ["--state", "A"], ["mine:TABLE"]):
+        code, _, err = cli("diagram", *more, "--live", "short.py")
+        assert code == 2
+        assert "the live page shows the table of its file" in err
+
+
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root reads everything")
 def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "short.py"
